@@ -1,1 +1,42 @@
-//! placeholder
+//! The words of larder and its two seams.
+//!
+//! A *front door* (the kernel through FUSE, an NFS client through our server) asks things of a
+//! [`FileSystem`]; larder's client asks things of a server through [`Remote`]. Both seams speak the
+//! same words: [`Ino`] and [`Handle`] name a file, [`Attr`] describes it, a [`Validator`] tells one
+//! version of its bytes from another, [`Cred`] says on whose behalf a call is made, and [`Error`]
+//! says what went wrong in the vocabulary of POSIX, without any protocol's numbers.
+//!
+//! What is absent on purpose: a clock, sockets, a disk, an async runtime. A future returned here is
+//! only a promise; who drives it is the caller's business.
+//!
+//! - [`Direct`] turns a `Remote` into a `FileSystem` without caching anything: the baseline, and what
+//!   `larder export` serves.
+//! - [`MemRemote`] is a server in memory: the model that other servers are compared with.
+//! - [`conformance`] is the suite that every `Remote` must pass.
+
+#![forbid(unsafe_code)]
+
+mod attr;
+pub mod conformance;
+mod cred;
+mod direct;
+mod error;
+mod fs;
+mod id;
+mod mem;
+mod remote;
+
+pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Validator};
+pub use cred::Cred;
+pub use direct::Direct;
+pub use error::{Error, Result};
+pub use fs::{
+    Answer, DataPath, DirEntry, Entry, FileSystem, Fresh, Kernel, LocalFile, Lookup, OpenFlags,
+    OpenId, Opened, RenameFlags, Written,
+};
+pub use id::{Handle, Ino};
+pub use mem::MemRemote;
+pub use remote::{
+    Before, Change, Changed, Committed, Cookie, Found, Future, Listed, Listing, LookedUp, Made, New, Remote,
+    RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
+};

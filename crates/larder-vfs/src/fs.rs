@@ -1,0 +1,312 @@
+//! [`FileSystem`]: what a front door asks of us.
+//!
+//! A warm answer is given on the thread that asked ([`Answer::Now`]); one that needs a server, or a
+//! slow disk, is a future that the front door hands to its runtime ([`Answer::Later`]).
+//!
+//! Two kinds of front doors: the kernel opens files and says how long it may trust an answer
+//! ([`Fresh::ttl`]); an NFS client opens nothing and names files by handles that must survive our
+//! restart ([`FileSystem::handle`], [`FileSystem::resolve`]).
+
+use std::ffi::{OsStr, OsString};
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{
+    Access, Attr, Cred, Error, Handle, Ino, Kind, New, Removal, Result, SetAttr, Stability, StatFs,
+    Verifier,
+};
+
+/// An answer that is there, or one that will be.
+pub enum Answer<T> {
+    /// It was answered on the caller's thread.
+    Now(Result<T>),
+    /// To be driven by the caller's runtime.
+    Later(Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>),
+}
+
+impl<T> Answer<T> {
+    /// An error that is known at once.
+    pub fn fail(error: Error) -> Answer<T> {
+        Answer::Now(Err(error))
+    }
+
+    /// An answer that is known at once.
+    pub fn ok(value: T) -> Answer<T> {
+        Answer::Now(Ok(value))
+    }
+
+    /// An answer that `future` will give.
+    pub fn later(future: impl Future<Output = Result<T>> + Send + 'static) -> Answer<T> {
+        Answer::Later(Box::pin(future))
+    }
+
+    /// Waits for the answer as a future.
+    pub async fn wait(self) -> Result<T> {
+        match self {
+            Answer::Now(result) => result,
+            Answer::Later(future) => future.await,
+        }
+    }
+}
+
+/// A file system as a kernel or an NFS client sees it.
+///
+/// Every operation on a file takes the caller's credentials; who may do what is decided by the
+/// server, or from what the server said before. Names are single components, never empty, without
+/// `/` and NUL; `..` is understood by [`FileSystem::lookup`] alone.
+pub trait FileSystem: Send + Sync + 'static {
+    /// Gives the file system the door through which it can drop what the kernel caches. Called once,
+    /// before any other operation; doors without a cache of their own never call it.
+    fn attach(&self, _kernel: Arc<dyn Kernel>) {}
+
+    /// Looks up `name` (or `..`) in `parent`.
+    fn lookup(&self, cred: &Cred, parent: Ino, name: &OsStr) -> Answer<Lookup>;
+
+    /// The kernel drops `count` references to `ino`, gained by lookup, make, create, link and listing.
+    fn forget(&self, _ino: Ino, _count: u64) {}
+
+    /// Attributes of `ino`.
+    fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh>;
+
+    /// Sets attributes. Durable at the server on return. `open` is the open file through which
+    /// ftruncate(2) came, if it did: then the right to write was checked at open.
+    fn setattr(&self, cred: &Cred, ino: Ino, open: Option<OpenId>, set: SetAttr) -> Answer<Fresh>;
+
+    /// Which of the rights in `wanted` the caller has.
+    fn access(&self, cred: &Cred, ino: Ino, wanted: Access) -> Answer<Access>;
+
+    /// Target of a symbolic link.
+    fn readlink(&self, cred: &Cred, ino: Ino) -> Answer<OsString>;
+
+    /// Makes an object that is not opened: directory, symbolic link, special file, or regular file
+    /// (for doors that do not open).
+    fn make(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Answer<Entry>;
+
+    /// Removes an entry. An open file lives on until its last release.
+    fn remove(&self, cred: &Cred, parent: Ino, name: &OsStr, what: Removal) -> Answer<()>;
+
+    /// Renames, replacing an existing target unless `flags` forbid it.
+    fn rename(
+        &self,
+        cred: &Cred,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
+        flags: RenameFlags,
+    ) -> Answer<()>;
+
+    /// Gives `ino` another name.
+    fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Entry>;
+
+    /// Opens a regular file: checks rights, and freshness as the coherence model asks.
+    fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Answer<Opened>;
+
+    /// Creates a regular file and opens it; an existing one is opened unless `flags.exclusive`.
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        set: SetAttr,
+        flags: OpenFlags,
+    ) -> Answer<(Entry, Opened)>;
+
+    /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
+    fn read(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        offset: u64,
+        len: u32,
+    ) -> Answer<Bytes>;
+
+    /// Writes `data` at `offset`, at least as durably as `stability` says.
+    fn write(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        offset: u64,
+        data: &[u8],
+        stability: Stability,
+    ) -> Answer<Written>;
+
+    /// A descriptor of the open file was closed: what close-to-open promises is done on return.
+    fn flush(&self, cred: &Cred, ino: Ino, open: OpenId) -> Answer<()>;
+
+    /// All earlier writes of the file are durable at the server on return.
+    fn fsync(&self, cred: &Cred, ino: Ino) -> Answer<Verifier>;
+
+    /// The last descriptor of the open file is gone.
+    fn release(&self, ino: Ino, open: OpenId) -> Answer<()>;
+
+    /// Checks that the caller may list the directory.
+    fn opendir(&self, cred: &Cred, ino: Ino) -> Answer<()>;
+
+    /// Lists entries after the position `offset` (0 is the beginning) until `bytes_max` bytes of reply
+    /// are about full; an empty answer is the end. `.` and `..` are left out. With `plus`, entries
+    /// carry [`Entry`]s where they can, and each such entry counts as one lookup.
+    fn readdir(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        offset: u64,
+        bytes_max: u32,
+        plus: bool,
+    ) -> Answer<Vec<DirEntry>>;
+
+    /// Space and limits.
+    fn statfs(&self, cred: &Cred, ino: Ino) -> Answer<StatFs>;
+
+    /// A name of the file that survives our restart, at most 64 bytes (NFSv3's limit).
+    fn handle(&self, ino: Ino) -> Answer<Handle>;
+
+    /// The file that `handle` names.
+    fn resolve(&self, handle: &Handle) -> Answer<Ino>;
+}
+
+/// What a file system may ask of the kernel that it serves. Calls may block until the kernel is
+/// done with operations on that inode: never call them while holding its lock.
+pub trait Kernel: Send + Sync + 'static {
+    /// Whether [`DataPath::Passthrough`] works at this door.
+    fn passthrough(&self) -> bool;
+
+    /// Drops cached attributes and, unless `attributes_only`, cached pages of `ino`.
+    fn invalidate(&self, ino: Ino, attributes_only: bool);
+
+    /// Drops the cached entry `name` of `parent`.
+    fn invalidate_entry(&self, parent: Ino, name: &OsStr);
+}
+
+/// Attributes, and for how long the caller may use them without asking again.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh {
+    /// The attributes.
+    pub attr: Attr,
+    /// How long they may be trusted.
+    pub ttl: Duration,
+}
+
+/// A name that stands for a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The file.
+    pub ino: Ino,
+    /// Its attributes.
+    pub fresh: Fresh,
+    /// How long the name may be trusted.
+    pub ttl: Duration,
+}
+
+/// Answer of [`FileSystem::lookup`].
+#[derive(Clone, Copy, Debug)]
+pub enum Lookup {
+    /// The name stands for this.
+    Found(Entry),
+    /// There is no such name, and the caller may believe it for `ttl`.
+    Absent {
+        /// How long the absence may be trusted; zero: not at all.
+        ttl: Duration,
+    },
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Cut to length zero (`O_TRUNC`).
+    pub truncate: bool,
+    /// Every write goes to the end (`O_APPEND`).
+    pub append: bool,
+    /// Past the page cache (`O_DIRECT`).
+    pub direct: bool,
+    /// Each write is durable when it returns (`O_SYNC`, `O_DSYNC`).
+    pub sync: bool,
+    /// Only if it does not exist yet (`O_EXCL`).
+    pub exclusive: bool,
+    /// For execution (`FMODE_EXEC`): the right to execute suffices.
+    pub execute: bool,
+}
+
+/// Number of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpenId(pub u64);
+
+/// Answer of [`FileSystem::open`].
+#[derive(Clone)]
+pub struct Opened {
+    /// Names the open file in later calls.
+    pub id: OpenId,
+    /// Which way the data takes.
+    pub path: DataPath,
+}
+
+/// A file on the local disk that the kernel may read and write itself. Kept open while it is held;
+/// opens of one inode that share it answer with clones of one `Arc`.
+pub type LocalFile = Arc<dyn AsFd + Send + Sync>;
+
+/// Which way the data of an open file takes.
+#[derive(Clone)]
+pub enum DataPath {
+    /// The kernel reads and writes the local file itself (FUSE passthrough). Only answered to a door
+    /// whose [`Kernel::passthrough`] said yes. Writes made so are seen by nobody until
+    /// [`FileSystem::flush`], [`FileSystem::fsync`] or [`FileSystem::release`].
+    Passthrough(LocalFile),
+    /// Through the page cache; `keep` says that pages from before are still right.
+    Cached {
+        /// Whether the kernel keeps the pages it has.
+        keep: bool,
+    },
+    /// Past the page cache: every read and write is a call.
+    Direct,
+}
+
+/// How a rename treats an existing target (renameat2(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RenameFlags {
+    /// Fail with [`Error::Exists`] if there is one.
+    pub no_replace: bool,
+    /// Swap the two.
+    pub exchange: bool,
+}
+
+/// Answer of [`FileSystem::write`].
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Bytes taken: all of them.
+    pub len: u32,
+    /// How durable they are.
+    pub stability: Stability,
+    /// To compare with that of [`FileSystem::fsync`].
+    pub verifier: Verifier,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: OsString,
+    /// The server's inode number.
+    pub fileid: u64,
+    /// Its type, if known.
+    pub kind: Option<Kind>,
+    /// Position after this entry.
+    pub offset: u64,
+    /// What the name stands for, if known and asked for.
+    pub entry: Option<Entry>,
+}

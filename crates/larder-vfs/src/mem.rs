@@ -1,0 +1,3 @@
+//! [`MemRemote`]: a server in memory.
+/// A server in memory.
+pub struct MemRemote;

@@ -1,0 +1,353 @@
+//! [`Remote`]: what we ask of a server.
+//!
+//! The methods are those that network file protocols share, in the shape that serves a cache best:
+//! whatever attributes ride on a reply are handed up, with the attributes that the server saw just
+//! before the operation where it tells them (weak cache consistency, RFC 1813, 2.6).
+//!
+//! Contract of every implementation, held by [`crate::conformance`]:
+//! - Calls may be made from many tasks at once; each carries the caller's credentials, and the server
+//!   judges them.
+//! - A call ends: with an answer, or with [`crate::Error::TimedOut`] after the limit that the mount
+//!   states. Dropping the future gives the answer up; the server may still carry the call out.
+//! - Answers are never older than the call.
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::pin::Pin;
+
+use bytes::Bytes;
+
+use crate::{Access, Attr, Cred, Handle, Kind, Result, SetAttr, StatFs, Time, Validator};
+
+/// A promise of an answer. A box is nothing beside an RPC.
+pub type Future<'a, T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send + 'a>>;
+
+/// A server, or something that stands for one.
+pub trait Remote: Send + Sync + 'static {
+    /// The root of the export.
+    fn root(&self) -> Future<'_, Found>;
+
+    /// Limits and preferences of the server.
+    fn limits(&self) -> RemoteLimits;
+
+    /// Attributes of `file`.
+    fn getattr<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr>;
+
+    /// Sets attributes. With `guard`, only if the file's ctime is still that
+    /// ([`crate::Error::TryAgain`] if not).
+    fn setattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetAttr,
+        guard: Option<Time>,
+    ) -> Future<'a, Changed>;
+
+    /// Which of the rights in `wanted` the caller has, in the server's judgement, and the attributes
+    /// if they came along.
+    fn access<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        wanted: Access,
+    ) -> Future<'a, (Access, Option<Attr>)>;
+
+    /// Looks `name` up in `dir`. A name that is not there is an answer, not an error.
+    fn lookup<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, LookedUp>;
+
+    /// Target of a symbolic link, and its attributes if they came along.
+    fn readlink<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+    ) -> Future<'a, (OsString, Option<Attr>)>;
+
+    /// Reads `len` bytes at `offset`; fewer only at the end of the file. `len` may exceed
+    /// [`RemoteLimits::read_max`]: the implementation cuts it then.
+    fn read<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        len: u32,
+    ) -> Future<'a, RemoteRead>;
+
+    /// Writes all of `data` at `offset`, at least as durably as `stability` says on return.
+    fn write<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Future<'a, RemoteWritten>;
+
+    /// Makes earlier [`Stability::Unstable`] writes in `range` durable; an empty range means the whole
+    /// file. If the verifier differs from a write's, the server may have lost that write.
+    fn commit<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        range: Range<u64>,
+    ) -> Future<'a, Committed>;
+
+    /// Makes a new object called `name` in `dir`. Durable at the server on return.
+    fn make<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Future<'a, Made>;
+
+    /// Removes the entry `name` of `dir`. Durable at the server on return.
+    fn remove<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        what: Removal,
+    ) -> Future<'a, Change>;
+
+    /// Renames; an existing target is replaced as rename(2) has it. Answers the changes of the source
+    /// and of the target directory.
+    fn rename<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: (&'a Handle, &'a OsStr),
+        to: (&'a Handle, &'a OsStr),
+    ) -> Future<'a, (Change, Change)>;
+
+    /// Gives `file` another name. Answers its attributes, if they came along, and the change of `dir`.
+    fn link<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, (Option<Attr>, Change)>;
+
+    /// Lists entries of `dir` from `cookie` on, with attributes and handles where the server can,
+    /// in replies of about `bytes_max` bytes. `.` and `..` are left out.
+    fn readdir<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        cookie: Cookie,
+        bytes_max: u32,
+    ) -> Future<'a, Listing>;
+
+    /// Space and limits of the file system that holds `file`.
+    fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs>;
+
+    /// Whether the server answered last time; `false` while it is known to be out of reach.
+    fn reachable(&self) -> bool {
+        true
+    }
+
+    /// Ends all calls with [`crate::Error::Shutdown`], now and later. Does not block.
+    fn shutdown(&self) {}
+}
+
+/// Limits and preferences of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteLimits {
+    /// Most bytes in one read request.
+    pub read_max: u32,
+    /// Most bytes in one write request.
+    pub write_max: u32,
+    /// Preferred size of a directory reply in bytes.
+    pub readdir_preferred: u32,
+    /// Largest file, in bytes.
+    pub file_size_max: u64,
+    /// Longest name, in bytes.
+    pub name_max: u32,
+    /// Resolution of the server's times, in nanoseconds.
+    pub time_delta_ns: u64,
+    /// Whether hard links exist.
+    pub links: bool,
+    /// Whether symbolic links exist.
+    pub symlinks: bool,
+    /// Whether names that differ in case only are the same name.
+    pub case_insensitive: bool,
+}
+
+/// A file that a server named.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its handle.
+    pub handle: Handle,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// Answer of [`Remote::lookup`].
+#[derive(Clone, Debug)]
+pub struct LookedUp {
+    /// What the name stands for, or `None` if there is no such name.
+    pub found: Option<Found>,
+    /// Attributes of the directory after the call, if they came along.
+    pub dir: Option<Attr>,
+}
+
+/// How an operation changed an object, as far as the server tells (RFC 1813, `wcc_data`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change {
+    /// What the server saw just before: if it equals what we held, nobody else had changed it.
+    pub before: Option<Before>,
+    /// Attributes just after.
+    pub after: Option<Attr>,
+}
+
+/// What a server tells of an object just before an operation (RFC 1813, `wcc_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// Size in bytes.
+    pub size: u64,
+    /// Last change of the data.
+    pub mtime: Time,
+    /// Last change of data or attributes.
+    pub ctime: Time,
+    /// Change attribute, where the protocol has one.
+    pub change: Option<u64>,
+}
+
+impl Change {
+    /// Whether the object was still in the version `held` just before the operation. Unknown counts
+    /// as no.
+    pub fn follows(&self, held: &Validator) -> bool {
+        self.before.is_some_and(|before| {
+            held.same(&Validator {
+                change: before.change,
+                size: before.size,
+                mtime: before.mtime,
+                ctime: before.ctime,
+            })
+        })
+    }
+}
+
+/// Answer of [`Remote::setattr`].
+pub type Changed = Change;
+
+/// Answer of [`Remote::read`].
+#[derive(Clone, Debug)]
+pub struct RemoteRead {
+    /// The bytes; shorter than asked for only at the end of the file.
+    pub data: Bytes,
+    /// Whether the end of the file was reached.
+    pub eof: bool,
+    /// Attributes after the last request that this read needed, if they came along.
+    pub attr: Option<Attr>,
+}
+
+/// How durable a write must be when it is answered (RFC 1813, `stable_how`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// In the server's memory.
+    Unstable,
+    /// On the server's disk, with the metadata needed to find it.
+    DataSync,
+    /// On the server's disk, with all metadata.
+    FileSync,
+}
+
+/// Identifies a boot of the server: a changed one means that unstable writes may be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Verifier(pub u64);
+
+/// Answer of [`Remote::write`].
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteWritten {
+    /// How durable the data is: at least what was asked.
+    pub stability: Stability,
+    /// To compare with that of the commit.
+    pub verifier: Verifier,
+    /// How the file changed: `before` of the first and `after` of the last request it took.
+    pub change: Change,
+}
+
+/// Answer of [`Remote::commit`].
+#[derive(Clone, Copy, Debug)]
+pub struct Committed {
+    /// To compare with that of the writes.
+    pub verifier: Verifier,
+    /// How the file changed.
+    pub change: Change,
+}
+
+/// What to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum New {
+    /// A regular file; an existing one is opened and gets the attributes (its size too).
+    File,
+    /// A regular file that must not exist yet (`O_EXCL`), also if the request is sent twice.
+    FileExclusive,
+    /// A directory.
+    Directory,
+    /// A symbolic link with this target.
+    Symlink(OsString),
+    /// A named pipe, socket or device.
+    Node(Kind, crate::Device),
+}
+
+/// Answer of [`Remote::make`].
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The new object.
+    pub found: Found,
+    /// How the directory changed.
+    pub dir: Change,
+}
+
+/// What [`Remote::remove`] is to remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Anything but a directory.
+    File,
+    /// An empty directory.
+    Directory,
+}
+
+/// Where a listing goes on. The default is its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cookie {
+    /// The server's position.
+    pub position: u64,
+    /// Says which state of the directory the position belongs to.
+    pub verifier: u64,
+}
+
+/// Answer of [`Remote::readdir`].
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// Entries in the server's order.
+    pub entries: Vec<Listed>,
+    /// Whether these were the last ones.
+    pub eof: bool,
+    /// Verifier to go on with.
+    pub verifier: u64,
+    /// Attributes of the directory, if they came along.
+    pub dir: Option<Attr>,
+}
+
+/// An entry of a [`Listing`].
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: OsString,
+    /// The server's inode number.
+    pub fileid: u64,
+    /// Position after this entry.
+    pub position: u64,
+    /// Attributes, if they came along.
+    pub attr: Option<Attr>,
+    /// Handle, if it came along.
+    pub handle: Option<Handle>,
+}
