@@ -175,6 +175,13 @@ impl std::ops::BitAnd for Access {
     }
 }
 
+impl std::ops::Not for Access {
+    type Output = Access;
+    fn not(self) -> Access {
+        Access(!self.0 & Access::ALL.0)
+    }
+}
+
 impl std::fmt::Debug for Access {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const LETTERS: [(Access, char); 6] = [

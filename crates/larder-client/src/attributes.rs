@@ -1,0 +1,220 @@
+//! Attributes and rights: how fresh they must be, and how they are asked for.
+//!
+//! Where the server is out of reach, what is held is used: stale attributes rather than none. Rights
+//! that nobody asked for in time are then judged by the mode bits, and user 0 gets no more than
+//! them unless the server is known not to squash root.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_vfs::{
+    Access, Answer, Attr, Cred, Error, Fresh, Ino, Kind, OpenId, Result, SetAttr, StatFs,
+};
+
+use crate::core::{Core, RootSquash, on_handle};
+use crate::node::Node;
+use crate::rights;
+
+/// Space and limits change slowly and are asked for often.
+const STATFS_TTL: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Attributes as fresh as their timeout asks, from memory if they are.
+    pub(crate) fn getattr(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Answer<Fresh> {
+        let node = match self.node(ino) {
+            Ok(node) => node,
+            Err(error) => return Answer::fail(error),
+        };
+        if self.is_fresh(&node) {
+            return Answer::ok(self.fresh(&node));
+        }
+        let (core, cred) = (self.clone(), cred.clone());
+        Answer::later(async move {
+            core.revalidate(&node, &cred).await?;
+            Ok(core.fresh(&node))
+        })
+    }
+
+    /// Whether attributes may be used as they are. Own changes under way count as fresh: their replies
+    /// will bring the next description.
+    pub(crate) fn is_fresh(&self, node: &Node) -> bool {
+        let state = node.state();
+        let fresh = !state.fresh_for(self.session, self.now()).is_zero();
+        fresh || state.changing() || state.removed || !self.remote.reachable()
+    }
+
+    /// Asks the server for the attributes.
+    pub(crate) async fn revalidate(&self, node: &Node, cred: &Cred) -> Result<()> {
+        let asked = self.now();
+        match on_handle!(self, node, handle => self.remote.getattr(cred, &handle)) {
+            Ok(attr) => {
+                self.observe(node, attr, asked);
+                Ok(())
+            }
+            Err(Error::TimedOut) => self.use_what_is_held(node, "getattr"),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The server did not answer: says so once per failure and goes on with what is held.
+    fn use_what_is_held(&self, node: &Node, operation: &str) -> Result<()> {
+        tracing::warn!(ino = node.ino.0, operation, "no answer in time; serving what is cached");
+        Ok(())
+    }
+
+    /// Asks the server what `cred` may do, which brings the attributes too.
+    pub(crate) async fn ask_rights(&self, node: &Node, cred: &Cred) -> Result<()> {
+        let asked = self.now();
+        let answer =
+            on_handle!(self, node, handle => self.remote.access(cred, &handle, Access::ALL));
+        match answer {
+            Ok((granted, attr)) => {
+                match attr {
+                    Some(attr) => {
+                        self.observe(node, attr, asked);
+                    }
+                    None => self.revalidate(node, cred).await?,
+                }
+                let mut state = node.state();
+                self.judge_root_squash(&state.known.attr, cred, granted);
+                state.set_rights(cred, Access::ALL, granted);
+                Ok(())
+            }
+            Err(Error::NotSupported) => self.revalidate(node, cred).await,
+            Err(Error::TimedOut) => self.use_what_is_held(node, "access"),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What of `wanted` the caller may do, without asking: `None` if only the server can tell.
+    pub(crate) fn known_rights(&self, node: &Node, cred: &Cred, wanted: Access) -> Option<Access> {
+        let state = node.state();
+        let attr = &state.known.attr;
+        if attr.kind == Kind::Directory
+            && wanted == Access::LOOKUP
+            && rights::searchable_by_all(attr)
+        {
+            return Some(Access::LOOKUP);
+        }
+        if let Some(granted) = state.rights_of(cred, wanted) {
+            return Some(granted);
+        }
+        (!self.remote.reachable()).then(|| self.rights_by_mode(attr, cred) & wanted)
+    }
+
+    fn rights_by_mode(&self, attr: &Attr, cred: &Cred) -> Access {
+        rights::by_mode(attr, cred, self.root_squash() == RootSquash::No)
+    }
+
+    /// What of `wanted` the caller may do; asks the server if it must.
+    pub(crate) async fn rights(&self, node: &Node, cred: &Cred, wanted: Access) -> Result<Access> {
+        if let Some(granted) = self.known_rights(node, cred, wanted) {
+            return Ok(granted);
+        }
+        self.ask_rights(node, cred).await?;
+        let held = node.state().rights_of(cred, wanted);
+        Ok(held.unwrap_or_else(|| self.rights_by_mode(&node.state().known.attr, cred) & wanted))
+    }
+
+    /// Fails unless the caller may do all of `wanted`.
+    pub(crate) async fn demand(&self, node: &Node, cred: &Cred, wanted: Access) -> Result<()> {
+        match self.rights(node, cred, wanted).await? {
+            granted if granted.contains(wanted) => Ok(()),
+            _ => Err(Error::AccessDenied),
+        }
+    }
+
+    /// Answers access(2).
+    pub(crate) async fn access(&self, cred: &Cred, ino: Ino, wanted: Access) -> Result<Access> {
+        let node = self.node(ino)?;
+        if !self.is_fresh(&node) {
+            self.ask_rights(&node, cred).await?;
+        }
+        let mut granted = self.rights(&node, cred, wanted).await?;
+        if self.options.read_only {
+            granted = granted & (Access::READ | Access::LOOKUP | Access::EXECUTE);
+        }
+        Ok(granted)
+    }
+
+    /// Sets attributes at the server. Unsent data goes first, so that a time that is set stays.
+    pub(crate) async fn setattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        set: SetAttr,
+    ) -> Result<Fresh> {
+        self.refuse_read_only()?;
+        let node = self.node(ino)?;
+        let cred = &self.open_cred(open).unwrap_or_else(|| cred.clone());
+        let transfer = node.transfer.lock().await;
+        if self.has_unsent(&node) {
+            self.upload_locked(&node).await?;
+        }
+        node.state().begin_change();
+        let answer =
+            on_handle!(self, node, handle => self.remote.setattr(cred, &handle, set, None));
+        if let (Ok(_), Some(size)) = (&answer, set.size) {
+            self.truncate_held(&node, size).await?;
+        }
+        self.end_change(&node, answer.as_ref().ok().copied());
+        answer?;
+        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+            node.state().forget_rights();
+        }
+        drop(transfer);
+        if node.state().fresh_for(self.session, self.now()).is_zero() {
+            self.revalidate(&node, cred).await?;
+        }
+        Ok(self.fresh(&node))
+    }
+
+    /// Fails on a read-only mount.
+    pub(crate) fn refuse_read_only(&self) -> Result<()> {
+        if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Target of a symbolic link: held for as long as the link is the same version.
+    pub(crate) async fn readlink(&self, cred: &Cred, ino: Ino) -> Result<OsString> {
+        let node = self.node(ino)?;
+        if !self.is_fresh(&node) {
+            self.revalidate(&node, cred).await?;
+        }
+        if let Some(target) = node.state().known.target.clone() {
+            return Ok(target);
+        }
+        let asked = self.now();
+        let (target, attr) =
+            on_handle!(self, &node, handle => self.remote.readlink(cred, &handle))?;
+        if let Some(attr) = attr {
+            self.observe(&node, attr, asked);
+        }
+        let mut state = node.state();
+        state.known.target = Some(target.clone());
+        self.table.persist(ino, &state);
+        Ok(target)
+    }
+
+    /// Space and limits, at most [`STATFS_TTL`] old; older if the server does not answer.
+    pub(crate) async fn statfs(&self, cred: &Cred, ino: Ino) -> Result<StatFs> {
+        let held = *self.statfs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((asked, answer)) = held
+            && (self.now().since(asked) < STATFS_TTL || !self.remote.reachable())
+        {
+            return Ok(answer);
+        }
+        let node = self.node(ino)?;
+        let asked = self.now();
+        match on_handle!(self, &node, handle => self.remote.statfs(cred, &handle)) {
+            Ok(answer) => {
+                *self.statfs.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                    Some((asked, answer));
+                Ok(answer)
+            }
+            Err(Error::TimedOut) if held.is_some() => Ok(held.expect("just checked").1),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! [`Client`]: the parts, put together; and the small steps that every operation takes.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use larder_cache::{Cache, CachedFile};
+use larder_io::{Clock, Monotonic};
+use larder_vfs::{
+    Access, Attr, Change, Cred, Entry, Error, Found, Fresh, Ino, Kernel, OpenId, Remote, Result,
+    StatFs, Time,
+};
+use tokio::sync::Semaphore;
+
+use crate::node::{Node, Table};
+use crate::open::OpenFile;
+use crate::options::Options;
+use crate::record::{Known, version_bytes};
+use crate::rights;
+use crate::state::{Seen, State, TtlRange};
+
+/// A file system over a server and a cache. Clones share everything.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) core: Arc<Core>,
+}
+
+/// What `larder status` shows of a client.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Status {
+    /// Open files.
+    pub open_files: u64,
+    /// Files with changes that the server does not hold yet.
+    pub dirty_files: u64,
+    /// Bytes of them, as far as they are known.
+    pub dirty_bytes: u64,
+    /// Whether the server answers.
+    pub reachable: bool,
+    /// Bytes that reads took from the cache (not counting what the kernel read itself).
+    pub read_bytes_cached: u64,
+    /// Bytes that reads took from the server.
+    pub read_bytes_remote: u64,
+    /// Opens answered with a local file for the kernel to read itself.
+    pub opens_passthrough: u64,
+    /// Opens answered otherwise.
+    pub opens_other: u64,
+    /// Nodes in memory.
+    pub nodes_in_memory: u64,
+}
+
+/// Everything that the operations share.
+pub(crate) struct Core {
+    pub(crate) remote: Arc<dyn Remote>,
+    pub(crate) cache: Cache,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: Options,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) table: Table,
+    /// Names this run: monotonic times in records of other runs mean nothing.
+    pub(crate) session: u64,
+    pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
+    pub(crate) opens: Mutex<HashMap<OpenId, Arc<OpenFile>>>,
+    next_open: AtomicU64,
+    /// KiB of readahead that may be on its way or waiting to be read.
+    pub(crate) readahead_budget: Arc<Semaphore>,
+    /// KiB of demanded reads and write-back that may be on their way.
+    pub(crate) transfer_budget: Arc<Semaphore>,
+    pub(crate) statfs: Mutex<Option<(Monotonic, StatFs)>>,
+    root_squash: AtomicU8,
+    pub(crate) counters: Counters,
+    pub(crate) fill: crate::fill::FillQueue,
+}
+
+/// Counters behind [`Status`].
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) read_bytes_cached: AtomicU64,
+    pub(crate) read_bytes_remote: AtomicU64,
+    pub(crate) opens_passthrough: AtomicU64,
+    pub(crate) opens_other: AtomicU64,
+    pub(crate) silly: AtomicU64,
+}
+
+/// What is known of how the server treats user 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RootSquash {
+    Unknown,
+    No,
+    Yes,
+}
+
+/// Makes a call that takes a handle, and once more with a new handle if the old one went stale and the
+/// file could be found again.
+macro_rules! on_handle {
+    ($core:expr, $node:expr, $handle:ident => $call:expr) => {{
+        let mut $handle = $node.handle();
+        let mut recovered = false;
+        loop {
+            match $call.await {
+                Err(larder_vfs::Error::Stale) if !recovered => {
+                    recovered = true;
+                    match $core.recover(&$node, &$handle).await {
+                        Ok(found) => $handle = found,
+                        Err(error) => break Err(error),
+                    }
+                }
+                answer => break answer,
+            }
+        }
+    }};
+}
+pub(crate) use on_handle;
+
+impl Client {
+    /// Puts a client together. Asks the server for the root, so it waits for one round trip.
+    ///
+    /// `session` must differ from that of every earlier run on this cache (a random number).
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub async fn new(
+        remote: Arc<dyn Remote>,
+        cache: Cache,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        session: u64,
+    ) -> Result<Client> {
+        let asked = clock.now();
+        let root = remote.root().await?;
+        cache.assign_root(root.handle.as_bytes());
+        let budget_kib =
+            usize::try_from(options.buffer_bytes_max >> 10).unwrap_or(1 << 20).max(4096);
+        let core = Arc::new(Core {
+            remote,
+            table: Table::new(cache.clone(), options.nodes_in_memory_max),
+            cache,
+            clock,
+            runtime: tokio::runtime::Handle::current(),
+            session,
+            kernel: OnceLock::new(),
+            opens: Mutex::default(),
+            next_open: AtomicU64::new(1),
+            readahead_budget: Arc::new(Semaphore::new(budget_kib / 2)),
+            transfer_budget: Arc::new(Semaphore::new(budget_kib / 2)),
+            statfs: Mutex::new(None),
+            root_squash: AtomicU8::new(RootSquash::Unknown as u8),
+            counters: Counters::default(),
+            fill: crate::fill::FillQueue::default(),
+            options,
+        });
+        core.learn(&root, asked, None);
+        crate::fill::start(&core);
+        Ok(Client { core })
+    }
+
+    /// What is going on.
+    pub fn status(&self) -> Status {
+        let core = &self.core;
+        let mut status = Status {
+            open_files: core.open_table().len() as u64,
+            reachable: core.remote.reachable(),
+            read_bytes_cached: core.counters.read_bytes_cached.load(Ordering::Relaxed),
+            read_bytes_remote: core.counters.read_bytes_remote.load(Ordering::Relaxed),
+            opens_passthrough: core.counters.opens_passthrough.load(Ordering::Relaxed),
+            opens_other: core.counters.opens_other.load(Ordering::Relaxed),
+            ..Status::default()
+        };
+        for node in core.table.in_memory() {
+            status.nodes_in_memory += 1;
+            if node.state().local.is_some() {
+                let dirty = core.file(&node).dirty();
+                status.dirty_files += u64::from(!dirty.is_empty());
+                status.dirty_bytes += dirty.iter().map(|r| r.end - r.start).sum::<u64>();
+            }
+        }
+        status
+    }
+
+    /// Writes back everything that is dirty. Blocks as long as the server takes, within its limits.
+    ///
+    /// # Errors
+    /// The first failure; the other files were tried too.
+    pub async fn write_back_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        for node in self.core.table.in_memory() {
+            let pending = node.state().local.is_some() || node.state().opens.bypassing();
+            if pending {
+                result = result.and(self.core.upload(&node).await);
+            }
+        }
+        result
+    }
+}
+
+impl Core {
+    /// Now.
+    pub(crate) fn now(&self) -> Monotonic {
+        self.clock.now()
+    }
+
+    /// The wall clock, as a file's time.
+    pub(crate) fn wall(&self) -> Time {
+        let wall = self.clock.wall();
+        Time { sec: wall.sec, nsec: wall.nsec }
+    }
+
+    /// The node with this number.
+    pub(crate) fn node(&self, ino: Ino) -> Result<Arc<Node>> {
+        self.table.get(ino).ok_or(Error::Stale)
+    }
+
+    /// The data that the cache holds of the file.
+    pub(crate) fn file(&self, node: &Node) -> Arc<CachedFile> {
+        self.cache.file(node.no())
+    }
+
+    /// Attribute timeouts of this file.
+    pub(crate) fn ttl_range(&self, state: &State) -> TtlRange {
+        let (min, max) =
+            if state.is_directory() { self.options.directory_ttl } else { self.options.file_ttl };
+        TtlRange { min, max }
+    }
+
+    pub(crate) fn open_table(&self) -> MutexGuard<'_, HashMap<OpenId, Arc<OpenFile>>> {
+        self.opens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn next_open_id(&self) -> OpenId {
+        OpenId(self.next_open.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Takes in a file that a reply named and described; the call was made at `asked`.
+    pub(crate) fn learn(
+        &self,
+        found: &Found,
+        asked: Monotonic,
+        hint: Option<(Ino, std::ffi::OsString)>,
+    ) -> Arc<Node> {
+        let node = self.table.get_or_insert(&found.handle, || Known {
+            attr: found.attr,
+            session: self.session,
+            asked,
+            ttl: Duration::ZERO,
+            epoch: 0,
+            listing: None,
+            hint: hint.clone(),
+            target: None,
+        });
+        if hint.is_some() {
+            node.state().known.hint = hint;
+        }
+        self.observe(&node, found.attr, asked);
+        node
+    }
+
+    /// Takes in a description that rode on the reply to a call made at `asked`.
+    pub(crate) fn observe(&self, node: &Node, attr: Attr, asked: Monotonic) -> Seen {
+        let mut state = node.state();
+        let ttl = self.ttl_range(&state);
+        if state.known.ttl.is_zero() && state.known.asked == asked {
+            state.known.ttl = ttl.min;
+        }
+        let seen = state.observe(attr, self.session, asked, ttl);
+        if seen != Seen::Older {
+            self.table.persist(node.ino, &state);
+        }
+        if let Seen::Moved { from } = seen {
+            self.carry(node, &mut state, from);
+        }
+        let pages_are_old = seen == Seen::Changed && state.pages.take().is_some();
+        drop(state);
+        if pages_are_old {
+            self.invalidate(node.ino);
+        }
+        seen
+    }
+
+    /// What is held under the version `from` is valid under the present one too.
+    pub(crate) fn carry(&self, node: &Node, state: &mut State, from: larder_vfs::Validator) {
+        let attr = state.known.attr;
+        if attr.kind != larder_vfs::Kind::File {
+            return;
+        }
+        if state.pages == Some(from) {
+            state.pages = Some(attr.validator());
+        }
+        let file = self.file(node);
+        let held = file.version() == Some(version_bytes(&from));
+        if held && file.dirty().is_empty() {
+            file.set_version(&version_bytes(&attr.validator()), attr.size);
+        }
+    }
+
+    /// Ends a change of ours that [`State::begin_change`] began, and keeps what is still valid.
+    pub(crate) fn end_change(&self, node: &Node, replies: impl IntoIterator<Item = Change>) {
+        let mut state = node.state();
+        let ttl = self.ttl_range(&state);
+        let Some(settled) = state.end_change(replies, self.session, self.now(), ttl) else {
+            return;
+        };
+        self.table.persist(node.ino, &state);
+        if settled.ours {
+            self.carry(node, &mut state, settled.from);
+        } else if state.pages.take().is_some() {
+            drop(state);
+            self.invalidate(node.ino);
+        }
+    }
+
+    /// Has the kernel drop what it caches of a file.
+    pub(crate) fn invalidate(&self, ino: Ino) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate(ino, false);
+        }
+    }
+
+    /// Attributes for the front door.
+    pub(crate) fn fresh(&self, node: &Node) -> Fresh {
+        self.refresh_local_end(node);
+        let state = node.state();
+        let settled = state.local.is_none() && !state.opens.bypassing();
+        let ttl = if settled { state.fresh_for(self.session, self.now()) } else { Duration::ZERO };
+        Fresh { attr: state.attr(), ttl }
+    }
+
+    /// An entry for the front door: how long it may trust the name depends on the directory.
+    pub(crate) fn entry(&self, dir: &Node, child: &Node) -> Entry {
+        let ttl = self.name_ttl(dir, true);
+        Entry { ino: child.ino, fresh: self.fresh(child), ttl }
+    }
+
+    /// For how long the front door may trust that a name in `dir` exists, or that it does not.
+    pub(crate) fn name_ttl(&self, dir: &Node, exists: bool) -> Duration {
+        use crate::options::LookupCache;
+        let cached = match self.options.lookup_cache {
+            LookupCache::All => true,
+            LookupCache::Positive => exists,
+            LookupCache::None => false,
+        };
+        let state = dir.state();
+        if !cached || (!rights::searchable_by_all(&state.known.attr) && !self.kernel_may_judge()) {
+            return Duration::ZERO;
+        }
+        state.fresh_for(self.session, self.now())
+    }
+
+    /// Whether the kernel's own check of mode bits is as strict as the server's judgement. It lets
+    /// user 0 pass everywhere; a server that squashes root does not. While we do not know, or know
+    /// that it does, the kernel must ask for each name in a private directory.
+    fn kernel_may_judge(&self) -> bool {
+        self.root_squash() == RootSquash::No
+    }
+
+    pub(crate) fn root_squash(&self) -> RootSquash {
+        match self.root_squash.load(Ordering::Relaxed) {
+            x if x == RootSquash::No as u8 => RootSquash::No,
+            x if x == RootSquash::Yes as u8 => RootSquash::Yes,
+            _ => RootSquash::Unknown,
+        }
+    }
+
+    /// Learns from the server's judgement of user 0 whether it squashes root: it does not if root
+    /// may do what only user 0 being user 0 explains.
+    pub(crate) fn judge_root_squash(&self, attr: &Attr, cred: &Cred, granted: Access) {
+        if cred.uid != 0 || self.root_squash() != RootSquash::Unknown {
+            return;
+        }
+        let nobody = Cred::new(u32::MAX - 1, u32::MAX - 1, &[]);
+        let unprivileged = rights::by_mode(attr, &nobody, false);
+        let privileged = rights::by_mode(attr, cred, true);
+        let search = Access::LOOKUP | Access::READ;
+        let telling = privileged & !unprivileged & search;
+        if telling == Access::NONE {
+            return;
+        }
+        let verdict = if granted & telling == telling { RootSquash::No } else { RootSquash::Yes };
+        self.root_squash.store(verdict as u8, Ordering::Relaxed);
+    }
+}
+
+/// Runs what may wait for the local disk away from the threads that drive the network.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Io)
+}

@@ -1,0 +1,556 @@
+//! Reads: carries the plan out, one flight per range, with readahead.
+//!
+//! - Two readers of one range share one request (single flight).
+//! - A sequential reader is kept ahead of by a window that doubles, so that enough requests are under
+//!   way to fill bandwidth times delay. Readahead stays within half of the buffer budget and is
+//!   dropped rather than waited for.
+//! - A reply is given to its readers at once; the cache gets the bytes afterwards, and until it has
+//!   them the flight keeps them. A cache that declines costs nothing but the next read.
+//! - Every reply tells which version it was read from. Bytes of another version than the flight began
+//!   with are thrown away and the read starts over, so no read mixes versions; nor does a sequential
+//!   read of one open file (see [`Core::note_version`]).
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use larder_cache::{CHUNK_BYTES, CachedFile, Filled};
+use larder_vfs::{Answer, Attr, Cred, Error, Ino, OpenId, Result, Validator};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use crate::core::{Core, blocking, on_handle};
+use crate::node::Node;
+use crate::open::{OpenFile, Stream};
+use crate::plan::{FileEnd, Slice, Source, plan};
+use crate::record::version_bytes;
+
+/// How often a read starts over because the file changed meanwhile, before it gives up.
+const RESTARTS_MAX: u32 = 16;
+
+/// First readahead window of a sequential reader, in bytes.
+const WINDOW_START_BYTES: u64 = 512 << 10;
+
+/// How far out of order the kernel may ask for the pieces of one sequential read, in bytes.
+const REORDER_BYTES: u64 = 1 << 20;
+
+/// The flights of one node.
+#[derive(Default)]
+pub(crate) struct Flights(Mutex<Vec<Arc<Flight>>>);
+
+/// A range on its way from the server, or just landed.
+pub(crate) struct Flight {
+    range: Range<u64>,
+    version: Validator,
+    landed: watch::Receiver<Option<Result<Bytes, Lost>>>,
+    /// Somebody waits for it; else it is readahead.
+    demanded: bool,
+    /// The cache will not keep the bytes.
+    declined: AtomicBool,
+    /// The reader for whom they were fetched has had them.
+    consumed: AtomicBool,
+}
+
+impl Flight {
+    /// Whether nobody needs the flight any more: read, and not to be kept.
+    fn is_over(&self) -> bool {
+        self.declined.load(Ordering::SeqCst) && self.consumed.load(Ordering::SeqCst)
+    }
+}
+
+/// Why a flight brought nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// The server has another version now.
+    Changed,
+    /// The request failed.
+    Failed(Error),
+}
+
+impl Flights {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Flight>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what landed and was never read.
+    pub(crate) fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn remove(&self, flight: &Arc<Flight>) {
+        self.lock().retain(|other| !Arc::ptr_eq(other, flight));
+    }
+
+    /// Parts of `range` for which no flight of this version is under way.
+    fn missing(flights: &[Arc<Flight>], range: Range<u64>, version: &Validator) -> Vec<Range<u64>> {
+        let mut taken: Vec<Range<u64>> = flights
+            .iter()
+            .filter(|flight| flight.version.same(version))
+            .map(|flight| flight.range.clone())
+            .collect();
+        taken.sort_by_key(|range| range.start);
+        let mut missing = Vec::new();
+        let mut at = range.start;
+        for hit in taken {
+            if hit.start > at {
+                missing.push(at..hit.start.min(range.end));
+            }
+            at = at.max(hit.end);
+            if at >= range.end {
+                break;
+            }
+        }
+        missing.push(at..range.end);
+        missing.retain(|part| part.start < part.end);
+        missing
+    }
+}
+
+impl Core {
+    /// Reads, from the local disk if all of it is held.
+    pub(crate) fn read(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        offset: u64,
+        len: u32,
+    ) -> Answer<Bytes> {
+        let node = match self.node(ino) {
+            Ok(node) => node,
+            Err(error) => return Answer::fail(error),
+        };
+        let open = open.and_then(|id| self.open_file(id).ok());
+        let wanted = offset..offset.saturating_add(u64::from(len));
+        if open.is_some()
+            && let Some(answer) = self.read_held(&node, open.as_deref(), wanted.clone())
+        {
+            return Answer::Now(answer);
+        }
+        self.fill.link_used(self);
+        let (core, cred) = (self.clone(), cred.clone());
+        Answer::later(async move {
+            if open.is_none() {
+                core.check_read_without_open(&node, &cred).await?;
+            }
+            core.read_remote(&node, &cred, open.as_deref(), wanted).await
+        })
+    }
+
+    /// A door that opens nothing: every read is an open, a read and a close.
+    async fn check_read_without_open(&self, node: &Node, cred: &Cred) -> Result<()> {
+        if !self.is_fresh(node) {
+            self.ask_rights(node, cred).await?;
+        }
+        self.demand(node, cred, larder_vfs::Access::READ).await
+    }
+
+    /// The answer, if every byte is held for the present version.
+    fn read_held(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        open: Option<&OpenFile>,
+        wanted: Range<u64>,
+    ) -> Option<Result<Bytes>> {
+        let file = self.file(node);
+        self.prepare(node, &file);
+        let slices = self.slices(node, &file, wanted.clone());
+        if slices.iter().any(|slice| slice.source == Source::Remote) {
+            return None;
+        }
+        if let Some(open) = open {
+            if let Err(error) = self.note_version(node, open, &wanted) {
+                return Some(Err(error));
+            }
+            let readahead = self.advance(open, &wanted);
+            if !readahead.is_empty() {
+                self.read_ahead(node, open, readahead);
+            }
+        }
+        let bytes = read_slices(&file, &slices)?;
+        self.counters.read_bytes_cached.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Some(Ok(bytes))
+    }
+
+    fn slices(&self, node: &Node, file: &CachedFile, wanted: Range<u64>) -> Vec<Slice> {
+        let end = {
+            let state = node.state();
+            FileEnd { size: state.attr().size, zero_point: state.known.attr.size }
+        };
+        let held = file.held(wanted.start..wanted.end.min(end.size).max(wanted.start));
+        plan(wanted, end, &held)
+    }
+
+    /// Fetches a range into the cache for nobody in particular.
+    pub(crate) async fn read_for_fill(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        offset: u64,
+        len: u32,
+    ) -> Result<()> {
+        self.read_remote(node, cred, None, offset..offset + u64::from(len)).await?;
+        Ok(())
+    }
+
+    async fn read_remote(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        open: Option<&OpenFile>,
+        wanted: Range<u64>,
+    ) -> Result<Bytes> {
+        for _ in 0..RESTARTS_MAX {
+            let file = self.file(node);
+            self.prepare(node, &file);
+            let version = node.state().known.attr.validator();
+            let slices = self.slices(node, &file, wanted.clone());
+            if let Some(open) = open {
+                self.note_version(node, open, &wanted)?;
+                let readahead = self.advance(open, &wanted);
+                self.launch_missing(node, cred, &version, &slices);
+                self.read_ahead(node, open, readahead);
+            } else {
+                self.launch_missing(node, cred, &version, &slices);
+            }
+            match self.gather(node, &file, &version, &slices).await {
+                Ok(Some(bytes)) => return Ok(bytes),
+                Ok(None) | Err(Lost::Changed) => {}
+                Err(Lost::Failed(error)) => return Err(error),
+            }
+        }
+        tracing::warn!(ino = node.ino.0, "file changes faster than it can be read");
+        Err(Error::TryAgain)
+    }
+
+    /// Launches a flight for each part that is neither held nor under way.
+    fn launch_missing(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        version: &Validator,
+        slices: &[Slice],
+    ) {
+        let end = node.state().known.attr.size;
+        for slice in slices.iter().filter(|slice| slice.source == Source::Remote) {
+            let start = slice.range.start / CHUNK_BYTES * CHUNK_BYTES;
+            let stop = slice.range.end.next_multiple_of(CHUNK_BYTES).min(end);
+            let start = self.widened_start(node, start, slice.range.start);
+            self.launch(node, cred, version, start..stop, None);
+        }
+    }
+
+    /// Chunks are fetched whole, but not if the first part of one is held already.
+    fn widened_start(&self, node: &Node, chunk_start: u64, start: u64) -> u64 {
+        match self.file(node).held(chunk_start..start).last() {
+            Some(held) => held.end,
+            None => chunk_start,
+        }
+    }
+
+    /// Launches flights for what is missing of `range`. With a budget they are readahead: launched
+    /// while it lasts.
+    fn launch(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        version: &Validator,
+        range: Range<u64>,
+        readahead: Option<&Arc<tokio::sync::Semaphore>>,
+    ) {
+        let request_max = u64::from(self.request_bytes_max());
+        let mut flights = node.flights.lock();
+        let size = version.size;
+        for part in Flights::missing(&flights, range, version) {
+            // Readahead shorter than a request is left for later, unless the file ends there.
+            let short = part.end - part.start < request_max && part.end != size;
+            if readahead.is_some() && short {
+                continue;
+            }
+            let mut at = part.start;
+            while at < part.end {
+                let range = at..part.end.min((at + request_max) / request_max * request_max);
+                at = range.end;
+                let permit = match readahead {
+                    None => None,
+                    Some(budget) => match budget.clone().try_acquire_many_owned(kib(&range)) {
+                        Ok(permit) => Some(permit),
+                        Err(_) => return,
+                    },
+                };
+                flights.push(self.fly(node, cred, version, range, permit));
+            }
+        }
+    }
+
+    /// Most bytes of one read request.
+    pub(crate) fn request_bytes_max(&self) -> u32 {
+        let limit = self.options.read_bytes_max.min(self.remote.limits().read_max);
+        let chunk = u32::try_from(CHUNK_BYTES).expect("a chunk is small");
+        if limit < chunk { limit } else { limit / chunk * chunk }
+    }
+
+    fn fly(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        version: &Validator,
+        range: Range<u64>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Arc<Flight> {
+        let (land, landed) = watch::channel(None);
+        let flight = Arc::new(Flight {
+            range,
+            version: *version,
+            landed,
+            demanded: permit.is_none(),
+            declined: AtomicBool::new(!self.options.cache_data),
+            consumed: AtomicBool::new(false),
+        });
+        let (core, node, cred) = (self.clone(), node.clone(), cred.clone());
+        let in_air = flight.clone();
+        self.runtime.spawn(async move {
+            let result = core.fetch(&node, &cred, &in_air).await;
+            let bytes = result.clone().ok();
+            land.send_replace(Some(result));
+            let kept = match bytes {
+                Some(bytes) if core.options.cache_data => core.store(&node, &in_air, bytes).await,
+                Some(_) => false,
+                None => true,
+            };
+            in_air.declined.store(!kept, Ordering::SeqCst);
+            if kept || in_air.is_over() {
+                node.flights.remove(&in_air);
+            }
+            drop(permit);
+        });
+        flight
+    }
+
+    /// Asks the server for the bytes of a flight.
+    async fn fetch(&self, node: &Node, cred: &Cred, flight: &Flight) -> Result<Bytes, Lost> {
+        let len = u32::try_from(flight.range.end - flight.range.start).expect("requests are short");
+        let kib = kib(&flight.range);
+        let _turn = self
+            .transfer_budget
+            .acquire_many(kib)
+            .await
+            .map_err(|_| Lost::Failed(Error::Shutdown))?;
+        let asked = self.now();
+        let start = flight.range.start;
+        let read = on_handle!(self, node, handle => self.remote.read(cred, &handle, start, len))
+            .map_err(Lost::Failed)?;
+        self.counters.read_bytes_remote.fetch_add(read.data.len() as u64, Ordering::Relaxed);
+        let attr = match read.attr {
+            Some(attr) => attr,
+            None => on_handle!(self, node, handle => self.remote.getattr(cred, &handle))
+                .map_err(Lost::Failed)?,
+        };
+        self.judge_reply(node, flight, attr, asked, &read.data)?;
+        Ok(read.data)
+    }
+
+    /// Whether the bytes belong to the version that the flight set out for.
+    fn judge_reply(
+        &self,
+        node: &Node,
+        flight: &Flight,
+        attr: Attr,
+        asked: larder_io::Monotonic,
+        data: &Bytes,
+    ) -> Result<(), Lost> {
+        self.observe(node, attr, asked);
+        if !attr.validator().same(&flight.version) {
+            // Our own change may have been under way: then the next round sees its outcome.
+            return Err(Lost::Changed);
+        }
+        if data.len() as u64 != flight.range.end - flight.range.start {
+            tracing::error!(ino = node.ino.0, "the server's read ends before the file does");
+            return Err(Lost::Failed(Error::Io));
+        }
+        Ok(())
+    }
+
+    /// Gives the bytes to the cache; answers whether it has them.
+    async fn store(&self, node: &Node, flight: &Flight, bytes: Bytes) -> bool {
+        let file = self.file(node);
+        let version = version_bytes(&flight.version);
+        let start = flight.range.start;
+        let filled = blocking(move || file.fill(&version, start, &bytes)).await;
+        filled == Ok(Filled::Stored)
+    }
+
+    /// Waits for what is under way and puts the answer together; `None` if something was not there
+    /// after all.
+    async fn gather(
+        &self,
+        node: &Node,
+        file: &CachedFile,
+        version: &Validator,
+        slices: &[Slice],
+    ) -> Result<Option<Bytes>, Lost> {
+        let mut pieces: Vec<Bytes> = Vec::with_capacity(slices.len());
+        for slice in slices {
+            if slice.source != Source::Remote {
+                let Some(bytes) = read_slices(file, std::slice::from_ref(slice)) else {
+                    return Ok(None);
+                };
+                pieces.push(bytes);
+                continue;
+            }
+            let mut at = slice.range.start;
+            while at < slice.range.end {
+                let Some(piece) = self.piece(node, file, version, at..slice.range.end).await?
+                else {
+                    return Ok(None);
+                };
+                at += piece.len() as u64;
+                pieces.push(piece);
+            }
+        }
+        Ok(Some(joined(pieces)))
+    }
+
+    /// Some bytes from the start of `range`: from a flight, or from the cache where it has landed.
+    async fn piece(
+        &self,
+        node: &Node,
+        file: &CachedFile,
+        version: &Validator,
+        range: Range<u64>,
+    ) -> Result<Option<Bytes>, Lost> {
+        let flight = node
+            .flights
+            .lock()
+            .iter()
+            .find(|flight| flight.version.same(version) && flight.range.contains(&range.start))
+            .cloned();
+        let Some(flight) = flight else {
+            let held = file.held(range.clone());
+            let Some(first) = held.first().filter(|held| held.start == range.start) else {
+                return Ok(None);
+            };
+            let slice = Slice { range: first.clone(), source: Source::Cache };
+            return Ok(read_slices(file, &[slice]));
+        };
+        let mut landed = flight.landed.clone();
+        let outcome = landed.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        let bytes = outcome.ok().flatten().unwrap_or(Err(Lost::Failed(Error::Io)))?;
+        let from = usize::try_from(range.start - flight.range.start).expect("within the flight");
+        let to = usize::try_from(range.end.min(flight.range.end) - flight.range.start)
+            .expect("within the flight");
+        if flight.demanded || range.end >= flight.range.end {
+            flight.consumed.store(true, Ordering::SeqCst);
+            if flight.is_over() {
+                node.flights.remove(&flight);
+            }
+        }
+        Ok(Some(bytes.slice(from..to)))
+    }
+
+    /// Moves the stream on and answers what to read ahead.
+    fn advance(&self, open: &OpenFile, wanted: &Range<u64>) -> Range<u64> {
+        let mut stream = open.stream();
+        let sequential = wanted.start <= stream.reached + REORDER_BYTES
+            && wanted.end + REORDER_BYTES >= stream.reached;
+        let Stream { reached, window, .. } = &mut *stream;
+        if !sequential {
+            *window = 0;
+            *reached = wanted.end;
+            return 0..0;
+        }
+        if wanted.end > *reached {
+            let first = *reached == 0 && wanted.start == 0;
+            // One read from the beginning may be a look at the head; the second one makes a sequence.
+            *window = match *window {
+                0 if first => 0,
+                0 => WINDOW_START_BYTES,
+                window => (window * 2).min(self.options.readahead_bytes_max),
+            };
+            *reached = wanted.end;
+        }
+        *reached..*reached + *window
+    }
+
+    /// Launches readahead for what is not held of `range`.
+    fn read_ahead(self: &Arc<Self>, node: &Arc<Node>, open: &OpenFile, range: Range<u64>) {
+        let (version, size) = {
+            let state = node.state();
+            (state.known.attr.validator(), state.known.attr.size)
+        };
+        let range = range.start / CHUNK_BYTES * CHUNK_BYTES..range.end.min(size);
+        if range.is_empty() {
+            return;
+        }
+        let file = self.file(node);
+        let held = file.held(range.clone());
+        let end = FileEnd { size, zero_point: size };
+        for slice in plan(range, end, &held) {
+            if slice.source == Source::Remote {
+                let budget = &self.readahead_budget;
+                self.launch(node, &open.cred, &version, slice.range, Some(budget));
+            }
+        }
+    }
+
+    /// Holds an open file that is read in sequence from its beginning to one version.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
+    /// version is not to be had. A reader that had reached the end of the older version goes on: to
+    /// it the file has grown.
+    fn note_version(&self, node: &Node, open: &OpenFile, wanted: &Range<u64>) -> Result<()> {
+        let (now, ours) = {
+            let state = node.state();
+            let ours = state.local.is_some() || state.changing() || open.flags.write;
+            (state.known.attr.validator(), ours)
+        };
+        let mut stream = open.stream();
+        if ours || (wanted.start == 0 && stream.reached == 0) {
+            stream.version = Some(now);
+            return Ok(());
+        }
+        let sequential = wanted.start <= stream.reached + REORDER_BYTES;
+        match stream.version {
+            Some(begun) if begun.same(&now) => Ok(()),
+            Some(begun) if sequential && wanted.start != 0 && wanted.start < begun.size => {
+                tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
+                Err(Error::Changed)
+            }
+            _ => {
+                stream.version = Some(now);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// KiB of a range, for the budgets.
+fn kib(range: &Range<u64>) -> u32 {
+    u32::try_from((range.end - range.start).div_ceil(1024)).unwrap_or(u32::MAX)
+}
+
+/// Bytes that are held or zero; `None` if the cache cannot give them after all.
+fn read_slices(file: &CachedFile, slices: &[Slice]) -> Option<Bytes> {
+    let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
+        return Some(Bytes::new());
+    };
+    let start = first.range.start;
+    let mut buffer = BytesMut::zeroed(usize::try_from(last.range.end - start).ok()?);
+    for slice in slices.iter().filter(|slice| slice.source == Source::Cache) {
+        let from = usize::try_from(slice.range.start - start).ok()?;
+        let to = usize::try_from(slice.range.end - start).ok()?;
+        file.read(slice.range.start, &mut buffer[from..to]).ok()?;
+    }
+    Some(buffer.freeze())
+}
+
+/// One buffer of several; no copy if there is but one.
+fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    if pieces.len() == 1 {
+        return pieces.remove(0);
+    }
+    let mut all = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    pieces.iter().for_each(|piece| all.extend_from_slice(piece));
+    all.freeze()
+}

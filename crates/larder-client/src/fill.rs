@@ -1,0 +1,113 @@
+//! Idle fill-in: partly cached files are completed when the link is quiet, fewest missing bytes first.
+//!
+//! A file is offered when it is closed. Nothing is fetched while an application waits for the server
+//! or has lately done so, nor when the cache has no room.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use larder_cache::CHUNK_BYTES;
+use larder_vfs::Cred;
+
+use crate::core::Core;
+use crate::node::Node;
+
+/// Files remembered; the oldest is forgotten.
+const FILES_MAX: usize = 256;
+
+/// How often the link is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Files that may be worth completing, and when the link was last used.
+#[derive(Default)]
+pub(crate) struct FillQueue {
+    files: Mutex<VecDeque<(Weak<Node>, Cred)>>,
+    last_use_ns: AtomicU64,
+}
+
+impl FillQueue {
+    /// Remembers a file that was closed.
+    pub(crate) fn offer(&self, node: &Arc<Node>, cred: &Cred) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|(held, _)| held.upgrade().is_some_and(|held| held.ino != node.ino));
+        if files.len() == FILES_MAX {
+            files.pop_front();
+        }
+        files.push_back((Arc::downgrade(node), cred.clone()));
+    }
+
+    /// An application waits for the server.
+    pub(crate) fn link_used(&self, core: &Core) {
+        self.last_use_ns.store(core.now().as_nanos(), Ordering::Relaxed);
+    }
+
+    fn candidates(&self) -> Vec<(Arc<Node>, Cred)> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.iter().filter_map(|(node, cred)| Some((node.upgrade()?, cred.clone()))).collect()
+    }
+}
+
+/// Starts the task that fills in; it ends with the client.
+pub(crate) fn start(core: &Arc<Core>) {
+    let Some(quiet) = core.options.fill_after else { return };
+    if !core.options.cache_data {
+        return;
+    }
+    let core = Arc::downgrade(core);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Some(core) = core.upgrade() else { return };
+            while core.is_quiet(quiet) && core.fill_one().await {}
+        }
+    });
+}
+
+impl Core {
+    fn is_quiet(&self, quiet: Duration) -> bool {
+        let last = self.fill.last_use_ns.load(Ordering::Relaxed);
+        let last = larder_io::Monotonic::from_nanos(last);
+        self.remote.reachable() && self.now().since(last) >= quiet
+    }
+
+    /// Fetches one request's worth of the file that lacks least; `false` if there is nothing to do.
+    async fn fill_one(self: &Arc<Self>) -> bool {
+        let missing = self.fill.candidates().into_iter().filter_map(|(node, cred)| {
+            let missing = self.missing_bytes(&node)?;
+            Some((missing, node, cred))
+        });
+        let Some((before, node, cred)) = missing.min_by_key(|(missing, ..)| *missing) else {
+            return false;
+        };
+        self.fetch_missing(&node, &cred).await;
+        // No progress: the file changed, or the cache declines.
+        self.missing_bytes(&node).is_some_and(|after| after < before)
+    }
+
+    /// Bytes that a partly held file lacks; `None` if it is whole, empty or not held at all.
+    fn missing_bytes(&self, node: &Node) -> Option<u64> {
+        let size = node.state().known.attr.size;
+        let held = self.file(node).held(0..size);
+        let held: u64 = held.iter().map(|range| range.end - range.start).sum();
+        let idle = !self.has_unsent(node) && !node.state().removed;
+        (idle && held > 0 && held < size).then_some(size - held)
+    }
+
+    async fn fetch_missing(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
+        let size = node.state().known.attr.size;
+        let held = self.file(node).held(0..size);
+        let start = match held.first() {
+            Some(first) if first.start == 0 => first.end,
+            _ => 0,
+        };
+        let stop = held.iter().map(|range| range.start).find(|at| *at > start).unwrap_or(size);
+        let stop = stop.min(start + u64::from(self.request_bytes_max()));
+        debug_assert!(start % CHUNK_BYTES == 0 || start < stop);
+        let len = u32::try_from(stop - start).expect("one request");
+        if let Err(error) = self.read_for_fill(node, cred, start, len).await {
+            tracing::debug!(ino = node.ino.0, %error, "fill-in stopped");
+        }
+    }
+}

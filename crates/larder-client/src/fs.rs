@@ -1,0 +1,178 @@
+//! [`Client`] as a [`FileSystem`]: each operation goes to the module that knows it.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_vfs::{
+    Access, Answer, Cred, DirEntry, Entry, FileSystem, Found, Fresh, Handle, Ino, Kernel, Lookup,
+    New, OpenFlags, OpenId, Opened, Removal, RenameFlags, Result, SetAttr, Stability, StatFs,
+    Verifier, Written,
+};
+
+use crate::core::{Client, Core};
+
+impl Client {
+    fn later<T, F>(&self, work: impl FnOnce(Arc<Core>) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        Answer::later(work(self.core.clone()))
+    }
+}
+
+impl FileSystem for Client {
+    fn attach(&self, kernel: Arc<dyn Kernel>) {
+        let attached = self.core.kernel.set(kernel);
+        assert!(attached.is_ok(), "a second kernel was attached");
+    }
+
+    fn lookup(&self, cred: &Cred, parent: Ino, name: &OsStr) -> Answer<Lookup> {
+        self.core.lookup(cred, parent, name)
+    }
+
+    fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh> {
+        self.core.getattr(cred, ino)
+    }
+
+    fn setattr(&self, cred: &Cred, ino: Ino, open: Option<OpenId>, set: SetAttr) -> Answer<Fresh> {
+        let cred = cred.clone();
+        self.later(|core| async move { core.setattr(&cred, ino, open, set).await })
+    }
+
+    fn access(&self, cred: &Cred, ino: Ino, wanted: Access) -> Answer<Access> {
+        let cred = cred.clone();
+        self.later(|core| async move { core.access(&cred, ino, wanted).await })
+    }
+
+    fn readlink(&self, cred: &Cred, ino: Ino) -> Answer<OsString> {
+        let cred = cred.clone();
+        self.later(|core| async move { core.readlink(&cred, ino).await })
+    }
+
+    fn make(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Answer<Entry> {
+        let (cred, name) = (cred.clone(), name.to_owned());
+        self.later(|core| async move { core.make(&cred, parent, &name, new, set).await })
+    }
+
+    fn remove(&self, cred: &Cred, parent: Ino, name: &OsStr, what: Removal) -> Answer<()> {
+        let (cred, name) = (cred.clone(), name.to_owned());
+        self.later(|core| async move { core.remove(&cred, parent, &name, what).await })
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        let cred = cred.clone();
+        let (from_dir, from) = (from.0, from.1.to_owned());
+        let (to_dir, to) = (to.0, to.1.to_owned());
+        self.later(|core| async move {
+            core.rename(&cred, (from_dir, &from), (to_dir, &to), flags).await
+        })
+    }
+
+    fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Entry> {
+        let (cred, name) = (cred.clone(), name.to_owned());
+        self.later(|core| async move { core.link(&cred, ino, parent, &name).await })
+    }
+
+    fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
+        self.core.open(cred, ino, flags)
+    }
+
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        set: SetAttr,
+        flags: OpenFlags,
+    ) -> Answer<(Entry, Opened)> {
+        let (cred, name) = (cred.clone(), name.to_owned());
+        self.later(|core| async move { core.create(&cred, parent, &name, set, flags).await })
+    }
+
+    fn read(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        offset: u64,
+        len: u32,
+    ) -> Answer<Bytes> {
+        self.core.read(cred, ino, open, offset, len)
+    }
+
+    fn write(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        offset: u64,
+        data: &[u8],
+        stability: Stability,
+    ) -> Answer<Written> {
+        self.core.write(cred, ino, open, offset, data, stability)
+    }
+
+    fn flush(&self, _cred: &Cred, _ino: Ino, open: OpenId) -> Answer<()> {
+        self.later(|core| async move { core.flush(open).await })
+    }
+
+    fn fsync(&self, _cred: &Cred, ino: Ino) -> Answer<Verifier> {
+        self.later(|core| async move { core.fsync(ino).await })
+    }
+
+    fn release(&self, _ino: Ino, open: OpenId) -> Answer<()> {
+        self.later(|core| async move { core.release(open).await })
+    }
+
+    fn opendir(&self, cred: &Cred, ino: Ino) -> Answer<()> {
+        let cred = cred.clone();
+        self.later(|core| async move { core.opendir(&cred, ino).await })
+    }
+
+    fn readdir(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        offset: u64,
+        bytes_max: u32,
+        plus: bool,
+    ) -> Answer<Vec<DirEntry>> {
+        let cred = cred.clone();
+        self.later(|core| async move { core.readdir(&cred, ino, offset, bytes_max, plus).await })
+    }
+
+    fn statfs(&self, cred: &Cred, ino: Ino) -> Answer<StatFs> {
+        let cred = cred.clone();
+        self.later(|core| async move { core.statfs(&cred, ino).await })
+    }
+
+    fn handle(&self, ino: Ino) -> Answer<Handle> {
+        Answer::Now(self.core.node(ino).map(|node| node.handle()))
+    }
+
+    fn resolve(&self, handle: &Handle) -> Answer<Ino> {
+        if let Some(no) = self.core.cache.number_of(handle.as_bytes()) {
+            return Answer::ok(Ino(no.0));
+        }
+        let handle = handle.clone();
+        self.later(|core| async move {
+            let asked = core.now();
+            let attr = core.remote.getattr(&Cred::root(), &handle).await?;
+            Ok(core.learn(&Found { handle, attr }, asked, None).ino)
+        })
+    }
+}

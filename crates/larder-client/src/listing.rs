@@ -1,0 +1,220 @@
+//! Directory listings: read in pages, one reply of the server each, and kept as such.
+//!
+//! A listing is believed while its directory is in the epoch in which it was read and no change of
+//! our own has touched the directory since. Positions are the server's cookies, so a reader goes on
+//! where it was, whether its next entries come from a page or from the server.
+
+use std::sync::Arc;
+
+use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Ino, Listing, Result};
+
+use crate::core::{Core, on_handle};
+use crate::node::Node;
+use crate::record::{ListingHead, Page, PageEntry};
+
+/// Largest reply that we ask for, in bytes.
+const REPLY_BYTES_MAX: u32 = 256 << 10;
+
+/// Bytes that an entry takes in a FUSE reply besides its name: `fuse_dirent`, and what
+/// `fuse_direntplus` adds to it.
+const DIRENT_BYTES: u32 = 24;
+const ENTRY_BYTES: u32 = 128;
+
+/// If more entries of a page than this have stale attributes and attributes are wanted, one request
+/// for the page is cheaper than one for each.
+const STALE_ENTRIES_MAX: usize = 2;
+
+impl Core {
+    /// Checks that the caller may list the directory, and that what is held of it is fresh enough.
+    pub(crate) async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<()> {
+        let dir = self.node(ino)?;
+        if !self.is_fresh(&dir) {
+            self.ask_rights(&dir, cred).await?;
+        }
+        if !dir.state().is_directory() {
+            return Err(Error::NotDirectory);
+        }
+        self.demand(&dir, cred, Access::READ).await
+    }
+
+    /// Entries after `offset`.
+    pub(crate) async fn readdir(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        offset: u64,
+        bytes_max: u32,
+        plus: bool,
+    ) -> Result<Vec<DirEntry>> {
+        let dir = self.node(ino)?;
+        if offset == 0 && !self.is_fresh(&dir) {
+            self.revalidate(&dir, cred).await?;
+        }
+        let held = self.page_after(&dir, offset);
+        let page = match held {
+            Some(page) if !(plus && self.is_stale(&page)) => page,
+            held => match self.fetch_page(&dir, cred, offset, held.as_deref()).await {
+                Ok(page) => page,
+                Err(Error::TimedOut) => held.ok_or(Error::TimedOut)?,
+                Err(error) => return Err(error),
+            },
+        };
+        let first = page.position_of(offset).unwrap_or(0);
+        Ok(self.entries(&dir, &page.entries[first..], bytes_max, plus))
+    }
+
+    /// The held page with the entries after `offset`.
+    fn page_after(&self, dir: &Node, offset: u64) -> Option<Arc<Page>> {
+        let (head, last) = {
+            let state = dir.state();
+            let head = state.known.listing.filter(|head| head.epoch == state.known.epoch)?;
+            (head, state.last_page.clone())
+        };
+        let start = last.as_ref().map_or(0, |(number, _)| *number);
+        if let Some((_, page)) = last.filter(|(_, page)| page.holds(offset)) {
+            return Some(page);
+        }
+        let numbers = (start..head.pages).chain(0..start.min(head.pages));
+        for number in numbers {
+            let page = Page::decode(&self.cache.listing(dir.no(), number)?)?;
+            if page.holds(offset) {
+                let page = Arc::new(page);
+                dir.state().last_page = Some((number, page.clone()));
+                return Some(page);
+            }
+        }
+        None
+    }
+
+    fn is_stale(&self, page: &Page) -> bool {
+        let stale = page.entries.iter().filter(|entry| {
+            let child = entry.child.and_then(|ino| self.table.get(ino));
+            !child.is_some_and(|child| self.is_fresh(&child))
+        });
+        self.remote.reachable() && stale.take(STALE_ENTRIES_MAX + 1).count() > STALE_ENTRIES_MAX
+    }
+
+    /// Asks the server for the entries after `offset` (or for a held page anew).
+    async fn fetch_page(
+        &self,
+        dir: &Arc<Node>,
+        cred: &Cred,
+        offset: u64,
+        held: Option<&Page>,
+    ) -> Result<Arc<Page>> {
+        let start = held.map_or(offset, |page| page.start);
+        let verifier = if start == 0 { 0 } else { dir.state().cookie_verifier };
+        let cookie = Cookie { position: start, verifier };
+        let bytes = self.remote.limits().readdir_preferred.clamp(32 << 10, REPLY_BYTES_MAX);
+        let asked = self.now();
+        let listing: Listing = on_handle!(self, dir, handle =>
+            self.remote.readdir(cred, &handle, cookie, bytes))?;
+        if let Some(attr) = listing.dir {
+            self.observe(dir, attr, asked);
+        }
+        let page = Arc::new(self.take_in(dir, start, listing, asked));
+        self.keep_page(dir, &page);
+        Ok(page)
+    }
+
+    fn take_in(
+        &self,
+        dir: &Node,
+        start: u64,
+        listing: Listing,
+        asked: larder_io::Monotonic,
+    ) -> Page {
+        let entries = listing.entries.into_iter().map(|listed| {
+            let child = listed.handle.zip(listed.attr).map(|(handle, attr)| {
+                self.learn_listed(dir, &listed.name, &Found { handle, attr }, asked).ino
+            });
+            PageEntry {
+                name: listed.name,
+                fileid: listed.fileid,
+                kind: listed.attr.map(|attr| attr.kind),
+                position: listed.position,
+                child,
+            }
+        });
+        let entries = entries.collect();
+        Page { start, verifier: listing.verifier, eof: listing.eof, entries }
+    }
+
+    /// Keeps a page if it follows on those that are held.
+    fn keep_page(&self, dir: &Node, page: &Arc<Page>) {
+        let mut state = dir.state();
+        state.cookie_verifier = page.verifier;
+        let epoch = state.known.epoch;
+        let head = state.known.listing.filter(|head| head.epoch == epoch);
+        let number = match (head, &state.last_page) {
+            _ if page.start == 0 => 0,
+            (Some(_), Some((number, last))) if last.start == page.start => *number,
+            (Some(head), Some((number, last)))
+                if last.next() == Some(page.start) && number + 1 <= head.pages =>
+            {
+                number + 1
+            }
+            _ => return,
+        };
+        let pages = head.map_or(0, |head| head.pages).max(number + 1);
+        let pages = if number == 0 { 1 } else { pages };
+        state.last_page = Some((number, page.clone()));
+        state.known.listing = Some(ListingHead { epoch, pages, complete: page.eof });
+        self.table.persist(dir.ino, &state);
+        drop(state);
+        self.cache.put_listing(dir.no(), number, &page.encode());
+    }
+
+    fn entries(
+        &self,
+        dir: &Node,
+        entries: &[PageEntry],
+        bytes_max: u32,
+        plus: bool,
+    ) -> Vec<DirEntry> {
+        let mut room = bytes_max;
+        let mut out = Vec::new();
+        for entry in entries {
+            let name_bytes = u32::try_from(entry.name.len()).unwrap_or(u32::MAX);
+            let fixed = if plus { DIRENT_BYTES + ENTRY_BYTES } else { DIRENT_BYTES };
+            let bytes = (fixed + name_bytes).next_multiple_of(8);
+            if bytes > room && !out.is_empty() {
+                break;
+            }
+            room = room.saturating_sub(bytes);
+            let child = entry.child.filter(|_| plus).and_then(|ino| self.table.get(ino));
+            let known = child.filter(|child| self.is_fresh(child));
+            out.push(DirEntry {
+                name: entry.name.clone(),
+                fileid: entry.fileid,
+                kind: entry.kind,
+                offset: entry.position,
+                entry: known.map(|child| self.entry(dir, &child)),
+            });
+        }
+        out
+    }
+}
+
+impl Page {
+    /// Whether the entries after the position `offset` begin in this page.
+    fn holds(&self, offset: u64) -> bool {
+        match self.position_of(offset) {
+            Some(first) => first < self.entries.len() || self.eof,
+            None => false,
+        }
+    }
+
+    /// Index of the first entry after the position `offset`.
+    fn position_of(&self, offset: u64) -> Option<usize> {
+        if offset == self.start {
+            return Some(0);
+        }
+        self.entries.iter().position(|entry| entry.position == offset).map(|index| index + 1)
+    }
+
+    /// Position at which the next page starts; `None` if there is none.
+    fn next(&self) -> Option<u64> {
+        if self.eof { None } else { self.entries.last().map(|entry| entry.position) }
+    }
+}

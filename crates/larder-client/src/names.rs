@@ -1,0 +1,396 @@
+//! Names: looking them up, making, removing, renaming and linking them.
+//!
+//! A name is believed while its directory's attributes are fresh and no foreign change has begun a
+//! new epoch there. Changes of our own keep the epoch: only the names that they touch are rewritten.
+//! A removed file that is still open gets a hidden name first, as NFS clients do (".nfs..."), and
+//! loses it at the last release.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use larder_vfs::{
+    Access, Answer, Change, Cred, Entry, Error, Found, Ino, Kind, LookedUp, Lookup, New, Removal,
+    RenameFlags, Result, SetAttr,
+};
+
+use crate::core::{Core, RootSquash, on_handle};
+use crate::node::Node;
+use crate::options::LookupCache;
+use crate::record::{Name, name_bytes};
+use crate::rights;
+
+impl Core {
+    /// Looks a name up, in memory if what is held is fresh enough.
+    pub(crate) fn lookup(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+    ) -> Answer<Lookup> {
+        let dir = match self.node(parent) {
+            Ok(dir) => dir,
+            Err(error) => return Answer::fail(error),
+        };
+        if let Some(answer) = self.lookup_held(&dir, cred, name) {
+            return Answer::Now(answer);
+        }
+        let (core, cred, name) = (self.clone(), cred.clone(), name.to_owned());
+        Answer::later(async move { core.lookup_remote(&dir, &cred, &name).await })
+    }
+
+    /// The answer, if it is held and fresh.
+    fn lookup_held(&self, dir: &Node, cred: &Cred, name: &OsStr) -> Option<Result<Lookup>> {
+        if name == ".." || !dir.state().is_directory() || !self.is_fresh(dir) {
+            return None;
+        }
+        if self.options.lookup_cache == LookupCache::None && self.remote.reachable() {
+            return None;
+        }
+        let granted = self.known_rights(dir, cred, Access::LOOKUP)?;
+        if !granted.contains(Access::LOOKUP) {
+            return Some(Err(Error::AccessDenied));
+        }
+        let held = self.name(dir, name)?;
+        let Some(child) = held.child else {
+            let cached = self.options.lookup_cache == LookupCache::All;
+            let ttl = self.name_ttl(dir, false);
+            return cached.then_some(Ok(Lookup::Absent { ttl }));
+        };
+        let child = self.table.get(child)?;
+        self.is_fresh(&child).then(|| Ok(Lookup::Found(self.entry(dir, &child))))
+    }
+
+    /// What the index says of a name, if it is of the directory's present epoch.
+    pub(crate) fn name(&self, dir: &Node, name: &OsStr) -> Option<Name> {
+        let record = self.cache.name(dir.no(), name_bytes(name))?;
+        Name::decode(&record).filter(|held| held.epoch == dir.state().known.epoch)
+    }
+
+    /// Records what a name stands for.
+    pub(crate) fn put_name(&self, dir: &Node, name: &OsStr, child: Option<Ino>) {
+        let epoch = dir.state().known.epoch;
+        self.cache.put_name(dir.no(), name_bytes(name), &Name { epoch, child }.encode());
+    }
+
+    async fn lookup_remote(&self, dir: &Arc<Node>, cred: &Cred, name: &OsStr) -> Result<Lookup> {
+        if name == ".." {
+            return self.lookup_parent(dir, cred).await;
+        }
+        self.settle_root_squash(dir).await?;
+        let asked = self.now();
+        let answer = on_handle!(self, dir, handle => self.remote.lookup(cred, &handle, name));
+        let LookedUp { found, dir: dir_attr } = match answer {
+            Err(Error::TimedOut) => {
+                // From now on the server is known to be out of reach, so what is held is an answer.
+                return self.lookup_held(dir, cred, name).unwrap_or(Err(Error::TimedOut));
+            }
+            answer => answer?,
+        };
+        if let Some(attr) = dir_attr {
+            self.observe(dir, attr, asked);
+        }
+        if dir.state().is_directory() {
+            dir.state().set_rights(cred, Access::LOOKUP, Access::LOOKUP);
+        }
+        let Some(found) = found else {
+            self.put_name(dir, name, None);
+            return Ok(Lookup::Absent { ttl: self.name_ttl(dir, false) });
+        };
+        let child = self.learn(&found, asked, Some((dir.ino, name.to_owned())));
+        self.put_name(dir, name, Some(child.ino));
+        child.state().looked_up_by = Some((cred.pid, self.now()));
+        Ok(Lookup::Found(self.entry(dir, &child)))
+    }
+
+    /// `..`, for doors that ask for it: by where the directory was last seen, else by the server.
+    async fn lookup_parent(&self, dir: &Arc<Node>, cred: &Cred) -> Result<Lookup> {
+        let hint = dir.state().known.hint.as_ref().map(|(parent, _)| *parent);
+        let parent = match hint.and_then(|ino| self.table.get(ino)) {
+            _ if dir.ino == Ino::ROOT => dir.clone(),
+            Some(parent) => parent,
+            None => {
+                let asked = self.now();
+                let up = OsStr::new("..");
+                let answer =
+                    on_handle!(self, dir, handle => self.remote.lookup(cred, &handle, up))?;
+                self.learn(&answer.found.ok_or(Error::NotFound)?, asked, None)
+            }
+        };
+        if !self.is_fresh(&parent) {
+            self.revalidate(&parent, cred).await?;
+        }
+        Ok(Lookup::Found(self.entry(dir, &parent)))
+    }
+
+    /// The first private directory tells whether the server squashes root; one question per mount.
+    async fn settle_root_squash(&self, dir: &Node) -> Result<()> {
+        let private = !rights::searchable_by_all(&dir.state().known.attr);
+        if private && self.root_squash() == RootSquash::Unknown {
+            self.ask_rights(dir, &Cred::root()).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes an object that is not opened.
+    pub(crate) async fn make(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Result<Entry> {
+        let dir = self.node(parent)?;
+        let child = self.make_node(&dir, cred, name, new, set).await?;
+        Ok(self.entry(&dir, &child))
+    }
+
+    /// Makes an object at the server and takes in what it says of it.
+    pub(crate) async fn make_node(
+        &self,
+        dir: &Arc<Node>,
+        cred: &Cred,
+        name: &OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Result<Arc<Node>> {
+        self.refuse_read_only()?;
+        let target = match &new {
+            New::Symlink(target) => Some(target.clone()),
+            _ => None,
+        };
+        let asked = self.now();
+        dir.state().begin_change();
+        let answer = on_handle!(self, dir, handle =>
+            self.remote.make(cred, &handle, name, new.clone(), set));
+        self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
+        let made = answer?;
+        let child = self.learn(&made.found, asked, Some((dir.ino, name.to_owned())));
+        if target.is_some() {
+            child.state().known.target = target;
+        }
+        self.put_name(dir, name, Some(child.ino));
+        Ok(child)
+    }
+
+    /// Ends our change of a directory: its listing is no longer what the server would give.
+    fn end_names_change(&self, dir: &Node, change: Option<Change>) {
+        if change.is_some() {
+            let mut state = dir.state();
+            state.known.listing = None;
+            state.last_page = None;
+        }
+        self.end_change(dir, change);
+    }
+
+    /// Removes an entry.
+    pub(crate) async fn remove(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        what: Removal,
+    ) -> Result<()> {
+        self.refuse_read_only()?;
+        let dir = self.node(parent)?;
+        let child = self.child(&dir, name);
+        if let Some(child) = &child
+            && what == Removal::File
+            && self.hide_if_open(cred, &dir, name, child).await?
+        {
+            return Ok(());
+        }
+        self.remove_entry(cred, &dir, name, what).await?;
+        if let Some(child) = child {
+            self.unlinked(&child, what);
+        }
+        Ok(())
+    }
+
+    async fn remove_entry(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        name: &OsStr,
+        what: Removal,
+    ) -> Result<()> {
+        dir.state().begin_change();
+        let answer = on_handle!(self, dir, handle => self.remote.remove(cred, &handle, name, what));
+        self.end_names_change(dir, answer.as_ref().ok().copied());
+        answer?;
+        self.put_name(dir, name, None);
+        Ok(())
+    }
+
+    /// The node that a name stands for, as far as we know.
+    fn child(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
+        self.name(dir, name)?.child.and_then(|ino| self.table.get(ino))
+    }
+
+    /// A name of `child` is gone at the server.
+    fn unlinked(&self, child: &Node, what: Removal) {
+        let mut state = child.state();
+        let last = what == Removal::Directory || state.known.attr.nlink <= 1;
+        if !last {
+            state.known.attr.nlink -= 1;
+            state.ctime_may_move = true;
+            self.table.persist(child.ino, &state);
+            return;
+        }
+        state.removed = true;
+        if state.opens.is_empty() {
+            state.local = None;
+            drop(state);
+            self.cache.drop_file(child.no());
+            self.cache.drop_listing(child.no());
+            self.cache.drop_node(child.no());
+        }
+    }
+
+    /// If the file is open and this is its last name, renames it to a hidden one, to be removed at
+    /// its last release. Answers whether it did.
+    async fn hide_if_open(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        name: &OsStr,
+        child: &Arc<Node>,
+    ) -> Result<bool> {
+        let hide = {
+            let state = child.state();
+            !state.opens.is_empty() && state.known.attr.nlink <= 1 && state.silly.is_none()
+        };
+        if !hide {
+            return Ok(false);
+        }
+        let hidden = self.hidden_name(child);
+        self.rename_entry(cred, (dir, name), (dir, &hidden)).await?;
+        child.state().silly = Some((dir.ino, hidden));
+        Ok(true)
+    }
+
+    fn hidden_name(&self, child: &Node) -> OsString {
+        let fileid = child.state().known.attr.fileid;
+        let count = self.counters.silly.fetch_add(1, Ordering::Relaxed);
+        format!(".nfs{fileid:016x}{:04x}{count:08x}", self.session & 0xffff).into()
+    }
+
+    /// The last open file of a hidden name was released: removes it.
+    pub(crate) async fn remove_hidden(&self, child: &Arc<Node>, cred: &Cred) -> Result<()> {
+        let Some((dir, name)) = child.state().silly.take() else { return Ok(()) };
+        let dir = self.node(dir)?;
+        self.remove_entry(cred, &dir, &name, Removal::File).await?;
+        self.unlinked(child, Removal::File);
+        Ok(())
+    }
+
+    /// Renames.
+    pub(crate) async fn rename(
+        &self,
+        cred: &Cred,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.refuse_read_only()?;
+        if flags != RenameFlags::default() {
+            return Err(Error::InvalidArgument);
+        }
+        let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
+        let source = self.child(&from_dir, from.1);
+        let replaced = self
+            .child(&to_dir, to.1)
+            .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
+        let mut hidden = false;
+        if let Some(replaced) = &replaced
+            && replaced.state().known.attr.kind != Kind::Directory
+        {
+            hidden = self.hide_if_open(cred, &to_dir, to.1, replaced).await?;
+        }
+        self.rename_entry(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
+        if let Some(replaced) = replaced.filter(|_| !hidden) {
+            let directory = replaced.state().is_directory();
+            self.unlinked(&replaced, if directory { Removal::Directory } else { Removal::File });
+        }
+        Ok(())
+    }
+
+    async fn rename_entry(
+        &self,
+        cred: &Cred,
+        from: (&Arc<Node>, &OsStr),
+        to: (&Arc<Node>, &OsStr),
+    ) -> Result<()> {
+        let same_dir = from.0.ino == to.0.ino;
+        let child = self.child(from.0, from.1);
+        from.0.state().begin_change();
+        if !same_dir {
+            to.0.state().begin_change();
+        }
+        let answer = on_handle!(self, from.0, handle => async {
+            let target = to.0.handle();
+            self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
+        });
+        let changes = answer.as_ref().ok().copied();
+        self.end_names_change(from.0, changes.map(|(change, _)| change));
+        if !same_dir {
+            self.end_names_change(to.0, changes.map(|(_, change)| change));
+        }
+        answer?;
+        self.put_name(from.0, from.1, None);
+        match child {
+            Some(child) => {
+                self.put_name(to.0, to.1, Some(child.ino));
+                let mut state = child.state();
+                state.known.hint = Some((to.0.ino, to.1.to_owned()));
+                state.ctime_may_move = true;
+                self.table.persist(child.ino, &state);
+            }
+            None => self.cache.drop_name(to.0.no(), name_bytes(to.1)),
+        }
+        Ok(())
+    }
+
+    /// Gives a file another name.
+    pub(crate) async fn link(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        parent: Ino,
+        name: &OsStr,
+    ) -> Result<Entry> {
+        self.refuse_read_only()?;
+        let (node, dir) = (self.node(ino)?, self.node(parent)?);
+        let asked = self.now();
+        dir.state().begin_change();
+        let answer = on_handle!(self, &node, handle => async {
+            let target = dir.handle();
+            self.remote.link(cred, &handle, &target, name).await
+        });
+        self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
+        let (attr, _) = answer?;
+        node.state().ctime_may_move = true;
+        match attr {
+            Some(attr) => {
+                self.observe(&node, attr, asked);
+            }
+            None => self.revalidate(&node, cred).await?,
+        }
+        self.put_name(&dir, name, Some(ino));
+        Ok(self.entry(&dir, &node))
+    }
+
+    /// Takes in an entry that a listing described.
+    pub(crate) fn learn_listed(
+        &self,
+        dir: &Node,
+        name: &OsStr,
+        found: &Found,
+        asked: larder_io::Monotonic,
+    ) -> Arc<Node> {
+        let child = self.learn(found, asked, Some((dir.ino, name.to_owned())));
+        self.put_name(dir, name, Some(child.ino));
+        child
+    }
+}

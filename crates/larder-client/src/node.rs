@@ -1,0 +1,133 @@
+//! Nodes, and the table of those that are in memory.
+//!
+//! Invariants:
+//! - There is at most one [`Node`] per number in memory: the table gives out clones of one `Arc` and
+//!   forgets a node only when nobody else holds it.
+//! - What a node knows is in the index whenever its lock is free ([`Table::persist`] follows each
+//!   change), so forgetting it costs memory only.
+//! - The table is bounded; nodes that are open or have unsent changes do not count.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_cache::{Cache, FileNo};
+use larder_vfs::{Handle, Ino};
+
+use crate::fetch::Flights;
+use crate::record::Known;
+use crate::state::State;
+
+/// One file.
+pub(crate) struct Node {
+    /// Its number, in the index and at the front door.
+    pub(crate) ino: Ino,
+    /// What is known of it.
+    state: Mutex<State>,
+    /// Whoever moves data or size between cache and server: one at a time.
+    pub(crate) transfer: tokio::sync::Mutex<()>,
+    /// Ranges on their way from the server.
+    pub(crate) flights: Flights,
+}
+
+impl Node {
+    /// Locks what is known. Never held across a wait.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server's name for the file.
+    pub(crate) fn handle(&self) -> Handle {
+        self.state().handle.clone()
+    }
+
+    /// Its number in the cache.
+    pub(crate) fn no(&self) -> FileNo {
+        FileNo(self.ino.0)
+    }
+}
+
+/// The nodes in memory, over the index.
+pub(crate) struct Table {
+    cache: Cache,
+    nodes: Mutex<HashMap<Ino, Arc<Node>>>,
+    nodes_max: usize,
+}
+
+impl Table {
+    pub(crate) fn new(cache: Cache, nodes_max: usize) -> Table {
+        Table { cache, nodes: Mutex::new(HashMap::new()), nodes_max }
+    }
+
+    /// The node with this number; `None` if it is not known at all.
+    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Node>> {
+        let mut nodes = self.lock();
+        if let Some(node) = nodes.get(&ino) {
+            return Some(node.clone());
+        }
+        let no = FileNo(ino.0);
+        let known = Known::decode(&self.cache.node(no)?)?;
+        let handle = self.cache.key_of(no).filter(|key| key.len() <= Handle::LEN_MAX)?;
+        Some(self.insert(&mut nodes, ino, State::new(Handle::new(&handle), known)))
+    }
+
+    /// The node that the server names `handle`, known or new. `describe` makes the first description
+    /// of a new one.
+    pub(crate) fn get_or_insert(
+        &self,
+        handle: &Handle,
+        describe: impl FnOnce() -> Known,
+    ) -> Arc<Node> {
+        let no = self.cache.assign(handle.as_bytes());
+        let ino = Ino(no.0);
+        if let Some(node) = self.get(ino) {
+            return node;
+        }
+        let known = describe();
+        let mut nodes = self.lock();
+        if let Some(node) = nodes.get(&ino) {
+            return node.clone();
+        }
+        self.cache.put_node(no, &known.encode());
+        self.insert(&mut nodes, ino, State::new(handle.clone(), known))
+    }
+
+    /// Records what is known in the index: durable at the next checkpoint. Call it with the node's
+    /// lock held, after each change.
+    pub(crate) fn persist(&self, ino: Ino, state: &State) {
+        self.cache.put_node(FileNo(ino.0), &state.known.encode());
+    }
+
+    /// All nodes in memory.
+    pub(crate) fn in_memory(&self) -> Vec<Arc<Node>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn insert(&self, nodes: &mut HashMap<Ino, Arc<Node>>, ino: Ino, state: State) -> Arc<Node> {
+        if nodes.len() >= self.nodes_max {
+            forget_idle(nodes, self.nodes_max / 2);
+        }
+        let node = Arc::new(Node {
+            ino,
+            state: Mutex::new(state),
+            transfer: tokio::sync::Mutex::new(()),
+            flights: Flights::default(),
+        });
+        nodes.insert(ino, node.clone());
+        node
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, Arc<Node>>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets nodes that nobody uses until `keep` are left. Which ones is left to the hash order: a node
+/// that is forgotten wrongly costs a look into the index.
+fn forget_idle(nodes: &mut HashMap<Ino, Arc<Node>>, keep: usize) {
+    let mut excess = nodes.len().saturating_sub(keep);
+    nodes.retain(|_, node| {
+        let forget = excess > 0 && Arc::strong_count(node) == 1 && node.state().is_idle();
+        excess -= usize::from(forget);
+        !forget
+    });
+}

@@ -1,0 +1,367 @@
+//! Opening and closing: freshness, rights, and which way the data takes.
+//!
+//! Facts of the kernel (measured on 6.18): a passthrough open beside a page-cached open of the same
+//! inode fails with EIO, beside a direct one it works, and one inode takes one local file at a time.
+//! So open files are counted by their way, and the way of a new one follows from those that are
+//! there. The rule, as [`choose`] has it:
+//!
+//! - page-cached opens exist: page-cached;
+//! - passthrough opens exist: passthrough if it is the same local file, else direct;
+//! - else passthrough if the file is held whole, else page-cached.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use larder_cache::CachedFile;
+use larder_vfs::{
+    Access, Answer, Cred, DataPath, Entry, Error, Ino, Kind, LocalFile, New, OpenFlags, OpenId,
+    Opened, Result, SetAttr, Time, Validator,
+};
+
+use crate::core::{Core, blocking};
+use crate::node::Node;
+use crate::record::version_bytes;
+use crate::rights;
+use crate::state::{LocalEnd, State};
+
+/// An open that follows on a lookup by the same process need not ask again within this time: the
+/// lookup's reply is its freshness check, as one open(2) makes both.
+const LOOKUP_COUNTS_FOR: Duration = Duration::from_secs(1);
+
+/// An open file.
+pub(crate) struct OpenFile {
+    pub(crate) node: Arc<Node>,
+    pub(crate) cred: Cred,
+    pub(crate) flags: OpenFlags,
+    way: Way,
+    stream: Mutex<Stream>,
+}
+
+/// How an open file has been read so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stream {
+    /// Offset after the farthest byte read.
+    pub(crate) reached: u64,
+    /// Readahead window in bytes; 0 while reads are not in sequence.
+    pub(crate) window: u64,
+    /// The version that a sequential read from the beginning has seen so far.
+    pub(crate) version: Option<Validator>,
+}
+
+impl OpenFile {
+    pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The way that an open file's data takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Passthrough,
+    /// Passthrough, and the kernel may write.
+    Bypass,
+    Cached,
+    Direct,
+}
+
+/// The open files of one node.
+#[derive(Default)]
+pub(crate) struct Opens {
+    passthrough: u32,
+    bypass: u32,
+    cached: u32,
+    direct: u32,
+    /// The local file that passthrough opens share.
+    backing: Option<LocalFile>,
+    /// Size and modification time of the local file when it was last collected.
+    collected: Option<LocalEnd>,
+}
+
+impl Opens {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passthrough + self.bypass + self.cached + self.direct == 0
+    }
+
+    /// Whether the kernel may be writing to the local file.
+    pub(crate) fn bypassing(&self) -> bool {
+        self.bypass > 0
+    }
+
+    /// Whether the kernel reads or writes the local file itself.
+    pub(crate) fn any_passthrough(&self) -> bool {
+        self.passthrough + self.bypass > 0
+    }
+
+    /// Remembers how the local file looked when it was last compared with the server's version.
+    pub(crate) fn set_collected(&mut self, end: Option<LocalEnd>) {
+        self.collected = end;
+    }
+
+    fn count(&mut self, way: Way) -> &mut u32 {
+        match way {
+            Way::Passthrough => &mut self.passthrough,
+            Way::Bypass => &mut self.bypass,
+            Way::Cached => &mut self.cached,
+            Way::Direct => &mut self.direct,
+        }
+    }
+
+    /// Size and modification time of the local file now.
+    pub(crate) fn local_end(&self) -> Option<LocalEnd> {
+        let stat = rustix::fs::fstat(self.backing.as_ref()?.as_fd()).ok()?;
+        let size = u64::try_from(stat.st_size).ok()?;
+        let nsec = u32::try_from(stat.st_mtime_nsec).ok()?;
+        Some(LocalEnd { size, mtime: Time { sec: stat.st_mtime, nsec } })
+    }
+}
+
+impl Core {
+    /// Opens a regular file.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        flags: OpenFlags,
+    ) -> Answer<Opened> {
+        if flags.write && self.options.read_only {
+            return Answer::fail(Error::ReadOnly);
+        }
+        let node = match self.node(ino) {
+            Ok(node) => node,
+            Err(error) => return Answer::fail(error),
+        };
+        let (core, cred) = (self.clone(), cred.clone());
+        Answer::later(async move {
+            core.check_open(&node, &cred, &flags).await?;
+            if flags.truncate {
+                let set = SetAttr { size: Some(0), ..SetAttr::default() };
+                core.setattr(&cred, ino, None, set).await?;
+            }
+            blocking(move || core.choose(&node, cred, flags)).await
+        })
+    }
+
+    /// Checks freshness and rights; asks the server at most once.
+    async fn check_open(&self, node: &Node, cred: &Cred, flags: &OpenFlags) -> Result<()> {
+        let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
+        if !self.is_fresh_for_open(node, cred) || self.known_rights(node, cred, wanted).is_none() {
+            self.ask_rights(node, cred).await?;
+        }
+        if node.state().known.attr.kind == Kind::Directory {
+            return Err(Error::IsDirectory);
+        }
+        let granted = self.rights(node, cred, wanted).await?;
+        if rights::suffice(flags, granted) { Ok(()) } else { Err(Error::AccessDenied) }
+    }
+
+    fn is_fresh_for_open(&self, node: &Node, cred: &Cred) -> bool {
+        if !self.is_fresh(node) {
+            return false;
+        }
+        if !self.options.close_to_open || !self.remote.reachable() {
+            return true;
+        }
+        let mut state = node.state();
+        if state.changing() || !state.opens.is_empty() && state.local.is_some() {
+            return true;
+        }
+        let looked_up = state.looked_up_by.take();
+        looked_up.is_some_and(|(pid, when)| {
+            pid == cred.pid && pid != 0 && self.now().since(when) < LOOKUP_COUNTS_FOR
+        })
+    }
+
+    /// Creates a regular file and opens it.
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        set: SetAttr,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        let dir = self.node(parent)?;
+        let new = if flags.exclusive { New::FileExclusive } else { New::File };
+        let set = SetAttr { size: flags.truncate.then_some(0).or(set.size), ..set };
+        let node = self.make_node(&dir, cred, name, new, set).await?;
+        let entry = self.entry(&dir, &node);
+        let (core, cred) = (self.clone(), cred.clone());
+        let opened = blocking(move || core.choose(&node, cred, flags)).await?;
+        Ok((entry, opened))
+    }
+
+    /// Chooses the way of a new open file and counts it. May wait for the local disk.
+    fn choose(&self, node: &Arc<Node>, cred: Cred, flags: OpenFlags) -> Opened {
+        let file = self.file(node);
+        self.prepare(node, &file);
+        let (way, path) = self.way(node, &file, &flags);
+        let counter = match way {
+            Way::Passthrough | Way::Bypass => &self.counters.opens_passthrough,
+            Way::Cached | Way::Direct => &self.counters.opens_other,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        file.touch();
+        let id = self.next_open_id();
+        let open = OpenFile { node: node.clone(), cred, flags, way, stream: Mutex::default() };
+        self.open_table().insert(id, Arc::new(open));
+        Opened { id, path }
+    }
+
+    /// Makes what the cache holds be of the present version, unless local changes are in it.
+    pub(crate) fn prepare(&self, node: &Node, file: &CachedFile) {
+        let state = node.state();
+        let attr = &state.known.attr;
+        let version = version_bytes(&attr.validator());
+        let changed_here =
+            state.local.is_some() || state.opens.bypassing() || !file.dirty().is_empty();
+        if attr.kind == Kind::File && !changed_here && file.version().as_ref() != Some(&version) {
+            file.reset(&version, attr.size);
+        }
+    }
+
+    fn way(&self, node: &Arc<Node>, file: &CachedFile, flags: &OpenFlags) -> (Way, DataPath) {
+        let mut state = node.state();
+        if state.opens.cached == 0
+            && self.kernel.get().is_some_and(|kernel| kernel.passthrough())
+            && self.options.cache_data
+            && !flags.direct
+            && !(flags.write && (flags.sync || self.options.sync))
+            && let Some(backing) = self.local_file(&mut state, file, flags)
+        {
+            let way = if flags.write { Way::Bypass } else { Way::Passthrough };
+            *state.opens.count(way) += 1;
+            if flags.write {
+                state.pages = None;
+            }
+            return (way, DataPath::Passthrough(backing));
+        }
+        if flags.direct || state.opens.any_passthrough() {
+            state.opens.direct += 1;
+            return (Way::Direct, DataPath::Direct);
+        }
+        let version = state.known.attr.validator();
+        let keep = state.pages.replace(version) == Some(version);
+        state.opens.cached += 1;
+        (Way::Cached, DataPath::Cached { keep })
+    }
+
+    /// The local file that the kernel may use, if it holds the whole file and is the one in use.
+    fn local_file(
+        &self,
+        state: &mut State,
+        file: &CachedFile,
+        flags: &OpenFlags,
+    ) -> Option<LocalFile> {
+        let first_writer = flags.write && !state.opens.bypassing();
+        if state.opens.any_passthrough() && !first_writer {
+            let current = state.opens.bypassing()
+                || file.version() == Some(version_bytes(&state.known.attr.validator()));
+            return state.opens.backing.clone().filter(|_| current);
+        }
+        let whole: LocalFile = if flags.write { file.begin_bypass()? } else { file.whole()? };
+        if let Some(backing) = &state.opens.backing
+            && state.opens.any_passthrough()
+            && !std::ptr::addr_eq(Arc::as_ptr(backing), Arc::as_ptr(&whole))
+        {
+            if flags.write && file.end_bypass().is_err() {
+                tracing::warn!("cannot read back a cached file; its local copy is given up");
+            }
+            return None;
+        }
+        state.opens.backing = Some(whole.clone());
+        if flags.write {
+            state.opens.collected = state.opens.local_end();
+        }
+        Some(whole)
+    }
+
+    /// Brings size and time of a file that the kernel writes itself up to date.
+    pub(crate) fn refresh_local_end(&self, node: &Node) {
+        let mut state = node.state();
+        if !state.opens.bypassing() {
+            return;
+        }
+        let end = state.opens.local_end();
+        if end.is_some() && state.opens.collected != end {
+            state.local = end;
+        }
+    }
+
+    /// A descriptor of the open file was closed.
+    pub(crate) async fn flush(&self, open: OpenId) -> Result<()> {
+        let open = self.open_file(open)?;
+        if !open.flags.write {
+            return Ok(());
+        }
+        let result = self.upload(&open.node).await;
+        let earlier = open.node.state().write_error.take();
+        result.and(earlier.map_or(Ok(()), Err))
+    }
+
+    /// The last descriptor is gone.
+    pub(crate) async fn release(self: &Arc<Self>, id: OpenId) -> Result<()> {
+        let Some(open) = self.open_table().remove(&id) else { return Ok(()) };
+        let node = &open.node;
+        if open.flags.write {
+            // What a mapping wrote after the last close has nobody to report an error to.
+            match self.upload(node).await {
+                Err(Error::TimedOut) => self.retry_later(node),
+                Err(error) => self.give_up(node, error),
+                Ok(()) => {}
+            }
+        }
+        let (last, last_writer) = {
+            let mut state = node.state();
+            *state.opens.count(open.way) -= 1;
+            if !state.opens.any_passthrough() {
+                state.opens.backing = None;
+                state.opens.collected = None;
+            }
+            let last_writer = open.way == Way::Bypass && !state.opens.bypassing();
+            (state.opens.is_empty(), last_writer)
+        };
+        if last_writer {
+            let file = self.file(node);
+            if blocking(move || file.end_bypass()).await?.is_err() {
+                tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
+            }
+        }
+        if last {
+            self.closed(node, &open.cred).await?;
+        }
+        Ok(())
+    }
+
+    /// Nobody has the file open any more.
+    async fn closed(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
+        node.flights.clear();
+        let (hidden, removed) = {
+            let state = node.state();
+            (state.silly.is_some(), state.removed)
+        };
+        if hidden {
+            self.remove_hidden(node, cred).await?;
+        } else if removed {
+            self.cache.drop_file(node.no());
+            self.cache.drop_node(node.no());
+        } else if !self.options.cache_data && !self.has_unsent(node) {
+            self.cache.drop_file(node.no());
+        } else {
+            self.fill.offer(node, cred);
+        }
+        Ok(())
+    }
+
+    /// The open file with this number.
+    pub(crate) fn open_file(&self, id: OpenId) -> Result<Arc<OpenFile>> {
+        self.open_table().get(&id).cloned().ok_or(Error::Stale)
+    }
+
+    /// On whose behalf an open file was opened: writes and ftruncate(2) through it are made so.
+    pub(crate) fn open_cred(&self, id: Option<OpenId>) -> Option<Cred> {
+        Some(self.open_file(id?).ok()?.cred.clone())
+    }
+}

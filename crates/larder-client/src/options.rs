@@ -1,0 +1,80 @@
+//! What a mount may ask of the client. Names and defaults follow mount.nfs(8) where it has them.
+
+use std::time::Duration;
+
+/// Options of a [`crate::Client`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long attributes of files are trusted: from the first value, doubling while nothing changes,
+    /// up to the second (`acregmin`, `acregmax`).
+    pub file_ttl: (Duration, Duration),
+    /// The same for directories and for the names in them (`acdirmin`, `acdirmax`).
+    pub directory_ttl: (Duration, Duration),
+    /// Ask the server at every open whether the file has changed (`cto`).
+    pub close_to_open: bool,
+    /// Which names are cached (`lookupcache`).
+    pub lookup_cache: LookupCache,
+    /// Every write is durable at the server before it is answered (`sync`).
+    pub sync: bool,
+    /// Refuse every change (`ro`).
+    pub read_only: bool,
+    /// Keep clean data in the cache. Without it (`plain`) only dirty data is held, until it is written
+    /// back, and the kernel's page cache serves rereads as it does for any network file system.
+    pub cache_data: bool,
+    /// Largest read request in bytes (`rsize`); the server's limit applies too.
+    pub read_bytes_max: u32,
+    /// Largest write request in bytes (`wsize`); the server's limit applies too.
+    pub write_bytes_max: u32,
+    /// Farthest readahead of one stream, in bytes.
+    pub readahead_bytes_max: u64,
+    /// One budget for all data that is on its way between server and cache, in bytes.
+    pub buffer_bytes_max: u64,
+    /// Dirty bytes of one file that start write-back before close.
+    pub dirty_bytes_max: u64,
+    /// Most nodes kept in memory; the rest is on the cache's disk.
+    pub nodes_in_memory_max: usize,
+    /// How long the link must be quiet before partly cached files are completed; `None`: never.
+    pub fill_after: Option<Duration>,
+}
+
+/// Which names are cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupCache {
+    /// Names, and that there is no such name.
+    All,
+    /// Names only.
+    Positive,
+    /// Neither.
+    None,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            file_ttl: (Duration::from_secs(5), Duration::from_secs(5)),
+            directory_ttl: (Duration::from_secs(30), Duration::from_secs(30)),
+            close_to_open: true,
+            lookup_cache: LookupCache::All,
+            sync: false,
+            read_only: false,
+            cache_data: true,
+            read_bytes_max: 1 << 20,
+            write_bytes_max: 1 << 20,
+            readahead_bytes_max: 8 << 20,
+            buffer_bytes_max: 64 << 20,
+            dirty_bytes_max: 32 << 20,
+            nodes_in_memory_max: 32 << 10,
+            fill_after: Some(Duration::from_secs(10)),
+        }
+    }
+}
+
+impl Options {
+    /// `noac`: attributes and names are never trusted, writes are synchronous.
+    pub fn no_attribute_cache(mut self) -> Options {
+        self.file_ttl = (Duration::ZERO, Duration::ZERO);
+        self.directory_ttl = (Duration::ZERO, Duration::ZERO);
+        self.sync = true;
+        self
+    }
+}

@@ -1,0 +1,66 @@
+//! Finding a file again after its handle went stale.
+//!
+//! A server that was restored, or re-exported elsewhere, may give the same files new handles
+//! (pains of NFS: "Stale file handle" until every application restarts). We walk the path by which
+//! the file was last seen. Only a file with the same inode number and type counts as the same file;
+//! anything else under that name is another file, and the handle stays stale.
+
+use larder_vfs::{Cred, Error, Handle, Ino, Result};
+
+use crate::core::Core;
+use crate::node::Node;
+
+/// Deepest path that recovery walks.
+const DEPTH_MAX: u32 = 64;
+
+impl Core {
+    /// A new handle for `node`, whose handle `stale` the server no longer knows.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the file is gone, or what the server answers.
+    pub(crate) async fn recover(&self, node: &Node, stale: &Handle) -> Result<Handle> {
+        Box::pin(self.recover_at(node, stale, 0)).await
+    }
+
+    async fn recover_at(&self, node: &Node, stale: &Handle, depth: u32) -> Result<Handle> {
+        let (handle, known, removed) = {
+            let state = node.state();
+            (state.handle.clone(), state.known.clone(), state.removed)
+        };
+        if handle != *stale {
+            return Ok(handle);
+        }
+        if removed || depth == DEPTH_MAX {
+            return Err(Error::Stale);
+        }
+        if node.ino == Ino::ROOT {
+            let root = self.remote.root().await?;
+            return self.renamed(node, stale, root.handle);
+        }
+        let (parent, name) = known.hint.ok_or(Error::Stale)?;
+        let parent = self.node(parent)?;
+        let cred = Cred::root();
+        let mut dir = parent.handle();
+        let mut answer = self.remote.lookup(&cred, &dir, &name).await;
+        if matches!(answer, Err(Error::Stale)) {
+            dir = Box::pin(self.recover_at(&parent, &dir, depth + 1)).await?;
+            answer = self.remote.lookup(&cred, &dir, &name).await;
+        }
+        let found = answer?.found.ok_or(Error::Stale)?;
+        let same = found.attr.fileid == known.attr.fileid && found.attr.kind == known.attr.kind;
+        if !same || found.handle == *stale {
+            return Err(Error::Stale);
+        }
+        self.renamed(node, stale, found.handle)
+    }
+
+    fn renamed(&self, node: &Node, stale: &Handle, handle: Handle) -> Result<Handle> {
+        if handle == *stale {
+            return Err(Error::Stale);
+        }
+        tracing::info!(ino = node.ino.0, "stale handle: found the file again by its path");
+        self.cache.rekey(node.no(), handle.as_bytes());
+        node.state().handle = handle.clone();
+        Ok(handle)
+    }
+}

@@ -1,0 +1,497 @@
+//! What the client knows of one file, and how replies change it.
+//!
+//! Synchronous and without I/O: every function takes what a reply said and when it was asked for, so
+//! coherence is tested without a server. Two rules keep answers that arrive out of order from
+//! turning time back:
+//! - a description counts only if it was asked for after the newest one that we hold was;
+//! - while changes of our own are under way, and for calls made before they ended, only what the
+//!   changes' own replies say counts.
+//!
+//! A change is *ours* if the server saw, just before it, the version that we held (RFC 1813, 2.6), or
+//! one that another of our changes had just made. Then what we hold stays valid under the new
+//! version. Otherwise somebody else wrote, and names and data that belong to the old version are
+//! not used again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_io::Monotonic;
+use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Time, Validator};
+
+use crate::open::Opens;
+use crate::record::{Known, Page};
+
+/// Everything that is known of a file, guarded by its node's lock.
+pub(crate) struct State {
+    /// The server's name for it.
+    pub(crate) handle: Handle,
+    /// What is kept in the index too.
+    pub(crate) known: Known,
+    /// Our own changes that are under way.
+    changes: Changes,
+    /// What the server lets whom do.
+    rights: Rights,
+    /// Open files, by the way their data takes.
+    pub(crate) opens: Opens,
+    /// The version that the kernel's page cache holds pages of.
+    pub(crate) pages: Option<Validator>,
+    /// Size and time of local changes that the server has not seen.
+    pub(crate) local: Option<LocalEnd>,
+    /// The name that stands for an open file whose last name was removed.
+    pub(crate) silly: Option<(Ino, std::ffi::OsString)>,
+    /// Removed for good: nothing is to be uploaded or found again.
+    pub(crate) removed: bool,
+    /// A failed write-back that no fsync or close has reported yet.
+    pub(crate) write_error: Option<Error>,
+    /// On whose behalf dirty data is written back.
+    pub(crate) writer: Option<Cred>,
+    /// Ranges written while a write-back was under way: they stay dirty.
+    pub(crate) rewritten: Vec<std::ops::Range<u64>>,
+    /// Somebody else changed the file while it had dirty bytes: once they are written back, what is
+    /// held mixes two versions and must go.
+    pub(crate) mixed: bool,
+    /// The process whose lookup just brought the attributes: its open need not ask again.
+    pub(crate) looked_up_by: Option<(u32, Monotonic)>,
+    /// Directories: the page of the listing that was used last, with its number.
+    pub(crate) last_page: Option<(u32, Arc<Page>)>,
+    /// Directories: the server's verifier for positions.
+    pub(crate) cookie_verifier: u64,
+    /// We renamed it or changed its link count, which moves its ctime without telling us.
+    pub(crate) ctime_may_move: bool,
+}
+
+/// Size and modification time that applications see while the server does not know them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalEnd {
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+}
+
+/// What a description of a file told us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It is older than what we hold.
+    Older,
+    /// The version that we hold.
+    Same,
+    /// Only our own rename or link shows in it: what we hold is valid under the new version.
+    Moved {
+        /// The version before.
+        from: Validator,
+    },
+    /// Another version: somebody else changed the file.
+    Changed,
+}
+
+/// How a group of our own changes ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled {
+    /// The version before the first one.
+    pub(crate) from: Validator,
+    /// Whether nobody else interfered, so that what we hold is valid under the new version.
+    pub(crate) ours: bool,
+}
+
+/// Attribute timeouts of one kind of file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TtlRange {
+    pub(crate) min: Duration,
+    pub(crate) max: Duration,
+}
+
+impl State {
+    /// A file of which we have read a record, or that a reply has just described.
+    pub(crate) fn new(handle: Handle, known: Known) -> State {
+        State {
+            handle,
+            known,
+            changes: Changes::default(),
+            rights: Rights::default(),
+            opens: Opens::default(),
+            pages: None,
+            local: None,
+            silly: None,
+            removed: false,
+            write_error: None,
+            writer: None,
+            rewritten: Vec::new(),
+            mixed: false,
+            looked_up_by: None,
+            last_page: None,
+            cookie_verifier: 0,
+            ctime_may_move: false,
+        }
+    }
+
+    /// Whether it is a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        self.known.attr.kind == Kind::Directory
+    }
+
+    /// For how long the attributes may still be trusted; zero if they may not.
+    pub(crate) fn fresh_for(&self, session: u64, now: Monotonic) -> Duration {
+        if self.known.session != session {
+            return Duration::ZERO;
+        }
+        self.known.ttl.saturating_sub(now.since(self.known.asked))
+    }
+
+    /// Attributes as applications see them: the server's, with what it does not know yet.
+    pub(crate) fn attr(&self) -> Attr {
+        let mut attr = self.known.attr;
+        if let Some(local) = self.local {
+            attr.size = local.size;
+            attr.used = attr.used.max(local.size);
+            attr.mtime = local.mtime.max(attr.mtime);
+            attr.ctime = local.mtime.max(attr.ctime);
+        }
+        attr
+    }
+
+    /// Takes in a description that came with the reply to a call made at `asked`.
+    pub(crate) fn observe(
+        &mut self,
+        attr: Attr,
+        session: u64,
+        asked: Monotonic,
+        ttl: TtlRange,
+    ) -> Seen {
+        let newer = self.known.session != session || asked >= self.known.asked;
+        if !newer || self.changes.in_flight > 0 || asked < self.changes.ended {
+            return Seen::Older;
+        }
+        let seen = self.compare(&attr);
+        self.known.ttl = match seen {
+            Seen::Same => (self.known.ttl * 2).clamp(ttl.min, ttl.max),
+            _ => ttl.min,
+        };
+        if seen == Seen::Changed {
+            self.forget_contents();
+        }
+        self.adopt(attr, session, asked);
+        seen
+    }
+
+    fn compare(&mut self, attr: &Attr) -> Seen {
+        let held = self.known.attr.validator();
+        if held.same(&attr.validator()) {
+            return Seen::Same;
+        }
+        let moved = std::mem::take(&mut self.ctime_may_move);
+        let only_ctime = held.size == attr.size && held.mtime == attr.mtime;
+        if moved && only_ctime && attr.ctime >= held.ctime && attr.change.is_none() {
+            return Seen::Moved { from: held };
+        }
+        Seen::Changed
+    }
+
+    /// Before a change of our own is sent.
+    pub(crate) fn begin_change(&mut self) {
+        if self.changes.in_flight == 0 {
+            self.changes.replies.clear();
+        }
+        self.changes.in_flight += 1;
+    }
+
+    /// After it was answered, by one reply or several, or failed (by none): when the last one of a group
+    /// has ended, tells what became of the file.
+    pub(crate) fn end_change(
+        &mut self,
+        replies: impl IntoIterator<Item = Change>,
+        session: u64,
+        now: Monotonic,
+        ttl: TtlRange,
+    ) -> Option<Settled> {
+        assert!(self.changes.in_flight > 0, "a change ends that did not begin");
+        self.changes.in_flight -= 1;
+        self.changes.replies.extend(replies);
+        self.changes.ended = now;
+        if self.changes.in_flight > 0 || self.changes.replies.is_empty() {
+            return None;
+        }
+        let from = self.known.attr.validator();
+        let replies = std::mem::take(&mut self.changes.replies);
+        let ours = follow(from, &replies, self.known.attr.kind == Kind::File);
+        let after = replies.iter().filter_map(|change| change.after).max_by_key(recency);
+        if !ours {
+            self.forget_contents();
+        }
+        match after {
+            Some(attr) => {
+                self.known.ttl = ttl.min;
+                self.adopt(attr, session, now);
+            }
+            None => self.known.ttl = Duration::ZERO,
+        }
+        Some(Settled { from, ours: ours && after.is_some() })
+    }
+
+    /// Whether changes of our own are under way.
+    pub(crate) fn changing(&self) -> bool {
+        self.changes.in_flight > 0
+    }
+
+    fn adopt(&mut self, attr: Attr, session: u64, asked: Monotonic) {
+        let old = &self.known.attr;
+        let same_judgement = (old.mode, old.uid, old.gid) == (attr.mode, attr.uid, attr.gid);
+        if !same_judgement {
+            self.rights.0.clear();
+        }
+        self.known.attr = attr;
+        self.known.session = session;
+        self.known.asked = asked;
+    }
+
+    /// Somebody else changed the file: names, listing and rights are no longer known.
+    pub(crate) fn forget_contents(&mut self) {
+        self.known.epoch += 1;
+        self.known.listing = None;
+        self.last_page = None;
+        self.known.target = None;
+        self.rights.0.clear();
+    }
+
+    /// What of `wanted` the server said that `cred` may do; `None` if it did not say yet.
+    pub(crate) fn rights_of(&self, cred: &Cred, wanted: Access) -> Option<Access> {
+        let verdict = self.rights.0.iter().find(|verdict| verdict.who.is(cred))?;
+        verdict.judged.contains(wanted).then_some(verdict.granted & wanted)
+    }
+
+    /// Records the server's judgement of `cred` about the rights in `judged`.
+    pub(crate) fn set_rights(&mut self, cred: &Cred, judged: Access, granted: Access) {
+        if let Some(verdict) = self.rights.0.iter_mut().find(|verdict| verdict.who.is(cred)) {
+            verdict.granted = (verdict.granted & !judged) | (granted & judged);
+            verdict.judged = verdict.judged | judged;
+            return;
+        }
+        if self.rights.0.len() == Rights::USERS_MAX {
+            self.rights.0.remove(0);
+        }
+        self.rights.0.push(Verdict { who: Who::of(cred), judged, granted: granted & judged });
+    }
+
+    /// Mode or owner changed: the server has to judge anew.
+    pub(crate) fn forget_rights(&mut self) {
+        self.rights.0.clear();
+    }
+
+    /// Whether nothing would be lost by forgetting everything but [`State::known`].
+    pub(crate) fn is_idle(&self) -> bool {
+        self.changes.in_flight == 0
+            && self.opens.is_empty()
+            && self.local.is_none()
+            && self.silly.is_none()
+            && self.write_error.is_none()
+    }
+}
+
+/// Newest description: by change attribute, else by change time, else by modification time.
+fn recency(attr: &Attr) -> (Option<u64>, Time, Time, u64) {
+    (attr.change, attr.ctime, attr.mtime, attr.size)
+}
+
+/// Whether all `changes` follow on `from` and on each other, so that they are the only ones.
+///
+/// Requests of one write-back run in parallel, and servers report states between them that no reply
+/// describes; for `file`s it is enough that one of them found the version `from`.
+fn follow(from: Validator, changes: &[Change], file: bool) -> bool {
+    let mut reached = vec![from];
+    let mut left: Vec<&Change> = changes.iter().collect();
+    while let Some(next) =
+        left.iter().position(|change| reached.iter().any(|version| change.follows(version)))
+    {
+        reached.extend(left.swap_remove(next).after.map(|attr| attr.validator()));
+    }
+    left.is_empty() || (file && left.len() < changes.len())
+}
+
+/// Changes of our own that are under way.
+#[derive(Default)]
+struct Changes {
+    in_flight: u32,
+    replies: Vec<Change>,
+    ended: Monotonic,
+}
+
+/// The server's judgement of each user that asked.
+#[derive(Default)]
+struct Rights(Vec<Verdict>);
+
+/// What the server said of one user.
+struct Verdict {
+    who: Who,
+    judged: Access,
+    granted: Access,
+}
+
+impl Rights {
+    /// Users remembered per file; the oldest is forgotten.
+    const USERS_MAX: usize = 8;
+}
+
+/// A caller without its process.
+struct Who {
+    uid: u32,
+    gid: u32,
+    groups: Arc<[u32]>,
+}
+
+impl Who {
+    fn of(cred: &Cred) -> Who {
+        Who { uid: cred.uid, gid: cred.gid, groups: cred.groups.clone() }
+    }
+
+    fn is(&self, cred: &Cred) -> bool {
+        self.uid == cred.uid && self.gid == cred.gid && self.groups == cred.groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_vfs::{Before, Device};
+
+    const TTL: TtlRange = TtlRange { min: Duration::from_secs(5), max: Duration::from_secs(20) };
+    const SESSION: u64 = 7;
+
+    fn attr(version: u32) -> Attr {
+        let time = Time { sec: 100, nsec: version };
+        Attr {
+            kind: Kind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            device: Device::default(),
+            size: 4096,
+            used: 4096,
+            fsid: 1,
+            fileid: 2,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            change: None,
+            birth: None,
+        }
+    }
+
+    fn state() -> State {
+        let known = Known {
+            attr: attr(0),
+            session: SESSION,
+            asked: at(10),
+            ttl: TTL.min,
+            epoch: 0,
+            listing: None,
+            hint: None,
+            target: None,
+        };
+        State::new(Handle::new(b"h"), known)
+    }
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn change(before: u32, after: u32) -> Change {
+        let seen = attr(before);
+        let before = Before { size: seen.size, mtime: seen.mtime, ctime: seen.ctime, change: None };
+        Change { before: Some(before), after: Some(attr(after)) }
+    }
+
+    #[test]
+    fn attributes_are_fresh_for_their_timeout_in_this_session_only() {
+        let state = state();
+        assert_eq!(state.fresh_for(SESSION, at(12)), Duration::from_secs(3));
+        assert_eq!(state.fresh_for(SESSION, at(15)), Duration::ZERO);
+        assert_eq!(state.fresh_for(SESSION + 1, at(12)), Duration::ZERO);
+    }
+
+    #[test]
+    fn timeout_doubles_while_nothing_changes() {
+        let mut state = state();
+        for (asked, seconds) in [(20, 10), (30, 20), (40, 20)] {
+            assert_eq!(state.observe(attr(0), SESSION, at(asked), TTL), Seen::Same);
+            assert_eq!(state.known.ttl, Duration::from_secs(seconds));
+        }
+        assert_eq!(state.observe(attr(1), SESSION, at(50), TTL), Seen::Changed);
+        assert_eq!(state.known.ttl, TTL.min);
+        assert_eq!(state.known.epoch, 1);
+    }
+
+    #[test]
+    fn an_older_answer_does_not_turn_time_back() {
+        let mut state = state();
+        assert_eq!(state.observe(attr(2), SESSION, at(20), TTL), Seen::Changed);
+        assert_eq!(state.observe(attr(1), SESSION, at(19), TTL), Seen::Older);
+        assert_eq!(state.known.attr, attr(2));
+    }
+
+    #[test]
+    fn answers_asked_for_before_our_change_ended_do_not_count() {
+        let mut state = state();
+        state.begin_change();
+        assert_eq!(state.observe(attr(1), SESSION, at(20), TTL), Seen::Older);
+        let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL).unwrap();
+        assert!(settled.ours);
+        assert_eq!(state.observe(attr(0), SESSION, at(25), TTL), Seen::Older);
+        assert_eq!((state.known.attr, state.known.epoch), (attr(1), 0));
+    }
+
+    /// (changes in the order of their replies, whether they are ours)
+    #[test]
+    fn changes_are_ours_if_they_follow_on_each_other() {
+        for (changes, ours) in [
+            (vec![change(0, 1)], true),
+            (vec![change(1, 2), change(0, 1)], true),
+            (vec![change(0, 2), change(0, 2)], true),
+            (vec![change(5, 6)], false),
+            (vec![change(0, 1), change(5, 6)], false),
+            (vec![Change { before: None, ..change(0, 1) }], false),
+        ] {
+            let mut state = state();
+            changes.iter().for_each(|_| state.begin_change());
+            let mut ends = changes.iter().map(|c| state.end_change([*c], SESSION, at(20), TTL));
+            let settled = ends.by_ref().find_map(|end| end).unwrap();
+            assert_eq!(settled.ours, ours, "{changes:?}");
+            drop(ends);
+            assert_eq!(state.known.epoch, u64::from(!ours));
+            let newest = changes.iter().filter_map(|c| c.after).max_by_key(recency);
+            assert_eq!(Some(state.known.attr), newest);
+        }
+    }
+
+    #[test]
+    fn a_failed_change_changes_nothing() {
+        let mut state = state();
+        state.begin_change();
+        assert!(state.end_change([], SESSION, at(20), TTL).is_none());
+        assert_eq!((state.known.attr, state.known.epoch), (attr(0), 0));
+    }
+
+    #[test]
+    fn our_rename_moves_ctime_only() {
+        let mut state = state();
+        let moved = Attr { ctime: Time { sec: 200, nsec: 0 }, ..attr(0) };
+        state.ctime_may_move = true;
+        let from = attr(0).validator();
+        assert_eq!(state.observe(moved, SESSION, at(20), TTL), Seen::Moved { from });
+        let again = Attr { ctime: Time { sec: 300, nsec: 0 }, ..attr(0) };
+        assert_eq!(state.observe(again, SESSION, at(30), TTL), Seen::Changed);
+    }
+
+    #[test]
+    fn rights_are_kept_per_user_until_ownership_or_mode_change() {
+        let mut state = state();
+        let (ann, bob) = (Cred::new(1, 1, &[5]), Cred::new(1, 1, &[]));
+        state.set_rights(&ann, Access::READ, Access::ALL);
+        assert_eq!(state.rights_of(&ann, Access::ALL), None);
+        state.set_rights(&ann, Access::ALL, Access::ALL);
+        assert_eq!(state.rights_of(&ann, Access::ALL), Some(Access::ALL));
+        assert_eq!(state.rights_of(&bob, Access::ALL), None);
+        state.observe(attr(0), SESSION, at(20), TTL);
+        assert_eq!(state.rights_of(&ann, Access::ALL), Some(Access::ALL));
+        state.observe(Attr { mode: 0o700, ..attr(0) }, SESSION, at(30), TTL);
+        assert_eq!(state.rights_of(&ann, Access::ALL), None);
+    }
+}

@@ -1,0 +1,536 @@
+//! Writes: into the cache first, then to the server.
+//!
+//! A write changes the local file and marks the bytes dirty. Close and fsync carry dirty bytes to the
+//! server: one FILE_SYNC request where all fits, else UNSTABLE requests in parallel and a COMMIT. If
+//! the commit's verifier differs from a write's, the server restarted and may have lost it, so
+//! everything is sent again (RFC 1813, 3.3.7 and 3.3.21). Bytes become clean when the server has them
+//! on its disk and nobody else wrote meanwhile; then what is held is valid under the new version.
+//!
+//! A failed write-back is reported once, by the close or fsync that waited for it, or the next one.
+//! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_cache::CachedFile;
+use larder_vfs::{Answer, Change, Cred, Error, Ino, OpenId, Result, Stability, Verifier, Written};
+use tokio::task::JoinSet;
+
+use crate::core::{Core, blocking, on_handle};
+use crate::node::Node;
+use crate::open::OpenFile;
+use crate::record::version_bytes;
+use crate::state::LocalEnd;
+
+/// Write requests of one file under way at once.
+const REQUESTS_MAX: usize = 8;
+
+/// How often everything is sent again because the server restarted in between.
+const RESENDS_MAX: u32 = 8;
+
+/// Time between attempts to write back what the server did not take.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// What a round of requests brought.
+struct Sent {
+    changes: Vec<Change>,
+    verifiers: Vec<Verifier>,
+    stable: bool,
+    result: Result<()>,
+}
+
+impl Core {
+    /// Takes a write: into the local file, and on to the server if it must be there at once.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        offset: u64,
+        data: &[u8],
+        stability: Stability,
+    ) -> Answer<Written> {
+        let node = match self.refuse_read_only().and_then(|()| self.node(ino)) {
+            Ok(node) => node,
+            Err(error) => return Answer::fail(error),
+        };
+        let open = open.and_then(|id| self.open_file(id).ok());
+        let synchronous = stability != Stability::Unstable
+            || self.options.sync
+            || open.as_ref().is_some_and(|open| open.flags.sync);
+        let cred = open.as_ref().map_or_else(|| cred.clone(), |open| open.cred.clone());
+        if open.is_some()
+            && !synchronous
+            && let Some(written) = self.write_held(&node, open.as_deref(), &cred, offset, data)
+        {
+            return Answer::ok(written);
+        }
+        let (core, data) = (self.clone(), Bytes::copy_from_slice(data));
+        Answer::later(async move {
+            if open.is_none() {
+                core.demand(&node, &cred, larder_vfs::Access::MODIFY).await?;
+            }
+            let written = core.write_held(&node, open.as_deref(), &cred, offset, &data);
+            let Some(mut written) = written else {
+                return core.write_through(&node, &cred, offset, data).await;
+            };
+            if synchronous || core.too_dirty(&node) {
+                core.upload(&node).await?;
+                written.stability = Stability::FileSync;
+            }
+            Ok(written)
+        })
+    }
+
+    /// Changes the local file; `None` if the cache has no room or too much is dirty already.
+    fn write_held(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        open: Option<&OpenFile>,
+        cred: &Cred,
+        offset: u64,
+        data: &[u8],
+    ) -> Option<Written> {
+        let file = self.file(node);
+        self.prepare(node, &file);
+        let at = match open {
+            Some(open) if open.flags.append => node.state().attr().size.max(offset),
+            _ => offset,
+        };
+        file.write(at, data).ok()?;
+        let end = at + data.len() as u64;
+        let mut state = node.state();
+        let size = state.attr().size.max(end);
+        state.local = Some(LocalEnd { size, mtime: self.wall() });
+        state.writer = Some(cred.clone());
+        state.rewritten.push(at..end);
+        if state.rewritten.len() > 64 {
+            state.rewritten = merged(std::mem::take(&mut state.rewritten));
+        }
+        drop(state);
+        self.start_early_write_back(node, &file);
+        let len = u32::try_from(data.len()).expect("a write request is short");
+        Some(Written { len, stability: Stability::Unstable, verifier: self.verifier() })
+    }
+
+    /// Our own verifier, for doors that pass commits on: a restart of ours loses what was not synced.
+    pub(crate) fn verifier(&self) -> Verifier {
+        Verifier(self.session)
+    }
+
+    fn dirty_bytes(file: &CachedFile) -> u64 {
+        file.dirty().iter().map(|range| range.end - range.start).sum()
+    }
+
+    fn too_dirty(&self, node: &Node) -> bool {
+        Core::dirty_bytes(&self.file(node)) > 4 * self.options.dirty_bytes_max
+    }
+
+    /// Long writes go to the server while they are still being made.
+    fn start_early_write_back(self: &Arc<Self>, node: &Arc<Node>, file: &CachedFile) {
+        if Core::dirty_bytes(file) <= self.options.dirty_bytes_max
+            || node.transfer.try_lock().is_err()
+        {
+            return;
+        }
+        let (core, node) = (self.clone(), node.clone());
+        self.runtime.spawn(async move {
+            if let Err(error) = core.upload(&node).await {
+                node.state().write_error = Some(error);
+            }
+        });
+    }
+
+    /// The cache cannot take the write: what is dirty goes first, then this write, straight to the
+    /// server's disk. What the cache held of the file is given up.
+    async fn write_through(
+        &self,
+        node: &Arc<Node>,
+        cred: &Cred,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<Written> {
+        let _transfer = node.transfer.lock().await;
+        self.upload_locked(node).await?;
+        let len = u32::try_from(data.len()).expect("a write request is short");
+        node.state().begin_change();
+        let answer = on_handle!(self, node, handle =>
+            self.remote.write(cred, &handle, offset, data.clone(), Stability::FileSync));
+        let changes = answer.as_ref().ok().map(|written| written.change);
+        // Under a version that no server gives, so that the change cannot carry it on.
+        self.file(node).reset(b"given up", 0);
+        self.end_change(node, changes);
+        answer?;
+        Ok(Written { len, stability: Stability::FileSync, verifier: self.verifier() })
+    }
+
+    /// Everything written so far is on the server's disk on return.
+    pub(crate) async fn fsync(&self, ino: Ino) -> Result<Verifier> {
+        let node = self.node(ino)?;
+        let result = self.upload(&node).await;
+        let earlier = node.state().write_error.take();
+        result.and(earlier.map_or(Ok(self.verifier()), Err))
+    }
+
+    /// Whether the file may have bytes that the server lacks.
+    pub(crate) fn has_unsent(&self, node: &Node) -> bool {
+        let state = node.state();
+        state.local.is_some() || state.opens.bypassing()
+    }
+
+    /// Carries dirty bytes to the server's disk.
+    pub(crate) async fn upload(&self, node: &Arc<Node>) -> Result<()> {
+        if !self.has_unsent(node) {
+            return Ok(());
+        }
+        let _transfer = node.transfer.lock().await;
+        self.upload_locked(node).await
+    }
+
+    /// The same, for who holds [`Node::transfer`].
+    pub(crate) async fn upload_locked(&self, node: &Arc<Node>) -> Result<()> {
+        if !self.has_unsent(node) {
+            return Ok(());
+        }
+        let file = self.file(node);
+        if node.state().removed {
+            file.discard_dirty();
+            node.state().local = None;
+            return Ok(());
+        }
+        self.collect(node, &file).await?;
+        let dirty = {
+            let mut state = node.state();
+            state.rewritten.clear();
+            file.dirty()
+        };
+        if dirty.is_empty() {
+            self.settle_clean(node, &file);
+            return Ok(());
+        }
+        let cred = self.writer(node);
+        node.state().begin_change();
+        let sent = self.send_until_stable(node, &file, &cred, &dirty).await;
+        let held = node.state().known.attr.validator();
+        self.mark_clean(node, &file, &dirty, &sent);
+        self.end_upload(node, &file, held, sent)
+    }
+
+    /// Finds what the kernel wrote past us.
+    async fn collect(&self, node: &Node, file: &Arc<CachedFile>) -> Result<()> {
+        if !node.state().opens.bypassing() {
+            return Ok(());
+        }
+        let before = node.state().opens.local_end();
+        let bypassed = file.clone();
+        blocking(move || bypassed.collect_bypass()).await?.map_err(|error| {
+            tracing::error!(ino = node.ino.0, %error, "cannot read back what was written locally");
+            Error::Io
+        })?;
+        node.state().opens.set_collected(before);
+        Ok(())
+    }
+
+    fn writer(&self, node: &Node) -> Cred {
+        if let Some(cred) = node.state().writer.clone() {
+            return cred;
+        }
+        let opens = self.open_table();
+        let writer = opens.values().find(|open| open.flags.write && open.node.ino == node.ino);
+        writer.map_or_else(Cred::root, |open| open.cred.clone())
+    }
+
+    /// Sends `dirty` until one boot of the server has all of it on its disk.
+    async fn send_until_stable(
+        &self,
+        node: &Arc<Node>,
+        file: &Arc<CachedFile>,
+        cred: &Cred,
+        dirty: &[Range<u64>],
+    ) -> Sent {
+        let mut changes = Vec::new();
+        for _ in 0..RESENDS_MAX {
+            let mut sent = self.send(node, file, cred, dirty).await;
+            changes.append(&mut sent.changes);
+            sent.changes = std::mem::take(&mut changes);
+            if sent.result.is_err() || sent.stable {
+                return sent;
+            }
+            let everything = 0..0;
+            let answer = on_handle!(self, node, handle =>
+                self.remote.commit(cred, &handle, everything.clone()));
+            match answer {
+                Ok(committed) => {
+                    sent.changes.push(committed.change);
+                    if sent.verifiers.iter().all(|verifier| *verifier == committed.verifier) {
+                        return sent;
+                    }
+                    tracing::warn!(ino = node.ino.0, "the server restarted; sending again");
+                    changes = sent.changes;
+                }
+                Err(error) => return Sent { result: Err(error), ..sent },
+            }
+        }
+        Sent { changes, verifiers: Vec::new(), stable: false, result: Err(Error::Io) }
+    }
+
+    /// Sends `dirty` once: stable if it is one request, else several at a time.
+    async fn send(
+        &self,
+        node: &Arc<Node>,
+        file: &Arc<CachedFile>,
+        cred: &Cred,
+        dirty: &[Range<u64>],
+    ) -> Sent {
+        let request_max =
+            u64::from(self.options.write_bytes_max.min(self.remote.limits().write_max));
+        let pieces: Vec<Range<u64>> =
+            dirty.iter().flat_map(|range| cut(range.clone(), request_max)).collect();
+        let stability = if pieces.len() == 1 { Stability::FileSync } else { Stability::Unstable };
+        let mut sent = Sent { changes: vec![], verifiers: vec![], stable: true, result: Ok(()) };
+        let mut under_way = JoinSet::new();
+        for piece in pieces {
+            if under_way.len() == REQUESTS_MAX {
+                sent.take(under_way.join_next().await);
+            }
+            if sent.result.is_err() {
+                break;
+            }
+            match read_dirty(file, &piece) {
+                Ok(data) => {
+                    let request = self.write_request(node, cred, piece.start, data, stability);
+                    under_way.spawn_on(request, &self.runtime);
+                }
+                Err(error) => sent.result = Err(error),
+            }
+        }
+        while let Some(done) = under_way.join_next().await {
+            sent.take(Some(done));
+        }
+        sent
+    }
+
+    fn write_request(
+        &self,
+        node: &Arc<Node>,
+        cred: &Cred,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> impl Future<Output = Result<larder_vfs::RemoteWritten>> + Send + 'static + use<> {
+        let (remote, node, cred) = (self.remote.clone(), node.clone(), cred.clone());
+        let budget = self.transfer_budget.clone();
+        async move {
+            let kib = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);
+            let _turn = budget.acquire_many(kib).await.map_err(|_| Error::Shutdown)?;
+            let handle = node.handle();
+            remote.write(&cred, &handle, offset, data, stability).await
+        }
+    }
+
+    /// What the server has on its disk is clean, but for what was written again meanwhile.
+    fn mark_clean(&self, node: &Node, file: &CachedFile, dirty: &[Range<u64>], sent: &Sent) {
+        if sent.result.is_err() {
+            return;
+        }
+        let rewritten = merged(node.state().rewritten.clone());
+        for range in dirty {
+            for part in without(range.clone(), &rewritten) {
+                file.mark_clean(part);
+            }
+        }
+    }
+
+    /// Draws the conclusions of a write-back from the versions that the server reported.
+    fn end_upload(
+        &self,
+        node: &Node,
+        file: &CachedFile,
+        held: larder_vfs::Validator,
+        sent: Sent,
+    ) -> Result<()> {
+        let mut state = node.state();
+        let ttl = self.ttl_range(&state);
+        let settled = state.end_change(sent.changes, self.session, self.now(), ttl);
+        let ours = settled.is_some_and(|settled| settled.ours);
+        state.mixed |= !ours && sent.result.is_ok();
+        if ours && state.pages == Some(held) {
+            state.pages = Some(state.known.attr.validator());
+        }
+        self.table.persist(node.ino, &state);
+        drop(state);
+        sent.result?;
+        self.settle_clean(node, file);
+        Ok(())
+    }
+
+    /// If nothing is dirty any more, what is held is the server's present version, or goes.
+    fn settle_clean(&self, node: &Node, file: &CachedFile) {
+        let mut state = node.state();
+        if !file.dirty().is_empty() {
+            return;
+        }
+        state.local = None;
+        let attr = state.known.attr;
+        let version = version_bytes(&attr.validator());
+        if !state.mixed {
+            if file.version().as_ref() != Some(&version) {
+                file.set_version(&version, attr.size);
+            }
+            return;
+        }
+        if state.opens.bypassing() {
+            // Its writer keeps the local file for now; the last release finds the mark again.
+            return;
+        }
+        state.mixed = false;
+        state.pages = None;
+        file.reset(&version, attr.size);
+        drop(state);
+        self.invalidate(node.ino);
+    }
+
+    /// Tries again and again to write back what could not be sent when the file was closed, for as
+    /// long as the server is out of reach.
+    pub(crate) fn retry_later(self: &Arc<Self>, node: &Arc<Node>) {
+        let (core, node) = (self.clone(), node.clone());
+        self.runtime.clone().spawn(async move {
+            loop {
+                tokio::time::sleep(RETRY_AFTER).await;
+                match core.upload(&node).await {
+                    Err(Error::TimedOut) => {}
+                    Ok(()) => return tracing::info!(ino = node.ino.0, "written back at last"),
+                    Err(error) => return core.give_up(&node, error),
+                }
+            }
+        });
+    }
+
+    /// The server refuses the bytes for good.
+    pub(crate) fn give_up(&self, node: &Node, error: Error) {
+        tracing::error!(ino = node.ino.0, %error, "the server refused the data; it is discarded");
+        self.file(node).discard_dirty();
+        node.state().local = None;
+    }
+
+    /// The local file follows a truncation that the server has made.
+    pub(crate) async fn truncate_held(&self, node: &Node, size: u64) -> Result<()> {
+        let file = self.file(node);
+        let held = {
+            let mut state = node.state();
+            state.local = None;
+            file.version() == Some(version_bytes(&state.known.attr.validator()))
+        };
+        if !held {
+            return Ok(());
+        }
+        let truncated = blocking(move || file.truncate(size)).await?;
+        if truncated.is_err() {
+            tracing::warn!(ino = node.ino.0, "no room to truncate the cached copy");
+        }
+        let mut state = node.state();
+        let end = state.opens.local_end();
+        state.opens.set_collected(end);
+        Ok(())
+    }
+}
+
+impl Sent {
+    fn take(
+        &mut self,
+        done: Option<Result<Result<larder_vfs::RemoteWritten>, tokio::task::JoinError>>,
+    ) {
+        match done.map(|done| done.unwrap_or(Err(Error::Io))) {
+            Some(Ok(written)) => {
+                self.changes.push(written.change);
+                self.verifiers.push(written.verifier);
+                self.stable &= written.stability != Stability::Unstable;
+            }
+            Some(Err(error)) => self.result = Err(error),
+            None => {}
+        }
+    }
+}
+
+/// Dirty bytes to send.
+fn read_dirty(file: &CachedFile, range: &Range<u64>) -> Result<Bytes> {
+    let len = usize::try_from(range.end - range.start).expect("a request is short");
+    let mut buffer = vec![0; len];
+    file.read_dirty(range.start, &mut buffer).map_err(|error| {
+        tracing::error!(%error, "cannot read back dirty bytes from the cache disk");
+        Error::Io
+    })?;
+    Ok(buffer.into())
+}
+
+/// Cuts a range into requests.
+fn cut(range: Range<u64>, request_max: u64) -> impl Iterator<Item = Range<u64>> {
+    let (start, end) = (range.start, range.end);
+    let count = (end - start).div_ceil(request_max);
+    (0..count).map(move |i| {
+        let from = start + i * request_max;
+        from..end.min(from + request_max)
+    })
+}
+
+/// Sorted and disjoint.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut out: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+/// The parts of `range` outside `holes`, which are sorted and disjoint.
+fn without(range: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut parts = Vec::new();
+    let mut at = range.start;
+    for hole in holes.iter().filter(|hole| hole.end > range.start && hole.start < range.end) {
+        if hole.start > at {
+            parts.push(at..hole.start);
+        }
+        at = at.max(hole.end);
+    }
+    if at < range.end {
+        parts.push(at..range.end);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cutting, merging and subtracting agree with sets of bytes, in every small case.
+    #[test]
+    fn range_arithmetic_agrees_with_sets() {
+        let set = |ranges: &[Range<u64>]| -> Vec<u64> {
+            let mut all: Vec<u64> = ranges.iter().cloned().flatten().collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        };
+        let pairs: Vec<Range<u64>> = (0..6).flat_map(|a| (a + 1..7).map(move |b| a..b)).collect();
+        for a in &pairs {
+            for b in &pairs {
+                let both = [a.clone(), b.clone()];
+                assert_eq!(set(&merged(both.to_vec())), set(&both));
+                let rest = without(a.clone(), std::slice::from_ref(b));
+                let expected: Vec<u64> = a.clone().filter(|x| !b.contains(x)).collect();
+                assert_eq!(set(&rest), expected);
+            }
+            for max in 1..4 {
+                let pieces: Vec<_> = cut(a.clone(), max).collect();
+                assert_eq!(set(&pieces), a.clone().collect::<Vec<_>>());
+                assert!(pieces.iter().all(|piece| piece.end - piece.start <= max));
+            }
+        }
+    }
+}

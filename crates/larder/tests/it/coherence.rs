@@ -1,0 +1,116 @@
+//! What others change is seen when it must be, and never in a mixture.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+
+use crate::harness::{BOTH, Kind, Mount, Server, eventually, pattern};
+
+#[test]
+fn change_is_seen_at_next_open_with_close_to_open() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        fs::write(server.path("file"), "first version").unwrap();
+        let mount = Mount::new(&server, &[]);
+        assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "first version");
+        fs::write(server.path("file"), "second, longer version").unwrap();
+        // The open may follow on a lookup that the kernel answered from its cache, so the attribute
+        // timeout bounds the wait.
+        eventually("the second version is seen", || {
+            fs::read_to_string(mount.path("file")).unwrap() == "second, longer version"
+        });
+    }
+}
+
+#[test]
+fn change_is_seen_at_once_with_noac() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        let mount = Mount::new(&server, &["noac"]);
+        for round in 0..20 {
+            let text = format!("version {round}");
+            fs::write(server.path("file"), &text).unwrap();
+            assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), text, "{kind:?}");
+            assert_eq!(fs::metadata(mount.path("file")).unwrap().len(), text.len() as u64);
+        }
+        fs::remove_file(server.path("file")).unwrap();
+        assert!(!mount.path("file").exists(), "{kind:?}");
+        fs::write(server.path("new"), "").unwrap();
+        assert!(mount.path("new").exists(), "{kind:?}");
+    }
+}
+
+/// The change keeps size and modification time; only the change time tells.
+#[test]
+fn change_with_old_mtime_is_seen() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("file"), "aaaa").unwrap();
+    let mount = Mount::new(&server, &["noac"]);
+    assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "aaaa");
+    let mtime = fs::metadata(server.path("file")).unwrap().modified().unwrap();
+    fs::write(server.path("file"), "bbbb").unwrap();
+    fs::File::options().write(true).open(server.path("file")).unwrap().set_modified(mtime).unwrap();
+    assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "bbbb");
+}
+
+/// A reader of a whole cached copy keeps its version; one of a part gets an error rather than a
+/// mixture.
+#[test]
+fn sequential_read_never_mixes_versions() {
+    let server = Server::start(Kind::Larder);
+    let (old, new) = (pattern(1, 8 << 20), pattern(2, 8 << 20));
+    for whole in [true, false] {
+        fs::write(server.path("file"), &old).unwrap();
+        let mount = Mount::new(&server, &["noac"]);
+        let mut head = vec![0; 1 << 20];
+        if whole {
+            assert!(fs::read(mount.path("file")).unwrap() == old);
+        } else {
+            fs::File::open(mount.path("file")).unwrap().read_exact(&mut head).unwrap();
+        }
+        let mut reader = fs::File::open(mount.path("file")).unwrap();
+        reader.read_exact(&mut head).unwrap();
+        assert!(head[..] == old[..head.len()]);
+
+        fs::write(server.path("file"), &new).unwrap();
+        assert!(fs::read(mount.path("file")).unwrap() == new, "a new open sees the new version");
+
+        let mut rest = Vec::new();
+        match reader.read_to_end(&mut rest) {
+            Ok(_) => assert!(rest[..] == old[head.len()..], "whole {whole}: two versions mixed"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(116), "{error}"),
+        }
+        reader.seek(SeekFrom::Start(0)).unwrap();
+    }
+}
+
+#[test]
+fn two_mounts_see_each_others_writes_after_close() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        let (one, two) = (Mount::new(&server, &["noac"]), Mount::new(&server, &["noac"]));
+        for round in 0..10 {
+            let (from, to) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+            let bytes = pattern(round, 100_000 + usize::try_from(round).unwrap());
+            fs::write(from.path("file"), &bytes).unwrap();
+            assert!(fs::read(to.path("file")).unwrap() == bytes, "{kind:?} round {round}");
+        }
+    }
+}
+
+#[test]
+fn file_grows_under_a_reader_that_follows_it() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("log"), "one\n").unwrap();
+    let mount = Mount::new(&server, &["noac"]);
+    let mut reader = fs::File::open(mount.path("log")).unwrap();
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    let mut log = fs::File::options().append(true).open(server.path("log")).unwrap();
+    std::io::Write::write_all(&mut log, b"two\n").unwrap();
+    eventually("the second line is read", || {
+        // What `tail -f` does: look at the size, then read on.
+        reader.metadata().unwrap();
+        reader.read_to_string(&mut text).unwrap();
+        text == "one\ntwo\n"
+    });
+}

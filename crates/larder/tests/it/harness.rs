@@ -1,0 +1,401 @@
+//! Servers and mounts for tests. Everything is gone when it is dropped.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use larder_testkit::{Ganesha, Options, Squash};
+use tempfile::TempDir;
+
+/// Longest wait for anything that should happen soon.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// Which server a test runs against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Our own, by `larder export`.
+    Larder,
+    /// nfs-ganesha.
+    Ganesha,
+}
+
+/// Both servers.
+pub(crate) const BOTH: [Kind; 2] = [Kind::Larder, Kind::Ganesha];
+
+/// A server that exports [`Server::dir`].
+pub(crate) struct Server {
+    dir: TempDir,
+    addr: SocketAddr,
+    extra: Vec<String>,
+    running: Running,
+}
+
+enum Running {
+    Larder(Child),
+    Ganesha(Ganesha),
+    Stopped,
+}
+
+impl Server {
+    /// Exports a fresh directory, root not squashed.
+    pub(crate) fn start(kind: Kind) -> Server {
+        match kind {
+            Kind::Larder => Server::larder(&["--no-root-squash"]),
+            Kind::Ganesha => Server::ganesha(Squash::None),
+        }
+    }
+
+    /// Our own server with these options.
+    pub(crate) fn larder(extra: &[&str]) -> Server {
+        let dir = export_dir();
+        let addr = free_address();
+        let mut server = Server {
+            dir,
+            addr,
+            extra: extra.iter().map(ToString::to_string).collect(),
+            running: Running::Stopped,
+        };
+        server.restart();
+        server
+    }
+
+    /// nfs-ganesha.
+    pub(crate) fn ganesha(squash: Squash) -> Server {
+        let dir = export_dir();
+        let options = Options { squash, ..Options::default() };
+        let ganesha = Ganesha::start(dir.path(), &options).unwrap();
+        let addr = ganesha.nfs();
+        Server { dir, addr, extra: vec![], running: Running::Ganesha(ganesha) }
+    }
+
+    /// The exported directory, on the server's side.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// What to mount.
+    pub(crate) fn url(&self) -> String {
+        match &self.running {
+            Running::Ganesha(server) => {
+                format!("nfs://{}{}", server.host(), server.export().display())
+            }
+            _ => format!("nfs://{}/", self.addr),
+        }
+    }
+
+    /// Ends our own server without a word; its port answers with a reset from then on.
+    pub(crate) fn kill(&mut self) {
+        if let Running::Larder(child) = &mut self.running {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        self.running = Running::Stopped;
+    }
+
+    /// Stops our own server in the middle of everything: it holds its connections and is silent.
+    pub(crate) fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a frozen server go on.
+    pub(crate) fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let Running::Larder(child) = &self.running else { panic!("not our own server") };
+        run("kill", &[&format!("-{name}"), &child.id().to_string()]);
+    }
+
+    /// Starts our own server (again) on the same address.
+    pub(crate) fn restart(&mut self) {
+        let child = larder()
+            .arg("export")
+            .arg(self.dir.path())
+            .args(["--listen", &self.addr.to_string()])
+            .args(&self.extra)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.running = Running::Larder(child);
+        eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Running::Larder(child) = &mut self.running {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+fn export_dir() -> TempDir {
+    let dir = tempfile::Builder::new().prefix("larder-export-").tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    dir
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A mountpoint with its cache and runtime directories, mounted or not.
+pub(crate) struct Mount {
+    dirs: TempDir,
+    url: String,
+    cache: PathBuf,
+    mountpoint: String,
+    options: Vec<String>,
+    mounted: bool,
+}
+
+impl Mount {
+    /// Mounts a server with a cache.
+    pub(crate) fn new(server: &Server, options: &[&str]) -> Mount {
+        let mut mount = Mount::unmounted(server, options);
+        mount.mount();
+        mount
+    }
+
+    /// The reference client: the same protocol code and timeouts, no cache on disk.
+    pub(crate) fn plain(server: &Server, options: &[&str]) -> Mount {
+        let mut all = vec!["plain"];
+        all.extend(options);
+        Mount::new(server, &all)
+    }
+
+    /// Directories for a mount that is not made yet.
+    pub(crate) fn unmounted(server: &Server, options: &[&str]) -> Mount {
+        let dirs = tempfile::Builder::new().prefix("larder-mount-").tempdir().unwrap();
+        fs::create_dir(dirs.path().join("mnt")).unwrap();
+        // Other users have to reach the mountpoint.
+        fs::set_permissions(dirs.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let options = options.iter().map(ToString::to_string).collect();
+        let (url, cache) = (server.url(), dirs.path().join("cache"));
+        Mount { dirs, url, cache, mountpoint: "mnt".to_owned(), options, mounted: false }
+    }
+
+    /// The cache directory.
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.cache.clone()
+    }
+
+    /// Has the cache elsewhere.
+    pub(crate) fn set_cache(&mut self, cache: PathBuf) {
+        self.cache = cache;
+    }
+
+    /// Mounts something else.
+    pub(crate) fn set_url(&mut self, url: String) {
+        self.url = url;
+    }
+
+    /// Mounts elsewhere.
+    pub(crate) fn set_mountpoint(&mut self, name: &str) {
+        self.mountpoint = name.to_owned();
+    }
+
+    /// The test has mounted it by itself.
+    pub(crate) fn mounted(&mut self) {
+        self.mounted = true;
+    }
+
+    fn mountpoint(&self) -> PathBuf {
+        self.dirs.path().join(&self.mountpoint)
+    }
+
+    /// A path below the mountpoint.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.mountpoint().join(name)
+    }
+
+    /// The mount command, to be run.
+    pub(crate) fn command(&self) -> Command {
+        let plain = self.options.iter().any(|option| option == "plain");
+        let mut command = self.larder();
+        command.args(["mount", &self.url]).arg(self.mountpoint()).arg("--cache");
+        if plain {
+            command.arg("none")
+        } else {
+            command.arg(self.cache())
+        };
+        if !self.options.is_empty() {
+            command.arg("-o").arg(self.options.join(","));
+        }
+        command
+    }
+
+    /// The binary, with this mount's runtime directory.
+    pub(crate) fn larder(&self) -> Command {
+        let mut command = larder();
+        command.env("LARDER_RUNTIME_DIR", self.dirs.path().join("run"));
+        command
+    }
+
+    /// Mounts.
+    pub(crate) fn mount(&mut self) {
+        succeed(&mut self.command());
+        self.mounted = true;
+    }
+
+    /// Mounts with other options than before.
+    pub(crate) fn mount_with(&mut self, options: &[&str]) {
+        self.options = options.iter().map(ToString::to_string).collect();
+        self.mount();
+    }
+
+    /// Unmounts, which must succeed; answers how long it took.
+    pub(crate) fn unmount(&mut self) -> Duration {
+        let start = Instant::now();
+        succeed(self.larder().arg("umount").arg(self.mountpoint()));
+        self.mounted = false;
+        start.elapsed()
+    }
+
+    /// Unmounts and mounts again, with nothing of the files left in the page cache.
+    pub(crate) fn remount(&mut self) {
+        self.unmount();
+        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        self.mount();
+    }
+
+    /// `larder status --json` of this mount.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        self.json(&["status"])
+    }
+
+    /// Calls of a procedure since the mount.
+    pub(crate) fn calls(&self, procedure: &str) -> u64 {
+        self.json(&["stat"])["rpc"][procedure]["calls"].as_u64().unwrap_or(0)
+    }
+
+    /// Calls of all procedures since the mount.
+    pub(crate) fn all_calls(&self) -> u64 {
+        let stat = self.json(&["stat"]);
+        let rpc = stat["rpc"].as_object().unwrap();
+        rpc.values().map(|procedure| procedure["calls"].as_u64().unwrap()).sum()
+    }
+
+    fn json(&self, args: &[&str]) -> serde_json::Value {
+        let mut command = self.larder();
+        command.args(args).arg(self.mountpoint()).arg("--json");
+        serde_json::from_slice(&succeed(&mut command).stdout).unwrap()
+    }
+
+    /// Process of the daemon.
+    pub(crate) fn pid(&self) -> u32 {
+        let record = fs::read_dir(self.dirs.path().join("run"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .find(|path| path.extension().is_some_and(|extension| extension == "json"))
+            .unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+        u32::try_from(record["pid"].as_u64().unwrap()).unwrap()
+    }
+
+    /// Ends the daemon without a word and clears the dead mount away.
+    pub(crate) fn kill(&mut self) {
+        run("kill", &["-KILL", &self.pid().to_string()]);
+        run("umount", &["-l", self.path("").to_str().unwrap()]);
+        self.mounted = false;
+    }
+
+    /// What the daemon logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_dir(self.dirs.path().join("run"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.mounted {
+            let umount = self.larder().arg("umount").arg(self.mountpoint()).output();
+            drop(umount);
+        }
+        let leftover =
+            rustix::mount::unmount(self.mountpoint(), rustix::mount::UnmountFlags::DETACH);
+        drop(leftover);
+    }
+}
+
+/// The binary under test.
+pub(crate) fn larder() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_larder"))
+}
+
+/// Runs a command that must succeed.
+pub(crate) fn succeed(command: &mut Command) -> Output {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Runs a tool that must succeed.
+pub(crate) fn run(program: &str, args: &[&str]) -> Output {
+    succeed(Command::new(program).args(args))
+}
+
+/// Runs a shell script as a user; answers whether it succeeded.
+pub(crate) fn shell_as(uid: u32, gid: u32, script: &str) -> bool {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).uid(uid).gid(gid).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+}
+
+/// Waits until something holds, which must be soon.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// Bytes that differ everywhere, from a seed.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Every file below a directory with its bytes, to compare trees.
+pub(crate) fn tree(root: &Path) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = std::collections::BTreeMap::new();
+    let mut dirs = vec![root.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.symlink_metadata().unwrap().is_dir() {
+                dirs.push(path);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_owned();
+                files.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}

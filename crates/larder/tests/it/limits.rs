@@ -1,0 +1,113 @@
+//! Limits of descriptors, inodes and space: no reader ever sees them.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use crate::harness::{Kind, Mount, Server, pattern, run, succeed};
+
+/// A small ext4 of its own to hold a cache.
+struct SmallDisk {
+    dir: TempDir,
+}
+
+impl SmallDisk {
+    fn new(size_mib: u32, inodes: u32) -> SmallDisk {
+        let dir = tempfile::Builder::new().prefix("larder-disk-").tempdir().unwrap();
+        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
+        fs::create_dir(&at).unwrap();
+        let image_file = fs::File::create(&image).unwrap();
+        image_file.set_len(u64::from(size_mib) << 20).unwrap();
+        let (image, at) = (image.to_str().unwrap(), at.to_str().unwrap());
+        run("mkfs.ext4", &["-q", "-N", &inodes.to_string(), image]);
+        run("mount", &["-o", "loop", image, at]);
+        fs::remove_dir(dir.path().join("at/lost+found")).unwrap();
+        SmallDisk { dir }
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.dir.path().join("at/cache")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let at = self.dir.path().join("at");
+        drop(rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH));
+    }
+}
+
+fn many_files(server: &Server, count: usize, len: usize) {
+    for i in 0..count {
+        fs::write(server.path(&format!("f{i}")), pattern(i as u64, len)).unwrap();
+    }
+}
+
+fn read_all_twice(mount: &Mount, count: usize, len: usize) {
+    for _ in 0..2 {
+        for i in 0..count {
+            let bytes = fs::read(mount.path(&format!("f{i}"))).unwrap();
+            assert!(bytes == pattern(i as u64, len), "file {i}");
+        }
+    }
+}
+
+#[test]
+fn full_cache_disk_fails_no_read() {
+    let server = Server::start(Kind::Larder);
+    let disk = SmallDisk::new(24, 4096);
+    many_files(&server, 40, 1 << 20);
+    let mut mount = Mount::unmounted(&server, &[]);
+    mount.set_cache(disk.cache());
+    mount.mount();
+    read_all_twice(&mount, 40, 1 << 20);
+    let written = pattern(99, 1 << 20);
+    fs::write(mount.path("new"), &written).unwrap();
+    assert!(fs::read(server.path("new")).unwrap() == written);
+    mount.unmount();
+}
+
+#[test]
+fn cache_disk_without_inodes_fails_no_read() {
+    let server = Server::start(Kind::Larder);
+    let disk = SmallDisk::new(64, 128);
+    many_files(&server, 300, 5000);
+    let mut mount = Mount::unmounted(&server, &[]);
+    mount.set_cache(disk.cache());
+    mount.mount();
+    read_all_twice(&mount, 300, 5000);
+    mount.unmount();
+}
+
+#[test]
+fn descriptor_limit_fails_no_read() {
+    let server = Server::start(Kind::Larder);
+    many_files(&server, 200, 5000);
+    let mut mount = Mount::unmounted(&server, &[]);
+    // Enough for the daemon itself, by far not for a descriptor per file.
+    let mut command = std::process::Command::new("sh");
+    let line = "ulimit -n 64; exec \"$@\"";
+    let inner = mount.command();
+    command.args(["-c", line, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    command.process_group(0);
+    succeed(&mut command);
+    mount.mounted();
+    let open: Vec<_> =
+        (0..200).map(|i| fs::File::open(mount.path(&format!("f{i}"))).unwrap()).collect();
+    read_all_twice(&mount, 200, 5000);
+    drop(open);
+    mount.unmount();
+}
+
+#[test]
+fn cache_stays_within_its_limit() {
+    let server = Server::start(Kind::Larder);
+    many_files(&server, 64, 1 << 20);
+    let mount = Mount::new(&server, &["cache_max=16M"]);
+    read_all_twice(&mount, 64, 1 << 20);
+    let held = mount.status()["cache"]["bytes"].as_u64().unwrap();
+    assert!(held > 0 && held <= 16 << 20, "{held}");
+}

@@ -1,0 +1,14 @@
+//! The real thing: the `larder` binary, real mounts, real servers.
+//!
+//! Each test starts its own server and mounts it in its own directories; all must run as root with
+//! `/dev/fuse`. [`harness`] has the pieces.
+
+mod coherence;
+mod crash;
+mod dead_server;
+mod harness;
+mod limits;
+mod posix;
+mod reread;
+mod usage;
+mod users;

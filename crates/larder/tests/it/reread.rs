@@ -1,0 +1,104 @@
+//! What was read once costs no READ again.
+
+use std::fs;
+
+use crate::harness::{BOTH, Kind, Mount, Server, pattern};
+
+#[test]
+fn cached_file_is_reread_without_read_rpc() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        let bytes = pattern(1, 5 << 20);
+        fs::write(server.path("big"), &bytes).unwrap();
+        let mut mount = Mount::new(&server, &[]);
+
+        assert!(fs::read(mount.path("big")).unwrap() == bytes, "{kind:?}: cold");
+        let cold = mount.calls("READ");
+        assert!(cold > 0, "{kind:?}");
+        assert!(fs::read(mount.path("big")).unwrap() == bytes, "{kind:?}: again");
+        assert_eq!(mount.calls("READ"), cold, "{kind:?}: again");
+
+        mount.remount();
+        assert!(fs::read(mount.path("big")).unwrap() == bytes, "{kind:?}: after remount");
+        assert_eq!(mount.calls("READ"), 0, "{kind:?}: after remount");
+    }
+}
+
+#[test]
+fn partly_cached_file_survives_remount() {
+    use std::os::unix::fs::FileExt;
+    let server = Server::start(Kind::Larder);
+    let bytes = pattern(2, 3 << 20);
+    fs::write(server.path("part"), &bytes).unwrap();
+    let mut mount = Mount::new(&server, &[]);
+    let at = 1 << 20;
+    let mut buffer = vec![0; 100_000];
+    let read = |mount: &Mount, buffer: &mut [u8]| {
+        let file = fs::File::open(mount.path("part")).unwrap();
+        file.read_exact_at(buffer, at).unwrap();
+        assert!(buffer[..] == bytes[1 << 20..][..100_000]);
+    };
+    read(&mount, &mut buffer);
+    mount.remount();
+    read(&mount, &mut buffer[..]);
+    let again = mount.calls("READ");
+    assert!(again <= 1, "the kernel's readahead past the part may ask once, not {again} times");
+    assert!(fs::read(mount.path("part")).unwrap() == bytes);
+}
+
+#[test]
+fn own_writes_stay_cached() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        let mut mount = Mount::new(&server, &[]);
+        let bytes = pattern(3, 3 << 20);
+        fs::write(mount.path("new"), &bytes).unwrap();
+        assert!(fs::read(server.path("new")).unwrap() == bytes, "{kind:?}: at the server at close");
+        assert!(fs::read(mount.path("new")).unwrap() == bytes);
+        assert_eq!(mount.calls("READ"), 0, "{kind:?}: read back");
+        mount.remount();
+        assert!(fs::read(mount.path("new")).unwrap() == bytes);
+        assert_eq!(mount.calls("READ"), 0, "{kind:?}: read back after remount");
+    }
+}
+
+#[test]
+fn rewriting_a_part_uploads_the_changed_chunks_only() {
+    use std::os::unix::fs::FileExt;
+    let server = Server::start(Kind::Larder);
+    let mut bytes = pattern(4, 4 << 20);
+    fs::write(server.path("file"), &bytes).unwrap();
+    let mount = Mount::new(&server, &[]);
+    assert!(fs::read(mount.path("file")).unwrap() == bytes);
+    let file = fs::OpenOptions::new().write(true).open(mount.path("file")).unwrap();
+    file.write_all_at(b"changed", 1_000_000).unwrap();
+    file.sync_all().unwrap();
+    bytes[1_000_000..][..7].copy_from_slice(b"changed");
+    assert!(fs::read(server.path("file")).unwrap() == bytes);
+    let stat = mount.larder().args(["stat", "--json"]).arg(mount.path("")).output().unwrap();
+    let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+    let sent = stat["rpc"]["WRITE"]["bytes_sent"].as_u64().unwrap();
+    assert!(sent < 64 << 10, "{sent} bytes sent for a change of 7");
+}
+
+#[test]
+fn names_attributes_and_absence_are_cached() {
+    let server = Server::start(Kind::Larder);
+    fs::create_dir(server.path("dir")).unwrap();
+    for i in 0..50 {
+        fs::write(server.path(&format!("dir/{i}")), "x").unwrap();
+    }
+    let mount = Mount::new(&server, &["actimeo=600"]);
+    let look = || {
+        for entry in fs::read_dir(mount.path("dir")).unwrap() {
+            assert_eq!(entry.unwrap().metadata().unwrap().len(), 1);
+        }
+        for i in 0..50 {
+            assert!(!mount.path(&format!("dir/no-{i}")).exists());
+        }
+    };
+    look();
+    let before = mount.all_calls();
+    look();
+    assert_eq!(mount.all_calls(), before);
+}

@@ -1,0 +1,80 @@
+//! What the server denies to a user is denied to that user for cached data too.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use larder_testkit::Squash;
+
+use crate::harness::{BOTH, Kind, Mount, Server, shell_as};
+
+const ANN: u32 = 4001;
+const BOB: u32 = 4002;
+
+fn private_file(server: &Server) {
+    fs::write(server.path("secret"), "of ann").unwrap();
+    chown(server.path("secret"), Some(ANN), Some(ANN)).unwrap();
+    fs::set_permissions(server.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(server.path("home")).unwrap();
+    fs::write(server.path("home/open"), "readable by all, but in a private directory").unwrap();
+    chown(server.path("home"), Some(ANN), Some(ANN)).unwrap();
+    fs::set_permissions(server.path("home"), fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+fn cat(mount: &Mount, name: &str) -> String {
+    format!("cat {}", mount.path(name).display())
+}
+
+#[test]
+fn cached_data_of_one_user_is_denied_to_another() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        private_file(&server);
+        let mount = Mount::new(&server, &[]);
+        for _ in 0..2 {
+            for name in ["secret", "home/open"] {
+                assert!(shell_as(ANN, ANN, &cat(&mount, name)), "{kind:?}: {name}");
+                assert!(!shell_as(BOB, BOB, &cat(&mount, name)), "{kind:?}: {name}");
+            }
+        }
+        fs::set_permissions(server.path("secret"), fs::Permissions::from_mode(0o000)).unwrap();
+        let mount = Mount::new(&server, &["noac"]);
+        assert!(!shell_as(BOB, BOB, &cat(&mount, "secret")), "{kind:?}");
+    }
+}
+
+#[test]
+fn squashed_root_is_denied_what_the_server_denies_it() {
+    for kind in BOTH {
+        let server = match kind {
+            Kind::Larder => Server::larder(&["--root-squash"]),
+            Kind::Ganesha => Server::ganesha(Squash::Root),
+        };
+        private_file(&server);
+        let mount = Mount::new(&server, &[]);
+        for _ in 0..2 {
+            for name in ["secret", "home/open"] {
+                assert!(shell_as(ANN, ANN, &cat(&mount, name)), "{kind:?}: {name}");
+                assert!(!shell_as(0, 0, &cat(&mount, name)), "{kind:?}: {name} by root");
+            }
+        }
+        let made = shell_as(0, 0, &format!("echo > {}", mount.path("by-root").display()));
+        assert!(made, "{kind:?}: the export's top is open to all");
+        let owner =
+            std::os::unix::fs::MetadataExt::uid(&fs::metadata(server.path("by-root")).unwrap());
+        assert_ne!(owner, 0, "{kind:?}: root is nobody there");
+    }
+}
+
+#[test]
+fn files_belong_to_the_user_who_made_them() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        let mount = Mount::new(&server, &[]);
+        assert!(shell_as(BOB, BOB, &format!("echo hi > {}", mount.path("his").display())));
+        let made = fs::metadata(server.path("his")).unwrap();
+        let uid = std::os::unix::fs::MetadataExt::uid(&made);
+        assert_eq!(uid, BOB, "{kind:?}");
+        assert!(!shell_as(ANN, ANN, &format!("echo no > {}", mount.path("his").display())));
+        assert_eq!(fs::read_to_string(server.path("his")).unwrap(), "hi\n", "{kind:?}");
+    }
+}
