@@ -1,1 +1,81 @@
-//! placeholder
+//! A crash-safe, checksummed, bounded store of file ranges and names on a local disk.
+//!
+//! It knows nothing of servers, protocols or kernels: keys, attributes and validators are bytes.
+//! The nouns:
+//!
+//! - A [`Cache`] is one directory, locked by one process. It has two halves.
+//! - The **index** is a small database: which [`FileNo`] a server's file handle has, the records
+//!   of files, names and listings, and for each file what the data half holds. Writes wait in
+//!   memory and are committed together by a *checkpoint*.
+//! - The **data** is one sparse local file per [`CachedFile`], with the same offsets as the remote
+//!   file, so that a kernel can read it. It is cut into chunks of [`CHUNK_BYTES`]; a chunk is
+//!   *held* across restarts if all of it is known, and then it has a checksum.
+//! - A **version** is the opaque validator under which clean bytes are held. Another version means
+//!   another local file, so a descriptor handed out never changes under its reader.
+//! - **Dirty** bytes are local changes that no server has acknowledged.
+//!
+//! Invariants:
+//! - A read returns bytes that were filled or written for the version the file says it holds, or a
+//!   [`Miss`]; never anything else, whatever the disk did.
+//! - The index says "held" only of bytes that were synced before it said so.
+//! - Before the first local change of a file that the durable index vouches for, a durable mark
+//!   takes that back.
+//! - No read waits for a sync. No fault of the disk is an error of a read or of a fill.
+//!
+//! On-disk format: `docs/formats/cache.md`. Left out on purpose: coherence, fetching, write-back
+//! and the modification log.
+
+mod cache;
+mod config;
+mod file;
+mod gauge;
+mod index;
+mod maintain;
+mod open;
+mod overlay;
+mod pool;
+mod ranges;
+mod records;
+mod save;
+mod state;
+mod store;
+mod sums;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use cache::Cache;
+pub use config::{
+    CacheError, Config, Culled, Limits, Listed, Marks, OpenError, Usage, VerifyProgress,
+    VerifyReport,
+};
+pub use file::{BackingFile, CachedFile, Filled, Miss, NoSpace};
+
+/// Unit of presence and of checksums on disk, in bytes.
+///
+/// 16 KiB: a random 4 KiB read of a cold file fetches four times too much at worst, and the sums
+/// of a 1 GiB file take 256 KiB.
+pub const CHUNK_BYTES: u64 = 16 * 1024;
+
+/// The persistent number of a file: assigned once to a server's key and never to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileNo(pub u64);
+
+impl FileNo {
+    /// The root directory, see [`Cache::assign_root`].
+    pub const ROOT: FileNo = FileNo(1);
+}
+
+impl std::fmt::Display for FileNo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Locks a mutex. A panic elsewhere does not make the data worse than a crash does, and what is
+/// read from disk is checked anyway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

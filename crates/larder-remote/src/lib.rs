@@ -1,1 +1,14 @@
-//! placeholder
+//! Servers as [`larder_vfs::Remote`], and the transport that leads to them.
+//!
+//! - [`local`] serves a local directory.
+//! - [`nfs3`] speaks NFS version 3.
+//! - [`rpc`] carries ONC RPC calls over TCP and UDP, and accounts for each.
+//!
+//! Absent on purpose: caching, and any knowledge of who asks. Numbers of protocols (nfsstat3) end
+//! here; above are only the words of `larder-vfs`.
+
+#![forbid(unsafe_code)]
+
+pub mod local;
+pub mod nfs3;
+pub mod rpc;

@@ -1,1 +1,99 @@
-fn main() {}
+//! larder: remote files at local-disk speed.
+//!
+//! The binary is a thin roof: it reads what was typed, puts the stack together ([`stack`]), and lets
+//! commands talk to running daemons ([`control`]). What a file system does is decided in the crates
+//! below; nothing here looks into a file.
+//!
+//! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage).
+
+mod cache_dir;
+mod command;
+mod control;
+mod daemon;
+mod door;
+mod error;
+mod log;
+mod maintenance;
+mod mounted;
+mod mountinfo;
+mod options;
+mod report;
+mod runtime_dir;
+mod source;
+mod stack;
+mod unmount;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use command::{cache, export, mount, stat, status, umount};
+
+/// Mount NFS exports through a persistent local cache.
+#[derive(Debug, Parser)]
+#[command(version, subcommand_required = true, arg_required_else_help = true)]
+#[command(
+    after_help = "Example:\n  larder mount nfs://server/export /mnt --cache /var/cache/larder/export"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Mount an export through a local cache
+    Mount(mount::Args),
+    /// Unmount
+    Umount(umount::Args),
+    /// Show how mounts do
+    Status(status::Args),
+    /// Show what the procedures of a mount cost
+    Stat(stat::Args),
+    /// Inspect and trim a cache
+    Cache(cache::Args),
+    /// Export a directory over NFS
+    Export(export::Args),
+}
+
+fn main() -> ExitCode {
+    let done = run(&Cli::parse().command);
+    done.unwrap_or_else(|error| {
+        eprintln!("larder: {error:#}");
+        ExitCode::from(error::exit_code(&error))
+    })
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Mount(args) => return mount::run(args),
+        Command::Umount(args) => umount::run(args)?,
+        Command::Status(args) => status::run(args)?,
+        Command::Stat(args) => stat::run(args)?,
+        Command::Cache(args) => cache::run(args)?,
+        Command::Export(args) => export::run(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_ends_with_an_example() {
+        fn check(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example:\n  larder "), "{}", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+}

@@ -1,0 +1,37 @@
+# The menu. `make` lists it. Everything can also be run with cargo; see cargo xtask.
+
+CARGO ?= cargo
+LARDER := $(or $(CARGO_TARGET_DIR),target)/release/larder
+# Mounting and shaping a link need root.
+SUDO := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench tidy fmt build clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what demo and test need (apt; root or sudo), and say what
+	@xtask/setup
+
+demo: setup build ## a share behind a 100 Mbit/s link, read cold and hot (root or sudo)
+	$(SUDO) demo/run $(LARDER)
+
+test: setup ## everything a change must pass: format, lints, tidy, all tests
+	$(CARGO) xtask ci
+
+bench: setup build ## the benchmarks under bench/
+	@ls bench/*/run >/dev/null 2>&1 || { echo "there is no benchmark yet"; exit 1; }
+	@set -e; for run in bench/*/run; do $(SUDO) $$run $(LARDER); done
+
+tidy: ## the rules of the repository, without the tests
+	$(CARGO) xtask tidy
+
+fmt: ## format all code
+	$(CARGO) fmt --all
+
+build: ## the release binary
+	$(CARGO) build --release --locked --package larder
+
+clean: ## remove everything that was built
+	$(CARGO) clean

@@ -1,0 +1,349 @@
+//! The handle of a cache: numbers, records, files, maintenance.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use larder_io::{Clock, Disk, MemDisk, OpenMode};
+
+use crate::config::{
+    CacheError, Config, Culled, Limits, Listed, OpenError, Usage, VerifyProgress, VerifyReport,
+};
+use crate::file::CachedFile;
+use crate::index::INDEX_FILE;
+use crate::records::{bytes_key, key, tag};
+use crate::store::Store;
+use crate::{FileNo, lock, open};
+
+/// A cache. Clones are handles of the same one.
+///
+/// Methods on records look into memory and then into the index: they may read the disk, but never
+/// wait for a sync unless more than four times the pending limit waits in memory. What they put is
+/// durable after the next [`Cache::checkpoint`]; once the index has failed it is dropped.
+///
+/// When the last handle goes without [`Cache::close`], nothing more is saved, and the next open
+/// treats it as a crash.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    store: Arc<Store>,
+    /// Shared by the handles; the last one stops the thread.
+    _keeper: Arc<Keeper>,
+}
+
+impl Cache {
+    /// Opens a cache, creating it in an empty directory. O(1), also after a crash.
+    ///
+    /// After a crash every chunk is verified at first use, and files with unacknowledged changes
+    /// are dropped and counted. An index that cannot be read is replaced by an empty one, with one
+    /// line in the log.
+    ///
+    /// # Errors
+    /// As [`OpenError`] says.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        config: Config,
+    ) -> Result<Cache, OpenError> {
+        let store = open::open(disk, clock, &config)?;
+        let keeper = Keeper::start(Arc::clone(&store), config.checkpoint_interval);
+        Ok(Cache { store, _keeper: Arc::new(keeper) })
+    }
+
+    /// A cache that goes with the process.
+    ///
+    /// # Errors
+    /// `Unwritable` if the kernel grants no memory file.
+    pub fn in_memory(clock: Arc<dyn Clock>, limits: Limits) -> Result<Cache, OpenError> {
+        let config = Config { limits, ..Config::new(b"memory") };
+        Cache::open(Arc::new(MemDisk::new()), clock, config)
+    }
+
+    /// The number of a key: the one it has, or the next new one.
+    pub fn assign(&self, key: &[u8]) -> FileNo {
+        if let Some(no) = self.number_of(key) {
+            return no;
+        }
+        // Whoever asks for the same key meanwhile gets the same number.
+        let _turn = lock(&self.store.assigning);
+        if let Some(no) = self.number_of(key) {
+            return no;
+        }
+        let no = FileNo(self.store.index.next_number());
+        self.put_number(no, key);
+        no
+    }
+
+    /// Gives [`FileNo::ROOT`] to a key, taking it from another one.
+    pub fn assign_root(&self, key: &[u8]) -> FileNo {
+        let _turn = lock(&self.store.assigning);
+        if self.number_of(key) != Some(FileNo::ROOT) {
+            self.give_key(FileNo::ROOT, key);
+        }
+        FileNo::ROOT
+    }
+
+    /// The number of a key, if it has one.
+    pub fn number_of(&self, key: &[u8]) -> Option<FileNo> {
+        let value = self.store.index.get(&bytes_key(tag::NUMBER_OF_KEY, key))?;
+        Some(FileNo(u64::from_le_bytes(value.try_into().ok()?)))
+    }
+
+    /// The key of a number.
+    pub fn key_of(&self, no: FileNo) -> Option<Vec<u8>> {
+        self.store.index.get(&key(tag::KEY_OF_NUMBER, no, &[]))
+    }
+
+    /// Gives a number another key: the server gave the same file a new handle. Records and data
+    /// stay. A number that `new_key` had before loses it.
+    pub fn rekey(&self, no: FileNo, new_key: &[u8]) {
+        let _turn = lock(&self.store.assigning);
+        self.give_key(no, new_key);
+    }
+
+    /// The record of a file.
+    pub fn node(&self, no: FileNo) -> Option<Vec<u8>> {
+        self.store.index.get(&key(tag::NODE, no, &[]))
+    }
+
+    /// Sets the record of a file.
+    pub fn put_node(&self, no: FileNo, record: &[u8]) {
+        self.store.index.put(key(tag::NODE, no, &[]), Some(record.to_vec()));
+    }
+
+    /// Forgets a file's record and key, so the number is never given again. Its data goes with
+    /// [`Cache::drop_file`], its pages with [`Cache::drop_listing`].
+    pub fn drop_node(&self, no: FileNo) {
+        let _turn = lock(&self.store.assigning);
+        let mut changes = vec![(key(tag::NODE, no, &[]), None)];
+        if let Some(old_key) = self.key_of(no) {
+            changes.push((key(tag::KEY_OF_NUMBER, no, &[]), None));
+            if self.number_of(&old_key) == Some(no) {
+                changes.push((bytes_key(tag::NUMBER_OF_KEY, &old_key), None));
+            }
+        }
+        self.store.index.put_all(changes);
+    }
+
+    /// The record of a name in a directory.
+    pub fn name(&self, dir: FileNo, name: &[u8]) -> Option<Vec<u8>> {
+        self.store.index.get(&key(tag::NAME, dir, name))
+    }
+
+    /// Sets the record of a name in a directory.
+    pub fn put_name(&self, dir: FileNo, name: &[u8], record: &[u8]) {
+        self.store.index.put(key(tag::NAME, dir, name), Some(record.to_vec()));
+    }
+
+    /// Forgets a name in a directory.
+    pub fn drop_name(&self, dir: FileNo, name: &[u8]) {
+        self.store.index.put(key(tag::NAME, dir, name), None);
+    }
+
+    /// A page of a directory's listing.
+    pub fn listing(&self, dir: FileNo, page: u32) -> Option<Vec<u8>> {
+        self.store.index.get(&key(tag::LISTING, dir, &page.to_be_bytes()))
+    }
+
+    /// Sets a page of a directory's listing.
+    pub fn put_listing(&self, dir: FileNo, page: u32, record: &[u8]) {
+        self.store.index.put(key(tag::LISTING, dir, &page.to_be_bytes()), Some(record.to_vec()));
+    }
+
+    /// Forgets all pages of a directory's listing.
+    pub fn drop_listing(&self, dir: FileNo) {
+        let pages = self.store.index.scan_all(&key(tag::LISTING, dir, &[]));
+        self.store.index.put_all(pages.into_iter().map(|(key, _)| (key, None)).collect());
+    }
+
+    /// The data of a file; the state is shared by all holders. Does not touch the disk.
+    pub fn file(&self, no: FileNo) -> Arc<CachedFile> {
+        self.store.file(no)
+    }
+
+    /// Makes everything so far durable: syncs the data, then commits the index. Then culls if
+    /// a mark is passed.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failure of the index, `Closed` after [`Cache::close`].
+    pub fn checkpoint(&self) -> Result<(), CacheError> {
+        self.store.checkpoint()
+    }
+
+    /// Stops the cache for all holders: checkpoint, then a mark that this was a clean stop.
+    /// Afterwards everything is a miss and nothing is stored.
+    ///
+    /// # Errors
+    /// As [`Cache::checkpoint`]; the next open then treats it as a crash.
+    pub fn close(self) -> Result<(), CacheError> {
+        let _turn = lock(&self.store.checkpoint);
+        if self.store.is_closed() {
+            return Err(CacheError::Closed);
+        }
+        let saved = self.store.save();
+        let is_clean = lock(&self.store.unsaved).is_empty();
+        self.store.closed.store(true, Ordering::Release);
+        self.store.bell.stop();
+        let closed = saved.and_then(|()| self.store.index.close());
+        self.store.pool.clear();
+        if closed.is_ok() && is_clean && self.store.to_sweep.load(Ordering::Relaxed) == 0 {
+            open::write_clean_flag(&*self.store.disk)?;
+        }
+        let unsaved = std::mem::take(&mut *lock(&self.store.unsaved));
+        if !unsaved.is_empty() {
+            let files = unsaved.len();
+            tracing::warn!(files, "closed with changes that never reached the server");
+        }
+        drop(unsaved);
+        lock(&self.store.lock_file).take();
+        closed
+    }
+
+    /// What is held and what was done.
+    pub fn usage(&self) -> Usage {
+        let (store, gauge) = (&self.store, &self.store.gauge);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (pending_entries, pending_bytes) = store.index.waiting();
+        let index_file = store.disk.open(INDEX_FILE, OpenMode::Existing);
+        Usage {
+            bytes: gauge.bytes(),
+            bytes_max: gauge.limits.bytes.stop,
+            files: gauge.files(),
+            files_max: gauge.limits.files.stop,
+            index_bytes: index_file.and_then(|file| file.len()).unwrap_or(0),
+            pending_entries: pending_entries as u64,
+            pending_bytes: pending_bytes as u64,
+            hits: read(&gauge.counters.hits),
+            misses: read(&gauge.counters.misses),
+            declined: read(&gauge.counters.declined),
+            culled: read(&gauge.counters.culled),
+            bad_chunks: read(&gauge.counters.bad_chunks),
+            dirty_dropped: read(&gauge.counters.dirty_dropped),
+            orphans_removed: read(&gauge.counters.orphans_removed),
+            poisoned: store.index.is_poisoned(),
+        }
+    }
+
+    /// Up to `count_max` files with data, by number, after `after`. As of the last checkpoint.
+    pub fn list(&self, after: Option<FileNo>, count_max: usize) -> Vec<Listed> {
+        let mut listed = Vec::new();
+        if count_max == 0 {
+            return listed;
+        }
+        self.store.each_record(after, |no, record| {
+            let dirty = self.store.file(no).state().has_changes();
+            listed.push(Listed {
+                no,
+                key: self.key_of(no),
+                held_bytes: record.held_bytes,
+                size: record.size,
+                pinned: record.pinned,
+                dirty,
+                last_use_sec: record.last_use_sec,
+            });
+            listed.len() < count_max
+        });
+        listed
+    }
+
+    /// Reads all held chunks and forgets those with a wrong checksum. `progress` is called after
+    /// each file and stops the run by returning `false`.
+    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress) -> bool) -> VerifyReport {
+        let mut report = VerifyReport::default();
+        let mut done = VerifyProgress::default();
+        self.store.each_record(None, |no, record| {
+            let (chunks, bad) = self.store.file(no).verify();
+            report.files += 1;
+            report.chunks += chunks;
+            report.bad.extend(bad.into_iter().map(|chunk| (no, chunk)));
+            done.files += 1;
+            done.bytes += record.held_bytes;
+            progress(done)
+        });
+        report
+    }
+
+    /// Removes data of files until at most `bytes_target` bytes are held: least recently used
+    /// first, larger before smaller; never pinned, dirty or open ones.
+    pub fn cull(&self, bytes_target: u64) -> Culled {
+        let _turn = lock(&self.store.checkpoint);
+        if self.store.is_closed() || self.store.save().is_err() {
+            return Culled::default();
+        }
+        self.store.cull(bytes_target, u64::MAX)
+    }
+
+    /// Exempts a file from culling, or takes that back.
+    pub fn pin(&self, no: FileNo, pinned: bool) {
+        self.store.file(no).pin(pinned);
+    }
+
+    /// Forgets a file's data, dirty bytes too. Open descriptors stay readable.
+    pub fn drop_file(&self, no: FileNo) {
+        self.store.file(no).forget();
+    }
+
+    /// Forgets all clean data of files that nobody has open. Numbers and records stay.
+    pub fn drop_all(&self) {
+        let _turn = lock(&self.store.checkpoint);
+        if !self.store.is_closed() {
+            self.store.drop_all();
+        }
+    }
+
+    /// Takes a key from whoever has it. The caller holds `assigning`.
+    fn give_key(&self, no: FileNo, new_key: &[u8]) {
+        let mut changes = Vec::new();
+        if let Some(old_key) = self.key_of(no).filter(|old_key| old_key != new_key) {
+            changes.push((bytes_key(tag::NUMBER_OF_KEY, &old_key), None));
+        }
+        if let Some(other) = self.number_of(new_key).filter(|other| *other != no) {
+            changes.push((key(tag::KEY_OF_NUMBER, other, &[]), None));
+        }
+        self.store.index.put_all(changes);
+        self.put_number(no, new_key);
+    }
+
+    fn put_number(&self, no: FileNo, new_key: &[u8]) {
+        let number = no.0.to_le_bytes().to_vec();
+        self.store.index.put_all(vec![
+            (bytes_key(tag::NUMBER_OF_KEY, new_key), Some(number)),
+            (key(tag::KEY_OF_NUMBER, no, &[]), Some(new_key.to_vec())),
+        ]);
+    }
+}
+
+/// The maintenance thread of a cache.
+#[derive(Debug)]
+struct Keeper {
+    store: Arc<Store>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(store: Arc<Store>, interval: Option<Duration>) -> Keeper {
+        let thread = interval.and_then(|interval| {
+            let store = Arc::clone(&store);
+            let run = move || store.maintain(interval);
+            // Without the thread, checkpoints happen when asked for and under pressure.
+            let spawned = thread::Builder::new().name("larder-cache".to_owned()).spawn(run);
+            spawned.inspect_err(|error| tracing::error!(%error, "no thread for the cache")).ok()
+        });
+        Keeper { store, thread }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.store.bell.stop();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did there is nothing left to clean up.
+            let _ = thread.join();
+        }
+        self.store.closed.store(true, Ordering::Release);
+        // Files hold the store: without this they would hold each other for ever.
+        let unsaved = std::mem::take(&mut *lock(&self.store.unsaved));
+        drop(unsaved);
+        lock(&self.store.lock_file).take();
+    }
+}

@@ -1,0 +1,891 @@
+//! The data of one file.
+//!
+//! A method locks the state, loads it from the index if need be, *settles* it (looks at the local
+//! file once: is it there, is it the one the index saw?), and then works on both. Reading itself
+//! happens outside the lock: bytes that are known only ever change by a local write, which may
+//! race with a read here as it may in a kernel; a new version is a new local file.
+//!
+//! [`crate::save`] writes the state to the index; [`crate::state`] has its invariants.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use larder_io::{DiskFile, OpenMode};
+
+use crate::gauge::count;
+use crate::pool::{data_dir, data_path};
+use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
+use crate::state::{SIZE_MAX, State};
+use crate::store::Store;
+use crate::sums::{chunk_range, chunks_of};
+use crate::{FileNo, lock};
+
+/// Zeros of an extension that are held; a larger hole is left to the caller's zero point, because
+/// what is held is charged, and a hole of a terabyte costs the disk nothing.
+const ZEROS_MAX: u64 = 1 << 20;
+/// A use is written to the index if the one there is older than this.
+const LAST_USE_STEP_SEC: u64 = 600;
+
+/// Not all wanted bytes are held, or the disk does not give them. Ask the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not in the cache")]
+pub struct Miss;
+
+/// A local change does not fit or the disk refuses it. Send it to the server instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no space in the cache")]
+pub struct NoSpace;
+
+/// What became of clean bytes that were offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// They are held.
+    Stored,
+    /// They are not: another version is current, a limit is reached or the disk refuses.
+    Declined,
+}
+
+/// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
+/// the version it was handed out for, as long as this is held.
+#[derive(Debug)]
+pub struct BackingFile {
+    file: Arc<dyn DiskFile>,
+}
+
+impl AsFd for BackingFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd().expect("a backing file is made only of files with a descriptor")
+    }
+}
+
+/// The data of one file.
+///
+/// All methods may read the local disk; only those that say so wait for a sync. Methods may be
+/// called from any thread; those of one file take turns.
+///
+/// The order after a local change has reached the server: [`CachedFile::mark_clean`], then
+/// [`CachedFile::set_version`] with the validator that the server gave for it. Until then the file
+/// is not vouched for on disk, so a crash drops it.
+#[derive(Debug)]
+pub struct CachedFile {
+    no: FileNo,
+    pub(crate) store: Arc<Store>,
+    me: Weak<CachedFile>,
+    state: Mutex<State>,
+}
+
+impl CachedFile {
+    pub(crate) fn new(no: FileNo, store: Arc<Store>) -> Arc<CachedFile> {
+        Arc::new_cyclic(|me| CachedFile { no, store, me: Weak::clone(me), state: Mutex::default() })
+    }
+
+    /// The file's number.
+    pub fn number(&self) -> FileNo {
+        self.no
+    }
+
+    /// The validator of the clean bytes held; `None` if nothing is known about the file.
+    pub fn version(&self) -> Option<Vec<u8>> {
+        self.state().version.clone()
+    }
+
+    /// End of file with local changes, in bytes; 0 without a version.
+    pub fn size(&self) -> u64 {
+        self.state().size
+    }
+
+    /// Held bytes within `range`, clean and dirty: sorted, disjoint, not empty, not touching.
+    pub fn held(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut state = self.state();
+        match self.settle(&mut state) {
+            Ok(()) => state.known.clip(range),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Fills `buf` from `offset`. A chunk that this run has not yet verified is verified first.
+    ///
+    /// # Errors
+    /// [`Miss`] unless all bytes are held and right; a chunk that turns out bad is forgotten.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Miss> {
+        let end = offset.checked_add(buf.len() as u64).ok_or(Miss)?;
+        let found = self.find(offset..end).and_then(|file| match file {
+            Some(file) => file.read_exact_at(buf, offset).map_err(|error| {
+                self.lose(offset..end, &error);
+                Miss
+            }),
+            None => Ok(()),
+        });
+        let counters = &self.store.gauge.counters;
+        count(if found.is_ok() { &counters.hits } else { &counters.misses });
+        found
+    }
+
+    /// Forgets all bytes, dirty ones too, and starts over with another version of `size` bytes.
+    ///
+    /// The new version gets a new local file; descriptors of the old one keep showing it.
+    pub fn reset(&self, version: &[u8], size: u64) {
+        let mut state = self.state();
+        self.reset_locked(&mut state, version, size);
+    }
+
+    /// The bytes held are known to be those of a newer validator too.
+    ///
+    /// To be called after the server has acknowledged own changes and says that nobody else made
+    /// any. Without a version before, or if the size is not the one here and nothing is dirty, it
+    /// is a [`CachedFile::reset`].
+    pub fn set_version(&self, version: &[u8], size: u64) {
+        let mut state = self.state();
+        let is_whole_new = state.version.is_none()
+            || (state.size != size && state.dirty.is_empty() && state.bypasses == 0);
+        if is_whole_new {
+            self.reset_locked(&mut state, version, size);
+            return;
+        }
+        if state.current && state.version.as_deref() == Some(version) {
+            return;
+        }
+        state.version = Some(version.to_vec());
+        state.current = true;
+        state.changes += 1;
+        state.record_changed = true;
+        self.queue(&mut state);
+    }
+
+    /// Offers clean bytes of a version. Never overwrites bytes that are held, never waits for a
+    /// sync, never fails: see [`Filled`]. Bytes past the end of file are ignored.
+    pub fn fill(&self, version: &[u8], offset: u64, data: &[u8]) -> Filled {
+        let stored = self.try_fill(version, offset, data);
+        if !stored {
+            count(&self.store.gauge.counters.declined);
+        }
+        if stored { Filled::Stored } else { Filled::Declined }
+    }
+
+    /// Changes bytes locally; they are dirty until [`CachedFile::mark_clean`]. Extends the file.
+    ///
+    /// The first change of a file that the index vouches for waits for a commit (two syncs).
+    ///
+    /// # Errors
+    /// [`NoSpace`]: nothing is promised about the bytes of this write, and clean bytes there are
+    /// no longer held; other dirty bytes stay.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
+        let mut state = self.state();
+        let end = offset.checked_add(data.len() as u64).ok_or(NoSpace)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.begin_change(&mut state, end)?;
+        if offset > state.size {
+            self.extend(&mut state, offset)?;
+        }
+        let chunks = chunks_of(&(offset..end));
+        self.detach_edges(&mut state, offset..end)?;
+        let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
+        if !self.store.reserve(more) {
+            return Err(NoSpace);
+        }
+        let written = self.create_local(&mut state).and_then(|file| file.write_at(data, offset));
+        if let Err(error) = written {
+            self.store.note_error(&error);
+            self.store.gauge.change_chunks(more, 0);
+            let stop = end.min(state.size);
+            state.forget_clean(offset.min(stop)..stop);
+            self.recharge(&mut state);
+            return Err(NoSpace);
+        }
+        if end > state.size {
+            state.set_size(end);
+        }
+        state.charged += more;
+        state.known.insert(offset..end);
+        state.dirty.insert(offset..end);
+        state.touch_chunks(chunks);
+        state.check();
+        Ok(())
+    }
+
+    /// Cuts or extends the file locally; new bytes are zeros and held. No byte becomes dirty: the
+    /// new size is the caller's to send. Waits like [`CachedFile::write`].
+    ///
+    /// # Errors
+    /// [`NoSpace`] if the disk refuses; then no byte of the file is held unless it is dirty.
+    pub fn truncate(&self, size: u64) -> Result<(), NoSpace> {
+        let mut state = self.state();
+        if size == state.size && state.bypasses == 0 {
+            return Ok(());
+        }
+        self.begin_change(&mut state, size)?;
+        if size > state.size {
+            return self.extend(&mut state, size);
+        }
+        let old = state.size;
+        self.detach_edges(&mut state, size..old)?;
+        if state.serial != 0 {
+            let cut = self.local(&state).and_then(|file| file.set_len(size));
+            if let Err(error) = cut {
+                self.store.note_error(&error);
+                let all = 0..state.size;
+                state.forget_clean(all);
+                self.recharge(&mut state);
+                return Err(NoSpace);
+            }
+        }
+        state.set_size(size);
+        self.recharge(&mut state);
+        Ok(())
+    }
+
+    /// Dirty ranges: sorted, disjoint, not empty, not touching.
+    pub fn dirty(&self) -> Vec<Range<u64>> {
+        self.state().dirty.iter().collect()
+    }
+
+    /// Fills `buf` with dirty bytes to send.
+    ///
+    /// # Errors
+    /// `InvalidInput` if not all of them are dirty; else what the disk says: these bytes are then
+    /// lost, and the caller must say so to the application.
+    pub fn read_dirty(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let state = self.state();
+        let end = offset.saturating_add(buf.len() as u64);
+        if !state.dirty.contains(offset..end) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let file = self.local(&state)?;
+        drop(state);
+        file.read_exact_at(buf, offset)
+    }
+
+    /// The server holds these bytes on stable storage.
+    pub fn mark_clean(&self, range: Range<u64>) {
+        let mut state = self.state();
+        if !state.dirty.intersects(range.clone()) {
+            return;
+        }
+        state.dirty.remove(range);
+        // The version is that of before the change until the caller says otherwise.
+        state.current = false;
+        state.changes += 1;
+        self.queue(&mut state);
+    }
+
+    /// Gives up all local changes, and with them everything that is held of the file.
+    pub fn discard_dirty(&self) {
+        let mut state = self.state();
+        if state.dirty.is_empty() && state.current {
+            return;
+        }
+        self.drop_content(&mut state);
+        state.version = None;
+        state.size = 0;
+    }
+
+    /// The local file, if every byte up to the end of file is held and right. Verifies what is
+    /// not yet verified, so the first call after a crash may read the whole file.
+    pub fn whole(&self) -> Option<Arc<BackingFile>> {
+        let mut state = self.state();
+        let file = self.whole_file(&mut state)?;
+        Self::hand_out(&mut state, file)
+    }
+
+    /// The local file to be written by the kernel itself; `None` unless [`CachedFile::whole`].
+    ///
+    /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].
+    pub fn begin_bypass(&self) -> Option<Arc<BackingFile>> {
+        let mut state = self.state();
+        let file = self.begin_bypass_file(&mut state)?;
+        let backing = Self::hand_out(&mut state, file);
+        if backing.is_none() {
+            state.bypasses -= 1;
+        }
+        backing
+    }
+
+    /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the
+    /// local file. Reads the whole local file. The bypass may go on afterwards.
+    ///
+    /// # Errors
+    /// What the disk says; changes may then be missed and the caller must say so.
+    pub fn collect_bypass(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.bypasses == 0 { Ok(()) } else { self.collect(&mut state) }
+    }
+
+    /// Ends a bypass; collects once more if the local file changed since the last time.
+    ///
+    /// # Errors
+    /// As [`CachedFile::collect_bypass`].
+    pub fn end_bypass(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.bypasses == 0 {
+            return Ok(());
+        }
+        let now = self.local(&state).and_then(|file| file.stamp());
+        let collected = match now {
+            Ok(now) if state.collected_at == Some(now) => Ok(()),
+            Ok(_) => self.collect(&mut state),
+            Err(error) => Err(error),
+        };
+        state.bypasses -= 1;
+        self.queue(&mut state);
+        collected
+    }
+
+    /// Says that the file was used, for the order of culling.
+    pub fn touch(&self) {
+        let mut state = self.state();
+        state.last_use_sec = self.store.now_sec();
+        if state.recorded && state.last_use_sec >= state.saved.last_use_sec + LAST_USE_STEP_SEC {
+            state.record_changed = true;
+            self.queue(&mut state);
+        }
+    }
+}
+
+/// Within the crate.
+impl CachedFile {
+    /// The state, loaded.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        if !state.loaded {
+            self.load(&mut state);
+        }
+        state
+    }
+
+    /// Exempts the file from culling, or not.
+    pub(crate) fn pin(&self, pinned: bool) {
+        let mut state = self.state();
+        if state.pinned != pinned {
+            state.pinned = pinned;
+            state.record_changed = true;
+            self.queue(&mut state);
+        }
+    }
+
+    /// Forgets everything, dirty bytes too.
+    pub(crate) fn forget(&self) {
+        let mut state = self.state();
+        self.drop_content(&mut state);
+        state.version = None;
+        state.size = 0;
+    }
+
+    /// Forgets the data if it is clean and nobody has it open; returns the bytes freed.
+    pub(crate) fn cull(&self, even_pinned: bool) -> Option<u64> {
+        let mut state = self.state();
+        let in_use = !state.is_clean() || state.backing.strong_count() > 0;
+        if in_use || (state.pinned && !even_pinned) || state.serial == 0 {
+            return None;
+        }
+        let freed = state.charged * crate::CHUNK_BYTES;
+        self.drop_content(&mut state);
+        Some(freed)
+    }
+
+    /// Verifies all chunks anew: those read, and those found bad, which are forgotten.
+    pub(crate) fn verify(&self) -> (u64, Vec<u64>) {
+        let mut state = self.state();
+        if self.settle(&mut state).is_err() {
+            return (0, Vec::new());
+        }
+        let chunks: Vec<u64> = state.sums.chunks().collect();
+        let local = self.local(&state);
+        let mut bad = Vec::new();
+        for &chunk in &chunks {
+            let is_right = local.as_ref().is_ok_and(|file| {
+                matches!(self.sum_on_disk(&state, file, chunk), Ok(sum) if Some(sum) == state.sums.get(chunk))
+            });
+            if !is_right {
+                self.forget_chunk(&mut state, chunk);
+                bad.push(chunk);
+            }
+        }
+        (chunks.len() as u64, bad)
+    }
+
+    /// Puts the file into the list of those to save.
+    pub(crate) fn queue(&self, state: &mut State) {
+        if !state.queued
+            && let Some(me) = self.me.upgrade()
+        {
+            state.queued = true;
+            self.store.queue(self.no, me);
+        }
+    }
+
+    /// The local file, which must exist. After a close it may belong to another process.
+    pub(crate) fn local(&self, state: &State) -> io::Result<Arc<dyn DiskFile>> {
+        if self.store.is_closed() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        if state.serial == 0 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.store.pool.get(&*self.store.disk, self.no, state.serial, OpenMode::Existing)
+    }
+
+    /// The checksum of what the disk has for a chunk.
+    pub(crate) fn sum_on_disk(
+        &self,
+        state: &State,
+        file: &Arc<dyn DiskFile>,
+        chunk: u64,
+    ) -> io::Result<u32> {
+        let range = chunk_range(chunk, state.size);
+        let mut buf = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+        file.read_exact_at(&mut buf, range.start)?;
+        Ok(crc32c::crc32c(&buf))
+    }
+
+    /// Forgets the clean bytes of a bad chunk.
+    pub(crate) fn forget_chunk(&self, state: &mut State, chunk: u64) {
+        count(&self.store.gauge.counters.bad_chunks);
+        tracing::warn!(file = self.no.0, chunk, "a cached chunk is damaged and is forgotten");
+        let range = chunk_range(chunk, state.size);
+        state.forget_clean(range);
+        self.recharge(state);
+        self.queue(state);
+    }
+
+    /// Forgets all data and removes the local file; the version stays.
+    pub(crate) fn drop_content(&self, state: &mut State) {
+        if state.serial != 0 {
+            self.store.pool.forget(self.no, state.serial);
+            // If this fails the file is an orphan, which the next unclean start sweeps up.
+            let _ = self.store.disk.remove(&data_path(self.no, state.serial));
+            self.store.gauge.release_file();
+        }
+        self.store.gauge.change_chunks(state.charged, 0);
+        let kept = std::mem::take(state);
+        *state = State {
+            loaded: true,
+            settled: true,
+            stamped: true,
+            version: kept.version,
+            size: kept.size,
+            current: true,
+            changes: kept.changes + 1,
+            pinned: kept.pinned,
+            last_use_sec: kept.last_use_sec,
+            queued: kept.queued,
+            record_changed: true,
+            recorded: kept.recorded,
+            marked: kept.marked,
+            saved_groups: kept.saved_groups,
+            saved: kept.saved,
+            ..State::default()
+        };
+        if state.recorded || state.marked {
+            self.queue(state);
+        }
+    }
+}
+
+/// Steps of the above; all work on a locked state.
+impl CachedFile {
+    fn load(&self, state: &mut State) {
+        state.loaded = true;
+        state.current = true;
+        state.last_use_sec = self.store.now_sec();
+        let record = self.store.index.get(&key(tag::FILE, self.no, &[]));
+        let Some(record) = record.as_deref().and_then(FileRecord::decode) else {
+            state.settled = true;
+            state.stamped = true;
+            return;
+        };
+        state.recorded = true;
+        state.settled = record.serial == 0;
+        state.stamped = state.settled;
+        state.version.clone_from(&record.version);
+        state.size = record.size;
+        state.serial = record.serial;
+        state.pinned = record.pinned;
+        state.last_use_sec = record.last_use_sec;
+        for (key, value) in self.store.index.scan_all(&key(tag::GROUP, self.no, &[])) {
+            let Some(number) = group_in_key(&key) else {
+                continue;
+            };
+            state.saved_groups.insert(number);
+            if let Some((serial, group)) = decode_group(&value)
+                && serial == record.serial
+            {
+                state.sums.insert_group(number, group);
+            }
+        }
+        let chunks: Vec<u64> = state.sums.chunks().collect();
+        for chunk in chunks {
+            state.known.insert(chunk_range(chunk, record.size));
+        }
+        state.vouched = true;
+        state.charged = state.charged_now();
+        self.store.gauge.change_bytes(record.held_bytes, state.charged * crate::CHUNK_BYTES);
+        state.saved = record;
+        state.check();
+    }
+
+    /// Looks at the local file, once: drops what is held if it is gone, and compares its stamp
+    /// with the recorded one.
+    fn settle(&self, state: &mut State) -> io::Result<()> {
+        if self.store.is_closed() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        if state.settled {
+            return Ok(());
+        }
+        match self.local(state).and_then(|file| file.stamp()) {
+            Ok(stamp) => {
+                state.stamped = stamp == state.saved.stamp && self.store.trusts(&state.saved);
+                state.settled = true;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.drop_content(state);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The local file for reading a range that is held and right; `None` for an empty range.
+    fn find(&self, range: Range<u64>) -> Result<Option<Arc<dyn DiskFile>>, Miss> {
+        let mut state = self.state();
+        if self.settle(&mut state).is_err() || !state.known.contains(range.clone()) {
+            return Err(Miss);
+        }
+        if range.is_empty() {
+            return Ok(None);
+        }
+        for chunk in chunks_of(&range) {
+            self.verify_chunk(&mut state, chunk).map_err(|_| Miss)?;
+        }
+        if !state.known.contains(range) {
+            return Err(Miss);
+        }
+        self.local(&state).map(Some).map_err(|_| Miss)
+    }
+
+    /// A read failed: forgets what cannot be read, unless the fault is not the bytes'.
+    fn lose(&self, range: Range<u64>, error: &io::Error) {
+        tracing::debug!(file = self.no.0, %error, "a read of the local file failed");
+        let mut state = self.state();
+        for chunk in chunks_of(&range) {
+            if state.known.intersects(chunk_range(chunk, state.size)) {
+                self.forget_chunk(&mut state, chunk);
+            }
+        }
+    }
+
+    /// Verifies a chunk unless this run has; forgets it if it is bad.
+    ///
+    /// # Errors
+    /// The disk does not even open the local file.
+    fn verify_chunk(&self, state: &mut State, chunk: u64) -> io::Result<()> {
+        let Some(sum) = state.sums.get(chunk) else {
+            return Ok(());
+        };
+        if state.sums.is_verified(chunk) {
+            return Ok(());
+        }
+        let file = self.local(state)?;
+        match self.sum_on_disk(state, &file, chunk) {
+            Ok(found) if found == sum => state.sums.set_verified(chunk, sum),
+            _ => self.forget_chunk(state, chunk),
+        }
+        Ok(())
+    }
+
+    /// Verifies the chunks that a change of `range` cuts in two, as their sums go with it.
+    fn detach_edges(&self, state: &mut State, range: Range<u64>) -> Result<(), NoSpace> {
+        for chunk in [range.start / crate::CHUNK_BYTES, range.end / crate::CHUNK_BYTES] {
+            self.verify_chunk(state, chunk).map_err(|_| NoSpace)?;
+        }
+        Ok(())
+    }
+
+    fn reset_locked(&self, state: &mut State, version: &[u8], size: u64) {
+        self.drop_content(state);
+        state.version = Some(version.to_vec());
+        state.size = size;
+        state.last_use_sec = self.store.now_sec();
+    }
+
+    /// The local file, created if it is missing.
+    fn create_local(&self, state: &mut State) -> io::Result<Arc<dyn DiskFile>> {
+        if state.serial != 0 {
+            return self.local(state);
+        }
+        if !self.store.gauge.reserve_file() {
+            self.store.bell.ring();
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let created = self.create_file(state.size);
+        match created {
+            Ok((serial, file)) => {
+                state.serial = serial;
+                Ok(file)
+            }
+            Err(error) => {
+                self.store.gauge.release_file();
+                Err(error)
+            }
+        }
+    }
+
+    fn create_file(&self, size: u64) -> io::Result<(u64, Arc<dyn DiskFile>)> {
+        let (store, dir) = (&self.store, data_dir(self.no));
+        let serial = store.index.next_number();
+        let create = || store.pool.get(&*store.disk, self.no, serial, OpenMode::CreateNew);
+        let file = match create() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                store.disk.create_dir_all(&dir)?;
+                lock(&store.new_names).extend([String::new(), "data".to_owned()]);
+                create()?
+            }
+            other => other?,
+        };
+        lock(&store.new_names).insert(dir);
+        if let Err(error) = file.set_len(size) {
+            store.pool.forget(self.no, serial);
+            let _ = store.disk.remove(&data_path(self.no, serial));
+            return Err(error);
+        }
+        Ok((serial, file))
+    }
+
+    fn try_fill(&self, version: &[u8], offset: u64, data: &[u8]) -> bool {
+        let mut state = self.state();
+        let end = offset.saturating_add(data.len() as u64).min(state.size);
+        if state.version.as_deref() != Some(version) || state.bypasses > 0 || end > SIZE_MAX {
+            return false;
+        }
+        if self.settle(&mut state).is_err() {
+            return false;
+        }
+        let range = offset.min(end)..end;
+        let gaps = state.known.gaps(range.clone());
+        if gaps.is_empty() {
+            return true;
+        }
+        if self.store.is_out_of_use() || (!state.queued && self.store.is_crowded()) {
+            return false;
+        }
+        let chunks = chunks_of(&range);
+        let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
+        if !self.store.reserve(more) {
+            return false;
+        }
+        let written = self.create_local(&mut state).and_then(|file| {
+            let piece =
+                |gap: &Range<u64>| &data[index(gap.start - offset)..index(gap.end - offset)];
+            gaps.iter().try_for_each(|gap| file.write_at(piece(gap), gap.start))
+        });
+        if let Err(error) = written {
+            self.store.note_error(&error);
+            self.store.gauge.change_chunks(more, 0);
+            return false;
+        }
+        state.charged += more;
+        state.known.insert(range);
+        for gap in &gaps {
+            let piece = &data[index(gap.start - offset)..index(gap.end - offset)];
+            add_sums(&mut state, gap, piece);
+        }
+        state.check();
+        self.queue(&mut state);
+        true
+    }
+
+    /// Takes back what the index vouches for, then lets the change happen.
+    fn begin_change(&self, state: &mut State, end: u64) -> Result<(), NoSpace> {
+        let in_vain = state.version.is_none() || end > SIZE_MAX || self.store.is_out_of_use();
+        if in_vain || self.settle(state).is_err() {
+            return Err(NoSpace);
+        }
+        self.mark_dirty(state)?;
+        state.current = false;
+        state.changes += 1;
+        self.queue(state);
+        if state.bypasses > 0 {
+            // The kernel may have moved the end; what it wrote is collected later.
+            let len = self.local(state).and_then(|file| file.len()).map_err(|_| NoSpace)?;
+            self.follow_size(state, len);
+        }
+        Ok(())
+    }
+
+    fn mark_dirty(&self, state: &mut State) -> Result<(), NoSpace> {
+        if state.vouched {
+            self.store.index.put(key(tag::DIRTY, self.no, &[]), Some(Vec::new()));
+            state.marked = true;
+            self.store.index.commit().map_err(|_| NoSpace)?;
+            state.vouched = false;
+        }
+        Ok(())
+    }
+
+    /// Moves the end of file forward; the new bytes are zeros.
+    fn extend(&self, state: &mut State, size: u64) -> Result<(), NoSpace> {
+        let old = state.size;
+        self.detach_edges(state, old..old)?;
+        let holds_zeros = size - old <= ZEROS_MAX;
+        if state.serial != 0 || holds_zeros {
+            let extended = self.create_local(state).and_then(|file| {
+                // A write that failed may have left bytes past the end.
+                file.set_len(old)?;
+                file.set_len(size)
+            });
+            if let Err(error) = extended {
+                self.store.note_error(&error);
+                return Err(NoSpace);
+            }
+        }
+        state.set_size(size);
+        if holds_zeros {
+            let chunks = chunks_of(&(old..size));
+            let more = chunks.end - chunks.start - state.charged_in(chunks);
+            if self.store.reserve(more) {
+                state.charged += more;
+                state.known.insert(old..size);
+            }
+        }
+        state.check();
+        Ok(())
+    }
+
+    /// Follows the local file's length in a bypass, where all of it is known.
+    fn follow_size(&self, state: &mut State, len: u64) {
+        state.set_size(len);
+        state.known.insert(0..len);
+        self.recharge(state);
+    }
+
+    /// Brings the accounts in line with what is known.
+    fn recharge(&self, state: &mut State) {
+        let now = state.charged_now();
+        self.store.gauge.change_chunks(state.charged, now);
+        state.charged = now;
+    }
+
+    pub(crate) fn whole_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
+        if state.version.is_none() || self.settle(state).is_err() {
+            return None;
+        }
+        let all = 0..state.size;
+        if !state.known.contains(all.clone()) {
+            return None;
+        }
+        if !state.stamped {
+            for chunk in chunks_of(&all) {
+                self.verify_chunk(state, chunk).ok()?;
+            }
+            if !state.known.contains(all) {
+                return None;
+            }
+            state.stamped = true;
+            if state.recorded && !self.store.trusts(&state.saved) {
+                // So that the next run need not read it again.
+                state.record_changed = true;
+                self.queue(state);
+            }
+        }
+        if state.serial == 0 && self.store.is_out_of_use() {
+            return None;
+        }
+        let file = self.create_local(state).ok()?;
+        if file.len().ok()? != state.size {
+            file.set_len(state.size).ok()?;
+        }
+        Some(file)
+    }
+
+    pub(crate) fn begin_bypass_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
+        let file = self.whole_file(state)?;
+        let size = state.size;
+        self.begin_change(state, size).ok()?;
+        for chunk in chunks_of(&(0..state.size)) {
+            if state.sums.get(chunk).is_none() {
+                let sum = self.sum_on_disk(state, &file, chunk).ok()?;
+                state.sums.set_verified(chunk, sum);
+            }
+        }
+        state.bypasses += 1;
+        state.collected_at = None;
+        Some(file)
+    }
+
+    fn hand_out(state: &mut State, file: Arc<dyn DiskFile>) -> Option<Arc<BackingFile>> {
+        file.as_fd()?;
+        if let Some(backing) = state.backing.upgrade() {
+            return Some(backing);
+        }
+        let backing = Arc::new(BackingFile { file });
+        state.backing = Arc::downgrade(&backing);
+        Some(backing)
+    }
+
+    pub(crate) fn collect(&self, state: &mut State) -> io::Result<()> {
+        let file = self.local(state)?;
+        let stamp = file.stamp()?;
+        // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
+        self.follow_size(state, stamp.size);
+        for chunk in chunks_of(&(0..state.size)) {
+            let sum = self.sum_on_disk(state, &file, chunk)?;
+            if state.sums.get(chunk) != Some(sum) {
+                state.sums.set_verified(chunk, sum);
+                state.touched.insert(chunk..chunk + 1);
+                state.dirty.insert(chunk_range(chunk, state.size));
+                state.current = false;
+                state.changes += 1;
+            }
+        }
+        state.collected_at = Some(stamp);
+        self.queue(state);
+        state.check();
+        Ok(())
+    }
+}
+
+impl Drop for CachedFile {
+    fn drop(&mut self) {
+        let state = lock(&self.state);
+        if state.loaded {
+            // What was known but not saved is known no more.
+            let charged_bytes = state.charged * crate::CHUNK_BYTES;
+            self.store.gauge.change_bytes(charged_bytes, state.saved.held_bytes);
+        }
+        if state.serial != 0 && state.serial != state.saved.serial && state.dirty.is_empty() {
+            self.store.pool.forget(self.no, state.serial);
+            let _ = self.store.disk.remove(&data_path(self.no, state.serial));
+            self.store.gauge.release_file();
+        }
+        drop(state);
+        let mut files = lock(&self.store.files);
+        if files.get(&self.no).is_some_and(|file| file.strong_count() == 0) {
+            files.remove(&self.no);
+        }
+    }
+}
+
+/// Sums of the chunks that were filled as a whole; the others get theirs when they are saved.
+fn add_sums(state: &mut State, gap: &Range<u64>, data: &[u8]) {
+    for chunk in chunks_of(gap) {
+        let range = chunk_range(chunk, state.size);
+        state.touched.insert(chunk..chunk + 1);
+        if gap.start <= range.start && range.end <= gap.end {
+            let bytes = &data[index(range.start - gap.start)..index(range.end - gap.start)];
+            state.sums.set_verified(chunk, crc32c::crc32c(bytes));
+        }
+    }
+}
+
+/// An offset within a buffer.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset within a buffer fits")
+}

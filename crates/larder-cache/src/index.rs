@@ -1,0 +1,460 @@
+//! The index: sealed records in one redb table, behind an overlay of changes not yet committed.
+//!
+//! Invariants:
+//! - A value is returned only if its checksum over key and value is right.
+//! - Commits are atomic and immediate; [`Index::put_all`] goes into one commit as a whole.
+//! - After the first failure, be it an error or a panic inside redb, the database is not touched
+//!   again until the next open: reads are misses, changes are dropped but for the numbers of
+//!   files, which are kept in memory so that one key keeps one number for this run.
+//! - A number handed out by [`Index::next_number`] is never handed out again: blocks of numbers
+//!   are reserved in the database before they are used.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use larder_io::{Disk, DiskFile, OpenMode};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
+
+use crate::config::CacheError;
+use crate::lock;
+use crate::overlay::{Batch, Overlay};
+use crate::records::{bytes_key, seal, tag, unseal};
+
+/// Name of the database file.
+pub(crate) const INDEX_FILE: &str = "index.redb";
+/// Exists while a failure of the index waits to be looked into at the next open.
+pub(crate) const SUSPECT_FILE: &str = "suspect";
+
+const TABLE: TableDefinition<'static, &'static [u8], &'static [u8]> =
+    TableDefinition::new("larder");
+/// Enough for the upper levels of the tree of a million files; the leaves stay in the page cache.
+const REDB_CACHE_BYTES: usize = 32 << 20;
+/// Entries and bytes in memory at which a commit is asked for.
+pub(crate) const PENDING_ENTRIES_MAX: usize = 16 * 1024;
+pub(crate) const PENDING_BYTES_MAX: usize = 8 << 20;
+/// At this many times the limits, whoever puts more commits first.
+pub(crate) const PENDING_STALL_FACTOR: usize = 4;
+/// Numbers reserved at a time. A crash wastes what is left, which 64 bits can bear.
+const NUMBER_BLOCK: u64 = 1 << 20;
+
+type Table = ReadOnlyTable<&'static [u8], &'static [u8]>;
+type Record = (Vec<u8>, Vec<u8>);
+
+/// An open database and a view of its last commit.
+struct Engine {
+    database: Arc<Database>,
+    view: Table,
+}
+
+#[derive(Debug)]
+struct Numbers {
+    next: u64,
+    /// Below this, numbers are reserved in the database.
+    granted: u64,
+    /// Below this, they will be with the next commit.
+    requested: u64,
+}
+
+/// The index of a cache.
+pub(crate) struct Index {
+    disk: Arc<dyn Disk>,
+    overlay: Mutex<Overlay>,
+    engine: RwLock<Option<Engine>>,
+    /// Commits take turns.
+    turn: Mutex<()>,
+    numbers: Mutex<Numbers>,
+    poisoned: AtomicBool,
+    /// The first error that the disk gave, as opposed to damage that redb found.
+    disk_error: Arc<Mutex<Option<io::Error>>>,
+    /// Called when a commit should happen soon.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index").field("poisoned", &self.is_poisoned()).finish_non_exhaustive()
+    }
+}
+
+impl Index {
+    /// Opens or creates the database; with `checks`, every page is verified.
+    ///
+    /// # Errors
+    /// `Disk` if the disk failed; `Poisoned` if redb refuses the file or panics over it.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        checks: bool,
+        wake: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Index, CacheError> {
+        let file = disk.open(INDEX_FILE, OpenMode::Create)?;
+        let disk_error = Arc::new(Mutex::new(None));
+        let backend = Backend { file, disk_error: Arc::clone(&disk_error) };
+        let engine = guarded(|| open_engine(backend, checks)).map_err(|message| {
+            tracing::warn!("the cache index does not open: {message}");
+            lock(&disk_error).take().map_or(CacheError::Poisoned, CacheError::Disk)
+        })?;
+        let index = Index {
+            disk: Arc::clone(disk),
+            overlay: Mutex::default(),
+            engine: RwLock::new(Some(engine)),
+            turn: Mutex::default(),
+            numbers: Mutex::new(Numbers { next: 0, granted: 0, requested: 0 }),
+            poisoned: AtomicBool::new(false),
+            disk_error,
+            wake,
+        };
+        Ok(index)
+    }
+
+    /// Reserves the first block of numbers: past all that were ever reserved, or from `at_first` on
+    /// if there is no record of that. Durable with the next commit, which must come before [`Index::next_number`].
+    pub(crate) fn reserve_numbers(&self, at_first: u64) {
+        let stored = self.get(&numbers_key()).and_then(|value| value.try_into().ok());
+        let mut numbers = lock(&self.numbers);
+        numbers.next = stored.map_or(at_first, u64::from_le_bytes);
+        self.request_block(&mut numbers);
+    }
+
+    /// The record goes into the overlay before anybody can see `requested`, so the commit that
+    /// grants it contains it.
+    fn request_block(&self, numbers: &mut Numbers) {
+        numbers.requested = numbers.next.saturating_add(NUMBER_BLOCK);
+        let value = numbers.requested.to_le_bytes().to_vec();
+        lock(&self.overlay).put(numbers_key(), Some(value));
+    }
+
+    /// A number never handed out before. Commits only if a million were taken since the last one.
+    pub(crate) fn next_number(&self) -> u64 {
+        let mut numbers = lock(&self.numbers);
+        if numbers.next >= numbers.granted && !self.is_poisoned() {
+            drop(numbers);
+            // After a failed commit there is no "durable" any more; counting on in memory keeps
+            // numbers unique for this run.
+            let _ = self.commit();
+            numbers = lock(&self.numbers);
+        }
+        let number = numbers.next;
+        numbers.next += 1;
+        if numbers.requested.saturating_sub(number) < NUMBER_BLOCK / 2 {
+            self.request_block(&mut numbers);
+        }
+        number
+    }
+
+    /// The value of a key, if there is one and its checksum is right.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        if let Some(change) = lock(&self.overlay).get(key) {
+            return change.map(<[u8]>::to_vec);
+        }
+        self.read(|view| {
+            let sealed = view.get(key)?;
+            Ok(sealed.and_then(|sealed| unseal(key, sealed.value()).map(<[u8]>::to_vec)))
+        })?
+    }
+
+    /// Changes one record.
+    pub(crate) fn put(&self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.put_all(vec![(key, value)]);
+    }
+
+    /// Changes records together. May commit first if too much waits.
+    pub(crate) fn put_all(&self, changes: Vec<(Vec<u8>, Option<Vec<u8>>)>) {
+        let poisoned = self.is_poisoned();
+        let ((entries, bytes), (pending_entries, pending_bytes)) = {
+            let mut overlay = lock(&self.overlay);
+            for (key, value) in changes {
+                if !poisoned || is_number_record(&key) {
+                    overlay.put(key, value);
+                }
+            }
+            (overlay.total(), overlay.pending())
+        };
+        let (entries_max, bytes_max) = (PENDING_ENTRIES_MAX, PENDING_BYTES_MAX);
+        if poisoned {
+            return;
+        }
+        if entries > entries_max * PENDING_STALL_FACTOR || bytes > bytes_max * PENDING_STALL_FACTOR
+        {
+            // A failure poisons the index, which is all that can be done about it here.
+            let _ = self.commit();
+        } else if pending_entries > entries_max || pending_bytes > bytes_max {
+            (self.wake)();
+        }
+    }
+
+    /// Up to `count_max` records whose keys begin with `prefix`, from `start` on, and where to go
+    /// on. Records with a wrong checksum are left out.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+        start: &[u8],
+        count_max: usize,
+    ) -> (Vec<Record>, Option<Vec<u8>>) {
+        let (changes, mut stored, last) = self.scan_layers(prefix, start, count_max);
+        for (key, change) in changes {
+            match change {
+                Some(value) => stored.insert(key.into_vec(), value.into_vec()),
+                None => stored.remove(&*key),
+            };
+        }
+        let next = last.map(|mut key| {
+            key.push(0);
+            key
+        });
+        (stored.into_iter().collect(), next)
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn scan_layers(
+        &self,
+        prefix: &[u8],
+        start: &[u8],
+        count_max: usize,
+    ) -> (Batch, std::collections::BTreeMap<Vec<u8>, Vec<u8>>, Option<Vec<u8>>) {
+        let start = start.max(prefix);
+        // The overlay first: a commit in between moves its entries to the database, and seeing
+        // them twice does no harm.
+        let mut changes = lock(&self.overlay).scan(prefix, start, None);
+        let found = self.read(|view| {
+            let mut records = std::collections::BTreeMap::new();
+            let mut last = None;
+            for entry in view.range(start..)?.take(count_max) {
+                let (key, sealed) = entry?;
+                let key = key.value();
+                if !key.starts_with(prefix) {
+                    return Ok((records, None));
+                }
+                last = Some(key.to_vec());
+                if let Some(value) = unseal(key, sealed.value()) {
+                    records.insert(key.to_vec(), value.to_vec());
+                }
+            }
+            Ok((records, last))
+        });
+        let (records, last) = found.unwrap_or_default();
+        if let Some(last) = &last {
+            changes.retain(|key, _| **key <= **last);
+        }
+        (changes, records, last)
+    }
+
+    /// All records whose keys begin with `prefix`, which must be few.
+    pub(crate) fn scan_all(&self, prefix: &[u8]) -> Vec<Record> {
+        let mut all = Vec::new();
+        let mut start = prefix.to_vec();
+        loop {
+            let (records, next) = self.scan(prefix, &start, 1024);
+            all.extend(records);
+            match next {
+                Some(next) => start = next,
+                None => return all,
+            }
+        }
+    }
+
+    /// Commits what waits. Durable on return; blocks for two syncs.
+    ///
+    /// # Errors
+    /// `Disk` if the disk fails now; `Poisoned` if the file is damaged or something failed before.
+    pub(crate) fn commit(&self) -> Result<(), CacheError> {
+        let _turn = lock(&self.turn);
+        if self.is_poisoned() {
+            return Err(CacheError::Poisoned);
+        }
+        let requested = lock(&self.numbers).requested;
+        let batch = lock(&self.overlay).begin_commit();
+        let written = self.write(&batch);
+        drop(batch);
+        match written {
+            Ok(()) => {
+                lock(&self.overlay).end_commit();
+                lock(&self.numbers).granted = requested;
+                Ok(())
+            }
+            Err(message) => {
+                self.poison(&message);
+                Err(lock(&self.disk_error).take().map_or(CacheError::Poisoned, CacheError::Disk))
+            }
+        }
+    }
+
+    /// Readers wait only while the new view is put in place, not for the sync.
+    fn write(&self, batch: &Batch) -> Result<(), String> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let database = {
+            let slot = self.engine.read().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(&slot.as_ref().ok_or("the index is closed")?.database)
+        };
+        let view = guarded(|| write_batch(&database, batch))?;
+        let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
+        let old = slot.as_mut().map(|engine| std::mem::replace(&mut engine.view, view));
+        drop(slot);
+        guarded(|| {
+            drop(old);
+            Ok(())
+        })
+    }
+
+    /// Commits and closes the database for good.
+    ///
+    /// # Errors
+    /// As [`Index::commit`].
+    pub(crate) fn close(&self) -> Result<(), CacheError> {
+        self.commit()?;
+        let _turn = lock(&self.turn);
+        let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Engine { database, view }) = engine else {
+            return Err(CacheError::Closed);
+        };
+        let closed = guarded(move || {
+            drop(view);
+            let database = Arc::into_inner(database).ok_or("a commit is running")?;
+            database.close().map_err(|error| error.to_string())
+        });
+        closed.map_err(|message| {
+            self.poison(&message);
+            CacheError::Poisoned
+        })
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Entries and bytes that wait in memory.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        lock(&self.overlay).total()
+    }
+
+    fn read<T>(&self, run: impl FnOnce(&Table) -> Result<T, redb::StorageError>) -> Option<T> {
+        if self.is_poisoned() {
+            return None;
+        }
+        let slot = self.engine.read().unwrap_or_else(PoisonError::into_inner);
+        let engine = slot.as_ref()?;
+        let result = guarded(|| run(&engine.view).map_err(|error| error.to_string()));
+        drop(slot);
+        result.map_err(|message| self.poison(&message)).ok()
+    }
+
+    /// Puts the database out of use. Says so once.
+    fn poison(&self, message: &str) {
+        if self.poisoned.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::error!("the cache index failed and is out of use until the next mount: {message}");
+        // Best effort: if this cannot be written either, the next open finds out by itself.
+        let _ = self.disk.open(SUSPECT_FILE, OpenMode::Create).and_then(|_| self.disk.sync_dir(""));
+        lock(&self.overlay).keep_only(is_number_record);
+        // Dropping it would make redb write, on a state that cannot be trusted.
+        let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
+        std::mem::forget(engine);
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
+        // redb writes when it is dropped, and a damaged file can make it panic even then.
+        let dropped = guarded(|| {
+            drop(engine);
+            Ok(())
+        });
+        if let Err(message) = dropped {
+            tracing::warn!("the cache index did not close: {message}");
+        }
+    }
+}
+
+fn numbers_key() -> Vec<u8> {
+    bytes_key(tag::META, b"numbers")
+}
+
+fn is_number_record(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&tag::NUMBER_OF_KEY | &tag::KEY_OF_NUMBER))
+}
+
+/// Runs redb's code; a panic in it, which damaged pages can cause, is an error like others.
+fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("panic").to_owned())
+    })
+}
+
+fn open_engine(backend: Backend, checks: bool) -> Result<Engine, String> {
+    let database = Database::builder()
+        .set_cache_size(REDB_CACHE_BYTES)
+        .set_check_integrity_on_open(checks)
+        .create_with_backend(backend)
+        .map_err(|error| error.to_string())?;
+    // The first commit creates the table.
+    let view = write_batch(&database, &Batch::new())?;
+    Ok(Engine { database: Arc::new(database), view })
+}
+
+fn write_batch(database: &Database, batch: &Batch) -> Result<Table, String> {
+    let write = || -> Result<Table, redb::Error> {
+        let mut transaction = database.begin_write()?;
+        transaction.set_quick_repair(true);
+        {
+            let mut table = transaction.open_table(TABLE)?;
+            for (key, value) in batch {
+                match value {
+                    Some(value) => drop(table.insert(&**key, &*seal(key, value))?),
+                    None => drop(table.remove(&**key)?),
+                }
+            }
+        }
+        transaction.commit()?;
+        Ok(database.begin_read()?.open_table(TABLE)?)
+    };
+    write().map_err(|error| error.to_string())
+}
+
+/// redb's view of a file of the disk.
+#[derive(Debug)]
+struct Backend {
+    file: Arc<dyn DiskFile>,
+    disk_error: Arc<Mutex<Option<io::Error>>>,
+}
+
+impl Backend {
+    /// Remembers the first error. An end of file is damage: redb asked for what was once there.
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::UnexpectedEof
+        {
+            let copy =
+                error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error);
+            lock(&self.disk_error).get_or_insert(copy);
+        }
+        result
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.note(self.file.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.note(self.file.read_exact_at(out, offset))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.note(self.file.set_len(len))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.note(self.file.sync_data())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.note(self.file.write_at(data, offset))
+    }
+}

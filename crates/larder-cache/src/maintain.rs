@@ -1,0 +1,177 @@
+//! What a cache does on its own: checkpoints, culling, sweeping up orphans.
+//!
+//! A local file is an orphan if its number is not the one in the file's state: a crash came
+//! between its creation and the commit that would have named it, or before its removal. After an
+//! unclean start the data directories are searched for them, a few at each checkpoint, so that
+//! opening stays O(1).
+
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::config::{CacheError, Culled};
+use crate::file::CachedFile;
+use crate::gauge::count;
+use crate::pool::parse_data_name;
+use crate::records::{FileRecord, key, number_in_key, tag};
+use crate::store::Store;
+use crate::{FileNo, lock};
+
+/// Data directories, one for each value of a number's last byte.
+pub(crate) const DATA_DIRS: u32 = 256;
+/// Directories searched at a checkpoint: all of them within 80 s by default.
+const SWEEP_DIRS: u32 = 16;
+/// Victims picked in one walk over the records.
+const VICTIMS_MAX: usize = 4096;
+/// Files used within the same hour are culled by size.
+const RECENCY_STEP_SEC: u64 = 3600;
+/// Records read at a time.
+const PAGE: usize = 1024;
+
+impl Store {
+    /// The loop of the maintenance thread.
+    pub(crate) fn maintain(self: &Arc<Self>, interval: Duration) {
+        while self.bell.wait(interval) {
+            match self.checkpoint() {
+                Ok(()) => (),
+                Err(CacheError::Closed) => return,
+                // The index has said so already; what is in memory can still be read.
+                Err(CacheError::Poisoned | CacheError::Disk(_)) => (),
+            }
+        }
+    }
+
+    /// Saves, culls if a mark is passed, sweeps a little.
+    pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), CacheError> {
+        let _turn = lock(&self.checkpoint);
+        if self.is_closed() {
+            return Err(CacheError::Closed);
+        }
+        self.save()?;
+        if self.gauge.wants_cull(&*self.disk, &*self.clock) {
+            let (bytes, files) = self.gauge.cull_targets(&*self.disk, &*self.clock);
+            self.cull(bytes, files);
+        }
+        self.sweep();
+        Ok(())
+    }
+
+    /// Removes the least valuable data down to the targets. The caller holds `checkpoint`.
+    pub(crate) fn cull(self: &Arc<Self>, bytes_target: u64, files_target: u64) -> Culled {
+        let mut culled = Culled::default();
+        loop {
+            let before = culled.files;
+            for no in self.victims() {
+                if self.gauge.bytes() <= bytes_target && self.gauge.files() <= files_target {
+                    break;
+                }
+                if let Some(bytes) = self.file(no).cull(false) {
+                    culled.files += 1;
+                    culled.bytes += bytes;
+                    count(&self.gauge.counters.culled);
+                }
+            }
+            // The victims leave the index, so that the next walk finds others.
+            let saved = self.save();
+            if culled.files == before || saved.is_err() {
+                return culled;
+            }
+        }
+    }
+
+    /// Forgets all clean data that nobody has open. The caller holds `checkpoint`.
+    pub(crate) fn drop_all(self: &Arc<Self>) {
+        let in_memory: Vec<Arc<CachedFile>> = {
+            let files = lock(&self.files);
+            files.values().filter_map(std::sync::Weak::upgrade).collect()
+        };
+        for file in in_memory {
+            file.cull(true);
+        }
+        self.each_record(None, |no, _| {
+            self.file(no).cull(true);
+            true
+        });
+        // A failure leaves records of files that are gone, which are misses.
+        let _ = self.save();
+    }
+
+    /// Calls `visit` for every file record after `after`, until it returns `false`.
+    pub(crate) fn each_record(
+        &self,
+        after: Option<FileNo>,
+        mut visit: impl FnMut(FileNo, FileRecord) -> bool,
+    ) {
+        let prefix = [tag::FILE];
+        let mut start = match after {
+            Some(no) => key(tag::FILE, no, &[0]),
+            None => prefix.to_vec(),
+        };
+        loop {
+            let (records, next) = self.index.scan(&prefix, &start, PAGE);
+            for (key, value) in records {
+                let (no, record) = (number_in_key(&key), FileRecord::decode(&value));
+                let (Some(no), Some(record)) = (no, record) else {
+                    continue;
+                };
+                if !visit(no, record) {
+                    return;
+                }
+            }
+            match next {
+                Some(next) => start = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Files by value, least first: long unused before recently used, then large before small.
+    fn victims(&self) -> Vec<FileNo> {
+        let mut worst = BinaryHeap::new();
+        self.each_record(None, |no, record| {
+            if record.serial != 0 && !record.pinned {
+                let hour = record.last_use_sec / RECENCY_STEP_SEC;
+                worst.push((hour, u64::MAX - record.held_bytes, no));
+                if worst.len() > VICTIMS_MAX {
+                    worst.pop();
+                }
+            }
+            true
+        });
+        worst.into_sorted_vec().into_iter().map(|(_, _, no)| no).collect()
+    }
+
+    /// Removes the orphans of the next few data directories.
+    fn sweep(self: &Arc<Self>) {
+        for _ in 0..SWEEP_DIRS {
+            let left = self.to_sweep.load(Ordering::Relaxed);
+            if left == 0 {
+                return;
+            }
+            self.sweep_dir(left - 1);
+            self.to_sweep.store(left - 1, Ordering::Relaxed);
+        }
+    }
+
+    fn sweep_dir(self: &Arc<Self>, number: u32) {
+        let dir = format!("data/{number:02x}");
+        // A directory that is missing or cannot be read has nothing that we could remove.
+        for name in self.disk.list(&dir).unwrap_or_default() {
+            let Some((no, serial)) = parse_data_name(&name) else {
+                continue;
+            };
+            let record = self.index.get(&key(tag::FILE, no, &[]));
+            let record = record.as_deref().and_then(FileRecord::decode);
+            if record.is_some_and(|record| record.serial == serial) || self.index.is_poisoned() {
+                continue;
+            }
+            let file = self.file(no);
+            // Local files are created under this lock, so none appears meanwhile.
+            let state = file.state();
+            if state.serial != serial && self.disk.remove(&format!("{dir}/{name}")).is_ok() {
+                count(&self.gauge.counters.orphans_removed);
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Opening and closing a cache directory.
+//!
+//! What lies in it, see `docs/formats/cache.md`: the format file (what this is, for which volume),
+//! the lock file (who has it), the index, the data, and the clean file, which exists only between
+//! a clean stop and the next start and holds the stamp that the index had.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use larder_io::{Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
+
+use crate::FileNo;
+use crate::config::{CacheError, Config, OpenError};
+use crate::gauge::Gauge;
+use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
+use crate::maintain::DATA_DIRS;
+use crate::pool::{Pool, data_path};
+use crate::records::{
+    FileRecord, bytes_key, decode_stamp, encode_stamp, key, number_in_key, seal, tag, unseal,
+};
+use crate::save::{decode_usage, usage_key};
+use crate::store::{Bell, Store};
+
+const FORMAT_FILE: &str = "larder-cache";
+const FORMAT_FILE_NEW: &str = "larder-cache.new";
+const FORMAT_LINE: &str = "larder cache format 1";
+const LOCK_FILE: &str = "lock";
+const CLEAN_FILE: &str = "clean";
+/// Small files of ours are read whole up to this; a longer one is not ours.
+const SMALL_FILE_BYTES_MAX: usize = 4096;
+/// 2^24 numbers for each second: where numbering starts over, it starts past all earlier ones.
+const NUMBERS_PER_SEC_SHIFT: u32 = 24;
+
+/// Opens a cache: format, lock, clean flag, index; in this order.
+pub(crate) fn open(
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    config: &Config,
+) -> Result<Arc<Store>, OpenError> {
+    if disk.kind().map_err(OpenError::Unwritable)? == FsKind::FUSE {
+        return Err(OpenError::OnFuse);
+    }
+    let is_cache = is_cache(&*disk, config)?;
+    let lock_file = take_lock(&*disk)?;
+    // Somebody else may have made it a cache before we had the lock.
+    let is_new = !is_cache && !self::is_cache(&*disk, config)?;
+    if is_new {
+        write_format(&*disk, config).map_err(OpenError::Unwritable)?;
+    }
+    let clean_stamp = take_clean_flag(&*disk).map_err(OpenError::Unwritable)?;
+    let bell = Arc::new(Bell::default());
+    let seconds = u64::try_from(clock.wall().sec).unwrap_or(0).max(1);
+    let numbers = seconds << NUMBERS_PER_SEC_SHIFT;
+    let started = start_index(&disk, &bell, clean_stamp, is_new, numbers).map_err(unwritable)?;
+    let Started { index, start, session, trust_floor, usage, dropped } = started;
+    let left = |had: u64, gone: u64| had.saturating_sub(gone);
+    let gauge =
+        Gauge::new(config.limits, left(usage.0, dropped.bytes), left(usage.1, dropped.files));
+    gauge.counters.dirty_dropped.store(dropped.marks, Ordering::Relaxed);
+    let to_sweep = if matches!(start, Start::Clean | Start::First) { 0 } else { DATA_DIRS };
+    Ok(Arc::new(Store {
+        disk,
+        clock,
+        index,
+        pool: Pool::new(config.open_files_max),
+        gauge,
+        bell,
+        session,
+        trust_floor,
+        files: Mutex::default(),
+        unsaved: Mutex::default(),
+        new_names: Mutex::default(),
+        assigning: Mutex::default(),
+        checkpoint: Mutex::default(),
+        to_sweep: AtomicU32::new(to_sweep),
+        closed: AtomicBool::new(false),
+        lock_file: Mutex::new(Some(lock_file)),
+    }))
+}
+
+/// Writes the clean flag; the index is closed and nothing more is written.
+pub(crate) fn write_clean_flag(disk: &dyn Disk) -> io::Result<()> {
+    let stamp = disk.open(INDEX_FILE, OpenMode::Existing)?.stamp()?;
+    let flag = disk.open(CLEAN_FILE, OpenMode::Create)?;
+    flag.set_len(0)?;
+    flag.write_at(&seal(CLEAN_FILE.as_bytes(), &encode_stamp(stamp)), 0)?;
+    flag.sync_data()?;
+    disk.sync_dir("")
+}
+
+/// How the last run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// There was none.
+    First,
+    Clean,
+    Unclean,
+    /// The index was unusable or gone and is a new one.
+    Discarded,
+}
+
+fn unwritable(error: CacheError) -> OpenError {
+    OpenError::Unwritable(match error {
+        CacheError::Disk(error) => error,
+        other => io::Error::other(other),
+    })
+}
+
+fn read_small(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, OpenMode::Existing)?;
+    let mut bytes = vec![0; SMALL_FILE_BYTES_MAX];
+    let count = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn format_text(config: &Config) -> String {
+    format!("{FORMAT_LINE}\nvolume {}\n", hex(&config.identity))
+}
+
+/// Whether this is a cache, and ours; `false` in an empty directory, or in one where a first start
+/// was cut short.
+fn is_cache(disk: &dyn Disk, config: &Config) -> Result<bool, OpenError> {
+    let found = match read_small(disk, FORMAT_FILE) {
+        Ok(found) => String::from_utf8_lossy(&found).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let names = disk.list("").map_err(OpenError::Unwritable)?;
+            let ours = [FORMAT_FILE_NEW, LOCK_FILE];
+            let is_empty = names.iter().all(|name| ours.contains(&name.as_str()));
+            return if is_empty { Ok(false) } else { Err(OpenError::NotACache) };
+        }
+        Err(error) => return Err(OpenError::Unwritable(error)),
+    };
+    let (line, rest) = found.split_once('\n').unwrap_or((&found, ""));
+    if line != FORMAT_LINE {
+        let (found, expected) = (line.to_owned(), FORMAT_LINE.to_owned());
+        return Err(OpenError::WrongVersion { found, expected });
+    }
+    if found != format_text(config) {
+        return Err(OpenError::OtherVolume { found: rest.trim().to_owned() });
+    }
+    Ok(true)
+}
+
+fn write_format(disk: &dyn Disk, config: &Config) -> io::Result<()> {
+    let file = disk.open(FORMAT_FILE_NEW, OpenMode::Create)?;
+    file.set_len(0)?;
+    file.write_at(format_text(config).as_bytes(), 0)?;
+    file.sync_data()?;
+    disk.create_dir_all("data")?;
+    disk.rename(FORMAT_FILE_NEW, FORMAT_FILE)?;
+    disk.sync_dir("")
+}
+
+fn take_lock(disk: &dyn Disk) -> Result<Arc<dyn DiskFile>, OpenError> {
+    let file = disk.open(LOCK_FILE, OpenMode::Create).map_err(OpenError::Unwritable)?;
+    if !file.try_lock_exclusive().map_err(OpenError::Unwritable)? {
+        let text = read_small(disk, LOCK_FILE).unwrap_or_default();
+        let pid = String::from_utf8_lossy(&text).trim().parse().unwrap_or(0);
+        return Err(OpenError::InUse { pid });
+    }
+    let write_pid = || {
+        file.set_len(0)?;
+        file.write_at(format!("{}\n", std::process::id()).as_bytes(), 0)
+    };
+    write_pid().map_err(OpenError::Unwritable)?;
+    Ok(file)
+}
+
+/// Reads the clean flag and removes it, durably: from now on this run may change things.
+fn take_clean_flag(disk: &dyn Disk) -> io::Result<Option<Stamp>> {
+    let found = match read_small(disk, CLEAN_FILE) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // A flag that cannot be read says nothing.
+        Err(_) => Vec::new(),
+    };
+    disk.remove(CLEAN_FILE)?;
+    disk.sync_dir("")?;
+    let stamp = unseal(CLEAN_FILE.as_bytes(), &found).and_then(|bytes| bytes.try_into().ok());
+    Ok(stamp.map(decode_stamp))
+}
+
+/// What starting the index gives.
+struct Started {
+    index: Index,
+    start: Start,
+    session: u64,
+    trust_floor: u64,
+    usage: (u64, u64),
+    dropped: Dropped,
+}
+
+/// How hard to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    AsItIs,
+    Checked,
+    Anew,
+}
+
+/// Opens the index: as it is, else after redb's integrity check, else a new one.
+///
+/// # Errors
+/// The disk failed, which is no reason to throw the index away; or not even a new one works.
+fn start_index(
+    disk: &Arc<dyn Disk>,
+    bell: &Arc<Bell>,
+    clean_stamp: Option<Stamp>,
+    is_new: bool,
+    numbers: u64,
+) -> Result<Started, CacheError> {
+    let stamp = disk.open(INDEX_FILE, OpenMode::Existing).and_then(|file| file.stamp()).ok();
+    let is_suspect = disk.open(SUSPECT_FILE, OpenMode::Existing).is_ok();
+    let was_touched = clean_stamp.is_some() && clean_stamp != stamp;
+    let start = match stamp {
+        None if is_new => Start::First,
+        None => Start::Discarded,
+        Some(_) if clean_stamp.is_some() && !was_touched && !is_suspect => Start::Clean,
+        Some(_) => Start::Unclean,
+    };
+    let mut attempt = if was_touched || is_suspect { Attempt::Checked } else { Attempt::AsItIs };
+    loop {
+        let error = match try_start(disk, bell, attempt, start, numbers) {
+            Ok(started) => return Ok(started),
+            Err(error) => error,
+        };
+        attempt = match (&error, attempt) {
+            (CacheError::Disk(_), _) | (_, Attempt::Anew) => return Err(error),
+            (_, Attempt::AsItIs) => Attempt::Checked,
+            (_, Attempt::Checked) => {
+                tracing::error!("the cache index is unusable, so the cache starts over empty");
+                disk.remove(INDEX_FILE)?;
+                Attempt::Anew
+            }
+        };
+    }
+}
+
+fn try_start(
+    disk: &Arc<dyn Disk>,
+    bell: &Arc<Bell>,
+    attempt: Attempt,
+    start: Start,
+    numbers: u64,
+) -> Result<Started, CacheError> {
+    let start = match attempt {
+        Attempt::AsItIs => start,
+        Attempt::Checked if start == Start::Clean => Start::Unclean,
+        Attempt::Checked => start,
+        Attempt::Anew => Start::Discarded,
+    };
+    let ringing = Arc::clone(bell);
+    let wake = Box::new(move || ringing.ring());
+    let index = Index::open(disk, attempt == Attempt::Checked, wake)?;
+    // Where the count of numbers was lost, it goes on past all that can have been given.
+    let first = if start == Start::First { FileNo::ROOT.0 + 1 } else { numbers };
+    index.reserve_numbers(first);
+    let (session, trust_floor) = next_session(&index, start);
+    let usage = saved_usage(&index);
+    let dropped = drop_dirty(&**disk, &index);
+    index.commit()?;
+    if attempt != Attempt::AsItIs && disk.open(SUSPECT_FILE, OpenMode::Existing).is_ok() {
+        disk.remove(SUSPECT_FILE)?;
+    }
+    if matches!(start, Start::First | Start::Discarded) {
+        disk.sync_dir("")?;
+    }
+    Ok(Started { index, start, session, trust_floor, usage, dropped })
+}
+
+/// Number of this run, and of the first run whose stamps are to be trusted.
+fn next_session(index: &Index, start: Start) -> (u64, u64) {
+    let session_key = bytes_key(tag::META, b"session");
+    let stored = index.get(&session_key).as_deref().and_then(decode_usage);
+    // Without the record no stamp can be trusted, so the numbers must be new as well.
+    let (last, floor) = stored.unwrap_or((index.next_number(), u64::MAX));
+    let session = last + 1;
+    let floor = if start == Start::Clean { floor.min(session) } else { session };
+    let mut value = session.to_le_bytes().to_vec();
+    value.extend_from_slice(&floor.to_le_bytes());
+    index.put(session_key, Some(value));
+    (session, floor)
+}
+
+/// What [`drop_dirty`] dropped.
+#[derive(Debug, Default)]
+struct Dropped {
+    marks: u64,
+    bytes: u64,
+    files: u64,
+}
+
+/// Drops the files whose local changes no server acknowledged.
+///
+/// This is the place where a modification log would be replayed instead.
+fn drop_dirty(disk: &dyn Disk, index: &Index) -> Dropped {
+    let mut dropped = Dropped::default();
+    for (mark, _) in index.scan_all(&[tag::DIRTY]) {
+        let Some(no) = number_in_key(&mark) else {
+            continue;
+        };
+        let file_key = key(tag::FILE, no, &[]);
+        let record = index.get(&file_key).as_deref().and_then(FileRecord::decode);
+        if let Some(record) = record {
+            // If this fails the file is an orphan, and this is an unclean start.
+            let _ = disk.remove(&data_path(no, record.serial));
+            dropped.bytes += record.held_bytes;
+            dropped.files += u64::from(record.serial != 0);
+        }
+        let groups = index.scan_all(&key(tag::GROUP, no, &[]));
+        let keys = groups.into_iter().map(|(key, _)| key).chain([file_key, mark]);
+        index.put_all(keys.map(|key| (key, None)).collect());
+        dropped.marks += 1;
+    }
+    if dropped.marks > 0 {
+        let files = dropped.marks;
+        tracing::warn!(files, "files with changes that never reached the server were dropped");
+    }
+    dropped
+}
+
+/// The sums over all file records: stored, or counted if that record is damaged.
+fn saved_usage(index: &Index) -> (u64, u64) {
+    if let Some(usage) = index.get(&usage_key()).as_deref().and_then(decode_usage) {
+        return usage;
+    }
+    let (mut bytes, mut files) = (0, 0);
+    let mut start = vec![tag::FILE];
+    loop {
+        let (records, next) = index.scan(&[tag::FILE], &start, 1024);
+        for record in records.iter().filter_map(|(_, value)| FileRecord::decode(value)) {
+            bytes += record.held_bytes;
+            files += u64::from(record.serial != 0);
+        }
+        match next {
+            Some(next) => start = next,
+            None => return (bytes, files),
+        }
+    }
+}

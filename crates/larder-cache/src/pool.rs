@@ -1,0 +1,152 @@
+//! A bounded set of open data files, opened again by number when needed.
+//!
+//! One descriptor for each cached file dies at the descriptor limit. The bound shrinks when the
+//! process runs out of descriptors anyway. A file in use elsewhere stays open there.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use larder_io::{Disk, DiskFile, OpenMode};
+use rustix::io::Errno;
+
+use crate::{FileNo, lock};
+
+/// Below this the bound does not shrink.
+const OPEN_FILES_MIN: usize = 4;
+
+#[derive(Debug)]
+struct Open {
+    file: Arc<dyn DiskFile>,
+    used_at: u64,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    open: HashMap<(FileNo, u64), Open>,
+    time: u64,
+    max: usize,
+}
+
+/// Open data files by number of the file and number of its local file.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    files: Mutex<Files>,
+}
+
+/// Directory of a data file.
+pub(crate) fn data_dir(no: FileNo) -> String {
+    format!("data/{:02x}", no.0 & 0xff)
+}
+
+/// Path of a data file.
+pub(crate) fn data_path(no: FileNo, serial: u64) -> String {
+    format!("data/{:02x}/{:x}.{serial:x}", no.0 & 0xff, no.0)
+}
+
+/// Numbers in the name of a data file.
+pub(crate) fn parse_data_name(name: &str) -> Option<(FileNo, u64)> {
+    let (no, serial) = name.split_once('.')?;
+    let no = u64::from_str_radix(no, 16).ok()?;
+    Some((FileNo(no), u64::from_str_radix(serial, 16).ok()?))
+}
+
+impl Pool {
+    pub(crate) fn new(max: usize) -> Pool {
+        let max = max.max(OPEN_FILES_MIN);
+        Pool { files: Mutex::new(Files { max, ..Files::default() }) }
+    }
+
+    /// Opens a data file, or takes it from the pool. With `CreateNew` it must not exist.
+    pub(crate) fn get(
+        &self,
+        disk: &dyn Disk,
+        no: FileNo,
+        serial: u64,
+        mode: OpenMode,
+    ) -> io::Result<Arc<dyn DiskFile>> {
+        let mut files = lock(&self.files);
+        files.time += 1;
+        let used_at = files.time;
+        if let Some(open) = files.open.get_mut(&(no, serial)) {
+            open.used_at = used_at;
+            return Ok(Arc::clone(&open.file));
+        }
+        // Opening outside the lock would let two of the same race; an open is short.
+        let path = data_path(no, serial);
+        let file = match disk.open(&path, mode) {
+            Err(error) if is_out_of_descriptors(&error) => {
+                files.max = (files.open.len() / 2).max(OPEN_FILES_MIN);
+                files.shrink(OPEN_FILES_MIN / 2);
+                disk.open(&path, mode)?
+            }
+            other => other?,
+        };
+        files.open.insert((no, serial), Open { file: Arc::clone(&file), used_at });
+        if files.open.len() > files.max {
+            // An eighth at a time, so that the search for the oldest is paid rarely.
+            let keep = files.max - files.max / 8;
+            files.shrink(keep.max(1));
+        }
+        Ok(file)
+    }
+
+    pub(crate) fn forget(&self, no: FileNo, serial: u64) {
+        lock(&self.files).open.remove(&(no, serial));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.files).open.len()
+    }
+
+    pub(crate) fn clear(&self) {
+        lock(&self.files).open.clear();
+    }
+}
+
+impl Files {
+    fn shrink(&mut self, keep: usize) {
+        let mut times: Vec<u64> = self.open.values().map(|open| open.used_at).collect();
+        times.sort_unstable();
+        let Some(&oldest_kept) = times.len().checked_sub(keep).and_then(|at| times.get(at)) else {
+            return;
+        };
+        self.open.retain(|_, open| open.used_at >= oldest_kept);
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_io::{Fault, SimDisk};
+
+    use super::*;
+
+    #[test]
+    fn names_are_parsed_back() {
+        let path = data_path(FileNo(0x1234), 0xab);
+        assert_eq!(path, "data/34/1234.ab");
+        assert_eq!(parse_data_name("1234.ab"), Some((FileNo(0x1234), 0xab)));
+        assert_eq!(parse_data_name("lost+found"), None);
+    }
+
+    #[test]
+    fn pool_stays_below_its_bound_and_shrinks_without_descriptors() {
+        let disk = SimDisk::new();
+        let pool = Pool::new(16);
+        for serial in 0..100 {
+            pool.get(&disk, FileNo(1), serial, OpenMode::Create).unwrap();
+            assert!(lock(&pool.files).open.len() <= 16);
+        }
+        disk.inject(Fault::OpenFiles(10));
+        for serial in 0..100 {
+            pool.get(&disk, FileNo(1), serial, OpenMode::Existing).unwrap();
+            assert!(lock(&pool.files).open.len() <= 16);
+        }
+        assert!(lock(&pool.files).max < 16);
+    }
+}

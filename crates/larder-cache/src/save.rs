@@ -1,0 +1,272 @@
+//! Checkpoints: from the states in memory to the index.
+//!
+//! Data first, then the index: a file is *prepared* (its records are made), *synced* together
+//! with all others, and *finished* (its records are put, unless a local change came in between).
+//! So whatever the index commits, and whenever, was durable before it was put there.
+
+use std::sync::Arc;
+
+use larder_io::DiskFile;
+
+use crate::config::CacheError;
+use crate::file::CachedFile;
+use crate::ranges::RangeSet;
+use crate::records::{FileRecord, bytes_key, encode_group, key, tag};
+use crate::state::State;
+use crate::store::Store;
+use crate::sums::{GROUP_CHUNKS, chunks_of};
+use crate::{CHUNK_BYTES, lock};
+
+/// From this many files on, one sync of the whole file system is cheaper than one for each: every
+/// fdatasync of a new file costs a journal commit.
+const SYNC_EACH_MAX: usize = 16;
+
+/// A file on its way to the index.
+struct Saving {
+    file: Arc<CachedFile>,
+    changes: u64,
+    touched: RangeSet,
+    record: Option<FileRecord>,
+    groups: Vec<(u32, Option<Vec<u8>>)>,
+    /// The local file, if it has bytes to sync.
+    sync: Option<Arc<dyn DiskFile>>,
+}
+
+impl Store {
+    /// Makes everything that is clean durable. The caller holds `checkpoint`.
+    pub(crate) fn save(&self) -> Result<(), CacheError> {
+        if self.index.is_poisoned() {
+            return Err(CacheError::Poisoned);
+        }
+        let files: Vec<_> = lock(&self.unsaved).values().cloned().collect();
+        let savings: Vec<_> = files.iter().filter_map(CachedFile::prepare).collect();
+        for saving in self.sync(savings) {
+            saving.finish();
+        }
+        let (bytes, files) = self.gauge.saved();
+        let mut value = bytes.to_le_bytes().to_vec();
+        value.extend_from_slice(&files.to_le_bytes());
+        let usage = usage_key();
+        if self.index.get(&usage).as_ref() != Some(&value) {
+            self.index.put(usage, Some(value));
+        }
+        self.index.commit()
+    }
+
+    /// Makes bytes and names durable; returns the files for which that is so.
+    fn sync(&self, savings: Vec<Saving>) -> Vec<Saving> {
+        let names = std::mem::take(&mut *lock(&self.new_names));
+        let count = savings.iter().filter(|saving| saving.sync.is_some()).count();
+        let at_once = count + names.len() > SYNC_EACH_MAX;
+        let synced = if at_once {
+            self.disk.sync_all()
+        } else {
+            names.iter().try_for_each(|dir| self.disk.sync_dir(dir))
+        };
+        if let Err(error) = synced {
+            tracing::warn!(%error, "the cache disk does not sync; nothing new is kept");
+            lock(&self.new_names).extend(names);
+            savings.into_iter().for_each(Saving::distrust);
+            return Vec::new();
+        }
+        let mut kept = Vec::with_capacity(savings.len());
+        for saving in savings {
+            match &saving.sync {
+                Some(file) if !at_once => match file.sync_data() {
+                    Ok(()) => kept.push(saving),
+                    Err(_) => saving.distrust(),
+                },
+                _ => kept.push(saving),
+            }
+        }
+        kept
+    }
+}
+
+/// Key of the sums over all file records.
+pub(crate) fn usage_key() -> Vec<u8> {
+    bytes_key(tag::META, b"usage")
+}
+
+impl CachedFile {
+    /// Makes the records of the file as it is now; `None` if it must wait.
+    fn prepare(self: &Arc<Self>) -> Option<Saving> {
+        let mut state = self.state();
+        if !state.is_clean() {
+            return None;
+        }
+        let touched = std::mem::take(&mut state.touched);
+        state.record_changed = false;
+        let local = if state.serial == 0 { None } else { Some(self.local(&state)) };
+        let local = match local.transpose() {
+            Ok(local) => local,
+            Err(_) => {
+                state.touched = touched;
+                state.record_changed = true;
+                return None;
+            }
+        };
+        if let Some(file) = &local {
+            self.sum_completed(&mut state, &touched, file);
+        }
+        let groups = changed_groups(&state, &touched);
+        let held = state.sums.count();
+        let is_trusted = state.stamped || state.sums.are_verified();
+        let record = (held > 0 || state.pinned).then(|| FileRecord {
+            serial: if held > 0 { state.serial } else { 0 },
+            size: state.size,
+            held_bytes: held * CHUNK_BYTES,
+            last_use_sec: state.last_use_sec,
+            // A new stamp must not stand for chunks that nobody has looked at.
+            session: if is_trusted { self.store.session } else { 0 },
+            stamp: state.saved.stamp,
+            pinned: state.pinned,
+            version: state.version.clone(),
+        });
+        let sync = local.filter(|_| held > 0 && !touched.is_empty());
+        let changes = state.changes;
+        drop(state);
+        Some(Saving { file: Arc::clone(self), changes, touched, record, groups, sync })
+    }
+
+    /// Gives sums to chunks that became complete piece by piece.
+    fn sum_completed(&self, state: &mut State, touched: &RangeSet, file: &Arc<dyn DiskFile>) {
+        let mut chunks = Vec::new();
+        for window in touched.iter() {
+            let bytes = window.start * CHUNK_BYTES..window.end.saturating_mul(CHUNK_BYTES);
+            for range in state.known.clip(bytes) {
+                chunks.extend(chunks_of(&range));
+            }
+        }
+        for chunk in chunks {
+            if state.sums.get(chunk).is_none() && state.is_complete(chunk) {
+                match self.sum_on_disk(state, file, chunk) {
+                    Ok(sum) => state.sums.set_verified(chunk, sum),
+                    Err(_) => self.forget_chunk(state, chunk),
+                }
+            }
+        }
+    }
+}
+
+fn changed_groups(state: &State, touched: &RangeSet) -> Vec<(u32, Option<Vec<u8>>)> {
+    let mut numbers = state.sums.group_numbers();
+    numbers.extend(&state.saved_groups);
+    let is_changed = |number: &u32| {
+        let first = u64::from(*number) * GROUP_CHUNKS;
+        touched.intersects(first..first + GROUP_CHUNKS)
+            || state.sums.group(*number).is_none()
+            || state.serial != state.saved.serial
+    };
+    let encoded = |number: u32| {
+        let group = state.sums.group(number).map(|group| encode_group(state.serial, group));
+        (number, group)
+    };
+    numbers.into_iter().filter(is_changed).map(encoded).collect()
+}
+
+impl Saving {
+    /// Puts the records, now that the data is durable.
+    fn finish(self) {
+        let (file, store) = (&self.file, &self.file.store);
+        let mut state = file.state();
+        let mut record = self.record.clone();
+        let is_stamped = match &mut record {
+            Some(record) if record.serial != 0 => {
+                let stamp = file.local(&state).and_then(|local| local.stamp());
+                stamp.map(|stamp| record.stamp = stamp).is_ok()
+            }
+            _ => true,
+        };
+        if !is_stamped || state.changes != self.changes {
+            self.put_back(&mut state);
+            return;
+        }
+        let no = file.number();
+        let mut puts = Vec::with_capacity(2 + self.groups.len());
+        if record.is_some() || state.recorded {
+            puts.push((key(tag::FILE, no, &[]), record.as_ref().map(FileRecord::encode)));
+        }
+        for (number, group) in self.groups {
+            if group.is_some() {
+                state.saved_groups.insert(number);
+            } else {
+                state.saved_groups.remove(&number);
+            }
+            puts.push((key(tag::GROUP, no, &number.to_be_bytes()), group));
+        }
+        if state.marked {
+            puts.push((key(tag::DIRTY, no, &[]), None));
+        }
+        state.marked = false;
+        state.recorded = record.is_some();
+        let record = record.unwrap_or_default();
+        state.vouched |= record.held_bytes > 0;
+        let counts = |record: &FileRecord| (record.held_bytes, u64::from(record.serial != 0));
+        store.gauge.change_saved(counts(&state.saved), counts(&record));
+        state.saved = record;
+        store.index.put_all(puts);
+        if state.touched.is_empty() && !state.record_changed {
+            state.queued = false;
+            lock(&store.unsaved).remove(&no);
+        }
+    }
+
+    fn put_back(&self, state: &mut State) {
+        for chunks in self.touched.iter() {
+            state.touched.insert(chunks);
+        }
+        state.record_changed = true;
+    }
+
+    /// What was written may be lost although the page cache still shows it.
+    fn distrust(self) {
+        if self.sync.is_some() {
+            let mut state = self.file.state();
+            if state.is_clean() {
+                self.file.drop_content(&mut state);
+                return;
+            }
+        }
+        self.put_back(&mut self.file.state());
+    }
+}
+
+/// The sums over the file records, if the index has them.
+pub(crate) fn decode_usage(value: &[u8]) -> Option<(u64, u64)> {
+    let (bytes, files) = value.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*bytes), u64::from_le_bytes(files.try_into().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_io::{Image, SimClock, SimDisk};
+
+    use super::*;
+    use crate::{Cache, Config};
+
+    fn open(disk: &SimDisk) -> Cache {
+        let config = Config { checkpoint_interval: None, ..Config::new(b"volume") };
+        Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), config).unwrap()
+    }
+
+    #[test]
+    fn a_change_between_preparing_and_finishing_is_not_vouched_for() {
+        let disk = SimDisk::new();
+        let cache = open(&disk);
+        let file = cache.file(cache.assign(b"key"));
+        file.reset(b"v1", CHUNK_BYTES);
+        file.fill(b"v1", 0, &[1; CHUNK_BYTES as usize]);
+        let saving = file.prepare().unwrap();
+        file.write(0, b"local").unwrap();
+        saving.finish();
+        file.store.index.commit().unwrap();
+        let after = open(&disk.crash(Image::Written));
+        assert_eq!(after.file(file.number()).version(), None);
+        // A fill in between does no harm, and is saved the next time.
+        file.mark_clean(0..5);
+        file.set_version(b"v2", CHUNK_BYTES);
+        cache.checkpoint().unwrap();
+        assert_eq!(open(&disk.crash(Image::Synced)).file(file.number()).version().unwrap(), b"v2");
+    }
+}

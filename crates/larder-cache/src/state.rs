@@ -1,0 +1,143 @@
+//! What is known of one file's data, without a disk.
+//!
+//! Invariants:
+//! - `dirty` lies within `known`, `known` within `0..size`.
+//! - A chunk has a sum only if all its bytes up to `size` are known, and then the sum is that of
+//!   the bytes last filled, written or collected.
+//! - `charged` is the number of chunks that `known` touches.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Weak;
+
+use larder_io::Stamp;
+
+use crate::file::BackingFile;
+use crate::ranges::RangeSet;
+use crate::records::FileRecord;
+use crate::sums::{Sums, chunk_range, chunks_of};
+
+/// Larger files are not cached; see [`crate::sums::group_of`].
+pub(crate) const SIZE_MAX: u64 = 1 << 55;
+
+/// The state of a [`crate::CachedFile`].
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// The index was asked for this file.
+    pub(crate) loaded: bool,
+    pub(crate) version: Option<Vec<u8>>,
+    pub(crate) size: u64,
+    /// Number of the local file; 0 without one.
+    pub(crate) serial: u64,
+    /// Clean and dirty bytes.
+    pub(crate) known: RangeSet,
+    pub(crate) dirty: RangeSet,
+    pub(crate) sums: Sums,
+    pub(crate) charged: u64,
+    pub(crate) pinned: bool,
+    pub(crate) last_use_sec: u64,
+
+    /// The local file was looked at since loading.
+    pub(crate) settled: bool,
+    /// The local file is the one that the index saw, or has been verified as a whole: it may be
+    /// handed out without reading it.
+    pub(crate) stamped: bool,
+    /// No local change happened since the version was set.
+    pub(crate) current: bool,
+    /// Counts what makes a prepared save wrong.
+    pub(crate) changes: u64,
+    /// Bypasses that go on.
+    pub(crate) bypasses: u32,
+    /// The local file before the last collection.
+    pub(crate) collected_at: Option<Stamp>,
+    pub(crate) backing: Weak<BackingFile>,
+
+    /// It is in the list of files to save.
+    pub(crate) queued: bool,
+    /// Chunks changed since the last save.
+    pub(crate) touched: RangeSet,
+    /// Something else changed since then.
+    pub(crate) record_changed: bool,
+
+    /// The index has, or may soon have, a record of this file.
+    pub(crate) recorded: bool,
+    /// That record vouches for bytes of the present local file.
+    pub(crate) vouched: bool,
+    /// The index has a dirty mark.
+    pub(crate) marked: bool,
+    /// Groups that the index has.
+    pub(crate) saved_groups: BTreeSet<u32>,
+    /// What the record says, for accounts and for trust.
+    pub(crate) saved: FileRecord,
+}
+
+impl State {
+    /// Chunks of a window that `known` touches.
+    pub(crate) fn charged_in(&self, chunks: Range<u64>) -> u64 {
+        let size = self.size;
+        chunks.filter(|&chunk| self.known.intersects(chunk_range(chunk, size))).count() as u64
+    }
+
+    /// Chunks that `known` touches, counted anew.
+    pub(crate) fn charged_now(&self) -> u64 {
+        let mut count = 0;
+        let mut counted_to = 0;
+        for range in self.known.iter() {
+            let chunks = chunks_of(&range);
+            count += chunks.end - chunks.start.max(counted_to).min(chunks.end);
+            counted_to = chunks.end;
+        }
+        count
+    }
+
+    /// Whether a chunk is held as a whole and clean.
+    pub(crate) fn is_complete(&self, chunk: u64) -> bool {
+        let range = chunk_range(chunk, self.size);
+        !range.is_empty() && self.known.contains(range.clone()) && !self.dirty.intersects(range)
+    }
+
+    /// Bytes in these chunks change: their sums go.
+    pub(crate) fn touch_chunks(&mut self, chunks: Range<u64>) {
+        self.sums.clear(chunks.clone());
+        self.touched.insert(chunks);
+    }
+
+    /// Forgets the clean bytes of a range.
+    pub(crate) fn forget_clean(&mut self, range: Range<u64>) {
+        for gap in self.dirty.gaps(range.clone()) {
+            self.known.remove(gap);
+        }
+        self.touch_chunks(chunks_of(&range));
+    }
+
+    /// Moves the end of file to where it is now; new bytes are not known yet.
+    pub(crate) fn set_size(&mut self, size: u64) {
+        if size == self.size {
+            return;
+        }
+        // The last chunk before either end covers other bytes from now on.
+        let edge = size.min(self.size);
+        self.known.remove(size..u64::MAX);
+        self.dirty.remove(size..u64::MAX);
+        let last = size.max(self.size).div_ceil(crate::CHUNK_BYTES);
+        self.touch_chunks(edge / crate::CHUNK_BYTES..last);
+        self.size = size;
+    }
+
+    /// Whether the index may say that this is what the version's bytes are.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.current && self.bypasses == 0
+    }
+
+    /// Whether there are local changes that no server has acknowledged.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.dirty.is_empty() || self.bypasses > 0
+    }
+
+    /// Checks the invariants that are cheap to check.
+    pub(crate) fn check(&self) {
+        debug_assert!(self.known.iter().all(|range| range.end <= self.size));
+        debug_assert!(self.dirty.iter().all(|range| self.known.contains(range)));
+        debug_assert_eq!(self.charged, self.charged_now());
+    }
+}

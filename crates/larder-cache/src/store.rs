@@ -1,0 +1,154 @@
+//! What the handles and files of one cache share.
+//!
+//! Order of locks: `checkpoint`, then the state of one file, then any of the others; of those
+//! none is held while another is taken, but for what [`Index`] and [`Pool`] hold inside.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+
+use larder_io::{Clock, Disk, DiskFile};
+
+use crate::file::CachedFile;
+use crate::gauge::Gauge;
+use crate::index::Index;
+use crate::pool::Pool;
+use crate::records::FileRecord;
+use crate::{FileNo, lock};
+
+/// Files that may wait to be saved before a checkpoint is asked for.
+const UNSAVED_MAX: usize = 8 * 1024;
+/// At this many times as many, new data is declined.
+const UNSAVED_STALL_FACTOR: usize = 4;
+
+/// Asks the maintenance thread to come.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<Rung>,
+    heard: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Rung {
+    wanted: bool,
+    stop: bool,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        lock(&self.rung).wanted = true;
+        self.heard.notify_one();
+    }
+
+    pub(crate) fn stop(&self) {
+        lock(&self.rung).stop = true;
+        self.heard.notify_one();
+    }
+
+    /// Waits for a ring or the time; `false` if it is time to stop.
+    pub(crate) fn wait(&self, interval: std::time::Duration) -> bool {
+        let rung = lock(&self.rung);
+        let idle = |rung: &mut Rung| !rung.wanted && !rung.stop;
+        let (mut rung, _) = self
+            .heard
+            .wait_timeout_while(rung, interval, idle)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        rung.wanted = false;
+        !rung.stop
+    }
+}
+
+/// The shared part of a cache.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) index: Index,
+    pub(crate) pool: Pool,
+    pub(crate) gauge: Gauge,
+    pub(crate) bell: Arc<Bell>,
+    /// Number of this run.
+    pub(crate) session: u64,
+    /// Stamps of earlier runs do not stand for checksums.
+    pub(crate) trust_floor: u64,
+    /// States in use.
+    pub(crate) files: Mutex<HashMap<FileNo, Weak<CachedFile>>>,
+    /// States that the index does not have yet; kept alive until it has.
+    pub(crate) unsaved: Mutex<BTreeMap<FileNo, Arc<CachedFile>>>,
+    /// Directories with names that are not durable yet.
+    pub(crate) new_names: Mutex<BTreeSet<String>>,
+    /// Assignments of numbers to keys take turns.
+    pub(crate) assigning: Mutex<()>,
+    /// Checkpoints take turns.
+    pub(crate) checkpoint: Mutex<()>,
+    /// Data directories still to be searched for orphans.
+    pub(crate) to_sweep: AtomicU32,
+    pub(crate) closed: AtomicBool,
+    /// Held while the cache is open.
+    pub(crate) lock_file: Mutex<Option<Arc<dyn DiskFile>>>,
+}
+
+impl Store {
+    /// The state of a file, shared by all who ask.
+    pub(crate) fn file(self: &Arc<Self>, no: FileNo) -> Arc<CachedFile> {
+        let mut files = lock(&self.files);
+        if let Some(file) = files.get(&no).and_then(Weak::upgrade) {
+            return file;
+        }
+        let file = CachedFile::new(no, Arc::clone(self));
+        files.insert(no, Arc::downgrade(&file));
+        file
+    }
+
+    /// Whether nothing can be stored any more.
+    pub(crate) fn is_out_of_use(&self) -> bool {
+        self.is_closed() || self.index.is_poisoned()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether so many files wait to be saved that new ones must not be started.
+    pub(crate) fn is_crowded(&self) -> bool {
+        lock(&self.unsaved).len() > UNSAVED_MAX * UNSAVED_STALL_FACTOR
+    }
+
+    /// Keeps a file until the next checkpoint.
+    pub(crate) fn queue(&self, no: FileNo, file: Arc<CachedFile>) {
+        let waiting = {
+            let mut unsaved = lock(&self.unsaved);
+            unsaved.insert(no, file);
+            unsaved.len()
+        };
+        if waiting > UNSAVED_MAX {
+            self.bell.ring();
+        }
+    }
+
+    /// Takes chunks, and asks for culling when a mark is passed.
+    pub(crate) fn reserve(&self, chunks: u64) -> bool {
+        let fits = self.gauge.reserve(chunks, &*self.disk, &*self.clock);
+        if chunks > 0 && (!fits || self.gauge.bytes() > self.gauge.limits.bytes.cull) {
+            self.bell.ring();
+        }
+        fits
+    }
+
+    /// The disk refused a write.
+    pub(crate) fn note_error(&self, error: &std::io::Error) {
+        if error.kind() == std::io::ErrorKind::StorageFull {
+            self.gauge.disk_is_full(&*self.clock);
+            self.bell.ring();
+        }
+    }
+
+    /// Whether the stamp in a record stands for the file's checksums.
+    pub(crate) fn trusts(&self, record: &FileRecord) -> bool {
+        record.session >= self.trust_floor
+    }
+
+    pub(crate) fn now_sec(&self) -> u64 {
+        u64::try_from(self.clock.wall().sec).unwrap_or(0)
+    }
+}

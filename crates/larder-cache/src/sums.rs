@@ -1,0 +1,169 @@
+//! Checksums of the chunks of one file, in groups that are stored as one record each.
+//!
+//! A sum says that the whole chunk, up to the end of file, is held and what its bytes are. It is
+//! *verified* once this run has seen those bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use crate::CHUNK_BYTES;
+
+/// Chunks in a record: 16 MiB of file, 4 KiB of checksums.
+pub(crate) const GROUP_CHUNKS: u64 = 1024;
+
+/// The sums of up to [`GROUP_CHUNKS`] neighbouring chunks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    sums: Vec<Option<u32>>,
+    verified: Vec<bool>,
+}
+
+impl Group {
+    /// All slots up to the last one ever used.
+    pub(crate) fn sums(&self) -> &[Option<u32>] {
+        &self.sums
+    }
+
+    pub(crate) fn get(&self, slot: usize) -> Option<u32> {
+        self.sums.get(slot).copied().flatten()
+    }
+
+    pub(crate) fn set(&mut self, slot: usize, sum: u32, verified: bool) {
+        assert!((slot as u64) < GROUP_CHUNKS, "a slot lies within its group");
+        if self.sums.len() <= slot {
+            self.sums.resize(slot + 1, None);
+            self.verified.resize(slot + 1, false);
+        }
+        self.sums[slot] = Some(sum);
+        self.verified[slot] = verified;
+    }
+
+    fn clear(&mut self, slot: usize) {
+        if let Some(sum) = self.sums.get_mut(slot) {
+            *sum = None;
+            self.verified[slot] = false;
+        }
+        while self.sums.last().is_some_and(Option::is_none) {
+            self.sums.pop();
+            self.verified.pop();
+        }
+    }
+}
+
+/// The sums of a file by chunk number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sums {
+    groups: BTreeMap<u32, Group>,
+}
+
+fn place(chunk: u64) -> (u32, usize) {
+    (group_of(chunk), usize::try_from(chunk % GROUP_CHUNKS).unwrap_or(0))
+}
+
+/// The group of a chunk.
+pub(crate) fn group_of(chunk: u64) -> u32 {
+    // 2^32 groups of 16 MiB are 64 PiB; state.rs keeps larger files out of the cache.
+    u32::try_from(chunk / GROUP_CHUNKS).unwrap_or(u32::MAX)
+}
+
+impl Sums {
+    pub(crate) fn get(&self, chunk: u64) -> Option<u32> {
+        let (group, slot) = place(chunk);
+        self.groups.get(&group)?.get(slot)
+    }
+
+    pub(crate) fn is_verified(&self, chunk: u64) -> bool {
+        let (group, slot) = place(chunk);
+        self.groups.get(&group).and_then(|group| group.verified.get(slot)).is_some_and(|&is| is)
+    }
+
+    pub(crate) fn set_verified(&mut self, chunk: u64, sum: u32) {
+        let (group, slot) = place(chunk);
+        self.groups.entry(group).or_default().set(slot, sum, true);
+    }
+
+    pub(crate) fn clear(&mut self, chunks: Range<u64>) {
+        let groups = group_of(chunks.start)..=group_of(chunks.end);
+        for (&number, group) in self.groups.range_mut(groups) {
+            for slot in 0..group.sums.len() {
+                if chunks.contains(&(u64::from(number) * GROUP_CHUNKS + slot as u64)) {
+                    group.clear(slot);
+                }
+            }
+        }
+        self.groups.retain(|_, group| !group.sums.is_empty());
+    }
+
+    /// Whether this run has verified all chunks.
+    pub(crate) fn are_verified(&self) -> bool {
+        self.chunks().all(|chunk| self.is_verified(chunk))
+    }
+
+    pub(crate) fn insert_group(&mut self, number: u32, group: Group) {
+        self.groups.insert(number, group);
+    }
+
+    pub(crate) fn group(&self, number: u32) -> Option<&Group> {
+        self.groups.get(&number)
+    }
+
+    pub(crate) fn group_numbers(&self) -> BTreeSet<u32> {
+        self.groups.keys().copied().collect()
+    }
+
+    /// Chunks with a sum, in order.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.groups.iter().flat_map(|(&number, group)| {
+            let first = u64::from(number) * GROUP_CHUNKS;
+            let slots = group.sums.iter().enumerate().filter(|(_, sum)| sum.is_some());
+            slots.map(move |(slot, _)| first + slot as u64)
+        })
+    }
+
+    /// Number of chunks with a sum.
+    pub(crate) fn count(&self) -> u64 {
+        self.chunks().count() as u64
+    }
+}
+
+/// The bytes of a chunk in a file of `size` bytes; empty past the end.
+pub(crate) fn chunk_range(chunk: u64, size: u64) -> Range<u64> {
+    let start = (chunk * CHUNK_BYTES).min(size);
+    start..(start + CHUNK_BYTES).min(size)
+}
+
+/// The chunks that a range of bytes touches.
+pub(crate) fn chunks_of(range: &Range<u64>) -> Range<u64> {
+    if range.is_empty() {
+        return 0..0;
+    }
+    range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_their_range() {
+        assert_eq!(chunks_of(&(0..0)), 0..0);
+        assert_eq!(chunks_of(&(0..1)), 0..1);
+        assert_eq!(chunks_of(&(CHUNK_BYTES - 1..CHUNK_BYTES + 1)), 0..2);
+        assert_eq!(chunk_range(1, CHUNK_BYTES + 5), CHUNK_BYTES..CHUNK_BYTES + 5);
+        assert!(chunk_range(7, CHUNK_BYTES).is_empty());
+    }
+
+    #[test]
+    fn clear_reaches_across_groups() {
+        let mut sums = Sums::default();
+        for chunk in [0, 1, GROUP_CHUNKS - 1, GROUP_CHUNKS, 5 * GROUP_CHUNKS] {
+            sums.set_verified(chunk, 7);
+        }
+        assert_eq!(sums.count(), 5);
+        sums.clear(1..GROUP_CHUNKS + 1);
+        assert_eq!(sums.chunks().collect::<Vec<_>>(), [0, 5 * GROUP_CHUNKS]);
+        sums.clear(1..u64::MAX);
+        assert_eq!(sums.group_numbers(), BTreeSet::from([0]));
+        assert!(sums.is_verified(0) && !sums.is_verified(1));
+    }
+}

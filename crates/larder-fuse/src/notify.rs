@@ -1,0 +1,212 @@
+//! Invalidations on their way to the kernel.
+//!
+//! Telling the kernel to drop an inode's pages waits for that inode's lock and pages, which may be
+//! held for a request that we have not answered yet. So a call of [`Kernel`] only queues; one thread
+//! does the telling, and the effect comes a little later. What is waiting already is not queued twice,
+//! so the queue grows with the number of things changed, not with the number of changes.
+//!
+//! Limit: [`WAITING_LEN_MAX`] things. What comes beyond is dropped and reported as an error: the
+//! kernel then believes what it has until its time to live is over. To wait instead could stop
+//! the very threads that the kernel waits for.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use fuser::{INodeNo, Notifier};
+use larder_vfs::{Ino, Kernel};
+
+/// Most things that wait, about 100 bytes each.
+const WAITING_LEN_MAX: usize = 1 << 20;
+
+/// The queue, and what [`Kernel`] tells of the mount.
+#[derive(Default)]
+pub(crate) struct Invalidations {
+    passthrough: AtomicBool,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    order: VecDeque<Item>,
+    /// Inodes in `order`, and whether only their attributes are meant.
+    inodes: HashMap<Ino, bool>,
+    /// Entries in `order`.
+    entries: HashSet<Arc<(Ino, OsString)>>,
+    closed: bool,
+}
+
+enum Item {
+    Inode(Ino),
+    Entry(Arc<(Ino, OsString)>),
+}
+
+/// What to tell the kernel next.
+#[derive(Debug, PartialEq, Eq)]
+enum Message {
+    Inode { ino: Ino, attributes_only: bool },
+    Entry { parent: Ino, name: OsString },
+}
+
+impl Kernel for Invalidations {
+    fn passthrough(&self) -> bool {
+        self.passthrough.load(Ordering::Acquire)
+    }
+
+    fn invalidate(&self, ino: Ino, attributes_only: bool) {
+        self.push(|queue| queue.push_inode(ino, attributes_only));
+    }
+
+    fn invalidate_entry(&self, parent: Ino, name: &OsStr) {
+        self.push(|queue| queue.push_entry(parent, name));
+    }
+}
+
+impl Invalidations {
+    /// Says whether passthrough works.
+    pub(crate) fn set_passthrough(&self, works: bool) {
+        self.passthrough.store(works, Ordering::Release);
+    }
+
+    /// Ends [`Invalidations::run`]; what waits is dropped.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Tells the kernel what is queued, until the queue is closed or the mount is gone.
+    pub(crate) fn run(&self, notifier: &Notifier) {
+        while let Some(message) = self.next() {
+            match tell(notifier, &message) {
+                Ok(()) => (),
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => break,
+                // A directory that is somebody's working directory, say: the kernel has dropped
+                // what it could.
+                Err(error) => tracing::debug!(%error, ?message, "invalidation"),
+            }
+        }
+    }
+
+    fn push(&self, queue_it: impl FnOnce(&mut Queue) -> bool) {
+        let mut queue = self.lock();
+        if queue.closed {
+            return;
+        }
+        let fits = queue_it(&mut queue);
+        drop(queue);
+        if !fits {
+            tracing::error!("too many invalidations wait for the kernel; one is dropped");
+        }
+        self.changed.notify_one();
+    }
+
+    fn next(&self) -> Option<Message> {
+        let idle = |queue: &mut Queue| !queue.closed && queue.order.is_empty();
+        let mut queue =
+            self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        if queue.closed { None } else { queue.pop() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn push_inode(&mut self, ino: Ino, attributes_only: bool) -> bool {
+        if let Some(waiting) = self.inodes.get_mut(&ino) {
+            *waiting &= attributes_only;
+            return true;
+        }
+        let fits = self.order.len() < WAITING_LEN_MAX;
+        if fits {
+            self.inodes.insert(ino, attributes_only);
+            self.order.push_back(Item::Inode(ino));
+        }
+        fits
+    }
+
+    fn push_entry(&mut self, parent: Ino, name: &OsStr) -> bool {
+        let entry = Arc::new((parent, name.to_owned()));
+        if self.entries.contains(&entry) {
+            return true;
+        }
+        let fits = self.order.len() < WAITING_LEN_MAX;
+        if fits {
+            self.entries.insert(Arc::clone(&entry));
+            self.order.push_back(Item::Entry(entry));
+        }
+        fits
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        match self.order.pop_front()? {
+            Item::Inode(ino) => {
+                let attributes_only =
+                    self.inodes.remove(&ino).expect("a queued inode is in the map");
+                Some(Message::Inode { ino, attributes_only })
+            }
+            Item::Entry(entry) => {
+                self.entries.remove(&entry);
+                let (parent, name) = Arc::unwrap_or_clone(entry);
+                Some(Message::Entry { parent, name })
+            }
+        }
+    }
+}
+
+/// Blocks until the kernel is done. What the kernel does not know is no error.
+fn tell(notifier: &Notifier, message: &Message) -> io::Result<()> {
+    match message {
+        // A negative offset stands for "attributes only" (`fuse_reverse_inval_inode`).
+        Message::Inode { ino, attributes_only: true } => {
+            notifier.inval_inode(INodeNo(ino.0), -1, 0)
+        }
+        Message::Inode { ino, attributes_only: false } => {
+            notifier.inval_inode(INodeNo(ino.0), 0, 0)
+        }
+        Message::Entry { parent, name } => notifier.inval_entry(INodeNo(parent.0), name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_not_queued_twice() {
+        let invalidations = Invalidations::default();
+        invalidations.invalidate(Ino(2), true);
+        invalidations.invalidate_entry(Ino(1), OsStr::new("a"));
+        invalidations.invalidate_entry(Ino(1), OsStr::new("a"));
+        invalidations.invalidate(Ino(3), true);
+        invalidations.invalidate(Ino(2), false);
+        invalidations.invalidate(Ino(2), true);
+
+        let inode = |number, attributes_only| Message::Inode { ino: Ino(number), attributes_only };
+        let entry = Message::Entry { parent: Ino(1), name: "a".into() };
+        assert_eq!(invalidations.next(), Some(inode(2, false)));
+        assert_eq!(invalidations.next(), Some(entry));
+        assert_eq!(invalidations.next(), Some(inode(3, true)));
+
+        invalidations.invalidate(Ino(2), true);
+        assert_eq!(invalidations.next(), Some(inode(2, true)));
+        invalidations.close();
+        invalidations.invalidate(Ino(2), true);
+        assert_eq!(invalidations.next(), None);
+    }
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let mut queue = Queue::default();
+        for number in 0..WAITING_LEN_MAX as u64 {
+            assert!(queue.push_inode(Ino(number), true));
+        }
+        assert!(!queue.push_inode(Ino(u64::MAX), true));
+        assert!(!queue.push_entry(Ino(1), OsStr::new("a")));
+        assert!(queue.push_inode(Ino(5), false));
+    }
+}

@@ -1,0 +1,130 @@
+//! Time: a monotonic clock to measure with, a wall clock to write down.
+//!
+//! Invariant: [`Clock::now`] never goes back; [`Clock::wall`] may.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A point on the monotonic clock, in nanoseconds since an arbitrary start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Monotonic(u64);
+
+impl Monotonic {
+    /// The point `nanos` nanoseconds after the clock's start.
+    pub fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock's start.
+    pub fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Time passed since `earlier`; zero if `earlier` is later.
+    pub fn since(self, earlier: Monotonic) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Monotonic {
+    type Output = Monotonic;
+
+    fn add(self, wait: Duration) -> Monotonic {
+        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+/// A point on the wall clock, since 1970-01-01T00:00:00Z.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WallTime {
+    /// Seconds since the epoch; negative before it.
+    pub sec: i64,
+    /// Nanoseconds past `sec`, below 1,000,000,000.
+    pub nsec: u32,
+}
+
+/// What time it is. Does not block.
+pub trait Clock: Debug + Send + Sync {
+    /// The monotonic clock.
+    fn now(&self) -> Monotonic;
+
+    /// The wall clock.
+    fn wall(&self) -> WallTime;
+}
+
+/// The machine's clocks: `CLOCK_MONOTONIC` and `CLOCK_REALTIME`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealClock;
+
+impl Clock for RealClock {
+    fn now(&self) -> Monotonic {
+        let time = clock_gettime(ClockId::Monotonic);
+        Monotonic(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+    }
+
+    fn wall(&self) -> WallTime {
+        let time = clock_gettime(ClockId::Realtime);
+        WallTime { sec: time.tv_sec, nsec: u32::try_from(time.tv_nsec).unwrap_or(0) }
+    }
+}
+
+/// A clock that stands still until it is moved by hand.
+///
+/// The wall clock starts at the epoch and moves together with the monotonic one.
+#[derive(Debug, Default)]
+pub struct SimClock {
+    nanos: AtomicU64,
+}
+
+impl SimClock {
+    /// A clock at its start.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Moves both clocks forward.
+    pub fn advance(&self, by: Duration) {
+        let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.fetch_add(nanos, Ordering::SeqCst);
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Monotonic {
+        Monotonic(self.nanos.load(Ordering::SeqCst))
+    }
+
+    fn wall(&self) -> WallTime {
+        let nanos = self.nanos.load(Ordering::SeqCst);
+        let sec = i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX);
+        let nsec = u32::try_from(nanos % 1_000_000_000).unwrap_or(0);
+        WallTime { sec, nsec }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn real_clock_does_not_go_back() {
+        let first = RealClock.now();
+        assert!(RealClock.now() >= first);
+        assert!(RealClock.wall().sec > 1_600_000_000);
+    }
+
+    #[test]
+    fn simulated_clock_moves_by_hand_only() {
+        let clock = SimClock::new();
+        let start = clock.now();
+        assert_eq!(clock.now(), start);
+        clock.advance(Duration::from_millis(1500));
+        assert_eq!(clock.now().since(start), Duration::from_millis(1500));
+        assert_eq!(start.since(clock.now()), Duration::ZERO);
+        assert_eq!(clock.wall(), WallTime { sec: 1, nsec: 500_000_000 });
+    }
+}

@@ -1,0 +1,130 @@
+//! File handles of the kernel: names of files that outlive renames and restarts
+//! (`name_to_handle_at(2)`, `open_by_handle_at(2)`).
+//!
+//! Neither `rustix` nor `libc` has these calls, so they are made by number here: the thinnest safe
+//! wrapper, one call each. What the bytes mean, and who may present them, is the caller's business.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::fs::OFlags;
+use rustix::io::{Errno, Result};
+
+/// Longest handle that the kernel gives, in bytes: `MAX_HANDLE_SZ`.
+pub const KERNEL_HANDLE_BYTES_MAX: usize = 128;
+
+/// A file handle as the kernel gave it, for the file system that it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelHandle {
+    /// `handle_type`: how the file system understands the bytes.
+    pub kind: i32,
+    /// `f_handle`.
+    pub bytes: Vec<u8>,
+}
+
+/// `struct file_handle` with room for the longest handle behind it.
+#[repr(C)]
+struct Raw {
+    handle_bytes: u32,
+    handle_type: i32,
+    f_handle: [u8; KERNEL_HANDLE_BYTES_MAX],
+}
+
+/// Handle of the open file `fd` itself, which may have been opened with `O_PATH`, and the id of the
+/// mount that it was opened through. Does not block: the inode is in memory.
+///
+/// # Errors
+/// `EOPNOTSUPP` if the file system has no handles; `EOVERFLOW` if they do not fit.
+pub fn handle_of(fd: impl AsFd) -> Result<(KernelHandle, i32)> {
+    let mut raw = Raw {
+        handle_bytes: KERNEL_HANDLE_BYTES_MAX as u32,
+        handle_type: 0,
+        f_handle: [0; KERNEL_HANDLE_BYTES_MAX],
+    };
+    let mut mount_id: i32 = 0;
+    // SAFETY: `raw` has the layout of `struct file_handle` followed by as many bytes as
+    // `handle_bytes` says, the path ends in NUL, and all three outlive the call.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            fd.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut raw,
+            &raw mut mount_id,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    if status != 0 {
+        return Err(last_errno());
+    }
+    let bytes = raw.f_handle[..raw.handle_bytes as usize].to_vec();
+    Ok((KernelHandle { kind: raw.handle_type, bytes }, mount_id))
+}
+
+/// Opens the file that `handle` names, on the file system and the mount of `mount`, which must not be
+/// opened with `O_PATH`. Needs CAP_DAC_READ_SEARCH. May read the inode from the disk.
+///
+/// # Errors
+/// `ESTALE` if it names nothing any more; `EPERM` without the capability; `EINVAL` if the handle is
+/// longer than [`KERNEL_HANDLE_BYTES_MAX`].
+pub fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: OFlags) -> Result<OwnedFd> {
+    let mut raw = Raw {
+        handle_bytes: u32::try_from(handle.bytes.len()).map_err(|_| Errno::INVAL)?,
+        handle_type: handle.kind,
+        f_handle: [0; KERNEL_HANDLE_BYTES_MAX],
+    };
+    let room = raw.f_handle.get_mut(..handle.bytes.len()).ok_or(Errno::INVAL)?;
+    room.copy_from_slice(&handle.bytes);
+    // SAFETY: as in `handle_of`; the kernel only reads `raw`.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            mount.as_fd().as_raw_fd(),
+            &raw mut raw,
+            (flags | OFlags::CLOEXEC).bits(),
+        )
+    };
+    let fd = RawFd::try_from(fd).map_err(|_| Errno::BADF)?;
+    if fd < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the call succeeded, so the descriptor is open and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{Mode, open};
+
+    #[test]
+    fn a_handle_finds_its_file_again_under_another_name() {
+        let dir = std::env::temp_dir().join(format!("larder-handle-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("a"), b"here").unwrap();
+        let path_only = OFlags::PATH | OFlags::NOFOLLOW;
+        let mount = open(&dir, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let file = open(dir.join("a"), path_only, Mode::empty()).unwrap();
+        let (handle, _) = match handle_of(&file) {
+            Err(Errno::OPNOTSUPP) => return,
+            handle => handle.unwrap(),
+        };
+        std::fs::rename(dir.join("a"), dir.join("b")).unwrap();
+        match open_by_handle(&mount, &handle, path_only) {
+            // Without CAP_DAC_READ_SEARCH there is nothing to test.
+            Err(Errno::PERM) => {}
+            again => {
+                let again = rustix::fs::fstat(again.unwrap()).unwrap();
+                assert_eq!(again.st_ino, rustix::fs::fstat(file).unwrap().st_ino);
+            }
+        }
+        let long = KernelHandle { kind: 1, bytes: vec![0; KERNEL_HANDLE_BYTES_MAX + 1] };
+        assert_eq!(open_by_handle(&mount, &long, path_only).unwrap_err(), Errno::INVAL);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,218 @@
+//! A directory of the machine as a [`Disk`].
+//!
+//! Invariants: every path is resolved below the root's descriptor, so a rename of the root's
+//! parents does no harm; the root belongs to us and nobody else may enter it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
+
+const DIR_MODE: Mode = Mode::RWXU;
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// A directory that belongs to us.
+#[derive(Debug)]
+pub struct RealDisk {
+    root: OwnedFd,
+}
+
+impl RealDisk {
+    /// Opens a directory, creating it and its parents where missing, the directory with mode 0700.
+    ///
+    /// Access of group and others to an existing directory is taken away.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if the directory belongs to another user; else those of open(2),
+    /// mkdir(2) and chmod(2).
+    pub fn open(path: &Path) -> io::Result<RealDisk> {
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent)?;
+        }
+        match fs::mkdirat(CWD, path, DIR_MODE) {
+            Ok(()) | Err(Errno::EXIST) => (),
+            Err(error) => return Err(error.into()),
+        }
+        let root = fs::openat(CWD, path, dir_flags(), Mode::empty())?;
+        let stat = fs::fstat(&root)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            let message = format!("{} belongs to user {}", path.display(), stat.st_uid);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        if stat.st_mode & 0o077 != 0 {
+            fs::fchmod(&root, DIR_MODE)?;
+        }
+        Ok(RealDisk { root })
+    }
+
+    fn open_dir(&self, dir: &str) -> io::Result<OwnedFd> {
+        let path = if dir.is_empty() { "." } else { dir };
+        Ok(fs::openat(&self.root, path, dir_flags(), Mode::empty())?)
+    }
+}
+
+fn dir_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
+}
+
+/// The directory part of a path; `""` for a name in the root.
+pub(crate) fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+impl Disk for RealDisk {
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let create = match mode {
+            OpenMode::Existing => OFlags::empty(),
+            OpenMode::Create => OFlags::CREATE,
+            OpenMode::CreateNew => OFlags::CREATE | OFlags::EXCL,
+        };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | create;
+        let fd = fs::openat(&self.root, path, flags, FILE_MODE)?;
+        Ok(Arc::new(RealFile { fd }))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        Ok(fs::unlinkat(&self.root, path, AtFlags::empty())?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(fs::renameat(&self.root, from, &self.root, to)?)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::Dir::read_from(self.open_dir(dir)?)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    fn create_dir_all(&self, dir: &str) -> io::Result<()> {
+        let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);
+        for path in ends.map(|end| &dir[..end]) {
+            match fs::mkdirat(&self.root, path, DIR_MODE) {
+                Ok(()) | Err(Errno::EXIST) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        Ok(fs::fsync(self.open_dir(dir)?)?)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(fs::syncfs(&self.root)?)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = fs::fstatvfs(&self.root)?;
+        Ok(Space {
+            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            total_inodes: stat.f_files,
+            free_inodes: stat.f_favail,
+        })
+    }
+
+    fn kind(&self) -> io::Result<FsKind> {
+        // The type of f_type differs between architectures; magic numbers have 32 bits.
+        Ok(FsKind(fs::fstatfs(&self.root)?.f_type as u64 & 0xffff_ffff))
+    }
+}
+
+/// A file that has a descriptor of the kernel.
+#[derive(Debug)]
+pub(crate) struct RealFile {
+    fd: OwnedFd,
+}
+
+impl RealFile {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pread(&self.fd, &mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::INTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            match rustix::io::pwrite(&self.fd, &data[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
+        Ok(fs::ftruncate(&self.fd, len_bytes)?)
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fs::fallocate(&self.fd, flags, range.start, range.end - range.start)?)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(fs::fdatasync(&self.fd)?)
+    }
+
+    fn stamp(&self) -> io::Result<Stamp> {
+        let stat = fs::fstat(&self.fd)?;
+        Ok(Stamp {
+            ino: stat.st_ino,
+            size: stat.st_size.unsigned_abs(),
+            mtime_ns: nanos(stat.st_mtime, stat.st_mtime_nsec),
+            ctime_ns: nanos(stat.st_ctime, stat.st_ctime_nsec),
+        })
+    }
+
+    fn try_lock_exclusive(&self) -> io::Result<bool> {
+        match fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}
+
+fn nanos(sec: i64, nsec: impl TryInto<i64>) -> i64 {
+    sec.saturating_mul(1_000_000_000).saturating_add(nsec.try_into().unwrap_or(0))
+}

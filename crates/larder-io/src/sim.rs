@@ -1,0 +1,666 @@
+//! A disk that crashes, tears, fails and forgets on demand: [`SimDisk`].
+//!
+//! Every changing operation goes into a log, and the disk is nothing but the log applied to an
+//! empty tree. A crash image is therefore had for every point of the log, after the run, without
+//! running anything again: [`SimDisk::crash_points`].
+//!
+//! What a crash may leave ([`Image`]):
+//! - of a file: the bytes of its last sync, over which, for each 512-byte sector alone, any of the
+//!   writes since may have reached the medium, so writes are lost, torn and reordered; changes of
+//!   length and holes likewise, each as a whole;
+//! - of a directory: the names of its last sync, and any of the changes since. A rename is one
+//!   change. Directories themselves are not modelled: a file's name is durable once its own
+//!   directory was synced.
+//!
+//! Invariant: nothing depends on time, addresses or hash order, so a run repeats exactly.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
+use crate::mem::children;
+use crate::real::parent;
+
+/// Bytes that reach the medium together or not at all.
+const SECTOR_BYTES: u64 = 512;
+/// Unit of space.
+const PAGE_BYTES: u64 = 4096;
+
+/// What is left of the writes that no sync covered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// Nothing.
+    Synced,
+    /// Everything.
+    Written,
+    /// A pseudo-random choice made from this seed: torn and out of order.
+    Torn(u64),
+}
+
+/// A failure to inject; see [`SimDisk::inject`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Files may hold this many bytes together; what exceeds them gets `ENOSPC`.
+    SpaceBytes(u64),
+    /// The operation with this number, counted from 1 by [`SimDisk::operations`], gets `EIO`.
+    EioAt(u64),
+    /// All operations from this number on get `EIO`.
+    EioFrom(u64),
+    /// At most this many files may be open; more get `EMFILE`.
+    OpenFiles(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: u64, data: Arc<[u8]> },
+    SetLen(u64),
+    PunchHole(Range<u64>),
+}
+
+#[derive(Clone, Debug)]
+enum NameChange {
+    Create { path: String, ino: u64 },
+    Remove { path: String },
+    Rename { from: String, to: String },
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    File(u64, Change),
+    Name(NameChange),
+    SyncFile(u64),
+    SyncDir(String),
+    SyncAll,
+}
+
+/// A file's bytes as they are, as they were synced, and what lies between.
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Change>,
+    changed_at: i64,
+    /// Pages with a block of their own; the others are holes.
+    pages: BTreeSet<u64>,
+}
+
+/// The tree as the log makes it.
+#[derive(Clone, Debug, Default)]
+struct Tree {
+    inodes: BTreeMap<u64, Inode>,
+    live_names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    pending_names: Vec<NameChange>,
+    time: i64,
+}
+
+impl Tree {
+    fn apply(&mut self, op: &Op) {
+        self.time += 1;
+        match op {
+            Op::File(ino, change) => {
+                let inode = self.inodes.entry(*ino).or_default();
+                change.apply(&mut inode.live, |_| true);
+                change.allocate(&mut inode.pages);
+                inode.pending.push(change.clone());
+                inode.changed_at = self.time;
+            }
+            Op::Name(change) => {
+                if let NameChange::Create { ino, .. } = change {
+                    self.inodes.insert(*ino, Inode { changed_at: self.time, ..Inode::default() });
+                }
+                change.apply(&mut self.live_names);
+                self.pending_names.push(change.clone());
+            }
+            Op::SyncFile(ino) => self.inodes.entry(*ino).or_default().sync(),
+            Op::SyncDir(dir) => self.sync_dir(dir),
+            Op::SyncAll => {
+                self.inodes.values_mut().for_each(Inode::sync);
+                self.durable_names = self.live_names.clone();
+                self.pending_names.clear();
+            }
+        }
+    }
+
+    fn sync_dir(&mut self, dir: &str) {
+        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending_names)
+            .into_iter()
+            .partition(|change: &NameChange| parent(change.path()) == dir);
+        self.pending_names = later;
+        for change in now {
+            change.apply(&mut self.durable_names);
+        }
+    }
+
+    /// What a crash leaves.
+    fn image(&self, image: Image) -> Tree {
+        let mut chance = Chance(match image {
+            Image::Torn(seed) => seed,
+            Image::Synced | Image::Written => 0,
+        });
+        let mut names = self.durable_names.clone();
+        for change in &self.pending_names {
+            if chance.keeps(image) {
+                change.apply(&mut names);
+            }
+        }
+        let mut inodes = BTreeMap::new();
+        for ino in names.values() {
+            let Some(inode) = self.inodes.get(ino) else {
+                continue;
+            };
+            let mut bytes = inode.durable.clone();
+            for change in &inode.pending {
+                change.apply(&mut bytes, |_| chance.keeps(image));
+            }
+            let pages = pages_of(0, bytes.len()).collect();
+            let (live, durable, changed_at) = (bytes.clone(), bytes, inode.changed_at);
+            let kept = Inode { live, durable, pending: Vec::new(), changed_at, pages };
+            inodes.insert(*ino, kept);
+        }
+        Tree {
+            inodes,
+            live_names: names.clone(),
+            durable_names: names,
+            pending_names: Vec::new(),
+            time: self.time,
+        }
+    }
+}
+
+impl Inode {
+    fn sync(&mut self) {
+        self.durable.clone_from(&self.live);
+        self.pending.clear();
+    }
+}
+
+impl Change {
+    /// Carries out the parts that `keeps` lets pass: a write sector by sector, the rest as a whole.
+    fn apply(&self, bytes: &mut Vec<u8>, mut keeps: impl FnMut(u64) -> bool) {
+        match self {
+            Change::Write { offset, data } => {
+                let end = offset + data.len() as u64;
+                let mut at = *offset;
+                while at < end {
+                    let stop = end.min((at / SECTOR_BYTES + 1) * SECTOR_BYTES);
+                    if keeps(at) {
+                        let piece = &data[to_index(at - offset)..to_index(stop - offset)];
+                        grow(bytes, stop);
+                        bytes[to_index(at)..to_index(stop)].copy_from_slice(piece);
+                    }
+                    at = stop;
+                }
+            }
+            Change::SetLen(len_bytes) => {
+                if keeps(0) {
+                    bytes.resize(to_index(*len_bytes), 0);
+                }
+            }
+            Change::PunchHole(range) => {
+                if keeps(range.start) {
+                    let end = to_index(range.end).min(bytes.len());
+                    bytes[to_index(range.start).min(end)..end].fill(0);
+                }
+            }
+        }
+    }
+}
+
+impl Change {
+    /// Follows the blocks in use.
+    fn allocate(&self, pages: &mut BTreeSet<u64>) {
+        match self {
+            Change::Write { offset, data } => pages.extend(pages_of(*offset, data.len())),
+            Change::SetLen(len_bytes) => pages.retain(|page| page * PAGE_BYTES < *len_bytes),
+            Change::PunchHole(range) => {
+                let whole = range.start.div_ceil(PAGE_BYTES)..range.end / PAGE_BYTES;
+                pages.retain(|page| !whole.contains(page));
+            }
+        }
+    }
+}
+
+fn pages_of(offset: u64, len: usize) -> Range<u64> {
+    offset / PAGE_BYTES..(offset + len as u64).div_ceil(PAGE_BYTES)
+}
+
+impl NameChange {
+    /// The path whose directory's sync makes this durable.
+    fn path(&self) -> &str {
+        match self {
+            NameChange::Create { path, .. } | NameChange::Remove { path } => path,
+            NameChange::Rename { to, .. } => to,
+        }
+    }
+
+    fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            NameChange::Create { path, ino } => {
+                names.insert(path.clone(), *ino);
+            }
+            NameChange::Remove { path } => {
+                names.remove(path);
+            }
+            NameChange::Rename { from, to } => {
+                if let Some(ino) = names.remove(from) {
+                    names.insert(to.clone(), ino);
+                }
+            }
+        }
+    }
+}
+
+/// A small generator (splitmix64): the same seed makes the same choices.
+#[derive(Debug)]
+struct Chance(u64);
+
+impl Chance {
+    fn keeps(&mut self, image: Image) -> bool {
+        match image {
+            Image::Synced => false,
+            Image::Written => true,
+            Image::Torn(_) => self.next() & 1 == 1,
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+fn grow(bytes: &mut Vec<u8>, len_bytes: u64) {
+    if (bytes.len() as u64) < len_bytes {
+        bytes.resize(to_index(len_bytes), 0);
+    }
+}
+
+fn to_index(offset: u64) -> usize {
+    usize::try_from(offset).expect("a simulated file fits in memory")
+}
+
+#[derive(Debug, Default)]
+struct Faults {
+    space_bytes: Option<u64>,
+    eio_at: Option<u64>,
+    eio_from: Option<u64>,
+    open_files: Option<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Sim {
+    start: Tree,
+    tree: Tree,
+    log: Vec<Op>,
+    operations: u64,
+    next_ino: u64,
+    open_files: usize,
+    locked: BTreeMap<u64, ()>,
+    faults: Faults,
+}
+
+impl Sim {
+    /// Counts an operation and fails it if a fault says so.
+    fn step(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        let number = self.operations;
+        let hit = self.faults.eio_at == Some(number)
+            || self.faults.eio_from.is_some_and(|from| number >= from);
+        if hit { Err(Errno::IO.into()) } else { Ok(()) }
+    }
+
+    fn record(&mut self, op: Op, logs: bool) {
+        self.tree.apply(&op);
+        if logs {
+            self.log.push(op);
+        }
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let pages = |ino| self.tree.inodes.get(ino).map_or(0, |inode| inode.pages.len() as u64);
+        self.tree.live_names.values().map(pages).sum::<u64>() * PAGE_BYTES
+    }
+
+    fn check_room(&self, ino: u64, offset: u64, data: &[u8]) -> io::Result<()> {
+        let Some(limit) = self.faults.space_bytes else { return Ok(()) };
+        let inode = self.tree.inodes.get(&ino);
+        let is_new = |page: &u64| inode.is_none_or(|inode| !inode.pages.contains(page));
+        let more = pages_of(offset, data.len()).filter(is_new).count() as u64 * PAGE_BYTES;
+        if more > 0 && self.used_bytes() + more > limit {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    sim: Mutex<Sim>,
+    records: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Sim> {
+        self.sim.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, op: Op) -> io::Result<()> {
+        let mut sim = self.lock();
+        sim.step()?;
+        if let Op::File(ino, Change::Write { offset, data }) = &op {
+            sim.check_room(*ino, *offset, data)?;
+        }
+        sim.record(op, self.records.load(Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+/// A disk in memory that keeps what is synced apart from what is only written.
+///
+/// Clones are handles of the same disk.
+#[derive(Clone, Debug, Default)]
+pub struct SimDisk {
+    shared: Arc<Shared>,
+}
+
+impl SimDisk {
+    /// An empty disk that keeps no log.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty disk that logs every change for [`SimDisk::crash_points`].
+    pub fn recording() -> Self {
+        let disk = Self::default();
+        disk.shared.records.store(true, Ordering::Relaxed);
+        disk
+    }
+
+    fn from_tree(tree: Tree) -> Self {
+        let disk = Self::default();
+        {
+            let mut sim = disk.shared.lock();
+            sim.next_ino = tree.inodes.keys().next_back().copied().unwrap_or(0);
+            sim.start = tree.clone();
+            sim.tree = tree;
+        }
+        disk
+    }
+
+    /// Changing operations logged so far: the crash point reached.
+    pub fn logged(&self) -> usize {
+        self.shared.lock().log.len()
+    }
+
+    /// Operations asked for so far, reads and failed ones too.
+    pub fn operations(&self) -> u64 {
+        self.shared.lock().operations
+    }
+
+    /// All states of the disk between two changes, from the first to now.
+    pub fn crash_points(&self) -> CrashPoints {
+        let sim = self.shared.lock();
+        CrashPoints { tree: sim.start.clone(), log: sim.log.clone(), next: 0 }
+    }
+
+    /// What a crash now would leave, as a disk of its own.
+    pub fn crash(&self, image: Image) -> SimDisk {
+        SimDisk::from_tree(self.shared.lock().tree.image(image))
+    }
+
+    /// Lets operations fail from now on, together with the faults injected before.
+    pub fn inject(&self, fault: Fault) {
+        let faults = &mut self.shared.lock().faults;
+        match fault {
+            Fault::SpaceBytes(limit) => faults.space_bytes = Some(limit),
+            Fault::EioAt(number) => faults.eio_at = Some(number),
+            Fault::EioFrom(number) => faults.eio_from = Some(number),
+            Fault::OpenFiles(limit) => faults.open_files = Some(limit),
+        }
+    }
+
+    /// Takes all faults back.
+    pub fn heal(&self) {
+        self.shared.lock().faults = Faults::default();
+    }
+
+    /// Flips one bit on the medium; neither the stamp nor anybody else notices.
+    ///
+    /// # Panics
+    /// If there is no such file or byte.
+    pub fn corrupt(&self, path: &str, offset: u64, bit: u8) {
+        let mut sim = self.shared.lock();
+        let ino = *sim.tree.live_names.get(path).expect("the file to corrupt exists");
+        let inode = sim.tree.inodes.get_mut(&ino).expect("a name has an inode");
+        let at = to_index(offset);
+        inode.live[at] ^= 1 << (bit % 8);
+        if let Some(byte) = inode.durable.get_mut(at) {
+            *byte ^= 1 << (bit % 8);
+        }
+    }
+
+    /// A byte on the medium.
+    ///
+    /// # Panics
+    /// If there is no such file or byte.
+    pub fn byte(&self, path: &str, offset: u64) -> u8 {
+        let sim = self.shared.lock();
+        let ino = sim.tree.live_names.get(path).expect("the file exists");
+        sim.tree.inodes[ino].live[to_index(offset)]
+    }
+
+    /// Paths and lengths in bytes of all files.
+    pub fn files(&self) -> Vec<(String, u64)> {
+        let sim = self.shared.lock();
+        let len = |ino| sim.tree.inodes.get(ino).map_or(0, |inode: &Inode| inode.live.len() as u64);
+        sim.tree.live_names.iter().map(|(path, ino)| (path.clone(), len(ino))).collect()
+    }
+}
+
+/// An iterator over the crash points of a log; see [`SimDisk::crash_points`].
+#[derive(Debug)]
+pub struct CrashPoints {
+    tree: Tree,
+    log: Vec<Op>,
+    next: usize,
+}
+
+impl Iterator for CrashPoints {
+    type Item = CrashPoint;
+
+    fn next(&mut self) -> Option<CrashPoint> {
+        if self.next > self.log.len() {
+            return None;
+        }
+        if let Some(op) = self.next.checked_sub(1).and_then(|at| self.log.get(at)) {
+            self.tree.apply(op);
+        }
+        let point = CrashPoint { tree: self.tree.clone(), logged: self.next };
+        self.next += 1;
+        Some(point)
+    }
+
+    /// Skips without building the points between.
+    fn nth(&mut self, skip: usize) -> Option<CrashPoint> {
+        for _ in 0..skip {
+            if self.next > self.log.len() {
+                return None;
+            }
+            if let Some(op) = self.next.checked_sub(1).and_then(|at| self.log.get(at)) {
+                self.tree.apply(op);
+            }
+            self.next += 1;
+        }
+        self.next()
+    }
+}
+
+/// The disk between two changes.
+#[derive(Debug)]
+pub struct CrashPoint {
+    tree: Tree,
+    logged: usize,
+}
+
+impl CrashPoint {
+    /// Number of changes before this point, as [`SimDisk::logged`] counts.
+    pub fn logged(&self) -> usize {
+        self.logged
+    }
+
+    /// The disk after a crash here.
+    pub fn image(&self, image: Image) -> SimDisk {
+        SimDisk::from_tree(self.tree.image(image))
+    }
+}
+
+impl Disk for SimDisk {
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let mut sim = self.shared.lock();
+        sim.step()?;
+        if sim.faults.open_files.is_some_and(|limit| sim.open_files >= limit) {
+            return Err(Errno::MFILE.into());
+        }
+        let ino = match (sim.tree.live_names.get(path).copied(), mode) {
+            (Some(_), OpenMode::CreateNew) => return Err(Errno::EXIST.into()),
+            (Some(ino), _) => ino,
+            (None, OpenMode::Existing) => return Err(Errno::NOENT.into()),
+            (None, _) => {
+                sim.next_ino += 1;
+                let ino = sim.next_ino;
+                let logs = self.shared.records.load(Ordering::Relaxed);
+                sim.record(Op::Name(NameChange::Create { path: path.to_owned(), ino }), logs);
+                ino
+            }
+        };
+        sim.open_files += 1;
+        Ok(Arc::new(SimFile {
+            shared: Arc::clone(&self.shared),
+            ino,
+            locks: AtomicBool::new(false),
+        }))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        if !self.shared.lock().tree.live_names.contains_key(path) {
+            return Err(Errno::NOENT.into());
+        }
+        self.shared.apply(Op::Name(NameChange::Remove { path: path.to_owned() }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        if !self.shared.lock().tree.live_names.contains_key(from) {
+            return Err(Errno::NOENT.into());
+        }
+        let change = NameChange::Rename { from: from.to_owned(), to: to.to_owned() };
+        self.shared.apply(Op::Name(change))
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let mut sim = self.shared.lock();
+        sim.step()?;
+        Ok(children(sim.tree.live_names.keys().map(String::as_str), dir))
+    }
+
+    fn create_dir_all(&self, _dir: &str) -> io::Result<()> {
+        self.shared.lock().step()
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.shared.apply(Op::SyncDir(dir.to_owned()))
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.shared.apply(Op::SyncAll)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let mut sim = self.shared.lock();
+        sim.step()?;
+        let total_bytes = sim.faults.space_bytes.unwrap_or(1 << 40);
+        let free_bytes = total_bytes.saturating_sub(sim.used_bytes());
+        Ok(Space { total_bytes, free_bytes, total_inodes: 0, free_inodes: 0 })
+    }
+
+    fn kind(&self) -> io::Result<FsKind> {
+        Ok(FsKind(0xef53))
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    shared: Arc<Shared>,
+    ino: u64,
+    locks: AtomicBool,
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        let mut sim = self.shared.lock();
+        sim.open_files -= 1;
+        if self.locks.load(Ordering::Relaxed) {
+            sim.locked.remove(&self.ino);
+        }
+    }
+}
+
+impl DiskFile for SimFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut sim = self.shared.lock();
+        sim.step()?;
+        let Some(inode) = sim.tree.inodes.get(&self.ino) else {
+            return Ok(0);
+        };
+        let start = to_index(offset).min(inode.live.len());
+        let count = buf.len().min(inode.live.len() - start);
+        buf[..count].copy_from_slice(&inode.live[start..start + count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.shared.apply(Op::File(self.ino, Change::Write { offset, data: data.into() }))
+    }
+
+    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
+        self.shared.apply(Op::File(self.ino, Change::SetLen(len_bytes)))
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.shared.apply(Op::File(self.ino, Change::PunchHole(range)))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.shared.apply(Op::SyncFile(self.ino))
+    }
+
+    fn stamp(&self) -> io::Result<Stamp> {
+        let mut sim = self.shared.lock();
+        sim.step()?;
+        let inode = sim.tree.inodes.get(&self.ino).ok_or(io::ErrorKind::NotFound)?;
+        let (size, time) = (inode.live.len() as u64, inode.changed_at);
+        Ok(Stamp { ino: self.ino, size, mtime_ns: time, ctime_ns: time })
+    }
+
+    fn try_lock_exclusive(&self) -> io::Result<bool> {
+        let mut sim = self.shared.lock();
+        if sim.locked.contains_key(&self.ino) {
+            return Ok(self.locks.load(Ordering::Relaxed));
+        }
+        sim.locked.insert(self.ino, ());
+        self.locks.store(true, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

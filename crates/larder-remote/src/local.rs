@@ -1,0 +1,405 @@
+//! [`LocalDir`]: a local directory as a server.
+//!
+//! It is to larder what the kernel's NFS server is to the kernel: files are named by the kernel's own
+//! handles, so they survive renames and restarts; each call is made with the caller's identity, so
+//! the kernel judges every right (mode bits, ACLs, quotas, set-gid directories); names are durable
+//! when a change is answered (RFC 1813, 3.3.8 and 4.8).
+//!
+//! Invariants:
+//! - A handle leads to this export's mount only. A *directory* outside the exported subtree is
+//!   refused even if its handle is forged. A forged handle of another *file* of the same file system
+//!   is not noticed, because a file does not know its directory; rights are checked all the same.
+//!   Who must rule that out exports a file system of its own, as exports(5) advises under
+//!   `subtree_check`.
+//! - What is mounted below the exported directory is not served: the name is there, and answers
+//!   [`Error::AccessDenied`].
+//! - [`Change`]'s two descriptions enclose the operation and nothing else that came through this
+//!   `LocalDir`: they are taken under a lock on the object. A process that writes to the directory
+//!   behind our back can slip between them, in a window of microseconds.
+//! - Owners may always read and write the data of their files, whatever the mode says, and who may
+//!   execute a file may read it: the rights were checked when it was opened, on the client
+//!   (RFC 1813, 4.4).
+//!
+//! What blocks long runs on tokio's blocking threads: reads that are not in the page cache, writes,
+//! and changes of names that wait for the disk. Everything else is answered on the caller's thread,
+//! where it is done in less time than a thread switch takes.
+//!
+//! Absent on purpose: locks, extended attributes, a cache of anything but open descriptors.
+
+mod attributes;
+mod data;
+mod descriptors;
+mod export;
+mod handle;
+mod identity;
+mod listing;
+mod names;
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_vfs::{
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Listing,
+    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result, SetAttr,
+    Stability, StatFs, Time,
+};
+use rustix::io::Errno;
+use thiserror::Error as ThisError;
+
+use data::ReadNow;
+use export::Export;
+
+/// Most bytes that one read or write should carry: what NFSv3 servers offer.
+const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Size of a directory reply that costs little beside its round trip, in bytes.
+const LISTING_BYTES_PREFERRED: u32 = 64 << 10;
+/// Unstable writes up to this size are made on the caller's thread, in bytes: copying them costs less
+/// than waking another.
+const WRITE_HERE_BYTES_MAX: usize = 16 << 10;
+
+/// Whose identity is not taken at its word (exports(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Squash {
+    /// The superuser acts as the anonymous user, and so does the superuser's group.
+    #[default]
+    Root,
+    /// Nobody's.
+    None,
+    /// Everybody acts as the anonymous user.
+    All,
+}
+
+/// How a directory is exported.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalOptions {
+    /// Whose identity is not taken at its word.
+    pub squash: Squash,
+    /// The anonymous user.
+    pub anonymous_uid: u32,
+    /// The anonymous user's group.
+    pub anonymous_gid: u32,
+    /// Whether changes are refused.
+    pub read_only: bool,
+    /// Whether changes of names and attributes are on the disk before they are answered, as the RFC
+    /// asks (3.3.8 and others). Without it (exports(5): `async`) a crash of the server may undo what
+    /// was answered. Data is not concerned: for it the caller says how durable it is to be.
+    pub durable_names: bool,
+}
+
+impl Default for LocalOptions {
+    fn default() -> LocalOptions {
+        LocalOptions {
+            squash: Squash::Root,
+            anonymous_uid: 65_534,
+            anonymous_gid: 65_534,
+            read_only: false,
+            durable_names: true,
+        }
+    }
+}
+
+/// Why a directory cannot be served.
+#[derive(Debug, ThisError)]
+pub enum LocalError {
+    /// It cannot be opened.
+    #[error("cannot open {path}: {cause}")]
+    Open {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        cause: Errno,
+    },
+    /// Its file system gives no file handles, or too long ones.
+    #[error("the file system of {path} has no file handles to serve: {cause}")]
+    NoHandles {
+        /// The directory.
+        path: PathBuf,
+        /// What name_to_handle_at(2) said.
+        cause: Errno,
+    },
+    /// We may not open files by handle.
+    #[error("serving {path} needs CAP_DAC_READ_SEARCH: {cause}")]
+    NotPrivileged {
+        /// The directory.
+        path: PathBuf,
+        /// What open_by_handle_at(2) said.
+        cause: Errno,
+    },
+    /// The anonymous user has the number that stands for "no change" in system calls.
+    #[error("{0} is no user or group that can be acted as")]
+    BadAnonymous(u32),
+}
+
+/// A local directory as a server. Clones share everything.
+///
+/// Run by the superuser it acts as each caller; run by another user with CAP_DAC_READ_SEARCH it acts
+/// as that user for everybody.
+#[derive(Clone)]
+pub struct LocalDir {
+    export: Arc<Export>,
+}
+
+impl LocalDir {
+    /// Exports the directory `path`. Blocks on the disk briefly.
+    ///
+    /// # Errors
+    /// [`LocalError`]
+    pub fn open(path: &Path, options: LocalOptions) -> Result<LocalDir, LocalError> {
+        let export = Arc::new(Export::open(path, options)?);
+        descriptors::start_sweeper(&export)?;
+        Ok(LocalDir { export })
+    }
+
+    /// Answers on the caller's thread.
+    fn here<'a, T: Send + 'a>(
+        &'a self,
+        work: impl FnOnce(&Export) -> Result<T> + Send + 'a,
+    ) -> Future<'a, T> {
+        Box::pin(async move { work(&self.export) })
+    }
+
+    /// Answers on a thread that may block.
+    fn elsewhere<'a, T: Send + 'static>(
+        &'a self,
+        work: impl FnOnce(&Export) -> Result<T> + Send + 'static,
+    ) -> Future<'a, T> {
+        let export = Arc::clone(&self.export);
+        Box::pin(on_blocking_thread(move || work(&export)))
+    }
+
+    /// Changes names or attributes: elsewhere if that waits for the disk.
+    fn change<'a, T: Send + 'static>(
+        &'a self,
+        work: impl FnOnce(&Export) -> Result<T> + Send + 'static,
+    ) -> Future<'a, T> {
+        match self.export.options().durable_names {
+            true => self.elsewhere(work),
+            false => self.here(work),
+        }
+    }
+}
+
+/// Runs `work` on one of tokio's blocking threads.
+///
+/// # Panics
+/// If `work` does: the thread's panic becomes the caller's.
+async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(failed) => match failed.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is going down.
+            Err(_) => Err(Error::Shutdown),
+        },
+    }
+}
+
+impl Remote for LocalDir {
+    fn root(&self) -> Future<'_, Found> {
+        self.here(Export::root)
+    }
+
+    fn limits(&self) -> RemoteLimits {
+        RemoteLimits {
+            read_max: TRANSFER_BYTES_MAX,
+            write_max: TRANSFER_BYTES_MAX,
+            readdir_preferred: LISTING_BYTES_PREFERRED,
+            file_size_max: i64::MAX.cast_unsigned(),
+            name_max: 255,
+            time_delta_ns: 1,
+            links: true,
+            symlinks: true,
+            case_insensitive: false,
+        }
+    }
+
+    fn getattr<'a>(&'a self, _cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr> {
+        self.here(|export| export.getattr(file))
+    }
+
+    fn setattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetAttr,
+        guard: Option<Time>,
+    ) -> Future<'a, Changed> {
+        let (cred, file) = (cred.clone(), file.clone());
+        self.change(move |export| export.setattr(&cred, &file, set, guard))
+    }
+
+    fn access<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        wanted: Access,
+    ) -> Future<'a, (Access, Option<Attr>)> {
+        self.here(move |export| {
+            let (granted, attr) = export.access(cred, file, wanted)?;
+            Ok((granted, Some(attr)))
+        })
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, LookedUp> {
+        self.here(move |export| export.lookup(cred, dir, name))
+    }
+
+    fn readlink<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        file: &'a Handle,
+    ) -> Future<'a, (OsString, Option<Attr>)> {
+        self.here(move |export| {
+            let (target, attr) = export.readlink(file)?;
+            Ok((target, Some(attr)))
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        len: u32,
+    ) -> Future<'a, RemoteRead> {
+        Box::pin(async move {
+            match self.export.read_now(cred, file, offset, len)? {
+                ReadNow::Done(read) => Ok(read),
+                ReadNow::Cold(rest) => on_blocking_thread(move || rest.finish()).await,
+            }
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Future<'a, RemoteWritten> {
+        if stability == Stability::Unstable && data.len() <= WRITE_HERE_BYTES_MAX {
+            return self.here(move |export| export.write(cred, file, offset, &data, stability));
+        }
+        let (cred, file) = (cred.clone(), file.clone());
+        self.elsewhere(move |export| export.write(&cred, &file, offset, &data, stability))
+    }
+
+    /// Commits the whole file, whatever `range` says: the kernel offers no less.
+    fn commit<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        file: &'a Handle,
+        _range: Range<u64>,
+    ) -> Future<'a, Committed> {
+        let file = file.clone();
+        self.elsewhere(move |export| export.commit(&file))
+    }
+
+    fn make<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Future<'a, Made> {
+        let (cred, dir, name) = (cred.clone(), dir.clone(), name.to_owned());
+        self.change(move |export| export.make(&cred, &dir, &name, &new, set))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        what: Removal,
+    ) -> Future<'a, Change> {
+        let (cred, dir, name) = (cred.clone(), dir.clone(), name.to_owned());
+        self.change(move |export| export.remove(&cred, &dir, &name, what))
+    }
+
+    fn rename<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: (&'a Handle, &'a OsStr),
+        to: (&'a Handle, &'a OsStr),
+    ) -> Future<'a, (Change, Change)> {
+        let cred = cred.clone();
+        let from = (from.0.clone(), from.1.to_owned());
+        let to = (to.0.clone(), to.1.to_owned());
+        self.change(move |export| export.rename(&cred, (&from.0, &from.1), (&to.0, &to.1)))
+    }
+
+    fn link<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, (Option<Attr>, Change)> {
+        let (cred, file, dir) = (cred.clone(), file.clone(), dir.clone());
+        let name = name.to_owned();
+        self.change(move |export| {
+            let (attr, change) = export.link(&cred, &file, &dir, &name)?;
+            Ok((Some(attr), change))
+        })
+    }
+
+    fn readdir<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        cookie: Cookie,
+        bytes_max: u32,
+    ) -> Future<'a, Listing> {
+        self.here(move |export| export.readdir(cred, dir, cookie, bytes_max))
+    }
+
+    fn statfs<'a>(&'a self, _cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
+        self.here(|export| export.statfs(file))
+    }
+}
+
+/// The kernel's error numbers in our words.
+fn error(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => Error::NotFound,
+        Errno::EXIST => Error::Exists,
+        Errno::NOTDIR => Error::NotDirectory,
+        Errno::ISDIR => Error::IsDirectory,
+        Errno::NOTEMPTY => Error::NotEmpty,
+        Errno::ACCESS => Error::AccessDenied,
+        Errno::PERM => Error::NotPermitted,
+        Errno::NOSPC => Error::NoSpace,
+        Errno::DQUOT => Error::QuotaExceeded,
+        Errno::ROFS => Error::ReadOnly,
+        Errno::NAMETOOLONG => Error::NameTooLong,
+        Errno::FBIG => Error::FileTooLarge,
+        Errno::STALE => Error::Stale,
+        Errno::XDEV => Error::CrossDevice,
+        Errno::MLINK => Error::TooManyLinks,
+        Errno::INVAL | Errno::LOOP => Error::InvalidArgument,
+        Errno::OPNOTSUPP | Errno::NOSYS => Error::NotSupported,
+        Errno::NODEV | Errno::NXIO => Error::NoDevice,
+        Errno::AGAIN => Error::TryAgain,
+        Errno::BUSY | Errno::TXTBSY => Error::Busy,
+        other => {
+            tracing::warn!(errno = %other, "the local file system failed");
+            Error::Io
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

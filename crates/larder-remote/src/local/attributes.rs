@@ -1,0 +1,260 @@
+//! Attributes of local files: read, judged, set.
+
+use std::os::fd::AsFd;
+
+use larder_vfs::{
+    Access, Attr, Changed, Cred, Device, Error, Handle, Kind, Result, SetAttr, SetTime, StatFs,
+    Time,
+};
+use rustix::fs::{
+    Access as Mask, AtFlags, CWD, FileType, Gid, Mode, StatxFlags, StatxTimestamp, Timespec,
+    Timestamps, UTIME_NOW, UTIME_OMIT, Uid, accessat, chmod, chownat, fstat, fstatvfs, ftruncate,
+    statx, utimensat,
+};
+use rustix::io::Errno;
+
+use super::descriptors::{OpenFile, Purpose};
+use super::error;
+use super::export::{Export, change};
+use super::identity::Identity;
+
+/// Permission bits with set-uid, set-gid and sticky.
+const MODE_BITS: u32 = 0o7777;
+/// Unit of `stx_blocks`, in bytes (statx(2)).
+const BLOCK_BYTES: u64 = 512;
+
+impl Export {
+    /// # Errors
+    /// [`Error::Stale`] also for a file that has no name any more and lives on only because somebody
+    /// has it open.
+    pub(super) fn getattr(&self, handle: &Handle) -> Result<Attr> {
+        let file = self.file(handle)?;
+        let attr = self.attr(&*file)?;
+        if attr.nlink == 0 {
+            self.descriptors().forget(handle);
+            return Err(Error::Stale);
+        }
+        Ok(attr)
+    }
+
+    pub(super) fn setattr(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        set: SetAttr,
+        guard: Option<Time>,
+    ) -> Result<Changed> {
+        self.writable()?;
+        let who = self.identity(cred);
+        let file = self.file(handle)?;
+        let locked = self.lock(handle);
+        let before = self.attr(&*file)?;
+        if guard.is_some_and(|ctime| ctime != before.ctime) {
+            return Err(Error::TryAgain);
+        }
+        self.set(&who, handle, &file, &before, set)?;
+        let after = self.attr(&*file)?;
+        drop(locked);
+        self.sync_attributes(handle, &file)?;
+        Ok(change(&before, after))
+    }
+
+    /// Sets attributes of a file that is `attr` now, as `who`.
+    ///
+    /// Ownership goes first and the mode after it and after the size, because both take the set-uid
+    /// bit away. What was done before a step failed stays done.
+    pub(super) fn set(
+        &self,
+        who: &Identity,
+        handle: &Handle,
+        file: &OpenFile,
+        attr: &Attr,
+        set: SetAttr,
+    ) -> Result<()> {
+        let data = match set.size {
+            Some(size) => Some((self.data(handle, Purpose::Write)?, check_size(size)?)),
+            None => None,
+        };
+        let _acting = self.act_as(who)?;
+        if data.is_some() {
+            may_write(who, file, attr)?;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(valid_id).transpose()?, set.gid.map(valid_id).transpose()?);
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(error)?;
+        }
+        if let Some((data, size)) = data {
+            ftruncate(&*data, size).map_err(error)?;
+        }
+        // A symbolic link has no mode to set.
+        if let Some(mode) = set.mode.filter(|_| file.kind != Kind::Symlink) {
+            let mode = Mode::from_raw_mode(mode & MODE_BITS);
+            chmod(file.proc_path(), mode).map_err(error)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            let times =
+                Timestamps { last_access: time(set.atime)?, last_modification: time(set.mtime)? };
+            utimensat(file, c"", &times, AtFlags::EMPTY_PATH).map_err(error)?;
+        }
+        Ok(())
+    }
+
+    /// Makes attributes durable. Symbolic links and special files cannot be opened for that: their
+    /// changes reach the disk with the file system's next journal commit.
+    pub(super) fn sync_attributes(&self, handle: &Handle, file: &OpenFile) -> Result<()> {
+        match file.kind {
+            Kind::File | Kind::Directory if self.options().durable_names => self.sync(handle),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn access(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        wanted: Access,
+    ) -> Result<(Access, Attr)> {
+        let who = self.identity(cred);
+        let file = self.file(handle)?;
+        let attr = self.attr(&*file)?;
+        let (read, write, execute) = match attr.kind {
+            Kind::Directory => {
+                let write = Access::MODIFY | Access::EXTEND | Access::DELETE;
+                (Access::READ, write, Access::LOOKUP)
+            }
+            _ => (Access::READ, Access::MODIFY | Access::EXTEND, Access::EXECUTE),
+        };
+        // To change entries takes the right to search for them, too.
+        let write_mask = match attr.kind {
+            Kind::Directory => Mask::WRITE_OK | Mask::EXEC_OK,
+            _ => Mask::WRITE_OK,
+        };
+        let mut granted = Access::NONE;
+        let _acting = self.act_as(&who)?;
+        for (rights, mask) in [(read, Mask::READ_OK), (write, write_mask), (execute, Mask::EXEC_OK)]
+        {
+            let refused = rights == write && self.options().read_only;
+            if wanted & rights != Access::NONE && !refused && has(&file, mask)? {
+                granted = granted | (wanted & rights);
+            }
+        }
+        Ok((granted, attr))
+    }
+
+    pub(super) fn statfs(&self, handle: &Handle) -> Result<StatFs> {
+        // The handle must be good, although all files are on one file system.
+        let file = self.file(handle)?;
+        let space = fstatvfs(&*file).map_err(error)?;
+        Ok(StatFs {
+            bytes: space.f_blocks.saturating_mul(space.f_frsize),
+            bytes_free: space.f_bfree.saturating_mul(space.f_frsize),
+            bytes_available: space.f_bavail.saturating_mul(space.f_frsize),
+            files: space.f_files,
+            files_free: space.f_ffree,
+            files_available: space.f_favail,
+            name_max: u32::try_from(space.f_namemax).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+/// Whether the calling thread has the right, in the kernel's judgement. Symbolic links have all.
+fn has(file: &OpenFile, mask: Mask) -> Result<bool> {
+    if file.kind == Kind::Symlink {
+        return Ok(true);
+    }
+    match accessat(CWD, file.proc_path(), mask, AtFlags::EACCESS) {
+        Ok(()) => Ok(true),
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) => Ok(false),
+        Err(other) => Err(error(other)),
+    }
+}
+
+/// Whether the calling thread, acting as `who`, may read the data. See the invariants of
+/// [`super`] for the two exceptions.
+pub(super) fn may_read(who: &Identity, file: &OpenFile, attr: &Attr) -> Result<()> {
+    let granted = owns(who, attr) || has(file, Mask::READ_OK)? || has(file, Mask::EXEC_OK)?;
+    if granted { Ok(()) } else { Err(Error::AccessDenied) }
+}
+
+/// Whether the calling thread, acting as `who`, may write the data.
+pub(super) fn may_write(who: &Identity, file: &OpenFile, attr: &Attr) -> Result<()> {
+    let granted = owns(who, attr) || has(file, Mask::WRITE_OK)?;
+    if granted { Ok(()) } else { Err(Error::AccessDenied) }
+}
+
+/// Whether no right need be asked for.
+pub(super) fn owns(who: &Identity, attr: &Attr) -> bool {
+    who.is_superuser() || who.uid == attr.uid
+}
+
+/// Attributes of an open file, but for [`Attr::fsid`], and the number of its device.
+pub(super) fn attributes(fd: impl AsFd) -> Result<(Attr, u64)> {
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let found = statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(error)?;
+    let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let stamp = |t: StatxTimestamp| Time { sec: t.tv_sec, nsec: t.tv_nsec };
+    let mode = u32::from(found.stx_mode);
+    let attr = Attr {
+        kind: kind(FileType::from_raw_mode(mode))?,
+        mode: mode & MODE_BITS,
+        nlink: found.stx_nlink,
+        uid: found.stx_uid,
+        gid: found.stx_gid,
+        device: Device { major: found.stx_rdev_major, minor: found.stx_rdev_minor },
+        size: found.stx_size,
+        used: found.stx_blocks.saturating_mul(BLOCK_BYTES),
+        fsid: 0,
+        fileid: found.stx_ino,
+        atime: stamp(found.stx_atime),
+        mtime: stamp(found.stx_mtime),
+        ctime: stamp(found.stx_ctime),
+        change: None,
+        birth: has_birth.then(|| stamp(found.stx_btime)),
+    };
+    Ok((attr, rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor)))
+}
+
+/// Type of an open file.
+pub(super) fn kind_of(fd: impl AsFd) -> Result<Kind> {
+    let found = fstat(fd).map_err(error)?;
+    kind(FileType::from_raw_mode(found.st_mode))
+}
+
+/// The kernel's file types in our words.
+pub(super) fn kind(from: FileType) -> Result<Kind> {
+    match from {
+        FileType::RegularFile => Ok(Kind::File),
+        FileType::Directory => Ok(Kind::Directory),
+        FileType::Symlink => Ok(Kind::Symlink),
+        FileType::Fifo => Ok(Kind::Fifo),
+        FileType::Socket => Ok(Kind::Socket),
+        FileType::CharacterDevice => Ok(Kind::CharDevice),
+        FileType::BlockDevice => Ok(Kind::BlockDevice),
+        FileType::Unknown => Err(Error::Io),
+    }
+}
+
+/// All ones would mean "leave it as it is".
+fn valid_id(id: u32) -> Result<u32> {
+    if id == u32::MAX { Err(Error::InvalidArgument) } else { Ok(id) }
+}
+
+/// The kernel's sizes are signed.
+fn check_size(size: u64) -> Result<u64> {
+    if i64::try_from(size).is_ok() { Ok(size) } else { Err(Error::FileTooLarge) }
+}
+
+fn time(set: Option<SetTime>) -> Result<Timespec> {
+    Ok(match set {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::ServerNow) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        // The kernel's two special values lie past this limit.
+        Some(SetTime::To(time)) if time.nsec >= 1_000_000_000 => {
+            return Err(Error::InvalidArgument);
+        }
+        Some(SetTime::To(time)) => {
+            Timespec { tv_sec: time.sec, tv_nsec: i64::from(time.nsec) }
+        }
+    })
+}

@@ -1,0 +1,189 @@
+//! Reading, writing and committing data.
+//!
+//! The attributes that come with a read were taken *before* the bytes: if somebody writes between
+//! the two, the bytes are newer than the attributes say, and a cache that holds them by these
+//! attributes fetches them again. The other order would let it keep old bytes for new ones.
+
+use std::io::IoSliceMut;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use larder_vfs::{
+    Attr, Committed, Cred, Error, Handle, Kind, RemoteRead, RemoteWritten, Result, Stability,
+};
+use rustix::fs::{fdatasync, fsync};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
+
+use super::attributes::{may_read, may_write, owns};
+use super::descriptors::{OpenFile, Purpose};
+use super::error;
+use super::export::{Export, change};
+
+/// Answer of [`Export::read_now`].
+pub(super) enum ReadNow {
+    /// Everything was in memory.
+    Done(RemoteRead),
+    /// The disk is needed.
+    Cold(ColdRead),
+}
+
+/// The rest of a read that must wait for the disk.
+pub(super) struct ColdRead {
+    file: Arc<OpenFile>,
+    attr: Attr,
+    offset: u64,
+    buffer: Vec<u8>,
+    /// Bytes at the start of the buffer that were read already.
+    filled: usize,
+}
+
+impl Export {
+    /// Reads what is in the page cache.
+    pub(super) fn read_now(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        offset: u64,
+        len: u32,
+    ) -> Result<ReadNow> {
+        let file = self.data(handle, Purpose::Read)?;
+        if file.kind == Kind::Directory {
+            return Err(Error::IsDirectory);
+        }
+        let attr = self.attr(&*file)?;
+        let who = self.identity(cred);
+        if !owns(&who, &attr) {
+            let _acting = self.act_as(&who)?;
+            may_read(&who, &file, &attr)?;
+        }
+
+        let there = attr.size.saturating_sub(offset).min(u64::from(len));
+        let mut buffer = vec![0; there as usize];
+        if buffer.is_empty() {
+            return Ok(ReadNow::Done(answer(buffer, attr, offset)));
+        }
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        let filled = match preadv2(&*file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(filled) => filled,
+            // Not in memory; or a file system that cannot tell.
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR) => 0,
+            Err(other) => return Err(error(other)),
+        };
+        if filled == buffer.len() {
+            return Ok(ReadNow::Done(answer(buffer, attr, offset)));
+        }
+        Ok(ReadNow::Cold(ColdRead { file, attr, offset, buffer, filled }))
+    }
+
+    pub(super) fn write(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        offset: u64,
+        data: &Bytes,
+        stability: Stability,
+    ) -> Result<RemoteWritten> {
+        self.writable()?;
+        let end = offset.checked_add(data.len() as u64);
+        end.and_then(|end| i64::try_from(end).ok()).ok_or(Error::FileTooLarge)?;
+        let file = self.data(handle, Purpose::Write)?;
+        let who = self.identity(cred);
+
+        // From before the write: if a sync fails after it, the two do not match any more.
+        let verifier = self.verifier();
+        let locked = self.lock(handle);
+        let before = self.attr(&*file)?;
+        {
+            // As the caller, so that the set-uid bit falls and the caller's quota is charged.
+            let _acting = self.act_as(&who)?;
+            may_write(&who, &file, &before)?;
+            write_all(&file, data, offset)?;
+        }
+        let after = self.attr(&*file)?;
+        drop(locked);
+
+        match stability {
+            Stability::Unstable => {}
+            Stability::DataSync => self.flush(&file, |file| fdatasync(file))?,
+            Stability::FileSync => self.flush(&file, |file| fsync(file))?,
+        }
+        Ok(RemoteWritten { stability, verifier, change: change(&before, after) })
+    }
+
+    pub(super) fn commit(&self, handle: &Handle) -> Result<Committed> {
+        let file = self.file(handle)?;
+        if file.kind != Kind::File {
+            return Err(Error::InvalidArgument);
+        }
+        let before = self.attr(&*file)?;
+        self.sync(handle)?;
+        // From after the sync: one that failed for somebody else has changed it by now.
+        let verifier = self.verifier();
+        let after = self.attr(&*file)?;
+        Ok(Committed { verifier, change: change(&before, after) })
+    }
+
+    /// Makes a file or directory durable, with all its metadata.
+    pub(super) fn sync(&self, handle: &Handle) -> Result<()> {
+        let file = self.data(handle, Purpose::Read)?;
+        self.flush(&file, |file| fsync(file))
+    }
+
+    /// After a failed sync the kernel has dropped what it could not write: the verifier changes, so
+    /// that clients send again what they still hold. The kernel tells of the failure once per
+    /// descriptor, so nobody else may sync by this one before the verifier has changed.
+    fn flush(
+        &self,
+        file: &OpenFile,
+        sync: impl FnOnce(&OpenFile) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let _alone = file.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        sync(file).map_err(|cause| {
+            tracing::error!(%cause, export = %self.path().display(), "data may be lost");
+            self.lost_data();
+            error(cause)
+        })
+    }
+}
+
+impl ColdRead {
+    /// Reads the rest. Blocks on the disk.
+    pub(super) fn finish(mut self) -> Result<RemoteRead> {
+        while self.filled < self.buffer.len() {
+            let at = self.offset + self.filled as u64;
+            match pread(&*self.file, &mut self.buffer[self.filled..], at) {
+                Ok(0) => break,
+                Ok(count) => self.filled += count,
+                Err(Errno::INTR) => {}
+                Err(other) => return Err(error(other)),
+            }
+        }
+        // If somebody cut the file meanwhile, its end is where the bytes end.
+        let cut = self.filled < self.buffer.len();
+        self.buffer.truncate(self.filled);
+        let mut read = answer(self.buffer, self.attr, self.offset);
+        read.eof |= cut;
+        Ok(read)
+    }
+}
+
+fn answer(buffer: Vec<u8>, attr: Attr, offset: u64) -> RemoteRead {
+    let eof = offset.saturating_add(buffer.len() as u64) >= attr.size;
+    RemoteRead { data: Bytes::from(buffer), eof, attr: Some(attr) }
+}
+
+fn write_all(file: &OpenFile, mut data: &[u8], mut offset: u64) -> Result<()> {
+    while !data.is_empty() {
+        match pwrite(file, data, offset) {
+            // It does not happen for regular files; it must not become an endless loop.
+            Ok(0) => return Err(Error::Io),
+            Ok(count) => {
+                data = &data[count..];
+                offset += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(other) => return Err(error(other)),
+        }
+    }
+    Ok(())
+}

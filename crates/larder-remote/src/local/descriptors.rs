@@ -1,0 +1,222 @@
+//! Open descriptors, kept for a while so that a stream of READs does not open its file each time.
+//!
+//! Bounded by [`DESCRIPTORS_MAX`] with second-chance eviction. A sweeper closes what was not used
+//! between two of its rounds, because an open descriptor has effects: it keeps the space of a file
+//! that was removed behind our back, and one for writing keeps local processes from executing it.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use larder_vfs::{Handle, Kind};
+use rustix::io::Errno;
+
+use super::LocalError;
+use super::export::Export;
+
+/// Most descriptors that are kept. Far below the usual limit of 1024 open files.
+const DESCRIPTORS_MAX: usize = 512;
+/// How often the sweeper closes what was not used since its last round.
+const SWEEP_PERIOD: Duration = Duration::from_secs(2);
+
+/// What a descriptor was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Purpose {
+    /// To stand for the file (`O_PATH`).
+    Path,
+    /// To read its data or entries.
+    Read,
+    /// To write its data.
+    Write,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    fd: OwnedFd,
+    /// Its type, which never changes.
+    pub(super) kind: Kind,
+    /// Held by who moves the position of a directory, or waits for a sync's verdict.
+    pub(super) alone: Mutex<()>,
+}
+
+impl OpenFile {
+    pub(super) fn new(fd: OwnedFd, kind: Kind) -> OpenFile {
+        OpenFile { fd, kind, alone: Mutex::new(()) }
+    }
+
+    /// A path that leads to the very inode, for system calls that take no descriptor.
+    pub(super) fn proc_path(&self) -> String {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd())
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+type Key = (Handle, Purpose);
+
+#[derive(Debug)]
+struct Kept {
+    file: Arc<OpenFile>,
+    /// Whether it was asked for since eviction or the sweeper last looked.
+    used: AtomicBool,
+}
+
+/// The descriptors that are kept.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    kept: HashMap<Key, Kept>,
+    /// In the order of opening. Keys that are no longer kept are skipped.
+    order: VecDeque<Key>,
+}
+
+impl Descriptors {
+    /// The descriptor of `handle` for `purpose`, if there is one.
+    pub(super) fn get(&self, handle: &Handle, purpose: Purpose) -> Option<Arc<OpenFile>> {
+        let table = self.lock();
+        let kept = table.kept.get(&(handle.clone(), purpose))?;
+        kept.used.store(true, Relaxed);
+        Some(Arc::clone(&kept.file))
+    }
+
+    /// Keeps a descriptor, or answers the one that somebody else kept meanwhile.
+    pub(super) fn keep(&self, handle: &Handle, purpose: Purpose, file: OpenFile) -> Arc<OpenFile> {
+        let key = (handle.clone(), purpose);
+        let mut closed = Vec::new();
+        let mut table = self.lock();
+        if let Some(kept) = table.kept.get(&key) {
+            return Arc::clone(&kept.file);
+        }
+        while table.kept.len() >= DESCRIPTORS_MAX {
+            closed.extend(table.evict());
+        }
+        let file = Arc::new(file);
+        table.order.push_back(key.clone());
+        if table.order.len() > 2 * DESCRIPTORS_MAX {
+            // Handles that are forgotten and kept again stand in it several times.
+            table.order = table.kept.keys().cloned().chain([key.clone()]).collect();
+        }
+        table.kept.insert(key, Kept { file: Arc::clone(&file), used: AtomicBool::new(true) });
+        drop(table);
+        // Closed without the lock: the last descriptor of a removed file frees its space now.
+        drop(closed);
+        file
+    }
+
+    /// Closes every descriptor of `handle` as soon as its present users are done.
+    pub(super) fn forget(&self, handle: &Handle) {
+        let closed = [Purpose::Path, Purpose::Read, Purpose::Write]
+            .map(|purpose| self.lock().kept.remove(&(handle.clone(), purpose)));
+        drop(closed);
+    }
+
+    /// Closes what was not used since the last sweep.
+    pub(super) fn sweep(&self) {
+        let mut table = self.lock();
+        let unused = table.kept.extract_if(|_, kept| !kept.used.swap(false, Relaxed));
+        let closed: Vec<(Key, Kept)> = unused.collect();
+        let Table { kept, order } = &mut *table;
+        order.retain(|key| kept.contains_key(key));
+        drop(table);
+        drop(closed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Takes out the oldest descriptor that was not used since it was last looked at.
+    fn evict(&mut self) -> Option<Kept> {
+        while let Some(key) = self.order.pop_front() {
+            match self.kept.get(&key) {
+                None => {}
+                Some(kept) if kept.used.swap(false, Relaxed) => self.order.push_back(key),
+                Some(_) => return self.kept.remove(&key),
+            }
+        }
+        debug_assert!(self.kept.is_empty(), "what is kept is in order");
+        None
+    }
+}
+
+/// Starts the thread that sweeps until the export is gone.
+pub(super) fn start_sweeper(export: &Arc<Export>) -> Result<(), LocalError> {
+    let weak = Arc::downgrade(export);
+    let sweeper = move || {
+        loop {
+            std::thread::park_timeout(SWEEP_PERIOD);
+            let Some(export) = weak.upgrade() else { return };
+            export.descriptors().sweep();
+        }
+    };
+    let started = std::thread::Builder::new().name("larder-sweeper".to_owned()).spawn(sweeper);
+    started.map(drop).map_err(|cause| LocalError::Open {
+        path: export.path().to_owned(),
+        cause: Errno::from_io_error(&cause).unwrap_or(Errno::AGAIN),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{Mode, OFlags, open};
+
+    fn file() -> OpenFile {
+        let fd = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        OpenFile::new(fd, Kind::Directory)
+    }
+
+    fn handle(number: usize) -> Handle {
+        Handle::new(&number.to_be_bytes())
+    }
+
+    #[test]
+    fn the_number_kept_is_bounded_and_used_ones_stay() {
+        let descriptors = Descriptors::default();
+        for number in 0..3 * DESCRIPTORS_MAX {
+            descriptors.keep(&handle(number), Purpose::Path, file());
+            assert!(descriptors.get(&handle(0), Purpose::Path).is_some(), "{number}");
+            assert!(descriptors.lock().kept.len() <= DESCRIPTORS_MAX);
+            assert!(descriptors.lock().order.len() <= DESCRIPTORS_MAX);
+        }
+    }
+
+    #[test]
+    fn forgotten_and_unused_ones_are_closed() {
+        let descriptors = Descriptors::default();
+        for number in 0..3 {
+            for purpose in [Purpose::Path, Purpose::Read] {
+                descriptors.keep(&handle(number), purpose, file());
+            }
+        }
+        descriptors.forget(&handle(0));
+        assert_eq!(descriptors.lock().kept.len(), 4);
+        descriptors.sweep();
+        assert_eq!(descriptors.lock().kept.len(), 4, "all were used before the first sweep");
+        assert!(descriptors.get(&handle(1), Purpose::Read).is_some());
+        descriptors.sweep();
+        assert_eq!(descriptors.lock().kept.len(), 1);
+        assert_eq!(descriptors.lock().order.len(), 1);
+    }
+
+    #[test]
+    fn who_comes_second_gets_the_first_ones() {
+        let descriptors = Descriptors::default();
+        let first = descriptors.keep(&handle(1), Purpose::Read, file());
+        let second = descriptors.keep(&handle(1), Purpose::Read, file());
+        assert!(Arc::ptr_eq(&first, &second));
+    }
+}

@@ -1,0 +1,297 @@
+//! The exported directory: from handles to descriptors, and what operations have in common.
+
+use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_io::handle::{KernelHandle, handle_of, open_by_handle};
+use larder_vfs::{Attr, Before, Change, Cred, Error, Found, Handle, Kind, Result, Verifier};
+use rustix::fs::{Mode, OFlags, fstatvfs, open, openat};
+use rustix::io::Errno;
+
+use super::attributes::{attributes, kind_of};
+use super::descriptors::{Descriptors, OpenFile, Purpose};
+use super::handle::ExportId;
+use super::identity::{Acting, Identities, Identity};
+use super::{LocalError, LocalOptions, error};
+
+/// Locks that changes of objects are put in order by. Two objects that share one wait for each other
+/// without need, which is rare with this many.
+const LOCKS: usize = 256;
+/// Most levels that a directory may lie below the exported one.
+const DEPTH_MAX: usize = 4096;
+
+/// To open a file without following a symbolic link, to stand for it only.
+pub(super) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// An exported directory.
+#[derive(Debug)]
+pub(super) struct Export {
+    path: PathBuf,
+    options: LocalOptions,
+    root: OwnedFd,
+    root_kernel: KernelHandle,
+    root_handle: Handle,
+    mount_id: i32,
+    id: ExportId,
+    fsid: u64,
+    device: u64,
+    /// What the process's umask takes from the mode of new files.
+    pub(super) umask: u32,
+    identities: Identities,
+    descriptors: Descriptors,
+    locks: [Mutex<()>; LOCKS],
+    verifier: AtomicU64,
+}
+
+impl Export {
+    /// Opens the directory and finds out whether it can be served.
+    pub(super) fn open(path: &Path, options: LocalOptions) -> Result<Export, LocalError> {
+        let failed = |cause| LocalError::Open { path: path.to_owned(), cause };
+        let no_handles = |cause| LocalError::NoHandles { path: path.to_owned(), cause };
+
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(path, flags, Mode::empty()).map_err(failed)?;
+        let (root_kernel, mount_id) = handle_of(&root).map_err(no_handles)?;
+        let fsid = fstatvfs(&root).map_err(failed)?.f_fsid;
+        let id = ExportId::new(fsid, &root_kernel);
+        let root_handle = id.wrap(&root_kernel).ok_or_else(|| no_handles(Errno::OVERFLOW))?;
+        open_by_handle(&root, &root_kernel, PATH_ONLY)
+            .map_err(|cause| LocalError::NotPrivileged { path: path.to_owned(), cause })?;
+
+        let device = rustix::fs::fstat(&root).map_err(failed)?.st_dev;
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(failed)?;
+        Ok(Export {
+            path: path.to_owned(),
+            options,
+            root,
+            root_kernel,
+            root_handle,
+            mount_id,
+            id,
+            fsid,
+            device,
+            umask: umask(),
+            identities: Identities::new(&options)?,
+            descriptors: Descriptors::default(),
+            locks: std::array::from_fn(|_| Mutex::new(())),
+            verifier: AtomicU64::new(u64::from_ne_bytes(random)),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn options(&self) -> &LocalOptions {
+        &self.options
+    }
+
+    pub(super) fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
+    /// The exported directory itself.
+    pub(super) fn root(&self) -> Result<Found> {
+        let attr = self.getattr(&self.root_handle)?;
+        Ok(Found { handle: self.root_handle.clone(), attr })
+    }
+
+    /// Whether `handle` is that of the exported directory.
+    pub(super) fn is_root(&self, handle: &Handle) -> bool {
+        *handle == self.root_handle
+    }
+
+    pub(super) fn verifier(&self) -> Verifier {
+        Verifier(self.verifier.load(Relaxed))
+    }
+
+    /// Data that was written may be lost: clients see by the verifier that they must send it again.
+    pub(super) fn lost_data(&self) {
+        self.verifier.fetch_add(1, Relaxed);
+    }
+
+    /// # Errors
+    /// [`Error::ReadOnly`] if changes are refused.
+    pub(super) fn writable(&self) -> Result<()> {
+        match self.options.read_only {
+            true => Err(Error::ReadOnly),
+            false => Ok(()),
+        }
+    }
+
+    /// Who `cred` acts as.
+    pub(super) fn identity(&self, cred: &Cred) -> Identity {
+        self.identities.of(cred)
+    }
+
+    /// Makes this thread act as `who`.
+    pub(super) fn act_as(&self, who: &Identity) -> Result<Acting<'_>> {
+        self.identities.act_as(who)
+    }
+
+    /// A descriptor that stands for the file.
+    pub(super) fn file(&self, handle: &Handle) -> Result<Arc<OpenFile>> {
+        if let Some(file) = self.descriptors.get(handle, Purpose::Path) {
+            return Ok(file);
+        }
+        let kernel = self.id.unwrap(handle)?;
+        let fd = open_by_handle(&self.root, &kernel, PATH_ONLY).map_err(stale)?;
+        let kind = kind_of(&fd)?;
+        if kind == Kind::Directory && !self.is_inside(&fd, kernel)? {
+            tracing::warn!(?handle, "a handle leads out of the export");
+            return Err(Error::Stale);
+        }
+        Ok(self.descriptors.keep(handle, Purpose::Path, OpenFile::new(fd, kind)))
+    }
+
+    /// A descriptor that stands for the directory.
+    pub(super) fn dir(&self, handle: &Handle) -> Result<Arc<OpenFile>> {
+        let dir = self.file(handle)?;
+        match dir.kind {
+            Kind::Directory => Ok(dir),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    /// A descriptor to read or write data, or to read entries. Opened with our own rights: the
+    /// caller's are checked at each use. Special files are never opened, which could block or have
+    /// effects on the device.
+    pub(super) fn data(&self, handle: &Handle, purpose: Purpose) -> Result<Arc<OpenFile>> {
+        if let Some(file) = self.descriptors.get(handle, purpose) {
+            return Ok(file);
+        }
+        let kind = self.file(handle)?.kind;
+        let flags = match (kind, purpose) {
+            (Kind::File, Purpose::Write) => OFlags::WRONLY,
+            (Kind::File | Kind::Directory, Purpose::Read) => OFlags::RDONLY,
+            (Kind::Directory, _) => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument),
+        };
+        let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY;
+        let kernel = self.id.unwrap(handle)?;
+        let fd = open_by_handle(&self.root, &kernel, flags).map_err(stale)?;
+        Ok(self.descriptors.keep(handle, purpose, OpenFile::new(fd, kind)))
+    }
+
+    /// Opens the entry `name` of `dir` with the rights of the calling thread.
+    pub(super) fn open_entry(&self, dir: &OpenFile, name: &OsStr) -> Result<OwnedFd> {
+        openat(dir, name, PATH_ONLY, Mode::empty()).map_err(error)
+    }
+
+    /// Handle and attributes of an open file.
+    ///
+    /// # Errors
+    /// [`Error::AccessDenied`] if something else is mounted there.
+    pub(super) fn describe(&self, fd: impl AsFd) -> Result<Found> {
+        let (kernel, mount_id) = handle_of(&fd).map_err(error)?;
+        if mount_id != self.mount_id {
+            return Err(Error::AccessDenied);
+        }
+        let handle = self.id.wrap(&kernel).ok_or(Error::NotSupported)?;
+        Ok(Found { handle, attr: self.attr(fd)? })
+    }
+
+    /// Describes an open file and keeps the descriptor: what was looked up is often used next.
+    pub(super) fn found(&self, fd: OwnedFd) -> Result<Found> {
+        let found = self.describe(&fd)?;
+        let file = OpenFile::new(fd, found.attr.kind);
+        self.descriptors.keep(&found.handle, Purpose::Path, file);
+        Ok(found)
+    }
+
+    /// Attributes of an open file.
+    pub(super) fn attr(&self, fd: impl AsFd) -> Result<Attr> {
+        let (mut attr, device) = attributes(fd)?;
+        // A subvolume of btrfs has inode numbers of its own.
+        attr.fsid = if device == self.device { self.fsid } else { self.fsid ^ device };
+        Ok(attr)
+    }
+
+    /// Waits for the right to change the object.
+    pub(super) fn lock(&self, object: &Handle) -> MutexGuard<'_, ()> {
+        self.lock_slot(slot(object))
+    }
+
+    /// Waits for the right to change both objects.
+    pub(super) fn lock_both(
+        &self,
+        one: &Handle,
+        other: &Handle,
+    ) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        // In the order of the locks, so that no two operations wait for each other.
+        let (low, high) = (slot(one).min(slot(other)), slot(one).max(slot(other)));
+        (self.lock_slot(low), (low < high).then(|| self.lock_slot(high)))
+    }
+
+    fn lock_slot(&self, slot: usize) -> MutexGuard<'_, ()> {
+        self.locks[slot].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a directory is the exported one or lies below it: climbs until it is known.
+    fn is_inside(&self, directory: &OwnedFd, kernel: KernelHandle) -> Result<bool> {
+        let mut at = kernel;
+        let mut above: Option<OwnedFd> = None;
+        for _ in 0..DEPTH_MAX {
+            if at == self.root_kernel {
+                return Ok(true);
+            }
+            let from = above.as_ref().unwrap_or(directory);
+            let parent = openat(from, "..", PATH_ONLY, Mode::empty()).map_err(error)?;
+            let (kernel, mount_id) = handle_of(&parent).map_err(error)?;
+            // The root of a file system is its own parent, that of a mount has one elsewhere.
+            if mount_id != self.mount_id || kernel == at {
+                return Ok(false);
+            }
+            at = kernel;
+            above = Some(parent);
+        }
+        Ok(false)
+    }
+}
+
+fn slot(object: &Handle) -> usize {
+    let mut hasher = DefaultHasher::new();
+    object.hash(&mut hasher);
+    (hasher.finish() % LOCKS as u64) as usize
+}
+
+/// What open_by_handle_at(2) answers for handles that name nothing, in one word. Handles come from
+/// outside, and file systems differ in how they refuse garbage.
+fn stale(errno: Errno) -> Error {
+    match errno {
+        Errno::STALE | Errno::INVAL | Errno::NOENT | Errno::PERM | Errno::LOOP => Error::Stale,
+        other => error(other),
+    }
+}
+
+/// How an object changed.
+pub(super) fn change(before: &Attr, after: Attr) -> Change {
+    let before = Before {
+        size: before.size,
+        mtime: before.mtime,
+        ctime: before.ctime,
+        change: before.change,
+    };
+    Change { before: Some(before), after: Some(after) }
+}
+
+/// Refuses what is not the name of one entry.
+pub(super) fn check_name(name: &OsStr) -> Result<()> {
+    let bytes = name.as_encoded_bytes();
+    let bad = bytes.is_empty() || bytes.contains(&b'/') || bytes.contains(&0);
+    if bad { Err(Error::InvalidArgument) } else { Ok(()) }
+}
+
+/// The process's umask. The system call that asks for it also sets it, for all threads; so it is read
+/// from proc(5), and taken for zero if that cannot be read.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0)
+}

@@ -1,0 +1,510 @@
+//! ONC RPC client transport: calls to one program on one server, over TCP or UDP (RFC 5531).
+//!
+//! [`RpcClient`] keeps several connections ([`Config::connections`]) and many calls in flight on
+//! each. A call is encoded once; its small values and its payload leave in one vectored write, on
+//! the caller's own thread if nothing else is being sent. A reply's payload is read by the kernel's
+//! copy straight into the buffer that is handed up.
+//!
+//! Promises:
+//! - **A call ends.** [`Recovery::Soft`] calls fail after [`Config::limit`]. [`Recovery::Hard`] ones
+//!   wait for the server however long it takes, but dropping their future or
+//!   [`RpcClient::shutdown`] ends them at once.
+//! - **A reply is to its call.** Retransmissions and replays after a reconnect bear the same xid, so
+//!   that a server's duplicate request cache knows them; [`Reply::transmissions`] says that the
+//!   call may have been carried out before its reply was made.
+//! - **Bounded memory.** Replies have a largest size, calls in flight a window, idle buffers a limit.
+//!
+//! Whether the server answers is a state of its own ([`ServerState`]), found out by the calls and,
+//! while it does not answer, by a probe; each change is logged once.
+//!
+//! Absent on purpose: RPCSEC_GSS, TLS, callbacks, server-side code. What the procedures mean is the
+//! caller's business.
+
+mod connection;
+mod pool;
+mod programs;
+mod retry;
+mod socket;
+mod stats;
+
+pub use programs::{MountClient, ProgramError, port_of};
+pub use retry::TimerClass;
+pub use stats::{ConnectionSnapshot, Histogram, Latency, ProcedureSnapshot, Snapshot};
+
+use bytes::Bytes;
+use connection::Connection;
+use larder_vfs::Cred;
+use larder_wire::Procedure;
+use larder_wire::rpc::{AuthSys, CallHeader, Credential, GROUPS_MAX, Outcome, Xid, encode_call};
+use larder_wire::xdr::{Array, Decode, Encode, Encoder, Framing, Opaque, XdrError};
+use pool::Pool;
+use retry::Backoff;
+use socket::Socket;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Longest wait for a connection to be made. A server further away than this is as good as gone.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// First and longest pause between attempts to reach a server that is gone.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Largest datagram, in bytes.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A stream.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// Which port calls come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePort {
+    /// One that only the superuser may bind, as servers demand unless told `insecure`. Any other if
+    /// there is none.
+    Reserved,
+    /// Any.
+    Any,
+}
+
+/// What happens to a call that is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// It fails after [`Config::limit`].
+    Soft,
+    /// It waits for the server.
+    Hard,
+}
+
+/// The program that is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// Its number.
+    pub number: u32,
+    /// Its version.
+    pub version: u32,
+    /// Names of its procedures, by number, for the accounts.
+    pub procedures: &'static [&'static str],
+}
+
+/// How to reach a server and how long to wait for it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The server as messages name it, `HOST:PORT`.
+    pub server: String,
+    /// Where the program listens.
+    pub address: SocketAddr,
+    /// How messages travel.
+    pub transport: Transport,
+    /// The program.
+    pub program: Program,
+    /// How many connections to use (`nconnect`), at least one.
+    pub connections: usize,
+    /// Calls in flight on one connection; others wait. UDP starts lower and adapts.
+    pub in_flight_max: u32,
+    /// How long to wait for a reply before doing something about it (`timeo`): UDP sends again, TCP
+    /// connects again if nothing at all was heard meanwhile.
+    pub timeout: Duration,
+    /// How often that is done before the server counts as gone (`retrans`).
+    pub retransmissions: u32,
+    /// What happens then.
+    pub recovery: Recovery,
+    /// Largest reply, in bytes.
+    pub record_bytes_max: usize,
+    /// Our name in AUTH_SYS.
+    pub machine_name: String,
+    /// Which port calls come from.
+    pub source_port: SourcePort,
+}
+
+impl Config {
+    /// The defaults of `mount.nfs`, but a shorter timeout on TCP: larder says earlier that a server
+    /// is gone, and a slow reply costs nothing while the connection is alive.
+    pub fn new(address: SocketAddr, transport: Transport, program: Program) -> Config {
+        let (timeout, retransmissions) = match transport {
+            Transport::Tcp => (Duration::from_secs(15), 2),
+            Transport::Udp => (Duration::from_millis(1100), 5),
+        };
+        Config {
+            server: address.to_string(),
+            address,
+            transport,
+            program,
+            connections: 1,
+            in_flight_max: 256,
+            timeout,
+            retransmissions,
+            recovery: Recovery::Soft,
+            record_bytes_max: larder_wire::nfs3::DATA_BYTES_MAX
+                + larder_wire::nfs3::MESSAGE_OVERHEAD_BYTES_MAX,
+            machine_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            source_port: SourcePort::Reserved,
+        }
+    }
+
+    /// After how long a call without a reply means that the server is gone.
+    pub fn limit(&self) -> Duration {
+        self.timeout * (self.retransmissions + 1)
+    }
+
+    fn framing(&self) -> Framing {
+        match self.transport {
+            Transport::Tcp => Framing::Record,
+            Transport::Udp => Framing::Datagram,
+        }
+    }
+}
+
+/// What one call wants beyond its arguments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions {
+    /// Whose round-trip estimate applies (UDP).
+    pub class: TimerClass,
+    /// Fail at once with [`RpcError::Unreachable`] while the server is known to be gone.
+    pub fail_fast: bool,
+}
+
+/// An answered call.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<T> {
+    /// What the procedure answered.
+    pub results: T,
+    /// How often the call was sent. If more than once, the server may have carried it out before:
+    /// an error such as "exists" may be about our own first try.
+    pub transmissions: u32,
+}
+
+/// Why a call has no results.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum RpcError {
+    /// No reply within the limit of a soft mount.
+    #[error("no reply within {} s", .limit.as_secs_f32())]
+    TimedOut {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The server is known to be gone and the call was not to wait.
+    #[error("the server is not responding")]
+    Unreachable,
+    /// The client was shut down.
+    #[error("the client is shut down")]
+    Shutdown,
+    /// The RPC layer of the server refused the call.
+    #[error("{0}")]
+    Refused(Outcome),
+    /// The reply is not one.
+    #[error("the reply cannot be read: {0}")]
+    Garbled(XdrError),
+    /// The call is too long for a datagram.
+    #[error("a call of {bytes} bytes does not fit a datagram")]
+    TooLong {
+        /// Its length, in bytes.
+        bytes: usize,
+    },
+}
+
+/// Why there is no connection to begin with.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The operating system could not connect.
+    #[error("cannot connect to {server}: {cause}")]
+    Failed {
+        /// The server.
+        server: String,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// The server did not answer.
+    #[error("cannot connect to {server}: no answer within {} s", .limit.as_secs_f32())]
+    TimedOut {
+        /// The server.
+        server: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+}
+
+/// Whether the server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    /// It did, the last time it was asked.
+    Reachable,
+    /// It does not.
+    Unreachable {
+        /// When that was found out.
+        since: Instant,
+    },
+}
+
+/// A client of one program on one server. Clones share the connections, which end with the last.
+#[derive(Clone, Debug)]
+pub struct RpcClient {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    connections: Vec<Arc<Connection>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+/// What the connections have in common.
+#[derive(Debug)]
+struct Shared {
+    config: Config,
+    procedures: stats::Procedures,
+    state: watch::Sender<ServerState>,
+    /// Becomes true once.
+    shutdown: watch::Sender<bool>,
+    pool: Arc<Pool>,
+    xid: AtomicU32,
+}
+
+impl RpcClient {
+    /// Connects to the server, on the tokio runtime of the caller. Over UDP this says nothing of
+    /// the server: [`ping`](Self::ping) does.
+    ///
+    /// # Errors
+    /// [`ConnectError`], at the latest after ten seconds or the configured limit, for the first
+    /// connection. The others are made in the background.
+    pub async fn connect(config: Config) -> Result<RpcClient, ConnectError> {
+        let limit = config.limit().min(CONNECT_MAX);
+        let connecting =
+            Socket::connect(config.address, config.transport, config.source_port, None);
+        let server = || config.server.clone();
+        let first = tokio::time::timeout(limit, connecting)
+            .await
+            .map_err(|_| ConnectError::TimedOut { server: server(), limit })?
+            .map_err(|cause| ConnectError::Failed { server: server(), cause })?;
+
+        let shared = Arc::new(Shared {
+            procedures: stats::Procedures::new(config.program.procedures),
+            state: watch::Sender::new(ServerState::Reachable),
+            shutdown: watch::Sender::new(false),
+            pool: Arc::default(),
+            // Servers take an xid that they have seen lately for a retransmission, also if it was
+            // sent by the client's previous life.
+            xid: AtomicU32::new(random_u64() as u32),
+            config,
+        });
+        let mut sockets = std::iter::once(first).map(Some).chain(std::iter::repeat_with(|| None));
+        let connections: Vec<_> = (0..shared.config.connections.max(1))
+            .map(|_| Connection::start(&shared, sockets.next().flatten()))
+            .collect();
+        let inner = Arc::new(Inner { shared, connections });
+        tokio::spawn(probe(Arc::clone(&inner.shared), Arc::clone(&inner.connections[0])));
+        Ok(RpcClient { inner })
+    }
+
+    /// The credential that a user's calls bear: the first sixteen groups are all that fit.
+    pub fn credential(&self, cred: &Cred) -> Credential {
+        let groups = cred.groups.iter().copied().take(GROUPS_MAX).collect();
+        let name = self.config().machine_name.as_bytes();
+        let name = &name[..name.len().min(larder_wire::rpc::MACHINE_NAME_BYTES_MAX)];
+        Credential::Sys(AuthSys {
+            stamp: 0,
+            machine_name: Opaque::copy_from_slice(name),
+            uid: cred.uid,
+            gid: cred.gid,
+            groups: Array(groups),
+        })
+    }
+
+    /// Calls a procedure and waits for its results.
+    ///
+    /// Dropping the future gives the call up; the server may still carry it out.
+    ///
+    /// # Errors
+    /// [`RpcError`]
+    pub async fn call<P: Procedure>(
+        &self,
+        credential: &Credential,
+        args: &P,
+        options: CallOptions,
+    ) -> Result<Reply<P::Res>, RpcError> {
+        debug_assert_eq!(P::PROGRAM, self.config().program.number);
+        let reply = self.call_raw(credential, args, options).await?;
+        let mut body = reply.results;
+        let results = P::Res::decode(&mut body).map_err(|cause| {
+            self.inner.shared.procedures.of(P::NUMBER).errors.fetch_add(1, Relaxed);
+            RpcError::Garbled(cause)
+        })?;
+        Ok(Reply { results, transmissions: reply.transmissions })
+    }
+
+    /// Calls a procedure and hands up its results undecoded: the reply past its RPC header.
+    ///
+    /// # Errors
+    /// [`RpcError`]
+    pub async fn call_raw<P: Procedure>(
+        &self,
+        credential: &Credential,
+        args: &P,
+        options: CallOptions,
+    ) -> Result<Reply<Bytes>, RpcError> {
+        let shared = &self.inner.shared;
+        if options.fail_fast && !self.reachable() {
+            return Err(RpcError::Unreachable);
+        }
+        let xid = shared.next_xid();
+        let message = encode_call(xid, credential, args, shared.config.framing());
+        if shared.config.transport == Transport::Udp && message.len() > DATAGRAM_BYTES_MAX {
+            return Err(RpcError::TooLong { bytes: message.len() });
+        }
+        self.connection().call(xid, P::NUMBER, message, options.class).await
+    }
+
+    /// Calls procedure 0, which does nothing, and waits for its reply.
+    ///
+    /// # Errors
+    /// [`RpcError`]
+    pub async fn ping(&self) -> Result<(), RpcError> {
+        self.inner.shared.ping(self.connection()).await
+    }
+
+    /// The least loaded connection, of those that are connected if there are any.
+    fn connection(&self) -> &Connection {
+        let connections = &self.inner.connections;
+        match connections.as_slice() {
+            [only] => only,
+            several => several
+                .iter()
+                .min_by_key(|connection| connection.load())
+                .expect("there is at least one connection"),
+        }
+    }
+
+    /// How it was configured.
+    pub fn config(&self) -> &Config {
+        &self.inner.shared.config
+    }
+
+    /// Whether the server answered the last time it was asked.
+    pub fn reachable(&self) -> bool {
+        matches!(*self.inner.shared.state.borrow(), ServerState::Reachable)
+    }
+
+    /// Follows whether the server answers.
+    pub fn state(&self) -> watch::Receiver<ServerState> {
+        self.inner.shared.state.subscribe()
+    }
+
+    /// The accounts so far.
+    pub fn stats(&self) -> Snapshot {
+        Snapshot {
+            procedures: self.inner.shared.procedures.snapshot(),
+            connections: self.inner.connections.iter().map(|one| one.snapshot()).collect(),
+        }
+    }
+
+    /// Ends all calls with [`RpcError::Shutdown`], now and later. Does not block.
+    pub fn shutdown(&self) {
+        self.inner.shut_down();
+    }
+}
+
+impl Inner {
+    fn shut_down(&self) {
+        self.shared.shutdown.send_replace(true);
+        self.connections.iter().for_each(|connection| connection.close());
+    }
+}
+
+impl Shared {
+    /// Something was heard from the server.
+    fn heard(&self) {
+        if matches!(*self.state.borrow(), ServerState::Reachable) {
+            return;
+        }
+        let was = self.state.send_replace(ServerState::Reachable);
+        if let ServerState::Unreachable { since } = was {
+            let seconds = since.elapsed().as_secs_f32();
+            tracing::info!("server {} OK again after {seconds:.1} s", self.config.server);
+        }
+    }
+
+    /// The server does not answer.
+    fn lost(&self) {
+        let changed = self.state.send_if_modified(|state| {
+            let changed = *state == ServerState::Reachable;
+            if changed {
+                *state = ServerState::Unreachable { since: Instant::now() };
+            }
+            changed
+        });
+        if changed && !*self.shutdown.borrow() {
+            tracing::warn!("server {} not responding, still trying", self.config.server);
+        }
+    }
+
+    fn next_xid(&self) -> Xid {
+        Xid(self.xid.fetch_add(1, Relaxed))
+    }
+
+    async fn ping(&self, connection: &Connection) -> Result<(), RpcError> {
+        let xid = self.next_xid();
+        let mut out = Encoder::new(self.config.framing(), 64);
+        let header = CallHeader {
+            xid,
+            program: self.config.program.number,
+            version: self.config.program.version,
+            procedure: 0,
+            credential: Credential::None,
+        };
+        header.encode(&mut out);
+        connection.call(xid, 0, out.finish(), TimerClass::Fixed).await.map(drop)
+    }
+
+    /// Resolves when the client is shut down.
+    async fn until_shutdown(&self) {
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = self.shutdown.subscribe().wait_for(|shutdown| *shutdown).await;
+    }
+}
+
+/// Asks a server that does not answer again and again, until the client is shut down.
+async fn probe(shared: Arc<Shared>, connection: Arc<Connection>) {
+    let mut state = shared.state.subscribe();
+    loop {
+        let lost = state.wait_for(|state| *state != ServerState::Reachable);
+        tokio::select! {
+            biased;
+            () = shared.until_shutdown() => return,
+            // The sender lives in `shared`, so waiting cannot fail.
+            _ = lost => (),
+        }
+        let mut backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        while *shared.state.borrow() != ServerState::Reachable {
+            let ping = tokio::time::timeout(shared.config.timeout, shared.ping(&connection));
+            match ping.await {
+                Ok(Err(RpcError::Shutdown)) => return,
+                // Whatever else came of it, the connection has noted what it heard.
+                Ok(_) | Err(_) => tokio::time::sleep(backoff.pause()).await,
+            }
+        }
+    }
+}
+
+/// For xids, ports and verifiers: unlike those of our previous life, not secret.
+pub(crate) fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    // Cannot fail for so few bytes but on kernels without the call; then they start at 0.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,780 @@
+//! One connection: the calls in flight on it, what is to be sent, and the tasks that serve it.
+//!
+//! All state is behind one lock that is held for a few instructions, never over a system call.
+//! Who sends owns the flag `sending`: at first the caller, on its own thread; if the socket is full
+//! or others keep coming, it hands the flag over to the writer task. So one message is never cut by
+//! another, and order is kept.
+//!
+//! Invariants:
+//! - A call is in `pending` from its offer until its reply, its end or its cancellation; the slot
+//!   it takes in the window is given back with it.
+//! - `sending` belongs to one epoch. When a connection breaks the epoch changes, and whoever still
+//!   sends for the old one lets go without touching the state.
+//! - After a reconnect every pending call is sent again, in the order of their xids. A message that
+//!   was sent in part is sent anew from its start.
+
+use super::pool::ReplyBuffers;
+use super::retry::{Backoff, RoundTrip, TimerClass, Window};
+use super::socket::Socket;
+use super::stats::{ConnectionSnapshot, ConnectionStats};
+use super::{
+    CONNECT_MAX, DATAGRAM_BYTES_MAX, RETRY_PAUSES, Recovery, Reply, RpcError, Shared, Transport,
+};
+use bytes::Bytes;
+use larder_wire::record::{Buffers, RecordAssembler};
+use larder_wire::rpc::{Outcome, ReplyHeader, Xid};
+use larder_wire::xdr::{Decode, Segments};
+use std::convert::Infallible;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+/// Bytes that one read takes beside a large payload: marks, headers and whole small replies. More
+/// saves reads when replies are small, but is copied once more.
+const STAGING_BYTES: usize = 4096;
+/// Pieces in one vectored write. The kernel's limit is 1024; a WRITE has three.
+const PIECES_MAX: usize = 64;
+/// Rounds that a caller sends for others before it leaves that to the writer task.
+const ROUNDS_MAX: u32 = 4;
+
+/// Pause after an error of a datagram socket, so that one which lasts does not spin.
+const DATAGRAM_ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// A call in flight.
+#[derive(Debug)]
+struct Call {
+    xid: Xid,
+    message: Segments,
+    /// How often it was sent completely.
+    transmissions: AtomicU32,
+    /// When it was last sent completely, in microseconds since the connection's birth.
+    sent_us: AtomicU64,
+    /// Nobody waits for the reply any more, so it need not be sent if it was not begun.
+    cancelled: AtomicBool,
+}
+
+/// A reply as the reader task found it.
+#[derive(Debug)]
+struct Arrived {
+    body: Bytes,
+    outcome: Outcome,
+    at: Instant,
+    bytes: usize,
+}
+
+type ReplySender = oneshot::Sender<Result<Arrived, RpcError>>;
+
+#[derive(Debug)]
+struct Pending {
+    call: Arc<Call>,
+    class: TimerClass,
+    reply: ReplySender,
+}
+
+/// A message that is to be sent, or the rest of one.
+#[derive(Debug)]
+struct Outgoing {
+    call: Arc<Call>,
+    sent_bytes: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    socket: Option<Arc<Socket>>,
+    epoch: u64,
+    /// By xid.
+    pending: BTreeMap<u32, Pending>,
+    outgoing: VecDeque<Outgoing>,
+    sending: bool,
+    window: Window,
+    /// Callers that wait for the window, first come, first served.
+    waiting: VecDeque<oneshot::Sender<()>>,
+    /// Slots of the window that were promised to callers who have not taken them up yet.
+    promised: u32,
+    round_trips: [RoundTrip; TimerClass::COUNT],
+    /// When a reply last came.
+    heard: Instant,
+    /// When the current socket, or the last one, was connected.
+    attached: Instant,
+    closed: bool,
+}
+
+/// One connection to the server.
+#[derive(Debug)]
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    birth: Instant,
+    state: Mutex<State>,
+    /// Wakes the writer task.
+    to_send: Notify,
+    stats: ConnectionStats,
+    /// Calls that are here, for choosing among connections.
+    load: AtomicU32,
+    connected: AtomicBool,
+}
+
+/// Gives a call up when its future ends or is dropped.
+struct Cancel<'a> {
+    connection: &'a Connection,
+    call: &'a Arc<Call>,
+    /// The call is no longer pending.
+    settled: bool,
+}
+
+impl Drop for Cancel<'_> {
+    fn drop(&mut self) {
+        self.connection.load.fetch_sub(1, Relaxed);
+        if self.settled {
+            return;
+        }
+        let mut state = self.connection.lock();
+        if state.pending.remove(&self.call.xid.0).is_some() {
+            self.call.cancelled.store(true, Relaxed);
+            state.promise_slots();
+        }
+    }
+}
+
+impl State {
+    /// Wakes callers for whom there is room in the window.
+    fn promise_slots(&mut self) {
+        while self.taken() < self.window.calls() {
+            let Some(waiter) = self.waiting.pop_front() else { return };
+            // A caller that has gone away takes no slot.
+            self.promised += u32::from(waiter.send(()).is_ok());
+        }
+    }
+
+    fn taken(&self) -> u32 {
+        u32::try_from(self.pending.len()).unwrap_or(u32::MAX).saturating_add(self.promised)
+    }
+}
+
+/// What a sender is left with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    /// Nothing: the flag `sending` was given back.
+    All,
+    /// Messages that do not fit now; the flag is still set.
+    Full,
+    /// Messages that others should send; the flag is still set.
+    More,
+    /// A broken or replaced connection, and no flag.
+    Broken,
+}
+
+impl Connection {
+    /// Starts the tasks of a connection; without a socket, they make one.
+    pub(super) fn start(shared: &Arc<Shared>, socket: Option<Socket>) -> Arc<Connection> {
+        let config = &shared.config;
+        let window = match config.transport {
+            Transport::Tcp => Window::fixed(config.in_flight_max),
+            Transport::Udp => Window::congestion(config.in_flight_max),
+        };
+        let now = Instant::now();
+        let connection = Arc::new(Connection {
+            shared: Arc::clone(shared),
+            birth: now,
+            state: Mutex::new(State {
+                socket: None,
+                epoch: 0,
+                pending: BTreeMap::new(),
+                outgoing: VecDeque::new(),
+                sending: false,
+                window,
+                waiting: VecDeque::new(),
+                promised: 0,
+                round_trips: [RoundTrip::new(config.timeout); TimerClass::COUNT],
+                heard: now,
+                attached: now,
+                closed: false,
+            }),
+            to_send: Notify::new(),
+            stats: ConnectionStats::default(),
+            load: AtomicU32::new(0),
+            connected: AtomicBool::new(false),
+        });
+        tokio::spawn(Arc::clone(&connection).run(socket));
+        connection
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What to choose a connection by: the least is best.
+    pub(super) fn load(&self) -> (bool, u32) {
+        (!self.connected.load(Relaxed), self.load.load(Relaxed))
+    }
+
+    pub(super) fn snapshot(&self) -> ConnectionSnapshot {
+        let state = self.lock();
+        ConnectionSnapshot {
+            connected: self.connected.load(Relaxed),
+            offered: self.stats.offered.load(Relaxed),
+            completed: self.stats.completed.load(Relaxed),
+            in_flight: state.pending.len() as u64,
+            backlog: state.waiting.len() as u64,
+            window: u64::from(state.window.calls()),
+            retransmits: self.stats.retransmits.load(Relaxed),
+            reconnects: self.stats.reconnects.load(Relaxed),
+            orphans: self.stats.orphans.load(Relaxed),
+        }
+    }
+
+    /// Ends all calls, now and later.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.waiting.clear();
+        let pending = std::mem::take(&mut state.pending);
+        drop(state);
+        for (_, pending) in pending {
+            // A caller that has gone away need not hear of it.
+            let _ = pending.reply.send(Err(RpcError::Shutdown));
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.birth.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The caller's side.
+impl Connection {
+    /// Sends a call and waits for its reply.
+    pub(super) async fn call(
+        &self,
+        xid: Xid,
+        procedure: u32,
+        message: Segments,
+        class: TimerClass,
+    ) -> Result<Reply<Bytes>, RpcError> {
+        let offered = Instant::now();
+        let account = self.shared.procedures.of(procedure);
+        self.stats.offered.fetch_add(1, Relaxed);
+        account.bytes_sent.fetch_add(message.len() as u64, Relaxed);
+        self.load.fetch_add(1, Relaxed);
+        let call = Arc::new(Call {
+            xid,
+            message,
+            transmissions: AtomicU32::new(0),
+            sent_us: AtomicU64::new(0),
+            cancelled: AtomicBool::new(false),
+        });
+
+        let mut cancel = Cancel { connection: self, call: &call, settled: false };
+        let arrived = self.exchange(&call, procedure, class, offered).await;
+        cancel.settled = arrived.is_ok();
+        drop(cancel);
+
+        account.calls.fetch_add(1, Relaxed);
+        let transmissions = call.transmissions.load(Relaxed);
+        account.retransmits.fetch_add(u64::from(transmissions.saturating_sub(1)), Relaxed);
+        let body = arrived.and_then(|arrived| {
+            self.stats.completed.fetch_add(1, Relaxed);
+            account.bytes_received.fetch_add(arrived.bytes as u64, Relaxed);
+            account.latency.record(arrived.at - offered);
+            account.round_trip.record(arrived.at.saturating_duration_since(self.sent_at(&call)));
+            match arrived.outcome {
+                Outcome::Success => Ok(arrived.body),
+                refused => Err(RpcError::Refused(refused)),
+            }
+        });
+        if body.is_err() {
+            account.errors.fetch_add(1, Relaxed);
+        }
+        body.map(|results| Reply { results, transmissions })
+    }
+
+    /// Waits for the window, sends, and waits for the reply, with as many further sendings as it
+    /// takes.
+    async fn exchange(
+        &self,
+        call: &Arc<Call>,
+        procedure: u32,
+        class: TimerClass,
+        offered: Instant,
+    ) -> Result<Arrived, RpcError> {
+        let config = &self.shared.config;
+        let limit = config.limit();
+        let deadline = (config.recovery == Recovery::Soft).then(|| offered + limit);
+        let timed_out = Err(RpcError::TimedOut { limit });
+
+        let mut reply = match deadline {
+            None => self.offer(call, class).await?,
+            Some(deadline) => match tokio::time::timeout_at(deadline, self.offer(call, class)).await {
+                Ok(offered) => offered?,
+                Err(_) => return timed_out,
+            },
+        };
+        loop {
+            let until = Instant::now() + self.patience(class);
+            let until = deadline.map_or(until, |deadline| until.min(deadline));
+            match tokio::time::timeout_at(until, &mut reply).await {
+                Ok(Ok(arrived)) => return arrived,
+                Ok(Err(_sender_gone)) => return Err(RpcError::Shutdown),
+                Err(_elapsed) => (),
+            }
+            self.shared.procedures.of(procedure).timeouts.fetch_add(1, Relaxed);
+            self.timed_out(call, class, offered.elapsed() >= limit);
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return timed_out;
+            }
+        }
+    }
+
+    /// How long to wait for a reply before doing something about it.
+    fn patience(&self, class: TimerClass) -> Duration {
+        match self.shared.config.transport {
+            Transport::Tcp => self.shared.config.timeout,
+            Transport::Udp => self.lock().round_trips[class as usize].timeout(),
+        }
+    }
+
+    /// Waits for the window and sends the call, or leaves that to the task that reconnects.
+    async fn offer(
+        &self,
+        call: &Arc<Call>,
+        class: TimerClass,
+    ) -> Result<oneshot::Receiver<Result<Arrived, RpcError>>, RpcError> {
+        let (sender, receiver) = oneshot::channel();
+        let pending = Pending { call: Arc::clone(call), class, reply: sender };
+        let slot = {
+            let mut state = self.lock();
+            if state.taken() < state.window.calls() && state.waiting.is_empty() {
+                return self.launch(state, pending).map(|()| receiver);
+            }
+            if state.closed {
+                return Err(RpcError::Shutdown);
+            }
+            let (slot, promise) = oneshot::channel();
+            state.waiting.push_back(slot);
+            promise
+        };
+        let mut slot = Promise { connection: self, slot, kept: false };
+        (&mut slot.slot).await.map_err(|_| RpcError::Shutdown)?;
+        slot.kept = true;
+        let mut state = self.lock();
+        state.promised -= 1;
+        self.launch(state, pending).map(|()| receiver)
+    }
+
+    /// Makes a call pending and sends it, if it can be sent now.
+    fn launch(&self, mut state: MutexGuard<'_, State>, pending: Pending) -> Result<(), RpcError> {
+        if state.closed {
+            return Err(RpcError::Shutdown);
+        }
+        let call = Arc::clone(&pending.call);
+        state.pending.insert(call.xid.0, pending);
+        let Some(socket) = state.socket.clone() else {
+            return Ok(()); // The task that reconnects sends all that is pending.
+        };
+        match self.shared.config.transport {
+            Transport::Udp => {
+                drop(state);
+                self.send_datagram(&socket, &call);
+            }
+            Transport::Tcp => {
+                state.outgoing.push_back(Outgoing { call, sent_bytes: 0 });
+                if !std::mem::replace(&mut state.sending, true) {
+                    let epoch = state.epoch;
+                    drop(state);
+                    if let Sent::Full | Sent::More = self.send_outgoing(&socket, epoch) {
+                        self.to_send.notify_one();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A call had no reply in time. `major` says that its limit has passed, too.
+    fn timed_out(&self, call: &Arc<Call>, class: TimerClass, major: bool) {
+        let config = &self.shared.config;
+        let mut state = self.lock();
+        let quiet = state.heard.elapsed();
+        match (config.transport, state.socket.clone()) {
+            (Transport::Udp, Some(socket)) => {
+                state.round_trips[class as usize].timed_out();
+                state.window.timed_out();
+                drop(state);
+                self.send_datagram(&socket, call);
+            }
+            (Transport::Tcp, Some(socket)) => {
+                let waited = self.sent_at(call).max(state.attached).elapsed();
+                drop(state);
+                // A live connection with a slow reply is left alone; but a reply that is overdue by
+                // the whole limit was lost by the server, which only a replay can mend.
+                if waited >= config.timeout && quiet >= config.timeout || waited >= config.limit() {
+                    tracing::debug!(xid = call.xid.0, ?waited, "no reply: connecting again");
+                    socket.shut_down();
+                }
+            }
+            (_, None) => drop(state),
+        }
+        if major && quiet >= config.limit() {
+            self.shared.lost();
+        }
+    }
+
+    /// When a call was last sent; the connection's birth if it was not.
+    fn sent_at(&self, call: &Call) -> Instant {
+        self.birth + Duration::from_micros(call.sent_us.load(Relaxed))
+    }
+
+    fn send_datagram(&self, socket: &Socket, call: &Arc<Call>) {
+        let pieces: Vec<_> =
+            call.message.as_slice().iter().map(|piece| IoSlice::new(piece)).collect();
+        match socket.send(&pieces) {
+            Ok(_) => self.mark_sent(call),
+            // As good as lost on the way: it will be sent again.
+            Err(error) => self.note_datagram_error(&error),
+        }
+    }
+
+    fn note_datagram_error(&self, error: &io::Error) {
+        use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+        if matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable) {
+            self.shared.lost();
+        }
+    }
+
+    fn mark_sent(&self, call: &Call) {
+        call.sent_us.store(self.now_us(), Relaxed);
+        if call.transmissions.fetch_add(1, Relaxed) > 0 {
+            self.stats.retransmits.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// A caller's place in the queue for the window.
+struct Promise<'a> {
+    connection: &'a Connection,
+    slot: oneshot::Receiver<()>,
+    kept: bool,
+}
+
+impl Drop for Promise<'_> {
+    /// A slot that was promised and is not wanted any more goes to the next.
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        self.slot.close();
+        if self.slot.try_recv().is_ok() {
+            let mut state = self.connection.lock();
+            state.promised -= 1;
+            state.promise_slots();
+        }
+    }
+}
+
+/// Sending on a stream.
+impl Connection {
+    /// Sends what is to be sent, for one who owns `sending`. Does not block.
+    fn send_outgoing(&self, socket: &Socket, epoch: u64) -> Sent {
+        let mut batch = VecDeque::new();
+        let mut full = false;
+        for round in 0.. {
+            {
+                let mut state = self.lock();
+                if state.epoch != epoch {
+                    return Sent::Broken;
+                }
+                // What did not fit goes back to the front.
+                while let Some(rest) = batch.pop_back() {
+                    state.outgoing.push_front(rest);
+                }
+                if state.outgoing.is_empty() {
+                    state.sending = false;
+                    return Sent::All;
+                }
+                if full {
+                    return Sent::Full;
+                }
+                if round == ROUNDS_MAX {
+                    return Sent::More;
+                }
+                std::mem::swap(&mut state.outgoing, &mut batch);
+            }
+            batch.retain(|one| one.sent_bytes > 0 || !one.call.cancelled.load(Relaxed));
+            match self.send_batch(socket, &mut batch) {
+                Ok(done) => full = !done,
+                Err(error) => {
+                    tracing::debug!(%error, "sending failed");
+                    socket.shut_down();
+                    return Sent::Broken;
+                }
+            }
+        }
+        unreachable!("the loop returns after ROUNDS_MAX")
+    }
+
+    /// Sends from the front of the batch. Says whether all of it is gone.
+    fn send_batch(&self, socket: &Socket, batch: &mut VecDeque<Outgoing>) -> io::Result<bool> {
+        while !batch.is_empty() {
+            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+            let (count, wanted) = gather(batch, &mut pieces);
+            let sent = match socket.send(&pieces[..count]) {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            self.advance(batch, sent);
+            if sent < wanted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts bytes as sent.
+    fn advance(&self, batch: &mut VecDeque<Outgoing>, mut sent_bytes: usize) {
+        while let Some(front) = batch.front_mut() {
+            let left = front.call.message.len() - front.sent_bytes;
+            if sent_bytes < left {
+                front.sent_bytes += sent_bytes;
+                return;
+            }
+            sent_bytes -= left;
+            self.mark_sent(&front.call);
+            batch.pop_front();
+        }
+    }
+
+    /// Sends what callers could not send at once.
+    async fn write_loop(&self, socket: &Socket, epoch: u64) {
+        loop {
+            self.to_send.notified().await;
+            loop {
+                let sent = socket.when_writable(|| match self.send_outgoing(socket, epoch) {
+                    Sent::Full => Err(io::ErrorKind::WouldBlock.into()),
+                    sent => Ok(sent),
+                });
+                match sent.await {
+                    Ok(Sent::All) => break,
+                    Ok(_) => tokio::task::consume_budget().await,
+                    Err(_) => return socket.shut_down(),
+                }
+            }
+        }
+    }
+}
+
+/// Collects the pieces of the batch that come next. Says how many they are and their length.
+fn gather<'a>(
+    batch: &'a VecDeque<Outgoing>,
+    pieces: &mut [IoSlice<'a>; PIECES_MAX],
+) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    for outgoing in batch {
+        let mut skip = outgoing.sent_bytes;
+        for piece in outgoing.call.message.as_slice() {
+            if skip >= piece.len() {
+                skip -= piece.len();
+                continue;
+            }
+            let Some(slot) = pieces.get_mut(count) else { return (count, bytes) };
+            *slot = IoSlice::new(&piece[skip..]);
+            bytes += piece.len() - skip;
+            count += 1;
+            skip = 0;
+        }
+    }
+    (count, bytes)
+}
+
+/// The tasks' side.
+impl Connection {
+    /// Keeps the connection up and takes in replies, until the client is shut down.
+    async fn run(self: Arc<Connection>, mut first: Option<Socket>) {
+        let mut source_port = None;
+        // A server that takes connections and drops them is not asked in a tight loop.
+        let mut backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        loop {
+            let socket = match first.take() {
+                Some(socket) => socket,
+                None => tokio::select! {
+                    biased;
+                    () = self.shared.until_shutdown() => return,
+                    socket = self.reconnect(source_port, &mut backoff) => socket,
+                },
+            };
+            source_port = socket.source_port();
+            let Some(heard) = self.serve(Arc::new(socket)).await else { return };
+            if heard {
+                backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+            } else {
+                tokio::select! {
+                    () = self.shared.until_shutdown() => return,
+                    () = tokio::time::sleep(backoff.pause()) => (),
+                }
+            }
+        }
+    }
+
+    /// Serves one socket until it breaks. Says whether a reply came, or nothing on shutdown.
+    async fn serve(self: &Arc<Connection>, socket: Arc<Socket>) -> Option<bool> {
+        let epoch = self.attach(&socket);
+        let writer = tokio::spawn({
+            let (connection, socket) = (Arc::clone(self), Arc::clone(&socket));
+            async move { connection.write_loop(&socket, epoch).await }
+        });
+        let ended = tokio::select! {
+            biased;
+            () = self.shared.until_shutdown() => None,
+            ended = self.receive(&socket) => Some(ended),
+        };
+        writer.abort();
+        let heard = self.detach(&socket);
+        ended.map(|cause| {
+            tracing::debug!(server = %self.shared.config.server, ?cause, "connection lost");
+            heard
+        })
+    }
+
+    /// Connects, however often it takes.
+    async fn reconnect(&self, source_port: Option<u16>, backoff: &mut Backoff) -> Socket {
+        let config = &self.shared.config;
+        let limit = config.limit().min(CONNECT_MAX);
+        loop {
+            let connecting =
+                Socket::connect(config.address, config.transport, config.source_port, source_port);
+            match tokio::time::timeout(limit, connecting).await {
+                Ok(Ok(socket)) => return socket,
+                Ok(Err(error)) => tracing::debug!(server = %config.server, %error, "connecting"),
+                Err(_elapsed) => tracing::debug!(server = %config.server, "connecting: no answer"),
+            }
+            self.shared.lost();
+            tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+
+    /// Makes a socket the current one and sends all pending calls on it.
+    fn attach(&self, socket: &Arc<Socket>) -> u64 {
+        let mut state = self.lock();
+        state.epoch += 1;
+        state.attached = Instant::now();
+        if state.epoch > 1 {
+            self.stats.reconnects.fetch_add(1, Relaxed);
+        }
+        state.socket = Some(Arc::clone(socket));
+        let calls: Vec<_> = state.pending.values().map(|one| Arc::clone(&one.call)).collect();
+        let epoch = state.epoch;
+        if self.shared.config.transport == Transport::Udp {
+            drop(state);
+            calls.iter().for_each(|call| self.send_datagram(socket, call));
+        } else {
+            state.outgoing.clear();
+            state.outgoing.extend(calls.into_iter().map(|call| Outgoing { call, sent_bytes: 0 }));
+            state.sending = !state.outgoing.is_empty();
+            if state.sending {
+                self.to_send.notify_one();
+            }
+        }
+        self.connected.store(true, Relaxed);
+        epoch
+    }
+
+    /// Forgets a broken socket; pending calls stay. Says whether a reply came over it.
+    fn detach(&self, socket: &Socket) -> bool {
+        socket.shut_down();
+        self.connected.store(false, Relaxed);
+        let mut state = self.lock();
+        state.epoch += 1;
+        state.socket = None;
+        state.sending = false;
+        state.outgoing.clear();
+        state.heard >= state.attached
+    }
+
+    /// Takes in replies until the connection breaks.
+    async fn receive(&self, socket: &Socket) -> io::Error {
+        match self.shared.config.transport {
+            Transport::Tcp => match self.receive_stream(socket).await {
+                Ok(()) => io::ErrorKind::UnexpectedEof.into(),
+                Err(error) => error,
+            },
+            Transport::Udp => match self.receive_datagrams(socket).await {},
+        }
+    }
+
+    async fn receive_stream(&self, socket: &Socket) -> io::Result<()> {
+        let buffers = ReplyBuffers(Arc::clone(&self.shared.pool));
+        let mut records = RecordAssembler::new(buffers, self.shared.config.record_bytes_max);
+        let mut staging = vec![0; STAGING_BYTES];
+        loop {
+            let gap = records.gap();
+            let gap_bytes = gap.len();
+            let pieces = &mut [IoSliceMut::new(gap), IoSliceMut::new(&mut staging)];
+            let received = socket.receive(pieces).await?;
+            if received == 0 {
+                return Ok(());
+            }
+            let at = Instant::now();
+            let mut deliver = |record| self.deliver(record, at);
+            let in_place = received.min(gap_bytes);
+            records.fill(in_place, &mut deliver);
+            records
+                .push(&staging[..received - in_place], &mut deliver)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            tokio::task::consume_budget().await;
+        }
+    }
+
+    async fn receive_datagrams(&self, socket: &Socket) -> Infallible {
+        let mut buffers = ReplyBuffers(Arc::clone(&self.shared.pool));
+        loop {
+            let mut buffer = buffers.take(DATAGRAM_BYTES_MAX);
+            match socket.receive(&mut [IoSliceMut::new(buffer.as_mut())]).await {
+                Ok(length) => self.deliver(buffers.freeze(buffer, length), Instant::now()),
+                // The network says that a datagram did not arrive: that may change.
+                Err(error) => {
+                    self.note_datagram_error(&error);
+                    tokio::time::sleep(DATAGRAM_ERROR_PAUSE).await;
+                }
+            }
+            tokio::task::consume_budget().await;
+        }
+    }
+
+    /// Hands a reply to its caller.
+    fn deliver(&self, record: Bytes, at: Instant) {
+        self.shared.heard();
+        let bytes = record.len();
+        let mut body = record;
+        let xid = u32::decode(&mut body.clone());
+        let pending = xid.ok().and_then(|xid| self.settle(xid, at));
+        let Some(pending) = pending else {
+            self.stats.orphans.fetch_add(1, Relaxed);
+            return;
+        };
+        let arrived = match ReplyHeader::decode(&mut body) {
+            Ok(ReplyHeader { outcome, .. }) => Ok(Arrived { body, outcome, at, bytes }),
+            Err(cause) => Err(RpcError::Garbled(cause)),
+        };
+        // A caller that has gone away just now does not want it.
+        let _ = pending.reply.send(arrived);
+    }
+
+    /// Takes a call out of those that wait.
+    fn settle(&self, xid: u32, at: Instant) -> Option<Pending> {
+        let mut state = self.lock();
+        state.heard = at;
+        let pending = state.pending.remove(&xid)?;
+        if pending.call.transmissions.load(Relaxed) == 1 {
+            let time = at.saturating_duration_since(self.sent_at(&pending.call));
+            if pending.class != TimerClass::Fixed {
+                state.round_trips[pending.class as usize].sample(time);
+            }
+            state.window.replied();
+        }
+        state.promise_slots();
+        Some(pending)
+    }
+}

@@ -1,0 +1,3 @@
+//! The remotes against real servers. Needs root, nfs-ganesha and rpcbind.
+
+mod nfs3;

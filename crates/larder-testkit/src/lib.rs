@@ -1,0 +1,16 @@
+//! Real third-party servers for tests.
+//!
+//! Each server runs in namespaces of its own (network, mounts, processes), so tests run side by
+//! side and leave nothing behind: its first process is a shell that reads commands from us, and
+//! when that pipe closes, by drop or because the test died, the kernel ends all the others with it.
+//!
+//! Needs root and Linux, and the server's package; what is missing is named in the error. Not for
+//! programs: nothing here is robust against hostile input.
+
+#![forbid(unsafe_code)]
+
+mod ganesha;
+mod sandbox;
+
+pub use ganesha::{Ganesha, Network, Options, Squash};
+pub use sandbox::StartError;

@@ -1,0 +1,139 @@
+//! A shell in namespaces of its own, and the link to it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use thiserror::Error;
+
+/// Why a server did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// This needs privileges.
+    #[error("a test server needs root, for namespaces and low ports: run the tests as root")]
+    NotRoot,
+    /// A program is missing.
+    #[error("cannot run {program}: {cause}")]
+    Missing {
+        /// Its name.
+        program: &'static str,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// A server is missing.
+    #[error("{program} is not installed")]
+    NotInstalled {
+        /// Its program.
+        program: &'static str,
+    },
+    /// A step failed.
+    #[error("{step}: {detail}")]
+    Failed {
+        /// What was tried.
+        step: String,
+        /// What was said.
+        detail: String,
+    },
+}
+
+pub(crate) fn failed(step: impl Into<String>, detail: impl std::fmt::Display) -> StartError {
+    StartError::Failed { step: step.into(), detail: detail.to_string() }
+}
+
+/// A shell that obeys, one command at a time.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    child: Child,
+    commands: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Sandbox {
+    /// Starts a shell; `own_network` puts it into a network namespace of its own, with `lo` up.
+    pub(crate) fn start(own_network: bool) -> Result<Sandbox, StartError> {
+        // Mounts made outside later are seen inside, not the other way round.
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "slave", "--pid", "--fork"]);
+        if own_network {
+            unshare.arg("--net");
+        }
+        let mut child = unshare
+            .args(["sh", "-c", LOOP])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|cause| StartError::Missing { program: "unshare", cause })?;
+        let (commands, answers) = (child.stdin.take(), child.stdout.take());
+        let answers = BufReader::new(answers.expect("stdout is piped"));
+        let mut sandbox = Sandbox { child, commands, answers };
+        sandbox.run("true").map_err(|_| StartError::NotRoot)?;
+        if own_network {
+            sandbox.run("ip link set lo up")?;
+        }
+        Ok(sandbox)
+    }
+
+    /// Runs one line of shell and waits until it is done. It must be quiet: its output is taken for
+    /// an answer.
+    pub(crate) fn run(&mut self, line: &str) -> Result<(), StartError> {
+        debug_assert!(!line.contains('\n'));
+        let commands = self.commands.as_mut().expect("taken on drop only");
+        writeln!(commands, "{line}").map_err(|cause| failed(line, cause))?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).map_err(|cause| failed(line, cause))?;
+        match answer.trim() {
+            "0" => Ok(()),
+            "" => Err(failed(line, "the sandbox is gone")),
+            status => Err(failed(line, format!("status {status}"))),
+        }
+    }
+
+    /// Lays a cable between the namespace of the test and the sandbox. Answers the address inside.
+    pub(crate) fn link(&mut self) -> Result<Ipv4Addr, StartError> {
+        static LINKS: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), LINKS.fetch_add(1, Relaxed));
+        // A quarter of 10.64.0.0/10 for each: unique for 16 links of each process.
+        let subnet = (process.wrapping_mul(16) + number % 16) % (1 << 20);
+        let base = u32::from(Ipv4Addr::new(10, 64, 0, 0)) + 4 * subnet;
+        let (ours, theirs) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
+        let name = format!("ld{process:x}-{number}");
+        let namespace = self.child.id();
+        ip(&format!("link add {name} type veth peer name eth0 netns {namespace}"))?;
+        ip(&format!("address add {ours}/30 dev {name}"))?;
+        ip(&format!("link set {name} up"))?;
+        self.run(&format!("ip address add {theirs}/30 dev eth0 && ip link set eth0 up"))?;
+        Ok(theirs)
+    }
+
+    /// Process id whose namespaces are the sandbox's.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+/// Runs lines until there are no more. The exit of this shell, process 1 of its namespace, ends
+/// every other process in it.
+const LOOP: &str =
+    r#"while IFS= read -r line; do eval "$line" </dev/null >&2; echo "$?"; done"#;
+
+fn ip(arguments: &str) -> Result<(), StartError> {
+    let output = Command::new("ip")
+        .args(arguments.split(' '))
+        .output()
+        .map_err(|cause| StartError::Missing { program: "ip", cause })?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(
+            format!("ip {arguments}"),
+            String::from_utf8_lossy(&output.stderr).trim(),
+        )),
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        drop(self.commands.take());
+        // If waiting fails there is nothing left to wait for.
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,221 @@
+//! `larder cache`: what a cache holds, whether it is right, and trimming it.
+//!
+//! A cache that is mounted belongs to its daemon, which is asked over its socket; another one is
+//! opened here. `warm` alone goes through the mount: reading a file is how it gets into the cache.
+
+mod warm;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::print;
+use crate::cache_dir;
+use crate::control::{Progress, Request, Sink, call, daemon_lives};
+use crate::maintenance::{Freed, Held, Verified, carry_out};
+use crate::mountinfo;
+use crate::options::{Bytes, parse_size};
+use crate::runtime_dir::RuntimeDir;
+
+/// Longest silence of a daemon that works on its cache: culling says nothing until it is done.
+const SILENCE_MAX: Duration = Duration::from_secs(600);
+
+/// Arguments of `larder cache`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  larder cache verify /var/cache/larder/home")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// List the files that a cache holds
+    #[command(
+        after_help = "Example:\n  larder cache ls /mnt --json | jq -s 'map(.held_bytes) | add'"
+    )]
+    Ls {
+        #[command(flatten)]
+        target: Target,
+        /// Print a line of JSON per file
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check every checksum; what is wrong is forgotten, and fetched again when it is read
+    #[command(
+        after_help = "Exit code 1 tells that something was wrong.\n\nExample:\n  larder cache verify /var/cache/larder/home"
+    )]
+    Verify(Target),
+    /// Remove the least valuable files
+    #[command(after_help = "Example:\n  larder cache cull /mnt --to 5G")]
+    Cull {
+        #[command(flatten)]
+        target: Target,
+        /// Cull until at most this much is held
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        to: u64,
+    },
+    /// Remove all data that can be fetched again
+    #[command(after_help = "Example:\n  larder cache drop /mnt")]
+    Drop(Target),
+    /// Read files and trees into the cache of their mount
+    #[command(after_help = "Example:\n  larder cache warm /mnt/projects/current")]
+    Warm {
+        /// Files and trees below a mount
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+    },
+    /// Keep files from being culled
+    #[command(
+        after_help = "Example:\n  larder cache pin /mnt/tools/compiler && larder cache warm /mnt/tools/compiler"
+    )]
+    Pin {
+        /// Files below a mount
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        /// Let them be culled again
+        #[arg(long)]
+        undo: bool,
+    },
+}
+
+/// Which cache.
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// A mount, or a cache directory
+    #[arg(value_name = "MNT|DIR")]
+    path: PathBuf,
+}
+
+/// Carries out a cache command.
+///
+/// # Errors
+/// If there is no such cache, if its disk fails, if `verify` found something wrong.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.what {
+        What::Ls { target, json } => {
+            target.ask::<Value>(&Request::CacheLs, &mut Shown::new(*json)).map(|_| ())
+        }
+        What::Verify(target) => {
+            let Verified { files, chunks, bad_chunks } =
+                target.ask(&Request::CacheVerify, &mut Shown::new(false))?;
+            print(&format!("{files} files, {chunks} chunks, {bad_chunks} wrong\n"))?;
+            ensure!(bad_chunks == 0, "wrong chunks were found and forgotten");
+            Ok(())
+        }
+        What::Cull { target, to } => target.free(&Request::CacheCull { bytes_target: *to }),
+        What::Drop(target) => target.free(&Request::CacheDrop),
+        What::Warm { paths } => warm::warm(paths),
+        What::Pin { paths, undo } => paths.iter().try_for_each(|path| pin(path, !undo)),
+    }
+}
+
+impl Target {
+    /// Asks the daemon that has the cache, or opens it.
+    fn ask<T: DeserializeOwned>(&self, request: &Request, shown: &mut Shown) -> Result<T> {
+        let answer = match self.socket()? {
+            Some(socket) => call(&socket, request, SILENCE_MAX, shown)?.0,
+            None => {
+                let cache = cache_dir::open_offline(&self.path)?;
+                let answer = carry_out(&cache, request, shown);
+                cache.close()?;
+                answer?
+            }
+        };
+        Ok(serde_json::from_value(answer)?)
+    }
+
+    fn free(&self, request: &Request) -> Result<()> {
+        let Freed { files, bytes } = self.ask(request, &mut Shown::new(false))?;
+        print(&format!("{files} files removed, {} freed\n", Bytes(bytes)))
+    }
+
+    /// Where the daemon listens that has this cache, if one has. The path may be a dead mount, so it
+    /// is compared with the records before it is looked at.
+    fn socket(&self) -> Result<Option<PathBuf>> {
+        let runtime = RuntimeDir::open()?;
+        let mountpoint = mountinfo::resolve(&self.path)?;
+        if runtime.get(&mountpoint).is_some() {
+            return Ok(Some(runtime.socket(&mountpoint)));
+        }
+        let shown = || format!("there is no cache at {}", self.path.display());
+        let dir = self.path.canonicalize().with_context(shown)?;
+        let holds =
+            runtime.list()?.into_iter().filter(|record| record.cache.as_ref() == Some(&dir));
+        Ok(holds
+            .map(|record| runtime.socket(&record.mountpoint))
+            .find(|socket| daemon_lives(socket)))
+    }
+}
+
+fn pin(path: &Path, pinned: bool) -> Result<()> {
+    let runtime = RuntimeDir::open()?;
+    let path = mountinfo::resolve(path)?;
+    let ours = mountinfo::mounts()?.into_iter().filter(|mount| mount.kind == mountinfo::KIND);
+    let Some((mount, below)) = ours
+        .filter_map(|mount| Some((path.strip_prefix(&mount.mountpoint).ok()?.to_owned(), mount)))
+        .map(|(below, mount)| (mount, below))
+        .max_by_key(|(mount, _)| mount.mountpoint.as_os_str().len())
+    else {
+        bail!("{} is not below a larder mount", path.display());
+    };
+    let request = Request::CachePin { path: below, pinned };
+    call(&runtime.socket(&mount.mountpoint), &request, SILENCE_MAX, &mut Shown::new(false))
+        .with_context(|| path.display().to_string())?;
+    Ok(())
+}
+
+/// The terminal: results as lines, progress as a bar where somebody watches.
+struct Shown {
+    json: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Shown {
+    fn new(json: bool) -> Shown {
+        Shown { json, bar: None }
+    }
+}
+
+impl Sink for Shown {
+    fn progress(&mut self, progress: Progress) -> bool {
+        let bar = self.bar.get_or_insert_with(|| progress_bar(progress.bytes_total));
+        bar.set_position(progress.bytes);
+        true
+    }
+
+    fn item(&mut self, item: Value) -> Result<()> {
+        if self.json {
+            return print(&format!("{item}\n"));
+        }
+        let held: Held = serde_json::from_value(item)?;
+        let notes = match (held.pinned, held.dirty) {
+            (false, false) => "",
+            (true, false) => " pinned",
+            (false, true) => " dirty",
+            (true, true) => " pinned, dirty",
+        };
+        let (bytes, size) = (Bytes(held.held_bytes), Bytes(held.size));
+        let handle = held.handle.as_deref().unwrap_or("-");
+        print(&format!("{:>8} {bytes:>10} of {size:>10}  {handle}{notes}\n", held.number))
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A bar of bytes on standard error; nothing is drawn where that is no terminal.
+fn progress_bar(bytes_total: Option<u64>) -> ProgressBar {
+    let bar = bytes_total.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    let line = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    ProgressStyle::with_template(line).map_or(bar.clone(), |style| bar.with_style(style))
+}

@@ -1,0 +1,183 @@
+//! `larder mount`: from what was typed to a running daemon.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::control::daemon_lives;
+use crate::error::Usage;
+use crate::mounted::{self, Announce};
+use crate::options;
+use crate::runtime_dir::RuntimeDir;
+use crate::source::Source;
+use crate::stack::Plan;
+use crate::{daemon, mountinfo};
+
+/// The word for `--cache` that means no cache on disk.
+const NO_CACHE: &str = "none";
+
+const AFTER_HELP: &str = "\
+Options of -o, as in nfs(5) where it has them; a later one overrides an earlier one:
+  ro, rw                        nothing may be written; the opposite is the default
+  actimeo=S                     seconds for which attributes are trusted: sets the next four
+  acregmin=S, acregmax=S        for files (5); longer the longer a file is unchanged
+  acdirmin=S, acdirmax=S        for directories (30)
+  noac                          trust nothing, and write synchronously
+  lookupcache=all|positive|none which lookups are remembered (all)
+  cto, nocto                    whether an open asks the server for changes (cto)
+  sync                          every write is at the server's disk when it returns
+  rsize=SIZE, wsize=SIZE        most bytes of a READ or WRITE (what the server prefers, up to 1M)
+  nconnect=N                    connections to the server, 1 to 16 (1)
+  proto=tcp|udp                 how messages travel (tcp)
+  port=N, mountport=N           where the services are, if the portmapper is not to be asked
+  soft, softerr, hard           a server that does not answer: fail, fail, wait (soft)
+  timeo=T, retrans=N            tenths of a second to a retransmission, and how many there are
+  resvport, noresvport          call from a port below 1024 (if root mounts)
+  noatime, nosuid, nodev, noexec, allow_other
+                                as in mount(8); others may use what root mounts
+  plain                         the reference client: needs --cache none
+  fsc, nofsc                    with (default) or without the cache on disk
+  cache_max=SIZE, cache_files=N most that the cache holds
+  brun=P, bcull=P, bstop=P      percent of the cache's disk that is free: culling ends, culling
+                                begins, nothing more is stored (10, 7, 3), as in cachefilesd.conf(5)
+  memory=SIZE                   budget for buffers and tables (256M)
+
+The log goes to --log, else to the runtime directory (see `larder status`); LARDER_LOG=debug makes it
+talk more. With --foreground it goes to standard error.
+
+Example:
+  larder mount nfs://server/export /mnt --cache /var/cache/larder/export -o ro,nconnect=4";
+
+/// Arguments of `larder mount`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// What to mount: nfs://HOST[:PORT][/EXPORT], or HOST:/EXPORT. With a PORT no portmapper is asked
+    #[arg(value_name = "SOURCE")]
+    source: String,
+    /// Where: a directory on which nothing is mounted yet
+    #[arg(value_name = "MNT")]
+    mountpoint: PathBuf,
+    /// Directory of the cache, on a local disk, or `none`. Made if it is not there; for one mount at a
+    /// time [default: one for this source, in /var/cache/larder or the user's cache directory]
+    #[arg(long, value_name = "DIR|none")]
+    cache: Option<PathBuf>,
+    /// Options, separated by commas
+    #[arg(short, value_name = "OPT[=VALUE],...")]
+    options: Vec<String>,
+    /// Stay in the foreground; a signal unmounts
+    #[arg(long)]
+    foreground: bool,
+    /// Where the daemon logs
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// We are the daemon: say on standard output when the mount is usable
+    #[arg(long, hide = true)]
+    daemon: bool,
+}
+
+/// Mounts. In the foreground it returns when the mount is gone, else when it is usable.
+///
+/// # Errors
+/// Of kind [`Usage`] for what was typed wrongly; else what keeps the mount from being made. Nothing is
+/// left mounted then.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let plan = plan(args)?;
+    if !args.foreground && !args.daemon {
+        return daemon::start();
+    }
+    let announce = if args.daemon { Announce::Parent } else { Announce::Nobody };
+    let log = args.log.as_deref().map(std::path::absolute).transpose()?;
+    mounted::run(&plan, announce, log.as_deref())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the arguments mean.
+fn plan(args: &Args) -> Result<Plan> {
+    let usage = |line: String| Usage(line);
+    let source = Source::parse(&args.source).map_err(usage)?;
+    let options = options::parse(args.options.iter().map(String::as_str)).map_err(usage)?;
+    let no_cache = args.cache.as_deref() == Some(Path::new(NO_CACHE)) || options.no_disk_cache;
+    if options.plain && !no_cache {
+        bail!(Usage("option plain needs --cache none: it is the client without one".to_owned()));
+    }
+    let mountpoint = usable_mountpoint(&args.mountpoint)?;
+    let cache = match (&args.cache, no_cache) {
+        (_, true) => None,
+        (Some(dir), false) => Some(std::path::absolute(dir).context("--cache")?),
+        (None, false) => Some(default_cache_dir(&source)?),
+    };
+    Ok(Plan { source, mountpoint, cache, options })
+}
+
+/// Resolves a mountpoint and checks that it can be one.
+fn usable_mountpoint(typed: &Path) -> Result<PathBuf> {
+    let listed = mountinfo::resolve(typed).context("no such mountpoint")?;
+    ensure_free(&listed)?;
+    let shown = || format!("cannot mount on {}", typed.display());
+    let mountpoint = listed.canonicalize().with_context(shown)?;
+    ensure_free(&mountpoint)?;
+    let held = mountpoint.metadata().with_context(shown)?;
+    ensure!(held.is_dir(), "cannot mount on {}: it is no directory", typed.display());
+    Ok(mountpoint)
+}
+
+fn ensure_free(mountpoint: &Path) -> Result<()> {
+    let Some(mount) = mountinfo::mounted_at(mountpoint)? else { return Ok(()) };
+    let shown = mountpoint.display();
+    let dead = mount.kind == mountinfo::KIND && {
+        let runtime = RuntimeDir::open()?;
+        runtime.get(mountpoint).is_some() && !daemon_lives(&runtime.socket(mountpoint))
+    };
+    if dead {
+        bail!("{shown} is busy: the daemon of its mount is dead: larder umount {shown}");
+    }
+    bail!("{shown} is busy: {} ({}) is mounted on it", mount.source, mount.kind)
+}
+
+/// The cache directory of a source for which none was named.
+fn default_cache_dir(source: &Source) -> Result<PathBuf> {
+    let all = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
+        _ if rustix::process::geteuid().is_root() => PathBuf::from("/var/cache"),
+        (Some(dir), _) => PathBuf::from(dir),
+        (None, Some(home)) => PathBuf::from(home).join(".cache"),
+        (None, None) => bail!(Usage("say where the cache is to be: --cache DIR".to_owned())),
+    };
+    Ok(all.join("larder").join(file_name(source)))
+}
+
+/// A name for a source that is readable, and different for different sources.
+fn file_name(source: &Source) -> String {
+    let shown = source.to_string();
+    let readable = shown.trim_start_matches("nfs://").trim_end_matches('/');
+    let readable: String = readable
+        .chars()
+        .map(|c| if c.is_alphanumeric() || ".-".contains(c) { c } else { '_' })
+        .collect();
+    format!("{readable}-{}", &mountinfo::short_name(Path::new(&shown))[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_directories_of_sources_differ() {
+        let name = |typed| file_name(&Source::parse(typed).unwrap());
+        assert!(name("nfs://server/export").starts_with("server_export-"));
+        assert_ne!(name("nfs://server/a_b"), name("nfs://server/a/b"));
+        assert_eq!(name("server:/export"), name("nfs://server/export"));
+    }
+
+    #[test]
+    fn a_mountpoint_must_be_a_free_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(usable_mountpoint(folder.path()).is_ok());
+        assert!(usable_mountpoint(&folder.path().join("file")).is_err());
+        assert!(usable_mountpoint(&folder.path().join("missing")).is_err());
+        let busy = usable_mountpoint(Path::new("/proc")).unwrap_err().to_string();
+        assert!(busy.contains("busy"), "{busy}");
+    }
+}

@@ -1,0 +1,76 @@
+//! `larder status`: how mounts do, from their daemons and never by touching a mount.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::{Target, print, print_json};
+use crate::control::{CallError, Request};
+use crate::mountinfo;
+use crate::report::{State, Status};
+use crate::runtime_dir::{Record, RuntimeDir};
+
+/// Arguments of `larder status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  larder status /mnt")]
+pub(crate) struct Args {
+    /// The mount; without it, all mounts of this user
+    #[arg(value_name = "MNT")]
+    mountpoint: Option<PathBuf>,
+    /// Print JSON: an object for MNT, else an array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the state of a mount, or of all.
+///
+/// # Errors
+/// If MNT is no mount of ours, or its daemon is dead or hung. Without MNT such a mount is listed.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let runtime = RuntimeDir::open()?;
+    if let Some(typed) = &args.mountpoint {
+        let target = Target::find(&runtime, typed)?;
+        let status: Status = target
+            .ask(&Request::Status)
+            .with_context(|| target.mountpoint.display().to_string())?;
+        return if args.json { print_json(&status) } else { print(&status.to_string()) };
+    }
+    let mut all = Vec::new();
+    for record in runtime.list()? {
+        all.extend(status_of(&runtime, &record)?);
+    }
+    if args.json {
+        return print_json(&all);
+    }
+    match all.as_slice() {
+        [] => print("nothing is mounted\n"),
+        all => print(&all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+/// State of the mount that a record tells of. The traces of a daemon that died without leaving a
+/// mount are removed.
+fn status_of(runtime: &RuntimeDir, record: &Record) -> Result<Option<Status>> {
+    let target = Target {
+        mountpoint: record.mountpoint.clone(),
+        socket: runtime.socket(&record.mountpoint),
+    };
+    let state = match target.ask(&Request::Status) {
+        Ok(status) => return Ok(Some(status)),
+        Err(CallError::Dead) => State::Dead,
+        Err(CallError::Hung(_) | CallError::Failed(_)) => State::Hung,
+    };
+    let ours = |mount: mountinfo::Mount| mount.kind == mountinfo::KIND;
+    if state == State::Dead && !mountinfo::mounted_at(&record.mountpoint)?.is_some_and(ours) {
+        runtime.remove(&record.mountpoint);
+        return Ok(None);
+    }
+    Ok(Some(Status {
+        mountpoint: record.mountpoint.display().to_string(),
+        source: record.source.clone(),
+        state,
+        pid: record.pid,
+        log: record.log.as_ref().map(|log| log.display().to_string()),
+        ..Status::default()
+    }))
+}

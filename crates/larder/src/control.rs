@@ -1,0 +1,117 @@
+//! How commands talk to the daemon of a mount: a Unix socket, a line of JSON each way.
+//!
+//! One request per connection. The daemon answers with any number of [`Line::Progress`] and
+//! [`Line::Item`], then one [`Line::Done`] or [`Line::Failed`]. Commands use nothing else: they never
+//! touch the mount, which may hang with its server.
+//!
+//! Waits are bounded: a daemon that says nothing for [`SILENCE_MAX`] counts as hung.
+
+mod client;
+mod server;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub(crate) use client::{CallError, Nowhere, call, daemon_lives, wait_for_exit};
+pub(crate) use server::{Server, Serving};
+
+/// Longest silence of a daemon, between two lines.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Longest line, in bytes: a bound on what a peer can make us hold.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// What a command asks of a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// The state of the mount: answers a [`crate::report::Status`].
+    Status,
+    /// Counts and latencies: answers a [`crate::report::Stat`].
+    Stat,
+    /// Flush, unmount and exit. The connection ends when the process does.
+    Unmount {
+        /// Unmount although files are open: they stay usable until they are closed.
+        lazy: bool,
+    },
+    /// Lists what the cache holds: an item per file.
+    CacheLs,
+    /// Checks every checksum.
+    CacheVerify,
+    /// Removes the least valuable files.
+    CacheCull {
+        /// Culls until at most this much is held.
+        bytes_target: u64,
+    },
+    /// Removes everything that can be fetched again.
+    CacheDrop,
+    /// Keeps a file from being culled, or no longer.
+    CachePin {
+        /// The path below the mountpoint.
+        path: PathBuf,
+        /// Whether it is to be kept.
+        pinned: bool,
+    },
+}
+
+/// A line of an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Line {
+    /// How far the work is.
+    Progress(Progress),
+    /// One of many results.
+    Item(Value),
+    /// The work is done; its result.
+    Done(Value),
+    /// The work failed, in a line for the user.
+    Failed(String),
+}
+
+/// How far long work is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// Files done.
+    pub(crate) files: u64,
+    /// Bytes done.
+    pub(crate) bytes: u64,
+    /// Bytes in all, if known.
+    pub(crate) bytes_total: Option<u64>,
+}
+
+/// Where an answer goes before its end: over the socket, or straight to the terminal.
+pub(crate) trait Sink {
+    /// Says how far the work is. Answers whether somebody still listens.
+    fn progress(&mut self, progress: Progress) -> bool;
+
+    /// Gives one of many results.
+    ///
+    /// # Errors
+    /// If nobody listens any more.
+    fn item(&mut self, item: Value) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_protocol_as_other_tools_see_it() {
+        for (request, text) in [
+            (Request::Status, r#"{"op":"status"}"#),
+            (Request::Unmount { lazy: true }, r#"{"op":"unmount","lazy":true}"#),
+            (Request::CacheCull { bytes_target: 7 }, r#"{"op":"cache_cull","bytes_target":7}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        }
+        assert_eq!(
+            serde_json::to_string(&Line::Failed("no".into())).unwrap(),
+            r#"{"failed":"no"}"#
+        );
+    }
+}

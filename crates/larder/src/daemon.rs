@@ -1,0 +1,83 @@
+//! Into the background, without a fork of our own: the program starts itself once more.
+//!
+//! The parent runs itself with the same arguments and [`FLAG`], its standard output a pipe. The child
+//! leaves the session, mounts, writes [`READY`] to the pipe and turns standard output and error over
+//! to its log. The child's standard error is the terminal's until then, so what goes wrong is told
+//! there, by the child itself, and its exit code becomes the parent's.
+//!
+//! If the parent is gone before the child is ready, the child's write fails, and it undoes what it
+//! did: nothing stays half made.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result};
+
+/// Hidden flag of `larder mount`: we are the child.
+pub(crate) const FLAG: &str = "--daemon";
+
+/// What the child writes when the mount is usable.
+const READY: &[u8] = b"ready\n";
+
+/// Runs ourselves in the background and waits until the mount is usable, or the child has failed.
+///
+/// # Errors
+/// If the child cannot be started.
+pub(crate) fn start() -> Result<ExitCode> {
+    let program = std::env::current_exe().context("cannot find our own program")?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .arg(FLAG)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the daemon")?;
+    let mut said = Vec::new();
+    if let Some(pipe) = child.stdout.take() {
+        // An error here is an end without a word.
+        let _ = pipe.take(READY.len() as u64).read_to_end(&mut said);
+    }
+    if said == READY {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = child.wait().context("cannot wait for the daemon")?;
+    if let Some(signal) = status.signal() {
+        eprintln!("larder: the daemon was killed by signal {signal} before the mount was made");
+    }
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+    Ok(ExitCode::from(code.unwrap_or(1)))
+}
+
+/// In the child: leaves the parent's session, so that its terminal's signals do not reach us.
+pub(crate) fn leave_session() {
+    // It fails only for the leader of a process group, and then there is nothing to leave.
+    let _ = rustix::process::setsid();
+}
+
+/// In the child: says that the mount is usable, and lets go of the terminal.
+///
+/// # Errors
+/// If the parent is gone, or the log cannot be opened: then the mount must be undone.
+pub(crate) fn ready(log: &Path) -> Result<()> {
+    let log = open_log(log)?;
+    std::env::set_current_dir("/").context("cannot leave the working directory")?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(READY)
+        .and_then(|()| out.flush())
+        .context("nobody waits for the mount any more")?;
+    rustix::stdio::dup2_stdout(&log).context("cannot let go of standard output")?;
+    rustix::stdio::dup2_stderr(&log).context("cannot let go of standard error")?;
+    Ok(())
+}
+
+/// Opens a log to append to it; it is made if it is not there.
+///
+/// # Errors
+/// If that is not possible.
+pub(crate) fn open_log(path: &Path) -> Result<File> {
+    let opened = File::options().create(true).append(true).open(path);
+    opened.with_context(|| format!("cannot write the log {}", path.display()))
+}

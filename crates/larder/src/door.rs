@@ -1,0 +1,67 @@
+//! The kernel's door in front of a client: FUSE, with the end of the mount told as an event.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use larder_client::Client;
+use larder_fuse::{MountOptions, Mounted};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::mounted::Event;
+use crate::stack::Plan;
+
+/// An open door. It stays open until [`Door::close`], or until somebody unmounts.
+pub(crate) struct Door(Arc<Mounted>);
+
+/// Mounts `client`. [`Event::Gone`] tells later that the mount is gone, by whomever.
+///
+/// # Errors
+/// See [`larder_fuse::MountError`]; nothing is mounted then.
+pub(crate) async fn open(
+    plan: &Plan,
+    client: Client,
+    cache_on_disk: bool,
+    events: &UnboundedSender<Event>,
+) -> Result<Door> {
+    let options = fuse_options(plan, cache_on_disk);
+    let (mountpoint, runtime) = (plan.mountpoint.clone(), tokio::runtime::Handle::current());
+    let mount = move || larder_fuse::mount(Arc::new(client), &mountpoint, options, runtime);
+    let mounted = Arc::new(tokio::task::spawn_blocking(mount).await.context("mounting")??);
+    let (waiting, events) = (mounted.clone(), events.clone());
+    let wait = move || {
+        if let Err(error) = waiting.wait() {
+            tracing::error!("{error}");
+        }
+        // Nobody listens any more if the daemon is ending already.
+        let _ = events.send(Event::Gone);
+    };
+    std::thread::Builder::new().name("larder-wait".to_owned()).spawn(wait)?;
+    Ok(Door(mounted))
+}
+
+impl Door {
+    /// Unmounts if that is still to be done, and fails what is still under way. Blocks for a bounded
+    /// time ([`larder_fuse::UNMOUNT_LIMIT`]).
+    pub(crate) fn close(&self) {
+        if let Err(error) = self.0.unmount() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+/// What the kernel is told of the mount.
+fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
+    let flags = plan.options.flags;
+    let default = MountOptions::new(plan.source.to_string());
+    MountOptions {
+        read_only: flags.read_only,
+        allow_other: flags.allow_other.unwrap_or(default.allow_other),
+        no_suid: flags.no_suid,
+        no_dev: flags.no_dev,
+        no_exec: flags.no_exec,
+        no_atime: flags.no_atime,
+        // Without a cache on disk there are no local files to hand to the kernel.
+        probe_dir: plan.cache.clone().filter(|_| cache_on_disk),
+        ..default
+    }
+}

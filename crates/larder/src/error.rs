@@ -1,0 +1,34 @@
+//! How a command ends: exit code 0 done, 1 failed, 2 wrong usage.
+
+use std::fmt;
+
+/// Wrong usage, told in one line; anything else that fails is an [`anyhow::Error`] of another kind.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// The exit code that an error means.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<Usage>() { 2 } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn usage_is_told_apart() {
+        let usage = || Err::<(), _>(Usage("no".to_owned()));
+        assert_eq!(exit_code(&usage().unwrap_err().into()), 2);
+        assert_eq!(exit_code(&usage().context("with context").unwrap_err()), 2);
+        assert_eq!(exit_code(&anyhow::anyhow!("other")), 1);
+    }
+}

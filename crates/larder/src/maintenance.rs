@@ -1,0 +1,142 @@
+//! Inspecting and trimming a cache: the same work whether a daemon does it for its own cache, or a
+//! command for one that is not mounted.
+
+use std::fmt::Write;
+
+use anyhow::{Result, bail, ensure};
+use larder_cache::{Cache, VerifyProgress};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::control::{Progress, Request, Sink};
+
+/// Files listed per look into the index.
+const LIST_BATCH: usize = 1000;
+
+/// Bytes verified between two words of progress.
+const PROGRESS_BYTES: u64 = 16 << 20;
+
+/// A file that a cache holds, in the answer to [`Request::CacheLs`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    /// Its persistent number.
+    pub(crate) number: u64,
+    /// The server's handle, in hexadecimal, if it is still known.
+    pub(crate) handle: Option<String>,
+    /// Bytes held.
+    pub(crate) held_bytes: u64,
+    /// Size of the file.
+    pub(crate) size: u64,
+    /// Whether it is never culled.
+    pub(crate) pinned: bool,
+    /// Whether the server has not all of it yet.
+    pub(crate) dirty: bool,
+    /// Last use, in seconds since 1970.
+    pub(crate) last_use_sec: u64,
+}
+
+/// Answer to [`Request::CacheVerify`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Verified {
+    /// Files looked at.
+    pub(crate) files: u64,
+    /// Chunks read.
+    pub(crate) chunks: u64,
+    /// Chunks that were wrong, and are forgotten.
+    pub(crate) bad_chunks: u64,
+}
+
+/// Answer to [`Request::CacheCull`] and [`Request::CacheDrop`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Freed {
+    /// Files whose data was removed.
+    pub(crate) files: u64,
+    /// Bytes freed.
+    pub(crate) bytes: u64,
+}
+
+/// Carries out a request that needs nothing but the cache.
+///
+/// # Errors
+/// If nobody listens any more, if the disk fails, or if the request is none of these.
+pub(crate) fn carry_out(cache: &Cache, request: &Request, sink: &mut dyn Sink) -> Result<Value> {
+    match request {
+        Request::CacheLs => list(cache, sink),
+        Request::CacheVerify => verify(cache, sink),
+        Request::CacheCull { bytes_target } => {
+            cache.checkpoint()?;
+            let culled = cache.cull(*bytes_target);
+            let freed = Freed { files: culled.files, bytes: culled.bytes };
+            Ok(serde_json::to_value(freed)?)
+        }
+        Request::CacheDrop => {
+            let before = cache.usage();
+            cache.drop_all();
+            cache.checkpoint()?;
+            let after = cache.usage();
+            let files = before.files.saturating_sub(after.files);
+            let bytes = before.bytes.saturating_sub(after.bytes);
+            Ok(serde_json::to_value(Freed { files, bytes })?)
+        }
+        other => bail!("this needs more than a cache: {other:?}"),
+    }
+}
+
+fn list(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
+    // What is listed is as of the last checkpoint.
+    cache.checkpoint()?;
+    let mut after = None;
+    loop {
+        let batch = cache.list(after, LIST_BATCH);
+        let Some(last) = batch.last() else {
+            return Ok(Value::Null);
+        };
+        after = Some(last.no);
+        for file in batch {
+            let held = Held {
+                number: file.no.0,
+                handle: file.key.as_deref().map(hexadecimal),
+                held_bytes: file.held_bytes,
+                size: file.size,
+                pinned: file.pinned,
+                dirty: file.dirty,
+                last_use_sec: file.last_use_sec,
+            };
+            sink.item(serde_json::to_value(held)?)?;
+        }
+    }
+}
+
+fn verify(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
+    let bytes_total = Some(cache.usage().bytes);
+    let (mut told, mut complete) = (0, true);
+    let report = cache.verify(&mut |VerifyProgress { files, bytes }| {
+        if bytes >= told + PROGRESS_BYTES {
+            told = bytes;
+            complete = sink.progress(Progress { files, bytes, bytes_total });
+        }
+        complete
+    });
+    ensure!(complete, "stopped: nobody listens any more");
+    let bad_chunks = report.bad.len() as u64;
+    let verified = Verified { files: report.files, chunks: report.chunks, bad_chunks };
+    Ok(serde_json::to_value(verified)?)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_shown() {
+        assert_eq!(hexadecimal(&[0, 0xab, 0x10]), "00ab10");
+    }
+}

@@ -1,0 +1,307 @@
+//! A mount's daemon: makes the mount, serves it and the control socket, and ends it.
+//!
+//! The steps are undone in reverse if a later one fails, so nothing is left half made. Afterwards one
+//! loop takes [`Event`]s: a signal, a request to unmount, or that the mount is gone. Ending is always
+//! the same: bring dirty data to the server (for a bounded time), take the mount out of the name space
+//! (at once, if the server does not answer), close the cache, answer, exit.
+//!
+//! Left out on purpose: restarting a daemon under a live mount.
+
+mod answers;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use crate::control::{Server, Serving};
+use crate::runtime_dir::{Record, RuntimeDir};
+use crate::stack::{Plan, Stack};
+use crate::unmount::{How, UnmountError, unmount};
+use crate::{daemon, log, stack};
+
+/// Longest wait for an answer of the server before it counts as dead, when the mount ends.
+const ANSWER_MAX: Duration = Duration::from_millis(800);
+
+/// Longest wait for dirty data to reach the server, when the mount ends. `larder umount` waits five
+/// seconds for everything.
+const WRITE_BACK_MAX: Duration = Duration::from_millis(2000);
+
+/// Longest wait for the kernel to let the mount go, and for the door to see that.
+const KERNEL_MAX: Duration = Duration::from_millis(1000);
+
+/// Longest wait for answers that are being given, at exit.
+const DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// Who wants to know that the mount is usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announce {
+    /// Nobody: we are in the foreground.
+    Nobody,
+    /// The process that started us.
+    Parent,
+}
+
+/// What a daemon reacts to.
+pub(crate) enum Event {
+    /// A signal asks us to end.
+    Signal,
+    /// A command asks us to end.
+    Unmount {
+        /// Although files are open.
+        lazy: bool,
+        /// Where the answer goes: what was lost, if something was.
+        answer: SyncSender<Result<Option<String>>>,
+    },
+    /// The kernel closed its end: somebody else unmounted.
+    Gone,
+}
+
+/// Mounts, serves, and returns when the mount is gone.
+///
+/// # Errors
+/// If the mount cannot be made, or dirty data did not reach the server at its end.
+pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result<()> {
+    let runtime_dir = RuntimeDir::open()?;
+    if announce == Announce::Parent {
+        daemon::leave_session();
+    }
+    // Only one process gets the socket, so this is also the lock of the mountpoint.
+    let server = Server::bind(&runtime_dir.socket(&plan.mountpoint))
+        .with_context(|| format!("cannot mount on {}", plan.mountpoint.display()))?;
+    let traces = Traces { runtime_dir, mountpoint: plan.mountpoint.clone() };
+    let log = match (log, announce) {
+        (Some(path), _) => Some(path.to_owned()),
+        (None, Announce::Parent) => Some(traces.runtime_dir.log(&plan.mountpoint)),
+        (None, Announce::Nobody) => None,
+    };
+    log::begin(log.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let served = runtime.block_on(serve(plan, announce, log, &traces, server));
+    // What still waits for a dead server is not waited for.
+    runtime.shutdown_background();
+    served
+}
+
+/// The traces of a mount in the runtime directory; they go with it.
+struct Traces {
+    runtime_dir: RuntimeDir,
+    mountpoint: PathBuf,
+}
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        // After a lazy unmount they may be another mount's.
+        let owner = self.runtime_dir.get(&self.mountpoint).map(|record| record.pid);
+        if owner.is_none_or(|pid| pid == std::process::id()) {
+            self.runtime_dir.remove(&self.mountpoint);
+        }
+    }
+}
+
+async fn serve(
+    plan: &Plan,
+    announce: Announce,
+    log: Option<PathBuf>,
+    traces: &Traces,
+    server: Server,
+) -> Result<()> {
+    let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
+    // Before anything is made: a signal meanwhile is then an orderly end.
+    listen_for_signals(&sender)?;
+    let stack = tokio::select! {
+        stack = stack::build(plan, &sender) => Arc::new(stack?),
+        _ = events.recv() => return Err(anyhow!("interrupted before the mount was made")),
+    };
+    let record = Record {
+        mountpoint: plan.mountpoint.clone(),
+        source: plan.source.to_string(),
+        cache: stack.cache_dir.clone(),
+        pid: std::process::id(),
+        log,
+    };
+    let announced = announce_mount(announce, traces, &record);
+    let answers = answers::Answers {
+        stack: stack.clone(),
+        record,
+        events: sender,
+        runtime: tokio::runtime::Handle::current(),
+        begin: Instant::now(),
+    };
+    let serving =
+        announced.and_then(|()| server.serve(move |request, sink| answers.answer(&request, sink)));
+    match serving {
+        Ok(serving) => {
+            tracing::info!(source = %plan.source, mountpoint = %plan.mountpoint.display(), "mounted");
+            end_of(&stack, plan, &mut events, &serving).await
+        }
+        Err(error) => {
+            if let Err(error) = tokio::task::block_in_place(|| stack.close()) {
+                tracing::warn!("{error:#}");
+            }
+            Err(error)
+        }
+    }
+}
+
+fn announce_mount(announce: Announce, traces: &Traces, record: &Record) -> Result<()> {
+    traces.runtime_dir.put(&traces.mountpoint, record)?;
+    match (announce, &record.log) {
+        (Announce::Parent, Some(log)) => daemon::ready(log),
+        _ => Ok(()),
+    }
+}
+
+fn listen_for_signals(events: &UnboundedSender<Event>) -> Result<()> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
+        let mut signals = signal(kind).context("cannot listen for signals")?;
+        let events = events.clone();
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                if events.send(Event::Signal).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Waits for the end of the mount and carries it out.
+async fn end_of(
+    stack: &Stack,
+    plan: &Plan,
+    events: &mut UnboundedReceiver<Event>,
+    serving: &Serving,
+) -> Result<()> {
+    while let Some(event) = events.recv().await {
+        let (how, answer) = match event {
+            Event::Gone => {
+                tracing::info!("the mount is gone");
+                let lost = write_back(stack).await;
+                stack.close()?;
+                return lost.map_or(Ok(()), |text| Err(anyhow!(text)));
+            }
+            Event::Signal => (Leave::Now, None),
+            Event::Unmount { lazy: true, answer } => (Leave::WhenUnused, Some(answer)),
+            Event::Unmount { lazy: false, answer } => (Leave::IfUnused, Some(answer)),
+        };
+        let Left { lost, server_dead } = match take_away(stack, plan, how).await {
+            Ok(left) => left,
+            Err(error) => {
+                tracing::warn!("cannot unmount: {error}");
+                if let Some(answer) = answer {
+                    let _ = answer.send(Err(anyhow!("{error}")));
+                }
+                continue;
+            }
+        };
+        if let Some(text) = &lost {
+            tracing::error!("at unmount: {text}");
+        }
+        if !gone(events).await && how == Leave::WhenUnused && !server_dead {
+            // Files are open: they are served until they are closed.
+            tell(answer, lost, serving);
+            continue;
+        }
+        let closed = tokio::task::block_in_place(|| stack.close());
+        tell(answer, lost, serving);
+        return closed;
+    }
+    Ok(())
+}
+
+/// Answers whoever asked, and sees to it that the answer is on its way.
+fn tell(
+    answer: Option<SyncSender<Result<Option<String>>>>,
+    lost: Option<String>,
+    serving: &Serving,
+) {
+    if let Some(answer) = answer {
+        let _ = answer.send(Ok(lost));
+    }
+    serving.drain(DRAIN_MAX);
+}
+
+/// Waits until the door has seen the end of the mount, for a bounded time.
+async fn gone(events: &mut UnboundedReceiver<Event>) -> bool {
+    let seen = async {
+        while let Some(event) = events.recv().await {
+            if matches!(event, Event::Gone) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(KERNEL_MAX, seen).await.is_ok()
+}
+
+/// How to leave a mount that may be in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    /// Not at all, if it is.
+    IfUnused,
+    /// Hide it now, and serve its users until they are done.
+    WhenUnused,
+    /// Its users' calls fail.
+    Now,
+}
+
+/// A mount that is out of the name space.
+struct Left {
+    /// What did not reach the server, if something did not.
+    lost: Option<String>,
+    /// Whether the server does not answer.
+    server_dead: bool,
+}
+
+/// Brings dirty data to the server and takes the mount out of the name space. If the server is dead,
+/// all calls that wait for it fail, and the mount goes however it is used.
+async fn take_away(stack: &Stack, plan: &Plan, how: Leave) -> Result<Left, UnmountError> {
+    let server_dead = !stack.server_answers(ANSWER_MAX).await;
+    let lost = if server_dead { not_written_back(stack) } else { write_back(stack).await };
+    let left = Left { lost, server_dead };
+    if how == Leave::IfUnused && !server_dead && left.lost.is_none() {
+        let mountpoint = plan.mountpoint.clone();
+        let unused = tokio::task::spawn_blocking(move || unmount(&mountpoint, How::Unused));
+        match tokio::time::timeout(KERNEL_MAX, unused).await {
+            Ok(Ok(Err(UnmountError::NotMounted) | Ok(()))) => return Ok(left),
+            Ok(Ok(Err(error))) => return Err(error),
+            // The kernel waits for us to write its pages, and we wait for the server.
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+    match unmount(&plan.mountpoint, How::Detach) {
+        Ok(()) | Err(UnmountError::NotMounted) => {}
+        Err(error) => return Err(error),
+    }
+    if server_dead {
+        stack.end_calls();
+    }
+    Ok(left)
+}
+
+/// Brings dirty data to the server, for a bounded time. Answers what did not get there.
+async fn write_back(stack: &Stack) -> Option<String> {
+    match tokio::time::timeout(WRITE_BACK_MAX, stack.client.write_back_all()).await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => {
+            tracing::error!("write-back at the end: {error}");
+            not_written_back(stack)
+        }
+        Err(_) => not_written_back(stack),
+    }
+}
+
+/// What the server does not hold, for people.
+fn not_written_back(stack: &Stack) -> Option<String> {
+    let status = stack.client.status();
+    let (files, bytes) = (status.dirty_files, status.dirty_bytes);
+    (files > 0).then(|| format!("{bytes} bytes of {files} files did not reach the server"))
+}

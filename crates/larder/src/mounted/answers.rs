@@ -1,0 +1,148 @@
+//! What the daemon answers on its control socket.
+
+use std::path::{Component, Path};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use larder_cache::FileNo;
+use larder_vfs::{Cred, FileSystem, Ino, Lookup};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::Event;
+use crate::control::{Request, Sink};
+use crate::maintenance;
+use crate::report::{CacheState, Dirty, Reads, RpcTotal, ServerState, Stat, State, Status};
+use crate::runtime_dir::Record;
+use crate::stack::Stack;
+
+/// Everything that answers are made of.
+pub(super) struct Answers {
+    pub(super) stack: Arc<Stack>,
+    pub(super) record: Record,
+    pub(super) events: UnboundedSender<Event>,
+    pub(super) runtime: Handle,
+    /// When the mount was made.
+    pub(super) begin: Instant,
+}
+
+impl Answers {
+    /// Answers a request; runs on a thread of its own.
+    pub(super) fn answer(&self, request: &Request, sink: &mut dyn Sink) -> Result<Value> {
+        match request {
+            Request::Status => Ok(serde_json::to_value(self.status())?),
+            Request::Stat => Ok(serde_json::to_value(self.stat())?),
+            Request::Unmount { lazy } => {
+                let (answer, answered) = sync_channel(1);
+                let gone = |_| anyhow!("the daemon is ending already");
+                self.events.send(Event::Unmount { lazy: *lazy, answer }).map_err(gone)?;
+                let lost = answered.recv().context("the daemon is ending already")??;
+                Ok(lost.map_or(Value::Null, Value::from))
+            }
+            Request::CachePin { path, pinned } => self.pin(path, *pinned),
+            other => maintenance::carry_out(&self.stack.cache, other, sink),
+        }
+    }
+
+    fn status(&self) -> Status {
+        let client = self.stack.client.status();
+        let rpc = self.stack.rpc();
+        let sum = |of: fn(&crate::report::Procedure) -> u64| rpc.procedures.values().map(of).sum();
+        Status {
+            mountpoint: self.record.mountpoint.display().to_string(),
+            source: self.record.source.clone(),
+            state: State::Mounted,
+            pid: self.record.pid,
+            log: self.record.log.as_ref().map(|log| log.display().to_string()),
+            uptime_s: self.begin.elapsed().as_secs(),
+            server: ServerState {
+                reachable: client.reachable,
+                transport: self.stack.transport().to_owned(),
+                connected: rpc.connections.iter().filter(|one| one.connected).count() as u64,
+            },
+            reads: Reads {
+                bytes_cached: client.read_bytes_cached,
+                bytes_remote: client.read_bytes_remote,
+                opens_passthrough: client.opens_passthrough,
+                opens_other: client.opens_other,
+                open_files: client.open_files,
+            },
+            dirty: Dirty { files: client.dirty_files, bytes: client.dirty_bytes },
+            cache: self.cache(),
+            memory_bytes: resident_bytes().unwrap_or(0),
+            rpc: RpcTotal {
+                calls: sum(|one| one.calls),
+                errors: sum(|one| one.errors),
+                retransmits: sum(|one| one.retransmits),
+                bytes_sent: sum(|one| one.bytes_sent),
+                bytes_received: sum(|one| one.bytes_received),
+            },
+        }
+    }
+
+    fn stat(&self) -> Stat {
+        let rpc = self.stack.rpc();
+        Stat {
+            mountpoint: self.record.mountpoint.display().to_string(),
+            uptime_s: self.begin.elapsed().as_secs(),
+            rpc: rpc.procedures,
+            connections: rpc.connections,
+            cache: self.cache(),
+        }
+    }
+
+    /// The cache on disk, if there is one.
+    fn cache(&self) -> Option<CacheState> {
+        let dir = self.stack.cache_dir.as_ref()?.display().to_string();
+        let usage = self.stack.cache.usage();
+        Some(CacheState {
+            dir,
+            bytes: usage.bytes,
+            bytes_max: usage.bytes_max,
+            files: usage.files,
+            files_max: usage.files_max,
+            hits: usage.hits,
+            misses: usage.misses,
+            declined: usage.declined,
+            culled: usage.culled,
+            bad_chunks: usage.bad_chunks,
+            failed: usage.poisoned,
+        })
+    }
+
+    /// Finds the file below the root as the superuser does, and pins it. The client's node numbers are
+    /// the cache's file numbers.
+    fn pin(&self, path: &Path, pinned: bool) -> Result<Value> {
+        let mut ino = Ino::ROOT;
+        for part in path.components() {
+            let Component::Normal(name) = part else { bail!("{part:?} in a path to pin") };
+            let found = self.stack.client.lookup(&Cred::root(), ino, name);
+            match self.runtime.block_on(found.wait()).context("cannot look it up")? {
+                Lookup::Found(entry) => ino = entry.ino,
+                Lookup::Absent { .. } => bail!("no such file"),
+            }
+        }
+        self.stack.cache.pin(FileNo(ino.0), pinned);
+        Ok(Value::Null)
+    }
+}
+
+/// Memory that this process occupies (proc_pid_status(5)).
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_memory_is_known() {
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 16));
+    }
+}

@@ -1,0 +1,32 @@
+//! The options of a mount, `-o name[=value],...`, in two steps.
+//!
+//! *As typed* ([`Typed`]): a list of names with values, each name known and each value of the right
+//! shape or not there. *As meant* ([`Options`]): one value for everything that the stack needs, with
+//! defaults, with what one option says of another, and with contradictions refused. Both steps are
+//! pure; nothing below this module sees a string.
+//!
+//! Names are those of nfs(5) and cachefilesd.conf(5) where they have them; a later option overrides
+//! an earlier one, as with mount(8).
+
+mod meant;
+mod nearest;
+mod size;
+mod typed;
+
+pub(crate) use meant::{CacheLimits, LookupCache, Options, ServerLost, Transport};
+pub(crate) use size::{Bytes, parse_size};
+pub(crate) use typed::Typed;
+
+/// Reads the values of all `-o` arguments, in their order.
+///
+/// # Errors
+/// A line for the user: unknown name, value of the wrong shape, contradiction.
+pub(crate) fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
+    let typed = arguments
+        .into_iter()
+        .flat_map(|argument| argument.split(','))
+        .filter(|option| !option.is_empty())
+        .map(Typed::parse)
+        .collect::<Result<Vec<_>, _>>()?;
+    Options::meant(&typed)
+}

@@ -1,0 +1,413 @@
+//! Options as meant: one value for everything that the stack needs.
+
+use std::time::Duration;
+
+use super::typed::{Typed, Value};
+
+/// Everything that `-o` can say of a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// What the kernel is told of the mount.
+    pub(crate) flags: MountFlags,
+    /// How long attributes and names may be trusted.
+    pub(crate) timeouts: AttrTimeouts,
+    /// Which lookups are remembered.
+    pub(crate) lookup_cache: LookupCache,
+    /// Whether an open asks the server for the file's version.
+    pub(crate) close_to_open: bool,
+    /// Whether every write goes to the server before it returns.
+    pub(crate) sync: bool,
+    /// Most bytes of a READ; `None`: what the server prefers.
+    pub(crate) read_max: Option<u32>,
+    /// Most bytes of a WRITE; `None`: what the server prefers.
+    pub(crate) write_max: Option<u32>,
+    /// Connections to the server, 1 to 16.
+    pub(crate) connections: u16,
+    /// How messages travel.
+    pub(crate) transport: Transport,
+    /// Port of the NFS service, if it is not to be asked for.
+    pub(crate) port: Option<u16>,
+    /// Port of the MOUNT service, if it is not to be asked for.
+    pub(crate) mount_port: Option<u16>,
+    /// Whether to call from a port below 1024; `None`: if the caller is privileged.
+    pub(crate) reserved_port: Option<bool>,
+    /// What happens when the server does not answer.
+    pub(crate) server_lost: ServerLost,
+    /// Time to the first retransmission; `None`: the transport's default.
+    pub(crate) timeout: Option<Duration>,
+    /// Retransmissions before the server counts as lost; `None`: the transport's default.
+    pub(crate) retransmissions: Option<u32>,
+    /// The reference client: same protocol code and timeouts, no cache on disk.
+    pub(crate) plain: bool,
+    /// Whether the disk cache was declined (`nofsc`).
+    pub(crate) no_disk_cache: bool,
+    /// Limits of the disk cache.
+    pub(crate) cache: CacheLimits,
+    /// Most bytes of memory for buffers and tables; `None`: the client's default.
+    pub(crate) memory_bytes_max: Option<u64>,
+}
+
+/// What the kernel is told of the mount (mount(8)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MountFlags {
+    /// Nothing may be written.
+    pub(crate) read_only: bool,
+    /// Set-uid bits mean nothing.
+    pub(crate) no_suid: bool,
+    /// Device files mean nothing.
+    pub(crate) no_dev: bool,
+    /// Nothing may be executed.
+    pub(crate) no_exec: bool,
+    /// Reading does not change access times.
+    pub(crate) no_atime: bool,
+    /// Whether users other than the one who mounts may use it; `None`: if that is root.
+    pub(crate) allow_other: Option<bool>,
+}
+
+/// How long attributes may be trusted: between these, the longer the longer a file is unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttrTimeouts {
+    /// Shortest, for files.
+    pub(crate) file_min: Duration,
+    /// Longest, for files.
+    pub(crate) file_max: Duration,
+    /// Shortest, for directories.
+    pub(crate) dir_min: Duration,
+    /// Longest, for directories.
+    pub(crate) dir_max: Duration,
+}
+
+impl AttrTimeouts {
+    /// Nothing is trusted (`noac`).
+    pub(crate) const NONE: AttrTimeouts = AttrTimeouts {
+        file_min: Duration::ZERO,
+        file_max: Duration::ZERO,
+        dir_min: Duration::ZERO,
+        dir_max: Duration::ZERO,
+    };
+}
+
+/// Default attribute timeout of files, in seconds.
+const FILE_SECONDS: u64 = 5;
+
+/// Default attribute timeout of directories, in seconds.
+const DIR_SECONDS: u64 = 30;
+
+/// Which lookups are remembered (nfs(5), `lookupcache`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LookupCache {
+    /// Names, and that there is no such name.
+    All,
+    /// Names only.
+    Positive,
+    /// None.
+    None,
+}
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// A stream.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// What happens when the server does not answer (nfs(5), `hard`, `soft` and `softerr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerLost {
+    /// Operations wait for it.
+    Wait,
+    /// Operations fail after the retransmissions. The default: nothing hangs.
+    Fail,
+}
+
+/// Limits of the disk cache; `None`: the cache's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CacheLimits {
+    /// Most bytes.
+    pub(crate) bytes_max: Option<u64>,
+    /// Most files.
+    pub(crate) files_max: Option<u64>,
+    /// Marks on the free space of its disk.
+    pub(crate) free: Marks,
+}
+
+/// Marks on what is free, in percent of the whole: `stop < cull < run` (cachefilesd.conf(5)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Culling ends when more than this is free.
+    pub(crate) run: u8,
+    /// Culling begins when less than this is free.
+    pub(crate) cull: u8,
+    /// Nothing more is stored when less than this is free.
+    pub(crate) stop: u8,
+}
+
+impl Default for Marks {
+    /// The defaults of cachefilesd.
+    fn default() -> Marks {
+        Marks { run: 7, cull: 5, stop: 1 }
+    }
+}
+
+impl Options {
+    /// Says what the typed options mean together.
+    ///
+    /// # Errors
+    /// A line for the user, if they contradict each other.
+    pub(super) fn meant(typed: &[Typed]) -> Result<Options, String> {
+        let typed = Last(typed);
+        let transport = typed.transport();
+        let no_attr_cache = typed.flag("noac", "ac", false);
+        let options = Options {
+            flags: typed.flags(),
+            timeouts: if no_attr_cache { AttrTimeouts::NONE } else { typed.timeouts()? },
+            lookup_cache: typed.lookup_cache(),
+            close_to_open: typed.flag("cto", "nocto", true),
+            // nfs(5): noac makes writes synchronous, else another client would see old sizes.
+            sync: no_attr_cache || typed.flag("sync", "async", false),
+            read_max: typed.transfer_size("rsize")?,
+            write_max: typed.transfer_size("wsize")?,
+            connections: typed.small("nconnect").unwrap_or(1),
+            transport,
+            port: typed.small("port").filter(|port| *port != 0),
+            mount_port: typed.small("mountport").filter(|port| *port != 0),
+            reserved_port: typed
+                .last(&["resvport", "noresvport"])
+                .map(|(name, _)| name == "resvport"),
+            server_lost: typed.server_lost(),
+            timeout: typed.number("timeo").map(|tenths| Duration::from_millis(tenths * 100)),
+            retransmissions: typed.small("retrans").map(u32::from),
+            plain: typed.last(&["plain"]).is_some(),
+            no_disk_cache: typed.flag("nofsc", "fsc", false),
+            cache: typed.cache_limits()?,
+            memory_bytes_max: typed.number("memory"),
+        };
+        if transport == Transport::Udp && options.connections > 1 {
+            return Err("options nconnect and udp contradict each other".to_owned());
+        }
+        Ok(options)
+    }
+}
+
+/// The typed options, of which the last one of a kind counts.
+struct Last<'a>(&'a [Typed]);
+
+impl<'a> Last<'a> {
+    /// The last of the options that have one of these names.
+    fn last(&self, names: &[&str]) -> Option<(&'static str, &'a Value)> {
+        let found = self.0.iter().rev().find(|typed| names.contains(&typed.name))?;
+        Some((found.name, &found.value))
+    }
+
+    /// Whether `yes` came after `no`.
+    fn flag(&self, yes: &str, no: &str, default: bool) -> bool {
+        self.last(&[yes, no]).map_or(default, |(name, _)| name == yes)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        match self.last(&[name])? {
+            (_, Value::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// A number whose shape keeps it below 65,536.
+    fn small(&self, name: &str) -> Option<u16> {
+        self.number(name).map(|number| u16::try_from(number).unwrap_or(u16::MAX))
+    }
+
+    fn flags(&self) -> MountFlags {
+        MountFlags {
+            read_only: self.flag("ro", "rw", false),
+            no_suid: self.flag("nosuid", "suid", false),
+            no_dev: self.flag("nodev", "dev", false),
+            no_exec: self.flag("noexec", "exec", false),
+            no_atime: self
+                .last(&["noatime", "atime", "relatime"])
+                .is_some_and(|(name, _)| name == "noatime"),
+            allow_other: self
+                .last(&["allow_other", "noallow_other"])
+                .map(|(name, _)| name == "allow_other"),
+        }
+    }
+
+    fn timeouts(&self) -> Result<AttrTimeouts, String> {
+        let (file_min, file_max) = self.timeout_pair("acregmin", "acregmax", FILE_SECONDS)?;
+        let (dir_min, dir_max) = self.timeout_pair("acdirmin", "acdirmax", DIR_SECONDS)?;
+        Ok(AttrTimeouts { file_min, file_max, dir_min, dir_max })
+    }
+
+    /// A pair of timeouts. One that is not given follows the one that is, where the default would
+    /// contradict it.
+    fn timeout_pair(
+        &self,
+        min: &str,
+        max: &str,
+        default: u64,
+    ) -> Result<(Duration, Duration), String> {
+        let seconds = |name| match self.last(&[name, "actimeo"]) {
+            Some((_, Value::Number(number))) => Some(*number),
+            _ => None,
+        };
+        let (least, most) = match (seconds(min), seconds(max)) {
+            (Some(least), Some(most)) if least > most => {
+                return Err(format!("option {min}={least} is above {max}={most}"));
+            }
+            (Some(least), Some(most)) => (least, most),
+            (Some(least), None) => (least, default.max(least)),
+            (None, Some(most)) => (default.min(most), most),
+            (None, None) => (default, default),
+        };
+        Ok((Duration::from_secs(least), Duration::from_secs(most)))
+    }
+
+    fn lookup_cache(&self) -> LookupCache {
+        match self.last(&["lookupcache"]) {
+            Some((_, Value::Word("none"))) => LookupCache::None,
+            Some((_, Value::Word("pos" | "positive"))) => LookupCache::Positive,
+            _ => LookupCache::All,
+        }
+    }
+
+    fn transport(&self) -> Transport {
+        match self.last(&["proto", "tcp", "udp"]) {
+            Some(("udp", _) | (_, Value::Word("udp" | "udp6"))) => Transport::Udp,
+            _ => Transport::Tcp,
+        }
+    }
+
+    fn server_lost(&self) -> ServerLost {
+        match self.last(&["hard", "soft", "softerr"]) {
+            Some(("hard", _)) => ServerLost::Wait,
+            _ => ServerLost::Fail,
+        }
+    }
+
+    /// nfs(5): at least 1,024 bytes, rounded down to a multiple of that.
+    fn transfer_size(&self, name: &str) -> Result<Option<u32>, String> {
+        /// What the protocol and the issue allow at most.
+        const BYTES_MAX: u64 = 1 << 20;
+        match self.number(name) {
+            None => Ok(None),
+            Some(bytes) if bytes < 1024 => Err(format!("option {name}={bytes}: at least 1024")),
+            Some(bytes) => Ok(u32::try_from(bytes.min(BYTES_MAX) / 1024 * 1024).ok()),
+        }
+    }
+
+    fn cache_limits(&self) -> Result<CacheLimits, String> {
+        Ok(CacheLimits {
+            bytes_max: self.number("cache_max"),
+            files_max: self.number("cache_files"),
+            free: self.marks("brun", "bcull", "bstop")?,
+        })
+    }
+
+    fn marks(&self, run: &str, cull: &str, stop: &str) -> Result<Marks, String> {
+        let default = Marks::default();
+        let percent = |name, default: u8| match self.number(name) {
+            Some(number) => u8::try_from(number).unwrap_or(default),
+            None => default,
+        };
+        let marks = Marks {
+            run: percent(run, default.run),
+            cull: percent(cull, default.cull),
+            stop: percent(stop, default.stop),
+        };
+        if marks.stop < marks.cull && marks.cull < marks.run {
+            return Ok(marks);
+        }
+        let Marks { run: r, cull: c, stop: s } = marks;
+        Err(format!("options {stop}={s}, {cull}={c}, {run}={r}: they must rise in this order"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    fn seconds(options: &Options) -> [u64; 4] {
+        let AttrTimeouts { file_min, file_max, dir_min, dir_max } = options.timeouts;
+        [file_min, file_max, dir_min, dir_max].map(|timeout| timeout.as_secs())
+    }
+
+    #[test]
+    fn defaults() {
+        let options = parse([]).unwrap();
+        assert_eq!(seconds(&options), [5, 5, 30, 30]);
+        assert_eq!(options.transport, Transport::Tcp);
+        assert_eq!(options.server_lost, ServerLost::Fail);
+        assert_eq!((options.timeout, options.retransmissions), (None, None));
+        assert_eq!(options.lookup_cache, LookupCache::All);
+        assert!(options.close_to_open && !options.sync && !options.plain);
+        assert_eq!(parse(["defaults,_netdev", "x-systemd.automount"]).unwrap(), options);
+    }
+
+    #[test]
+    fn attribute_timeouts() {
+        for (typed, expected) in [
+            ("actimeo=7", [7, 7, 7, 7]),
+            ("actimeo=7,acdirmax=9", [7, 7, 7, 9]),
+            ("acdirmax=9,actimeo=7", [7, 7, 7, 7]),
+            ("acregmin=10", [10, 10, 30, 30]),
+            ("acregmax=2", [2, 2, 30, 30]),
+            ("acregmin=3,acregmax=60,acdirmin=30,acdirmax=60", [3, 60, 30, 60]),
+            ("noac", [0; 4]),
+            ("actimeo=7,noac", [0; 4]),
+            ("noac,ac", [5, 5, 30, 30]),
+        ] {
+            assert_eq!(seconds(&parse([typed]).unwrap()), expected, "{typed}");
+        }
+    }
+
+    #[test]
+    fn noac_writes_synchronously() {
+        assert!(parse(["noac"]).unwrap().sync);
+        assert!(!parse(["actimeo=0"]).unwrap().sync);
+    }
+
+    #[test]
+    fn the_last_one_counts() {
+        assert!(!parse(["ro,rw"]).unwrap().flags.read_only);
+        assert!(parse(["rw", "ro"]).unwrap().flags.read_only);
+        assert_eq!(parse(["soft,hard"]).unwrap().server_lost, ServerLost::Wait);
+        assert_eq!(parse(["hard,softerr"]).unwrap().server_lost, ServerLost::Fail);
+        assert_eq!(parse(["udp,proto=tcp"]).unwrap().transport, Transport::Tcp);
+        assert_eq!(parse(["proto=tcp,udp"]).unwrap().transport, Transport::Udp);
+        assert!(parse(["cto,nocto"]).is_ok_and(|options| !options.close_to_open));
+    }
+
+    #[test]
+    fn transfer_sizes_are_rounded() {
+        assert_eq!(parse(["rsize=5000"]).unwrap().read_max, Some(4096));
+        assert_eq!(parse(["wsize=64M"]).unwrap().write_max, Some(1 << 20));
+        assert!(parse(["rsize=512"]).is_err());
+    }
+
+    #[test]
+    fn timeouts_are_tenths_of_a_second() {
+        let options = parse(["timeo=50,retrans=1"]).unwrap();
+        assert_eq!(options.timeout, Some(Duration::from_secs(5)));
+        assert_eq!(options.retransmissions, Some(1));
+    }
+
+    #[test]
+    fn cache_limits() {
+        let options =
+            parse(["cache_max=10G,cache_files=1000,brun=20%,bcull=10%,bstop=5%"]).unwrap();
+        assert_eq!(
+            (options.cache.bytes_max, options.cache.files_max),
+            (Some(10 << 30), Some(1000))
+        );
+        assert_eq!(options.cache.free, Marks { run: 20, cull: 10, stop: 5 });
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for typed in ["acregmin=9,acregmax=3", "bcull=20", "bstop=6", "udp,nconnect=2", "brun=0"] {
+            assert!(parse([typed]).is_err(), "{typed}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Sizes in bytes, as people write and read them.
+
+use std::fmt;
+
+/// Suffixes by powers of 1024; the first is the plain number.
+const SUFFIXES: [&str; 6] = ["", "K", "M", "G", "T", "P"];
+
+/// Reads `10G`, `512M`, `4096`; also `10GiB` and lower case.
+///
+/// # Errors
+/// A line for the user.
+pub(crate) fn parse_size(typed: &str) -> Result<u64, String> {
+    let bad = || format!("{typed:?} is no size: use a number with K, M, G or T");
+    let digits = typed.find(|c: char| !c.is_ascii_digit()).unwrap_or(typed.len());
+    let (number, suffix) = typed.split_at(digits);
+    let suffix = suffix.to_ascii_uppercase();
+    let suffix = suffix.strip_suffix("IB").or(suffix.strip_suffix('B')).unwrap_or(&suffix);
+    let power = SUFFIXES.iter().position(|known| *known == suffix).ok_or_else(bad)?;
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    number.checked_mul(1 << (10 * power)).ok_or_else(bad)
+}
+
+/// A number of bytes, shown with three digits or so: `1.5 GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1024 {
+            return f.pad(&format!("{} B", self.0));
+        }
+        let power = (self.0.ilog2() / 10) as usize;
+        // Three digits are shown; f64 is exact enough for them.
+        let value = self.0 as f64 / (1_u64 << (10 * power)) as f64;
+        let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+        f.pad(&format!("{value:.digits$} {}iB", ["", "K", "M", "G", "T", "P", "E"][power]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (typed, bytes) in [
+            ("0", Ok(0)),
+            ("4096", Ok(4096)),
+            ("1k", Ok(1024)),
+            ("10G", Ok(10 << 30)),
+            ("10GiB", Ok(10 << 30)),
+            ("2TB", Ok(2 << 40)),
+            ("", Err(())),
+            ("G", Err(())),
+            ("1.5G", Err(())),
+            ("-1", Err(())),
+            ("10X", Err(())),
+            ("99999999999999P", Err(())),
+        ] {
+            assert_eq!(parse_size(typed).map_err(|_| ()), bytes, "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown() {
+        for (bytes, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (200 << 20, "200 MiB"),
+            ((3 << 30) / 2, "1.50 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), shown);
+        }
+    }
+}

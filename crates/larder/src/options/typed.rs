@@ -1,0 +1,232 @@
+//! Options as typed: names with values.
+
+use super::nearest::nearest;
+use super::size::parse_size;
+
+/// An option, with its value in the shape that its name asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Typed {
+    /// The name in its first spelling: `vers` for `nfsvers`.
+    pub(super) name: &'static str,
+    pub(super) value: Value,
+}
+
+/// Value of an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// There is none.
+    Flag,
+    /// A whole number, a size in bytes or a percentage.
+    Number(u64),
+    /// A word that the option knows.
+    Word(&'static str),
+}
+
+/// What an option takes.
+#[derive(Clone, Copy)]
+enum Shape {
+    Flag,
+    /// Between these, both included.
+    Number(u64, u64),
+    /// In bytes, with a suffix.
+    Size,
+    /// 0 to 99, with or without a percent sign.
+    Percent,
+    Words(&'static [&'static str]),
+}
+
+use Shape::{Flag, Number, Percent, Size, Words};
+
+/// Longest attribute timeout, in seconds: a year.
+const AC_SECONDS_MAX: u64 = 366 * 24 * 3600;
+
+/// A minute is nfs(5)'s default; an hour is long enough for anyone.
+const TIMEO_DECISECONDS_MAX: u64 = 36_000;
+
+/// Every option, as nfs(5), mount(8) and cachefilesd.conf(5) name it.
+const KNOWN: &[(&str, Shape)] = &[
+    ("ro", Flag),
+    ("rw", Flag),
+    ("ac", Flag),
+    ("noac", Flag),
+    ("actimeo", Number(0, AC_SECONDS_MAX)),
+    ("acregmin", Number(0, AC_SECONDS_MAX)),
+    ("acregmax", Number(0, AC_SECONDS_MAX)),
+    ("acdirmin", Number(0, AC_SECONDS_MAX)),
+    ("acdirmax", Number(0, AC_SECONDS_MAX)),
+    ("lookupcache", Words(&["all", "none", "pos", "positive"])),
+    ("cto", Flag),
+    ("nocto", Flag),
+    ("rsize", Size),
+    ("wsize", Size),
+    ("nconnect", Number(1, 16)),
+    ("proto", Words(&["tcp", "udp", "tcp6", "udp6"])),
+    ("tcp", Flag),
+    ("udp", Flag),
+    ("port", Number(0, 65_535)),
+    ("mountport", Number(0, 65_535)),
+    ("vers", Words(&["3", "3.0"])),
+    ("hard", Flag),
+    ("soft", Flag),
+    ("softerr", Flag),
+    ("timeo", Number(1, TIMEO_DECISECONDS_MAX)),
+    ("retrans", Number(0, 100)),
+    ("resvport", Flag),
+    ("noresvport", Flag),
+    ("sec", Words(&["sys"])),
+    ("nolock", Flag),
+    ("fsc", Flag),
+    ("nofsc", Flag),
+    ("plain", Flag),
+    ("sync", Flag),
+    ("async", Flag),
+    ("atime", Flag),
+    ("noatime", Flag),
+    ("relatime", Flag),
+    ("suid", Flag),
+    ("nosuid", Flag),
+    ("dev", Flag),
+    ("nodev", Flag),
+    ("exec", Flag),
+    ("noexec", Flag),
+    ("allow_other", Flag),
+    ("noallow_other", Flag),
+    ("cache_max", Size),
+    ("cache_files", Number(1, u64::MAX)),
+    ("brun", Percent),
+    ("bcull", Percent),
+    ("bstop", Percent),
+    ("memory", Size),
+    // For mount(8), systemd and fstab(5); they ask nothing of us.
+    ("defaults", Flag),
+    ("_netdev", Flag),
+    ("auto", Flag),
+    ("noauto", Flag),
+    ("nofail", Flag),
+    ("user", Flag),
+    ("nouser", Flag),
+];
+
+/// Second spellings.
+const ALIASES: &[(&str, &str)] = &[("nfsvers", "vers")];
+
+/// Options for other programs start so.
+const FOREIGN_PREFIXES: [&str; 2] = ["x-", "X-"];
+
+impl Typed {
+    /// Reads `name` or `name=value`.
+    ///
+    /// # Errors
+    /// A line for the user.
+    pub(crate) fn parse(typed: &str) -> Result<Typed, String> {
+        let (name, value) = match typed.split_once('=') {
+            Some((name, value)) => (name.trim(), Some(value.trim())),
+            None => (typed.trim(), None),
+        };
+        if FOREIGN_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            return Ok(Typed { name: "defaults", value: Value::Flag });
+        }
+        let first =
+            ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, first)| first);
+        let Some((known, shape)) = KNOWN.iter().find(|(known, _)| *known == first) else {
+            return Err(unknown(name));
+        };
+        Ok(Typed { name: known, value: shape.read(name, value)? })
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let known = KNOWN.iter().chain(&[]).map(|(known, _)| *known);
+    let known = known.chain(ALIASES.iter().map(|(alias, _)| *alias));
+    match nearest(name, known).as_slice() {
+        [] => format!("unknown option {name:?}; `larder mount --help` lists them"),
+        near => format!("unknown option {name:?}: did you mean {}?", near.join(" or ")),
+    }
+}
+
+impl Shape {
+    fn read(self, name: &str, value: Option<&str>) -> Result<Value, String> {
+        let (Some(value), false) = (value, matches!(self, Flag)) else {
+            return match (self, value) {
+                (Flag, None) => Ok(Value::Flag),
+                (Flag, Some(_)) => Err(format!("option {name} takes no value")),
+                _ => Err(format!("option {name} needs a value: {name}={}", self.example())),
+            };
+        };
+        let bad = |what: String| format!("option {name}={value}: {what}");
+        match self {
+            Flag => Ok(Value::Flag),
+            Number(least, most) => match value.parse() {
+                Ok(number) if (least..=most).contains(&number) => Ok(Value::Number(number)),
+                _ => Err(bad(format!("not a number from {least} to {most}"))),
+            },
+            Size => parse_size(value).map(Value::Number).map_err(bad),
+            Percent => match value.strip_suffix('%').unwrap_or(value).parse() {
+                Ok(number @ 0..=99) => Ok(Value::Number(number)),
+                _ => Err(bad("not a percentage from 0 to 99".to_owned())),
+            },
+            Words(words) => match words.iter().find(|word| **word == value) {
+                Some(word) => Ok(Value::Word(word)),
+                None => Err(bad(format!("not one of {}", words.join(", ")))),
+            },
+        }
+    }
+
+    fn example(self) -> String {
+        match self {
+            Flag => String::new(),
+            Number(least, _) => least.max(1).to_string(),
+            Size => "1M".to_owned(),
+            Percent => "10%".to_owned(),
+            Words(words) => words[0].to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(typed: &str, expected: Result<(&'static str, Value), &str>) {
+        match (Typed::parse(typed), expected) {
+            (Ok(Typed { name, value }), expected) => {
+                assert_eq!(Ok((name, value)), expected, "{typed}")
+            }
+            (Err(line), Err(part)) => assert!(line.contains(part), "{typed}: {line}"),
+            (Err(line), Ok(_)) => panic!("{typed}: {line}"),
+        }
+    }
+
+    #[test]
+    fn options_are_read() {
+        check("ro", Ok(("ro", Value::Flag)));
+        check(" rsize=1M ", Ok(("rsize", Value::Number(1 << 20))));
+        check("nfsvers=3", Ok(("vers", Value::Word("3"))));
+        check("bcull=7%", Ok(("bcull", Value::Number(7))));
+        check("bcull=7", Ok(("bcull", Value::Number(7))));
+        check("lookupcache=pos", Ok(("lookupcache", Value::Word("pos"))));
+        check("x-systemd.automount", Ok(("defaults", Value::Flag)));
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        check("rsise=1M", Err("did you mean rsize"));
+        check("nfsver=3", Err("did you mean nfsvers"));
+        check("zzzzzzzz", Err("--help"));
+        check("ro=1", Err("takes no value"));
+        check("rsize", Err("needs a value: rsize=1M"));
+        check("nconnect=0", Err("from 1 to 16"));
+        check("port=70000", Err("65535"));
+        check("vers=4", Err("not one of 3"));
+        check("sec=krb5", Err("not one of sys"));
+        check("bcull=100", Err("percentage"));
+        check("cache_max=lots", Err("no size"));
+    }
+
+    #[test]
+    fn no_option_is_listed_twice() {
+        let mut names: Vec<_> = KNOWN.iter().map(|(name, _)| name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}

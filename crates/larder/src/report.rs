@@ -1,0 +1,376 @@
+//! What a daemon tells of its mount, and how people see it.
+//!
+//! [`Status`] and [`Stat`] are an interface: other tools read their JSON. Fields may be added, not
+//! renamed. All counts run since the mount was made.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::options::Bytes;
+
+/// State of a mount.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// Where it is mounted.
+    pub(crate) mountpoint: String,
+    /// What is mounted.
+    pub(crate) source: String,
+    /// How its daemon does.
+    pub(crate) state: State,
+    /// Process of the daemon.
+    pub(crate) pid: u32,
+    /// Where the daemon logs.
+    pub(crate) log: Option<String>,
+    /// Seconds since the mount.
+    pub(crate) uptime_s: u64,
+    /// The server.
+    pub(crate) server: ServerState,
+    /// Reads and opens.
+    pub(crate) reads: Reads,
+    /// What waits to be written back.
+    pub(crate) dirty: Dirty,
+    /// The cache; `None` without one on disk, or if nobody can tell.
+    pub(crate) cache: Option<CacheState>,
+    /// Bytes of memory that the daemon occupies.
+    pub(crate) memory_bytes: u64,
+    /// All procedures together.
+    pub(crate) rpc: RpcTotal,
+}
+
+/// How a daemon does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    /// It answers.
+    Mounted,
+    /// It listens, but does not answer in time.
+    Hung,
+    /// It is gone, and the mount is still there.
+    #[default]
+    Dead,
+}
+
+/// The server as the daemon sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ServerState {
+    /// Whether it answered last time.
+    pub(crate) reachable: bool,
+    /// `tcp` or `udp`.
+    pub(crate) transport: String,
+    /// Connections that are up.
+    pub(crate) connected: u64,
+}
+
+/// Where reads were answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reads {
+    /// Bytes from the cache; those that the kernel read itself are not counted.
+    pub(crate) bytes_cached: u64,
+    /// Bytes from the server.
+    pub(crate) bytes_remote: u64,
+    /// Opens that handed the local file to the kernel.
+    pub(crate) opens_passthrough: u64,
+    /// Other opens.
+    pub(crate) opens_other: u64,
+    /// Files open now.
+    pub(crate) open_files: u64,
+}
+
+/// What the server does not hold yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dirty {
+    /// Files with such bytes.
+    pub(crate) files: u64,
+    /// The bytes, as far as they are known.
+    pub(crate) bytes: u64,
+}
+
+/// The cache of a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CacheState {
+    /// Its directory.
+    pub(crate) dir: String,
+    /// Bytes of file data held.
+    pub(crate) bytes: u64,
+    /// Most bytes that it may hold.
+    pub(crate) bytes_max: u64,
+    /// Files with data.
+    pub(crate) files: u64,
+    /// Most files that it may hold.
+    pub(crate) files_max: u64,
+    /// Looks into it that found what was wanted.
+    pub(crate) hits: u64,
+    /// Looks that did not.
+    pub(crate) misses: u64,
+    /// Data not stored because of a limit or a fault.
+    pub(crate) declined: u64,
+    /// Files culled.
+    pub(crate) culled: u64,
+    /// Chunks forgotten because their checksum was wrong.
+    pub(crate) bad_chunks: u64,
+    /// Whether it is out of use after a fault of its disk.
+    pub(crate) failed: bool,
+}
+
+/// All procedures together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RpcTotal {
+    /// Calls that ended.
+    pub(crate) calls: u64,
+    /// Calls that the RPC layer failed.
+    pub(crate) errors: u64,
+    /// Sendings beyond the first.
+    pub(crate) retransmits: u64,
+    /// Bytes sent.
+    pub(crate) bytes_sent: u64,
+    /// Bytes received.
+    pub(crate) bytes_received: u64,
+}
+
+/// Counts and latencies of a mount.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stat {
+    /// Where it is mounted.
+    pub(crate) mountpoint: String,
+    /// Seconds since the mount.
+    pub(crate) uptime_s: u64,
+    /// By procedure.
+    pub(crate) rpc: BTreeMap<String, Procedure>,
+    /// By connection.
+    pub(crate) connections: Vec<Connection>,
+    /// The cache, as in [`Status`].
+    pub(crate) cache: Option<CacheState>,
+}
+
+/// What a procedure cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Procedure {
+    /// Calls that ended.
+    pub(crate) calls: u64,
+    /// Calls that the RPC layer failed.
+    pub(crate) errors: u64,
+    /// Sendings beyond the first.
+    pub(crate) retransmits: u64,
+    /// Waits for a reply that ran out.
+    pub(crate) timeouts: u64,
+    /// Bytes sent.
+    pub(crate) bytes_sent: u64,
+    /// Bytes received.
+    pub(crate) bytes_received: u64,
+    /// From the offer to the reply.
+    pub(crate) latency_us: Latency,
+    /// From the last sending to the reply.
+    pub(crate) round_trip_us: Latency,
+}
+
+/// A summary of durations, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    /// Mean.
+    pub(crate) mean: u64,
+    /// Half took at most this.
+    pub(crate) p50: u64,
+    /// 90 % took at most this.
+    pub(crate) p90: u64,
+    /// 99 % took at most this.
+    pub(crate) p99: u64,
+    /// None took more.
+    pub(crate) max: u64,
+}
+
+/// What a connection did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Connection {
+    /// Whether it is up.
+    pub(crate) connected: bool,
+    /// Calls given to it.
+    pub(crate) offered: u64,
+    /// Calls answered.
+    pub(crate) completed: u64,
+    /// Calls that wait for a reply.
+    pub(crate) in_flight: u64,
+    /// Calls that wait for the window.
+    pub(crate) backlog: u64,
+    /// Calls that may be in flight.
+    pub(crate) window: u64,
+    /// Sendings beyond the first.
+    pub(crate) retransmits: u64,
+    /// Times that it was connected again.
+    pub(crate) reconnects: u64,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, pid) = (&self.mountpoint, self.pid);
+        writeln!(f, "{at}")?;
+        writeln!(f, "  source   {}", self.source)?;
+        match self.state {
+            State::Dead => {
+                writeln!(f, "  state    its daemon (process {pid}) is dead: larder umount {at}")?;
+            }
+            State::Hung => writeln!(f, "  state    its daemon (process {pid}) does not answer")?,
+            State::Mounted => self.fmt_live(f)?,
+        }
+        if let Some(log) = &self.log {
+            writeln!(f, "  log      {log}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Status {
+    fn fmt_live(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let up = Span(Duration::from_secs(self.uptime_s));
+        let memory = Bytes(self.memory_bytes);
+        writeln!(f, "  state    mounted for {up} by process {}, {memory} of memory", self.pid)?;
+        let answers = if self.server.reachable { "answers" } else { "does not answer" };
+        let (count, transport) = (self.server.connected, &self.server.transport);
+        writeln!(f, "  server   {answers}; {count} {transport} connection(s)")?;
+        self.fmt_cache(f)?;
+        if self.dirty.files > 0 {
+            let Dirty { files, bytes } = self.dirty;
+            writeln!(f, "  dirty    {} in {files} files wait for the server", Bytes(bytes))?;
+        }
+        let RpcTotal { calls, errors, retransmits, .. } = self.rpc;
+        let (sent, received) = (Bytes(self.rpc.bytes_sent), Bytes(self.rpc.bytes_received));
+        writeln!(f, "  rpc      {calls} calls, {errors} failed, {retransmits} sent again")?;
+        writeln!(f, "  traffic  {sent} sent, {received} received")
+    }
+
+    fn fmt_cache(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(cache) = &self.cache else {
+            return writeln!(f, "  cache    none on disk");
+        };
+        let (bytes, most) = (Bytes(cache.bytes), Bytes(cache.bytes_max));
+        writeln!(f, "  cache    {bytes} of {most} in {} files at {}", cache.files, cache.dir)?;
+        if cache.failed {
+            writeln!(f, "  warning  the cache's disk failed: everything comes from the server")?;
+        }
+        let Reads { bytes_cached, bytes_remote, opens_passthrough, opens_other, .. } = self.reads;
+        let share = percent(bytes_cached, bytes_cached + bytes_remote);
+        let (cached, remote) = (Bytes(bytes_cached), Bytes(bytes_remote));
+        writeln!(
+            f,
+            "  reads    {cached} from the cache, {remote} from the server ({share} cached)"
+        )?;
+        let opens = opens_passthrough + opens_other;
+        writeln!(f, "  opens    {opens_passthrough} of {opens} read by the kernel itself")
+    }
+}
+
+impl fmt::Display for Stat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<12} {:>9} {:>7} {:>7} {:>10} {:>10} {:>9} {:>9} {:>9}",
+            "procedure",
+            "calls",
+            "failed",
+            "retrans",
+            "sent",
+            "received",
+            "p50 us",
+            "p99 us",
+            "max us"
+        )?;
+        for (name, one) in &self.rpc {
+            writeln!(
+                f,
+                "{name:<12} {:>9} {:>7} {:>7} {:>10} {:>10} {:>9} {:>9} {:>9}",
+                one.calls,
+                one.errors,
+                one.retransmits,
+                Bytes(one.bytes_sent),
+                Bytes(one.bytes_received),
+                one.latency_us.p50,
+                one.latency_us.p99,
+                one.latency_us.max
+            )?;
+        }
+        for (number, one) in self.connections.iter().enumerate() {
+            let state = if one.connected { "up" } else { "down" };
+            writeln!(
+                f,
+                "connection {number}: {state}, {} of {} calls in flight, {} wait, {} reconnects",
+                one.in_flight, one.window, one.backlog, one.reconnects
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "none yet".to_owned(),
+        _ => format!("{:.0} %", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+/// A duration with its two largest units: `3 d 4 h`.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0.as_secs();
+        let mut shown = String::new();
+        let mut units = 0;
+        for (unit, seconds) in [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)] {
+            let count = rest / seconds;
+            rest %= seconds;
+            let last = unit == "s" && shown.is_empty();
+            if units < 2 && (count > 0 || last) {
+                write!(shown, "{}{count} {unit}", if shown.is_empty() { "" } else { " " })?;
+            }
+            units += usize::from(count > 0 || units > 0);
+        }
+        f.pad(&shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_has_the_fields_that_other_tools_rely_on() {
+        let mut stat = Stat::default();
+        stat.rpc.insert("READ".to_owned(), Procedure { calls: 3, ..Procedure::default() });
+        let json = serde_json::to_value(&stat).unwrap();
+        for field in ["calls", "errors", "retransmits", "bytes_sent", "bytes_received"] {
+            assert!(json["rpc"]["READ"][field].is_u64(), "{field}");
+        }
+        for field in ["p50", "p99"] {
+            assert!(json["rpc"]["READ"]["latency_us"][field].is_u64(), "{field}");
+        }
+        assert_eq!(json["rpc"]["READ"]["calls"], 3);
+    }
+
+    #[test]
+    fn spans_are_shown() {
+        for (seconds, shown) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (3661, "1 h 1 min"),
+            (90_000, "1 d 1 h"),
+            (86_401, "1 d"),
+        ] {
+            assert_eq!(Span(Duration::from_secs(seconds)).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a_dead_daemon_is_told_with_what_to_do() {
+        let status = Status { mountpoint: "/mnt".to_owned(), ..Status::default() };
+        assert!(status.to_string().contains("larder umount /mnt"));
+    }
+
+    #[test]
+    fn shares_are_shown() {
+        assert_eq!(percent(0, 0), "none yet");
+        assert_eq!(percent(2, 3), "67 %");
+    }
+}

@@ -1,0 +1,171 @@
+//! Where running mounts leave their traces: a directory that only its owner may enter.
+//!
+//! For each mount three files that share a name: `.sock`, where its daemon listens; `.json`, the
+//! [`Record`] that outlives a dead daemon; `.log`. The record is written before the socket is bound
+//! and removed after it; a socket that refuses connections belongs to a daemon that died.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::mountinfo;
+
+/// Overrides the directory; for tests and containers.
+const VARIABLE: &str = "LARDER_RUNTIME_DIR";
+
+/// The directory of this user's running mounts.
+#[derive(Clone, Debug)]
+pub(crate) struct RuntimeDir(PathBuf);
+
+/// What is known of a mount, also when its daemon is dead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Where it is mounted; for people, if it is not UTF-8.
+    pub(crate) mountpoint: PathBuf,
+    /// What is mounted.
+    pub(crate) source: String,
+    /// Its cache directory, if it has one.
+    pub(crate) cache: Option<PathBuf>,
+    /// Process of the daemon.
+    pub(crate) pid: u32,
+    /// Where the daemon logs, if not to its terminal.
+    pub(crate) log: Option<PathBuf>,
+}
+
+impl RuntimeDir {
+    /// The directory of this user: `/run/larder` for root, else `$XDG_RUNTIME_DIR/larder`, else one
+    /// in the directory for temporary files. It is made if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be made, or if others could tamper with it.
+    pub(crate) fn open() -> Result<RuntimeDir> {
+        let uid = rustix::process::geteuid().as_raw();
+        let path = match (std::env::var_os(VARIABLE), std::env::var_os("XDG_RUNTIME_DIR")) {
+            (Some(path), _) => PathBuf::from(path),
+            (None, _) if uid == 0 => PathBuf::from("/run/larder"),
+            (None, Some(path)) => PathBuf::from(path).join("larder"),
+            (None, None) => std::env::temp_dir().join(format!("larder-{uid}")),
+        };
+        RuntimeDir::at(path)
+    }
+
+    /// Uses `path`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be made, or if others could tamper with it.
+    pub(crate) fn at(path: PathBuf) -> Result<RuntimeDir> {
+        let shown = path.display().to_string();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot make the runtime directory {shown}"))?;
+        let held = std::fs::symlink_metadata(&path).with_context(|| shown.clone())?;
+        let uid = rustix::process::geteuid().as_raw();
+        ensure!(held.is_dir() && held.uid() == uid, "the runtime directory {shown} is not ours");
+        ensure!(held.mode() & 0o077 == 0, "the runtime directory {shown} is open to others");
+        Ok(RuntimeDir(path))
+    }
+
+    /// Where the daemon of `mountpoint` listens.
+    pub(crate) fn socket(&self, mountpoint: &Path) -> PathBuf {
+        self.file(mountpoint, "sock")
+    }
+
+    /// Where the daemon of `mountpoint` logs by default.
+    pub(crate) fn log(&self, mountpoint: &Path) -> PathBuf {
+        self.file(mountpoint, "log")
+    }
+
+    fn file(&self, mountpoint: &Path, kind: &str) -> PathBuf {
+        self.0.join(mountinfo::short_name(mountpoint)).with_extension(kind)
+    }
+
+    /// Writes the record of a mount, replacing an older one at once.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub(crate) fn put(&self, mountpoint: &Path, record: &Record) -> Result<()> {
+        let (path, new) = (self.file(mountpoint, "json"), self.file(mountpoint, "new"));
+        std::fs::write(&new, serde_json::to_vec(record)?)
+            .and_then(|()| std::fs::rename(&new, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The record of a mount, if there is one.
+    pub(crate) fn get(&self, mountpoint: &Path) -> Option<Record> {
+        read(&self.file(mountpoint, "json"))
+    }
+
+    /// All records, sorted by mountpoint.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub(crate) fn list(&self) -> Result<Vec<Record>> {
+        let shown = || self.0.display().to_string();
+        let mut records = Vec::new();
+        for entry in std::fs::read_dir(&self.0).with_context(shown)? {
+            let path = entry.with_context(shown)?.path();
+            if path.extension().is_some_and(|kind| kind == "json") {
+                records.extend(read(&path));
+            }
+        }
+        records.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+        Ok(records)
+    }
+
+    /// Removes the traces of a mount, but for its log. What is not there is no fault.
+    pub(crate) fn remove(&self, mountpoint: &Path) {
+        for kind in ["sock", "json", "new"] {
+            let _ = std::fs::remove_file(self.file(mountpoint, kind));
+        }
+    }
+}
+
+/// A record that cannot be read is none: it is half written or from another version.
+fn read(path: &Path) -> Option<Record> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn record(mountpoint: &str) -> Record {
+        Record {
+            mountpoint: mountpoint.into(),
+            source: "nfs://server/".to_owned(),
+            cache: None,
+            pid: 1,
+            log: None,
+        }
+    }
+
+    #[test]
+    fn records_come_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
+        for mountpoint in ["/b", "/a"] {
+            dir.put(Path::new(mountpoint), &record(mountpoint)).unwrap();
+        }
+        std::fs::write(folder.path().join("larder/broken.json"), "{").unwrap();
+        let listed: Vec<_> = dir.list().unwrap().into_iter().map(|r| r.mountpoint).collect();
+        assert_eq!(listed, [Path::new("/a"), Path::new("/b")]);
+        dir.remove(Path::new("/a"));
+        assert_eq!(dir.get(Path::new("/a")), None);
+        assert_eq!(dir.get(Path::new("/b")), Some(record("/b")));
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("larder");
+        assert!(RuntimeDir::at(path.clone()).is_ok());
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(RuntimeDir::at(path).is_err());
+    }
+}

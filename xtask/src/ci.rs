@@ -1,0 +1,60 @@
+//! `cargo xtask ci`: everything a change must pass.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::tidy;
+
+/// Runs every check and stops at the first that fails.
+///
+/// # Errors
+/// If a check fails or cannot be run.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    cargo(root, &["fmt", "--all", "--check"])?;
+    tidy::run(root, tidy::Ratchets::Hold)?;
+    cargo(
+        root,
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
+    cargo(root, &["test", "--workspace", "--locked"])
+}
+
+/// Tests mount and make network namespaces, so they run as root; cargo itself need not. Answers
+/// cargo's variable that puts a program before each test binary, where it is needed.
+fn privileged_runner() -> Result<Option<(String, &'static str)>> {
+    if std::fs::metadata("/proc/self").context("/proc is not mounted")?.uid() == 0 {
+        return Ok(None);
+    }
+    let rustc = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?;
+    let told = String::from_utf8(rustc.stdout).context("rustc -vV")?;
+    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.context("rustc does not tell its host")?.to_uppercase().replace('-', "_");
+    Ok(Some((format!("CARGO_TARGET_{host}_RUNNER"), "sudo --preserve-env")))
+}
+
+fn cargo(root: &Path, args: &[&str]) -> Result<()> {
+    let shown = args.join(" ");
+    eprintln!("== cargo {shown}");
+    let begin = Instant::now();
+    let status = Command::new(env!("CARGO"))
+        .args(args)
+        .envs(privileged_runner()?)
+        .current_dir(root)
+        .status()
+        .with_context(|| format!("cannot run cargo {shown}"))?;
+    ensure!(status.success(), "cargo {shown}: {status}");
+    eprintln!("== cargo {shown}: {:.0} s", begin.elapsed().as_secs_f64());
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Ratchets: figures that are too high today and may only shrink.
+//!
+//! A *gauge* measures something at every place of the repository; what exceeds its limit must be
+//! listed in `xtask/ratchet.toml` with exactly its present figure. A figure that grew is a complaint,
+//! and so is one that shrank but is still listed as it was: else the next change could use the slack.
+//! Tightening never adds a place and never raises a figure; an exception is added by hand, where a
+//! reviewer sees it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Complaint, File, RATCHET_PATH, Tree, lex};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Gauge {
+    /// Lines of a Rust file.
+    FileLines,
+    /// Lines of a function, from `fn` to the closing brace.
+    FunctionLines,
+    /// Calls of sleep in the tests of a file.
+    TestSleeps,
+}
+
+impl Gauge {
+    const ALL: [Gauge; 3] = [Gauge::FileLines, Gauge::FunctionLines, Gauge::TestSleeps];
+
+    /// Name of the section in the file.
+    fn name(self) -> &'static str {
+        match self {
+            Gauge::FileLines => "file_lines",
+            Gauge::FunctionLines => "function_lines",
+            Gauge::TestSleeps => "test_sleeps",
+        }
+    }
+
+    /// Highest figure that needs no exception.
+    fn limit(self) -> usize {
+        match self {
+            Gauge::FileLines => 600,
+            Gauge::FunctionLines => 70,
+            Gauge::TestSleeps => 0,
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Gauge::FileLines => "lines; split the file where its interface is narrow",
+            Gauge::FunctionLines => "lines; a function fits a screen",
+            Gauge::TestSleeps => "sleeps in tests; wait for an event instead",
+        }
+    }
+}
+
+/// Figures by gauge and place (`path` or `path::function`).
+pub(super) type Figures = BTreeMap<(Gauge, String), usize>;
+
+/// Everything in `tree` that exceeds its limit.
+pub(super) fn measure(tree: &Tree) -> Figures {
+    let mut figures = Figures::new();
+    let mut note = |gauge: Gauge, place: String, figure: usize| {
+        if figure > gauge.limit() {
+            let highest = figures.entry((gauge, place)).or_default();
+            *highest = figure.max(*highest);
+        }
+    };
+    for file in tree.rust() {
+        let code = lex::code(&file.text);
+        note(
+            Gauge::FileLines,
+            file.path.clone(),
+            file.text.lines().count(),
+        );
+        for function in lex::functions(&code) {
+            let place = format!("{}::{}", file.path, function.name);
+            note(Gauge::FunctionLines, place, function.lines);
+        }
+        note(
+            Gauge::TestSleeps,
+            file.path.clone(),
+            test_sleeps(file, &code),
+        );
+    }
+    figures
+}
+
+fn test_sleeps(file: &File, code: &str) -> usize {
+    let first_line = if is_test_file(&file.path) {
+        1
+    } else {
+        lex::inline_tests_line(code).unwrap_or(usize::MAX)
+    };
+    code.lines()
+        .skip(first_line - 1)
+        .map(|line| line.matches("thread::sleep(").count() + line.matches("time::sleep(").count())
+        .sum()
+}
+
+fn is_test_file(path: &str) -> bool {
+    path.contains("/tests/")
+        || path.ends_with("/tests.rs")
+        || path.starts_with("crates/larder-testkit/")
+}
+
+/// The exceptions that `xtask/ratchet.toml` lists.
+#[derive(Debug)]
+pub(super) struct Held(Figures);
+
+impl Held {
+    /// Reads the file.
+    pub(super) fn parse(text: &str) -> Result<Held> {
+        let mut figures = Figures::new();
+        for (section, places) in text.parse::<toml::Table>().context(RATCHET_PATH)? {
+            let gauge = Gauge::ALL.into_iter().find(|gauge| gauge.name() == section);
+            let (Some(gauge), Some(places)) = (gauge, places.as_table()) else {
+                bail!("{RATCHET_PATH}: there is no gauge {section}");
+            };
+            for (place, figure) in places {
+                let figure = figure
+                    .as_integer()
+                    .and_then(|figure| usize::try_from(figure).ok());
+                let figure =
+                    figure.with_context(|| format!("{RATCHET_PATH}: figure of {place}"))?;
+                figures.insert((gauge, place.clone()), figure);
+            }
+        }
+        Ok(Held(figures))
+    }
+
+    /// Compares what is listed with what is measured.
+    pub(super) fn check(&self, measured: &Figures) -> Vec<Complaint> {
+        let mut complaints = Vec::new();
+        for ((gauge, place), figure) in measured {
+            let held = self.0.get(&(*gauge, place.clone())).copied();
+            if *figure > held.unwrap_or(gauge.limit()) {
+                let limit = held.unwrap_or(gauge.limit());
+                let text = format!("{figure} (at most {limit}) {}", gauge.advice());
+                complaints.push(Complaint::new(place, 0, text));
+            }
+        }
+        for ((gauge, place), held) in &self.0 {
+            if measured.get(&(*gauge, place.clone())).copied().unwrap_or(0) < *held {
+                let text = format!("{place} got better: tighten by `cargo xtask tidy --bless`");
+                complaints.push(Complaint::new(RATCHET_PATH, 0, text));
+            }
+        }
+        complaints
+    }
+
+    /// The same places with lower figures, without those that need no exception any more.
+    pub(super) fn tightened(&self, measured: &Figures) -> Held {
+        let lower = |(key, held): (&(Gauge, String), &usize)| {
+            measured
+                .get(key)
+                .map(|figure| (key.clone(), *figure.min(held)))
+        };
+        Held(self.0.iter().filter_map(lower).collect())
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "# Figures that are too high today and may only shrink: `cargo xtask tidy --bless`."
+        )?;
+        for gauge in Gauge::ALL {
+            writeln!(f, "\n[{}] # limit {}", gauge.name(), gauge.limit())?;
+            for ((_, place), figure) in self.0.iter().filter(|((of, _), _)| *of == gauge) {
+                writeln!(f, "\"{place}\" = {figure}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of `lines` lines, all but two of them in one function.
+    fn long(lines: usize) -> String {
+        format!(
+            "//! A file.\nfn f() {{\n{}}}\n",
+            "    g();\n".repeat(lines - 3)
+        )
+    }
+
+    fn complaints(held: &str, text: &str) -> usize {
+        let tree = Tree::of(&[("a.rs", text)]);
+        Held::parse(held).unwrap().check(&measure(&tree)).len()
+    }
+
+    #[test]
+    fn limits_are_inclusive() {
+        assert_eq!(complaints("", &long(71)), 0, "a function of 70 lines");
+        assert_eq!(complaints("", &long(72)), 1, "a function of 71 lines");
+        assert_eq!(complaints("", &"//! A\n".repeat(600)), 0);
+        assert_eq!(complaints("", &"//! A\n".repeat(601)), 1);
+    }
+
+    #[test]
+    fn an_exception_may_neither_grow_nor_stay_loose() {
+        let held = "[function_lines]\n\"a.rs::f\" = 90\n";
+        assert_eq!(complaints(held, &long(91)), 0);
+        assert_eq!(complaints(held, &long(92)), 1);
+        assert_eq!(complaints(held, &long(90)), 1);
+    }
+
+    #[test]
+    fn tightening_lowers_and_drops_but_never_adds() {
+        let held = "[file_lines]\n\"gone.rs\" = 700\n[function_lines]\n\"a.rs::f\" = 90\n";
+        let tree = Tree::of(&[("a.rs", &long(81)), ("b.rs", &long(100))]);
+        let tightened = Held::parse(held)
+            .unwrap()
+            .tightened(&measure(&tree))
+            .to_string();
+        let again = Held::parse(&tightened).unwrap();
+        assert_eq!(
+            again.0,
+            Figures::from([((Gauge::FunctionLines, "a.rs::f".into()), 80)])
+        );
+    }
+
+    #[test]
+    fn sleeps_are_counted_in_tests_only() {
+        let sleeping = "//! A\nfn f() { std::thread::sleep(D); }\n";
+        let tested = "//! A\n#[cfg(test)]\nmod tests {\n    fn f() { tokio::time::sleep(D); }\n}\n";
+        for (path, text, count) in [
+            ("crates/a/src/a.rs", sleeping, 0),
+            ("crates/a/tests/a.rs", sleeping, 1),
+            ("crates/a/src/a/tests.rs", sleeping, 1),
+            ("crates/a/src/a.rs", tested, 1),
+        ] {
+            assert_eq!(measure(&Tree::of(&[(path, text)])).len(), count, "{path}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(Held::parse("[no_such_gauge]\n").is_err());
+        assert!(Held::parse("[file_lines]\n\"a.rs\" = -1\n").is_err());
+    }
+}

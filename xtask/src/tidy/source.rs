@@ -1,0 +1,131 @@
+//! Rules on single files: module docs, unsafe code, skipped tests, notes that may not be merged, and
+//! paths that exist on one machine only.
+
+use super::{Complaint, File, Tree, lex};
+
+/// The only crates with unsafe code.
+const UNSAFE_CRATES: [&str; 2] = ["crates/larder-io/", "crates/larder-fuse/"];
+
+/// Beginnings of absolute paths that exist on one machine only. Cut in two, so that this file does
+/// not complain of itself.
+const MACHINE_PATHS: [(&str, &str); 4] = [
+    ("/wo", "rk/"),
+    ("/ro", "ot/"),
+    ("/tmp/tar", "get"),
+    ("/home/us", "er/"),
+];
+
+/// The note that cannot be merged; cut in two for the same reason.
+const NOTE: (&str, &str) = ("FIX", "ME");
+
+/// Complains of every file that breaks one of these rules.
+pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in &tree.files {
+        texts(file, &mut complaints);
+    }
+    for file in tree.rust() {
+        module_docs(file, &mut complaints);
+        code(file, &mut complaints);
+    }
+    complaints
+}
+
+fn texts(file: &File, complaints: &mut Vec<Complaint>) {
+    let note = [NOTE.0, NOTE.1].concat();
+    for (index, line) in file.text.lines().enumerate() {
+        if line.contains(&note) {
+            let text = format!("{note} cannot be merged; fix it, or write TODO(#issue)");
+            complaints.push(Complaint::new(&file.path, index + 1, text));
+        }
+        for (begin, end) in MACHINE_PATHS {
+            let path = [begin, end].concat();
+            if has_absolute(line, &path) {
+                let text = format!("{path} exists on one machine only");
+                complaints.push(Complaint::new(&file.path, index + 1, text));
+            }
+        }
+    }
+}
+
+/// Whether `path` stands in `line` as the beginning of a path, not inside one.
+fn has_absolute(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before
+            .is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | '$'))
+    })
+}
+
+fn module_docs(file: &File, complaints: &mut Vec<Complaint>) {
+    if !file.text.starts_with("//!") {
+        let text = "a file opens with `//!`: what it is, its invariants, what it leaves out";
+        complaints.push(Complaint::new(&file.path, 1, text));
+    }
+}
+
+fn code(file: &File, complaints: &mut Vec<Complaint>) {
+    let may_be_unsafe = UNSAFE_CRATES
+        .iter()
+        .any(|folder| file.path.starts_with(folder));
+    for (index, line) in lex::code(&file.text).lines().enumerate() {
+        if !may_be_unsafe && lex::words(line).any(|(word, _)| word == "unsafe") {
+            let text = "unsafe code belongs into larder-io or larder-fuse";
+            complaints.push(Complaint::new(&file.path, index + 1, text));
+        }
+        if line.replace(' ', "").contains("#[ignore]") {
+            let text = "a test that is skipped says why: #[ignore = \"reason\"]";
+            complaints.push(Complaint::new(&file.path, index + 1, text));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(path: &str, text: &str) -> Vec<usize> {
+        check(&Tree::of(&[(path, text)]))
+            .into_iter()
+            .map(|complaint| complaint.line)
+            .collect()
+    }
+
+    #[test]
+    fn a_tidy_file_is_left_alone() {
+        let text = "//! A file.\n#![forbid(unsafe_code)]\n/// unsafe #[ignore]\nfn f() { g(\"unsafe\") }\n";
+        assert!(complaints("crates/larder-vfs/src/a.rs", text).is_empty());
+    }
+
+    #[test]
+    fn module_docs_are_required() {
+        assert_eq!(complaints("a.rs", "fn f() {}"), [1]);
+        assert_eq!(complaints("a.rs", "// A file.\n"), [1]);
+    }
+
+    #[test]
+    fn unsafe_stays_in_its_crates() {
+        let text = "//! A file.\nfn f() { unsafe { g() } }\n";
+        assert_eq!(complaints("crates/larder-client/src/a.rs", text), [2]);
+        assert!(complaints("crates/larder-io/src/a.rs", text).is_empty());
+        assert!(complaints("crates/larder-fuse/src/a.rs", text).is_empty());
+    }
+
+    #[test]
+    fn skipped_tests_need_a_reason() {
+        assert_eq!(
+            complaints("a.rs", "//! A file.\n#[ignore]\nfn f() {}\n"),
+            [2]
+        );
+        assert!(complaints("a.rs", "//! A file.\n#[ignore = \"slow\"]\nfn f() {}\n").is_empty());
+    }
+
+    #[test]
+    fn notes_and_machine_paths_are_found_in_any_text() {
+        let note = [NOTE.0, NOTE.1].concat();
+        let path = [MACHINE_PATHS[0].0, MACHINE_PATHS[0].1].concat();
+        assert_eq!(complaints("a.md", &format!("one\n{note}: two\n")), [2]);
+        assert_eq!(complaints("a.md", &format!("see {path}main\n")), [1]);
+        assert!(complaints("a.md", &format!("see mnt{path}main\n")).is_empty());
+    }
+}
