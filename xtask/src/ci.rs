@@ -16,18 +16,7 @@ use crate::tidy;
 pub(crate) fn run(root: &Path) -> Result<()> {
     cargo(root, &["fmt", "--all", "--check"])?;
     tidy::run(root, tidy::Ratchets::Hold)?;
-    cargo(
-        root,
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    )?;
+    cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(root, &["test", "--workspace", "--locked"])
 }
 

@@ -44,7 +44,5 @@ fn main() -> ExitCode {
 
 /// The top of the repository: the folder above this crate.
 fn root() -> Result<&'static Path> {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("xtask lies in no folder")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in no folder")
 }

@@ -51,11 +51,7 @@ pub(crate) fn run(root: &Path, ratchets: Ratchets) -> Result<()> {
     for complaint in &complaints {
         eprintln!("{complaint}");
     }
-    ensure!(
-        complaints.is_empty(),
-        "tidy: {} complaint(s)",
-        complaints.len()
-    );
+    ensure!(complaints.is_empty(), "tidy: {} complaint(s)", complaints.len());
     eprintln!("tidy: {} files are in order", tree.files.len());
     Ok(())
 }
@@ -83,11 +79,7 @@ struct Complaint {
 
 impl Complaint {
     fn new(path: &str, line: usize, text: impl Into<String>) -> Complaint {
-        Complaint {
-            path: path.to_owned(),
-            line,
-            text: text.into(),
-        }
+        Complaint { path: path.to_owned(), line, text: text.into() }
     }
 }
 
@@ -120,10 +112,8 @@ impl File {
 
 impl Tree {
     fn new(files: impl IntoIterator<Item = (String, String)>) -> Tree {
-        let mut files: Vec<File> = files
-            .into_iter()
-            .map(|(path, text)| File { path, text })
-            .collect();
+        let mut files: Vec<File> =
+            files.into_iter().map(|(path, text)| File { path, text }).collect();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         Tree { files }
     }
@@ -136,9 +126,7 @@ impl Tree {
             for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
                 let entry = entry?;
                 let (kind, path) = (entry.file_type()?, entry.path());
-                let skipped = FOLDERS_SKIPPED
-                    .iter()
-                    .any(|name| entry.file_name() == *name);
+                let skipped = FOLDERS_SKIPPED.iter().any(|name| entry.file_name() == *name);
                 if kind.is_dir() && !skipped {
                     folders.push(path);
                 } else if kind.is_file() && entry.metadata()?.len() <= TEXT_BYTES_MAX {
@@ -153,26 +141,14 @@ impl Tree {
     }
 
     fn text(&self, path: &str) -> Option<&str> {
-        let at = self
-            .files
-            .binary_search_by(|file| file.path.as_str().cmp(path))
-            .ok()?;
+        let at = self.files.binary_search_by(|file| file.path.as_str().cmp(path)).ok()?;
         Some(&self.files[at].text)
     }
 
     fn replace(&mut self, path: &str, text: String) {
-        match self
-            .files
-            .binary_search_by(|file| file.path.as_str().cmp(path))
-        {
+        match self.files.binary_search_by(|file| file.path.as_str().cmp(path)) {
             Ok(at) => self.files[at].text = text,
-            Err(at) => self.files.insert(
-                at,
-                File {
-                    path: path.to_owned(),
-                    text,
-                },
-            ),
+            Err(at) => self.files.insert(at, File { path: path.to_owned(), text }),
         }
     }
 
@@ -188,11 +164,7 @@ mod tests {
     impl Tree {
         /// A small repository for a test.
         pub(super) fn of(files: &[(&str, &str)]) -> Tree {
-            Tree::new(
-                files
-                    .iter()
-                    .map(|(path, text)| ((*path).to_owned(), (*text).to_owned())),
-            )
+            Tree::new(files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())))
         }
     }
 
@@ -201,11 +173,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let tree = Tree::read(root).unwrap();
         assert!(tree.text("xtask/src/tidy.rs").is_some());
-        assert!(
-            tree.files
-                .iter()
-                .all(|file| !file.path.starts_with("target/"))
-        );
+        assert!(tree.files.iter().all(|file| !file.path.starts_with("target/")));
     }
 
     #[test]

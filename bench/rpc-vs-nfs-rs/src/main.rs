@@ -1,11 +1,12 @@
 //! Our NFSv3 client beside nfs-rs, against one nfs-ganesha on loopback.
 //!
 //! Both clients do the same work in turns, round by round, so that a noisy machine disturbs both
-//! alike; medians and their ratio are printed: of the rate, and of the processor time that the
-//! client process takes for a call, which a busy machine blurs less. Run as root:
+//! alike. Printed are medians of the rate, with the median of the ratios of each round, and of the
+//! processor time that the client process takes for a call, which a busy machine blurs less. Run as
+//! root:
 //!
 //! ```text
-//! cargo run --release [rounds]
+//! cargo run --release [rounds [row]]
 //! ```
 //!
 //! The first process only starts itself again in a network namespace of its own, where the server
@@ -70,10 +71,11 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(compare(rounds));
+    let wanted = std::env::args().nth(2).unwrap_or_default();
+    runtime.block_on(compare(rounds, &wanted));
 }
 
-async fn compare(rounds: usize) {
+async fn compare(rounds: usize, wanted: &str) {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("file");
     std::fs::write(&file, vec![7; FILE_BYTES as usize]).expect("a file");
@@ -86,7 +88,7 @@ async fn compare(rounds: usize) {
         "{:<20} {:>9} {:>9} {:>6} {:>11} {:>11} {:>6}   least..most of both, {rounds} rounds",
         "", "ours", "nfs-rs", "ratio", "ours us", "nfs-rs us", "ratio"
     );
-    for row in ROWS {
+    for row in ROWS.iter().filter(|row| row.name.contains(wanted)) {
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for round in 0..=rounds {
             // Who goes first alternates; the first round only warms up.
@@ -103,13 +105,15 @@ async fn compare(rounds: usize) {
             }
         }
         let unit = if row.work == Work::GetAttr { "calls/s" } else { "MiB/s" };
-        let [ours, theirs] = [&mut a, &mut b].map(|runs| Summary::of(runs));
+        let mut ratios: Vec<_> = a.iter().zip(&b).map(|(a, b)| a.rate / b.rate).collect();
+        let ratio = median(&mut ratios);
+        let [ours, theirs] = [&a, &b].map(|runs| Summary::of(runs));
         println!(
             "{:<20} {:>9.0} {:>9.0} {:>6.2} {:>11.1} {:>11.1} {:>6.2}   {:.0}..{:.0} {:.0}..{:.0} {unit}",
             row.name,
             ours.rate,
             theirs.rate,
-            ours.rate / theirs.rate,
+            ratio,
             ours.cpu_us,
             theirs.cpu_us,
             ours.cpu_us / theirs.cpu_us,

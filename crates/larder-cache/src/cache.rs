@@ -157,6 +157,9 @@ impl Cache {
     }
 
     /// The data of a file; the state is shared by all holders. Does not touch the disk.
+    ///
+    /// A state that nobody holds leaves memory once it is saved. What no save can keep goes with
+    /// it: the version of a file without a whole chunk, and parts of chunks.
     pub fn file(&self, no: FileNo) -> Arc<CachedFile> {
         self.store.file(no)
     }

@@ -26,6 +26,9 @@ const SWEEP_DIRS: u32 = 16;
 const VICTIMS_MAX: usize = 4096;
 /// Files used within the same hour are culled by size.
 const RECENCY_STEP_SEC: u64 = 3600;
+/// Culling that did not get far enough walks over all records again only after this time: what
+/// is left is pinned, dirty or open, or others fill the disk.
+const CULL_PAUSE: Duration = Duration::from_secs(10);
 /// Records read at a time.
 const PAGE: usize = 1024;
 
@@ -49,12 +52,22 @@ impl Store {
             return Err(CacheError::Closed);
         }
         self.save()?;
-        if self.gauge.wants_cull(&*self.disk, &*self.clock) {
-            let (bytes, files) = self.gauge.cull_targets(&*self.disk, &*self.clock);
-            self.cull(bytes, files);
-        }
+        self.cull_to_marks();
         self.sweep();
         Ok(())
+    }
+
+    /// Culls if a mark is passed, but not over and over where it is in vain.
+    fn cull_to_marks(self: &Arc<Self>) {
+        let now = self.clock.now();
+        let waits = lock(&self.cull_failed_at).is_some_and(|at| now.since(at) < CULL_PAUSE);
+        if waits || !self.gauge.wants_cull(&*self.disk, &*self.clock) {
+            return;
+        }
+        let (bytes, files) = self.gauge.cull_targets(&*self.disk, &*self.clock);
+        self.cull(bytes, files);
+        let is_short = self.gauge.bytes() > bytes || self.gauge.files() > files;
+        *lock(&self.cull_failed_at) = is_short.then_some(now);
     }
 
     /// Removes the least valuable data down to the targets. The caller holds `checkpoint`.

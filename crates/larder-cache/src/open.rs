@@ -73,6 +73,7 @@ pub(crate) fn open(
         new_names: Mutex::default(),
         assigning: Mutex::default(),
         checkpoint: Mutex::default(),
+        cull_failed_at: Mutex::default(),
         to_sweep: AtomicU32::new(to_sweep),
         closed: AtomicBool::new(false),
         lock_file: Mutex::new(Some(lock_file)),

@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    const END: u64 = 24;
+    const END: u64 = 16;
 
     fn to_ranges(numbers: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -126,7 +126,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_set_of_numbers(
-            steps in proptest::collection::vec((any::<bool>(), 0..END, 0..END), 1..40),
+            steps in proptest::collection::vec((any::<bool>(), 0..END, 0..END), 1..25),
         ) {
             let mut set = RangeSet::default();
             let mut model = BTreeSet::new();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
-use larder_io::{Clock, Disk, DiskFile};
+use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
 use crate::file::CachedFile;
 use crate::gauge::Gauge;
@@ -81,6 +81,8 @@ pub(crate) struct Store {
     pub(crate) assigning: Mutex<()>,
     /// Checkpoints take turns.
     pub(crate) checkpoint: Mutex<()>,
+    /// When culling last did not get down to its marks.
+    pub(crate) cull_failed_at: Mutex<Option<Monotonic>>,
     /// Data directories still to be searched for orphans.
     pub(crate) to_sweep: AtomicU32,
     pub(crate) closed: AtomicBool,

@@ -153,7 +153,7 @@ impl Core {
         if self.has_unsent(&node) {
             self.upload_locked(&node).await?;
         }
-        node.state().begin_change();
+        self.begin_change(&node);
         let answer =
             on_handle!(self, node, handle => self.remote.setattr(cred, &handle, set, None));
         if let (Ok(_), Some(size)) = (&answer, set.size) {

@@ -1,7 +1,7 @@
 //! [`Client`]: the parts, put together; and the small steps that every operation takes.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -68,6 +68,8 @@ pub(crate) struct Core {
     pub(crate) transfer_budget: Arc<Semaphore>,
     pub(crate) statfs: Mutex<Option<(Monotonic, StatFs)>>,
     root_squash: AtomicU8,
+    /// The server does not tell what it saw before a WRITE.
+    pub(crate) untold_writes: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) fill: crate::fill::FillQueue,
 }
@@ -145,6 +147,7 @@ impl Client {
             transfer_budget: Arc::new(Semaphore::new(budget_kib / 2)),
             statfs: Mutex::new(None),
             root_squash: AtomicU8::new(RootSquash::Unknown as u8),
+            untold_writes: AtomicBool::new(false),
             counters: Counters::default(),
             fill: crate::fill::FillQueue::default(),
             options,
@@ -268,6 +271,9 @@ impl Core {
         if let Seen::Moved { from } = seen {
             self.carry(node, &mut state, from);
         }
+        if seen == Seen::Changed {
+            tracing::debug!(ino = node.ino.0, "changed on the server");
+        }
         let pages_are_old = seen == Seen::Changed && state.pages.take().is_some();
         drop(state);
         if pages_are_old {
@@ -292,7 +298,12 @@ impl Core {
         }
     }
 
-    /// Ends a change of ours that [`State::begin_change`] began, and keeps what is still valid.
+    /// Before a change of ours is sent.
+    pub(crate) fn begin_change(&self, node: &Node) {
+        node.state().begin_change(self.session, self.now());
+    }
+
+    /// Ends a change of ours that [`Core::begin_change`] began, and keeps what is still valid.
     pub(crate) fn end_change(&self, node: &Node, replies: impl IntoIterator<Item = Change>) {
         let mut state = node.state();
         let ttl = self.ttl_range(&state);

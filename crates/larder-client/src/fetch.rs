@@ -269,7 +269,7 @@ impl Core {
             }
             let mut at = part.start;
             while at < part.end {
-                let range = at..part.end.min((at + request_max) / request_max * request_max);
+                let range = at..part.end.min(at + request_max);
                 at = range.end;
                 let permit = match readahead {
                     None => None,

@@ -161,7 +161,7 @@ impl Core {
             _ => None,
         };
         let asked = self.now();
-        dir.state().begin_change();
+        self.begin_change(&dir);
         let answer = on_handle!(self, dir, handle =>
             self.remote.make(cred, &handle, name, new.clone(), set));
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
@@ -215,7 +215,7 @@ impl Core {
         name: &OsStr,
         what: Removal,
     ) -> Result<()> {
-        dir.state().begin_change();
+        self.begin_change(&dir);
         let answer = on_handle!(self, dir, handle => self.remote.remove(cred, &handle, name, what));
         self.end_names_change(dir, answer.as_ref().ok().copied());
         answer?;
@@ -324,9 +324,9 @@ impl Core {
     ) -> Result<()> {
         let same_dir = from.0.ino == to.0.ino;
         let child = self.child(from.0, from.1);
-        from.0.state().begin_change();
+        self.begin_change(&from.0);
         if !same_dir {
-            to.0.state().begin_change();
+            self.begin_change(&to.0);
         }
         let answer = on_handle!(self, from.0, handle => async {
             let target = to.0.handle();
@@ -363,7 +363,7 @@ impl Core {
         self.refuse_read_only()?;
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
         let asked = self.now();
-        dir.state().begin_change();
+        self.begin_change(&dir);
         let answer = on_handle!(self, &node, handle => async {
             let target = dir.handle();
             self.remote.link(cred, &handle, &target, name).await

@@ -21,6 +21,10 @@ use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Time, Val
 use crate::open::Opens;
 use crate::record::{Known, Page};
 
+/// Some servers (nfs-ganesha) do not tell what they saw before a WRITE. There a change of a file is taken
+/// for ours if the file was described, unchanged, at most this long before.
+const CHECKED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Everything that is known of a file, guarded by its node's lock.
 pub(crate) struct State {
     /// The server's name for it.
@@ -166,6 +170,7 @@ impl State {
             _ => ttl.min,
         };
         if seen == Seen::Changed {
+            self.mixed |= self.local.is_some() || self.opens.bypassing();
             self.forget_contents();
         }
         self.adopt(attr, session, asked);
@@ -186,11 +191,17 @@ impl State {
     }
 
     /// Before a change of our own is sent.
-    pub(crate) fn begin_change(&mut self) {
+    pub(crate) fn begin_change(&mut self, session: u64, now: Monotonic) {
         if self.changes.in_flight == 0 {
             self.changes.replies.clear();
+            self.changes.checked = self.checked_lately(session, now);
         }
         self.changes.in_flight += 1;
+    }
+
+    /// Whether the server described the file within [`CHECKED_WITHIN`].
+    pub(crate) fn checked_lately(&self, session: u64, now: Monotonic) -> bool {
+        self.known.session == session && now.since(self.known.asked) <= CHECKED_WITHIN
     }
 
     /// After it was answered, by one reply or several, or failed (by none): when the last one of a group
@@ -211,9 +222,12 @@ impl State {
         }
         let from = self.known.attr.validator();
         let replies = std::mem::take(&mut self.changes.replies);
-        let ours = follow(from, &replies, self.known.attr.kind == Kind::File);
+        let file = self.known.attr.kind == Kind::File;
+        let untold = replies.iter().all(|change| change.before.is_none());
+        let ours = follow(from, &replies, file) || (file && untold && self.changes.checked);
         let after = replies.iter().filter_map(|change| change.after).max_by_key(recency);
         if !ours {
+            tracing::debug!(?from, ?replies, "somebody else changed the file too");
             self.forget_contents();
         }
         match after {
@@ -311,6 +325,8 @@ struct Changes {
     in_flight: u32,
     replies: Vec<Change>,
     ended: Monotonic,
+    /// The file was described shortly before the first one.
+    checked: bool,
 }
 
 /// The server's judgement of each user that asked.
@@ -430,7 +446,7 @@ mod tests {
     #[test]
     fn answers_asked_for_before_our_change_ended_do_not_count() {
         let mut state = state();
-        state.begin_change();
+        state.begin_change(SESSION, at(100));
         assert_eq!(state.observe(attr(1), SESSION, at(20), TTL), Seen::Older);
         let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL).unwrap();
         assert!(settled.ours);
@@ -450,7 +466,7 @@ mod tests {
             (vec![Change { before: None, ..change(0, 1) }], false),
         ] {
             let mut state = state();
-            changes.iter().for_each(|_| state.begin_change());
+            changes.iter().for_each(|_| state.begin_change(SESSION, at(100)));
             let mut ends = changes.iter().map(|c| state.end_change([*c], SESSION, at(20), TTL));
             let settled = ends.by_ref().find_map(|end| end).unwrap();
             assert_eq!(settled.ours, ours, "{changes:?}");
@@ -461,10 +477,34 @@ mod tests {
         }
     }
 
+    /// (what kind of file, how long ago it was described, whether the change counts as ours)
+    #[test]
+    fn change_without_pre_operation_attributes_is_ours_if_the_file_was_described_lately() {
+        for (kind, seconds, ours) in
+            [(Kind::File, 1, true), (Kind::File, 2, false), (Kind::Directory, 1, false)]
+        {
+            let mut state = state();
+            state.known.attr.kind = kind;
+            state.begin_change(SESSION, at(10 + seconds));
+            let untold = Change { before: None, after: Some(Attr { kind, ..attr(1) }) };
+            let settled = state.end_change([untold], SESSION, at(20), TTL).unwrap();
+            assert_eq!(settled.ours, ours, "{kind:?} {seconds}");
+        }
+    }
+
+    #[test]
+    fn foreign_change_under_local_changes_makes_a_mixture() {
+        let mut state = state();
+        state.known.attr.kind = Kind::File;
+        state.local = Some(LocalEnd { size: 1, mtime: Time::default() });
+        state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL);
+        assert!(state.mixed);
+    }
+
     #[test]
     fn a_failed_change_changes_nothing() {
         let mut state = state();
-        state.begin_change();
+        state.begin_change(SESSION, at(100));
         assert!(state.end_change([], SESSION, at(20), TTL).is_none());
         assert_eq!((state.known.attr, state.known.epoch), (attr(0), 0));
     }

@@ -11,6 +11,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -155,7 +156,7 @@ impl Core {
         let _transfer = node.transfer.lock().await;
         self.upload_locked(node).await?;
         let len = u32::try_from(data.len()).expect("a write request is short");
-        node.state().begin_change();
+        self.begin_change(&node);
         let answer = on_handle!(self, node, handle =>
             self.remote.write(cred, &handle, offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
@@ -211,7 +212,8 @@ impl Core {
             return Ok(());
         }
         let cred = self.writer(node);
-        node.state().begin_change();
+        self.check_before_upload(node, &cred).await?;
+        self.begin_change(node);
         let sent = self.send_until_stable(node, &file, &cred, &dirty).await;
         let held = node.state().known.attr.validator();
         self.mark_clean(node, &file, &dirty, &sent);
@@ -231,6 +233,16 @@ impl Core {
         })?;
         node.state().opens.set_collected(before);
         Ok(())
+    }
+
+    /// A server that does not tell what it saw before a WRITE is asked, so that a foreign change is
+    /// noticed, unless it described the file just before.
+    async fn check_before_upload(&self, node: &Node, cred: &Cred) -> Result<()> {
+        let lately = node.state().checked_lately(self.session, self.now());
+        if lately || !self.untold_writes.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.revalidate(node, cred).await
     }
 
     fn writer(&self, node: &Node) -> Cred {
@@ -351,6 +363,10 @@ impl Core {
         held: larder_vfs::Validator,
         sent: Sent,
     ) -> Result<()> {
+        let untold = sent.changes.iter().all(|change| change.before.is_none());
+        if untold && !sent.changes.is_empty() {
+            self.untold_writes.store(true, Ordering::Relaxed);
+        }
         let mut state = node.state();
         let ttl = self.ttl_range(&state);
         let settled = state.end_change(sent.changes, self.session, self.now(), ttl);

@@ -11,7 +11,8 @@
 //!   when they are to be dropped otherwise (`DataPath::Cached`, `Kernel::invalidate`).
 //! - No `WRITEBACK_CACHE`: it excludes passthrough, and hides writes from the file system.
 //! - No `HANDLE_KILLPRIV`: who writes to a set-uid file past the file system (passthrough) must clear
-//!   the bit, and that is the kernel, by a setattr. It costs nothing on other files.
+//!   the bit, and that is the kernel, by a setattr. It costs nothing on other files. Direct writes
+//!   it leaves to the file system, which sees them, and their writer.
 //! - No `EXPORT_SUPPORT`: the file system has no lookup of `.`. Use larder's own NFS server.
 //! - No `DONT_MASK`: the kernel has applied the umask to the mode that we get.
 //! - No `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel keeps locks, for this machine.
@@ -41,7 +42,7 @@ use crate::errno::errno;
 use crate::groups::Groups;
 use crate::listing::{self, Listings};
 use crate::notify::Invalidations;
-use crate::passthrough::Backings;
+use crate::passthrough::{Way, Ways};
 
 /// Requests without a waiting process (readahead) that the kernel has under way at most, and from
 /// how many on it calls us congested. Enough for a window of 1 MiB requests on a long fat link.
@@ -68,17 +69,11 @@ pub(crate) struct Door {
     pub(crate) runtime: Handle,
     pub(crate) groups: Groups,
     pub(crate) kernel: Arc<Invalidations>,
-    pub(crate) backings: Arc<Backings>,
+    pub(crate) ways: Arc<Ways>,
     pub(crate) listings: Arc<Listings>,
     pub(crate) io_bytes_max: u32,
     /// How deep file systems may be stacked; 0: no passthrough.
     pub(crate) stack_depth: u32,
-}
-
-/// How an open is answered.
-enum Way {
-    Plain(FopenFlags),
-    Backed(FopenFlags, Arc<BackingId>),
 }
 
 impl Door {
@@ -127,44 +122,42 @@ impl Door {
         self.answer(removed, reply, send_empty);
     }
 
-    /// Chooses the way of the data; to be called on any thread.
     fn chooser(&self, flags: OpenFlags) -> Chooser {
         Chooser {
-            backings: Arc::clone(&self.backings),
-            passthrough: self.kernel.passthrough(),
+            ways: self.kernel.passthrough().then(|| Arc::clone(&self.ways)),
             // What was not written needs no flush: the kernel then closes without a message.
             flags: if flags.write { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH },
         }
     }
 }
 
+/// Chooses the way of an open's data, on whatever thread the answer comes.
 struct Chooser {
-    backings: Arc<Backings>,
-    passthrough: bool,
+    /// `None` where passthrough does not work: then all modes go together.
+    ways: Option<Arc<Ways>>,
     flags: FopenFlags,
 }
 
 impl Chooser {
+    /// The flags to answer with, and the backing file to name.
     fn choose(
         &self,
         ino: Ino,
         opened: &Opened,
         register: impl FnOnce(BorrowedFd<'_>) -> io::Result<BackingId>,
-    ) -> Way {
+    ) -> (FopenFlags, Option<Arc<BackingId>>) {
         let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        match &opened.path {
-            DataPath::Cached { keep: true } => {
-                Way::Plain(self.flags | FopenFlags::FOPEN_KEEP_CACHE)
-            }
-            DataPath::Cached { keep: false } => Way::Plain(self.flags),
-            DataPath::Direct => Way::Plain(self.flags | direct),
-            DataPath::Passthrough(_) if !self.passthrough => Way::Plain(self.flags | direct),
-            DataPath::Passthrough(file) => {
-                match self.backings.share(ino, opened.id, file, register) {
-                    Some(id) => Way::Backed(self.flags, id),
-                    None => Way::Plain(self.flags | direct),
-                }
-            }
+        let way = match (&self.ways, &opened.path) {
+            (Some(ways), wanted) => ways.choose(ino, opened.id, wanted, register),
+            (None, DataPath::Cached { keep }) => Way::Cached { keep: *keep },
+            (None, DataPath::Direct | DataPath::Passthrough(_)) => Way::Direct,
+        };
+        match way {
+            Way::Cached { keep: true } => (self.flags | FopenFlags::FOPEN_KEEP_CACHE, None),
+            Way::Cached { keep: false } => (self.flags, None),
+            Way::Direct => (self.flags | direct, None),
+            Way::Backed(id) => (self.flags, Some(id)),
+            Way::DirectBeside(id) => (self.flags | direct, Some(id)),
         }
     }
 }
@@ -230,8 +223,8 @@ fn send_opened(chooser: &Chooser, ino: Ino, reply: ReplyOpen, result: Result<Ope
         Ok(opened) => {
             let open = FileHandle(opened.id.0);
             match chooser.choose(ino, &opened, |file| reply.open_backing(file)) {
-                Way::Plain(flags) => reply.opened(open, flags),
-                Way::Backed(flags, id) => reply.opened_passthrough(open, flags, &id),
+                (flags, None) => reply.opened(open, flags),
+                (flags, Some(id)) => reply.opened_passthrough(open, flags, &id),
             }
         }
         Err(error) => reply.error(errno(error)),
@@ -245,8 +238,8 @@ fn send_created(chooser: &Chooser, reply: ReplyCreate, result: Result<(Entry, Op
             let ttl = entry.ttl.min(entry.fresh.ttl);
             let (open, generation) = (FileHandle(opened.id.0), convert::GENERATION);
             match chooser.choose(entry.ino, &opened, |file| reply.open_backing(file)) {
-                Way::Plain(flags) => reply.created(&ttl, &attr, generation, open, flags),
-                Way::Backed(flags, id) => {
+                (flags, None) => reply.created(&ttl, &attr, generation, open, flags),
+                (flags, Some(id)) => {
                     reply.created_passthrough(&ttl, &attr, generation, open, flags, &id);
                 }
             }
@@ -500,7 +493,7 @@ impl fuser::Filesystem for Door {
     ) {
         let (ino, open) = (Ino(ino.0), OpenId(open.0));
         // The kernel has let the backing file go already.
-        self.backings.release(ino, open);
+        self.ways.release(ino, open);
         self.answer(self.fs.release(ino, open), reply, send_empty);
     }
 

@@ -8,7 +8,7 @@
 //! Invariants:
 //! - errno lives here (`errno`) and nowhere else, and `ENOSYS` comes from this crate alone: to
 //!   the kernel it means "never ask again".
-//! - One inode has one backing file at a time (`passthrough`).
+//! - No open fails because of the way that another open of the file takes (`passthrough`).
 //! - Each lookup that the file system counted is one that the kernel counts, and will forget.
 //! - A thread that serves requests never waits for the kernel: invalidations go through a queue
 //!   (`notify`), since the kernel may hold the inode's lock for a request that waits for us.

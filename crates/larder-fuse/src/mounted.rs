@@ -78,7 +78,7 @@ pub fn mount(
         runtime,
         groups: Groups::new(Arc::new(RealClock)),
         kernel: Arc::clone(&kernel),
-        backings: Arc::default(),
+        ways: Arc::default(),
         listings: Arc::default(),
         io_bytes_max: options.io_bytes_max,
         stack_depth: options.probe_dir.as_deref().map_or(0, passthrough::stack_depth),

@@ -276,3 +276,31 @@ impl Mountpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Needs root or a set-uid `fusermount3`, as the tests with real mounts do.
+    #[test]
+    fn the_helper_passes_a_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let fuse = mount_by_helper(dir.path(), &MountOptions::new("a,b")).unwrap();
+        let line = mountinfo::at(dir.path()).unwrap().unwrap();
+        assert_eq!(line.kind, KIND);
+        let mountpoint =
+            Mountpoint { path: dir.path().to_owned(), device_minor: line.device_minor };
+        drop(fuse);
+        assert!(is_stale(dir.path()));
+        mountpoint.detach_by_helper().unwrap();
+        assert_eq!(mountinfo::at(dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn the_helper_says_why_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = dir.path().join("none");
+        let error = mount_by_helper(&none, &MountOptions::new("x")).unwrap_err();
+        assert!(matches!(&error, MountError::Helper(_)), "{error}");
+    }
+}

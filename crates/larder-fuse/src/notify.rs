@@ -202,11 +202,12 @@ mod tests {
     #[test]
     fn the_queue_is_bounded() {
         let mut queue = Queue::default();
-        for number in 0..WAITING_LEN_MAX as u64 {
-            assert!(queue.push_inode(Ino(number), true));
+        queue.push_inode(Ino(5), true);
+        for _ in 1..WAITING_LEN_MAX {
+            queue.order.push_back(Item::Inode(Ino(6)));
         }
-        assert!(!queue.push_inode(Ino(u64::MAX), true));
+        assert!(!queue.push_inode(Ino(7), true));
         assert!(!queue.push_entry(Ino(1), OsStr::new("a")));
-        assert!(queue.push_inode(Ino(5), false));
+        assert!(queue.push_inode(Ino(5), false), "it waits already");
     }
 }

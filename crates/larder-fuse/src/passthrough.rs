@@ -1,10 +1,22 @@
-//! Local files that the kernel reads and writes by itself.
+//! Which way the data of each open file takes, and the local files that the kernel uses by itself.
 //!
-//! The kernel keeps a registered file under a *backing id*. All passthrough opens of an inode must
-//! name one id: a second one fails with EIO. So the first open registers the file, later ones share
-//! the id, and the last release gives it back. An open that comes with another file while the first
-//! is in use, or whose registration fails, is answered as direct I/O, which may stand beside
-//! passthrough and goes through the file system's own read and write: slower, never wrong.
+//! The kernel keeps a registered local file under a *backing id*, and holds each inode to one mode
+//! (`fuse_file_io_open` in `fs/fuse/iomode.c`): while one of its opens is passthrough, every other open
+//! must carry the same backing id, and while one is cached, none may be passthrough. An open
+//! that breaks the rule fails with EIO. The file system cannot keep it: it learns of a release
+//! later than the kernel. So it is kept here, by the way that always works: an open with
+//! `FOPEN_DIRECT_IO` reads and writes through the file system, and may carry a backing id, which
+//! it then does not use.
+//!
+//! | the inode's other opens | wanted | answered |
+//! |---|---|---|
+//! | none | anything | as wanted; direct if the kernel refuses the local file |
+//! | passthrough | passthrough of the same file | as wanted |
+//! | passthrough | anything else | direct, with the id in use |
+//! | cached or direct | cached or direct | as wanted |
+//! | cached or direct | passthrough | direct |
+//!
+//! The last line is needed for direct opens too, since mapping one into memory makes the inode cached.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -13,73 +25,104 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fuser::BackingId;
-use larder_vfs::{Ino, LocalFile, OpenId};
+use larder_vfs::{DataPath, Ino, LocalFile, OpenId};
 use rustix::fs::{Mode, OFlags};
 
 /// `f_type` of stacked file systems, whose files lie one level deeper (`include/uapi/linux/magic.h`).
 const STACKED: [i64; 2] = [0x794c_7630 /* overlayfs */, 0xf15f /* ecryptfs */];
 
-/// Backing files in use, by inode. `T` is the registration, a [`BackingId`] but for tests.
-pub(crate) struct Backings<T = BackingId> {
-    in_use: Mutex<HashMap<Ino, Backing<T>>>,
+/// How an open is answered. `T` is a registration, a [`BackingId`] but for tests.
+#[derive(Debug)]
+pub(crate) enum Way<T = BackingId> {
+    /// Through the page cache.
+    Cached {
+        /// Whether the kernel keeps the pages it has.
+        keep: bool,
+    },
+    /// Each read and write is a request.
+    Direct,
+    /// The kernel uses the local file.
+    Backed(Arc<T>),
+    /// As [`Way::Direct`], while other opens of the inode are [`Way::Backed`] by this.
+    DirectBeside(Arc<T>),
+}
+
+/// The open files, by inode.
+pub(crate) struct Ways<T = BackingId> {
+    inodes: Mutex<HashMap<Ino, Opens<T>>>,
+}
+
+struct Opens<T> {
+    /// What the first open, and so all of them, are bound to.
+    backing: Option<Backing<T>>,
+    open: HashSet<OpenId>,
 }
 
 struct Backing<T> {
     file: LocalFile,
     id: Arc<T>,
-    opens: HashSet<OpenId>,
 }
 
-impl<T> Default for Backings<T> {
+impl<T> Default for Ways<T> {
     fn default() -> Self {
-        Backings { in_use: Mutex::default() }
+        Ways { inodes: Mutex::default() }
     }
 }
 
-impl<T> Backings<T> {
-    /// The id under which `open` uses `file`; `None` if it must go another way. `register` hands the
-    /// file to the kernel.
-    pub(crate) fn share(
+impl<T> Ways<T> {
+    /// The way of an open for which the file system wants `wanted`. `register` hands a local file to
+    /// the kernel. The answer stands until [`Ways::release`].
+    pub(crate) fn choose(
         &self,
         ino: Ino,
         open: OpenId,
-        file: &LocalFile,
+        wanted: &DataPath,
         register: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
-    ) -> Option<Arc<T>> {
-        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(backing) = in_use.get_mut(&ino) {
-            if !std::ptr::addr_eq(Arc::as_ptr(&backing.file), Arc::as_ptr(file)) {
-                tracing::debug!(ino = ino.0, "another local file is in use: direct I/O");
-                return None;
+    ) -> Way<T> {
+        let mut inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let opens = inodes.entry(ino).or_insert_with(|| Opens {
+            backing: match wanted {
+                DataPath::Passthrough(file) => Backing::register(ino, file, register),
+                DataPath::Cached { .. } | DataPath::Direct => None,
+            },
+            open: HashSet::new(),
+        });
+        opens.open.insert(open);
+        match (&opens.backing, wanted) {
+            (Some(backing), DataPath::Passthrough(file)) if backing.is(file) => {
+                Way::Backed(Arc::clone(&backing.id))
             }
-            backing.opens.insert(open);
-            return Some(Arc::clone(&backing.id));
-        }
-        match register(file.as_fd()) {
-            Ok(id) => {
-                let id = Arc::new(id);
-                let backing = Backing {
-                    file: Arc::clone(file),
-                    id: Arc::clone(&id),
-                    opens: HashSet::from([open]),
-                };
-                in_use.insert(ino, backing);
-                Some(id)
-            }
-            Err(error) => {
-                tracing::warn!(ino = ino.0, %error, "kernel refuses a local file: direct I/O");
-                None
-            }
+            (Some(backing), _) => Way::DirectBeside(Arc::clone(&backing.id)),
+            (None, DataPath::Cached { keep }) => Way::Cached { keep: *keep },
+            (None, DataPath::Direct | DataPath::Passthrough(_)) => Way::Direct,
         }
     }
 
-    /// `open` is gone; the last one gives the file back.
+    /// `open` is gone; the inode's last one gives the local file back.
     pub(crate) fn release(&self, ino: Ino, open: OpenId) {
-        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(backing) = in_use.get_mut(&ino) else { return };
-        if backing.opens.remove(&open) && backing.opens.is_empty() {
-            in_use.remove(&ino);
+        let mut inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(opens) = inodes.get_mut(&ino) else { return };
+        opens.open.remove(&open);
+        if opens.open.is_empty() {
+            inodes.remove(&ino);
         }
+    }
+}
+
+impl<T> Backing<T> {
+    fn register(
+        ino: Ino,
+        file: &LocalFile,
+        register: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> Option<Backing<T>> {
+        let id = register(file.as_fd())
+            .inspect_err(|error| tracing::warn!(ino = ino.0, %error, "local file is refused"))
+            .ok()?;
+        Some(Backing { file: Arc::clone(file), id: Arc::new(id) })
+    }
+
+    fn is(&self, file: &LocalFile) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.file), Arc::as_ptr(file))
     }
 }
 
@@ -131,36 +174,56 @@ mod tests {
         Arc::new(nameless_file(&std::env::temp_dir()).unwrap())
     }
 
-    #[test]
-    fn one_inode_has_one_backing_file() {
-        let closed = Arc::new(Mutex::new(Vec::new()));
-        let backings = Backings::default();
-        let (ino, first, second) = (Ino(7), file(), file());
-        let register = |number| {
-            let closed = Arc::clone(&closed);
-            move |_: BorrowedFd<'_>| Ok(Id(number, closed))
-        };
-        let unused = |_: BorrowedFd<'_>| -> io::Result<Id> { panic!("registered twice") };
-
-        let id = backings.share(ino, OpenId(1), &first, register(10)).unwrap();
-        assert_eq!(backings.share(ino, OpenId(2), &Arc::clone(&first), unused).unwrap().0, 10);
-        assert!(backings.share(ino, OpenId(3), &second, unused).is_none());
-        drop(id);
-
-        backings.release(ino, OpenId(3));
-        backings.release(ino, OpenId(1));
-        assert!(closed.lock().unwrap().is_empty());
-        backings.release(ino, OpenId(2));
-        assert_eq!(*closed.lock().unwrap(), [10]);
-
-        assert_eq!(backings.share(ino, OpenId(4), &second, register(11)).unwrap().0, 11);
+    /// Answers in short: letters of the way, and the number of the registration.
+    fn told(way: &Way<Id>) -> (char, u32) {
+        match way {
+            Way::Cached { .. } => ('c', 0),
+            Way::Direct => ('d', 0),
+            Way::Backed(id) => ('b', id.0),
+            Way::DirectBeside(id) => ('x', id.0),
+        }
     }
 
     #[test]
-    fn a_refused_file_is_not_remembered() {
-        let backings = Backings::<Id>::default();
+    fn an_inode_has_one_mode_and_one_backing_file() {
+        let closed = Arc::new(Mutex::new(Vec::new()));
+        let ways = Ways::default();
+        let (first, second) = (file(), file());
+        let choose = |open, wanted: &DataPath| {
+            let register = |_: BorrowedFd<'_>| Ok(Id(open as u32, Arc::clone(&closed)));
+            told(&ways.choose(Ino(7), OpenId(open), wanted, register))
+        };
+        let passthrough = |file: &LocalFile| DataPath::Passthrough(Arc::clone(file));
+        let cached = DataPath::Cached { keep: true };
+
+        assert_eq!(choose(1, &passthrough(&first)), ('b', 1));
+        assert_eq!(choose(2, &passthrough(&first)), ('b', 1));
+        assert_eq!(choose(3, &passthrough(&second)), ('x', 1));
+        assert_eq!(choose(4, &DataPath::Direct), ('x', 1));
+        assert_eq!(choose(5, &cached), ('x', 1));
+        for open in 1..5 {
+            ways.release(Ino(7), OpenId(open));
+        }
+        assert!(closed.lock().unwrap().is_empty());
+        ways.release(Ino(7), OpenId(5));
+        assert_eq!(*closed.lock().unwrap(), [1]);
+
+        for (open, wanted, way) in [(6, &cached, 'c'), (8, &DataPath::Direct, 'd')] {
+            assert_eq!(choose(open, wanted), (way, 0));
+            assert_eq!(choose(open + 1, &passthrough(&second)), ('d', 0));
+            ways.release(Ino(7), OpenId(open));
+            ways.release(Ino(7), OpenId(open + 1));
+        }
+        assert_eq!(choose(10, &passthrough(&second)), ('b', 10));
+    }
+
+    #[test]
+    fn a_refused_file_is_served_directly() {
+        let ways = Ways::<Id>::default();
         let refuse = |_: BorrowedFd<'_>| Err(io::Error::from(io::ErrorKind::PermissionDenied));
-        assert!(backings.share(Ino(1), OpenId(1), &file(), refuse).is_none());
-        assert!(backings.in_use.lock().unwrap().is_empty());
+        let way = ways.choose(Ino(1), OpenId(1), &DataPath::Passthrough(file()), refuse);
+        assert_eq!(told(&way), ('d', 0));
+        ways.release(Ino(1), OpenId(1));
+        assert!(ways.inodes.lock().unwrap().is_empty());
     }
 }

@@ -8,8 +8,8 @@
 //! | [`Clock`] | [`RealClock`] | [`SimClock`], moved by hand |
 //! | [`Disk`] | [`RealDisk`] (a directory), [`MemDisk`] (anonymous memory files) | [`SimDisk`] (crash images, torn writes, faults) |
 //!
-//! Everything here blocks. Nothing here knows about file systems, caches or servers, and nothing
-//! here is unsafe: system calls go through `rustix`.
+//! Everything here may block. Nothing here knows about remote file systems, caches or servers.
+//! System calls go through `rustix`; unsafe code is in [`handle`] alone, for two calls that it lacks.
 
 mod clock;
 mod disk;

@@ -176,8 +176,9 @@ impl Tree {
 
 impl Inode {
     fn sync(&mut self) {
-        self.durable.clone_from(&self.live);
-        self.pending.clear();
+        for change in self.pending.drain(..) {
+            change.apply(&mut self.durable, |_| true);
+        }
     }
 }
 

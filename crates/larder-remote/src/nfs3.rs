@@ -23,8 +23,8 @@ use crate::rpc::{CallOptions, Reply, RpcClient, TimerClass};
 use bytes::{Bytes, BytesMut};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Kind,
-    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
-    Result, SetAttr, SetTime, Stability, StatFs, Time, Verifier,
+    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
+    SetAttr, SetTime, Stability, StatFs, Time, Verifier,
 };
 use larder_wire::Procedure;
 use larder_wire::nfs3::{
@@ -39,7 +39,6 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How long NFS3ERR_JUKEBOX is taken for "later": robots that fetch tapes are slow, but somebody
 /// waits.
@@ -97,7 +96,7 @@ impl Nfs3 {
     {
         let credential = self.client.credential(cred);
         let options = CallOptions { class, fail_fast: self.fail_fast };
-        let started = Instant::now();
+        let mut waited = Duration::ZERO;
         let mut pause = JUKEBOX_PAUSES.0;
         loop {
             let reply = self.client.call(&credential, args, options).await;
@@ -108,13 +107,14 @@ impl Nfs3 {
             })?;
             match &reply.results {
                 Err(fail) if fail.status == nfsstat3::NFS3ERR_JUKEBOX => {
-                    if started.elapsed() + pause > JUKEBOX_MAX {
+                    if waited + pause > JUKEBOX_MAX {
                         return Err(Error::TryAgain);
                     }
                 }
                 _ => return Ok(reply),
             }
             tokio::time::sleep(pause).await;
+            waited += pause;
             pause = (pause * 2).min(JUKEBOX_PAUSES.1);
         }
     }
@@ -193,7 +193,8 @@ impl Nfs3 {
         len: u32,
     ) -> Result<RemoteRead> {
         let count = len.min(self.limits.read_max);
-        let answer = self.answer(cred, &READ3args { file, offset, count }, TimerClass::Read).await?;
+        let answer =
+            self.answer(cred, &READ3args { file, offset, count }, TimerClass::Read).await?;
         // A server that gives nothing before the end would be asked for ever.
         let stuck = count > 0 && answer.data.is_empty() && !answer.eof;
         if stuck || answer.data.len() > count as usize {
@@ -289,7 +290,12 @@ impl Nfs3 {
         Ok((written, count))
     }
 
-    async fn commit_range(&self, cred: &Cred, file: nfs_fh3, range: Range<u64>) -> Result<Committed> {
+    async fn commit_range(
+        &self,
+        cred: &Cred,
+        file: nfs_fh3,
+        range: Range<u64>,
+    ) -> Result<Committed> {
         let (offset, count) = match u32::try_from(range.end.saturating_sub(range.start)) {
             Ok(0) => (0, 0),
             Ok(count) => (range.start, count),
@@ -432,7 +438,9 @@ impl Nfs3 {
     async fn remove_entry(&self, cred: &Cred, object: diropargs3, what: Removal) -> Result<Change> {
         let reply = match what {
             Removal::File => self.call(cred, &REMOVE3args { object }, TimerClass::Fixed).await?,
-            Removal::Directory => self.call(cred, &RMDIR3args { object }, TimerClass::Fixed).await?,
+            Removal::Directory => {
+                self.call(cred, &RMDIR3args { object }, TimerClass::Fixed).await?
+            }
         };
         match reply.results {
             Ok(answer) => Ok(convert::change(&answer.dir_wcc)),
@@ -494,7 +502,8 @@ impl Nfs3 {
         mut cookie: Cookie,
         bytes_max: u32,
     ) -> Result<Listing> {
-        let mut count = bytes_max.clamp(READDIR_BYTES_MIN, self.limits.read_max.max(READDIR_BYTES_MIN));
+        let mut count =
+            bytes_max.clamp(READDIR_BYTES_MIN, self.limits.read_max.max(READDIR_BYTES_MIN));
         loop {
             let page = match self.list_page(cred, dir, cookie, count).await {
                 Err(nfsstat3::NFS3ERR_TOOSMALL) if count < self.limits.read_max => {

@@ -35,7 +35,9 @@ use bytes::Bytes;
 use connection::Connection;
 use larder_vfs::Cred;
 use larder_wire::Procedure;
-use larder_wire::rpc::{AuthSys, CallHeader, Credential, GROUPS_MAX, Outcome, Xid, encode_call};
+use larder_wire::rpc::{
+    AuthSys, CallHeader, Credential, GROUPS_MAX, MACHINE_NAME_BYTES_MAX, Outcome, Xid, encode_call,
+};
 use larder_wire::xdr::{Array, Decode, Encode, Encoder, Framing, Opaque, XdrError};
 use pool::Pool;
 use retry::Backoff;
@@ -270,6 +272,7 @@ struct Shared {
     /// Becomes true once.
     shutdown: watch::Sender<bool>,
     pool: Arc<Pool>,
+    machine_name: Opaque<MACHINE_NAME_BYTES_MAX>,
     xid: AtomicU32,
 }
 
@@ -295,6 +298,7 @@ impl RpcClient {
             state: watch::Sender::new(ServerState::Reachable),
             shutdown: watch::Sender::new(false),
             pool: Arc::default(),
+            machine_name: machine_name(&config),
             // Servers take an xid that they have seen lately for a retransmission, also if it was
             // sent by the client's previous life.
             xid: AtomicU32::new(random_u64() as u32),
@@ -312,11 +316,9 @@ impl RpcClient {
     /// The credential that a user's calls bear: the first sixteen groups are all that fit.
     pub fn credential(&self, cred: &Cred) -> Credential {
         let groups = cred.groups.iter().copied().take(GROUPS_MAX).collect();
-        let name = self.config().machine_name.as_bytes();
-        let name = &name[..name.len().min(larder_wire::rpc::MACHINE_NAME_BYTES_MAX)];
         Credential::Sys(AuthSys {
             stamp: 0,
-            machine_name: Opaque::copy_from_slice(name),
+            machine_name: self.inner.shared.machine_name.clone(),
             uid: cred.uid,
             gid: cred.gid,
             groups: Array(groups),
@@ -473,6 +475,12 @@ impl Shared {
         // The sender lives in `self`, so waiting cannot fail.
         let _ = self.shutdown.subscribe().wait_for(|shutdown| *shutdown).await;
     }
+}
+
+/// Our name, as far as it fits.
+fn machine_name(config: &Config) -> Opaque<MACHINE_NAME_BYTES_MAX> {
+    let name = config.machine_name.as_bytes();
+    Opaque::copy_from_slice(&name[..name.len().min(MACHINE_NAME_BYTES_MAX)])
 }
 
 /// Asks a server that does not answer again and again, until the client is shut down.

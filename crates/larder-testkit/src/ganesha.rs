@@ -82,7 +82,8 @@ impl Ganesha {
             let found = sandbox.run(&format!("command -v {program} >/dev/null"));
             found.map_err(|_| StartError::NotInstalled { program })?;
         }
-        sandbox.run("rpcbind -f & mapper=$!; until [ -S /run/rpcbind.sock ]; do sleep 0.01; done")?;
+        sandbox
+            .run("rpcbind -f & mapper=$!; until [ -S /run/rpcbind.sock ]; do sleep 0.01; done")?;
         let mut ganesha = Ganesha { sandbox, host, export: export.to_owned(), state, boots: 0 };
         ganesha.boot()?;
         Ok(ganesha)
@@ -212,11 +213,12 @@ fn configuration(export: &Path, options: &Options) -> String {
         Squash::Root => "Root_Squash",
     };
     let port = nfs3::PORT;
+    // Tests change files behind the server's back, so it must not trust its own attribute cache.
     format!(
         "NFS_CORE_PARAM {{ NFS_Port = {port}; MNT_Port = {MOUNT_PORT}; Protocols = 3; \
          Enable_NLM = false; Enable_RQUOTA = false; }}\n\
          EXPORT {{ Export_Id = 1; Path = {path}; Pseudo = {path}; Access_Type = {access}; \
-         Squash = {squash}; SecType = sys; Transports = TCP, UDP; FSAL {{ Name = VFS; }} }}\n"
+         Squash = {squash}; SecType = sys; Transports = TCP, UDP; Attr_Expiration_Time = 0; FSAL {{ Name = VFS; }} }}\n"
     )
 }
 

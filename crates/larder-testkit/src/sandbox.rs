@@ -113,8 +113,7 @@ impl Sandbox {
 
 /// Runs lines until there are no more. The exit of this shell, process 1 of its namespace, ends
 /// every other process in it.
-const LOOP: &str =
-    r#"while IFS= read -r line; do eval "$line" </dev/null >&2; echo "$?"; done"#;
+const LOOP: &str = r#"while IFS= read -r line; do eval "$line" </dev/null >&2; echo "$?"; done"#;
 
 fn ip(arguments: &str) -> Result<(), StartError> {
     let output = Command::new("ip")
@@ -123,10 +122,9 @@ fn ip(arguments: &str) -> Result<(), StartError> {
         .map_err(|cause| StartError::Missing { program: "ip", cause })?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(failed(
-            format!("ip {arguments}"),
-            String::from_utf8_lossy(&output.stderr).trim(),
-        )),
+        false => {
+            Err(failed(format!("ip {arguments}"), String::from_utf8_lossy(&output.stderr).trim()))
+        }
     }
 }
 

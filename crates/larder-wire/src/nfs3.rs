@@ -31,9 +31,28 @@ pub const MESSAGE_OVERHEAD_BYTES_MAX: usize = 4096;
 
 /// Names of the procedures, by number.
 pub const PROCEDURE_NAMES: &[&str] = &[
-    "NULL", "GETATTR", "SETATTR", "LOOKUP", "ACCESS", "READLINK", "READ", "WRITE", "CREATE",
-    "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK", "READDIR", "READDIRPLUS",
-    "FSSTAT", "FSINFO", "PATHCONF", "COMMIT",
+    "NULL",
+    "GETATTR",
+    "SETATTR",
+    "LOOKUP",
+    "ACCESS",
+    "READLINK",
+    "READ",
+    "WRITE",
+    "CREATE",
+    "MKDIR",
+    "SYMLINK",
+    "MKNOD",
+    "REMOVE",
+    "RMDIR",
+    "RENAME",
+    "LINK",
+    "READDIR",
+    "READDIRPLUS",
+    "FSSTAT",
+    "FSINFO",
+    "PATHCONF",
+    "COMMIT",
 ];
 
 /// A file name of one component.
@@ -163,10 +182,7 @@ impl nfs_fh3 {
     pub fn new(bytes: &[u8]) -> Option<nfs_fh3> {
         let mut data = [0; FHSIZE];
         data.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(nfs_fh3 {
-            length: u8::try_from(bytes.len()).ok()?,
-            data,
-        })
+        Some(nfs_fh3 { length: u8::try_from(bytes.len()).ok()?, data })
     }
 
     /// Its bytes.
@@ -178,9 +194,7 @@ impl nfs_fh3 {
 impl std::fmt::Debug for nfs_fh3 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("fh:")?;
-        self.as_bytes()
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -480,9 +494,7 @@ impl entryplus3 {
     /// Bytes that the entry takes in a [`dirlistplus3`], with the mark that announces it.
     pub fn encoded_bytes(&self) -> usize {
         let attributes = self.name_attributes.map_or(0, |_| FATTR3_BYTES);
-        let handle = self
-            .name_handle
-            .map_or(0, |handle| xdr::opaque_len(handle.as_bytes().len()));
+        let handle = self.name_handle.map_or(0, |handle| xdr::opaque_len(handle.as_bytes().len()));
         4 + 8 + xdr::opaque_len(self.name.len()) + 8 + 4 + attributes + 4 + handle
     }
 }

@@ -181,22 +181,12 @@ impl<B: Buffers> RecordAssembler<B> {
     fn open_fragment(&mut self, length: usize) -> Result<(), RecordError> {
         let wanted = self.filled_bytes + length;
         if wanted > self.limit_bytes {
-            return Err(RecordError::TooLong {
-                length: wanted,
-                limit: self.limit_bytes,
-            });
+            return Err(RecordError::TooLong { length: wanted, limit: self.limit_bytes });
         }
-        let held = self
-            .buffer
-            .as_ref()
-            .map_or(0, |buffer| buffer.as_ref().len());
+        let held = self.buffer.as_ref().map_or(0, |buffer| buffer.as_ref().len());
         if wanted > held {
             // How many fragments follow is unknown, so a record of several grows by doubling.
-            let length = if self.last {
-                wanted
-            } else {
-                wanted.max(2 * held)
-            };
+            let length = if self.last { wanted } else { wanted.max(2 * held) };
             let mut larger = self.buffers.take(length.min(self.limit_bytes));
             if let Some(smaller) = &self.buffer {
                 let filled = &smaller.as_ref()[..self.filled_bytes];

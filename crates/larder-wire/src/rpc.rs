@@ -179,22 +179,13 @@ impl CallHeader {
         if version != RPC_VERSION {
             return Err(CallError::RpcVersion { xid, version });
         }
-        let (program, version, procedure) = (
-            u32::decode(input)?,
-            u32::decode(input)?,
-            u32::decode(input)?,
-        );
+        let (program, version, procedure) =
+            (u32::decode(input)?, u32::decode(input)?, u32::decode(input)?);
         // The verifier of a flavor that we speak is empty; it is read over, not believed.
         let credential = Credential::decode(input)
             .and_then(|credential| skip_auth(input).map(|()| credential))
             .map_err(|cause| CallError::Credential { xid, cause })?;
-        Ok(CallHeader {
-            xid,
-            program,
-            version,
-            procedure,
-            credential,
-        })
+        Ok(CallHeader { xid, program, version, procedure, credential })
     }
 }
 
@@ -290,14 +281,10 @@ impl Encode for ReplyHeader {
         out.put_u32(REPLY);
         match self.outcome {
             Outcome::RpcMismatch { low, high } => {
-                [MSG_DENIED, 0, low, high]
-                    .iter()
-                    .for_each(|unit| out.put_u32(*unit));
+                [MSG_DENIED, 0, low, high].iter().for_each(|unit| out.put_u32(*unit));
             }
             Outcome::AuthError(status) => {
-                [MSG_DENIED, 1, status]
-                    .iter()
-                    .for_each(|unit| out.put_u32(*unit));
+                [MSG_DENIED, 1, status].iter().for_each(|unit| out.put_u32(*unit));
             }
             accepted => {
                 out.put_u32(MSG_ACCEPTED);
@@ -346,10 +333,7 @@ fn decode_accepted(input: &mut Bytes) -> Result<Outcome, XdrError> {
     Ok(match u32::decode(input)? {
         0 => Outcome::Success,
         1 => Outcome::ProgUnavail,
-        2 => Outcome::ProgMismatch {
-            low: u32::decode(input)?,
-            high: u32::decode(input)?,
-        },
+        2 => Outcome::ProgMismatch { low: u32::decode(input)?, high: u32::decode(input)? },
         3 => Outcome::ProcUnavail,
         4 => Outcome::GarbageArgs,
         5 => Outcome::SystemErr,
@@ -359,10 +343,7 @@ fn decode_accepted(input: &mut Bytes) -> Result<Outcome, XdrError> {
 
 fn decode_denied(input: &mut Bytes) -> Result<Outcome, XdrError> {
     Ok(match u32::decode(input)? {
-        0 => Outcome::RpcMismatch {
-            low: u32::decode(input)?,
-            high: u32::decode(input)?,
-        },
+        0 => Outcome::RpcMismatch { low: u32::decode(input)?, high: u32::decode(input)? },
         1 => Outcome::AuthError(u32::decode(input)?),
         other => return Err(XdrError::Discriminant(other)),
     })
@@ -376,11 +357,7 @@ fn skip_auth(input: &mut Bytes) -> Result<(), XdrError> {
 
 /// Encodes a whole reply, ready to be sent. `results` follow a [`Outcome::Success`] only; pass `&()`
 /// with others.
-pub fn encode_reply(
-    header: ReplyHeader,
-    results: &impl Encode,
-    framing: Framing,
-) -> Segments {
+pub fn encode_reply(header: ReplyHeader, results: &impl Encode, framing: Framing) -> Segments {
     let mut out = Encoder::new(framing, HEAD_BYTES);
     header.encode(&mut out);
     results.encode(&mut out);

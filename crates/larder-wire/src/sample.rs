@@ -24,11 +24,7 @@ impl Source<'_> {
     fn bytes(&mut self, limit: usize) -> Bytes {
         let length = usize::from(self.byte()).min(limit);
         // Now and then a payload that the encoder keeps as a segment of its own.
-        let length = if length == 255 {
-            5001.min(limit)
-        } else {
-            length
-        };
+        let length = if length == 255 { 5001.min(limit) } else { length };
         (0..length).map(|_| self.byte()).collect()
     }
 }
@@ -101,10 +97,7 @@ impl<T: Sample, E: Sample> Sample for crate::nfs3::Res3<T, E> {
     fn sample(source: &mut Source<'_>) -> Self {
         match crate::nfs3::nfsstat3::sample(source) {
             crate::nfs3::nfsstat3::NFS3_OK => Ok(T::sample(source)),
-            status => Err(crate::nfs3::Fail {
-                status,
-                detail: E::sample(source),
-            }),
+            status => Err(crate::nfs3::Fail { status, detail: E::sample(source) }),
         }
     }
 }

@@ -73,11 +73,8 @@ impl Encoder {
     /// An empty message, with room for `capacity` bytes of small values. A record mark is kept
     /// room for, and written at the end.
     pub fn new(framing: Framing, capacity: usize) -> Encoder {
-        let mut encoder = Encoder {
-            framing,
-            tail: BytesMut::with_capacity(capacity),
-            ..Encoder::default()
-        };
+        let mut encoder =
+            Encoder { framing, tail: BytesMut::with_capacity(capacity), ..Encoder::default() };
         if framing == Framing::Record {
             encoder.put_u32(0);
         }
@@ -156,7 +153,7 @@ impl Encoder {
     /// Ends the run of small values.
     fn cut(&mut self) {
         let run = self.tail.split();
-        if self.len() == 0 {
+        if self.is_empty() {
             self.head = run;
         } else if !run.is_empty() {
             self.segments_bytes += run.len();
@@ -439,10 +436,7 @@ impl<T: Encode, const LIMIT: usize> Encode for Array<T, LIMIT> {
 impl<T: Decode, const LIMIT: usize> Decode for Array<T, LIMIT> {
     fn decode(input: &mut Bytes) -> Result<Self, XdrError> {
         let length = take_length(input, LIMIT)?;
-        (0..length)
-            .map(|_| T::decode(input))
-            .collect::<Result<_, _>>()
-            .map(Array)
+        (0..length).map(|_| T::decode(input)).collect::<Result<_, _>>().map(Array)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where the daemon's log goes, and what of it.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -21,7 +22,7 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<()> {
     let log = fmt().with_env_filter(filter).with_target(false);
     match file {
         Some(path) => log.with_ansi(false).with_writer(Mutex::new(daemon::open_log(path)?)).init(),
-        None => log.with_writer(std::io::stderr).init(),
+        None => log.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init(),
     }
     Ok(())
 }

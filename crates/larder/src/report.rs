@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::Bytes;
 
+/// A limit from which on it is none: the free space of the disk decides then.
+const BYTES_UNLIMITED: u64 = 1 << 50;
+
 /// State of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -244,8 +247,12 @@ impl Status {
         let Some(cache) = &self.cache else {
             return writeln!(f, "  cache    none on disk");
         };
-        let (bytes, most) = (Bytes(cache.bytes), Bytes(cache.bytes_max));
-        writeln!(f, "  cache    {bytes} of {most} in {} files at {}", cache.files, cache.dir)?;
+        let most = match cache.bytes_max {
+            BYTES_UNLIMITED.. => String::new(),
+            most => format!(" of {}", Bytes(most)),
+        };
+        let (bytes, files, dir) = (Bytes(cache.bytes), cache.files, &cache.dir);
+        writeln!(f, "  cache    {bytes}{most} in {files} files at {dir}")?;
         if cache.failed {
             writeln!(f, "  warning  the cache's disk failed: everything comes from the server")?;
         }

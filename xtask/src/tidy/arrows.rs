@@ -14,10 +14,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("larder-wire", &[]),
     ("larder-io", &[]),
     ("larder-cache", &["larder-io"]),
-    (
-        "larder-client",
-        &["larder-vfs", "larder-io", "larder-cache"],
-    ),
+    ("larder-client", &["larder-vfs", "larder-io", "larder-cache"]),
     ("larder-remote", &["larder-vfs", "larder-wire", "larder-io"]),
     ("larder-fuse", &["larder-vfs", "larder-io"]),
     ("larder-nfsd", &["larder-vfs", "larder-wire", "larder-io"]),
@@ -40,18 +37,13 @@ const TESTKIT: &str = "larder-testkit";
 pub(super) fn check(tree: &Tree) -> Result<Vec<Complaint>> {
     let mut complaints = Vec::new();
     for file in &tree.files {
-        let Some(folder) = file
-            .path
-            .strip_prefix("crates/")
-            .and_then(|p| p.strip_suffix("/Cargo.toml"))
+        let Some(folder) =
+            file.path.strip_prefix("crates/").and_then(|p| p.strip_suffix("/Cargo.toml"))
         else {
             continue;
         };
         let manifest: toml::Table = file.text.parse().with_context(|| file.path.clone())?;
-        let name = manifest
-            .get("package")
-            .and_then(|p| p.get("name"))
-            .and_then(|n| n.as_str());
+        let name = manifest.get("package").and_then(|p| p.get("name")).and_then(|n| n.as_str());
         if name != Some(folder) {
             complaints.push(Complaint::new(
                 &file.path,
@@ -68,11 +60,7 @@ pub(super) fn check(tree: &Tree) -> Result<Vec<Complaint>> {
             continue;
         };
         for seen in linked(&manifest).filter(|seen| !may_link(allowed, seen)) {
-            complaints.push(Complaint::new(
-                &file.path,
-                0,
-                format!("{folder} may not link {seen}"),
-            ));
+            complaints.push(Complaint::new(&file.path, 0, format!("{folder} may not link {seen}")));
         }
     }
     Ok(complaints)
@@ -98,21 +86,14 @@ mod tests {
     fn complaints(name: &str, rest: &str) -> Vec<String> {
         let manifest = format!("[package]\nname = \"{name}\"\n{rest}");
         let tree = Tree::of(&[(&format!("crates/{name}/Cargo.toml"), &manifest)]);
-        check(&tree)
-            .unwrap()
-            .into_iter()
-            .map(|complaint| complaint.text)
-            .collect()
+        check(&tree).unwrap().into_iter().map(|complaint| complaint.text).collect()
     }
 
     #[test]
     fn arrows_of_the_table_are_allowed() {
         assert!(
-            complaints(
-                "larder-cache",
-                "[dependencies]\nlarder-io.workspace = true\nredb = \"4\""
-            )
-            .is_empty()
+            complaints("larder-cache", "[dependencies]\nlarder-io.workspace = true\nredb = \"4\"")
+                .is_empty()
         );
         assert!(complaints("larder", "[dependencies]\nlarder-nfsd.workspace = true").is_empty());
     }
@@ -126,10 +107,8 @@ mod tests {
             ("larder-disk", "larder-meta"),
             ("larder", "larder-testkit"),
         ] {
-            let text = complaints(
-                name,
-                &format!("[dependencies]\n{seen} = {{ path = \"../{seen}\" }}"),
-            );
+            let text =
+                complaints(name, &format!("[dependencies]\n{seen} = {{ path = \"../{seen}\" }}"));
             assert_eq!(text, [format!("{name} may not link {seen}")]);
         }
     }
@@ -137,11 +116,8 @@ mod tests {
     #[test]
     fn tests_may_link_what_they_need() {
         assert!(
-            complaints(
-                "larder-vfs",
-                "[dev-dependencies]\nlarder-testkit.workspace = true"
-            )
-            .is_empty()
+            complaints("larder-vfs", "[dev-dependencies]\nlarder-testkit.workspace = true")
+                .is_empty()
         );
     }
 

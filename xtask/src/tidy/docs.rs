@@ -29,10 +29,7 @@ pub(super) fn check(tree: &Tree) -> Result<Vec<Complaint>> {
 
 fn decisions(tree: &Tree) -> Vec<Complaint> {
     let list = tree.text(DECISION_LIST).unwrap_or("");
-    let names = tree
-        .files
-        .iter()
-        .filter_map(|file| file.path.strip_prefix(DECISIONS));
+    let names = tree.files.iter().filter_map(|file| file.path.strip_prefix(DECISIONS));
     names
         .filter(|name| *name != "README.md" && !list.contains(&format!("({name})")))
         .map(|name| Complaint::new(DECISION_LIST, 0, format!("{name} is not listed")))
@@ -44,9 +41,7 @@ fn dependencies(tree: &Tree) -> Result<Vec<Complaint>> {
         return Ok(Vec::new());
     };
     let manifest: toml::Table = manifest.parse().context("Cargo.toml")?;
-    let Some(table) = manifest
-        .get("workspace")
-        .and_then(|w| w.get("dependencies")?.as_table())
+    let Some(table) = manifest.get("workspace").and_then(|w| w.get("dependencies")?.as_table())
     else {
         return Ok(Vec::new());
     };
@@ -95,9 +90,7 @@ fn promises(tree: &Tree) -> Vec<Complaint> {
             complain(format!("no `{line}` line names its test"));
         }
         for test in promise.planned.iter().filter(|test| known.contains(**test)) {
-            complain(format!(
-                "{test} exists now: say `Test:`, and move the promise up"
-            ));
+            complain(format!("{test} exists now: say `Test:`, and move the promise up"));
         }
     }
     complaints
@@ -110,18 +103,10 @@ fn parse_promises(text: &str) -> Vec<Promise<'_>> {
         if line.starts_with("## ") {
             pending = line == PENDING;
         }
-        let id = line
-            .split_once("{#")
-            .and_then(|(_, rest)| rest.split_once('}'));
+        let id = line.split_once("{#").and_then(|(_, rest)| rest.split_once('}'));
         if let (true, Some((id, _))) = (line.starts_with('#'), id) {
             let (tests, planned) = (Vec::new(), Vec::new());
-            promises.push(Promise {
-                id,
-                line: index + 1,
-                pending,
-                tests,
-                planned,
-            });
+            promises.push(Promise { id, line: index + 1, pending, tests, planned });
         }
         let Some(promise) = promises.last_mut() else {
             continue;
@@ -137,10 +122,7 @@ fn parse_promises(text: &str) -> Vec<Promise<'_>> {
 
 /// What stands in backquotes, without the path before the last `::`.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    text.split('`')
-        .skip(1)
-        .step_by(2)
-        .map(|name| name.rsplit("::").next().unwrap_or(name))
+    text.split('`').skip(1).step_by(2).map(|name| name.rsplit("::").next().unwrap_or(name))
 }
 
 fn function_names(tree: &Tree) -> BTreeSet<String> {
@@ -155,11 +137,7 @@ mod tests {
     use super::*;
 
     fn complaints(files: &[(&str, &str)]) -> Vec<String> {
-        check(&Tree::of(files))
-            .unwrap()
-            .into_iter()
-            .map(|complaint| complaint.text)
-            .collect()
+        check(&Tree::of(files)).unwrap().into_iter().map(|complaint| complaint.text).collect()
     }
 
     #[test]
@@ -183,15 +161,9 @@ mod tests {
         let code = ("a.rs", "fn shows_it() {}");
         let shown = |text: &str| complaints(&[code, (SEMANTICS, text)]);
         assert!(shown("### P {#p}\nTest: `a::shows_it`\n").is_empty());
-        assert_eq!(
-            shown("### P {#p}\nTest: `missing`\n"),
-            ["p: there is no function missing"]
-        );
+        assert_eq!(shown("### P {#p}\nTest: `missing`\n"), ["p: there is no function missing"]);
         assert_eq!(shown("### P {#p}\n"), ["p: no `Test:` line names its test"]);
-        assert_eq!(
-            shown("### P {#p}\nTest: `shows_it`\n### Q {#p}\nTest: `shows_it`\n").len(),
-            1
-        );
+        assert_eq!(shown("### P {#p}\nTest: `shows_it`\n### Q {#p}\nTest: `shows_it`\n").len(), 1);
     }
 
     #[test]
@@ -202,9 +174,6 @@ mod tests {
         };
         assert!(pending("").is_empty());
         assert_eq!(pending("fn will_show_it() {}").len(), 1);
-        assert_eq!(
-            complaints(&[(SEMANTICS, &format!("{PENDING}\n### P {{#p}}\n"))]).len(),
-            1
-        );
+        assert_eq!(complaints(&[(SEMANTICS, &format!("{PENDING}\n### P {{#p}}\n"))]).len(), 1);
     }
 }

@@ -22,11 +22,7 @@ pub(super) fn code(text: &str) -> String {
             out.push(chars[at]);
             at += 1;
         } else {
-            out.extend(
-                chars[at..end]
-                    .iter()
-                    .map(|c| if *c == '\n' { '\n' } else { ' ' }),
-            );
+            out.extend(chars[at..end].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
             at = end;
         }
     }
@@ -42,10 +38,7 @@ fn follows_word(chars: &[char], at: usize) -> bool {
 }
 
 fn line_end(chars: &[char], at: usize) -> usize {
-    chars[at..]
-        .iter()
-        .position(|c| *c == '\n')
-        .map_or(chars.len(), |len| at + len)
+    chars[at..].iter().position(|c| *c == '\n').map_or(chars.len(), |len| at + len)
 }
 
 /// Block comments nest.
@@ -93,11 +86,7 @@ fn char_end(chars: &[char], begin: usize) -> usize {
 
 /// End of a literal with a prefix (`r"`, `b'`, `br#"`, `c"`), or `begin` if it is none.
 fn prefixed_end(chars: &[char], begin: usize) -> usize {
-    let prefix = chars[begin..]
-        .iter()
-        .take(2)
-        .take_while(|c| matches!(c, 'r' | 'b' | 'c'))
-        .count();
+    let prefix = chars[begin..].iter().take(2).take_while(|c| matches!(c, 'r' | 'b' | 'c')).count();
     let raw = chars[begin..begin + prefix].contains(&'r');
     let after = begin + prefix;
     let hashes = chars[after..].iter().take_while(|c| **c == '#').count();
@@ -112,11 +101,7 @@ fn prefixed_end(chars: &[char], begin: usize) -> usize {
 fn raw_string_end(chars: &[char], begin: usize, hashes: usize) -> usize {
     let mut at = begin;
     while at < chars.len() {
-        let closing = chars[at + 1..]
-            .iter()
-            .take(hashes)
-            .take_while(|c| **c == '#')
-            .count();
+        let closing = chars[at + 1..].iter().take(hashes).take_while(|c| **c == '#').count();
         if chars[at] == '"' && closing == hashes {
             return at + 1 + hashes;
         }
@@ -130,9 +115,7 @@ pub(super) fn words(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = line;
     std::iter::from_fn(move || {
         let begin = rest.find(is_word)?;
-        let len = rest[begin..]
-            .find(|c| !is_word(c))
-            .unwrap_or(rest.len() - begin);
+        let len = rest[begin..].find(|c| !is_word(c)).unwrap_or(rest.len() - begin);
         let word = &rest[begin..begin + len];
         rest = &rest[begin + len..];
         Some((word, rest))
@@ -159,20 +142,14 @@ pub(super) fn functions(code: &str) -> Vec<Function> {
     let (mut braces, mut brackets) = (0_usize, 0_usize);
     for (index, line) in code.lines().enumerate() {
         let names = words(line).filter(|(word, _)| *word == "fn");
-        let mut names: Vec<_> = names
-            .map(|(_, rest)| (line.len() - rest.len(), rest))
-            .collect();
+        let mut names: Vec<_> = names.map(|(_, rest)| (line.len() - rest.len(), rest)).collect();
         names.reverse();
         for (at, c) in line.char_indices() {
             if names.last().is_some_and(|(begin, _)| *begin == at) {
                 let (_, rest) = names.pop().unwrap_or_default();
                 // `fn(u8) -> u8` is a type, it has no name.
                 if let (true, Some((name, _))) = (rest.starts_with(' '), words(rest).next()) {
-                    declared = Some(Function {
-                        name: name.to_owned(),
-                        line: index + 1,
-                        lines: 0,
-                    });
+                    declared = Some(Function { name: name.to_owned(), line: index + 1, lines: 0 });
                 }
             }
             match c {
@@ -197,21 +174,14 @@ pub(super) fn functions(code: &str) -> Vec<Function> {
 }
 
 fn closed(function: Function, last_line: usize) -> Function {
-    Function {
-        lines: last_line + 1 - function.line,
-        ..function
-    }
+    Function { lines: last_line + 1 - function.line, ..function }
 }
 
 /// First line, from 1, of a trailing `#[cfg(test)] mod ... {`, if the file ends in one.
 pub(super) fn inline_tests_line(code: &str) -> Option<usize> {
     let lines: Vec<&str> = code.lines().collect();
-    let at = lines
-        .iter()
-        .rposition(|line| line.trim() == "#[cfg(test)]")?;
-    let next = lines[at + 1..]
-        .iter()
-        .find(|line| !line.trim().starts_with("#["))?;
+    let at = lines.iter().rposition(|line| line.trim() == "#[cfg(test)]")?;
+    let next = lines[at + 1..].iter().find(|line| !line.trim().starts_with("#["))?;
     (next.trim_start().starts_with("mod ") && next.contains('{')).then_some(at + 1)
 }
 
@@ -264,26 +234,14 @@ fn outer(
     let c = || { 1 };
 }
 ";
-        let found: Vec<(String, usize, usize)> = functions(&code(text))
-            .into_iter()
-            .map(|f| (f.name, f.line, f.lines))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                ("one".into(), 1, 1),
-                ("inner".into(), 6, 2),
-                ("outer".into(), 3, 7)
-            ]
-        );
+        let found: Vec<(String, usize, usize)> =
+            functions(&code(text)).into_iter().map(|f| (f.name, f.line, f.lines)).collect();
+        assert_eq!(found, [("one".into(), 1, 1), ("inner".into(), 6, 2), ("outer".into(), 3, 7)]);
     }
 
     #[test]
     fn inline_tests_are_found() {
-        assert_eq!(
-            inline_tests_line("fn a() {}\n\n#[cfg(test)]\nmod tests {\n}\n"),
-            Some(3)
-        );
+        assert_eq!(inline_tests_line("fn a() {}\n\n#[cfg(test)]\nmod tests {\n}\n"), Some(3));
         assert_eq!(inline_tests_line("#[cfg(test)]\nmod tests;\n"), None);
         assert_eq!(inline_tests_line("fn a() {}\n"), None);
     }

@@ -68,20 +68,12 @@ pub(super) fn measure(tree: &Tree) -> Figures {
     };
     for file in tree.rust() {
         let code = lex::code(&file.text);
-        note(
-            Gauge::FileLines,
-            file.path.clone(),
-            file.text.lines().count(),
-        );
+        note(Gauge::FileLines, file.path.clone(), file.text.lines().count());
         for function in lex::functions(&code) {
             let place = format!("{}::{}", file.path, function.name);
             note(Gauge::FunctionLines, place, function.lines);
         }
-        note(
-            Gauge::TestSleeps,
-            file.path.clone(),
-            test_sleeps(file, &code),
-        );
+        note(Gauge::TestSleeps, file.path.clone(), test_sleeps(file, &code));
     }
     figures
 }
@@ -118,9 +110,7 @@ impl Held {
                 bail!("{RATCHET_PATH}: there is no gauge {section}");
             };
             for (place, figure) in places {
-                let figure = figure
-                    .as_integer()
-                    .and_then(|figure| usize::try_from(figure).ok());
+                let figure = figure.as_integer().and_then(|figure| usize::try_from(figure).ok());
                 let figure =
                     figure.with_context(|| format!("{RATCHET_PATH}: figure of {place}"))?;
                 figures.insert((gauge, place.clone()), figure);
@@ -152,9 +142,7 @@ impl Held {
     /// The same places with lower figures, without those that need no exception any more.
     pub(super) fn tightened(&self, measured: &Figures) -> Held {
         let lower = |(key, held): (&(Gauge, String), &usize)| {
-            measured
-                .get(key)
-                .map(|figure| (key.clone(), *figure.min(held)))
+            measured.get(key).map(|figure| (key.clone(), *figure.min(held)))
         };
         Held(self.0.iter().filter_map(lower).collect())
     }
@@ -182,10 +170,7 @@ mod tests {
 
     /// A file of `lines` lines, all but two of them in one function.
     fn long(lines: usize) -> String {
-        format!(
-            "//! A file.\nfn f() {{\n{}}}\n",
-            "    g();\n".repeat(lines - 3)
-        )
+        format!("//! A file.\nfn f() {{\n{}}}\n", "    g();\n".repeat(lines - 3))
     }
 
     fn complaints(held: &str, text: &str) -> usize {
@@ -213,15 +198,9 @@ mod tests {
     fn tightening_lowers_and_drops_but_never_adds() {
         let held = "[file_lines]\n\"gone.rs\" = 700\n[function_lines]\n\"a.rs::f\" = 90\n";
         let tree = Tree::of(&[("a.rs", &long(81)), ("b.rs", &long(100))]);
-        let tightened = Held::parse(held)
-            .unwrap()
-            .tightened(&measure(&tree))
-            .to_string();
+        let tightened = Held::parse(held).unwrap().tightened(&measure(&tree)).to_string();
         let again = Held::parse(&tightened).unwrap();
-        assert_eq!(
-            again.0,
-            Figures::from([((Gauge::FunctionLines, "a.rs::f".into()), 80)])
-        );
+        assert_eq!(again.0, Figures::from([((Gauge::FunctionLines, "a.rs::f".into()), 80)]));
     }
 
     #[test]

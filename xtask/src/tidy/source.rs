@@ -8,12 +8,8 @@ const UNSAFE_CRATES: [&str; 2] = ["crates/larder-io/", "crates/larder-fuse/"];
 
 /// Beginnings of absolute paths that exist on one machine only. Cut in two, so that this file does
 /// not complain of itself.
-const MACHINE_PATHS: [(&str, &str); 4] = [
-    ("/wo", "rk/"),
-    ("/ro", "ot/"),
-    ("/tmp/tar", "get"),
-    ("/home/us", "er/"),
-];
+const MACHINE_PATHS: [(&str, &str); 4] =
+    [("/wo", "rk/"), ("/ro", "ot/"), ("/tmp/tar", "get"), ("/home/us", "er/")];
 
 /// The note that cannot be merged; cut in two for the same reason.
 const NOTE: (&str, &str) = ("FIX", "ME");
@@ -65,9 +61,7 @@ fn module_docs(file: &File, complaints: &mut Vec<Complaint>) {
 }
 
 fn code(file: &File, complaints: &mut Vec<Complaint>) {
-    let may_be_unsafe = UNSAFE_CRATES
-        .iter()
-        .any(|folder| file.path.starts_with(folder));
+    let may_be_unsafe = UNSAFE_CRATES.iter().any(|folder| file.path.starts_with(folder));
     for (index, line) in lex::code(&file.text).lines().enumerate() {
         if !may_be_unsafe && lex::words(line).any(|(word, _)| word == "unsafe") {
             let text = "unsafe code belongs into larder-io or larder-fuse";
@@ -85,10 +79,7 @@ mod tests {
     use super::*;
 
     fn complaints(path: &str, text: &str) -> Vec<usize> {
-        check(&Tree::of(&[(path, text)]))
-            .into_iter()
-            .map(|complaint| complaint.line)
-            .collect()
+        check(&Tree::of(&[(path, text)])).into_iter().map(|complaint| complaint.line).collect()
     }
 
     #[test]
@@ -113,10 +104,7 @@ mod tests {
 
     #[test]
     fn skipped_tests_need_a_reason() {
-        assert_eq!(
-            complaints("a.rs", "//! A file.\n#[ignore]\nfn f() {}\n"),
-            [2]
-        );
+        assert_eq!(complaints("a.rs", "//! A file.\n#[ignore]\nfn f() {}\n"), [2]);
         assert!(complaints("a.rs", "//! A file.\n#[ignore = \"slow\"]\nfn f() {}\n").is_empty());
     }
 

@@ -68,7 +68,7 @@ fn flipped_bits_give_right_bytes_or_a_miss() {
     let mut random = Random(seed);
     for (path, len) in disk.files() {
         // Every byte of the small files, a sample of the data.
-        let step = if path == "index.redb" || len < 200 { 1 } else { 61 };
+        let step = if path == "index.redb" || len < 200 { 1 } else { 131 };
         let mut flips = 0;
         for offset in (0..len).step_by(step) {
             if path == "index.redb" && !is_index_sample(&disk, offset, &mut random) {
@@ -86,7 +86,7 @@ fn flipped_bits_give_right_bytes_or_a_miss() {
 /// The header wholly; of the rest, bytes in use often and empty ones rarely.
 fn is_index_sample(disk: &SimDisk, offset: u64, random: &mut Random) -> bool {
     let is_used = disk.byte("index.redb", offset) != 0;
-    offset < 320 || random.below(if is_used { 12 } else { 20_000 }) == 0
+    offset < 320 || random.below(if is_used { 40 } else { 20_000 }) == 0
 }
 
 #[test]

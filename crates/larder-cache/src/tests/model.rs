@@ -7,7 +7,7 @@ use larder_io::{DiskFile, Fault, Image};
 
 use super::*;
 
-const END: u64 = 6 * CHUNK;
+const END: u64 = 3 * CHUNK + 500;
 
 /// What the application would see, and what the server has.
 struct Model {
@@ -110,7 +110,7 @@ impl Run {
         if self.faulty && self.random.below(4) == 0 {
             self.disk.inject(Fault::EioAt(self.disk.operations() + self.random.below(8)));
         }
-        match self.random.below(16) {
+        match self.random.below(18) {
             0..=3 => self.fill(),
             4..=6 => self.write(),
             7 => self.truncate(),
@@ -119,7 +119,7 @@ impl Run {
             10 => drop(self.cache.checkpoint()),
             11 => self.restart(),
             12 => self.toggle_bypass(),
-            13 => self.kernel_writes(),
+            13..=15 => self.kernel_writes(),
             _ => (),
         }
         self.check();
@@ -132,9 +132,7 @@ impl Run {
             let end = range.end.min(self.model.local.len() as u64);
             // Bytes past a local truncation are not the server's any more; the model fills only
             // where it has not been cut, see `truncate`.
-            for at in range.start.min(end)..end {
-                self.model.must_hold[at as usize] = true;
-            }
+            self.model.must_hold[range.start.min(end) as usize..end as usize].fill(true);
         }
     }
 
@@ -219,12 +217,15 @@ impl Run {
 
     fn restart(&mut self) {
         self.disk.heal();
-        if self.bypass.is_some() || !self.file.dirty().is_empty() {
-            return;
+        if self.bypass.is_some() {
+            self.toggle_bypass();
         }
+        self.acknowledge();
         let no = self.file.number();
-        let crashed = self.random.below(2) == 0;
-        if crashed {
+        if self.random.below(3) > 0 && self.cache.checkpoint().is_err() {
+            assert!(self.faulty, "a working disk takes checkpoints");
+        }
+        if self.random.below(2) == 0 {
             self.disk = self.disk.crash(Image::Torn(self.random.next()));
         } else if self.cache.clone().close().is_err() {
             assert!(self.faulty, "a working disk lets the cache close");
@@ -233,10 +234,7 @@ impl Run {
         self.file = self.cache.file(no);
         self.model.must_hold.fill(false);
         self.seen.restarts_with_data += u64::from(!self.file.held(0..u64::MAX).is_empty());
-        let name = self.model.name();
-        if self.file.version().as_deref() != Some(&name[..])
-            || self.model.local != self.model.remote
-        {
+        if self.file.version().as_deref() != Some(&self.model.name()[..]) {
             self.reset();
         }
     }
@@ -247,9 +245,13 @@ impl Run {
                 self.resync();
             }
             self.after_collect();
-        } else {
-            self.bypass = begin_bypass(&self.file);
+            return;
         }
+        if self.model.dirty_ranges().is_empty() && self.model.local == self.model.remote {
+            // Only a whole file can be written by the kernel.
+            self.file.fill(&self.model.name(), 0, &self.model.remote);
+        }
+        self.bypass = begin_bypass(&self.file);
     }
 
     fn collect(&mut self) {
@@ -290,10 +292,8 @@ impl Run {
             self.model.resize(range.end);
         }
         self.model.local[range.start as usize..range.end as usize].copy_from_slice(&data);
-        for at in range {
-            self.model.must_hold[at as usize] = true;
-            self.model.dirty[at as usize] = true;
-        }
+        self.model.must_hold[range.start as usize..range.end as usize].fill(true);
+        self.model.dirty[range.start as usize..range.end as usize].fill(true);
         self.collect();
     }
 

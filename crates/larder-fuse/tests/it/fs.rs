@@ -131,7 +131,23 @@ impl TestFs {
         self.nodes.lock().unwrap().get_mut(&1).unwrap().body.insert(OsStr::new(name), ino);
     }
 
-    fn called<T: Send + 'static>(&self, name: &'static str, cred: &Cred, result: Result<T>) -> Answer<T> {
+    /// Adds special files behind the kernel's back, which does not know the directory's names yet.
+    pub(crate) fn fill(&self, dir: Ino, names: impl Iterator<Item = String>) {
+        let mut nodes = self.nodes.lock().unwrap();
+        for name in names {
+            let ino = self.next.fetch_add(1, SeqCst);
+            let attr = attr(ino, Kind::Fifo, 0o600, &Cred::root());
+            nodes.insert(ino, Node { attr, body: Body::Special });
+            nodes.get_mut(&dir.0).unwrap().body.insert(name.as_ref(), ino);
+        }
+    }
+
+    fn called<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        cred: &Cred,
+        result: Result<T>,
+    ) -> Answer<T> {
         self.calls.lock().unwrap().push((name, cred.clone()));
         match self.later.load(SeqCst) {
             true => Answer::later(async move {
@@ -157,7 +173,15 @@ impl TestFs {
         Entry { ino: Ino(ino), fresh: self.fresh(node), ttl: TTL }
     }
 
-    fn add(&self, parent: Ino, name: &OsStr, kind: Kind, mode: u32, cred: &Cred, body: Body) -> Result<Entry> {
+    fn add(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        kind: Kind,
+        mode: u32,
+        cred: &Cred,
+        body: Body,
+    ) -> Result<Entry> {
         let mut nodes = self.nodes.lock().unwrap();
         let dir = nodes.get_mut(&parent.0).ok_or(Error::Stale)?;
         if dir.body.find(name)?.is_some() {
@@ -183,7 +207,11 @@ impl TestFs {
         read(self.nodes.lock().unwrap().get_mut(&ino.0).ok_or(Error::Stale)?)
     }
 
-    fn with_file<T>(&self, ino: Ino, read: impl FnOnce(&Arc<File>) -> std::io::Result<T>) -> Result<T> {
+    fn with_file<T>(
+        &self,
+        ino: Ino,
+        read: impl FnOnce(&Arc<File>) -> std::io::Result<T>,
+    ) -> Result<T> {
         self.with(ino, |node| match &node.body {
             Body::File(file) => read(file).map_err(|_| Error::Io),
             _ => Err(Error::IsDirectory),
@@ -368,7 +396,14 @@ impl FileSystem for TestFs {
         self.called("readlink", cred, target)
     }
 
-    fn make(&self, cred: &Cred, parent: Ino, name: &OsStr, new: New, set: SetAttr) -> Answer<Entry> {
+    fn make(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Answer<Entry> {
         let mode = set.mode.unwrap_or(0o777);
         let (kind, body) = match new {
             New::File | New::FileExclusive => (Kind::File, self.new_file()),
@@ -394,7 +429,13 @@ impl FileSystem for TestFs {
         self.called("remove", cred, self.take(parent, name, what))
     }
 
-    fn rename(&self, cred: &Cred, from: (Ino, &OsStr), to: (Ino, &OsStr), flags: RenameFlags) -> Answer<()> {
+    fn rename(
+        &self,
+        cred: &Cred,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
+        flags: RenameFlags,
+    ) -> Answer<()> {
         self.called("rename", cred, self.rename_now(from, to, flags))
     }
 
@@ -410,14 +451,28 @@ impl FileSystem for TestFs {
         self.called("open", cred, self.opened(ino, flags))
     }
 
-    fn create(&self, cred: &Cred, parent: Ino, name: &OsStr, set: SetAttr, flags: OpenFlags) -> Answer<(Entry, Opened)> {
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+        set: SetAttr,
+        flags: OpenFlags,
+    ) -> Answer<(Entry, Opened)> {
         let mode = set.mode.unwrap_or(0o666);
         let made = self.add(parent, name, Kind::File, mode, cred, self.new_file());
         let both = made.and_then(|entry| Ok((entry, self.opened(entry.ino, flags)?)));
         self.called("create", cred, both)
     }
 
-    fn read(&self, cred: &Cred, ino: Ino, _: Option<OpenId>, offset: u64, len: u32) -> Answer<Bytes> {
+    fn read(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        _: Option<OpenId>,
+        offset: u64,
+        len: u32,
+    ) -> Answer<Bytes> {
         if self.stuck.load(SeqCst) {
             self.calls.lock().unwrap().push(("read", cred.clone()));
             return Answer::later(std::future::pending());
@@ -437,7 +492,15 @@ impl FileSystem for TestFs {
         self.called("read", cred, data)
     }
 
-    fn write(&self, cred: &Cred, ino: Ino, _: Option<OpenId>, offset: u64, data: &[u8], stability: Stability) -> Answer<Written> {
+    fn write(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        _: Option<OpenId>,
+        offset: u64,
+        data: &[u8],
+        stability: Stability,
+    ) -> Answer<Written> {
         let done = self.with_file(ino, |file| file.write_all_at(data, offset));
         let written = Written { len: data.len() as u32, stability, verifier: Verifier(1) };
         self.called("write", cred, done.map(|()| written))
@@ -459,7 +522,14 @@ impl FileSystem for TestFs {
         self.called("opendir", cred, Ok(()))
     }
 
-    fn readdir(&self, cred: &Cred, ino: Ino, offset: u64, bytes_max: u32, plus: bool) -> Answer<Vec<DirEntry>> {
+    fn readdir(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        offset: u64,
+        bytes_max: u32,
+        plus: bool,
+    ) -> Answer<Vec<DirEntry>> {
         self.called("readdir", cred, self.list(ino, offset, bytes_max, plus))
     }
 

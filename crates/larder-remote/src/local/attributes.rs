@@ -80,7 +80,8 @@ impl Export {
             may_write(who, file, attr)?;
         }
         if set.uid.is_some() || set.gid.is_some() {
-            let (uid, gid) = (set.uid.map(valid_id).transpose()?, set.gid.map(valid_id).transpose()?);
+            let (uid, gid) =
+                (set.uid.map(valid_id).transpose()?, set.gid.map(valid_id).transpose()?);
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
             chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(error)?;
         }
@@ -253,8 +254,6 @@ fn time(set: Option<SetTime>) -> Result<Timespec> {
         Some(SetTime::To(time)) if time.nsec >= 1_000_000_000 => {
             return Err(Error::InvalidArgument);
         }
-        Some(SetTime::To(time)) => {
-            Timespec { tv_sec: time.sec, tv_nsec: i64::from(time.nsec) }
-        }
+        Some(SetTime::To(time)) => Timespec { tv_sec: time.sec, tv_nsec: i64::from(time.nsec) },
     })
 }

@@ -217,12 +217,7 @@ impl Export {
         Ok((self.found(fd)?, true))
     }
 
-    fn make_or_open_file(
-        &self,
-        dir: &OpenFile,
-        name: &OsStr,
-        mode: Mode,
-    ) -> Result<(Found, bool)> {
+    fn make_or_open_file(&self, dir: &OpenFile, name: &OsStr, mode: Mode) -> Result<(Found, bool)> {
         for _ in 0..TRIES_MAX {
             match create_file(dir, name, mode) {
                 Ok(fd) => return Ok((self.describe(fd)?, true)),

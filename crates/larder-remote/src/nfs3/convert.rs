@@ -212,10 +212,5 @@ pub(super) fn listing(page: Page) -> Listing {
         attr: post_op(entry.name_attributes),
         handle: entry.name_handle.as_ref().map(handle),
     });
-    Listing {
-        entries: entries.collect(),
-        eof: page.eof,
-        verifier: page.verifier,
-        dir: page.dir,
-    }
+    Listing { entries: entries.collect(), eof: page.eof, verifier: page.verifier, dir: page.dir }
 }

@@ -95,7 +95,8 @@ impl MountOptions {
             detail: detail.to_owned(),
         };
         let Some(rest) = source.strip_prefix("nfs://") else {
-            let colon = source.find(":/").ok_or_else(|| wrong("neither nfs://HOST/PATH nor HOST:/PATH"))?;
+            let colon =
+                source.find(":/").ok_or_else(|| wrong("neither nfs://HOST/PATH nor HOST:/PATH"))?;
             let (host, path) = (&source[..colon], &source[colon + 1..]);
             let host = host.trim_start_matches('[').trim_end_matches(']');
             return match host {
@@ -306,7 +307,8 @@ pub(super) async fn mount(options: &MountOptions) -> Result<Nfs3, MountError> {
     let mount_port = match options.mount_port.or(options.port) {
         Some(port) => port,
         None => {
-            registered(options, address, mount3::PROGRAM, mount3::VERSION, "MOUNT version 3").await?
+            registered(options, address, mount3::PROGRAM, mount3::VERSION, "MOUNT version 3")
+                .await?
         }
     };
     let service = SocketAddr::new(address, mount_port);

@@ -24,8 +24,9 @@ use bytes::Bytes;
 use larder_wire::record::{Buffers, RecordAssembler};
 use larder_wire::rpc::{Outcome, ReplyHeader, Xid};
 use larder_wire::xdr::{Decode, Segments};
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,8 +87,7 @@ struct Outgoing {
 struct State {
     socket: Option<Arc<Socket>>,
     epoch: u64,
-    /// By xid.
-    pending: BTreeMap<u32, Pending>,
+    pending: HashMap<Xid, Pending, BuildHasherDefault<XidHasher>>,
     outgoing: VecDeque<Outgoing>,
     sending: bool,
     window: Window,
@@ -132,7 +132,7 @@ impl Drop for Cancel<'_> {
             return;
         }
         let mut state = self.connection.lock();
-        if state.pending.remove(&self.call.xid.0).is_some() {
+        if state.pending.remove(&self.call.xid).is_some() {
             self.call.cancelled.store(true, Relaxed);
             state.promise_slots();
         }
@@ -151,6 +151,25 @@ impl State {
 
     fn taken(&self) -> u32 {
         u32::try_from(self.pending.len()).unwrap_or(u32::MAX).saturating_add(self.promised)
+    }
+}
+
+/// Xids are counted up, which spreads them over a table as well as any hash would.
+#[derive(Debug, Default)]
+struct XidHasher(u64);
+
+impl Hasher for XidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u32(&mut self, xid: u32) {
+        // The table looks at the lowest and at the highest bits.
+        self.0 = u64::from(xid) | u64::from(xid) << 57;
+    }
+
+    fn write(&mut self, _bytes: &[u8]) {
+        unreachable!("an xid is one u32");
     }
 }
 
@@ -182,7 +201,7 @@ impl Connection {
             state: Mutex::new(State {
                 socket: None,
                 epoch: 0,
-                pending: BTreeMap::new(),
+                pending: HashMap::default(),
                 outgoing: VecDeque::new(),
                 sending: false,
                 window,
@@ -307,13 +326,21 @@ impl Connection {
 
         let mut reply = match deadline {
             None => self.offer(call, class).await?,
-            Some(deadline) => match tokio::time::timeout_at(deadline, self.offer(call, class)).await {
-                Ok(offered) => offered?,
-                Err(_) => return timed_out,
-            },
+            Some(deadline) => {
+                match tokio::time::timeout_at(deadline, self.offer(call, class)).await {
+                    Ok(offered) => offered?,
+                    Err(_) => return timed_out,
+                }
+            }
+        };
+        let mut from = match config.transport {
+            // Saves a look at the clock for each call. The call may have waited for the window, but
+            // `timed_out` judges by when it was sent.
+            Transport::Tcp => offered,
+            Transport::Udp => Instant::now(),
         };
         loop {
-            let until = Instant::now() + self.patience(class);
+            let until = from + self.patience(class);
             let until = deadline.map_or(until, |deadline| until.min(deadline));
             match tokio::time::timeout_at(until, &mut reply).await {
                 Ok(Ok(arrived)) => return arrived,
@@ -322,7 +349,8 @@ impl Connection {
             }
             self.shared.procedures.of(procedure).timeouts.fetch_add(1, Relaxed);
             self.timed_out(call, class, offered.elapsed() >= limit);
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            from = Instant::now();
+            if deadline.is_some_and(|deadline| from >= deadline) {
                 return timed_out;
             }
         }
@@ -370,7 +398,7 @@ impl Connection {
             return Err(RpcError::Shutdown);
         }
         let call = Arc::clone(&pending.call);
-        state.pending.insert(call.xid.0, pending);
+        state.pending.insert(call.xid, pending);
         let Some(socket) = state.socket.clone() else {
             return Ok(()); // The task that reconnects sends all that is pending.
         };
@@ -664,7 +692,8 @@ impl Connection {
             self.stats.reconnects.fetch_add(1, Relaxed);
         }
         state.socket = Some(Arc::clone(socket));
-        let calls: Vec<_> = state.pending.values().map(|one| Arc::clone(&one.call)).collect();
+        let mut calls: Vec<_> = state.pending.values().map(|one| Arc::clone(&one.call)).collect();
+        calls.sort_unstable_by_key(|call| call.xid.0);
         let epoch = state.epoch;
         if self.shared.config.transport == Transport::Udp {
             drop(state);
@@ -748,8 +777,8 @@ impl Connection {
         self.shared.heard();
         let bytes = record.len();
         let mut body = record;
-        let xid = u32::decode(&mut body.clone());
-        let pending = xid.ok().and_then(|xid| self.settle(xid, at));
+        let xid = body.first_chunk().map(|xid| Xid(u32::from_be_bytes(*xid)));
+        let pending = xid.and_then(|xid| self.settle(xid, at));
         let Some(pending) = pending else {
             self.stats.orphans.fetch_add(1, Relaxed);
             return;
@@ -763,7 +792,7 @@ impl Connection {
     }
 
     /// Takes a call out of those that wait.
-    fn settle(&self, xid: u32, at: Instant) -> Option<Pending> {
+    fn settle(&self, xid: Xid, at: Instant) -> Option<Pending> {
         let mut state = self.lock();
         state.heard = at;
         let pending = state.pending.remove(&xid)?;

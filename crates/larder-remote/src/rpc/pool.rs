@@ -8,7 +8,7 @@
 //! Invariant: what waits here to be used again stays below [`IDLE_BYTES_MAX`]; what is in use is
 //! bounded by who holds replies.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use larder_wire::record::Buffers;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -91,7 +91,7 @@ impl Drop for Pooled {
 /// Memory for one reply.
 #[derive(Debug)]
 pub(super) enum ReplyBuffer {
-    Small(BytesMut),
+    Small(Vec<u8>),
     Large(Pooled),
 }
 
@@ -122,7 +122,7 @@ impl Buffers for ReplyBuffers {
 
     fn take(&mut self, length: usize) -> ReplyBuffer {
         if length <= SMALL_BYTES_MAX {
-            ReplyBuffer::Small(BytesMut::zeroed(length))
+            ReplyBuffer::Small(vec![0; length])
         } else {
             ReplyBuffer::Large(self.0.take(length))
         }
@@ -132,7 +132,7 @@ impl Buffers for ReplyBuffers {
         match buffer {
             ReplyBuffer::Small(mut memory) => {
                 memory.truncate(length);
-                memory.freeze()
+                memory.into()
             }
             ReplyBuffer::Large(pooled) if length <= SMALL_BYTES_MAX => {
                 Bytes::copy_from_slice(&pooled.memory[..length])

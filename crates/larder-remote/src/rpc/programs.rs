@@ -3,7 +3,8 @@
 //! Both answer a few calls and are left again, so their waits are short and soft.
 
 use super::{
-    CallOptions, Config, ConnectError, Program, Recovery, RpcClient, RpcError, SourcePort, Transport,
+    CallOptions, Config, ConnectError, Program, Recovery, RpcClient, RpcError, SourcePort,
+    Transport,
 };
 use larder_vfs::Cred;
 use larder_wire::mount3::{self, mountstat3};
@@ -82,8 +83,7 @@ impl MountClient {
         source_port: SourcePort,
     ) -> Result<MountClient, ConnectError> {
         let procedures = &["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
-        let program =
-            Program { number: mount3::PROGRAM, version: mount3::VERSION, procedures };
+        let program = Program { number: mount3::PROGRAM, version: mount3::VERSION, procedures };
         let config = Config { source_port, ..config(address, transport, program) };
         let client = RpcClient::connect(config).await?;
         let credential = client.credential(&Cred::root());

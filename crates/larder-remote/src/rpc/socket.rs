@@ -158,7 +158,11 @@ impl Socket {
         }
     }
 
-    fn try_io<R>(&self, interest: Interest, attempt: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+    fn try_io<R>(
+        &self,
+        interest: Interest,
+        attempt: impl FnOnce() -> io::Result<R>,
+    ) -> io::Result<R> {
         match self {
             Socket::Tcp(stream) => stream.try_io(interest, attempt),
             Socket::Udp(socket) => socket.try_io(interest, attempt),

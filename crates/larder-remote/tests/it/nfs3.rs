@@ -89,8 +89,7 @@ async fn data_survives(change: impl FnOnce(&mut MountOptions)) {
     let file = setup.make("data", New::FileExclusive).await.unwrap();
     let data = pattern(3_000_001);
     let whole = Bytes::from(data.clone());
-    let written =
-        setup.nfs.write(&setup.cred, &file, 0, whole, Stability::Unstable).await.unwrap();
+    let written = setup.nfs.write(&setup.cred, &file, 0, whole, Stability::Unstable).await.unwrap();
     let committed = setup.nfs.commit(&setup.cred, &file, 0..0).await.unwrap();
     assert_eq!(written.verifier, committed.verifier);
     assert_eq!(written.change.after.unwrap().size, 3_000_001);

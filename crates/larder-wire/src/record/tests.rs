@@ -69,25 +69,14 @@ proptest! {
 
 #[test]
 fn records_are_limited() {
-    let too_long = |length| {
-        Err(RecordError::TooLong {
-            length,
-            limit: 10_000,
-        })
-    };
-    assert_eq!(
-        assemble(&[0xff, 0xff, 0xff, 0xff], &[9], false),
-        too_long(FRAGMENT_BYTES_MAX)
-    );
+    let too_long = |length| Err(RecordError::TooLong { length, limit: 10_000 });
+    assert_eq!(assemble(&[0xff, 0xff, 0xff, 0xff], &[9], false), too_long(FRAGMENT_BYTES_MAX));
 
     let two_fragments = stream(&[vec![0; 10_001]], &[6000]);
     assert_eq!(assemble(&two_fragments, &[6000], false), too_long(10_001));
 
     let empty_fragments = vec![0; MARK_BYTES * (FRAGMENTS_MAX as usize + 1)];
-    assert_eq!(
-        assemble(&empty_fragments, &[100], false),
-        Err(RecordError::Fragments)
-    );
+    assert_eq!(assemble(&empty_fragments, &[100], false), Err(RecordError::Fragments));
 }
 
 #[test]

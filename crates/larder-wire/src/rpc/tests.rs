@@ -14,10 +14,7 @@ impl Sample for Credential {
                 gid: Sample::sample(source),
                 groups: Sample::sample(source),
             }),
-            _ => Credential::Other {
-                flavor: 6,
-                body: Sample::sample(source),
-            },
+            _ => Credential::Other { flavor: 6, body: Sample::sample(source) },
         }
     }
 }
@@ -35,10 +32,7 @@ impl Sample for ReplyHeader {
             Outcome::RpcMismatch { low, high },
             Outcome::AuthError(low),
         ]);
-        ReplyHeader {
-            xid: Xid(Sample::sample(source)),
-            outcome,
-        }
+        ReplyHeader { xid: Xid(Sample::sample(source)), outcome }
     }
 }
 
@@ -55,13 +49,7 @@ use crate::xdr::List;
 fn call() -> CallHeader {
     let groups = Array((0..16).collect());
     let machine_name = "client".into();
-    let sys = AuthSys {
-        stamp: 1,
-        machine_name,
-        uid: 1000,
-        gid: 100,
-        groups,
-    };
+    let sys = AuthSys { stamp: 1, machine_name, uid: 1000, gid: 100, groups };
     CallHeader {
         xid: Xid(9),
         program: 100_003,
@@ -89,24 +77,9 @@ fn a_broken_call_is_answered_as_the_rfc_wants() {
         CallHeader::decode(&mut bytes.into()).unwrap_err()
     };
     assert_eq!(with(4, 1), CallError::Malformed(XdrError::Discriminant(1)));
-    assert_eq!(
-        with(8, 3),
-        CallError::RpcVersion {
-            xid: Xid(9),
-            version: 3
-        }
-    );
-    let too_long = XdrError::TooLong {
-        length: 401,
-        limit: AUTH_BYTES_MAX,
-    };
-    assert_eq!(
-        with(28, 401),
-        CallError::Credential {
-            xid: Xid(9),
-            cause: too_long
-        }
-    );
+    assert_eq!(with(8, 3), CallError::RpcVersion { xid: Xid(9), version: 3 });
+    let too_long = XdrError::TooLong { length: 401, limit: AUTH_BYTES_MAX };
+    assert_eq!(with(28, 401), CallError::Credential { xid: Xid(9), cause: too_long });
     assert_eq!(
         CallHeader::decode(&mut good.slice(..20)).unwrap_err(),
         CallError::Malformed(XdrError::Short)

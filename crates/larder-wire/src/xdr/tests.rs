@@ -22,34 +22,13 @@ fn lengths_are_checked_before_anything_is_allocated() {
     let too_long = |length, limit| XdrError::TooLong { length, limit };
     let huge = u32::MAX as usize;
 
-    assert_eq!(
-        Opaque::<8>::decode(&mut hostile(&[u32::MAX])),
-        Err(too_long(huge, 8))
-    );
-    assert_eq!(
-        Opaque::<8>::decode(&mut hostile(&[9, 0, 0, 0])),
-        Err(too_long(9, 8))
-    );
-    assert_eq!(
-        Opaque::<{ usize::MAX }>::decode(&mut hostile(&[1 << 30, 0])),
-        Err(XdrError::Short)
-    );
-    assert_eq!(
-        Array::<u32, 4>::decode(&mut hostile(&[5])),
-        Err(too_long(5, 4))
-    );
-    assert_eq!(
-        Array::<u32, 4>::decode(&mut hostile(&[2, 1])),
-        Err(XdrError::Short)
-    );
-    assert_eq!(
-        List::<u32>::decode(&mut hostile(&[1, 7, 1])),
-        Err(XdrError::Short)
-    );
-    assert_eq!(
-        bool::decode(&mut hostile(&[2])),
-        Err(XdrError::Discriminant(2))
-    );
+    assert_eq!(Opaque::<8>::decode(&mut hostile(&[u32::MAX])), Err(too_long(huge, 8)));
+    assert_eq!(Opaque::<8>::decode(&mut hostile(&[9, 0, 0, 0])), Err(too_long(9, 8)));
+    assert_eq!(Opaque::<{ usize::MAX }>::decode(&mut hostile(&[1 << 30, 0])), Err(XdrError::Short));
+    assert_eq!(Array::<u32, 4>::decode(&mut hostile(&[5])), Err(too_long(5, 4)));
+    assert_eq!(Array::<u32, 4>::decode(&mut hostile(&[2, 1])), Err(XdrError::Short));
+    assert_eq!(List::<u32>::decode(&mut hostile(&[1, 7, 1])), Err(XdrError::Short));
+    assert_eq!(bool::decode(&mut hostile(&[2])), Err(XdrError::Discriminant(2)));
 }
 
 #[test]

@@ -147,7 +147,7 @@ pub(crate) struct Marks {
 impl Default for Marks {
     /// The defaults of cachefilesd.
     fn default() -> Marks {
-        Marks { run: 7, cull: 5, stop: 1 }
+        Marks { run: 10, cull: 7, stop: 3 }
     }
 }
 
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused() {
-        for typed in ["acregmin=9,acregmax=3", "bcull=20", "bstop=6", "udp,nconnect=2", "brun=0"] {
+        for typed in ["acregmin=9,acregmax=3", "bcull=20", "bstop=8", "udp,nconnect=2", "brun=0"] {
             assert!(parse([typed]).is_err(), "{typed}");
         }
     }

@@ -190,7 +190,7 @@ mod tests {
     fn check(typed: &str, expected: Result<(&'static str, Value), &str>) {
         match (Typed::parse(typed), expected) {
             (Ok(Typed { name, value }), expected) => {
-                assert_eq!(Ok((name, value)), expected, "{typed}")
+                assert_eq!(Ok((name, value)), expected, "{typed}");
             }
             (Err(line), Err(part)) => assert!(line.contains(part), "{typed}: {line}"),
             (Err(line), Ok(_)) => panic!("{typed}: {line}"),

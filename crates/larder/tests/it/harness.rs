@@ -135,9 +135,14 @@ impl Drop for Server {
 }
 
 fn export_dir() -> TempDir {
-    let dir = tempfile::Builder::new().prefix("larder-export-").tempdir().unwrap();
+    let dir = scratch("larder-export-");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     dir
+}
+
+/// A directory that other users can reach (`/tmp` may be private), on a real disk.
+pub(crate) fn scratch(prefix: &str) -> TempDir {
+    tempfile::Builder::new().prefix(prefix).tempdir_in("/var/tmp").unwrap()
 }
 
 fn free_address() -> SocketAddr {
@@ -171,7 +176,7 @@ impl Mount {
 
     /// Directories for a mount that is not made yet.
     pub(crate) fn unmounted(server: &Server, options: &[&str]) -> Mount {
-        let dirs = tempfile::Builder::new().prefix("larder-mount-").tempdir().unwrap();
+        let dirs = scratch("larder-mount-");
         fs::create_dir(dirs.path().join("mnt")).unwrap();
         // Other users have to reach the mountpoint.
         fs::set_permissions(dirs.path(), fs::Permissions::from_mode(0o711)).unwrap();
@@ -241,12 +246,6 @@ impl Mount {
     pub(crate) fn mount(&mut self) {
         succeed(&mut self.command());
         self.mounted = true;
-    }
-
-    /// Mounts with other options than before.
-    pub(crate) fn mount_with(&mut self, options: &[&str]) {
-        self.options = options.iter().map(ToString::to_string).collect();
-        self.mount();
     }
 
     /// Unmounts, which must succeed; answers how long it took.
@@ -322,9 +321,8 @@ impl Drop for Mount {
             let umount = self.larder().arg("umount").arg(self.mountpoint()).output();
             drop(umount);
         }
-        let leftover =
-            rustix::mount::unmount(self.mountpoint(), rustix::mount::UnmountFlags::DETACH);
-        drop(leftover);
+        // Whatever else is still there.
+        let _ = rustix::mount::unmount(self.mountpoint(), rustix::mount::UnmountFlags::DETACH);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::harness::{Kind, Mount, Server, pattern, run, succeed};
+use crate::harness::{Kind, Mount, Server, pattern, run, scratch, succeed};
 
 /// A small ext4 of its own to hold a cache.
 struct SmallDisk {
@@ -15,7 +15,7 @@ struct SmallDisk {
 
 impl SmallDisk {
     fn new(size_mib: u32, inodes: u32) -> SmallDisk {
-        let dir = tempfile::Builder::new().prefix("larder-disk-").tempdir().unwrap();
+        let dir = scratch("larder-disk-");
         let (image, at) = (dir.path().join("image"), dir.path().join("at"));
         fs::create_dir(&at).unwrap();
         let image_file = fs::File::create(&image).unwrap();
@@ -35,7 +35,7 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let at = self.dir.path().join("at");
-        drop(rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH));
+        let _ = rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH);
     }
 }
 

@@ -23,7 +23,10 @@ fn options_are_those_of_nfs5() {
     )
     .unwrap();
     assert_eq!((options.transport, options.recovery), (Transport::Udp, Recovery::Hard));
-    assert_eq!((options.timeout, options.retransmissions), (Some(Duration::from_millis(2500)), Some(4)));
+    assert_eq!(
+        (options.timeout, options.retransmissions),
+        (Some(Duration::from_millis(2500)), Some(4))
+    );
     assert_eq!((options.read_max, options.write_max, options.connections), (8192, 4096, 3));
     assert_eq!((options.source_port, options.mount_port), (SourcePort::Any, Some(9)));
     assert!(!options.readdirplus && options.fail_fast);

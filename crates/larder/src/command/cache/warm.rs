@@ -65,7 +65,7 @@ fn collect(top: &Path, files: &mut Vec<(PathBuf, u64)>, failed: &AtomicU64) {
         match told(found, failed) {
             Some(held) if held.is_file() => files.push((path, held.len())),
             Some(held) if held.is_dir() => {
-                open.extend(told(children(&path), failed).into_iter().flatten())
+                open.extend(told(children(&path), failed).into_iter().flatten());
             }
             _ => {}
         }

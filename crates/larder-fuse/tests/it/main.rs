@@ -1,0 +1,105 @@
+//! Real mounts of a watched file system. They need root and `/dev/fuse`, and fail without.
+
+// Helpers of tests unwrap as the tests themselves do.
+#![allow(clippy::unwrap_used)]
+
+mod data;
+mod fs;
+mod lifecycle;
+mod listings;
+mod operations;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use larder_fuse::{MountOptions, Mounted, mount};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Gid, Uid};
+use tokio::runtime::Runtime;
+
+use crate::fs::TestFs;
+
+/// One runtime for all mounts, as in the daemon.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+});
+
+/// A mount, and what is behind it. Fields are dropped in this order.
+struct Mount {
+    mounted: Mounted,
+    fs: Arc<TestFs>,
+    dir: PathBuf,
+    _parent: tempfile::TempDir,
+}
+
+impl Mount {
+    fn new() -> Mount {
+        Mount::with(|_| ())
+    }
+
+    /// With options changed by `change`.
+    fn with(change: impl FnOnce(&mut MountOptions)) -> Mount {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("mount point");
+        std::fs::create_dir(&dir).unwrap();
+        let fs = TestFs::new(parent.path());
+        let mut options = MountOptions::new("test:/source");
+        options.probe_dir = Some(parent.path().to_owned());
+        change(&mut options);
+        let mounted = mount(Arc::clone(&fs) as _, &dir, options, RUNTIME.handle().clone()).unwrap();
+        Mount { mounted, fs, dir, _parent: parent }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// A file with this content.
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+/// Runs `what` on a thread with these credentials.
+fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], what: impl FnOnce() -> T + Send) -> T {
+    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            rustix::thread::set_thread_groups(&groups).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            what()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// Opens `name` below a directory that is open, so that nobody needs rights on the way there.
+fn open_at(dir: &File, name: &str, flags: OFlags) -> std::io::Result<File> {
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?.into())
+}
+
+/// Waits until `done`, for at most ten seconds.
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn os_error<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
+
+/// The lines of the mount table that name `path`.
+fn mounts_at(path: &Path) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/mounts").unwrap();
+    let path = path.to_str().unwrap().replace(' ', "\\040");
+    table.lines().filter(|line| line.split(' ').nth(1) == Some(&path)).map(str::to_owned).collect()
+}

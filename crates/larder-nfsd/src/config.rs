@@ -1,0 +1,60 @@
+//! What the operator decides.
+
+use std::net::SocketAddr;
+
+use larder_vfs::Cred;
+
+use crate::Network;
+
+/// Which ports clients may call from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePorts {
+    /// Those below 1024, which only the superuser of the client's machine may use. Without this any
+    /// user of an allowed machine can claim to be any other, since AUTH_SYS takes the caller's word.
+    Reserved,
+    /// Any (exports(5): `insecure`).
+    Any,
+}
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen, over TCP and UDP. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Whether to listen over UDP, too.
+    pub udp: bool,
+    /// The path by which MOUNT knows the root of the file system, beside `/`.
+    pub export_path: String,
+    /// Who may call at all; others are not listened to.
+    pub allow: Vec<Network>,
+    /// Which ports callers may use.
+    pub source_ports: SourcePorts,
+    /// Who calls without a credential (AUTH_NONE).
+    pub anonymous: Cred,
+    /// Whether every change of the file system goes through this server. If so, replies carry the
+    /// attributes from before a change wherever no other call came between, by which clients keep
+    /// their caches over their own changes (RFC 1813, 2.6). If not, they would tell lies about
+    /// changes made elsewhere, and are left out.
+    pub sole_door: bool,
+    /// A port mapper to register with, over UDP; usually port 111 of this machine.
+    pub portmapper: Option<SocketAddr>,
+    /// Most connections at a time; further ones are closed at once.
+    pub connections_max: usize,
+}
+
+impl Config {
+    /// A server at `listen` for this machine alone.
+    pub fn new(listen: SocketAddr) -> Config {
+        Config {
+            listen,
+            udp: true,
+            export_path: "/".to_owned(),
+            allow: Network::loopback().to_vec(),
+            source_ports: SourcePorts::Reserved,
+            anonymous: Cred::new(65_534, 65_534, &[]),
+            sole_door: false,
+            portmapper: None,
+            connections_max: 256,
+        }
+    }
+}

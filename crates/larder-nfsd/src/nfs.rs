@@ -1,0 +1,251 @@
+//! The procedures of NFS version 3 (RFC 1813, 3.3), each a method from its arguments to its result.
+//!
+//! A procedure resolves handles, asks the file system, and tells what the RFC lets it tell of the
+//! attributes. The file system judges rights. Every reference that a lookup gains is given back at
+//! once: this door names files by handle, so it needs none.
+
+mod data;
+mod listing;
+mod names;
+
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_vfs::{Answer, Attr, Cred, Entry, FileSystem, Handle, Ino, Kind};
+use larder_wire::nfs3::{
+    ACCESS3args, ACCESS3res, ACCESS3resok, FSINFO3args, FSINFO3res, FSINFO3resok, FSSTAT3args,
+    FSSTAT3res, FSSTAT3resok, Fail, GETATTR3args, GETATTR3res, GETATTR3resok, PATHCONF3args,
+    PATHCONF3res, PATHCONF3resok, READLINK3args, READLINK3res, READLINK3resok, Res3, SETATTR3args,
+    SETATTR3res, SETATTR3resok, fsf3, nfs_fh3, nfsstat3, nfstime3, post_op_attr, wcc_attr, wcc_data,
+};
+
+use crate::overlaps::{Mark, Overlaps};
+use crate::words;
+
+/// Most bytes of a READ or WRITE over TCP.
+pub(crate) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Most bytes of a READ or WRITE over UDP: what fits a datagram of 64 KiB with its headers, as a power
+/// of two.
+pub(crate) const DATAGRAM_TRANSFER_BYTES_MAX: u32 = 32 << 10;
+/// Preferred size of a READDIR reply, in bytes.
+const LISTING_BYTES_PREFERRED: u32 = 64 << 10;
+/// Largest file, in bytes: offsets are signed in every kernel that might ask.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Most links to a file that we promise: ext4's limit, which is the lowest of common file systems.
+const LINKS_MAX: u32 = 65_000;
+
+/// Who calls, and what fits the reply.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) cred: Cred,
+    /// Most bytes of data in one message of the transport.
+    pub(crate) transfer_bytes_max: u32,
+}
+
+/// The program.
+pub(crate) struct Nfs {
+    fs: Arc<dyn FileSystem>,
+    /// Whether attributes from before a change may be told at all.
+    sole_door: bool,
+    overlaps: Overlaps,
+}
+
+/// A change under way, and what the object was before.
+struct Change<'a> {
+    ino: Ino,
+    mark: Option<Mark<'a>>,
+    before: Option<wcc_attr>,
+}
+
+impl Nfs {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, sole_door: bool) -> Nfs {
+        Nfs { fs, sole_door, overlaps: Overlaps::new() }
+    }
+
+    pub(crate) async fn getattr(&self, caller: &Caller, args: GETATTR3args) -> GETATTR3res {
+        let ino = self.resolve(&args.object).await.map_err(|status| fail(status, ()))?;
+        let attr = self.attr(caller, ino).await.map_err(|status| fail(status, ()))?;
+        Ok(GETATTR3resok { obj_attributes: words::fattr(&attr) })
+    }
+
+    /// The guard is compared before the attributes are set, not together with it: the seam has none.
+    pub(crate) async fn setattr(&self, caller: &Caller, args: SETATTR3args) -> SETATTR3res {
+        let none = wcc_data::default();
+        let ino = self.resolve(&args.object).await.map_err(|status| fail(status, none))?;
+        let change = self.change_file(caller, ino).await;
+        let set = words::set_attr(&args.new_attributes);
+        let done = async {
+            if let Some(guard) = args.guard {
+                let attr = self.attr(caller, ino).await?;
+                if words::nfs_time(attr.ctime) != guard {
+                    return Err(nfsstat3::NFS3ERR_NOT_SYNC);
+                }
+            }
+            if set.size.is_some_and(|size| size > FILE_BYTES_MAX) {
+                return Err(nfsstat3::NFS3ERR_INVAL);
+            }
+            ask(self.fs.setattr(&caller.cred, ino, None, set)).await
+        };
+        let done = done.await;
+        let obj_wcc = self.changed(caller, change).await;
+        with(done, obj_wcc, |_| SETATTR3resok { obj_wcc })
+    }
+
+    pub(crate) async fn access(&self, caller: &Caller, args: ACCESS3args) -> ACCESS3res {
+        let ino = self.resolve(&args.object).await.map_err(|status| fail(status, None))?;
+        let wanted = words::access(args.access);
+        let granted = ask(self.fs.access(&caller.cred, ino, wanted)).await;
+        let obj_attributes = self.post_op(caller, ino).await;
+        with(granted, obj_attributes, |granted| ACCESS3resok {
+            obj_attributes,
+            access: u32::from((granted & wanted).0),
+        })
+    }
+
+    pub(crate) async fn readlink(&self, caller: &Caller, args: READLINK3args) -> READLINK3res {
+        let ino = self.resolve(&args.symlink).await.map_err(|status| fail(status, None))?;
+        let target = ask(self.fs.readlink(&caller.cred, ino)).await;
+        let symlink_attributes = self.post_op(caller, ino).await;
+        with(target, symlink_attributes, |target| READLINK3resok {
+            symlink_attributes,
+            data: Bytes::from(target.into_vec()).into(),
+        })
+    }
+
+    pub(crate) async fn fsstat(&self, caller: &Caller, args: FSSTAT3args) -> FSSTAT3res {
+        let ino = self.resolve(&args.fsroot).await.map_err(|status| fail(status, None))?;
+        let space = ask(self.fs.statfs(&caller.cred, ino)).await;
+        let obj_attributes = self.post_op(caller, ino).await;
+        with(space, obj_attributes, |space| FSSTAT3resok {
+            obj_attributes,
+            tbytes: space.bytes,
+            fbytes: space.bytes_free,
+            abytes: space.bytes_available,
+            tfiles: space.files,
+            ffiles: space.files_free,
+            afiles: space.files_available,
+            invarsec: 0,
+        })
+    }
+
+    pub(crate) async fn fsinfo(&self, caller: &Caller, args: FSINFO3args) -> FSINFO3res {
+        let ino = self.resolve(&args.fsroot).await.map_err(|status| fail(status, None))?;
+        let transfer = caller.transfer_bytes_max;
+        Ok(FSINFO3resok {
+            obj_attributes: self.post_op(caller, ino).await,
+            rtmax: transfer,
+            rtpref: transfer,
+            rtmult: 4096,
+            wtmax: transfer,
+            wtpref: transfer,
+            wtmult: 4096,
+            dtpref: LISTING_BYTES_PREFERRED.min(transfer),
+            maxfilesize: FILE_BYTES_MAX,
+            time_delta: nfstime3 { seconds: 0, nseconds: 1 },
+            properties: fsf3::LINK | fsf3::SYMLINK | fsf3::HOMOGENEOUS | fsf3::CANSETTIME,
+        })
+    }
+
+    pub(crate) async fn pathconf(&self, caller: &Caller, args: PATHCONF3args) -> PATHCONF3res {
+        let ino = self.resolve(&args.object).await.map_err(|status| fail(status, None))?;
+        let space = ask(self.fs.statfs(&caller.cred, ino)).await;
+        let obj_attributes = self.post_op(caller, ino).await;
+        with(space, obj_attributes, |space| PATHCONF3resok {
+            obj_attributes,
+            linkmax: LINKS_MAX,
+            name_max: space.name_max,
+            no_trunc: true,
+            chown_restricted: true,
+            case_insensitive: false,
+            case_preserving: true,
+        })
+    }
+
+    /// The file that a handle names.
+    async fn resolve(&self, handle: &nfs_fh3) -> Result<Ino, nfsstat3> {
+        if handle.as_bytes().is_empty() {
+            return Err(nfsstat3::NFS3ERR_BADHANDLE);
+        }
+        let handle = Handle::new(handle.as_bytes());
+        self.fs.resolve(&handle).wait().await.map_err(words::handle_status)
+    }
+
+    /// The handle of a file.
+    async fn handle(&self, ino: Ino) -> Result<nfs_fh3, nfsstat3> {
+        words::file_handle(&ask(self.fs.handle(ino)).await?)
+    }
+
+    /// The handle of a new entry, whose reference is given back.
+    async fn take_handle(&self, entry: &Entry) -> Result<nfs_fh3, nfsstat3> {
+        let handle = self.handle(entry.ino).await;
+        self.fs.forget(entry.ino, 1);
+        handle
+    }
+
+    async fn attr(&self, caller: &Caller, ino: Ino) -> Result<Attr, nfsstat3> {
+        Ok(ask(self.fs.getattr(&caller.cred, ino)).await?.attr)
+    }
+
+    /// Attributes to go with a reply; their want fails nothing.
+    async fn post_op(&self, caller: &Caller, ino: Ino) -> post_op_attr {
+        self.attr(caller, ino).await.ok().map(|attr| words::fattr(&attr))
+    }
+
+    /// The entries of a directory are about to change.
+    async fn change_directory(&self, caller: &Caller, ino: Ino) -> Change<'_> {
+        let mark = self.sole_door.then(|| self.overlaps.begin_directory(ino));
+        self.change(caller, ino, mark).await
+    }
+
+    /// A file's data or attributes are about to change.
+    async fn change_file(&self, caller: &Caller, ino: Ino) -> Change<'_> {
+        let mark = self.sole_door.then(|| self.overlaps.begin_file(ino));
+        self.change(caller, ino, mark).await
+    }
+
+    async fn change<'a>(
+        &'a self,
+        caller: &Caller,
+        ino: Ino,
+        mark: Option<Mark<'a>>,
+    ) -> Change<'a> {
+        let before = match mark {
+            Some(_) => self.attr(caller, ino).await.ok().map(|attr| words::wcc(&attr)),
+            None => None,
+        };
+        Change { ino, mark, before }
+    }
+
+    /// The change is over, done or failed.
+    async fn changed(&self, caller: &Caller, change: Change<'_>) -> wcc_data {
+        let after = self.post_op(caller, change.ino).await;
+        let alone = change.mark.is_some_and(|mark| mark.alone());
+        wcc_data { before: change.before.filter(|_| alone), after }
+    }
+
+    async fn is_directory(&self, caller: &Caller, ino: Ino) -> Result<(), nfsstat3> {
+        match self.attr(caller, ino).await?.kind {
+            Kind::Directory => Ok(()),
+            _ => Err(nfsstat3::NFS3ERR_NOTDIR),
+        }
+    }
+}
+
+/// Asks the file system.
+async fn ask<T>(answer: Answer<T>) -> Result<T, nfsstat3> {
+    answer.wait().await.map_err(words::status)
+}
+
+/// A failure with the attributes that go with it.
+fn fail<E>(status: nfsstat3, detail: E) -> Fail<E> {
+    Fail { status, detail }
+}
+
+/// The result of a procedure that did `done`; failures carry `detail`.
+fn with<T, A, E>(done: Result<T, nfsstat3>, detail: E, answer: impl FnOnce(T) -> A) -> Res3<A, E> {
+    match done {
+        Ok(value) => Ok(answer(value)),
+        Err(status) => Err(fail(status, detail)),
+    }
+}

@@ -1,0 +1,342 @@
+//! A TCP connection: records in, replies out, in whatever order they are ready.
+//!
+//! One task reads. What the file system answers at once is answered by that task, without a switch;
+//! what takes time goes on as a task of its own. Replies that become ready together leave
+//! together.
+//!
+//! Invariants:
+//! - Requests in flight and replies not yet taken by the kernel cost at most [`WINDOW_KIB`] by
+//!   [`cost_kib`], which is no less than they hold; past that nothing is read. Beside it one record is being
+//!   assembled.
+//! - A reply is written whole or the connection ends.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_wire::nfs3::{self, DATA_BYTES_MAX, MESSAGE_OVERHEAD_BYTES_MAX, nfsproc3};
+use larder_wire::record::{Heap, RecordAssembler};
+use larder_wire::xdr::Segments;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+
+use crate::service::{Peer, Service, Transport, poll_once};
+
+/// Largest record, in bytes: a WRITE of the largest size with its headers.
+const RECORD_BYTES_MAX: usize = DATA_BYTES_MAX + MESSAGE_OVERHEAD_BYTES_MAX;
+/// What calls in flight on a connection may cost, in KiB: as much as keeps a link of 10 Gbit/s and
+/// 6 ms busy.
+const WINDOW_KIB: u32 = 8 << 10;
+/// What the smallest call costs, in KiB: so there are at most 256 in flight.
+const CALL_KIB_MIN: u32 = 32;
+/// Bytes taken from the socket at a time, unless a large record is read in place.
+const READ_BYTES: usize = 64 << 10;
+/// A rest of a record of at least this many bytes is read in place.
+const IN_PLACE_BYTES_MIN: usize = 16 << 10;
+/// Replies wait for others that are ready, up to this many bytes.
+const BATCH_BYTES_MAX: usize = 64 << 10;
+/// Most pieces of one vectored write (IOV_MAX is 1024).
+const PIECES_MAX: usize = 256;
+/// A connection on which nothing was heard for so long is closed, as Linux does; clients reconnect.
+const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
+/// Who takes nothing of a reply for so long is gone.
+const STALL_MAX: Duration = Duration::from_secs(60);
+
+/// Serves a connection until its end, or until `shutdown` becomes true and all replies are out.
+async fn serve(
+    service: Arc<Service>,
+    stream: TcpStream,
+    peer: Peer,
+    shutdown: watch::Receiver<bool>,
+) {
+    // Replies are sent when they are whole; waiting for more would only delay them.
+    if let Err(cause) = stream.set_nodelay(true) {
+        tracing::debug!(%cause, "no TCP_NODELAY");
+    }
+    let (reader, writer) = stream.into_split();
+    let outbox = Arc::new(Outbox::new(writer));
+    let connection = Connection { service, peer, outbox: Arc::clone(&outbox) };
+    if let Err(cause) = connection.run(reader, shutdown).await {
+        tracing::debug!(peer = %peer.address, %cause, "connection closed");
+    }
+    outbox.drain().await;
+}
+
+struct Connection {
+    service: Arc<Service>,
+    peer: Peer,
+    outbox: Arc<Outbox>,
+}
+
+impl Connection {
+    /// Reads and begins calls. Only the reading is given up when it is time to end, never a reply
+    /// that is being written.
+    async fn run(
+        &self,
+        mut reader: OwnedReadHalf,
+        mut shutdown: watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        let mut records = RecordAssembler::new(Heap, RECORD_BYTES_MAX);
+        let mut buffer = vec![0; READ_BYTES];
+        let mut ready = Vec::new();
+        loop {
+            let gap = records.gap();
+            let in_place = gap.len() >= IN_PLACE_BYTES_MIN;
+            let target = if in_place { gap } else { &mut buffer };
+            let count = tokio::select! {
+                read = timeout(IDLE_MAX, reader.read(target)) => read??,
+                () = self.outbox.broken.notified() => return Ok(()),
+                // An error means that the server is gone, which is shutdown, too.
+                _ = shutdown.wait_for(|down| *down) => return Ok(()),
+            };
+            if count == 0 {
+                return Ok(());
+            }
+            let mut deliver = |record| ready.push(record);
+            if in_place {
+                records.fill(count, &mut deliver);
+            } else {
+                let pushed = records.push(&buffer[..count], &mut deliver);
+                pushed.map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
+            }
+            for record in ready.drain(..) {
+                self.begin(record).await;
+            }
+            self.outbox.flush().await;
+        }
+    }
+
+    /// Answers a call, or begins to.
+    async fn begin(&self, record: Bytes) {
+        let permit = self.outbox.admit(cost_kib(&record)).await;
+        let mut call = Box::pin(Arc::clone(&self.service).serve(self.peer, record));
+        if let Some(reply) = poll_once(call.as_mut()).await {
+            self.outbox.put(reply, permit);
+            if self.outbox.waiting_bytes() > BATCH_BYTES_MAX {
+                self.outbox.flush().await;
+            }
+            return;
+        }
+        let outbox = Arc::clone(&self.outbox);
+        tokio::spawn(async move {
+            outbox.put(call.await, permit);
+            outbox.flush().await;
+        });
+    }
+}
+
+/// What a call and its reply may hold in memory, in KiB.
+fn cost_kib(record: &[u8]) -> u32 {
+    let unit = |at: usize| {
+        record.get(at..at + 4).map_or(0, |unit| u32::from_be_bytes([unit[0], unit[1], unit[2], unit[3]]))
+    };
+    // Program and procedure are at fixed places (RFC 5531, 9), and the last argument of those
+    // procedures that answer at length is how much they may (RFC 1813, 3.3.6, 3.3.16, 3.3.17).
+    let reply_bytes = match (unit(12), nfsproc3::try_from(unit(20))) {
+        (nfs3::PROGRAM, Ok(nfsproc3::READ | nfsproc3::READDIR | nfsproc3::READDIRPLUS)) => {
+            unit(record.len().saturating_sub(4)).min(crate::nfs::TRANSFER_BYTES_MAX)
+        }
+        _ => 0,
+    };
+    let record_kib = u32::try_from(record.len() >> 10).unwrap_or(WINDOW_KIB);
+    CALL_KIB_MIN + record_kib.min(WINDOW_KIB / 4) + (reply_bytes >> 10)
+}
+
+/// Replies on their way out.
+struct Outbox {
+    waiting: Mutex<Waiting>,
+    writer: tokio::sync::Mutex<OwnedWriteHalf>,
+    window: Arc<Semaphore>,
+    /// Told once the connection cannot be written to.
+    broken: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    replies: VecDeque<(Segments, OwnedSemaphorePermit)>,
+    bytes: usize,
+    broken: bool,
+}
+
+impl Outbox {
+    fn new(writer: OwnedWriteHalf) -> Outbox {
+        Outbox {
+            waiting: Mutex::default(),
+            writer: tokio::sync::Mutex::new(writer),
+            window: Arc::new(Semaphore::new(WINDOW_KIB as usize)),
+            broken: Notify::new(),
+        }
+    }
+
+    /// Waits until the window has room. What waits to be sent is sent before, since it takes room.
+    async fn admit(&self, cost_kib: u32) -> OwnedSemaphorePermit {
+        if let Ok(permit) = Arc::clone(&self.window).try_acquire_many_owned(cost_kib) {
+            return permit;
+        }
+        self.flush().await;
+        let permit = Arc::clone(&self.window).acquire_many_owned(cost_kib).await;
+        permit.expect("the window is never closed")
+    }
+
+    /// Leaves a reply to be sent. Its place in the window is free once it is.
+    fn put(&self, reply: Option<Segments>, permit: OwnedSemaphorePermit) {
+        let Some(reply) = reply else { return };
+        let mut waiting = self.waiting();
+        if !waiting.broken {
+            waiting.bytes += reply.len();
+            waiting.replies.push_back((reply, permit));
+        }
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.waiting().bytes
+    }
+
+    /// Sends what waits, unless somebody is doing so: who does, looks again when done.
+    async fn flush(&self) {
+        loop {
+            let Ok(mut writer) = self.writer.try_lock() else { return };
+            while let Some(batch) = self.next_batch() {
+                let (replies, permits): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+                let pieces = replies.into_iter().flat_map(Segments::into_vec).collect();
+                let written = timeout(STALL_MAX, write_all(&mut writer, pieces)).await;
+                drop(permits);
+                if !matches!(written, Ok(Ok(()))) {
+                    self.fail();
+                    return;
+                }
+            }
+            drop(writer);
+            // Somebody may have come between the last look and the unlocking.
+            if self.waiting().replies.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn next_batch(&self) -> Option<Vec<(Segments, OwnedSemaphorePermit)>> {
+        let mut waiting = self.waiting();
+        let mut batch = Vec::new();
+        let (mut pieces, mut bytes) = (0, 0);
+        while let Some((reply, _)) = waiting.replies.front() {
+            pieces += reply.as_slice().len();
+            bytes += reply.len();
+            if !batch.is_empty() && (pieces > PIECES_MAX || bytes > BATCH_BYTES_MAX) {
+                break;
+            }
+            batch.extend(waiting.replies.pop_front());
+        }
+        waiting.bytes -= batch.iter().map(|(reply, _)| reply.len()).sum::<usize>();
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// Gives the connection up.
+    fn fail(&self) {
+        let mut waiting = self.waiting();
+        *waiting = Waiting { broken: true, ..Waiting::default() };
+        drop(waiting);
+        self.broken.notify_one();
+    }
+
+    /// Waits until the calls in flight are answered and sent, as far as the client takes them.
+    async fn drain(&self) {
+        self.flush().await;
+        // Each reply is bounded by the limit on stalls; calls by that of what is behind us.
+        let all = timeout(STALL_MAX, self.window.acquire_many(WINDOW_KIB)).await;
+        if all.is_err() {
+            tracing::warn!("calls were still in flight when a connection ended");
+        }
+        if let Ok(mut writer) = self.writer.try_lock()
+            && let Err(cause) = writer.shutdown().await
+        {
+            tracing::debug!(%cause, "shutdown of a connection");
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes pieces of memory one behind the other, without copying them together.
+async fn write_all(writer: &mut OwnedWriteHalf, pieces: Vec<Bytes>) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        let count = writer.write_vectored(rest).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        IoSlice::advance_slices(&mut rest, count);
+    }
+    Ok(())
+}
+
+/// Accepts connections until `shutdown` becomes true, then waits until they are drained.
+pub(crate) async fn accept(
+    service: Arc<Service>,
+    listener: tokio::net::TcpListener,
+    shutdown: watch::Receiver<bool>,
+) {
+    let mut connections = tokio::task::JoinSet::new();
+    let mut down = shutdown.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(ended) = connections.join_next() => {
+                if let Err(cause) = ended {
+                    tracing::error!(%cause, "a connection failed");
+                }
+                continue;
+            }
+            _ = down.wait_for(|down| *down) => break,
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                let room = connections.len() < service.config.connections_max;
+                if !room || !service.allows(address.ip()) {
+                    tracing::warn!(%address, room, "connection refused");
+                    continue;
+                }
+                service.counters.connections.fetch_add(1, Relaxed);
+                let peer = Peer { address, transport: Transport::Tcp };
+                connections.spawn(serve(Arc::clone(&service), stream, peer, shutdown.clone()));
+            }
+            Err(cause) => {
+                // Out of descriptors, most likely: it does not help to try again at once.
+                tracing::warn!(%cause, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_call_costs_covers_what_it_holds() {
+        assert_eq!(cost_kib(&[]), CALL_KIB_MIN);
+        assert_eq!(cost_kib(&[0; 7]), CALL_KIB_MIN);
+        let largest = vec![0xff; RECORD_BYTES_MAX];
+        assert_eq!(cost_kib(&largest), CALL_KIB_MIN + (RECORD_BYTES_MAX >> 10) as u32);
+
+        let mut read = vec![0; 128];
+        read[12..16].copy_from_slice(&nfs3::PROGRAM.to_be_bytes());
+        read[20..24].copy_from_slice(&(nfsproc3::READ as u32).to_be_bytes());
+        read[124..].copy_from_slice(&(256u32 << 10).to_be_bytes());
+        assert_eq!(cost_kib(&read), CALL_KIB_MIN + 256);
+        read[124..].copy_from_slice(&u32::MAX.to_be_bytes());
+        assert_eq!(cost_kib(&read), CALL_KIB_MIN + 1024);
+        assert!(cost_kib(&read) + cost_kib(&largest) < WINDOW_KIB);
+    }
+}

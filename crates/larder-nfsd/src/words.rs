@@ -1,0 +1,198 @@
+//! The words of `larder-vfs` in those of RFC 1813, and back. nfsstat3 lives here and nowhere else.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use larder_vfs::{
+    Access, Attr, Device, Error, Handle, Kind, SetAttr, SetTime, Stability, Time,
+};
+use larder_wire::nfs3::{
+    fattr3, filename3, ftype3, nfs_fh3, nfsstat3, nfstime3, sattr3, set_time, specdata3,
+    stable_how, wcc_attr,
+};
+
+/// What a failed operation is answered with.
+pub(crate) fn status(error: Error) -> nfsstat3 {
+    match error {
+        Error::NotFound => nfsstat3::NFS3ERR_NOENT,
+        Error::Exists => nfsstat3::NFS3ERR_EXIST,
+        Error::NotDirectory => nfsstat3::NFS3ERR_NOTDIR,
+        Error::IsDirectory => nfsstat3::NFS3ERR_ISDIR,
+        Error::NotEmpty => nfsstat3::NFS3ERR_NOTEMPTY,
+        Error::AccessDenied => nfsstat3::NFS3ERR_ACCES,
+        Error::NotPermitted => nfsstat3::NFS3ERR_PERM,
+        Error::NoSpace => nfsstat3::NFS3ERR_NOSPC,
+        Error::QuotaExceeded => nfsstat3::NFS3ERR_DQUOT,
+        Error::ReadOnly => nfsstat3::NFS3ERR_ROFS,
+        Error::NameTooLong => nfsstat3::NFS3ERR_NAMETOOLONG,
+        Error::FileTooLarge => nfsstat3::NFS3ERR_FBIG,
+        Error::Stale => nfsstat3::NFS3ERR_STALE,
+        Error::CrossDevice => nfsstat3::NFS3ERR_XDEV,
+        Error::TooManyLinks => nfsstat3::NFS3ERR_MLINK,
+        Error::InvalidArgument => nfsstat3::NFS3ERR_INVAL,
+        Error::NotSupported => nfsstat3::NFS3ERR_NOTSUPP,
+        Error::NoDevice => nfsstat3::NFS3ERR_NODEV,
+        Error::NoData => nfsstat3::NFS3ERR_NXIO,
+        Error::BadCookie => nfsstat3::NFS3ERR_BAD_COOKIE,
+        // What is behind us does not answer, or asks for patience: so do we (RFC 1813, 2.6).
+        Error::TryAgain | Error::TimedOut | Error::Shutdown => nfsstat3::NFS3ERR_JUKEBOX,
+        Error::Busy | Error::Changed | Error::Io => nfsstat3::NFS3ERR_IO,
+    }
+}
+
+/// What a handle that does not resolve is answered with.
+pub(crate) fn handle_status(error: Error) -> nfsstat3 {
+    match error {
+        Error::InvalidArgument => nfsstat3::NFS3ERR_BADHANDLE,
+        Error::NotFound => nfsstat3::NFS3ERR_STALE,
+        other => status(other),
+    }
+}
+
+/// Attributes as NFS has them. Times outside its range become the nearest it can say.
+pub(crate) fn fattr(attr: &Attr) -> fattr3 {
+    fattr3 {
+        r#type: file_type(attr.kind),
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        size: attr.size,
+        used: attr.used,
+        rdev: specdata3 { specdata1: attr.device.major, specdata2: attr.device.minor },
+        fsid: attr.fsid,
+        fileid: attr.fileid,
+        atime: nfs_time(attr.atime),
+        mtime: nfs_time(attr.mtime),
+        ctime: nfs_time(attr.ctime),
+    }
+}
+
+/// What tells one version of a file from another.
+pub(crate) fn wcc(attr: &Attr) -> wcc_attr {
+    wcc_attr { size: attr.size, mtime: nfs_time(attr.mtime), ctime: nfs_time(attr.ctime) }
+}
+
+/// A time as NFS has it (RFC 1813, 2.5.2).
+pub(crate) fn nfs_time(time: Time) -> nfstime3 {
+    let seconds = time.sec.clamp(0, i64::from(u32::MAX));
+    nfstime3 { seconds: u32::try_from(seconds).unwrap_or(u32::MAX), nseconds: time.nsec }
+}
+
+fn file_type(kind: Kind) -> ftype3 {
+    match kind {
+        Kind::File => ftype3::NF3REG,
+        Kind::Directory => ftype3::NF3DIR,
+        Kind::Symlink => ftype3::NF3LNK,
+        Kind::Fifo => ftype3::NF3FIFO,
+        Kind::Socket => ftype3::NF3SOCK,
+        Kind::CharDevice => ftype3::NF3CHR,
+        Kind::BlockDevice => ftype3::NF3BLK,
+    }
+}
+
+/// Attributes to set.
+pub(crate) fn set_attr(set: &sattr3) -> SetAttr {
+    let time = |set: set_time| match set {
+        set_time::DONT_CHANGE => None,
+        set_time::SET_TO_SERVER_TIME => Some(SetTime::ServerNow),
+        set_time::SET_TO_CLIENT_TIME(time) => Some(SetTime::To(vfs_time(time))),
+    };
+    SetAttr {
+        mode: set.mode.map(|mode| mode & 0o7777),
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: time(set.atime),
+        mtime: time(set.mtime),
+    }
+}
+
+/// A time as we have it.
+pub(crate) fn vfs_time(time: nfstime3) -> Time {
+    Time { sec: i64::from(time.seconds), nsec: time.nseconds }
+}
+
+pub(crate) fn device(spec: specdata3) -> Device {
+    Device { major: spec.specdata1, minor: spec.specdata2 }
+}
+
+pub(crate) fn stability(how: stable_how) -> Stability {
+    match how {
+        stable_how::UNSTABLE => Stability::Unstable,
+        stable_how::DATA_SYNC => Stability::DataSync,
+        stable_how::FILE_SYNC => Stability::FileSync,
+    }
+}
+
+pub(crate) fn stable(stability: Stability) -> stable_how {
+    match stability {
+        Stability::Unstable => stable_how::UNSTABLE,
+        Stability::DataSync => stable_how::DATA_SYNC,
+        Stability::FileSync => stable_how::FILE_SYNC,
+    }
+}
+
+/// Rights: the bits are the RFC's own (3.3.4).
+pub(crate) fn access(bits: u32) -> Access {
+    let known = bits & u32::from(Access::ALL.0);
+    Access(u8::try_from(known).expect("masked with eight bits"))
+}
+
+/// A handle as NFS has it.
+///
+/// # Errors
+/// [`nfsstat3::NFS3ERR_SERVERFAULT`] for one that is longer than NFSv3's: the file system promised
+/// none.
+pub(crate) fn file_handle(handle: &Handle) -> Result<nfs_fh3, nfsstat3> {
+    nfs_fh3::new(handle.as_bytes()).ok_or(nfsstat3::NFS3ERR_SERVERFAULT)
+}
+
+/// The name of an entry.
+///
+/// # Errors
+/// [`nfsstat3::NFS3ERR_ACCES`] for what can be no name (RFC 1813, 3.2).
+pub(crate) fn name(name: &filename3) -> Result<&OsStr, nfsstat3> {
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(nfsstat3::NFS3ERR_ACCES);
+    }
+    Ok(OsStr::from_bytes(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_outside_the_range_become_the_nearest() {
+        let of = |sec| nfs_time(Time { sec, nsec: 5 }).seconds;
+        assert_eq!([of(-1), of(0), of(7), of(1 << 40)], [0, 0, 7, u32::MAX]);
+    }
+
+    #[test]
+    fn names_of_one_entry_only() {
+        let bad_name = |text: &[u8]| name(&filename3::copy_from_slice(text)).is_err();
+        for bad in [&b""[..], b"/", b"a/b", b"a\0"] {
+            assert!(bad_name(bad), "{bad:?}");
+        }
+        let copied = filename3::copy_from_slice(b"\xff\xfe ");
+        assert_eq!(name(&copied).unwrap().as_bytes(), b"\xff\xfe ");
+    }
+
+    #[test]
+    fn rights_keep_the_bits_of_the_rfc() {
+        use larder_wire::nfs3::access3;
+        for (ours, theirs) in [
+            (Access::READ, access3::READ),
+            (Access::LOOKUP, access3::LOOKUP),
+            (Access::MODIFY, access3::MODIFY),
+            (Access::EXTEND, access3::EXTEND),
+            (Access::DELETE, access3::DELETE),
+            (Access::EXECUTE, access3::EXECUTE),
+        ] {
+            assert_eq!(access(theirs), ours);
+            assert_eq!(u32::from(ours.0), theirs);
+        }
+        assert_eq!(access(u32::MAX), Access::ALL);
+    }
+}

@@ -1,0 +1,212 @@
+//! The commands around a mount: what they say, that they never hang, and that nothing is left behind.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Kind, Mount, Server, eventually, pattern, run};
+
+/// Runs a command of the mount, and answers its exit code and all it said.
+fn said(mount: &Mount, args: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = mount.larder().args(args).output().unwrap();
+    let text = [stdout, stderr].concat();
+    (status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+fn check(mount: &Mount, args: &[&str], code: i32, word: &str) {
+    let (found, text) = said(mount, args);
+    assert_eq!(found, Some(code), "{args:?}: {text}");
+    assert!(text.contains(word), "{args:?}: {word:?} is not in {text:?}");
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn is_mounted(mount: &Mount) -> bool {
+    let top = mount.path("");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.contains(&format!(" {} ", text(&top).trim_end_matches('/')))
+}
+
+#[test]
+fn an_unknown_option_names_what_was_meant() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::unmounted(&server, &["ro", "rsise=1M"]);
+    let output = mount.command().output().unwrap();
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{line}");
+    assert!(line.contains("did you mean rsize"), "{line}");
+}
+
+#[test]
+fn plain_with_a_cache_is_wrong_usage() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::unmounted(&server, &[]);
+    let (url, mnt) = (server.url(), mount.path(""));
+    let args = ["mount", &url, text(&mnt), "--cache", "/no", "-o", "plain"];
+    check(&mount, &args, 2, "--cache none");
+}
+
+#[test]
+fn a_failed_mount_leaves_nothing() {
+    let mut server = Server::start(Kind::Larder);
+    let mount = Mount::unmounted(&server, &[]);
+    server.kill();
+    for foreground in [false, true] {
+        let mut command = mount.command();
+        command.args(foreground.then_some("--foreground"));
+        let output = command.output().unwrap();
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
+        assert!(!is_mounted(&mount));
+        assert!(!mount.cache().exists());
+        let run = mount.path("").parent().unwrap().join("run");
+        let left: Vec<_> = fs::read_dir(run)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_none_or(|extension| extension != "log"))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn a_mountpoint_serves_one_mount() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &[]);
+    let (url, mnt) = (server.url(), mount.path(""));
+    check(&mount, &["mount", &url, text(&mnt), "--cache", "none"], 1, "busy");
+}
+
+#[test]
+fn without_mounts_there_is_nothing_to_tell() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::unmounted(&server, &[]);
+    check(&mount, &["status"], 0, "nothing is mounted");
+    check(&mount, &["status", "--json"], 0, "[]");
+    for command in ["status", "stat", "umount"] {
+        check(&mount, &[command, text(&mount.path(""))], 1, "no larder mount");
+    }
+}
+
+#[test]
+fn a_mount_in_use_is_detached_only_when_asked() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("file"), "abc").unwrap();
+    let mount = Mount::new(&server, &[]);
+    let mut file = fs::File::open(mount.path("file")).unwrap();
+    check(&mount, &["umount", text(&mount.path(""))], 1, "in use");
+    assert!(is_mounted(&mount));
+    check(&mount, &["umount", "--lazy", text(&mount.path(""))], 0, "");
+    assert!(!is_mounted(&mount));
+    let mut read = String::new();
+    file.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "abc");
+}
+
+#[test]
+fn a_signal_unmounts_in_the_foreground() {
+    let server = Server::start(Kind::Larder);
+    for signal in ["INT", "TERM"] {
+        let mount = Mount::unmounted(&server, &[]);
+        let mut daemon = mount.command().arg("--foreground").spawn().unwrap();
+        eventually("it is mounted", || {
+            said(&mount, &["status", "--json"]).1.contains("\"mounted\"")
+        });
+        run("kill", &[&format!("-{signal}"), &daemon.id().to_string()]);
+        assert_eq!(daemon.wait().unwrap().code(), Some(0));
+        assert!(!is_mounted(&mount));
+    }
+}
+
+#[test]
+fn umount_removes_the_mount_of_a_killed_daemon() {
+    let server = Server::start(Kind::Larder);
+    let mut mount = Mount::new(&server, &[]);
+    run("kill", &["-KILL", &mount.pid().to_string()]);
+    eventually("it is dead", || said(&mount, &["status"]).1.contains("is dead: larder umount"));
+    let output = mount.command().output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("dead: larder umount"));
+    assert!(mount.unmount() < Duration::from_secs(5));
+    assert!(!is_mounted(&mount));
+    check(&mount, &["status"], 0, "nothing is mounted");
+    mount.mount();
+}
+
+#[test]
+fn traces_of_a_daemon_that_left_no_mount_are_removed() {
+    let server = Server::start(Kind::Larder);
+    let mut mount = Mount::new(&server, &[]);
+    mount.kill();
+    eventually("they are gone", || said(&mount, &["status"]).1.contains("nothing is mounted"));
+    mount.mount();
+}
+
+#[test]
+fn commands_answer_when_the_server_is_silent() {
+    let server = Server::start(Kind::Larder);
+    let mut mount = Mount::new(&server, &[]);
+    server.freeze();
+    let mnt = mount.path("");
+    let begin = Instant::now();
+    check(&mount, &["status"], 0, "source");
+    check(&mount, &["stat", text(&mnt)], 0, "procedure");
+    check(&mount, &["cache", "ls", text(&mnt)], 0, "");
+    check(&mount, &["cache", "verify", text(&mnt)], 0, "0 wrong");
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    mount.unmount();
+    server.thaw();
+}
+
+#[test]
+fn cache_commands_work_mounted_and_not() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("file"), pattern(1, 1 << 20)).unwrap();
+    let mut mount = Mount::new(&server, &[]);
+    let (mnt, cache) = (mount.path(""), mount.cache());
+    check(&mount, &["cache", "warm", text(&mnt)], 0, "1 files, 1.00 MiB read");
+    check(&mount, &["cache", "pin", text(&mount.path("file"))], 0, "");
+    let (_, listed) = said(&mount, &["cache", "ls", text(&mnt), "--json"]);
+    let file: serde_json::Value = serde_json::from_str(listed.trim()).unwrap();
+    assert_eq!((&file["held_bytes"], &file["pinned"]), (&(1 << 20).into(), &true.into()));
+    check(&mount, &["cache", "cull", text(&mnt), "--to", "0"], 0, "0 files removed");
+    // A directory whose daemon lives is asked there.
+    check(&mount, &["cache", "verify", text(&cache)], 0, "64 chunks, 0 wrong");
+    mount.unmount();
+    check(&mount, &["cache", "verify", text(&cache)], 0, "64 chunks, 0 wrong");
+    check(&mount, &["cache", "ls", text(&cache)], 0, "1.00 MiB");
+    check(&mount, &["cache", "drop", text(&cache)], 0, "1 files removed");
+    assert_eq!(said(&mount, &["cache", "ls", text(&cache)]), (Some(0), String::new()));
+}
+
+#[test]
+fn verify_tells_of_a_corrupted_byte() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("file"), pattern(1, 1 << 20)).unwrap();
+    let mut mount = Mount::new(&server, &[]);
+    fs::read(mount.path("file")).unwrap();
+    mount.unmount();
+    assert_eq!(corrupt(&mount.cache().join("data")), 1);
+    check(&mount, &["cache", "verify", text(&mount.cache())], 1, "1 wrong");
+    check(&mount, &["cache", "verify", text(&mount.cache())], 0, "0 wrong");
+}
+
+/// Changes a byte in the middle of every file of a tree; answers how many there are.
+fn corrupt(folder: &Path) -> usize {
+    let change = |path: &Path| {
+        if path.is_dir() {
+            return corrupt(path);
+        }
+        let mut file = fs::File::options().read(true).write(true).open(path).unwrap();
+        let (mut byte, middle) = ([0], file.metadata().unwrap().len() / 2);
+        file.seek(SeekFrom::Start(middle)).unwrap();
+        file.read_exact(&mut byte).unwrap();
+        file.seek(SeekFrom::Start(middle)).unwrap();
+        file.write_all(&[!byte[0]]).unwrap();
+        1
+    };
+    fs::read_dir(folder).unwrap().map(|entry| change(&entry.unwrap().path())).sum()
+}
