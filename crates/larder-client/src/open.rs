@@ -5,7 +5,7 @@
 //! So open files are counted by their way, and the way of a new one follows from those that are
 //! there. The rule, as [`choose`] has it:
 //!
-//! - page-cached opens exist: page-cached;
+//! - page-cached opens exist: page-cached, but direct if they show an older version of the file;
 //! - passthrough opens exist: passthrough if it is the same local file, else direct;
 //! - else passthrough if the file is held whole, else page-cached.
 
@@ -36,6 +36,8 @@ pub(crate) struct OpenFile {
     pub(crate) node: Arc<Node>,
     pub(crate) cred: Cred,
     pub(crate) flags: OpenFlags,
+    /// Held so that what is known of its data stays in memory while it is open.
+    _file: Arc<CachedFile>,
     way: Way,
     stream: Mutex<Stream>,
 }
@@ -205,7 +207,8 @@ impl Core {
         counter.fetch_add(1, Ordering::Relaxed);
         file.touch();
         let id = self.next_open_id();
-        let open = OpenFile { node: node.clone(), cred, flags, way, stream: Mutex::default() };
+        let stream = Mutex::default();
+        let open = OpenFile { node: node.clone(), cred, flags, _file: file, way, stream };
         self.open_table().insert(id, Arc::new(open));
         Opened { id, path }
     }
@@ -238,11 +241,13 @@ impl Core {
             }
             return (way, DataPath::Passthrough(backing));
         }
-        if flags.direct || state.opens.any_passthrough() {
+        let version = state.known.attr.validator();
+        // Pages belong to the inode: those of two versions would mix under open files.
+        let other_pages = state.opens.cached > 0 && state.pages != Some(version);
+        if flags.direct || state.opens.any_passthrough() || other_pages {
             state.opens.direct += 1;
             return (Way::Direct, DataPath::Direct);
         }
-        let version = state.known.attr.validator();
         let keep = state.pages.replace(version) == Some(version);
         state.opens.cached += 1;
         (Way::Cached, DataPath::Cached { keep })
@@ -255,17 +260,14 @@ impl Core {
         file: &CachedFile,
         flags: &OpenFlags,
     ) -> Option<LocalFile> {
-        let first_writer = flags.write && !state.opens.bypassing();
-        if state.opens.any_passthrough() && !first_writer {
-            let current = state.opens.bypassing()
-                || file.version() == Some(version_bytes(&state.known.attr.validator()));
-            return state.opens.backing.clone().filter(|_| current);
+        if state.opens.bypassing() {
+            return state.opens.backing.clone();
         }
         let whole: LocalFile = if flags.write { file.begin_bypass()? } else { file.whole()? };
         if let Some(backing) = &state.opens.backing
-            && state.opens.any_passthrough()
             && !std::ptr::addr_eq(Arc::as_ptr(backing), Arc::as_ptr(&whole))
         {
+            // Open files still show an older version.
             if flags.write && file.end_bypass().is_err() {
                 tracing::warn!("cannot read back a cached file; its local copy is given up");
             }

@@ -222,9 +222,10 @@ impl State {
         }
         let from = self.known.attr.validator();
         let replies = std::mem::take(&mut self.changes.replies);
-        let file = self.known.attr.kind == Kind::File;
-        let untold = replies.iter().all(|change| change.before.is_none());
-        let ours = follow(from, &replies, file) || (file && untold && self.changes.checked);
+        let ours = match self.known.attr.kind {
+            Kind::File => file_follows(from, &replies, self.changes.checked),
+            _ => follow(from, &replies),
+        };
         let after = replies.iter().filter_map(|change| change.after).max_by_key(recency);
         if !ours {
             tracing::debug!(?from, ?replies, "somebody else changed the file too");
@@ -305,10 +306,7 @@ fn recency(attr: &Attr) -> (Option<u64>, Time, Time, u64) {
 }
 
 /// Whether all `changes` follow on `from` and on each other, so that they are the only ones.
-///
-/// Requests of one write-back run in parallel, and servers report states between them that no reply
-/// describes; for `file`s it is enough that one of them found the version `from`.
-fn follow(from: Validator, changes: &[Change], file: bool) -> bool {
+fn follow(from: Validator, changes: &[Change]) -> bool {
     let mut reached = vec![from];
     let mut left: Vec<&Change> = changes.iter().collect();
     while let Some(next) =
@@ -316,7 +314,21 @@ fn follow(from: Validator, changes: &[Change], file: bool) -> bool {
     {
         reached.extend(left.swap_remove(next).after.map(|attr| attr.validator()));
     }
-    left.is_empty() || (file && left.len() < changes.len())
+    left.is_empty()
+}
+
+/// The same for the changes of a file. Its requests run in parallel, and servers report states between
+/// them that no reply describes, so it is enough that one of them found the version `from`. If none
+/// tells so, a file that was `checked` shortly before counts as untouched, unless a reply tells of a
+/// state that none of ours has made.
+fn file_follows(from: Validator, changes: &[Change], checked: bool) -> bool {
+    if changes.iter().any(|change| change.follows(&from)) {
+        return true;
+    }
+    let made: Vec<Validator> =
+        changes.iter().filter_map(|change| Some(change.after?.validator())).collect();
+    let mut told = changes.iter().filter(|change| change.before.is_some());
+    checked && told.all(|change| made.iter().any(|version| change.follows(version)))
 }
 
 /// Changes of our own that are under way.

@@ -47,7 +47,7 @@ fn killed_daemon_leaves_a_cache_that_serves_no_wrong_byte() {
     mount.unmount();
     let verify = succeed(mount.larder().args(["cache", "verify"]).arg(mount.cache()));
     let report = String::from_utf8_lossy(&verify.stdout).into_owned();
-    assert!(report.contains(" 0 bad"), "{report}");
+    assert!(report.contains(" 0 wrong"), "{report}");
 }
 
 /// Writes files until the mount fails; answers what each one holds, `None` where that is not known.
@@ -174,7 +174,7 @@ fn other_format_and_other_volume_are_refused() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(line.contains("another volume") && line.lines().count() == 1, "{line}");
+    assert!(line.contains("it holds") && line.lines().count() == 1, "{line}");
 
     fs::write(mount.cache().join("larder-cache"), "larder cache format 0\n").unwrap();
     let output = mount.command().output().unwrap();
