@@ -35,6 +35,7 @@ mod mountpoint;
 mod notify;
 mod options;
 mod passthrough;
+mod reply;
 
 pub use error::MountError;
 pub use mounted::{Mounted, UNMOUNT_LIMIT, mount};

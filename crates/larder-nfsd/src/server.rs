@@ -62,8 +62,8 @@ impl Server {
     /// [`BindError`]
     pub async fn bind(config: Config, fs: Arc<dyn FileSystem>) -> Result<Server, BindError> {
         let listening = listen(&config).await;
-        let (listener, datagrams, address) = listening
-            .map_err(|cause| BindError::Listen { address: config.listen, cause })?;
+        let (listener, datagrams, address) =
+            listening.map_err(|cause| BindError::Listen { address: config.listen, cause })?;
         let registration = match config.portmapper {
             Some(mapper) => {
                 let registered = Registration::new(mapper, address.port(), config.udp).await;

@@ -134,7 +134,9 @@ impl Connection {
 /// What a call and its reply may hold in memory, in KiB.
 fn cost_kib(record: &[u8]) -> u32 {
     let unit = |at: usize| {
-        record.get(at..at + 4).map_or(0, |unit| u32::from_be_bytes([unit[0], unit[1], unit[2], unit[3]]))
+        record
+            .get(at..at + 4)
+            .map_or(0, |unit| u32::from_be_bytes([unit[0], unit[1], unit[2], unit[3]]))
     };
     // Program and procedure are at fixed places (RFC 5531, 9), and the last argument of those
     // procedures that answer at length is how much they may (RFC 1813, 3.3.6, 3.3.16, 3.3.17).

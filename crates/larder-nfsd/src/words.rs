@@ -3,9 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use larder_vfs::{
-    Access, Attr, Device, Error, Handle, Kind, SetAttr, SetTime, Stability, Time,
-};
+use larder_vfs::{Access, Attr, Device, Error, Handle, Kind, SetAttr, SetTime, Stability, Time};
 use larder_wire::nfs3::{
     fattr3, filename3, ftype3, nfs_fh3, nfsstat3, nfstime3, sattr3, set_time, specdata3,
     stable_how, wcc_attr,

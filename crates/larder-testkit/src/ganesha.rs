@@ -130,7 +130,8 @@ impl Ganesha {
             if dead || Instant::now() > deadline {
                 return Err(failed("nfs-ganesha does not answer", self.last_words(&error)));
             }
-            std::thread::sleep(POLL);
+            // There is no event to wait for: the server is somebody else's.
+            std::thread::park_timeout(POLL);
         }
         Ok(())
     }

@@ -1,1 +1,155 @@
-//! The suite that every `Remote` must pass.
+//! The suite that every [`Remote`] must pass.
+//!
+//! [`cases`] lists it. Each case works in a fresh directory of its own below one that the caller
+//! gives, and judges by answers alone, so it runs on the model, on a local directory and on real
+//! servers. What a server cannot do is said in [`Traits`], with the reason; a case that needs it is
+//! skipped with that reason.
+//!
+//! Where servers may differ (which error a full sticky directory gives, whether a reply carries
+//! attributes) a case accepts each of the answers that the contract allows, and no others.
+
+mod attributes;
+mod bench;
+mod data;
+mod listings;
+mod names;
+mod rights;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::{Cred, Handle, New, Remote, SetAttr};
+use bench::Bench;
+
+/// A case: what it shows, what it needs, and how to run it.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// What it shows.
+    pub name: &'static str,
+    /// What a server must be able to do for it.
+    pub needs: &'static [Ability],
+    run: fn(Bench) -> Running,
+}
+
+/// A case on its way; what it ends with is a message for people.
+type Running = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
+/// What not every server can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ability {
+    /// Hard links.
+    HardLinks,
+    /// Symbolic links.
+    Symlinks,
+    /// Symbolic links whose target is longer than 1,000 bytes.
+    LongSymlinks,
+    /// Named pipes and sockets.
+    SpecialFiles,
+    /// Device files, made by the owner that the traits name.
+    Devices,
+    /// Names that are not UTF-8.
+    ByteNames,
+    /// Times in nanoseconds.
+    Nanoseconds,
+    /// Every change of a file gives it a new validator, also within a tick of its clock.
+    DistinctTimes,
+    /// Making a file that must not exist.
+    ExclusiveCreate,
+    /// Mode bits, and judging by them.
+    Modes,
+    /// Giving files to other users; the owner that the traits name is the superuser.
+    Chown,
+    /// Sticky directories.
+    Sticky,
+    /// Setting attributes only if the file has not changed.
+    Guard,
+    /// Telling what an object was just before a change.
+    Before,
+    /// The link count of directories counts directories inside.
+    DirectoryLinks,
+    /// Directories are not moved below themselves, and the error says so.
+    Cycles,
+}
+
+/// What is particular about a server.
+#[derive(Clone, Debug)]
+pub struct Traits {
+    /// Makes and owns what the cases work on.
+    pub owner: Cred,
+    /// Somebody else, without any group of the owner's.
+    pub other: Cred,
+    lacking: Vec<(Ability, &'static str)>,
+}
+
+impl Default for Traits {
+    /// A server that can do everything, used by the superuser and by one that is not.
+    fn default() -> Self {
+        Traits { owner: Cred::root(), other: Cred::new(65_533, 65_533, &[]), lacking: Vec::new() }
+    }
+}
+
+impl Traits {
+    /// The cases work as `owner`.
+    pub fn with_owner(self, owner: Cred) -> Traits {
+        Traits { owner, ..self }
+    }
+
+    /// The server lacks `ability`, for this reason.
+    pub fn without(mut self, ability: Ability, reason: &'static str) -> Traits {
+        self.lacking.push((ability, reason));
+        self
+    }
+
+    fn lacks(&self, ability: Ability) -> Option<&'static str> {
+        self.lacking.iter().find(|(lacking, _)| *lacking == ability).map(|(_, reason)| *reason)
+    }
+}
+
+/// How a case went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The server kept the contract.
+    Passed,
+    /// The server lacks what the case needs, for this reason.
+    Skipped(&'static str),
+    /// The server broke the contract: what was done, what came, what should have come.
+    Failed(String),
+}
+
+impl Case {
+    /// Runs the case in a new directory below `base` that is named after it; `base` must belong to the
+    /// traits' owner. The directory is left behind.
+    pub async fn check(&self, remote: &Arc<dyn Remote>, base: &Handle, traits: &Traits) -> Verdict {
+        let lacking = self.needs.iter().find_map(|ability| traits.lacks(*ability));
+        if let Some(reason) = lacking {
+            return Verdict::Skipped(reason);
+        }
+        let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        let dir = remote.make(&traits.owner, base, self.name.as_ref(), New::Directory, set).await;
+        let dir = match dir {
+            Ok(made) => made.found.handle,
+            Err(error) => return Verdict::Failed(format!("cannot make its directory: {error}")),
+        };
+        match (self.run)(Bench::new(Arc::clone(remote), dir, traits)).await {
+            Ok(()) => Verdict::Passed,
+            Err(text) => Verdict::Failed(text),
+        }
+    }
+}
+
+/// Every case, in an order in which the simple ones come first.
+pub fn cases() -> Vec<Case> {
+    [names::CASES, data::CASES, attributes::CASES, rights::CASES, listings::CASES].concat()
+}
+
+/// A table of cases: functions from a bench, and what each needs.
+macro_rules! table {
+    ($($name:ident $([$($need:ident),*])?;)*) => {
+        pub(super) const CASES: &[super::Case] = &[$(super::Case {
+            name: stringify!($name),
+            needs: &[$($(super::Ability::$need),*)?],
+            run: |bench| Box::pin($name(bench)),
+        }),*];
+    };
+}
+use table;

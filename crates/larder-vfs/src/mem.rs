@@ -1,3 +1,333 @@
-//! [`MemRemote`]: a server in memory.
-/// A server in memory.
-pub struct MemRemote;
+//! [`MemRemote`]: a server in memory, the model that other servers are compared with.
+//!
+//! It judges rights by mode bits as a POSIX server does that knows no open files: the owner of a file
+//! may always read and write it (RFC 1813, 4.4). Its clock is a counter, so that any two changes have
+//! different times; access times move only when they are set. Unstable writes are lost by
+//! [`MemRemote::restart`].
+//!
+//! A `MemRemote` is one client's connection. [`MemRemote::another_client`] is a second one to the same
+//! server, which changes things behind the first one's back; counts, faults and reachability belong
+//! to the connection.
+//!
+//! What is absent on purpose: a disk, a clock, a runtime. Calls are answered at the first poll, but
+//! while the server is out of reach.
+
+mod names;
+mod node;
+mod pages;
+mod server;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::{
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Listing,
+    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result, SetAttr,
+    Stability, StatFs, Time,
+};
+use server::Server;
+
+/// A server in memory, as one client reaches it.
+pub struct MemRemote {
+    server: Arc<Mutex<Server>>,
+    connection: Mutex<Connection>,
+}
+
+/// What happens between this client and the server.
+#[derive(Default)]
+struct Connection {
+    calls: BTreeMap<&'static str, u64>,
+    /// What the next calls fail with, in order.
+    faults: VecDeque<Error>,
+    reach: Reach,
+    /// Calls that wait for the server to come back.
+    waiting: Vec<Waker>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Reach {
+    #[default]
+    Reachable,
+    /// Calls wait.
+    Silent,
+    /// Calls fail with [`Error::TimedOut`].
+    TimingOut,
+    /// Calls fail with [`Error::Shutdown`].
+    ShutDown,
+}
+
+impl Default for MemRemote {
+    fn default() -> Self {
+        MemRemote::new()
+    }
+}
+
+impl MemRemote {
+    /// An empty server whose root belongs to the superuser and may be written by everyone.
+    pub fn new() -> MemRemote {
+        MemRemote::with_limits(RemoteLimits {
+            read_max: 1 << 20,
+            write_max: 1 << 20,
+            readdir_preferred: 64 << 10,
+            file_size_max: i64::MAX as u64,
+            name_max: 255,
+            time_delta_ns: 1,
+            links: true,
+            symlinks: true,
+            case_insensitive: false,
+        })
+    }
+
+    /// An empty server with these limits. It keeps to all but `case_insensitive`.
+    pub fn with_limits(limits: RemoteLimits) -> MemRemote {
+        MemRemote::connect(Arc::new(Mutex::new(Server::new(limits))))
+    }
+
+    /// Another connection to the same server, with nothing counted and no faults.
+    pub fn another_client(&self) -> MemRemote {
+        MemRemote::connect(Arc::clone(&self.server))
+    }
+
+    fn connect(server: Arc<Mutex<Server>>) -> MemRemote {
+        MemRemote { server, connection: Mutex::default() }
+    }
+
+    /// The server crashes and comes back: unstable writes are lost, the write verifier is a new one.
+    pub fn restart(&self) {
+        self.server().restart();
+    }
+
+    /// Says whether the server's disk is full.
+    pub fn set_full(&self, full: bool) {
+        self.server().full = full;
+    }
+
+    /// The next `count` calls fail with `error`, after those that were told before, and are not
+    /// carried out.
+    pub fn fail_next(&self, count: usize, error: Error) {
+        self.connection().faults.extend(std::iter::repeat_n(error, count));
+    }
+
+    /// The server is out of reach: calls wait until [`MemRemote::reconnect`].
+    pub fn cut_off(&self) {
+        self.connection().reach = Reach::Silent;
+    }
+
+    /// The server is out of reach, and the limit to wait is over at once: calls fail with
+    /// [`Error::TimedOut`], also those that wait.
+    pub fn time_out(&self) {
+        self.set_reach(Reach::TimingOut);
+    }
+
+    /// The server is back: calls that wait are carried out.
+    pub fn reconnect(&self) {
+        self.set_reach(Reach::Reachable);
+    }
+
+    /// How often `method` of [`Remote`] was called on this connection, failed calls included.
+    pub fn calls(&self, method: &str) -> u64 {
+        self.connection().calls.get(method).copied().unwrap_or(0)
+    }
+
+    /// How many calls of any method there were on this connection.
+    pub fn calls_total(&self) -> u64 {
+        self.connection().calls.values().sum()
+    }
+
+    /// Begins to count anew.
+    pub fn reset_calls(&self) {
+        self.connection().calls.clear();
+    }
+
+    fn set_reach(&self, reach: Reach) {
+        let mut connection = self.connection();
+        connection.reach = reach;
+        let waiting = std::mem::take(&mut connection.waiting);
+        drop(connection);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits for the server, and says whether the call may be carried out.
+    async fn enter(&self, method: &'static str) -> Result<()> {
+        *self.connection().calls.entry(method).or_default() += 1;
+        std::future::poll_fn(|context| {
+            let mut connection = self.connection();
+            match connection.reach {
+                Reach::Silent => {
+                    connection.waiting.push(context.waker().clone());
+                    Poll::Pending
+                }
+                Reach::TimingOut => Poll::Ready(Err(Error::TimedOut)),
+                Reach::ShutDown => Poll::Ready(Err(Error::Shutdown)),
+                Reach::Reachable => Poll::Ready(connection.faults.pop_front().map_or(Ok(()), Err)),
+            }
+        })
+        .await
+    }
+
+    fn call<'a, T: 'a>(
+        &'a self,
+        method: &'static str,
+        carry_out: impl FnOnce(&mut Server) -> Result<T> + Send + 'a,
+    ) -> Future<'a, T> {
+        Box::pin(async move {
+            self.enter(method).await?;
+            carry_out(&mut self.server())
+        })
+    }
+
+    fn server(&self) -> MutexGuard<'_, Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Remote for MemRemote {
+    fn root(&self) -> Future<'_, Found> {
+        self.call("root", |server| Ok(server.root()))
+    }
+
+    fn limits(&self) -> RemoteLimits {
+        self.server().limits
+    }
+
+    fn getattr<'a>(&'a self, _: &'a Cred, file: &'a Handle) -> Future<'a, Attr> {
+        self.call("getattr", |server| server.getattr(file))
+    }
+
+    fn setattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetAttr,
+        guard: Option<Time>,
+    ) -> Future<'a, Changed> {
+        self.call("setattr", move |server| server.setattr(cred, file, set, guard))
+    }
+
+    fn access<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        wanted: Access,
+    ) -> Future<'a, (Access, Option<Attr>)> {
+        self.call("access", move |server| server.access(cred, file, wanted))
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, LookedUp> {
+        self.call("lookup", |server| server.lookup(cred, dir, name))
+    }
+
+    fn readlink<'a>(
+        &'a self,
+        _: &'a Cred,
+        file: &'a Handle,
+    ) -> Future<'a, (OsString, Option<Attr>)> {
+        self.call("readlink", |server| server.readlink(file))
+    }
+
+    fn read<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        len: u32,
+    ) -> Future<'a, RemoteRead> {
+        self.call("read", move |server| server.read(cred, file, offset, len))
+    }
+
+    fn write<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Future<'a, RemoteWritten> {
+        self.call("write", move |server| server.write(cred, file, offset, &data, stability))
+    }
+
+    fn commit<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        _: Range<u64>,
+    ) -> Future<'a, Committed> {
+        self.call("commit", |server| server.commit(cred, file))
+    }
+
+    fn make<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Future<'a, Made> {
+        self.call("make", move |server| server.make(cred, dir, name, new, set))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        what: Removal,
+    ) -> Future<'a, Change> {
+        self.call("remove", move |server| server.remove(cred, dir, name, what))
+    }
+
+    fn rename<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: (&'a Handle, &'a OsStr),
+        to: (&'a Handle, &'a OsStr),
+    ) -> Future<'a, (Change, Change)> {
+        self.call("rename", move |server| server.rename(cred, from, to))
+    }
+
+    fn link<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, (Option<Attr>, Change)> {
+        self.call("link", |server| server.link(cred, file, dir, name))
+    }
+
+    fn readdir<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        cookie: Cookie,
+        bytes_max: u32,
+    ) -> Future<'a, Listing> {
+        self.call("readdir", move |server| server.readdir(cred, dir, cookie, bytes_max))
+    }
+
+    fn statfs<'a>(&'a self, _: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
+        self.call("statfs", |server| server.statfs(file))
+    }
+
+    fn reachable(&self) -> bool {
+        self.connection().reach == Reach::Reachable
+    }
+
+    fn shutdown(&self) {
+        self.set_reach(Reach::ShutDown);
+    }
+}

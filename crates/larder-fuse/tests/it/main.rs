@@ -7,6 +7,7 @@ mod data;
 mod fs;
 mod lifecycle;
 mod listings;
+mod model;
 mod operations;
 
 use std::fs::File;

@@ -20,7 +20,12 @@ impl Nfs {
         let done = async {
             let size = attr?.size;
             if args.offset > FILE_BYTES_MAX {
-                return Ok(READ3resok { file_attributes, count: 0, eof: true, data: Default::default() });
+                return Ok(READ3resok {
+                    file_attributes,
+                    count: 0,
+                    eof: true,
+                    data: Default::default(),
+                });
             }
             let data = ask(self.fs.read(&caller.cred, ino, None, args.offset, count)).await?;
             let read_bytes = u32::try_from(data.len()).unwrap_or(u32::MAX).min(count);

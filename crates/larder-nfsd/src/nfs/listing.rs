@@ -74,8 +74,7 @@ impl Nfs {
             let (entries, eof) =
                 self.list(caller, dir, args.cookie, args.cookieverf, &room, true).await?;
             let total = entries.len();
-            let directory_bytes =
-                |entry: &entryplus3| 8 + xdr::opaque_len(entry.name.len()) + 8;
+            let directory_bytes = |entry: &entryplus3| 8 + xdr::opaque_len(entry.name.len()) + 8;
             let fitting: Vec<entryplus3> = entries
                 .into_iter()
                 .take_while(|entry| room.take(entry.encoded_bytes(), directory_bytes(entry)))

@@ -4,7 +4,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use larder_vfs::{Attr, Entry, Ino, Kind, Lookup, New, Removal, RenameFlags, SetAttr, SetTime, Time};
+use larder_vfs::{
+    Attr, Entry, Ino, Kind, Lookup, New, Removal, RenameFlags, SetAttr, SetTime, Time,
+};
 use larder_wire::nfs3::{
     CREATE3args, CREATE3res, CREATE3resok, LINK3args, LINK3res, LINK3wcc, LOOKUP3args, LOOKUP3res,
     LOOKUP3resok, MKDIR3args, MKNOD3args, REMOVE3args, REMOVE3res, REMOVE3resok, RENAME3args,

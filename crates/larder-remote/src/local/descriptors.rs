@@ -64,7 +64,7 @@ type Key = (Handle, Purpose);
 #[derive(Debug)]
 struct Kept {
     file: Arc<OpenFile>,
-    /// Whether it was asked for since eviction or the sweeper last looked.
+    /// Whether it was asked for again since it was opened, or since eviction or the sweeper looked.
     used: AtomicBool,
 }
 
@@ -107,7 +107,7 @@ impl Descriptors {
             // Handles that are forgotten and kept again stand in it several times.
             table.order = table.kept.keys().cloned().chain([key.clone()]).collect();
         }
-        table.kept.insert(key, Kept { file: Arc::clone(&file), used: AtomicBool::new(true) });
+        table.kept.insert(key, Kept { file: Arc::clone(&file), used: AtomicBool::new(false) });
         drop(table);
         // Closed without the lock: the last descriptor of a removed file frees its space now.
         drop(closed);
@@ -204,12 +204,12 @@ mod tests {
         }
         descriptors.forget(&handle(0));
         assert_eq!(descriptors.lock().kept.len(), 4);
-        descriptors.sweep();
-        assert_eq!(descriptors.lock().kept.len(), 4, "all were used before the first sweep");
         assert!(descriptors.get(&handle(1), Purpose::Read).is_some());
         descriptors.sweep();
         assert_eq!(descriptors.lock().kept.len(), 1);
         assert_eq!(descriptors.lock().order.len(), 1);
+        descriptors.sweep();
+        assert_eq!(descriptors.lock().kept.len(), 0);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use larder_vfs::{
     Attr, Change, Cred, Error, Found, Handle, Kind, LookedUp, Made, New, Removal, Result, SetAttr,
 };
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, linkat, makedev, mkdirat, mknodat, openat, readlinkat,
-    renameat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, chmod, linkat, makedev, mkdirat, mknodat, openat,
+    readlinkat, renameat, symlinkat, unlinkat,
 };
 
 use super::descriptors::OpenFile;
@@ -74,9 +74,8 @@ impl Export {
         drop(locked);
 
         let rest = if made { rest_of_new(&who, set, &found.attr) } else { size_of(set) };
-        if made && self.wants_mode(new, &set, &found.attr) {
-            let mode = SetAttr { mode: set.mode, ..SetAttr::default() };
-            self.set_new(&who, &mut found, mode)?;
+        if made {
+            self.undo_umask(new, &set, &mut found)?;
         }
         if rest != SetAttr::default() {
             self.set_new(&who, &mut found, rest)?;
@@ -238,13 +237,23 @@ impl Export {
         Err(Error::TryAgain)
     }
 
-    /// Whether the process's umask took bits that the creator asked for: clients have applied their
-    /// own umask, ours has no say. Where a directory has a default ACL the kernel ignores umasks,
-    /// and the mode it gave is right.
-    fn wants_mode(&self, new: &New, set: &SetAttr, attr: &Attr) -> bool {
-        let wanted = set.mode.unwrap_or(attr.mode) & 0o7777;
+    /// Gives a new object the bits back that the process's umask took: clients have applied their
+    /// own, ours has no say. Where a directory has a default ACL the kernel ignores umasks, and the
+    /// mode it gave is right. Done with our own rights, since a user may not always set again what
+    /// the kernel gave it (a directory's set-gid bit, from its parent).
+    fn undo_umask(&self, new: &New, set: &SetAttr, found: &mut Found) -> Result<()> {
+        const PERMISSIONS: u32 = 0o777;
+        let given = found.attr.mode;
+        let wanted = set.mode.unwrap_or(given) & PERMISSIONS;
         let masked = wanted & !self.umask;
-        !matches!(new, New::Symlink(_)) && wanted != masked && attr.mode & 0o777 == masked & 0o777
+        if matches!(new, New::Symlink(_)) || wanted == masked || given & PERMISSIONS != masked {
+            return Ok(());
+        }
+        let file = self.file(&found.handle)?;
+        let mode = Mode::from_raw_mode(given & !PERMISSIONS | wanted);
+        chmod(file.proc_path(), mode).map_err(error)?;
+        found.attr = self.attr(&*file)?;
+        Ok(())
     }
 
     /// Sets attributes of an object that was just made, or found when it was to be made.

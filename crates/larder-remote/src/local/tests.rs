@@ -380,7 +380,13 @@ async fn reads_and_writes_keep_holes_and_ends() {
         let read = t.remote.read(&root, &file, offset, len).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (expected, eof), "{offset} {len}");
     }
-    let beyond = t.remote.write(&root, &file, i64::MAX as u64, Bytes::from_static(b"x"), Stability::Unstable);
+    let beyond = t.remote.write(
+        &root,
+        &file,
+        i64::MAX as u64,
+        Bytes::from_static(b"x"),
+        Stability::Unstable,
+    );
     assert_eq!(beyond.await.unwrap_err(), Error::FileTooLarge);
 }
 
@@ -405,8 +411,7 @@ async fn names_are_removed_renamed_and_linked() {
     fs::write(t.path("b"), b"b").unwrap();
     fs::create_dir(t.path("d")).unwrap();
     symlink("a", t.path("s")).unwrap();
-    let (a, b, d, s) =
-        (t.find("a").await, t.find("b").await, t.find("d").await, t.find("s").await);
+    let (a, b, d, s) = (t.find("a").await, t.find("b").await, t.find("d").await, t.find("s").await);
 
     let (attr, dir) = t.remote.link(&root, &a, &d, "a2".as_ref()).await.unwrap();
     assert_eq!(attr.unwrap().nlink, 2);
@@ -454,8 +459,7 @@ async fn a_listing_in_small_pieces_is_complete_while_names_come_and_go() {
     }
     let (mut cookie, mut seen, mut round) = (Cookie::default(), Vec::new(), 0);
     loop {
-        let listing =
-            t.remote.readdir(&Cred::root(), &t.root, cookie, 1000).await.unwrap();
+        let listing = t.remote.readdir(&Cred::root(), &t.root, cookie, 1000).await.unwrap();
         for entry in &listing.entries {
             assert!(entry.name != "." && entry.name != "..");
             assert_eq!(entry.attr.unwrap().fileid, entry.fileid);
@@ -538,4 +542,21 @@ fn what_cannot_be_served_is_refused() {
     }
     let proc = LocalDir::open(Path::new("/proc"), LocalOptions::default());
     assert!(proc.is_err(), "proc(5) has no handles");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_contract_of_every_server_is_kept() {
+    use larder_vfs::conformance::{Traits, Verdict, cases};
+    let t = fixture!(open_to_root());
+    let remote: Arc<dyn Remote> = Arc::new(t.remote.clone());
+    let base = t.make(&Cred::root(), "base", New::Directory, 0o755).await.unwrap().found.handle;
+    let mut failures = Vec::new();
+    for case in cases() {
+        match case.check(&remote, &base, &Traits::default()).await {
+            Verdict::Passed => {}
+            Verdict::Skipped(reason) => panic!("{} skipped: {reason}", case.name),
+            Verdict::Failed(text) => failures.push(format!("{}: {text}", case.name)),
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

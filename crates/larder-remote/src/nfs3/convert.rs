@@ -1,6 +1,6 @@
 //! Between RFC 1813 and the words of `larder-vfs`. Nothing else knows nfsstat3.
 
-use super::Page;
+use super::names::Page;
 use crate::rpc::RpcError;
 use larder_vfs::{
     Access, Attr, Before, Change, Device, Error, Handle, Kind, Listed, Listing, Result, SetAttr,

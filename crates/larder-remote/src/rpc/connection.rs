@@ -13,37 +13,25 @@
 //! - After a reconnect every pending call is sent again, in the order of their xids. A message that
 //!   was sent in part is sent anew from its start.
 
-use super::pool::ReplyBuffers;
-use super::retry::{Backoff, RoundTrip, TimerClass, Window};
+mod sending;
+mod serving;
+
+use super::retry::{RoundTrip, TimerClass, Window};
 use super::socket::Socket;
 use super::stats::{ConnectionSnapshot, ConnectionStats};
-use super::{
-    CONNECT_MAX, DATAGRAM_BYTES_MAX, RETRY_PAUSES, Recovery, Reply, RpcError, Shared, Transport,
-};
+use super::{Recovery, Reply, RpcError, Shared, Transport};
 use bytes::Bytes;
-use larder_wire::record::{Buffers, RecordAssembler};
-use larder_wire::rpc::{Outcome, ReplyHeader, Xid};
-use larder_wire::xdr::{Decode, Segments};
+use larder_wire::rpc::{Outcome, Xid};
+use larder_wire::xdr::Segments;
+use sending::Sent;
 use std::collections::{HashMap, VecDeque};
-use std::convert::Infallible;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-
-/// Bytes that one read takes beside a large payload: marks, headers and whole small replies. More
-/// saves reads when replies are small, but is copied once more.
-const STAGING_BYTES: usize = 4096;
-/// Pieces in one vectored write. The kernel's limit is 1024; a WRITE has three.
-const PIECES_MAX: usize = 64;
-/// Rounds that a caller sends for others before it leaves that to the writer task.
-const ROUNDS_MAX: u32 = 4;
-
-/// Pause after an error of a datagram socket, so that one which lasts does not spin.
-const DATAGRAM_ERROR_PAUSE: Duration = Duration::from_millis(10);
 
 /// A call in flight.
 #[derive(Debug)]
@@ -171,19 +159,6 @@ impl Hasher for XidHasher {
     fn write(&mut self, _bytes: &[u8]) {
         unreachable!("an xid is one u32");
     }
-}
-
-/// What a sender is left with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
-    /// Nothing: the flag `sending` was given back.
-    All,
-    /// Messages that do not fit now; the flag is still set.
-    Full,
-    /// Messages that others should send; the flag is still set.
-    More,
-    /// A broken or replaced connection, and no flag.
-    Broken,
 }
 
 impl Connection {
@@ -499,311 +474,5 @@ impl Drop for Promise<'_> {
             state.promised -= 1;
             state.promise_slots();
         }
-    }
-}
-
-/// Sending on a stream.
-impl Connection {
-    /// Sends what is to be sent, for one who owns `sending`. Does not block.
-    fn send_outgoing(&self, socket: &Socket, epoch: u64) -> Sent {
-        let mut batch = VecDeque::new();
-        let mut full = false;
-        for round in 0.. {
-            {
-                let mut state = self.lock();
-                if state.epoch != epoch {
-                    return Sent::Broken;
-                }
-                // What did not fit goes back to the front.
-                while let Some(rest) = batch.pop_back() {
-                    state.outgoing.push_front(rest);
-                }
-                if state.outgoing.is_empty() {
-                    state.sending = false;
-                    return Sent::All;
-                }
-                if full {
-                    return Sent::Full;
-                }
-                if round == ROUNDS_MAX {
-                    return Sent::More;
-                }
-                std::mem::swap(&mut state.outgoing, &mut batch);
-            }
-            batch.retain(|one| one.sent_bytes > 0 || !one.call.cancelled.load(Relaxed));
-            match self.send_batch(socket, &mut batch) {
-                Ok(done) => full = !done,
-                Err(error) => {
-                    tracing::debug!(%error, "sending failed");
-                    socket.shut_down();
-                    return Sent::Broken;
-                }
-            }
-        }
-        unreachable!("the loop returns after ROUNDS_MAX")
-    }
-
-    /// Sends from the front of the batch. Says whether all of it is gone.
-    fn send_batch(&self, socket: &Socket, batch: &mut VecDeque<Outgoing>) -> io::Result<bool> {
-        while !batch.is_empty() {
-            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
-            let (count, wanted) = gather(batch, &mut pieces);
-            let sent = match socket.send(&pieces[..count]) {
-                Ok(sent) => sent,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            };
-            self.advance(batch, sent);
-            if sent < wanted {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Counts bytes as sent.
-    fn advance(&self, batch: &mut VecDeque<Outgoing>, mut sent_bytes: usize) {
-        while let Some(front) = batch.front_mut() {
-            let left = front.call.message.len() - front.sent_bytes;
-            if sent_bytes < left {
-                front.sent_bytes += sent_bytes;
-                return;
-            }
-            sent_bytes -= left;
-            self.mark_sent(&front.call);
-            batch.pop_front();
-        }
-    }
-
-    /// Sends what callers could not send at once.
-    async fn write_loop(&self, socket: &Socket, epoch: u64) {
-        loop {
-            self.to_send.notified().await;
-            loop {
-                let sent = socket.when_writable(|| match self.send_outgoing(socket, epoch) {
-                    Sent::Full => Err(io::ErrorKind::WouldBlock.into()),
-                    sent => Ok(sent),
-                });
-                match sent.await {
-                    Ok(Sent::All) => break,
-                    Ok(_) => tokio::task::consume_budget().await,
-                    Err(_) => return socket.shut_down(),
-                }
-            }
-        }
-    }
-}
-
-/// Collects the pieces of the batch that come next. Says how many they are and their length.
-fn gather<'a>(
-    batch: &'a VecDeque<Outgoing>,
-    pieces: &mut [IoSlice<'a>; PIECES_MAX],
-) -> (usize, usize) {
-    let (mut count, mut bytes) = (0, 0);
-    for outgoing in batch {
-        let mut skip = outgoing.sent_bytes;
-        for piece in outgoing.call.message.as_slice() {
-            if skip >= piece.len() {
-                skip -= piece.len();
-                continue;
-            }
-            let Some(slot) = pieces.get_mut(count) else { return (count, bytes) };
-            *slot = IoSlice::new(&piece[skip..]);
-            bytes += piece.len() - skip;
-            count += 1;
-            skip = 0;
-        }
-    }
-    (count, bytes)
-}
-
-/// The tasks' side.
-impl Connection {
-    /// Keeps the connection up and takes in replies, until the client is shut down.
-    async fn run(self: Arc<Connection>, mut first: Option<Socket>) {
-        let mut source_port = None;
-        // A server that takes connections and drops them is not asked in a tight loop.
-        let mut backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
-        loop {
-            let socket = match first.take() {
-                Some(socket) => socket,
-                None => tokio::select! {
-                    biased;
-                    () = self.shared.until_shutdown() => return,
-                    socket = self.reconnect(source_port, &mut backoff) => socket,
-                },
-            };
-            source_port = socket.source_port();
-            let Some(heard) = self.serve(Arc::new(socket)).await else { return };
-            if heard {
-                backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
-            } else {
-                tokio::select! {
-                    () = self.shared.until_shutdown() => return,
-                    () = tokio::time::sleep(backoff.pause()) => (),
-                }
-            }
-        }
-    }
-
-    /// Serves one socket until it breaks. Says whether a reply came, or nothing on shutdown.
-    async fn serve(self: &Arc<Connection>, socket: Arc<Socket>) -> Option<bool> {
-        let epoch = self.attach(&socket);
-        let writer = tokio::spawn({
-            let (connection, socket) = (Arc::clone(self), Arc::clone(&socket));
-            async move { connection.write_loop(&socket, epoch).await }
-        });
-        let ended = tokio::select! {
-            biased;
-            () = self.shared.until_shutdown() => None,
-            ended = self.receive(&socket) => Some(ended),
-        };
-        writer.abort();
-        let heard = self.detach(&socket);
-        ended.map(|cause| {
-            tracing::debug!(server = %self.shared.config.server, ?cause, "connection lost");
-            heard
-        })
-    }
-
-    /// Connects, however often it takes.
-    async fn reconnect(&self, source_port: Option<u16>, backoff: &mut Backoff) -> Socket {
-        let config = &self.shared.config;
-        let limit = config.limit().min(CONNECT_MAX);
-        loop {
-            let connecting =
-                Socket::connect(config.address, config.transport, config.source_port, source_port);
-            match tokio::time::timeout(limit, connecting).await {
-                Ok(Ok(socket)) => return socket,
-                Ok(Err(error)) => tracing::debug!(server = %config.server, %error, "connecting"),
-                Err(_elapsed) => tracing::debug!(server = %config.server, "connecting: no answer"),
-            }
-            self.shared.lost();
-            tokio::time::sleep(backoff.pause()).await;
-        }
-    }
-
-    /// Makes a socket the current one and sends all pending calls on it.
-    fn attach(&self, socket: &Arc<Socket>) -> u64 {
-        let mut state = self.lock();
-        state.epoch += 1;
-        state.attached = Instant::now();
-        if state.epoch > 1 {
-            self.stats.reconnects.fetch_add(1, Relaxed);
-        }
-        state.socket = Some(Arc::clone(socket));
-        let mut calls: Vec<_> = state.pending.values().map(|one| Arc::clone(&one.call)).collect();
-        calls.sort_unstable_by_key(|call| call.xid.0);
-        let epoch = state.epoch;
-        if self.shared.config.transport == Transport::Udp {
-            drop(state);
-            calls.iter().for_each(|call| self.send_datagram(socket, call));
-        } else {
-            state.outgoing.clear();
-            state.outgoing.extend(calls.into_iter().map(|call| Outgoing { call, sent_bytes: 0 }));
-            state.sending = !state.outgoing.is_empty();
-            if state.sending {
-                self.to_send.notify_one();
-            }
-        }
-        self.connected.store(true, Relaxed);
-        epoch
-    }
-
-    /// Forgets a broken socket; pending calls stay. Says whether a reply came over it.
-    fn detach(&self, socket: &Socket) -> bool {
-        socket.shut_down();
-        self.connected.store(false, Relaxed);
-        let mut state = self.lock();
-        state.epoch += 1;
-        state.socket = None;
-        state.sending = false;
-        state.outgoing.clear();
-        state.heard >= state.attached
-    }
-
-    /// Takes in replies until the connection breaks.
-    async fn receive(&self, socket: &Socket) -> io::Error {
-        match self.shared.config.transport {
-            Transport::Tcp => match self.receive_stream(socket).await {
-                Ok(()) => io::ErrorKind::UnexpectedEof.into(),
-                Err(error) => error,
-            },
-            Transport::Udp => match self.receive_datagrams(socket).await {},
-        }
-    }
-
-    async fn receive_stream(&self, socket: &Socket) -> io::Result<()> {
-        let buffers = ReplyBuffers(Arc::clone(&self.shared.pool));
-        let mut records = RecordAssembler::new(buffers, self.shared.config.record_bytes_max);
-        let mut staging = vec![0; STAGING_BYTES];
-        loop {
-            let gap = records.gap();
-            let gap_bytes = gap.len();
-            let pieces = &mut [IoSliceMut::new(gap), IoSliceMut::new(&mut staging)];
-            let received = socket.receive(pieces).await?;
-            if received == 0 {
-                return Ok(());
-            }
-            let at = Instant::now();
-            let mut deliver = |record| self.deliver(record, at);
-            let in_place = received.min(gap_bytes);
-            records.fill(in_place, &mut deliver);
-            records
-                .push(&staging[..received - in_place], &mut deliver)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            tokio::task::consume_budget().await;
-        }
-    }
-
-    async fn receive_datagrams(&self, socket: &Socket) -> Infallible {
-        let mut buffers = ReplyBuffers(Arc::clone(&self.shared.pool));
-        loop {
-            let mut buffer = buffers.take(DATAGRAM_BYTES_MAX);
-            match socket.receive(&mut [IoSliceMut::new(buffer.as_mut())]).await {
-                Ok(length) => self.deliver(buffers.freeze(buffer, length), Instant::now()),
-                // The network says that a datagram did not arrive: that may change.
-                Err(error) => {
-                    self.note_datagram_error(&error);
-                    tokio::time::sleep(DATAGRAM_ERROR_PAUSE).await;
-                }
-            }
-            tokio::task::consume_budget().await;
-        }
-    }
-
-    /// Hands a reply to its caller.
-    fn deliver(&self, record: Bytes, at: Instant) {
-        self.shared.heard();
-        let bytes = record.len();
-        let mut body = record;
-        let xid = body.first_chunk().map(|xid| Xid(u32::from_be_bytes(*xid)));
-        let pending = xid.and_then(|xid| self.settle(xid, at));
-        let Some(pending) = pending else {
-            self.stats.orphans.fetch_add(1, Relaxed);
-            return;
-        };
-        let arrived = match ReplyHeader::decode(&mut body) {
-            Ok(ReplyHeader { outcome, .. }) => Ok(Arrived { body, outcome, at, bytes }),
-            Err(cause) => Err(RpcError::Garbled(cause)),
-        };
-        // A caller that has gone away just now does not want it.
-        let _ = pending.reply.send(arrived);
-    }
-
-    /// Takes a call out of those that wait.
-    fn settle(&self, xid: Xid, at: Instant) -> Option<Pending> {
-        let mut state = self.lock();
-        state.heard = at;
-        let pending = state.pending.remove(&xid)?;
-        if pending.call.transmissions.load(Relaxed) == 1 {
-            let time = at.saturating_duration_since(self.sent_at(&pending.call));
-            if pending.class != TimerClass::Fixed {
-                state.round_trips[pending.class as usize].sample(time);
-            }
-            state.window.replied();
-        }
-        state.promise_slots();
-        Some(pending)
     }
 }

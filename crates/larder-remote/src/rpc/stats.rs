@@ -209,7 +209,8 @@ impl Procedures {
     }
 
     pub(super) fn snapshot(&self) -> Vec<ProcedureSnapshot> {
-        let used = (0..).zip(self.accounts.iter()).filter(|(_, one)| one.calls.load(Relaxed) > 0);
+        let known = |one: &ProcedureStats| one.calls.load(Relaxed) + one.timeouts.load(Relaxed) > 0;
+        let used = (0..).zip(self.accounts.iter()).filter(|(_, one)| known(one));
         used.map(|(number, one)| ProcedureSnapshot {
             number,
             name: self.names.get(number as usize).copied().unwrap_or(""),

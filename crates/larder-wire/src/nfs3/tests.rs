@@ -1,3 +1,5 @@
+//! Every type against itself and against another codec.
+
 use super::*;
 use crate::sample::{Sample, Source, check_types};
 use crate::xdr::to_segments;

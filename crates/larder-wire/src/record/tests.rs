@@ -1,3 +1,5 @@
+//! Records do not depend on how they are cut, and hostile ones end.
+
 use super::*;
 use proptest::prelude::*;
 

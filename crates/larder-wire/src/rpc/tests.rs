@@ -1,3 +1,5 @@
+//! Headers, MOUNT and portmap survive; broken calls are owed the right answer.
+
 use super::*;
 use crate::sample::{Sample, Source, check_types};
 use crate::xdr::to_segments;

@@ -1,3 +1,5 @@
+//! What is shared, what is refused, and how it is padded.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! Sources, options and sizes. Mounting itself is tried on a real server (`tests/it`).
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! The evidence alone; `nfs3::tests` loses real replies.
+
 use super::*;
 use larder_vfs::Device;
 

@@ -1,3 +1,5 @@
+//! What comes back, and how much of it.
+
 use super::*;
 
 #[test]

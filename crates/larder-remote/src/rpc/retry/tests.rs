@@ -1,3 +1,5 @@
+//! Each rule by the numbers.
+
 use super::*;
 
 const fn ms(milliseconds: u64) -> Duration {

@@ -1,3 +1,5 @@
+//! The error of the histogram, and its percentiles.
+
 use super::*;
 
 #[test]

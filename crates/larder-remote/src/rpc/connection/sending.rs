@@ -1,0 +1,139 @@
+//! Sending on a stream: whole messages, in order, without blocking.
+
+use super::{Connection, Outgoing};
+use crate::rpc::socket::Socket;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Pieces in one vectored write. The kernel's limit is 1024; a WRITE has three.
+const PIECES_MAX: usize = 64;
+/// Rounds that a caller sends for others before it leaves that to the writer task.
+const ROUNDS_MAX: u32 = 4;
+
+/// What a sender is left with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Nothing: the flag `sending` was given back.
+    All,
+    /// Messages that do not fit now; the flag is still set.
+    Full,
+    /// Messages that others should send; the flag is still set.
+    More,
+    /// A broken or replaced connection, and no flag.
+    Broken,
+}
+
+impl Connection {
+    /// Sends what is to be sent, for one who owns `sending`. Does not block.
+    pub(super) fn send_outgoing(&self, socket: &Socket, epoch: u64) -> Sent {
+        let mut batch = VecDeque::new();
+        let mut full = false;
+        for round in 0.. {
+            {
+                let mut state = self.lock();
+                if state.epoch != epoch {
+                    return Sent::Broken;
+                }
+                // What did not fit goes back to the front.
+                while let Some(rest) = batch.pop_back() {
+                    state.outgoing.push_front(rest);
+                }
+                if state.outgoing.is_empty() {
+                    state.sending = false;
+                    return Sent::All;
+                }
+                if full {
+                    return Sent::Full;
+                }
+                if round == ROUNDS_MAX {
+                    return Sent::More;
+                }
+                std::mem::swap(&mut state.outgoing, &mut batch);
+            }
+            batch.retain(|one| one.sent_bytes > 0 || !one.call.cancelled.load(Relaxed));
+            match self.send_batch(socket, &mut batch) {
+                Ok(done) => full = !done,
+                Err(error) => {
+                    tracing::debug!(%error, "sending failed");
+                    socket.shut_down();
+                    return Sent::Broken;
+                }
+            }
+        }
+        unreachable!("the loop returns after ROUNDS_MAX")
+    }
+
+    /// Sends from the front of the batch. Says whether all of it is gone.
+    fn send_batch(&self, socket: &Socket, batch: &mut VecDeque<Outgoing>) -> io::Result<bool> {
+        while !batch.is_empty() {
+            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+            let (count, wanted) = gather(batch, &mut pieces);
+            let sent = match socket.send(&pieces[..count]) {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            self.advance(batch, sent);
+            if sent < wanted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts bytes as sent.
+    fn advance(&self, batch: &mut VecDeque<Outgoing>, mut sent_bytes: usize) {
+        while let Some(front) = batch.front_mut() {
+            let left = front.call.message.len() - front.sent_bytes;
+            if sent_bytes < left {
+                front.sent_bytes += sent_bytes;
+                return;
+            }
+            sent_bytes -= left;
+            self.mark_sent(&front.call);
+            batch.pop_front();
+        }
+    }
+
+    /// Sends what callers could not send at once.
+    pub(super) async fn write_loop(&self, socket: &Socket, epoch: u64) {
+        loop {
+            self.to_send.notified().await;
+            loop {
+                let sent = socket.when_writable(|| match self.send_outgoing(socket, epoch) {
+                    Sent::Full => Err(io::ErrorKind::WouldBlock.into()),
+                    sent => Ok(sent),
+                });
+                match sent.await {
+                    Ok(Sent::All) => break,
+                    Ok(_) => tokio::task::consume_budget().await,
+                    Err(_) => return socket.shut_down(),
+                }
+            }
+        }
+    }
+}
+
+/// Collects the pieces of the batch that come next. Says how many they are and their length.
+fn gather<'a>(
+    batch: &'a VecDeque<Outgoing>,
+    pieces: &mut [IoSlice<'a>; PIECES_MAX],
+) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    for outgoing in batch {
+        let mut skip = outgoing.sent_bytes;
+        for piece in outgoing.call.message.as_slice() {
+            if skip >= piece.len() {
+                skip -= piece.len();
+                continue;
+            }
+            let Some(slot) = pieces.get_mut(count) else { return (count, bytes) };
+            *slot = IoSlice::new(&piece[skip..]);
+            bytes += piece.len() - skip;
+            count += 1;
+            skip = 0;
+        }
+    }
+    (count, bytes)
+}
