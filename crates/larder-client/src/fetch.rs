@@ -453,12 +453,13 @@ impl Core {
         let mut stream = open.stream();
         let sequential = wanted.start <= stream.reached + REORDER_BYTES
             && wanted.end + REORDER_BYTES >= stream.reached;
-        let Stream { reached, window, .. } = &mut *stream;
         if !sequential {
-            *window = 0;
-            *reached = wanted.end;
+            stream.jumped |= stream.reached > 0;
+            stream.window = 0;
+            stream.reached = wanted.end;
             return 0..0;
         }
+        let Stream { reached, window, .. } = &mut *stream;
         if wanted.end > *reached {
             let first = *reached == 0 && wanted.start == 0;
             // One read from the beginning may be a look at the head; the second one makes a sequence.
@@ -493,7 +494,7 @@ impl Core {
         }
     }
 
-    /// Holds an open file that is read in sequence from its beginning to one version.
+    /// Holds an open file that is read in sequence to one version.
     ///
     /// # Errors
     /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
@@ -506,22 +507,14 @@ impl Core {
             (state.known.attr.validator(), ours)
         };
         let mut stream = open.stream();
-        if ours || (wanted.start == 0 && stream.reached == 0) {
-            stream.version = Some(now);
-            return Ok(());
+        let begun = stream.version.filter(|begun| !begun.same(&now));
+        let mixes = begun.is_some_and(|begun| wanted.start < begun.size) && !stream.jumped;
+        if mixes && !ours && wanted.start != 0 {
+            tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
+            return Err(Error::Changed);
         }
-        let sequential = wanted.start <= stream.reached + REORDER_BYTES;
-        match stream.version {
-            Some(begun) if begun.same(&now) => Ok(()),
-            Some(begun) if sequential && wanted.start != 0 && wanted.start < begun.size => {
-                tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
-                Err(Error::Changed)
-            }
-            _ => {
-                stream.version = Some(now);
-                Ok(())
-            }
-        }
+        stream.version = Some(now);
+        Ok(())
     }
 }
 

@@ -49,8 +49,11 @@ pub(crate) struct Stream {
     pub(crate) reached: u64,
     /// Readahead window in bytes; 0 while reads are not in sequence.
     pub(crate) window: u64,
-    /// The version that a sequential read from the beginning has seen so far.
+    /// The version that a sequential read has seen so far; before the first read, that of the open,
+    /// whose pages the kernel may hold.
     pub(crate) version: Option<Validator>,
+    /// It was not read in sequence.
+    pub(crate) jumped: bool,
 }
 
 impl OpenFile {
@@ -207,7 +210,8 @@ impl Core {
         counter.fetch_add(1, Ordering::Relaxed);
         file.touch();
         let id = self.next_open_id();
-        let stream = Mutex::default();
+        let version = Some(node.state().known.attr.validator());
+        let stream = Mutex::new(Stream { version, ..Stream::default() });
         let open = OpenFile { node: node.clone(), cred, flags, _file: file, way, stream };
         self.open_table().insert(id, Arc::new(open));
         Opened { id, path }

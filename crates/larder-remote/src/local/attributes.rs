@@ -2,14 +2,14 @@
 
 use std::os::fd::AsFd;
 
+use larder_io::handle::access_of;
 use larder_vfs::{
     Access, Attr, Changed, Cred, Device, Error, Handle, Kind, Result, SetAttr, SetTime, StatFs,
     Time,
 };
 use rustix::fs::{
-    Access as Mask, AtFlags, CWD, FileType, Gid, Mode, StatxFlags, StatxTimestamp, Timespec,
-    Timestamps, UTIME_NOW, UTIME_OMIT, Uid, accessat, chmod, chownat, fstat, fstatvfs, ftruncate,
-    statx, utimensat,
+    Access as Mask, AtFlags, FileType, Gid, Mode, StatxFlags, StatxTimestamp, Timespec, Timestamps,
+    UTIME_NOW, UTIME_OMIT, Uid, chmod, chownat, fstat, fstatvfs, ftruncate, statx, utimensat,
 };
 use rustix::io::Errno;
 
@@ -164,7 +164,7 @@ fn has(file: &OpenFile, mask: Mask) -> Result<bool> {
     if file.kind == Kind::Symlink {
         return Ok(true);
     }
-    match accessat(CWD, file.proc_path(), mask, AtFlags::EACCESS) {
+    match access_of(file, mask) {
         Ok(()) => Ok(true),
         Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) => Ok(false),
         Err(other) => Err(error(other)),

@@ -9,8 +9,9 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::PoisonError;
 
+use larder_io::handle::access_of;
 use larder_vfs::{Cookie, Cred, Error, Handle, Listed, Listing, Result};
-use rustix::fs::{Access as Mask, AtFlags, CWD, RawDir, SeekFrom, accessat, seek};
+use rustix::fs::{Access as Mask, RawDir, SeekFrom, seek};
 
 use super::descriptors::{OpenFile, Purpose};
 use super::error;
@@ -49,8 +50,8 @@ impl Export {
     /// may know what its names stand for.
     fn may_list(&self, cred: &Cred, dir: &OpenFile) -> Result<bool> {
         let _acting = self.act_as(&self.identity(cred))?;
-        accessat(CWD, dir.proc_path(), Mask::READ_OK, AtFlags::EACCESS).map_err(error)?;
-        Ok(accessat(CWD, dir.proc_path(), Mask::EXEC_OK, AtFlags::EACCESS).is_ok())
+        access_of(dir, Mask::READ_OK).map_err(error)?;
+        Ok(access_of(dir, Mask::EXEC_OK).is_ok())
     }
 
     /// Adds handle and attributes, unless the entry is gone or something is mounted over it.

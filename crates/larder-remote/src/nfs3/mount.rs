@@ -27,6 +27,9 @@ const DATAGRAM_PAYLOAD_BYTES_MAX: u32 = 32 << 10;
 const PAYLOAD_BYTES_MIN: u32 = 1024;
 /// Largest directory reply that is preferred, in bytes. Larger ones make the first entry wait.
 const READDIR_BYTES_PREFERRED_MAX: u32 = 128 << 10;
+/// Longest name, in bytes, of a server that does not tell, and of one that tells more: nfs-ganesha
+/// says 1024 of file systems that take 255. Linux's client has the same limit.
+const NAME_BYTES_USUAL: u32 = 255;
 /// Longest wait for the server to take note of an unmount.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
@@ -480,8 +483,7 @@ fn limits(
         write_max: size(options.write_max, info.wtpref, info.wtmax),
         readdir_preferred: info.dtpref.clamp(4096, READDIR_BYTES_PREFERRED_MAX.min(ours)),
         file_size_max: info.maxfilesize,
-        // A server that does not tell is taken to have the usual limit.
-        name_max: names.map_or(255, |names| names.name_max),
+        name_max: names.map_or(NAME_BYTES_USUAL, |names| names.name_max.min(NAME_BYTES_USUAL)),
         time_delta_ns: u64::from(info.time_delta.seconds) * 1_000_000_000
             + u64::from(info.time_delta.nseconds),
         links: info.properties & fsf3::LINK != 0,

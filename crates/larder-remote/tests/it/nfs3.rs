@@ -4,12 +4,14 @@ use bytes::Bytes;
 use larder_remote::nfs3::{MountError, MountOptions, Nfs3};
 use larder_remote::rpc::{Recovery, Transport};
 use larder_testkit::{Ganesha, Options, Squash};
+use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
 use larder_vfs::{
     Access, Cookie, Cred, Device, Error, Handle, Kind, New, Remote, Removal, SetAttr, SetTime,
     Stability, Time,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -105,6 +107,34 @@ async fn data_survives(change: impl FnOnce(&mut MountOptions)) {
     setup.write(&file, 10, b"middle", Stability::FileSync).await;
     let read = setup.nfs.read(&setup.cred, &file, 8, 10).await.unwrap();
     assert_eq!(read.data[2..8], *b"middle");
+}
+
+/// The suite of `larder-vfs`, all cases on one mount.
+async fn conforms(change: impl FnOnce(&mut MountOptions)) {
+    let silent = "nfs-ganesha tells nothing of a file before a WRITE";
+    let traits = Traits::default().without(Ability::Before, silent);
+    let Setup { nfs, root, server, dir, .. } = setup(change).await;
+    let nfs: Arc<dyn Remote> = Arc::new(nfs);
+    let mut failures = Vec::new();
+    for case in cases() {
+        match case.check(&nfs, &root, &traits).await {
+            Verdict::Passed => (),
+            Verdict::Skipped(reason) => println!("{} skipped: {reason}", case.name),
+            Verdict::Failed(why) => failures.push(format!("{}: {why}", case.name)),
+        }
+    }
+    drop((server, dir));
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+#[tokio::test]
+async fn the_conformance_suite_passes_over_tcp() {
+    conforms(|_| ()).await;
+}
+
+#[tokio::test]
+async fn the_conformance_suite_passes_over_udp() {
+    conforms(|options| options.transport = Transport::Udp).await;
 }
 
 #[tokio::test]

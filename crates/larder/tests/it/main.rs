@@ -3,6 +3,7 @@
 //! Each test starts its own server and mounts it in its own directories; all must run as root with
 //! `/dev/fuse`. [`harness`] has the pieces.
 
+mod budget;
 mod cli;
 mod coherence;
 mod crash;

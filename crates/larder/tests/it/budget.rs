@@ -1,0 +1,123 @@
+//! The same work never costs more RPCs with the cache than without.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::harness::{BOTH, Mount, Server, pattern};
+
+/// What is done on a mount, and its name.
+type Work = (&'static str, fn(&Path));
+
+/// The file work of the published caching-client benchmark (Badros 1998), in small.
+const WORKS: [Work; 13] = [
+    ("make directories", |top| {
+        for i in 0..21 {
+            fs::create_dir_all(top.join(format!("tree/d{}/e{}", i % 7, i / 7))).unwrap();
+        }
+    }),
+    ("copy files", |top| {
+        for i in 0..70_u64 {
+            let to = top.join(format!("tree/d{}/f{i}", i % 7));
+            fs::write(to, pattern(i, 200 * usize::try_from(i).unwrap())).unwrap();
+        }
+    }),
+    ("stat files twice", |top| (0..2).for_each(|_| walk(&top.join("tree"), false))),
+    ("read files twice", |top| (0..2).for_each(|_| walk(&top.join("tree"), true))),
+    ("list directories", |top| (0..4).for_each(|_| walk(&top.join("list"), false))),
+    ("read a big file", |top| drop(fs::read(top.join("big")).unwrap())),
+    ("read it again", |top| drop(fs::read(top.join("big")).unwrap())),
+    ("copy a big file", |top| {
+        fs::copy(top.join("big2"), top.join("copy")).unwrap();
+    }),
+    ("read at random", |top| {
+        let file = fs::File::open(top.join("random")).unwrap();
+        let mut buffer = vec![0; 2663];
+        for i in 0..1000_u64 {
+            let at = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (4_300_000 - 2663);
+            let len = usize::try_from(1 + at % 2663).unwrap();
+            file.read_exact_at(&mut buffer[..len], at).unwrap();
+        }
+    }),
+    ("append small writes", |top| {
+        let mut file = fs::File::create(top.join("log")).unwrap();
+        (1..=2000).for_each(|i| write!(file, "{i}").unwrap());
+    }),
+    ("write small and read back", |top| {
+        let mut file = fs::File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(top.join("rw"))
+            .unwrap();
+        let mut all = Vec::new();
+        for i in 1..=200 {
+            write!(file, "{i}").unwrap();
+            file.seek(SeekFrom::Start(0)).unwrap();
+            all.clear();
+            file.read_to_end(&mut all).unwrap();
+        }
+    }),
+    ("rename, link and remove", |top| {
+        for i in 0..20 {
+            let (one, two) = (top.join(format!("n{i}")), top.join(format!("m{i}")));
+            fs::write(&one, "x").unwrap();
+            fs::rename(&one, &two).unwrap();
+            fs::hard_link(&two, &one).unwrap();
+            fs::remove_file(&two).unwrap();
+            fs::remove_file(&one).unwrap();
+        }
+    }),
+    ("remove the tree", |top| fs::remove_dir_all(top.join("tree")).unwrap()),
+];
+
+fn walk(dir: &Path, read: bool) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.symlink_metadata().unwrap().is_dir() {
+            walk(&path, read);
+        } else if read {
+            let mut bytes = Vec::new();
+            fs::File::open(path).unwrap().read_to_end(&mut bytes).unwrap();
+        }
+    }
+}
+
+/// What the works need to be there.
+fn furnish(server: &Server) {
+    fs::create_dir(server.path("list")).unwrap();
+    for i in 0..500 {
+        fs::write(server.path(&format!("list/{i}")), "").unwrap();
+    }
+    for (name, seed, len) in
+        [("big", 1, 6_100_000), ("big2", 2, 6_100_000), ("random", 3, 4_300_000)]
+    {
+        fs::write(server.path(name), pattern(seed, len)).unwrap();
+    }
+}
+
+fn costs(server: &Server, mount: &Mount) -> Vec<u64> {
+    furnish(server);
+    let cost = |work: &Work| {
+        let before = mount.all_calls();
+        work.1(&mount.path(""));
+        mount.all_calls() - before
+    };
+    WORKS.iter().map(cost).collect()
+}
+
+#[test]
+fn cached_work_costs_no_more_rpcs_than_plain() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        let plain = costs(&server, &Mount::plain(&server, &[]));
+        let server = Server::start(kind);
+        let cached = costs(&server, &Mount::new(&server, &[]));
+        for ((work, plain), cached) in WORKS.iter().zip(plain).zip(cached) {
+            println!("{kind:?}: {:28} plain {plain:5} cached {cached:5}", work.0);
+            assert!(cached <= plain, "{kind:?}: {}: plain {plain}, cached {cached}", work.0);
+        }
+    }
+}
