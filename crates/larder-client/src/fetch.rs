@@ -389,6 +389,9 @@ impl Core {
         version: &Validator,
         slices: &[Slice],
     ) -> Result<Option<Bytes>, Lost> {
+        // One flight may serve several slices: it must not be gone for the second when the first has
+        // consumed it.
+        let flights = node.flights.lock().clone();
         let mut pieces: Vec<Bytes> = Vec::with_capacity(slices.len());
         for slice in slices {
             if slice.source != Source::Remote {
@@ -400,8 +403,8 @@ impl Core {
             }
             let mut at = slice.range.start;
             while at < slice.range.end {
-                let Some(piece) = self.piece(node, file, version, at..slice.range.end).await?
-                else {
+                let wanted = at..slice.range.end;
+                let Some(piece) = self.piece(node, file, version, &flights, wanted).await? else {
                     return Ok(None);
                 };
                 at += piece.len() as u64;
@@ -417,11 +420,10 @@ impl Core {
         node: &Node,
         file: &CachedFile,
         version: &Validator,
+        flights: &[Arc<Flight>],
         range: Range<u64>,
     ) -> Result<Option<Bytes>, Lost> {
-        let flight = node
-            .flights
-            .lock()
+        let flight = flights
             .iter()
             .find(|flight| flight.version.same(version) && flight.range.contains(&range.start))
             .cloned();

@@ -184,7 +184,7 @@ impl State {
         }
         let moved = std::mem::take(&mut self.ctime_may_move);
         let only_ctime = held.size == attr.size && held.mtime == attr.mtime;
-        if moved && only_ctime && attr.ctime >= held.ctime && attr.change.is_none() {
+        if moved && only_ctime && attr.ctime >= held.ctime {
             return Seen::Moved { from: held };
         }
         Seen::Changed

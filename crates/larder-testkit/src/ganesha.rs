@@ -171,7 +171,11 @@ impl Ganesha {
     /// # Errors
     /// [`StartError::Failed`] if it is gone.
     pub fn freeze(&mut self) -> Result<(), StartError> {
-        self.sandbox.run("kill -STOP $child")
+        // The signal is on its way when kill returns: wait until each thread has stopped.
+        self.sandbox.run(
+            "kill -STOP $child; while grep -L '^State:.T' /proc/$child/task/*/status | grep -q .; \
+             do sleep 0.01; done",
+        )
     }
 
     /// Lets it go on after [`freeze`](Self::freeze).

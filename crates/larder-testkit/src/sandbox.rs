@@ -67,6 +67,8 @@ impl Sandbox {
         let answers = BufReader::new(answers.expect("stdout is piped"));
         let mut sandbox = Sandbox { child, commands, answers };
         sandbox.run("true").map_err(|_| StartError::NotRoot)?;
+        // Processes are known by their numbers inside.
+        sandbox.run("mount -t proc proc /proc")?;
         if own_network {
             sandbox.run("ip link set lo up")?;
         }

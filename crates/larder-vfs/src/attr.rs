@@ -100,9 +100,7 @@ impl Validator {
     pub fn same(&self, other: &Validator) -> bool {
         match (self.change, other.change) {
             (Some(ours), Some(theirs)) => ours == theirs,
-            _ => {
-                self.size == other.size && self.mtime == other.mtime && self.ctime == other.ctime
-            }
+            _ => self.size == other.size && self.mtime == other.mtime && self.ctime == other.ctime,
         }
     }
 }

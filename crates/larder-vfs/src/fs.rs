@@ -85,14 +85,8 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Makes an object that is not opened: directory, symbolic link, special file, or regular file
     /// (for doors that do not open).
-    fn make(
-        &self,
-        cred: &Cred,
-        parent: Ino,
-        name: &OsStr,
-        new: New,
-        set: SetAttr,
-    ) -> Answer<Entry>;
+    fn make(&self, cred: &Cred, parent: Ino, name: &OsStr, new: New, set: SetAttr)
+    -> Answer<Entry>;
 
     /// Removes an entry. An open file lives on until its last release.
     fn remove(&self, cred: &Cred, parent: Ino, name: &OsStr, what: Removal) -> Answer<()>;

@@ -37,6 +37,6 @@ pub use fs::{
 pub use id::{Handle, Ino};
 pub use mem::MemRemote;
 pub use remote::{
-    Before, Change, Changed, Committed, Cookie, Found, Future, Listed, Listing, LookedUp, Made, New, Remote,
-    RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
+    Before, Change, Changed, Committed, Cookie, Found, Future, Listed, Listing, LookedUp, Made,
+    New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
 };

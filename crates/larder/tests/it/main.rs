@@ -3,6 +3,8 @@
 //! Each test starts its own server and mounts it in its own directories; all must run as root with
 //! `/dev/fuse`. [`harness`] has the pieces.
 
+#![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
+
 mod budget;
 mod cli;
 mod coherence;

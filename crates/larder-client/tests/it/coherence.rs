@@ -1,0 +1,148 @@
+//! What is asked of the server, and when: by counting calls.
+
+use std::time::Duration;
+
+use larder_client::Options;
+use larder_vfs::{Cred, Error, SetAttr};
+
+use crate::rig::{READ, Rig, WRITE, pattern, root};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_and_attributes_are_asked_for_once_per_timeout() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"x").await;
+    let rig = rig.remount().await;
+    assert!(rig.find("file").await.is_some());
+    assert!(rig.find("absent").await.is_none());
+    rig.server.reset_calls();
+    for _ in 0..5 {
+        assert_eq!(rig.stat("file").await.attr.size, 1);
+        assert!(rig.find("absent").await.is_none());
+    }
+    assert_eq!(rig.server.calls_total(), 0);
+    rig.advance(6);
+    rig.stat("file").await;
+    assert_eq!(rig.server.calls_total(), 1, "the file's attributes are stale, the directory's not");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_changes_are_seen_after_the_timeout() {
+    let rig = Rig::new(Options { close_to_open: false, ..Options::default() }).await;
+    let other = rig.foreigner().await;
+    other.put("file", b"one").await;
+    assert_eq!(rig.cat("file").await, b"one");
+    other.put("file", b"three").await;
+    other.put("new", b"").await;
+    assert_eq!(rig.cat("file").await, b"one", "within the timeout, without close-to-open");
+    rig.advance(6);
+    assert_eq!(rig.cat("file").await, b"three");
+    rig.advance(30);
+    assert!(rig.find("new").await.is_some());
+    other.remove("file").await.unwrap();
+    rig.advance(31);
+    assert!(rig.find("file").await.is_none());
+    assert_eq!(rig.names().await, ["new"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_open_sees_what_was_closed_before() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    other.put("file", b"one").await;
+    assert_eq!(rig.cat("file").await, b"one");
+    other.put("file", b"three").await;
+    assert_eq!(rig.cat("file").await, b"three", "close-to-open");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reread_costs_no_read_also_after_remount() {
+    let rig = Rig::new(Options::default()).await;
+    let bytes = pattern(1, 300_000);
+    rig.foreigner().await.put("file", &bytes).await;
+    assert_eq!(rig.cat("file").await, bytes);
+    assert!(rig.server.calls("read") > 0);
+    let rig = rig.remount().await;
+    assert_eq!(rig.cat("file").await, bytes);
+    assert_eq!(rig.server.calls("read"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_writes_are_read_from_the_cache_and_foreign_ones_are_not() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    let bytes = pattern(1, 100_000);
+    rig.put("file", &bytes).await;
+    rig.set("file", SetAttr { mode: Some(0o600), ..SetAttr::default() }).await;
+    rig.rename("file", "renamed").await.unwrap();
+    rig.advance(100);
+    assert_eq!(rig.cat("renamed").await, bytes);
+    assert_eq!(rig.server.calls("read"), 0, "written, changed and renamed by us alone");
+
+    // Both write; ours comes second, so what we hold lacks the other's bytes.
+    let open = rig.open(&root(), "renamed", WRITE).await.unwrap();
+    open.write(0, b"ours").await.unwrap();
+    let foreign = other.open(&root(), "renamed", WRITE).await.unwrap();
+    foreign.write(50_000, b"theirs").await.unwrap();
+    foreign.close().await.unwrap();
+    open.close().await.unwrap();
+    let mut both = bytes.clone();
+    both[..4].copy_from_slice(b"ours");
+    both[50_000..50_006].copy_from_slice(b"theirs");
+    assert_eq!(rig.cat("renamed").await, both);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_are_written_in_one_stable_request() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("small", b"x").await;
+    assert_eq!((rig.server.calls("write"), rig.server.calls("commit")), (1, 0));
+    let bytes = pattern(1, 3 << 20);
+    rig.server.reset_calls();
+    rig.put("large", &bytes).await;
+    let limits = larder_vfs::Remote::limits(&*rig.server);
+    let requests = (3_u64 << 20).div_ceil(u64::from(limits.write_max).min(1 << 20));
+    assert_eq!((rig.server.calls("write"), rig.server.calls("commit")), (requests, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_readers_share_one_request() {
+    let rig = Rig::new(Options::default()).await;
+    rig.foreigner().await.put("file", &pattern(1, 16_000)).await;
+    let open = rig.open(&root(), "file", READ).await.unwrap();
+    let reads = (open.read(0, 8000), open.read(4000, 8000), open.read(8000, 8000));
+    let (one, two, three) = tokio::join!(reads.0, reads.1, reads.2);
+    assert_eq!(one.unwrap()[4000..], two.unwrap()[..4000]);
+    assert_eq!(three.unwrap().len(), 8000);
+    assert_eq!(rig.server.calls("read"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_data_is_denied_to_whom_the_server_denies_it() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("secret", b"of root").await;
+    rig.set("secret", SetAttr { mode: Some(0o600), ..SetAttr::default() }).await;
+    assert_eq!(rig.cat("secret").await, b"of root");
+    let bob = Cred::new(1000, 1000, &[]);
+    for reachable in [true, false] {
+        if !reachable {
+            rig.server.time_out();
+        }
+        let denied = rig.open(&bob, "secret", READ).await;
+        assert_eq!(denied.err(), Some(Error::AccessDenied), "reachable {reachable}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn read_follows_a_foreign_truncation_in_between() {
+    let rig = Rig::new(Options { fill_after: None, ..Options::default() }).await;
+    let other = rig.foreigner().await;
+    other.put("file", &pattern(1, 200_000)).await;
+    let open = rig.open(&root(), "file", READ).await.unwrap();
+    open.read(0, 1000).await.unwrap();
+    other.put("file", b"short").await;
+    let read = open.read(100_000, 1000).await;
+    assert!(matches!(read, Err(Error::Changed)) || read == Ok(vec![]), "{read:?}");
+    drop(open);
+    rig.advance(Duration::from_secs(6).as_secs());
+    assert_eq!(rig.cat("file").await, b"short");
+}

@@ -1,0 +1,88 @@
+//! Servers that restart, fill up, fail or vanish.
+
+use larder_client::Options;
+use larder_vfs::{Error, Remote};
+
+use crate::rig::{READ, Rig, WRITE, pattern, root};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unstable_writes_lost_by_a_restart_are_sent_again() {
+    let rig = Rig::new(Options::default()).await;
+    let bytes = pattern(1, 5 << 20);
+    let open = rig.create("file").await;
+    open.write(0, &bytes).await.unwrap();
+    let (server, flushed) = (rig.server.clone(), open.flush());
+    let restart = async move {
+        // Between the first writes and the commit, at some point.
+        while server.calls("write") < 3 {
+            tokio::task::yield_now().await;
+        }
+        server.restart();
+    };
+    let (flushed, ()) = tokio::join!(flushed, restart);
+    flushed.unwrap();
+    rig.server.restart();
+    assert!(rig.foreigner().await.cat("file").await == bytes, "all of it is on the server's disk");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_server_is_reported_at_close_and_the_next_write_works() {
+    let rig = Rig::new(Options::default()).await;
+    let open = rig.create("file").await;
+    rig.server.set_full(true);
+    open.write(0, b"does not fit").await.unwrap();
+    assert_eq!(open.close().await, Err(Error::NoSpace));
+    rig.server.set_full(false);
+    rig.put("file", b"fits").await;
+    assert_eq!(rig.foreigner().await.cat("file").await, b"fits");
+    assert_eq!(rig.cat("file").await, b"fits");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_data_is_served_while_the_server_is_out_of_reach() {
+    let rig = Rig::new(Options::default()).await;
+    let bytes = pattern(1, 100_000);
+    rig.put("file", &bytes).await;
+    let rig = rig.remount().await;
+    assert_eq!(rig.cat("file").await, bytes);
+    rig.server.time_out();
+    rig.advance(1000);
+    assert_eq!(rig.cat("file").await, bytes);
+    assert_eq!(rig.stat("file").await.attr.size, 100_000);
+    let open = rig.open(&root(), "file", READ).await.unwrap();
+    assert_eq!(open.read(0, 10).await.unwrap(), bytes[..10]);
+    rig.server.reconnect();
+    rig.foreigner().await.put("file", b"newer").await;
+    rig.advance(1000);
+    assert_eq!(rig.cat("file").await, b"newer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_that_the_server_did_not_take_is_sent_when_it_is_back() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"old").await;
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"new").await.unwrap();
+    rig.server.time_out();
+    assert_eq!(open.flush().await, Err(Error::TimedOut));
+    assert_eq!(open.read(0, 10).await.unwrap(), b"new");
+    rig.server.reconnect();
+    open.close().await.unwrap();
+    assert_eq!(rig.foreigner().await.cat("file").await, b"new");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_operations_leave_names_as_they_were() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"x").await;
+    for error in [Error::Io, Error::TimedOut, Error::AccessDenied, Error::QuotaExceeded] {
+        rig.server.fail_next(1, error);
+        assert_eq!(rig.remove("file").await, Err(error));
+        rig.server.fail_next(1, error);
+        assert_eq!(rig.rename("file", "other").await, Err(error));
+        assert_eq!(rig.names().await, ["file"]);
+        assert!(rig.find("other").await.is_none());
+    }
+    assert!(rig.server.reachable());
+    assert_eq!(rig.cat("file").await, b"x");
+}

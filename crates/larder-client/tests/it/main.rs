@@ -1,0 +1,9 @@
+//! The client over a server in memory and a cache on a simulated disk, on a clock moved by hand.
+
+// Helpers of tests unwrap as the tests themselves do.
+#![allow(clippy::unwrap_used)]
+
+mod coherence;
+mod faults;
+mod model;
+mod rig;

@@ -1,0 +1,225 @@
+//! A client with everything around it, and its operations by name.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_cache::{Cache, Config};
+use larder_client::{Client, Options};
+use larder_io::{Clock, SimClock, SimDisk};
+use larder_vfs::{
+    Cred, FileSystem, Fresh, Ino, Lookup, MemRemote, OpenFlags, OpenId, Remote, Removal,
+    RenameFlags, Result, SetAttr, Stability,
+};
+
+/// A client, its server, its cache's disk and its clock.
+pub(crate) struct Rig {
+    pub(crate) server: Arc<MemRemote>,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) disk: Arc<SimDisk>,
+    pub(crate) client: Client,
+    cache: Cache,
+    options: Options,
+}
+
+/// For reading.
+pub(crate) const READ: OpenFlags = flags(true, false);
+/// For reading and writing.
+pub(crate) const WRITE: OpenFlags = flags(true, true);
+
+const fn flags(read: bool, write: bool) -> OpenFlags {
+    OpenFlags {
+        read,
+        write,
+        truncate: false,
+        append: false,
+        direct: false,
+        sync: false,
+        exclusive: false,
+        execute: false,
+    }
+}
+
+/// No two runs of a client may have the same.
+static SESSION: AtomicU64 = AtomicU64::new(1);
+
+impl Rig {
+    /// A fresh server and an empty cache.
+    pub(crate) async fn new(options: Options) -> Rig {
+        let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
+        clock.advance(Duration::from_secs(1000));
+        Rig::on(server, clock, Arc::new(SimDisk::new()), options).await
+    }
+
+    async fn on(
+        server: Arc<MemRemote>,
+        clock: Arc<SimClock>,
+        disk: Arc<SimDisk>,
+        options: Options,
+    ) -> Rig {
+        let config = Config { checkpoint_interval: None, ..Config::new(b"volume") };
+        let cache = Cache::open(disk.clone(), clock.clone(), config).unwrap();
+        let session = SESSION.fetch_add(1, Ordering::Relaxed);
+        let (remote, time): (Arc<dyn Remote>, Arc<dyn Clock>) = (server.clone(), clock.clone());
+        let client =
+            Client::new(remote, cache.clone(), time, options.clone(), session).await.unwrap();
+        server.reset_calls();
+        Rig { server, clock, disk, client, cache, options }
+    }
+
+    /// Unmounts and mounts again.
+    pub(crate) async fn remount(self) -> Rig {
+        self.client.write_back_all().await.unwrap();
+        self.cache.close().unwrap();
+        Rig::on(self.server, self.clock, self.disk, self.options).await
+    }
+
+    /// Another machine that uses the same server.
+    pub(crate) async fn foreigner(&self) -> Rig {
+        let server = Arc::new(self.server.another_client());
+        let clock = Arc::new(SimClock::new());
+        let options = Options::default().no_attribute_cache();
+        Rig::on(server, clock, Arc::new(SimDisk::new()), options).await
+    }
+
+    pub(crate) fn advance(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+    }
+
+    pub(crate) async fn find(&self, path: &str) -> Option<Ino> {
+        let mut ino = Ino::ROOT;
+        for name in path.split('/') {
+            match self.client.lookup(&root(), ino, OsStr::new(name)).wait().await.unwrap() {
+                Lookup::Found(entry) => ino = entry.ino,
+                Lookup::Absent { .. } => return None,
+            }
+        }
+        Some(ino)
+    }
+
+    pub(crate) async fn stat(&self, path: &str) -> Fresh {
+        let ino = self.find(path).await.unwrap();
+        self.client.getattr(&root(), ino).wait().await.unwrap()
+    }
+
+    pub(crate) async fn open(&self, cred: &Cred, path: &str, flags: OpenFlags) -> Result<Open<'_>> {
+        let ino = self.find(path).await.unwrap();
+        let id = self.client.open(cred, ino, flags).wait().await?.id;
+        Ok(Open { rig: self, ino, id })
+    }
+
+    pub(crate) async fn create(&self, name: &str) -> Open<'_> {
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let flags = OpenFlags { truncate: true, ..WRITE };
+        let created = self.client.create(&root(), Ino::ROOT, OsStr::new(name), set, flags);
+        let (entry, opened) = created.wait().await.unwrap();
+        Open { rig: self, ino: entry.ino, id: opened.id }
+    }
+
+    /// What `cat` does.
+    pub(crate) async fn cat(&self, path: &str) -> Vec<u8> {
+        let open = self.open(&root(), path, READ).await.unwrap();
+        let bytes = open.read(0, 16 << 20).await.unwrap();
+        open.close().await.unwrap();
+        bytes
+    }
+
+    /// What `echo >` does.
+    pub(crate) async fn put(&self, name: &str, bytes: &[u8]) {
+        let open = match self.find(name).await {
+            Some(_) => {
+                let flags = OpenFlags { truncate: true, ..WRITE };
+                self.open(&root(), name, flags).await.unwrap()
+            }
+            None => self.create(name).await,
+        };
+        open.write(0, bytes).await.unwrap();
+        open.close().await.unwrap();
+    }
+
+    pub(crate) async fn remove(&self, name: &str) -> Result<()> {
+        self.client.remove(&root(), Ino::ROOT, OsStr::new(name), Removal::File).wait().await
+    }
+
+    pub(crate) async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let from = (Ino::ROOT, OsStr::new(from));
+        let to = (Ino::ROOT, OsStr::new(to));
+        self.client.rename(&root(), from, to, RenameFlags::default()).wait().await
+    }
+
+    pub(crate) async fn set(&self, path: &str, set: SetAttr) {
+        let ino = self.find(path).await.unwrap();
+        self.client.setattr(&root(), ino, None, set).wait().await.unwrap();
+    }
+
+    /// Names of the root directory, sorted.
+    pub(crate) async fn names(&self) -> Vec<String> {
+        self.client.opendir(&root(), Ino::ROOT).wait().await.unwrap();
+        let (mut names, mut offset) = (Vec::new(), 0);
+        loop {
+            let page = self.client.readdir(&root(), Ino::ROOT, offset, 1000, true);
+            let page = page.wait().await.unwrap();
+            let Some(last) = page.last() else { break };
+            offset = last.offset;
+            names.extend(page.into_iter().map(|entry| entry.name.into_string().unwrap()));
+        }
+        names.sort();
+        names
+    }
+}
+
+/// An open file.
+pub(crate) struct Open<'a> {
+    rig: &'a Rig,
+    pub(crate) ino: Ino,
+    id: OpenId,
+}
+
+impl Open<'_> {
+    pub(crate) async fn read(&self, offset: u64, len: u32) -> Result<Vec<u8>> {
+        let read = self.rig.client.read(&root(), self.ino, Some(self.id), offset, len);
+        Ok(read.wait().await?.to_vec())
+    }
+
+    pub(crate) async fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let id = Some(self.id);
+        let unstable = Stability::Unstable;
+        let write = self.rig.client.write(&root(), self.ino, id, offset, data, unstable);
+        write.wait().await.map(drop)
+    }
+
+    pub(crate) async fn flush(&self) -> Result<()> {
+        self.rig.client.flush(&root(), self.ino, self.id).wait().await
+    }
+
+    pub(crate) async fn close(self) -> Result<()> {
+        let flushed = self.flush().await;
+        self.rig.client.release(self.ino, self.id).wait().await.unwrap();
+        flushed
+    }
+}
+
+pub(crate) fn root() -> Cred {
+    Cred::root()
+}
+
+/// Bytes that differ everywhere, from a seed.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..len).map(|_| random.below(256) as u8).collect()
+}
+
+/// A small generator of random numbers (xorshift64*).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        let state = &mut self.0;
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = *state;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % bound
+    }
+}
