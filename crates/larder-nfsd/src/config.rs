@@ -11,6 +11,7 @@ use crate::Network;
 pub enum SourcePorts {
     /// Those below 1024, which only the superuser of the client's machine may use. Without this any
     /// user of an allowed machine can claim to be any other, since AUTH_SYS takes the caller's word.
+    /// On this machine itself, root may call from any port: the kernel tells whose socket it is.
     Reserved,
     /// Any (exports(5): `insecure`).
     Any,

@@ -29,6 +29,7 @@ mod mount;
 mod network;
 mod nfs;
 mod overlaps;
+mod owner;
 mod portmap;
 mod server;
 mod service;

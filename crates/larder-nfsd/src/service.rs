@@ -29,7 +29,7 @@ use crate::duplicates::{Duplicates, Key, Verdict};
 use crate::mount::Mount;
 use crate::nfs::{Caller, DATAGRAM_TRANSFER_BYTES_MAX, Nfs, TRANSFER_BYTES_MAX};
 use crate::stats::Counters;
-use crate::{Config, SourcePorts};
+use crate::{Config, SourcePorts, owner};
 
 /// The version of RPC that we speak (RFC 5531, 9).
 const RPC_VERSION: u32 = 2;
@@ -48,9 +48,17 @@ pub(crate) enum Transport {
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
+    /// It is root of its machine, as far as its port or its socket's owner shows.
+    privileged: bool,
 }
 
 impl Peer {
+    pub(crate) fn new(address: SocketAddr, transport: Transport) -> Peer {
+        let privileged =
+            address.port() < UNRESERVED_PORT || owner::is_root(address, transport);
+        Peer { address, transport, privileged }
+    }
+
     fn framing(&self) -> Framing {
         match self.transport {
             Transport::Tcp => Framing::Record,
@@ -153,8 +161,7 @@ impl Service {
         }
         // To ask whether we are there takes no credential (RFC 1813, 3.3.0).
         let is_null = header.procedure == 0;
-        let reserved = peer.address.port() < UNRESERVED_PORT;
-        if !is_null && !reserved && self.config.source_ports == SourcePorts::Reserved {
+        if !is_null && !peer.privileged && self.config.source_ports == SourcePorts::Reserved {
             return Err(Outcome::AuthError(AUTH_TOOWEAK));
         }
         match &header.credential {

@@ -7,6 +7,8 @@ use larder_nfsd::{Network, SourcePorts};
 use larder_remote::local::{LocalOptions, Squash};
 use larder_wire::nfs3::*;
 use larder_wire::rpc::{AUTH_TOOWEAK, Credential, Outcome};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 
 use crate::harness::{Client, REPLY_MAX, handle, mode, options, place, running, status, sys};
 
@@ -83,9 +85,18 @@ async fn many_users_at_once_stay_who_they_are() {
 #[tokio::test]
 async fn calls_from_ports_of_everybody_are_refused_unless_allowed() {
     let server = running!(options(), |config| config.source_ports = SourcePorts::Reserved);
+    let ask = GETATTR3args { object: server.root };
     for mut client in [server.tcp().await, server.udp().await] {
+        client.try_call(&ask).await.unwrap().unwrap();
+    }
+    // Sockets belong to the user whom the thread acts as.
+    let (root, somebody) = (Uid::ROOT, Uid::from_raw(1001));
+    set_thread_res_uid(None, somebody, None).unwrap();
+    let clients = [server.tcp().await, server.udp().await];
+    set_thread_res_uid(None, root, None).unwrap();
+    for mut client in clients {
         client.call(&NULL3args {}).await;
-        let refused = client.try_call(&GETATTR3args { object: server.root }).await.unwrap_err();
+        let refused = client.try_call(&ask).await.unwrap_err();
         assert_eq!(refused, Outcome::AuthError(AUTH_TOOWEAK));
     }
 }

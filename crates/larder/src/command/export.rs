@@ -20,7 +20,7 @@ const END_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "NFSv3 believes the ids that a client sends. So only root of an allowed machine may \
-call (from a port below 1024), unless --insecure is given; allowed is this machine if it listens on \
+call (from a port below 1024; on this machine from any), unless --insecure is given; allowed is this machine if it listens on \
 127.0.0.1 or ::1, else everybody, unless --allow is given; and root of another machine is nobody here, \
 unless --no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049"
 )]
