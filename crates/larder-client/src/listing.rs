@@ -150,7 +150,7 @@ impl Core {
             _ if page.start == 0 => 0,
             (Some(_), Some((number, last))) if last.start == page.start => *number,
             (Some(head), Some((number, last)))
-                if last.next() == Some(page.start) && number + 1 <= head.pages =>
+                if last.next() == Some(page.start) && *number < head.pages =>
             {
                 number + 1
             }

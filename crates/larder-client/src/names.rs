@@ -161,7 +161,7 @@ impl Core {
             _ => None,
         };
         let asked = self.now();
-        self.begin_change(&dir);
+        self.begin_change(dir);
         let answer = on_handle!(self, dir, handle =>
             self.remote.make(cred, &handle, name, new.clone(), set));
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
@@ -215,7 +215,7 @@ impl Core {
         name: &OsStr,
         what: Removal,
     ) -> Result<()> {
-        self.begin_change(&dir);
+        self.begin_change(dir);
         let answer = on_handle!(self, dir, handle => self.remote.remove(cred, &handle, name, what));
         self.end_names_change(dir, answer.as_ref().ok().copied());
         answer?;
@@ -324,9 +324,9 @@ impl Core {
     ) -> Result<()> {
         let same_dir = from.0.ino == to.0.ino;
         let child = self.child(from.0, from.1);
-        self.begin_change(&from.0);
+        self.begin_change(from.0);
         if !same_dir {
-            self.begin_change(&to.0);
+            self.begin_change(to.0);
         }
         let answer = on_handle!(self, from.0, handle => async {
             let target = to.0.handle();

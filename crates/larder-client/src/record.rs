@@ -185,7 +185,7 @@ impl Page {
 /// A validator as the cache keeps it beside data: opaque there.
 pub(crate) fn version_bytes(validator: &Validator) -> Vec<u8> {
     let mut out = vec![VERSION];
-    put_option(&mut out, validator.change, |out, change| put_u64(out, change));
+    put_option(&mut out, validator.change, put_u64);
     if validator.change.is_none() {
         put_u64(&mut out, validator.size);
         put_time(&mut out, validator.mtime);

@@ -5,10 +5,11 @@
 //! the file was last seen. Only a file with the same inode number and type counts as the same file;
 //! anything else under that name is another file, and the handle stays stale.
 
-use larder_vfs::{Cred, Error, Handle, Ino, Result};
+use larder_vfs::{Attr, Cred, Error, Handle, Ino, Result};
 
 use crate::core::Core;
 use crate::node::Node;
+use crate::record::name_bytes;
 
 /// Deepest path that recovery walks.
 const DEPTH_MAX: u32 = 64;
@@ -46,12 +47,15 @@ impl Core {
             dir = Box::pin(self.recover_at(&parent, &dir, depth + 1)).await?;
             answer = self.remote.lookup(&cred, &dir, &name).await;
         }
-        let found = answer?.found.ok_or(Error::Stale)?;
-        let same = found.attr.fileid == known.attr.fileid && found.attr.kind == known.attr.kind;
-        if !same || found.handle == *stale {
-            return Err(Error::Stale);
+        match answer?.found {
+            Some(found) if is_same(&found.attr, &known.attr) => {
+                self.renamed(node, stale, found.handle)
+            }
+            _ => {
+                self.cache.drop_name(parent.no(), name_bytes(&name));
+                Err(Error::Stale)
+            }
         }
-        self.renamed(node, stale, found.handle)
     }
 
     fn renamed(&self, node: &Node, stale: &Handle, handle: Handle) -> Result<Handle> {
@@ -63,4 +67,9 @@ impl Core {
         node.state().handle = handle.clone();
         Ok(handle)
     }
+}
+
+fn is_same(found: &Attr, known: &Attr) -> bool {
+    (found.fileid, found.kind, found.size, found.mtime)
+        == (known.fileid, known.kind, known.size, known.mtime)
 }

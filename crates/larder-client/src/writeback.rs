@@ -156,7 +156,7 @@ impl Core {
         let _transfer = node.transfer.lock().await;
         self.upload_locked(node).await?;
         let len = u32::try_from(data.len()).expect("a write request is short");
-        self.begin_change(&node);
+        self.begin_change(node);
         let answer = on_handle!(self, node, handle =>
             self.remote.write(cred, &handle, offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);

@@ -54,8 +54,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(address: SocketAddr, transport: Transport) -> Peer {
-        let privileged =
-            address.port() < UNRESERVED_PORT || owner::is_root(address, transport);
+        let privileged = address.port() < UNRESERVED_PORT || owner::is_root(address, transport);
         Peer { address, transport, privileged }
     }
 

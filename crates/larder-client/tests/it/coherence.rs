@@ -142,7 +142,28 @@ async fn read_follows_a_foreign_truncation_in_between() {
     other.put("file", b"short").await;
     let read = open.read(100_000, 1000).await;
     assert!(matches!(read, Err(Error::Changed)) || read == Ok(vec![]), "{read:?}");
-    drop(open);
-    rig.advance(Duration::from_secs(6).as_secs());
+    open.close().await.unwrap();
+    rig.advance(6);
     assert_eq!(rig.cat("file").await, b"short");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partly_read_file_is_completed_while_the_link_is_quiet() {
+    let rig = Rig::new(Options::default()).await;
+    let bytes = pattern(1, 3 << 20);
+    rig.foreigner().await.put("file", &bytes).await;
+    let open = rig.open(&root(), "file", READ).await.unwrap();
+    open.read(1 << 20, 1000).await.unwrap();
+    open.close().await.unwrap();
+    rig.advance(60);
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let limits = larder_vfs::Remote::limits(&*rig.server);
+    let requests = (3_u64 << 20).div_ceil(u64::from(limits.read_max).min(1 << 20));
+    while rig.server.calls("read") < requests + 1 {
+        assert!(std::time::Instant::now() < deadline, "{}", rig.server.calls("read"));
+        tokio::task::yield_now().await;
+    }
+    rig.server.reset_calls();
+    assert!(rig.cat("file").await == bytes);
+    assert_eq!(rig.server.calls("read"), 0);
 }

@@ -13,9 +13,9 @@ fn umount_returns_in_time_when_the_server_is_dead() {
         let mut mount = Mount::new(&server, &[]);
         fs::read(mount.path("file")).unwrap();
         if frozen {
-            server.freeze()
+            server.freeze();
         } else {
-            server.kill()
+            server.kill();
         }
         let took = mount.unmount();
         if frozen {

@@ -111,3 +111,22 @@ fn cache_stays_within_its_limit() {
     let held = mount.status()["cache"]["bytes"].as_u64().unwrap();
     assert!(held > 0 && held <= 16 << 20, "{held}");
 }
+
+/// More files than nodes are kept in memory; a million of them are walked by `bench/million`.
+#[test]
+fn walk_over_many_files_keeps_the_daemon_within_its_memory() {
+    let server = Server::start(Kind::Larder);
+    for dir in 0..50 {
+        fs::create_dir(server.path(&format!("d{dir}"))).unwrap();
+        for file in 0..1000 {
+            fs::File::create(server.path(&format!("d{dir}/file-{file}"))).unwrap();
+        }
+    }
+    let mount = Mount::new(&server, &[]);
+    let found = run("find", &[mount.path("").to_str().unwrap(), "-type", "f"]);
+    assert_eq!(found.stdout.iter().filter(|byte| **byte == b'\n').count(), 50_000);
+    let status = fs::read_to_string(format!("/proc/{}/status", mount.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak_kib < 256 << 10, "{peak_kib} KiB");
+}
