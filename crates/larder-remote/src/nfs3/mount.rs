@@ -33,7 +33,7 @@ const NAME_BYTES_USUAL: u32 = 255;
 /// Longest wait for the server to take note of an unmount.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
-/// What to mount and how; see [`MountOptions::parse`] for the text form.
+/// What to mount and how. [`MountOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// The server's name or address.
@@ -86,106 +86,11 @@ impl MountOptions {
             readdirplus: true,
         }
     }
-
-    /// Reads `nfs://HOST[:PORT]/PATH[?OPTION,...]` or `HOST:/PATH`. An IPv6 address stands in
-    /// brackets. Options are those of nfs(5); see [`set`](Self::set).
-    ///
-    /// # Errors
-    /// [`MountError::Syntax`]
-    pub fn parse(source: &str) -> Result<MountOptions, MountError> {
-        let wrong = |detail: &str| MountError::Syntax {
-            source_text: source.to_owned(),
-            detail: detail.to_owned(),
-        };
-        let Some(rest) = source.strip_prefix("nfs://") else {
-            let colon =
-                source.find(":/").ok_or_else(|| wrong("neither nfs://HOST/PATH nor HOST:/PATH"))?;
-            let (host, path) = (&source[..colon], &source[colon + 1..]);
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            return match host {
-                "" => Err(wrong("the host is missing")),
-                host => Ok(MountOptions::new(host, path)),
-            };
-        };
-        let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
-        let slash = place.find('/').ok_or_else(|| wrong("the path is missing"))?;
-        let (authority, path) = place.split_at(slash);
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-            _ => (authority, None),
-        };
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() {
-            return Err(wrong("the host is missing"));
-        }
-        let mut mount = MountOptions::new(host, path);
-        if let Some(port) = port {
-            mount.port = Some(port.parse().map_err(|_| wrong("the port is not a number"))?);
-        }
-        for option in options.split([',', '&']).filter(|option| !option.is_empty()) {
-            mount.set(option)?;
-        }
-        Ok(mount)
-    }
-
-    /// Sets one option of nfs(5): `port=`, `mountport=`, `proto=tcp|udp`, `nconnect=`, `timeo=`
-    /// (tenths of a second), `retrans=`, `soft`, `hard`, `rsize=`, `wsize=`, `resvport`,
-    /// `noresvport`, `rdirplus`, `nordirplus`; and `failfast`, which is ours.
-    ///
-    /// # Errors
-    /// [`MountError::Syntax`]
-    pub fn set(&mut self, option: &str) -> Result<(), MountError> {
-        let wrong = |detail: &str| MountError::Syntax {
-            source_text: option.to_owned(),
-            detail: detail.to_owned(),
-        };
-        fn number<T: std::str::FromStr>(value: &str, error: MountError) -> Result<T, MountError> {
-            value.parse().map_err(|_| error)
-        }
-        let (key, value) = option.split_once('=').unwrap_or((option, ""));
-        let bad = wrong("not a number that the option takes");
-        match key {
-            "port" => self.port = Some(number(value, bad)?),
-            "mountport" => self.mount_port = Some(number(value, bad)?),
-            "nconnect" => self.connections = number(value, bad)?,
-            "timeo" => {
-                let tenths: u32 = number(value, bad)?;
-                self.timeout = Some(Duration::from_millis(100) * tenths.max(1));
-            }
-            "retrans" => self.retransmissions = Some(number(value, bad)?),
-            "rsize" => self.read_max = number(value, bad)?,
-            "wsize" => self.write_max = number(value, bad)?,
-            "proto" => {
-                self.transport = match value {
-                    "tcp" | "tcp6" => Transport::Tcp,
-                    "udp" | "udp6" => Transport::Udp,
-                    _ => return Err(wrong("the protocol is neither tcp nor udp")),
-                }
-            }
-            "soft" => self.recovery = Recovery::Soft,
-            "hard" => self.recovery = Recovery::Hard,
-            "resvport" => self.source_port = SourcePort::Reserved,
-            "noresvport" => self.source_port = SourcePort::Any,
-            "rdirplus" => self.readdirplus = true,
-            "nordirplus" => self.readdirplus = false,
-            "failfast" => self.fail_fast = true,
-            _ => return Err(wrong("there is no such option")),
-        }
-        Ok(())
-    }
 }
 
 /// Why an export could not be mounted: one line with the cause and the next step.
 #[derive(Debug, Error)]
 pub enum MountError {
-    /// The text is not a source or an option.
-    #[error("{source_text:?}: {detail}")]
-    Syntax {
-        /// What was given.
-        source_text: String,
-        /// What is wrong with it.
-        detail: String,
-    },
     /// The name means nothing.
     #[error("cannot resolve {host}: {cause}; check the name, or give an address")]
     Resolve {
