@@ -245,7 +245,8 @@ impl Core {
             session: self.session,
             asked,
             ttl: Duration::ZERO,
-            epoch: 0,
+            // Not a number that names may carry from before, should the record have been lost.
+            epoch: self.session,
             listing: None,
             hint: hint.clone(),
             target: None,

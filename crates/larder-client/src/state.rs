@@ -259,7 +259,7 @@ impl State {
 
     /// Somebody else changed the file: names, listing and rights are no longer known.
     pub(crate) fn forget_contents(&mut self) {
-        self.known.epoch += 1;
+        self.known.epoch = self.known.epoch.wrapping_add(1);
         self.known.listing = None;
         self.last_page = None;
         self.known.target = None;

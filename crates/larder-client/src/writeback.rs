@@ -146,6 +146,9 @@ impl Core {
 
     /// The cache cannot take the write: what is dirty goes first, then this write, straight to the
     /// server's disk. What the cache held of the file is given up.
+    ///
+    /// # Errors
+    /// What the server answers; [`Error::NoSpace`] if the kernel writes the same file locally.
     async fn write_through(
         &self,
         node: &Arc<Node>,
@@ -155,6 +158,9 @@ impl Core {
     ) -> Result<Written> {
         let _transfer = node.transfer.lock().await;
         self.upload_locked(node).await?;
+        if node.state().opens.bypassing() {
+            return Err(Error::NoSpace);
+        }
         let len = u32::try_from(data.len()).expect("a write request is short");
         self.begin_change(node);
         let answer = on_handle!(self, node, handle =>
