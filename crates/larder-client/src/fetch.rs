@@ -208,10 +208,10 @@ impl Core {
             if let Some(open) = open {
                 self.note_version(node, open, &wanted)?;
                 let readahead = self.advance(open, &wanted);
-                self.launch_missing(node, cred, &version, &slices);
+                self.launch_missing(node, cred, &version, &slices, !readahead.is_empty());
                 self.read_ahead(node, open, readahead);
             } else {
-                self.launch_missing(node, cred, &version, &slices);
+                self.launch_missing(node, cred, &version, &slices, false);
             }
             match self.gather(node, &file, &version, &slices).await {
                 Ok(Some(bytes)) => return Ok(bytes),
@@ -223,18 +223,23 @@ impl Core {
         Err(Error::TryAgain)
     }
 
-    /// Launches a flight for each part that is neither held nor under way.
+    /// Launches a flight for each part that is neither held nor under way. Chunks are fetched whole; of a
+    /// sequential read, whole requests: what is left of one would be the next thing to read anyway, and
+    /// requests that begin and end at the same places whoever asks first are fewest.
     fn launch_missing(
         self: &Arc<Self>,
         node: &Arc<Node>,
         cred: &Cred,
         version: &Validator,
         slices: &[Slice],
+        sequential: bool,
     ) {
         let end = node.state().known.attr.size;
+        let request_max = u64::from(self.request_bytes_max());
+        let granule = if sequential { request_max } else { CHUNK_BYTES };
         for slice in slices.iter().filter(|slice| slice.source == Source::Remote) {
             let start = slice.range.start / CHUNK_BYTES * CHUNK_BYTES;
-            let stop = slice.range.end.next_multiple_of(CHUNK_BYTES).min(end);
+            let stop = slice.range.end.next_multiple_of(granule).min(end);
             let start = self.widened_start(node, start, slice.range.start);
             self.launch(node, cred, version, start..stop, None);
         }
@@ -260,16 +265,10 @@ impl Core {
     ) {
         let request_max = u64::from(self.request_bytes_max());
         let mut flights = node.flights.lock();
-        let size = version.size;
         for part in Flights::missing(&flights, range, version) {
-            // Readahead shorter than a request is left for later, unless the file ends there.
-            let short = part.end - part.start < request_max && part.end != size;
-            if readahead.is_some() && short {
-                continue;
-            }
             let mut at = part.start;
             while at < part.end {
-                let range = at..part.end.min(at + request_max);
+                let range = at..part.end.min((at / request_max + 1) * request_max);
                 at = range.end;
                 let permit = match readahead {
                     None => None,
@@ -481,8 +480,11 @@ impl Core {
             let state = node.state();
             (state.known.attr.validator(), state.known.attr.size)
         };
-        let range = range.start / CHUNK_BYTES * CHUNK_BYTES..range.end.min(size);
-        if range.is_empty() {
+        // Up to where a request ends, or the file.
+        let request_max = u64::from(self.request_bytes_max());
+        let whole = range.end / request_max * request_max;
+        let range = range.start..if range.end >= size { size } else { whole };
+        if range.start >= range.end {
             return;
         }
         let file = self.file(node);

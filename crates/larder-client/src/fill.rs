@@ -103,7 +103,8 @@ impl Core {
             _ => 0,
         };
         let stop = held.iter().map(|range| range.start).find(|at| *at > start).unwrap_or(size);
-        let stop = stop.min(start + u64::from(self.request_bytes_max()));
+        let request_max = u64::from(self.request_bytes_max());
+        let stop = stop.min((start / request_max + 1) * request_max);
         debug_assert!(start % CHUNK_BYTES == 0 || start < stop);
         let len = u32::try_from(stop - start).expect("one request");
         if let Err(error) = self.read_for_fill(node, cred, start, len).await {
