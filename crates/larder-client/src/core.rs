@@ -20,6 +20,9 @@ use crate::record::{Known, version_bytes};
 use crate::rights;
 use crate::state::{Seen, State, TtlRange};
 
+/// How long an unmount waits for bytes on their way from the server to the cache.
+const LANDING_WAIT: Duration = Duration::from_secs(1);
+
 /// A file system over a server and a cache. Clones share everything.
 #[derive(Clone)]
 pub struct Client {
@@ -71,6 +74,8 @@ pub(crate) struct Core {
     /// The server does not tell what it saw before a WRITE.
     pub(crate) untold_writes: AtomicBool,
     pub(crate) counters: Counters,
+    /// Flights that have not yet given their bytes to the cache.
+    pub(crate) in_air: tokio::sync::watch::Sender<usize>,
     pub(crate) fill: crate::fill::FillQueue,
 }
 
@@ -149,6 +154,7 @@ impl Client {
             root_squash: AtomicU8::new(RootSquash::Unknown as u8),
             untold_writes: AtomicBool::new(false),
             counters: Counters::default(),
+            in_air: tokio::sync::watch::Sender::new(0),
             fill: crate::fill::FillQueue::default(),
             options,
         });
@@ -180,7 +186,8 @@ impl Client {
         status
     }
 
-    /// Writes back everything that is dirty. Blocks as long as the server takes, within its limits.
+    /// Writes back everything that is dirty, and lets what was just read reach the cache (for at most
+    /// a second). Blocks as long as the server takes, within its limits.
     ///
     /// # Errors
     /// The first failure; the other files were tried too.
@@ -191,6 +198,11 @@ impl Client {
             if pending {
                 result = result.and(self.core.upload(&node).await);
             }
+        }
+        let mut in_air = self.core.in_air.subscribe();
+        let landed = in_air.wait_for(|flights| *flights == 0);
+        if tokio::time::timeout(LANDING_WAIT, landed).await.is_err() {
+            tracing::info!("some of what was read last is not in the cache");
         }
         result
     }

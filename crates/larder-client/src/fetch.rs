@@ -308,6 +308,7 @@ impl Core {
         });
         let (core, node, cred) = (self.clone(), node.clone(), cred.clone());
         let in_air = flight.clone();
+        self.in_air.send_modify(|flights| *flights += 1);
         self.runtime.spawn(async move {
             let result = core.fetch(&node, &cred, &in_air).await;
             let bytes = result.clone().ok();
@@ -322,6 +323,7 @@ impl Core {
                 node.flights.remove(&in_air);
             }
             drop(permit);
+            core.in_air.send_modify(|flights| *flights -= 1);
         });
         flight
     }
