@@ -43,8 +43,8 @@ pub(crate) struct Flight {
     range: Range<u64>,
     version: Validator,
     landed: watch::Receiver<Option<Result<Bytes, Lost>>>,
-    /// Somebody waits for it; else it is readahead.
-    demanded: bool,
+    /// One read takes all it will ever take; else the rest is kept for the reads that follow.
+    once: bool,
     /// The cache will not keep the bytes.
     declined: AtomicBool,
     /// The reader for whom they were fetched has had them.
@@ -56,6 +56,17 @@ impl Flight {
     fn is_over(&self) -> bool {
         self.declined.load(Ordering::SeqCst) && self.consumed.load(Ordering::SeqCst)
     }
+}
+
+/// Why bytes are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Launch {
+    /// A read waits for them, and none is expected to want the rest of the request.
+    Once,
+    /// A read waits for them, and the reads that follow will want the rest.
+    Sequence,
+    /// Nobody waits yet. Launched while the readahead budget lasts.
+    Ahead,
 }
 
 /// Why a flight brought nothing.
@@ -81,13 +92,16 @@ impl Flights {
         self.lock().retain(|other| !Arc::ptr_eq(other, flight));
     }
 
-    /// Parts of `range` for which no flight of this version is under way.
-    fn missing(flights: &[Arc<Flight>], range: Range<u64>, version: &Validator) -> Vec<Range<u64>> {
-        let mut taken: Vec<Range<u64>> = flights
-            .iter()
-            .filter(|flight| flight.version.same(version))
-            .map(|flight| flight.range.clone())
-            .collect();
+    /// Parts of `range` that are not `held` and for which no flight of this version is under way.
+    fn missing(
+        flights: &[Arc<Flight>],
+        held: Vec<Range<u64>>,
+        range: Range<u64>,
+        version: &Validator,
+    ) -> Vec<Range<u64>> {
+        let mut taken = held;
+        let same = flights.iter().filter(|flight| flight.version.same(version));
+        taken.extend(same.map(|flight| flight.range.clone()));
         taken.sort_by_key(|range| range.start);
         let mut missing = Vec::new();
         let mut at = range.start;
@@ -162,10 +176,9 @@ impl Core {
             if let Err(error) = self.note_version(node, open, &wanted) {
                 return Some(Err(error));
             }
-            let readahead = self.advance(open, &wanted);
-            if !readahead.is_empty() {
-                self.read_ahead(node, open, readahead);
-            }
+            let mut stream = open.stream();
+            let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
+            self.read_ahead(node, open, readahead);
         }
         let bytes = read_slices(&file, &slices)?;
         self.counters.read_bytes_cached.fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -207,11 +220,16 @@ impl Core {
             let slices = self.slices(node, &file, wanted.clone());
             if let Some(open) = open {
                 self.note_version(node, open, &wanted)?;
-                let readahead = self.advance(open, &wanted);
-                self.launch_missing(node, cred, &version, &slices, !readahead.is_empty());
+                // Locked while requests are launched: of two reads that come together, one finds the
+                // other's requests.
+                let mut stream = open.stream();
+                let reached = stream.reached;
+                let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
+                let sequence = readahead.as_ref().map(|_| reached);
+                self.launch_missing(node, cred, &version, &slices, sequence);
                 self.read_ahead(node, open, readahead);
             } else {
-                self.launch_missing(node, cred, &version, &slices, false);
+                self.launch_missing(node, cred, &version, &slices, None);
             }
             match self.gather(node, &file, &version, &slices).await {
                 Ok(Some(bytes)) => return Ok(bytes),
@@ -223,25 +241,29 @@ impl Core {
         Err(Error::TryAgain)
     }
 
-    /// Launches a flight for each part that is neither held nor under way. Chunks are fetched whole; of a
-    /// sequential read, whole requests: what is left of one would be the next thing to read anyway, and
-    /// requests that begin and end at the same places whoever asks first are fewest.
+    /// Launches a flight for each part that is neither held nor under way. Chunks are fetched whole. Of
+    /// a sequential read, which had `reached` an offset before, requests are: what is left of one would
+    /// be the next thing to read anyway, and what the kernel skipped comes next (it asks out of order),
+    /// so requests begin and end at the same places whoever asks first, and are fewest.
     fn launch_missing(
         self: &Arc<Self>,
         node: &Arc<Node>,
         cred: &Cred,
         version: &Validator,
         slices: &[Slice],
-        sequential: bool,
+        reached: Option<u64>,
     ) {
         let end = node.state().known.attr.size;
         let request_max = u64::from(self.request_bytes_max());
-        let granule = if sequential { request_max } else { CHUNK_BYTES };
         for slice in slices.iter().filter(|slice| slice.source == Source::Remote) {
-            let start = slice.range.start / CHUNK_BYTES * CHUNK_BYTES;
+            let asked = slice.range.start;
+            let start = self.widened_start(node, asked / CHUNK_BYTES * CHUNK_BYTES, asked);
+            let (start, granule, launch) = match reached {
+                Some(reached) => (start.min(reached), request_max, Launch::Sequence),
+                None => (start, CHUNK_BYTES, Launch::Once),
+            };
             let stop = slice.range.end.next_multiple_of(granule).min(end);
-            let start = self.widened_start(node, start, slice.range.start);
-            self.launch(node, cred, version, start..stop, None);
+            self.launch(node, cred, version, start..stop, launch);
         }
     }
 
@@ -253,31 +275,38 @@ impl Core {
         }
     }
 
-    /// Launches flights for what is missing of `range`. With a budget they are readahead: launched
-    /// while it lasts.
+    /// Launches flights for what is missing of `range`.
+    ///
+    /// What is held is asked for under the lock of the flights: a flight is forgotten only after the
+    /// cache has its bytes, so a range is never found neither held nor under way and fetched twice.
     fn launch(
         self: &Arc<Self>,
         node: &Arc<Node>,
         cred: &Cred,
         version: &Validator,
         range: Range<u64>,
-        readahead: Option<&Arc<tokio::sync::Semaphore>>,
+        launch: Launch,
     ) {
         let request_max = u64::from(self.request_bytes_max());
+        let file = self.file(node);
         let mut flights = node.flights.lock();
-        for part in Flights::missing(&flights, range, version) {
+        for part in Flights::missing(&flights, file.held(range.clone()), range, version) {
             let mut at = part.start;
             while at < part.end {
                 let range = at..part.end.min((at / request_max + 1) * request_max);
                 at = range.end;
-                let permit = match readahead {
-                    None => None,
-                    Some(budget) => match budget.clone().try_acquire_many_owned(kib(&range)) {
-                        Ok(permit) => Some(permit),
-                        Err(_) => return,
-                    },
+                let permit = if launch == Launch::Ahead {
+                    let Ok(permit) =
+                        self.readahead_budget.clone().try_acquire_many_owned(kib(&range))
+                    else {
+                        return;
+                    };
+                    Some(permit)
+                } else {
+                    None
                 };
-                flights.push(self.fly(node, cred, version, range, permit));
+                let once = launch == Launch::Once;
+                flights.push(self.fly(node, cred, version, range, once, permit));
             }
         }
     }
@@ -295,6 +324,7 @@ impl Core {
         cred: &Cred,
         version: &Validator,
         range: Range<u64>,
+        once: bool,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Arc<Flight> {
         let (land, landed) = watch::channel(None);
@@ -302,7 +332,7 @@ impl Core {
             range,
             version: *version,
             landed,
-            demanded: permit.is_none(),
+            once,
             declined: AtomicBool::new(!self.options.cache_data),
             consumed: AtomicBool::new(false),
         });
@@ -442,7 +472,7 @@ impl Core {
         let from = usize::try_from(range.start - flight.range.start).expect("within the flight");
         let to = usize::try_from(range.end.min(flight.range.end) - flight.range.start)
             .expect("within the flight");
-        if flight.demanded || range.end >= flight.range.end {
+        if flight.once || range.end >= flight.range.end {
             flight.consumed.store(true, Ordering::SeqCst);
             if flight.is_over() {
                 node.flights.remove(&flight);
@@ -451,33 +481,9 @@ impl Core {
         Ok(Some(bytes.slice(from..to)))
     }
 
-    /// Moves the stream on and answers what to read ahead.
-    fn advance(&self, open: &OpenFile, wanted: &Range<u64>) -> Range<u64> {
-        let mut stream = open.stream();
-        let sequential = wanted.start <= stream.reached + REORDER_BYTES
-            && wanted.end + REORDER_BYTES >= stream.reached;
-        if !sequential {
-            stream.jumped |= stream.reached > 0;
-            stream.window = 0;
-            stream.reached = wanted.end;
-            return 0..0;
-        }
-        let Stream { reached, window, .. } = &mut *stream;
-        if wanted.end > *reached {
-            let first = *reached == 0 && wanted.start == 0;
-            // One read from the beginning may be a look at the head; the second one makes a sequence.
-            *window = match *window {
-                0 if first => 0,
-                0 => WINDOW_START_BYTES,
-                window => (window * 2).min(self.options.readahead_bytes_max),
-            };
-            *reached = wanted.end;
-        }
-        *reached..*reached + *window
-    }
-
     /// Launches readahead for what is not held of `range`.
-    fn read_ahead(self: &Arc<Self>, node: &Arc<Node>, open: &OpenFile, range: Range<u64>) {
+    fn read_ahead(self: &Arc<Self>, node: &Arc<Node>, open: &OpenFile, range: Option<Range<u64>>) {
+        let Some(range) = range else { return };
         let (version, size) = {
             let state = node.state();
             (state.known.attr.validator(), state.known.attr.size)
@@ -489,15 +495,7 @@ impl Core {
         if range.start >= range.end {
             return;
         }
-        let file = self.file(node);
-        let held = file.held(range.clone());
-        let end = FileEnd { size, zero_point: size };
-        for slice in plan(range, end, &held) {
-            if slice.source == Source::Remote {
-                let budget = &self.readahead_budget;
-                self.launch(node, &open.cred, &version, slice.range, Some(budget));
-            }
-        }
+        self.launch(node, &open.cred, &version, range, Launch::Ahead);
     }
 
     /// Holds an open file that is read in sequence to one version.
@@ -522,6 +520,30 @@ impl Core {
         stream.version = Some(now);
         Ok(())
     }
+}
+
+/// Moves the stream on. Answers what to read ahead if reads are sequential, else `None`.
+fn advance(stream: &mut Stream, wanted: &Range<u64>, window_max: u64) -> Option<Range<u64>> {
+    let sequential = wanted.start <= stream.reached + REORDER_BYTES
+        && wanted.end + REORDER_BYTES >= stream.reached;
+    if !sequential {
+        stream.jumped |= stream.reached > 0;
+        stream.window = 0;
+        stream.reached = wanted.end;
+        return None;
+    }
+    let Stream { reached, window, .. } = stream;
+    if wanted.end > *reached {
+        let first = *reached == 0 && wanted.start == 0;
+        // One read from the beginning may be a look at the head; the second one makes a sequence.
+        *window = match *window {
+            0 if first => 0,
+            0 => WINDOW_START_BYTES,
+            window => (window * 2).min(window_max),
+        };
+        *reached = wanted.end;
+    }
+    (*window > 0).then(|| *reached..*reached + *window)
 }
 
 /// KiB of a range, for the budgets.

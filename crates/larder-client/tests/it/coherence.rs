@@ -116,6 +116,28 @@ async fn concurrent_readers_share_one_request() {
     assert_eq!(rig.server.calls("read"), 1);
 }
 
+/// The kernel sends the pieces of a sequential read in any order, and takes its time over them: bytes
+/// are asked for once all the same, with and without a cache to keep them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_of_a_sequential_read_cost_no_more_than_whole_requests() {
+    const PIECE: u32 = 128 << 10;
+    for cache_data in [true, false] {
+        let rig = Rig::new(Options { cache_data, ..Options::default() }).await;
+        let bytes = pattern(1, 3 << 20);
+        rig.foreigner().await.put("file", &bytes).await;
+        let open = rig.open(&root(), "file", READ).await.unwrap();
+        let pieces = (bytes.len() as u64 / u64::from(PIECE)) as usize;
+        for piece in [0, 3, 1, 2].into_iter().chain(4..pieces) {
+            let start = piece * PIECE as usize;
+            let read = open.read(start as u64, PIECE).await.unwrap();
+            assert!(read == bytes[start..start + PIECE as usize], "piece {piece}");
+        }
+        // One look at the head, then what is left of each MiB.
+        assert_eq!(rig.server.calls("read"), 4, "cache_data {cache_data}");
+        open.close().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_data_is_denied_to_whom_the_server_denies_it() {
     let rig = Rig::new(Options::default()).await;

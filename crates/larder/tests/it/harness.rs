@@ -1,5 +1,6 @@
 //! Servers and mounts for tests. Everything is gone when it is dropped.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -275,9 +276,14 @@ impl Mount {
 
     /// Calls of all procedures since the mount.
     pub(crate) fn all_calls(&self) -> u64 {
+        self.calls_by_procedure().values().sum()
+    }
+
+    /// Calls of each procedure since the mount.
+    pub(crate) fn calls_by_procedure(&self) -> BTreeMap<String, u64> {
         let stat = self.json(&["stat"]);
         let rpc = stat["rpc"].as_object().unwrap();
-        rpc.values().map(|procedure| procedure["calls"].as_u64().unwrap()).sum()
+        rpc.iter().map(|(name, of)| (name.clone(), of["calls"].as_u64().unwrap())).collect()
     }
 
     fn json(&self, args: &[&str]) -> serde_json::Value {
