@@ -9,12 +9,14 @@
 //! | [`Disk`] | [`RealDisk`] (a directory), [`MemDisk`] (anonymous memory files) | [`SimDisk`] (crash images, torn writes, faults) |
 //!
 //! Everything here may block. Nothing here knows about remote file systems, caches or servers.
-//! System calls go through `rustix`; unsafe code is in [`handle`] alone, for two calls that it lacks.
+//! System calls go through `rustix`; unsafe code is in [`handle`] and
+//! [`pages`], for calls that it lacks.
 
 mod clock;
 mod disk;
 pub mod handle;
 mod mem;
+pub mod pages;
 mod real;
 mod sim;
 

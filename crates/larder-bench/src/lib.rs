@@ -1,0 +1,20 @@
+//! The bench: published workloads on plain directories, measured with the same code for everybody.
+//!
+//! A *suite* is a list of tests; a test does file work in a directory and takes time. A *target* is
+//! a directory with a name: a mount of ours, a rival's, or the local disk; nothing here knows which
+//! file system it is. The runner interleaves targets, so that drift of the machine hits all alike, and
+//! writes a [`record::Run`]: every sample, with what was known about cache, link and RPCs. The
+//! `report` is made from records alone.
+//!
+//! ```text
+//! suite ── tests ──┐
+//!                  ├─ runner ── record::Run ── report (HTML, Markdown, CSV)
+//! targets ─ RPCs ──┘
+//! ```
+//!
+//! What a target is and how it is mounted is the business of `stand`, which starts the binary's own
+//! commands as a user would. *Absent:* every crate of ours but `larder-io`, so that nothing measured
+//! can help with its own measurement.
+
+pub mod record;
+pub mod stats;

@@ -1,0 +1,229 @@
+//! What a run wrote down. This is the format of the files under `bench/runs/`: fields may be added,
+//! not renamed. Everything a report says is computed from here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::{Summary, paired_ratio};
+
+/// Version of the format.
+pub const FORMAT: u32 = 1;
+
+/// One suite, run on some targets: one JSON file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Name of the suite: `badros`, `fscache`, `mbfs`, `basic5`, `snapdragon`.
+    pub suite: String,
+    /// `smoke` or `full`.
+    pub size: String,
+    /// When it began, RFC 3339.
+    pub started: String,
+    /// How long it took, in seconds.
+    pub elapsed_s: f64,
+    /// It was interrupted: what is here was finished before.
+    pub interrupted: bool,
+    /// Command that repeats it.
+    pub command: String,
+    /// Version and commit of what measured.
+    pub larder: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// The link to the servers, if it was made by us.
+    pub link: Option<Link>,
+    /// What the method does, in sentences for the report: what was dropped, what was subtracted.
+    pub method: Vec<String>,
+    /// Who was measured, in the order of the report.
+    pub targets: Vec<Target>,
+    /// What was measured, in the order of the suite.
+    pub tests: Vec<Test>,
+}
+
+/// The machine of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name.
+    pub host: String,
+    /// Model of its processor.
+    pub cpu: String,
+    /// Processors.
+    pub cpus: usize,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Name of the distribution.
+    pub distribution: String,
+    /// Load average of one minute when the run began: what else the machine did.
+    pub load: f64,
+}
+
+/// A link as asked for and as measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// How it was made: `netns+veth+tbf`, `proxy`, `loopback`.
+    pub kind: String,
+    /// What was asked for, in words: `10 Mbit/s`.
+    pub asked: String,
+    /// Payload rate measured over a TCP connection before the run, in bits per second.
+    pub rate_bits_per_s: f64,
+    /// Median round trip of one byte, in microseconds.
+    pub round_trip_us: f64,
+}
+
+/// Who was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// Name in the report: `larder`, `plain`, `local`, `rclone`...
+    pub name: String,
+    /// Type of the file system and what is mounted, from mountinfo.
+    pub mounted: String,
+    /// Mount options or command that made it.
+    pub options: String,
+    /// Version of the software, if known.
+    pub version: String,
+    /// Whether its file data was placed behind its back (on the server), not through it.
+    pub furnished_behind: bool,
+}
+
+/// A test of the suite, on all targets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Test {
+    /// Name as published: `read-big-again`.
+    pub name: String,
+    /// Parallel copies or clients: 1, 4, 10.
+    pub copies: u32,
+    /// The swept parameter, if the suite sweeps one: `{"file size MB": 20.0}`.
+    pub at: BTreeMap<String, f64>,
+    /// Unit of the samples: `s`, `B/s`, `files/s`, `us`.
+    pub unit: String,
+    /// Whether more is better.
+    pub more_is_better: bool,
+    /// Every sample, in the order in which they were taken.
+    pub samples: Vec<Sample>,
+}
+
+/// One test, once, on one target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Name of the target.
+    pub target: String,
+    /// Samples of the same round belong together.
+    pub round: u32,
+    /// What was measured, above zero, in the unit of the test; `None` if it failed.
+    pub value: Option<f64>,
+    /// Why it failed: an error, or wrong bytes.
+    pub failed: Option<String>,
+    /// CPU time of a compiler that was subtracted from `value`, in seconds.
+    pub subtracted_s: Option<f64>,
+    /// State of the page cache before it began, as verified: `dropped, 0 bytes resident`.
+    pub page_cache: Option<String>,
+    /// RPCs by procedure, if they were counted.
+    pub rpcs: Option<BTreeMap<String, u64>>,
+    /// Who counted them: `daemon` or `server`.
+    pub rpcs_by: Option<String>,
+    /// Further measurements, by name with unit: `server_cpu_s`, `server_bytes`.
+    pub extra: BTreeMap<String, f64>,
+}
+
+impl Run {
+    /// The target of a name.
+    pub fn target(&self, name: &str) -> Option<&Target> {
+        self.targets.iter().find(|target| target.name == name)
+    }
+}
+
+impl Test {
+    /// Name with the number of copies, as the published texts write it: `ls x4`.
+    pub fn title(&self) -> String {
+        let at: String = self.at.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+        match self.copies {
+            1 => format!("{}{at}", self.name),
+            copies => format!("{} x{copies}{at}", self.name),
+        }
+    }
+
+    /// Samples of a target.
+    pub fn of(&self, target: &str) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().filter(move |sample| sample.target == target)
+    }
+
+    /// Why a target failed, if it did so even once: then it has no result at all.
+    pub fn failure(&self, target: &str) -> Option<&str> {
+        self.of(target).find_map(|sample| sample.failed.as_deref())
+    }
+
+    /// What a target's samples say; `None` if it failed or was not measured.
+    pub fn summary(&self, target: &str) -> Option<Summary> {
+        if self.failure(target).is_some() {
+            return None;
+        }
+        let values: Vec<f64> = self.of(target).filter_map(|sample| sample.value).collect();
+        Summary::of(&values)
+    }
+
+    /// How many times as long as `theirs` `ours` took, from rounds in which both were measured. Of
+    /// rates the inverse, so that below one is always better. `None` if either failed.
+    pub fn time_ratio(&self, ours: &str, theirs: &str) -> Option<Summary> {
+        if self.failure(ours).is_some() || self.failure(theirs).is_some() {
+            return None;
+        }
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        for sample in self.of(ours) {
+            let other = self.of(theirs).find(|other| other.round == sample.round);
+            if let (Some(a), Some(b)) = (sample.value, other.and_then(|other| other.value)) {
+                one.push(a);
+                two.push(b);
+            }
+        }
+        if self.more_is_better { paired_ratio(&two, &one) } else { paired_ratio(&one, &two) }
+    }
+
+    /// Median number of RPCs of a target in a run of the test, over all procedures.
+    pub fn rpcs(&self, target: &str) -> Option<f64> {
+        let mut totals: Vec<f64> = self
+            .of(target)
+            .filter_map(|sample| Some(sample.rpcs.as_ref()?.values().sum::<u64>() as f64))
+            .collect();
+        totals.sort_by(f64::total_cmp);
+        totals.get(totals.len() / 2).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(target: &str, round: u32, value: Option<f64>) -> Sample {
+        let failed = value.is_none().then(|| "wrong bytes".to_owned());
+        Sample { target: target.to_owned(), round, value, failed, ..Sample::default() }
+    }
+
+    #[test]
+    fn a_target_that_failed_once_has_no_result() {
+        let samples =
+            vec![sample("a", 0, Some(1.0)), sample("a", 1, None), sample("b", 0, Some(2.0))];
+        let test = Test { samples, copies: 1, ..Test::default() };
+        assert_eq!(test.failure("a"), Some("wrong bytes"));
+        assert_eq!(test.summary("a"), None);
+        assert_eq!(test.time_ratio("a", "b"), None);
+        assert_eq!(test.summary("b").unwrap().median, 2.0);
+    }
+
+    #[test]
+    fn ratios_pair_rounds_and_turn_rates_around() {
+        let samples = vec![
+            sample("a", 0, Some(1.0)),
+            sample("a", 2, Some(3.0)),
+            sample("b", 2, Some(6.0)),
+            sample("b", 1, Some(9.0)),
+        ];
+        let mut test = Test { samples, copies: 4, name: "ls".to_owned(), ..Test::default() };
+        assert_eq!(test.time_ratio("a", "b").unwrap().median, 0.5);
+        test.more_is_better = true;
+        assert_eq!(test.time_ratio("a", "b").unwrap().median, 2.0);
+        assert_eq!(test.title(), "ls x4");
+    }
+}
