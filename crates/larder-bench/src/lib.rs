@@ -16,5 +16,13 @@
 //! commands as a user would. *Absent:* every crate of ours but `larder-io`, so that nothing measured
 //! can help with its own measurement.
 
+pub mod data;
+pub mod machine;
+pub mod memory;
+pub mod progress;
 pub mod record;
+pub mod rpc;
+pub mod runner;
 pub mod stats;
+pub mod suite;
+pub mod target;

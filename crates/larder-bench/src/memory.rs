@@ -1,0 +1,101 @@
+//! The page cache: forgetting it, and proving that it was forgotten.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// Bytes that may stay resident of what was dropped: pages of directories and indices that a running
+/// server touches again at once. Far below any file that a test reads for its speed.
+const RESIDENT_BYTES_MAX: u64 = 256 << 10;
+
+/// Writes everything back and makes the kernel forget clean pages, names and inodes. Returns `false` if
+/// that is not ours to do (only root may).
+///
+/// # Errors
+/// If the kernel refuses for another reason.
+pub fn drop_all() -> Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(false);
+    }
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")?;
+    Ok(true)
+}
+
+/// Bytes of all regular files under `dirs` that are in the page cache.
+///
+/// # Errors
+/// If a file cannot be looked at.
+pub fn resident_bytes(dirs: &[PathBuf]) -> Result<u64> {
+    let mut total = 0;
+    for dir in dirs {
+        add_resident(dir, &mut total)?;
+    }
+    Ok(total)
+}
+
+fn add_resident(dir: &Path, total: &mut u64) -> Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| dir.display().to_string())?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        // What a cache removes meanwhile is not resident.
+        let Ok(metadata) = path.symlink_metadata() else { continue };
+        if metadata.is_dir() {
+            add_resident(&path, total)?;
+        } else if metadata.is_file() && metadata.len() > 0 {
+            let Ok(file) = File::open(&path) else { continue };
+            *total += larder_io::pages::resident_bytes(&file)
+                .with_context(|| format!("cannot ask what is in memory of {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Drops everything and verifies it on the files from which a target's bytes come; what is to be
+/// recorded.
+///
+/// # Errors
+/// If more than a trace stayed: then a cold test would not be one.
+pub fn drop_and_verify(disks: &[PathBuf]) -> Result<String> {
+    if !drop_all()? {
+        return Ok("not dropped (only root can)".to_owned());
+    }
+    if disks.is_empty() {
+        return Ok("dropped".to_owned());
+    }
+    let mut resident = resident_bytes(disks)?;
+    if resident > RESIDENT_BYTES_MAX {
+        // Pages under writeback or held by a reader stay the first time.
+        drop_all()?;
+        resident = resident_bytes(disks)?;
+    }
+    let kib = resident >> 10;
+    ensure!(
+        resident <= RESIDENT_BYTES_MAX,
+        "{kib} KiB stayed in the page cache when it was dropped"
+    );
+    Ok(format!("dropped, {kib} KiB resident"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_resident_and_what_is_dropped_is_not() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join("sub/file"), vec![1; 1 << 20]).unwrap();
+        let dirs = [dir.path().to_path_buf()];
+        assert!(resident_bytes(&dirs).unwrap() >= 1 << 20);
+        assert_eq!(resident_bytes(&[dir.path().join("missing")]).unwrap(), 0);
+        if rustix::process::geteuid().is_root() {
+            assert!(drop_and_verify(&dirs).unwrap().starts_with("dropped, "));
+            assert!(resident_bytes(&dirs).unwrap() <= RESIDENT_BYTES_MAX);
+        }
+    }
+}

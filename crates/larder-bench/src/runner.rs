@@ -1,0 +1,422 @@
+//! Runs a suite on targets.
+//!
+//! A round is the whole suite, once on every target, test by test: targets take turns, in reverse order
+//! every second round, so that whatever else the machine does hits all alike. Rounds go on until every
+//! result is known closely enough, or a limit is reached. A target that fails a test goes on with the
+//! next one: the failure is its result.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result};
+
+use crate::memory;
+use crate::progress::Progress;
+use crate::record::{self, Sample};
+use crate::rpc;
+use crate::suite::{Before, Check, Outcome, Place, Suite, Test};
+use crate::target::Target;
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Rounds that are made in any case.
+    pub rounds_min: u32,
+    /// Rounds that are not exceeded.
+    pub rounds_max: u32,
+    /// A result is known closely enough if its 95 % interval is this narrow: 0.05 is plus or minus 5 %.
+    pub relative_width: f64,
+    /// No round is begun after this.
+    pub time: Duration,
+}
+
+/// What happened to a run.
+#[derive(Debug)]
+pub struct Done {
+    /// The results, in the order of the suite.
+    pub tests: Vec<record::Test>,
+    /// It was interrupted: the last round is not whole.
+    pub interrupted: bool,
+}
+
+/// Runs the tests of a suite on targets that are mounted and stay so. `keep` is called with what there
+/// is after each round. Blocks for as long as it takes; `interrupted` ends it after the present test.
+/// What it made in the targets is removed.
+///
+/// # Errors
+/// If results cannot be kept. A target that fails is a result.
+pub fn run(
+    suite: &Suite,
+    targets: &[Target],
+    limits: Limits,
+    interrupted: &AtomicBool,
+    keep: &mut dyn FnMut(&[record::Test]) -> Result<()>,
+) -> Result<Done> {
+    let started = Instant::now();
+    let steps = suite.tests.len() * targets.len() * limits.rounds_max as usize;
+    let progress = Progress::start(suite.name, steps as u64);
+    let tests = suite.tests.iter().map(blank).collect();
+    let mut runner = Runner { suite, targets, interrupted, progress, tests, checks: Vec::new() };
+    for round in 0..limits.rounds_max {
+        runner.round(round);
+        keep(&runner.tests)?;
+        let enough = round + 1 >= limits.rounds_min && runner.known_to(limits.relative_width);
+        if enough || runner.is_interrupted() || started.elapsed() > limits.time {
+            break;
+        }
+    }
+    Ok(Done { interrupted: runner.is_interrupted(), tests: runner.tests })
+}
+
+/// A test without samples.
+fn blank(test: &Test) -> record::Test {
+    record::Test {
+        name: test.name.to_owned(),
+        copies: test.copies,
+        at: test.at.clone(),
+        unit: test.unit.to_owned(),
+        more_is_better: test.more_is_better,
+        samples: Vec::new(),
+    }
+}
+
+struct Runner<'a> {
+    suite: &'a Suite,
+    targets: &'a [Target],
+    interrupted: &'a AtomicBool,
+    progress: Progress,
+    tests: Vec<record::Test>,
+    /// Checks of this round that read what was written: test, target, what to check.
+    checks: Vec<(usize, String, Check)>,
+}
+
+/// What one test on one target came to.
+struct Measured {
+    sample: Sample,
+    at_end: Vec<Check>,
+}
+
+impl Runner<'_> {
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    fn round(&mut self, round: u32) {
+        let mut order: Vec<&Target> = self.targets.iter().collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        let mut unfurnished = BTreeMap::new();
+        for target in &order {
+            if let Err(error) = self.furnish(target, round) {
+                unfurnished.insert(target.name.clone(), format!("cannot be furnished: {error:#}"));
+            }
+        }
+        for index in 0..self.suite.tests.len() {
+            for target in &order {
+                if self.is_interrupted() || !target.runs(self.suite.tests[index].name) {
+                    continue;
+                }
+                let sample = match unfurnished.get(&target.name) {
+                    Some(reason) => Sample { failed: Some(reason.clone()), ..Sample::default() },
+                    None => self.sample(index, target, round),
+                };
+                let sample = Sample { target: target.name.clone(), round, ..sample };
+                self.progress.done(&shown(&self.tests[index], &sample));
+                self.tests[index].samples.push(sample);
+            }
+        }
+        self.check_written(round);
+        for target in &order {
+            self.clear(target, round);
+        }
+    }
+
+    /// Makes the directories of a round and fills them, behind the target's back if it has one.
+    fn furnish(&self, target: &Target, round: u32) -> Result<()> {
+        for test in self.suite.tests.iter().filter(|test| target.runs(test.name)) {
+            for place in self.suite.places(test, target, round) {
+                let dir = place.back.as_ref().unwrap_or(&place.dir);
+                if !dir.exists() {
+                    self.progress.now(&format!("furnishing {}", target.name));
+                    fs::create_dir_all(dir)?;
+                    (self.suite.furnish)(dir)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, index: usize, target: &Target, round: u32) -> Sample {
+        let test = &self.suite.tests[index];
+        self.progress.now(&format!("{} on {}", self.tests[index].title(), target.name));
+        let places = self.suite.places(test, target, round);
+        match measure(test, target, &places) {
+            Ok(measured) => {
+                let checks = measured.at_end.into_iter();
+                self.checks.extend(checks.map(|check| (index, target.name.clone(), check)));
+                measured.sample
+            }
+            Err(error) => Sample { failed: Some(reason(&error)), ..Sample::default() },
+        }
+    }
+
+    /// What was written wrongly turns its sample into a failure.
+    fn check_written(&mut self, round: u32) {
+        for (index, target, check) in std::mem::take(&mut self.checks) {
+            let Err(error) = check() else { continue };
+            let samples = &mut self.tests[index].samples;
+            let sample =
+                samples.iter_mut().rev().find(|one| one.target == target && one.round == round);
+            if let Some(sample) = sample {
+                sample.value = None;
+                sample.failed = Some(reason(&error));
+            }
+        }
+    }
+
+    /// Removes what a round left, through the target, so that its caches hear of it.
+    fn clear(&self, target: &Target, round: u32) {
+        let name = format!("{}-{round}", self.suite.name);
+        let removed = fs::remove_dir_all(target.dir.join(&name));
+        let behind = target.back.as_ref().map(|back| fs::remove_dir_all(back.join(&name)));
+        if let (Err(error), None | Some(Err(_))) = (removed, behind) {
+            eprintln!("larder: cannot remove {name} from {}: {error}", target.name);
+        }
+    }
+
+    fn known_to(&self, relative_width: f64) -> bool {
+        self.tests.iter().all(|test| {
+            self.targets.iter().all(|target| {
+                test.summary(&target.name)
+                    .is_none_or(|summary| summary.relative_width() <= relative_width)
+            })
+        })
+    }
+}
+
+/// One line about an error, with its causes.
+fn reason(error: &Error) -> String {
+    format!("{error:#}").replace('\n', " ")
+}
+
+fn shown(test: &record::Test, sample: &Sample) -> String {
+    let result = match (&sample.value, &sample.failed) {
+        (Some(value), _) => format!("{value:.4} {}", test.unit),
+        (None, reason) => format!("failed: {}", reason.as_deref().unwrap_or("unknown")),
+    };
+    format!("round {} {:24} {:12} {result}", sample.round + 1, test.title(), sample.target)
+}
+
+fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
+    let page_cache = prepare(test.before, target)?;
+    let before = target.counter.read()?;
+    let (elapsed, outcomes) = time(test, places)?;
+    let after = target.counter.read()?;
+    let (mut checks, mut at_end, mut values, mut subtracted) = (vec![], vec![], vec![], 0.0);
+    for outcome in outcomes {
+        checks.extend(outcome.check);
+        at_end.extend(outcome.check_at_end);
+        values.extend(outcome.value);
+        subtracted += outcome.subtract_s.unwrap_or(0.0);
+    }
+    checks.into_iter().try_for_each(|check| check()).context("wrong bytes")?;
+    // The copies' compilers share the processors.
+    let processors = std::thread::available_parallelism().map_or(1, Into::into);
+    let subtracted = subtracted / places.len().min(processors) as f64;
+    let value = match values.iter().sum::<f64>() {
+        _ if values.is_empty() => elapsed.as_secs_f64() - subtracted,
+        sum if test.more_is_better => sum,
+        sum => sum / values.len() as f64,
+    };
+    let calls = before.zip(after).map(|(before, after)| rpc::since(&before, &after));
+    let sample = Sample {
+        value: Some(value.max(f64::MIN_POSITIVE)),
+        subtracted_s: (subtracted > 0.0).then_some(subtracted),
+        page_cache,
+        rpcs_by: calls.as_ref().and(target.counter.name()).map(str::to_owned),
+        rpcs: calls,
+        ..Sample::default()
+    };
+    Ok(Measured { sample, at_end })
+}
+
+/// Brings the caches into the state that a test begins with, and tells what was verified.
+fn prepare(before: Before, target: &Target) -> Result<Option<String>> {
+    if before == Before::Nothing {
+        return Ok(None);
+    }
+    let empty = before == Before::RestartEmpty;
+    let mut remounted = "";
+    if let (Before::Restart | Before::RestartEmpty, Some(restart)) = (before, &target.restart) {
+        restart(empty).context("cannot be mounted again")?;
+        remounted = if empty { "fresh mount, empty disk cache, " } else { "fresh mount, " };
+    }
+    let dropped = memory::drop_and_verify(&target.disks)?;
+    Ok(Some(format!("{remounted}{dropped}")))
+}
+
+/// Runs all copies at once; the time is from their common start to the end of the last.
+fn time(test: &Test, places: &[Place]) -> Result<(Duration, Vec<Outcome>)> {
+    if let [place] = places {
+        let started = Instant::now();
+        let outcome = (test.work)(place)?;
+        return Ok((started.elapsed(), vec![outcome]));
+    }
+    let start = Barrier::new(places.len() + 1);
+    std::thread::scope(|scope| {
+        let copies: Vec<_> = places
+            .iter()
+            .map(|place| {
+                let (start, work) = (&start, &test.work);
+                scope.spawn(move || {
+                    start.wait();
+                    work(place)
+                })
+            })
+            .collect();
+        start.wait();
+        let started = Instant::now();
+        let ended: Vec<_> = copies.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let elapsed = started.elapsed();
+        let outcomes = ended.into_iter().map(|ended| match ended {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::msg("the work panicked")),
+        });
+        Ok((elapsed, outcomes.collect::<Result<_>>()?))
+    })
+}
+
+/// Where a run goes by default: `bench/runs/<date>-<commit>-<host>` in a checkout, else the same below
+/// the present directory.
+pub fn default_out(machine: &record::Machine, version: &str) -> std::path::PathBuf {
+    let date = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
+    let top = if Path::new("bench/runs").is_dir() { "bench/runs" } else { "larder-bench" };
+    Path::new(top).join(format!("{date}-{version}-{}", machine.host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::Size;
+    use std::sync::Arc;
+
+    const LIMITS: Limits = Limits {
+        rounds_min: 2,
+        rounds_max: 3,
+        relative_width: 0.0,
+        time: Duration::from_secs(600),
+    };
+
+    fn suite(tests: Vec<Test>) -> Suite {
+        Suite {
+            name: "made-up",
+            method: Vec::new(),
+            tests,
+            furnish: Arc::new(|dir| Ok(fs::write(dir.join("given"), "x")?)),
+            link_bits_per_s: None,
+        }
+    }
+
+    fn run_quietly(suite: &Suite, targets: &[Target], interrupted: &AtomicBool) -> Done {
+        run(suite, targets, LIMITS, interrupted, &mut |_| Ok(())).unwrap()
+    }
+
+    #[test]
+    fn targets_take_turns_and_nothing_is_left() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let targets = [Target::new("one", one.path()), Target::new("two", two.path())];
+        let work = |place: &Place| {
+            assert_eq!(fs::read_to_string(place.at("given"))?, "x");
+            fs::write(place.at("made"), "y")?;
+            Outcome::done()
+        };
+        let suite = suite(vec![Test::timed("t", 3, Before::Nothing, Arc::new(work))]);
+        let done = run_quietly(&suite, &targets, &AtomicBool::new(false));
+        let order: Vec<_> =
+            done.tests[0].samples.iter().map(|s| (s.round, s.target.as_str())).collect();
+        assert_eq!(order, [(0, "one"), (0, "two"), (1, "two"), (1, "one"), (2, "one"), (2, "two")]);
+        assert!(done.tests[0].summary("one").unwrap().count == 3 && !done.interrupted);
+        assert_eq!(fs::read_dir(one.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn failures_and_wrong_bytes_are_results_with_reasons() {
+        let top = tempfile::tempdir().unwrap();
+        let error = |_: &Place| anyhow::bail!("out of paper");
+        let wrong = |_: &Place| Outcome::checked(|| anyhow::bail!("byte 7"));
+        let later = |_: &Place| Outcome::checked_at_end(|| anyhow::bail!("file 3"));
+        let tests = vec![
+            Test::timed("error", 1, Before::Nothing, Arc::new(error)),
+            Test::timed("wrong", 4, Before::Nothing, Arc::new(wrong)),
+            Test::timed("later", 1, Before::Nothing, Arc::new(later)),
+            Test::timed("fine", 1, Before::Nothing, Arc::new(|_: &Place| Outcome::done())),
+        ];
+        let done =
+            run_quietly(&suite(tests), &[Target::new("t", top.path())], &AtomicBool::new(false));
+        for (test, reason) in
+            done.tests.iter().zip(["out of paper", "wrong bytes: byte 7", "file 3"])
+        {
+            assert_eq!((test.failure("t"), test.summary("t")), (Some(reason), None));
+        }
+        assert_eq!(done.tests[3].failure("t"), None);
+    }
+
+    #[test]
+    fn a_target_that_cannot_be_furnished_fails_everything() {
+        let target = Target::new("gone", Path::new("/proc/nowhere"));
+        let suite = suite(vec![Test::timed(
+            "t",
+            1,
+            Before::Nothing,
+            Arc::new(|_: &Place| Outcome::done()),
+        )]);
+        let done = run_quietly(&suite, &[target], &AtomicBool::new(false));
+        assert!(done.tests[0].failure("gone").unwrap().starts_with("cannot be furnished"));
+    }
+
+    #[test]
+    fn an_interrupted_run_keeps_what_was_finished() {
+        let top = tempfile::tempdir().unwrap();
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let signal = interrupted.clone();
+        let work = move |_: &Place| {
+            signal.store(true, Ordering::Relaxed);
+            Outcome::done()
+        };
+        let test = Test::timed("t", 1, Before::Nothing, Arc::new(work));
+        let suite = suite(vec![test.clone(), test]);
+        let done = run_quietly(&suite, &[Target::new("t", top.path())], &interrupted);
+        assert!(done.interrupted);
+        let counts: Vec<_> = done.tests.iter().map(|test| test.samples.len()).collect();
+        assert_eq!(counts, [1, 0]);
+        assert_eq!(fs::read_dir(top.path()).unwrap().count(), 0);
+    }
+
+    /// Every suite runs on the local disk, small, without a failure.
+    #[test]
+    fn all_suites_pass_on_the_local_disk() {
+        let top = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut target = Target::new("local", top.path());
+        target.disks = vec![top.path().to_path_buf()];
+        for (name, _) in crate::suite::SUITES {
+            let suite = crate::suite::by_name(name, Size::Smoke).unwrap();
+            let limits = Limits { rounds_min: 1, rounds_max: 1, ..LIMITS };
+            let done = run(
+                &suite,
+                std::slice::from_ref(&target),
+                limits,
+                &AtomicBool::new(false),
+                &mut |_| Ok(()),
+            );
+            for test in done.unwrap().tests {
+                assert_eq!(test.failure("local"), None, "{name}: {}", test.title());
+                assert_eq!(test.samples.len(), 1, "{name}: {}", test.title());
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Suites: lists of tests, each some file work in a directory that is timed.
+
+mod badros;
+mod fscache;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+
+use crate::data::Pattern;
+use crate::target::Target;
+
+/// How much work a suite does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Little: does everything work, are the counts right. Seconds.
+    Smoke,
+    /// As published.
+    Full,
+}
+
+impl Size {
+    /// Its name in records and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Size::Smoke => "smoke",
+            Size::Full => "full",
+        }
+    }
+
+    /// One of two numbers.
+    pub fn pick<T>(self, smoke: T, full: T) -> T {
+        match self {
+            Size::Smoke => smoke,
+            Size::Full => full,
+        }
+    }
+}
+
+/// Names of the suites, with a line about each.
+pub const SUITES: [(&str, &str); 2] = [
+    ("badros", "13 works of a caching NFS client, alone and as 4 parallel copies (Badros 1998)"),
+    ("fscache", "one large file read cold, hot and from the page cache (FS-Cache for CIFS, 2010)"),
+];
+
+/// A list of tests that share what they are furnished with.
+pub struct Suite {
+    /// As in [`SUITES`].
+    pub name: &'static str,
+    /// What it does, in sentences for the report.
+    pub method: Vec<String>,
+    /// In the order in which they run: later ones may use what earlier ones left.
+    pub tests: Vec<Test>,
+    /// Puts what the tests need into the directory of one copy, which is empty.
+    pub furnish: Furnish,
+    /// Rate of the link that the published run had, in bits per second.
+    pub link_bits_per_s: Option<u64>,
+}
+
+/// Puts what tests need into a directory.
+pub type Furnish = Arc<dyn Fn(&Path) -> Result<()> + Send + Sync>;
+
+/// A test of a suite.
+#[derive(Clone)]
+pub struct Test {
+    /// Name as published.
+    pub name: &'static str,
+    /// How many copies run at once, each in a directory of its own.
+    pub copies: u32,
+    /// The swept parameter.
+    pub at: BTreeMap<String, f64>,
+    /// Unit of the result: `s` is the time of the work itself.
+    pub unit: &'static str,
+    /// Whether more is better.
+    pub more_is_better: bool,
+    /// What is done about caches before it.
+    pub before: Before,
+    /// The work.
+    pub work: Work,
+}
+
+impl Test {
+    /// A timed test.
+    pub fn timed(name: &'static str, copies: u32, before: Before, work: Work) -> Test {
+        Test { name, copies, at: BTreeMap::new(), unit: "s", more_is_better: false, before, work }
+    }
+}
+
+/// What is done before a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing: what memory holds may be used.
+    Nothing,
+    /// Memory forgets all files, of client and server alike; disk caches stay.
+    DropMemory,
+    /// As after a restart of the client: also a fresh mount, if the target can be mounted again.
+    Restart,
+    /// The same, and its disk cache is emptied.
+    RestartEmpty,
+}
+
+/// The work of one copy. Its time is the time of the call.
+pub type Work = Arc<dyn Fn(&Place) -> Result<Outcome> + Send + Sync>;
+
+/// Where one copy works.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its directory on the target.
+    pub dir: PathBuf,
+    /// The same directory behind the target's back, on the server.
+    pub back: Option<PathBuf>,
+    /// Which of the copies it is, from 0.
+    pub copy: u32,
+}
+
+impl Place {
+    /// A name in the directory.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+/// Compares bytes with what they must be.
+pub type Check = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// What a work left to say.
+#[derive(Default)]
+pub struct Outcome {
+    /// The result, if it is not the time.
+    pub value: Option<f64>,
+    /// CPU time of a compiler, to be subtracted, in seconds.
+    pub subtract_s: Option<f64>,
+    /// Checks what was read. Runs when the clock is stopped.
+    pub check: Option<Check>,
+    /// Checks what was written, by reading it: runs after the last test of the round, because it fills
+    /// caches.
+    pub check_at_end: Option<Check>,
+}
+
+impl Outcome {
+    /// Nothing to say.
+    pub fn done() -> Result<Outcome> {
+        Ok(Outcome::default())
+    }
+
+    /// With bytes to be compared when the clock is stopped.
+    pub fn checked(check: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Outcome> {
+        Ok(Outcome { check: Some(Box::new(check)), ..Outcome::default() })
+    }
+
+    /// With files to be read at the end of the round.
+    pub fn checked_at_end(check: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Outcome> {
+        Ok(Outcome { check_at_end: Some(Box::new(check)), ..Outcome::default() })
+    }
+}
+
+/// The suite of a name.
+///
+/// # Errors
+/// If there is none, with the names that there are.
+pub fn by_name(name: &str, size: Size) -> Result<Suite> {
+    match name {
+        "badros" => Ok(badros::suite(size)),
+        "fscache" => Ok(fscache::suite(size)),
+        _ => {
+            let names: Vec<&str> = SUITES.iter().map(|(name, _)| *name).collect();
+            bail!("there is no suite {name}: {}", names.join(", "))
+        }
+    }
+}
+
+impl Suite {
+    /// The places of a test's copies, on a target, in a round. Singles and parallel copies do not share.
+    pub fn places(&self, test: &Test, target: &Target, round: u32) -> Vec<Place> {
+        (0..test.copies)
+            .map(|copy| {
+                let name = format!("{}-{round}/x{}-{copy}", self.name, test.copies);
+                Place {
+                    dir: target.dir.join(&name),
+                    back: target.back.as_ref().map(|back| back.join(&name)),
+                    copy,
+                }
+            })
+            .collect()
+    }
+
+    /// The numbers of copies that occur.
+    pub fn copies(&self) -> Vec<u32> {
+        let mut copies: Vec<u32> = self.tests.iter().map(|test| test.copies).collect();
+        copies.sort_unstable();
+        copies.dedup();
+        copies
+    }
+}
+
+/// Writes the first `bytes` of a pattern.
+fn write_pattern(file: &mut impl std::io::Write, pattern: Pattern, bytes: u64) -> Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        let count = usize::try_from((bytes - at).min(buffer.len() as u64))?;
+        pattern.fill(at, &mut buffer[..count]);
+        file.write_all(&buffer[..count])?;
+        at += count as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! 13 works of a caching NFS client (G. Badros, University of Washington, 1998), alone and then as 4
+//! parallel copies. The sizes are the published ones; the contents are made here.
+
+mod andrew;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Before, Outcome, Place, Size, Suite, Test, write_pattern};
+use crate::data::{Pattern, Random};
+
+/// Numbers of copies.
+const COPIES: [u32; 2] = [1, 4];
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// Bytes of each of the two large files.
+    large_bytes: u64,
+    /// Bytes of the file that is read at random.
+    random_bytes: u64,
+    random_reads: u32,
+    /// Files listed, in five directories.
+    listed: u32,
+    /// Files of the archive, and their bytes together.
+    archived: u32,
+    archived_bytes: u64,
+    small_writes: u32,
+    small_rewrites: u32,
+}
+
+impl Scale {
+    fn of(size: Size) -> Scale {
+        Scale {
+            large_bytes: size.pick(1_500_000, 6_100_000),
+            random_bytes: size.pick(1_000_000, 4_300_000),
+            random_reads: size.pick(100, 1000),
+            listed: size.pick(100, 500),
+            archived: size.pick(60, 370),
+            archived_bytes: size.pick(300_000, 3_700_000),
+            small_writes: size.pick(200, 2000),
+            small_rewrites: size.pick(50, 1000),
+        }
+    }
+}
+
+const BIG: Pattern = Pattern(1);
+const OTHER: Pattern = Pattern(2);
+const RANDOM: Pattern = Pattern(3);
+
+/// Most bytes of one read at random.
+const RANDOM_READ_BYTES_MAX: u64 = 2663;
+
+/// The suite.
+pub(super) fn suite(size: Size) -> Suite {
+    let scale = Scale::of(size);
+    let tests = COPIES.iter().flat_map(|copies| tests(scale, *copies)).collect();
+    Suite {
+        name: "badros",
+        method: vec![
+            "13 works, each alone and then all again as 4 parallel copies in directories of their own; disk caches are not emptied in between.".to_owned(),
+            "Before each work, memory forgets all files on client and server.".to_owned(),
+            "ls reads the directories and asks for the attributes of every name. andrew-cpu counts the compiler's time, as published.".to_owned(),
+            "What was read is compared byte by byte when the clock is stopped; what was written, after the last work.".to_owned(),
+        ],
+        tests,
+        furnish: Arc::new(move |dir| furnish(dir, scale)),
+        link_bits_per_s: Some(10_000_000),
+    }
+}
+
+fn tests(scale: Scale, copies: u32) -> Vec<Test> {
+    fn test(
+        name: &'static str,
+        copies: u32,
+        work: impl Fn(&Place) -> Result<Outcome> + Send + Sync + 'static,
+    ) -> Test {
+        Test::timed(name, copies, Before::DropMemory, Arc::new(work))
+    }
+    vec![
+        test("andrew-mkdir", copies, andrew::mkdir),
+        test("andrew-copy", copies, andrew::copy),
+        test("andrew-stat", copies, andrew::stat),
+        test("andrew-read", copies, andrew::read),
+        test("andrew-cpu", copies, andrew::compile),
+        test("untar", copies, move |place| untar(place, scale)),
+        test("ls", copies, move |place| ls(place, scale)),
+        test("read-big", copies, move |place| read_big(place, scale)),
+        test("read-big-again", copies, move |place| read_big(place, scale)),
+        test("copy-big", copies, move |place| copy_big(place, scale)),
+        test("random-reads", copies, move |place| random_reads(place, scale)),
+        test("small-writes", copies, move |place| small_writes(place, scale)),
+        test("small-rw", copies, move |place| small_rw(place, scale)),
+    ]
+}
+
+fn furnish(dir: &Path, scale: Scale) -> Result<()> {
+    for (name, pattern, bytes) in [
+        ("big", BIG, scale.large_bytes),
+        ("other", OTHER, scale.large_bytes),
+        ("random", RANDOM, scale.random_bytes),
+    ] {
+        write_pattern(&mut File::create(dir.join(name))?, pattern, bytes)?;
+    }
+    for i in 0..scale.listed {
+        let listed = dir.join(format!("list/{}", i % 5));
+        fs::create_dir_all(&listed)?;
+        fs::write(listed.join(format!("name-{i}")), "")?;
+    }
+    andrew::furnish(dir)?;
+    make_archive(dir, scale)
+}
+
+/// Packs directories and files as a source archive has them, with the system's tar(1).
+fn make_archive(dir: &Path, scale: Scale) -> Result<()> {
+    let top = dir.join("unpacked");
+    for i in 0..scale.archived {
+        let folder = top.join(format!("d{}/e{}", i % 6, i % 30));
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(format!("f{i}")), archived(i, scale))?;
+    }
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--mtime=@0", "-cf"]);
+    run(tar.arg(dir.join("archive.tar")).arg("-C").arg(dir).arg("unpacked"))?;
+    Ok(fs::remove_dir_all(top)?)
+}
+
+/// Content of a file of the archive; sizes differ.
+fn archived(i: u32, scale: Scale) -> Vec<u8> {
+    let mean = scale.archived_bytes / u64::from(scale.archived);
+    let len = Random(u64::from(i)).below(2 * mean);
+    Pattern(1000 + u64::from(i)).bytes(len as usize)
+}
+
+fn untar(place: &Place, scale: Scale) -> Result<Outcome> {
+    let mut tar = Command::new("tar");
+    run(tar.arg("-xf").arg(place.at("archive.tar")).arg("-C").arg(&place.dir))?;
+    let top = place.at("unpacked");
+    Outcome::checked_at_end(move || {
+        for i in 0..scale.archived {
+            let path = top.join(format!("d{}/e{}/f{i}", i % 6, i % 30));
+            let wrong = || format!("wrong bytes in {}", path.display());
+            ensure!(fs::read(&path).with_context(wrong)? == archived(i, scale), wrong());
+        }
+        Ok(())
+    })
+}
+
+/// Four times, what `ls -lR` asks.
+fn ls(place: &Place, scale: Scale) -> Result<Outcome> {
+    let mut seen = 0;
+    for _ in 0..4 {
+        for folder in fs::read_dir(place.at("list"))? {
+            for entry in fs::read_dir(folder?.path())? {
+                ensure!(entry?.metadata()?.is_file(), "not a file");
+                seen += 1;
+            }
+        }
+    }
+    ensure!(seen == 4 * scale.listed, "{seen} names instead of {}", 4 * scale.listed);
+    Outcome::done()
+}
+
+fn read_big(place: &Place, scale: Scale) -> Result<Outcome> {
+    let read = fs::read(place.at("big"))?;
+    Outcome::checked(move || check_whole(BIG, &read, scale.large_bytes))
+}
+
+fn check_whole(pattern: Pattern, read: &[u8], bytes: u64) -> Result<()> {
+    ensure!(read.len() as u64 == bytes, "{} bytes instead of {bytes}", read.len());
+    pattern.check(0, read)
+}
+
+fn copy_big(place: &Place, scale: Scale) -> Result<Outcome> {
+    let copy = place.at("copy");
+    fs::copy(place.at("other"), &copy)?;
+    Outcome::checked_at_end(move || check_whole(OTHER, &fs::read(copy)?, scale.large_bytes))
+}
+
+fn random_reads(place: &Place, scale: Scale) -> Result<Outcome> {
+    let file = File::open(place.at("random"))?;
+    let mut random = Random(u64::from(place.copy));
+    let mut pieces = Vec::new();
+    for _ in 0..scale.random_reads {
+        let mut piece = vec![0; 1 + random.below(RANDOM_READ_BYTES_MAX) as usize];
+        let offset = random.below(scale.random_bytes - RANDOM_READ_BYTES_MAX);
+        file.read_exact_at(&mut piece, offset)?;
+        pieces.push((offset, piece));
+    }
+    Outcome::checked(move || pieces.iter().try_for_each(|(at, piece)| RANDOM.check(*at, piece)))
+}
+
+/// The integers from 1 to `count`, one after the other.
+fn integers(count: u32) -> String {
+    (1..=count).map(|i| i.to_string()).collect()
+}
+
+fn small_writes(place: &Place, scale: Scale) -> Result<Outcome> {
+    let path = place.at("log");
+    let mut file = File::create(&path)?;
+    for i in 1..=scale.small_writes {
+        file.write_all(i.to_string().as_bytes())?;
+    }
+    drop(file);
+    Outcome::checked_at_end(move || check_integers(&path, scale.small_writes))
+}
+
+fn small_rw(place: &Place, scale: Scale) -> Result<Outcome> {
+    let path = place.at("rewritten");
+    let mut file = OpenOptions::new().create_new(true).read(true).write(true).open(&path)?;
+    let mut all = String::new();
+    for i in 1..=scale.small_rewrites {
+        file.seek(SeekFrom::End(0))?;
+        file.write_all(i.to_string().as_bytes())?;
+        file.rewind()?;
+        all.clear();
+        file.read_to_string(&mut all)?;
+    }
+    drop(file);
+    let mut outcome = Outcome::checked(move || {
+        ensure!(all == integers(scale.small_rewrites), "wrong bytes");
+        Ok(())
+    })?;
+    outcome.check_at_end = Some(Box::new(move || check_integers(&path, scale.small_rewrites)));
+    Ok(outcome)
+}
+
+/// Also finds what the last close could not write: dropping a file does not tell.
+fn check_integers(path: &Path, count: u32) -> Result<()> {
+    ensure!(fs::read_to_string(path)? == integers(count), "wrong bytes in {}", path.display());
+    Ok(())
+}
+
+/// Runs a program of the system that must succeed.
+fn run(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let done = command.output().with_context(|| format!("cannot run {name}: is it installed?"))?;
+    let error = String::from_utf8_lossy(&done.stderr);
+    ensure!(
+        done.status.success(),
+        "{name} failed: {}",
+        error.lines().next().unwrap_or("no message")
+    );
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Targets: directories with names.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::rpc::Counter;
+
+/// A directory to be measured.
+#[derive(Clone)]
+pub struct Target {
+    /// Name in the report.
+    pub name: String,
+    /// The directory.
+    pub dir: PathBuf,
+    /// The same directory behind its back, on the server.
+    pub back: Option<PathBuf>,
+    /// Who counts its RPCs.
+    pub counter: Counter,
+    /// Directories on local disks from which its bytes come: none of them may be in the page cache
+    /// when a cold test begins.
+    pub disks: Vec<PathBuf>,
+    /// Mounts it again, if that can be done; with `true` after emptying its disk cache.
+    pub restart: Option<Restart>,
+    /// Command or options that made it, for the report.
+    pub options: String,
+    /// Version of what serves it, for the report.
+    pub version: String,
+    /// It runs these tests only; empty: all.
+    pub only: Vec<&'static str>,
+}
+
+/// Unmounts and mounts again; with `true` after emptying the disk cache.
+pub type Restart = Arc<dyn Fn(bool) -> Result<()> + Send + Sync>;
+
+impl Target {
+    /// A directory of which nothing is known.
+    pub fn new(name: &str, dir: &Path) -> Target {
+        Target {
+            name: name.to_owned(),
+            dir: dir.to_path_buf(),
+            back: None,
+            counter: Counter::None,
+            disks: Vec::new(),
+            restart: None,
+            options: String::new(),
+            version: String::new(),
+            only: Vec::new(),
+        }
+    }
+
+    /// What a user typed: `NAME=DIR`, and after commas `back=DIR` (the same directory on the server) and
+    /// `export=IP:PORT` (our NFS server that counts its RPCs). A mount of ours is recognised by asking.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(typed: &str, larder: &Path) -> Result<Target> {
+        let (name, rest) = typed
+            .split_once('=')
+            .filter(|(name, rest)| !name.is_empty() && !rest.is_empty())
+            .with_context(|| format!("{typed}: a target is written NAME=DIR"))?;
+        let mut parts = rest.split(',');
+        let dir = directory(parts.next().unwrap_or_default())?;
+        let mut target = Target::new(name, &dir);
+        target.counter = Counter::of_mount(larder, &dir);
+        target.options = mount_of(&dir).unwrap_or_default();
+        for part in parts {
+            match part.split_once('=') {
+                Some(("back", back)) => target.back = Some(directory(back)?),
+                Some(("export", address)) => {
+                    target.counter =
+                        Counter::Export { larder: larder.into(), address: address.into() };
+                }
+                _ => bail!("{part}: a target takes back=DIR and export=IP:PORT"),
+            }
+        }
+        let disk = target.back.clone().unwrap_or_else(|| dir.clone());
+        if is_local(&disk) {
+            target.disks.push(disk);
+        }
+        Ok(target)
+    }
+
+    /// Whether it runs a test.
+    pub fn runs(&self, test: &str) -> bool {
+        self.only.is_empty() || self.only.contains(&test)
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.dir.display())
+    }
+}
+
+fn directory(typed: &str) -> Result<PathBuf> {
+    let dir = Path::new(typed).canonicalize().with_context(|| typed.to_owned())?;
+    ensure!(dir.is_dir(), "{typed} is no directory");
+    Ok(dir)
+}
+
+/// Type, source and options of the mount on which a directory lies, as the kernel tells them.
+pub fn mount_of(dir: &Path) -> Option<String> {
+    let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounts = text.lines().filter_map(|line| {
+        let (front, back) = line.split_once(" - ")?;
+        let at = PathBuf::from(front.split(' ').nth(4)?.replace("\\040", " "));
+        let mut back = back.split(' ');
+        let (kind, source, options) = (back.next()?, back.next()?, back.next()?);
+        Some((at, format!("{kind} {source} {options}")))
+    });
+    // The last of equal mountpoints lies on top.
+    let under = mounts.filter(|(at, _)| dir.starts_with(at));
+    under.max_by_key(|(at, _)| at.components().count()).map(|(_, shown)| shown)
+}
+
+/// Whether bytes of a directory come from a disk of this machine through its page cache.
+fn is_local(dir: &Path) -> bool {
+    let kind = mount_of(dir).unwrap_or_default();
+    ["ext4 ", "xfs ", "btrfs ", "overlay "].iter().any(|local| kind.starts_with(local))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_and_refused_in_words() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().canonicalize().unwrap();
+        let larder = Path::new("/nonexistent");
+        let shown = dir.display();
+        let target =
+            Target::parse(&format!("x={shown},back={shown},export=127.0.0.1:1"), larder).unwrap();
+        assert_eq!(
+            (target.name.as_str(), target.dir, target.back.as_deref()),
+            ("x", dir.clone(), Some(&*dir))
+        );
+        assert!(matches!(target.counter, Counter::Export { .. }));
+        for (typed, word) in [
+            ("x", "NAME=DIR"),
+            ("=y", "NAME=DIR"),
+            ("x=", "NAME=DIR"),
+            ("x=/nonexistent", "/nonexistent"),
+            ("x=/etc/passwd", "no directory"),
+            (&format!("x={shown},colour=red"), "back=DIR"),
+        ] {
+            let error = Target::parse(typed, larder).unwrap_err();
+            assert!(format!("{error:#}").contains(word), "{typed}: {error:#}");
+        }
+    }
+
+    #[test]
+    fn the_innermost_mount_is_found() {
+        assert!(mount_of(Path::new("/proc/self")).unwrap().starts_with("proc "));
+        assert!(mount_of(Path::new("/")).is_some());
+    }
+}
