@@ -16,6 +16,7 @@
 //! commands as a user would. *Absent:* every crate of ours but `larder-io`, so that nothing measured
 //! can help with its own measurement.
 
+pub mod budget;
 pub mod data;
 pub mod machine;
 pub mod memory;
@@ -23,6 +24,7 @@ pub mod progress;
 pub mod record;
 pub mod rpc;
 pub mod runner;
+pub mod stand;
 pub mod stats;
 pub mod suite;
 pub mod target;

@@ -299,6 +299,11 @@ pub fn default_out(machine: &record::Machine, version: &str) -> std::path::PathB
     Path::new(top).join(format!("{date}-{version}-{}", machine.host))
 }
 
+/// The time of day, RFC 3339.
+pub fn now() -> String {
+    jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! The commands, a module each. Texts of `--help` live beside what they describe.
 
+pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod export;
 pub(crate) mod mount;

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use command::{cache, export, mount, stat, status, umount};
+use command::{bench, cache, export, mount, stat, status, umount};
 
 /// Mount NFS exports through a persistent local cache.
 #[derive(Debug, Parser)]
@@ -55,6 +55,8 @@ enum Command {
     Cache(cache::Args),
     /// Export a directory over NFS
     Export(export::Args),
+    /// Measure: published workloads on any directory
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Mount(args) => return mount::run(args),
+        Command::Bench(args) => return bench::run(args),
         Command::Umount(args) => umount::run(args)?,
         Command::Status(args) => status::run(args)?,
         Command::Stat(args) => stat::run(args)?,

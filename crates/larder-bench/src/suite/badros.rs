@@ -33,6 +33,7 @@ struct Scale {
     archived_bytes: u64,
     small_writes: u32,
     small_rewrites: u32,
+    package: andrew::Package,
 }
 
 impl Scale {
@@ -46,6 +47,7 @@ impl Scale {
             archived_bytes: size.pick(300_000, 3_700_000),
             small_writes: size.pick(200, 2000),
             small_rewrites: size.pick(50, 1000),
+            package: andrew::Package { functions: size.pick(2, 40) },
         }
     }
 }
@@ -85,7 +87,7 @@ fn tests(scale: Scale, copies: u32) -> Vec<Test> {
     }
     vec![
         test("andrew-mkdir", copies, andrew::mkdir),
-        test("andrew-copy", copies, andrew::copy),
+        test("andrew-copy", copies, move |place| andrew::copy(place, scale.package)),
         test("andrew-stat", copies, andrew::stat),
         test("andrew-read", copies, andrew::read),
         test("andrew-cpu", copies, andrew::compile),
@@ -113,7 +115,7 @@ fn furnish(dir: &Path, scale: Scale) -> Result<()> {
         fs::create_dir_all(&listed)?;
         fs::write(listed.join(format!("name-{i}")), "")?;
     }
-    andrew::furnish(dir)?;
+    andrew::furnish(dir, scale.package)?;
     make_archive(dir, scale)
 }
 

@@ -18,8 +18,12 @@ const DIRS: usize = 21;
 const FILES: usize = 71;
 /// Those of them that are C, the rest is documentation.
 const SOURCES: usize = 24;
-/// Functions in each of those.
-const FUNCTIONS: usize = 40;
+/// How much there is to compile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Package {
+    /// Functions in each C file.
+    pub(super) functions: usize,
+}
 
 /// Where the tree to be copied lies, and the copy.
 const FROM: &str = "source";
@@ -42,10 +46,10 @@ fn file(i: usize) -> PathBuf {
     dir(i % DIRS).join(format!("file{i}.{suffix}"))
 }
 
-fn content(i: usize) -> Vec<u8> {
+fn content(i: usize, package: Package) -> Vec<u8> {
     let mut content = format!("/* {NEEDLE} {i} */\n").into_bytes();
     if i < SOURCES {
-        content.extend(source(i).into_bytes());
+        content.extend(source(i, package.functions).into_bytes());
     } else {
         let len = Random(i as u64).below(8000) as usize;
         content.extend(Pattern(i as u64).text(len));
@@ -54,9 +58,9 @@ fn content(i: usize) -> Vec<u8> {
 }
 
 /// A C file with work for the optimiser. `main` is in the first and adds up what the others give.
-fn source(i: usize) -> String {
+fn source(i: usize, functions: usize) -> String {
     let mut text = String::from("#include <stdio.h>\n#include <string.h>\n#include <stdlib.h>\n");
-    for f in 0..FUNCTIONS {
+    for f in 0..functions {
         let _ = write!(
             text,
             "static unsigned f{f}(unsigned x) {{\n  unsigned t[64], s = {i};\n  for (int k = 0; k < 64; k++) \
@@ -66,7 +70,7 @@ fn source(i: usize) -> String {
         );
     }
     let _ = write!(text, "unsigned part{i}(unsigned x) {{\n  unsigned s = x;\n");
-    for f in 0..FUNCTIONS {
+    for f in 0..functions {
         let _ = writeln!(text, "  s += f{f}(s);");
     }
     text.push_str("  return s;\n}\n");
@@ -84,12 +88,12 @@ fn source(i: usize) -> String {
 }
 
 /// Puts the tree that is copied into `top`.
-pub(super) fn furnish(top: &Path) -> Result<()> {
+pub(super) fn furnish(top: &Path, package: Package) -> Result<()> {
     for i in 0..DIRS {
         fs::create_dir_all(top.join(FROM).join(dir(i)))?;
     }
     for i in 0..FILES {
-        fs::write(top.join(FROM).join(file(i)), content(i))?;
+        fs::write(top.join(FROM).join(file(i)), content(i, package))?;
     }
     Ok(())
 }
@@ -103,7 +107,7 @@ pub(super) fn mkdir(place: &Place) -> Result<Outcome> {
 }
 
 /// 71 files copied into it.
-pub(super) fn copy(place: &Place) -> Result<Outcome> {
+pub(super) fn copy(place: &Place, package: Package) -> Result<Outcome> {
     for i in 0..FILES {
         fs::copy(place.at(FROM).join(file(i)), place.at(TO).join(file(i)))?;
     }
@@ -111,7 +115,10 @@ pub(super) fn copy(place: &Place) -> Result<Outcome> {
     Outcome::checked_at_end(move || {
         for i in 0..FILES {
             let wrong = || format!("wrong bytes in {}", file(i).display());
-            ensure!(fs::read(top.join(file(i))).with_context(wrong)? == content(i), wrong());
+            ensure!(
+                fs::read(top.join(file(i))).with_context(wrong)? == content(i, package),
+                wrong()
+            );
         }
         Ok(())
     })

@@ -1,0 +1,97 @@
+//! `larder bench`: published workloads on any directory.
+
+mod rpc_budget;
+mod run;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use clap::{Subcommand, ValueEnum};
+use larder_bench::suite;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::print;
+
+/// Arguments of `larder bench`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  larder bench run badros --target nfs=/mnt/nfs --target local=/var/tmp"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run suites on directories, or on mounts made for it
+    Run(run::Args),
+    /// Check that no work costs more RPCs with the cache than without
+    RpcBudget(rpc_budget::Args),
+    /// List the suites
+    #[command(after_help = "Example:\n  larder bench list")]
+    List,
+}
+
+/// How much work is done.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Size {
+    /// Little: seconds
+    Smoke,
+    /// As published
+    Full,
+}
+
+impl From<Size> for suite::Size {
+    fn from(size: Size) -> suite::Size {
+        match size {
+            Size::Smoke => suite::Size::Smoke,
+            Size::Full => suite::Size::Full,
+        }
+    }
+}
+
+/// Runs a command of the bench.
+///
+/// # Errors
+/// What kept it from measuring. A target that failed is a result, not an error.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.command {
+        Command::Run(args) => run::run(args),
+        Command::RpcBudget(args) => rpc_budget::run(args),
+        Command::List => {
+            let lines = suite::SUITES.iter().map(|(name, about)| format!("{name:12}{about}\n"));
+            print(&lines.collect::<String>())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Becomes true when the user interrupts or somebody terminates us: what is mounted then goes in order.
+fn interruption() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = interrupted.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                flag.store(true, Ordering::Relaxed);
+                eprintln!("larder: ending after the present test; what is finished is kept");
+            }
+        });
+    });
+    Ok(interrupted)
+}

@@ -1,0 +1,75 @@
+//! The bench's own commands, on mounts that they make and remove.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::{larder, run, scratch, succeed};
+
+fn bench(dir: &Path, args: &[&str]) -> Command {
+    let mut command = larder();
+    command.arg("bench").args(args).current_dir(dir).env("LARDER_RUNTIME_DIR", dir.join("run"));
+    command
+}
+
+/// Mounts of ours that were made by a run in `dir`: their sources name ports that are gone, so they are
+/// told by the daemons' records.
+fn records(dir: &Path) -> usize {
+    fs::read_dir(dir.join("run")).map_or(0, |entries| {
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == "json")).count()
+    })
+}
+
+#[test]
+fn no_badros_work_costs_more_rpcs_cached_than_plain() {
+    let dir = scratch("larder-bench-test-");
+    let output = succeed(&mut bench(dir.path(), &["rpc-budget", "--size", "smoke"]));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(lines.lines().count(), 26, "{lines}");
+    for line in lines.lines() {
+        let words: Vec<&str> = line.split_whitespace().rev().collect();
+        assert_eq!((words[1], words[3]), ("cached", "plain"), "{line}");
+        let (cached, plain): (u64, u64) = (words[0].parse().unwrap(), words[2].parse().unwrap());
+        assert!(0 < cached && cached <= plain, "{line}");
+    }
+    assert_eq!(records(dir.path()), 0, "something is still mounted");
+}
+
+#[test]
+fn interrupted_run_leaves_nothing_mounted_and_keeps_what_was_finished() {
+    let dir = scratch("larder-bench-test-");
+    let mut running = bench(dir.path(), &["run", "badros", "--size", "smoke", "--out", "out"])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(running.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("round 1 andrew-mkdir")));
+    run("kill", &["-INT", &running.id().to_string()]);
+    // Nothing is read any more that the run would have to wait for.
+    assert!(lines.any(|line| line.unwrap().contains("what is finished is kept")));
+    assert!(lines.by_ref().all(|line| line.is_ok()));
+    assert!(!running.wait().unwrap().success());
+    assert_eq!(records(dir.path()), 0, "something is still mounted");
+    let record = fs::read(dir.path().join("out/badros.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["interrupted"], true);
+    assert_eq!(record["tests"][0]["name"], "andrew-mkdir");
+    assert!(!record["tests"][0]["samples"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn bench_refuses_what_it_cannot_measure() {
+    let dir = scratch("larder-bench-test-");
+    for (args, word) in [
+        (&["run", "nosuch"][..], "there is no suite nosuch"),
+        (&["run", "badros", "--target", "x=/nonexistent"], "/nonexistent"),
+        (&["run", "badros", "--target", "here"], "NAME=DIR"),
+    ] {
+        let output = bench(dir.path(), args).output().unwrap();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && line.contains(word), "{args:?}: {line}");
+    }
+}
