@@ -70,7 +70,7 @@ pub(super) fn suite(size: Size) -> Suite {
             "What was read is compared byte by byte when the clock is stopped; what was written, after the last work.".to_owned(),
         ],
         tests,
-        furnish: Arc::new(move |dir| furnish(dir, scale)),
+        furnish: Arc::new(move |place| furnish(&place.dir, scale)),
         link_bits_per_s: Some(10_000_000),
     }
 }

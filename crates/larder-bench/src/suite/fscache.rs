@@ -34,8 +34,8 @@ pub(super) fn suite(size: Size) -> Suite {
             test("HOT", Before::Restart),
             test("PGCACHE", Before::Nothing),
         ],
-        furnish: Arc::new(move |dir| {
-            let mut file = File::create(dir.join(FILE))?;
+        furnish: Arc::new(move |place| {
+            let mut file = File::create(place.at(FILE))?;
             super::write_pattern(&mut file, Pattern(SEED), bytes)?;
             Ok(file.sync_all()?)
         }),
