@@ -1,6 +1,9 @@
 //! Suites: lists of tests, each some file work in a directory that is timed.
 
+mod andrew;
+mod archive;
 mod badros;
+mod command;
 mod fscache;
 
 use std::collections::BTreeMap;
