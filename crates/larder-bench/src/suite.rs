@@ -5,6 +5,7 @@ mod archive;
 mod badros;
 mod command;
 mod fscache;
+mod mbfs;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,9 +44,13 @@ impl Size {
 }
 
 /// Names of the suites, with a line about each.
-pub const SUITES: [(&str, &str); 2] = [
+pub const SUITES: [(&str, &str); 3] = [
     ("badros", "13 works of a caching NFS client, alone and as 4 parallel copies (Badros 1998)"),
     ("fscache", "one large file read cold, hot and from the page cache (FS-Cache for CIFS, 2010)"),
+    (
+        "mbfs",
+        "5 works of 1 to 10 clients, from temporary files to durable edits (Anderson and Griffioen, 1999)",
+    ),
 ];
 
 /// A list of tests that share what they are furnished with.
@@ -248,6 +253,7 @@ pub fn by_name(name: &str, size: Size) -> Result<Suite> {
     match name {
         "badros" => Ok(badros::suite(size)),
         "fscache" => Ok(fscache::suite(size)),
+        "mbfs" => Ok(mbfs::suite(size)),
         _ => {
             let names: Vec<&str> = SUITES.iter().map(|(name, _)| *name).collect();
             bail!("there is no suite {name}: {}", names.join(", "))

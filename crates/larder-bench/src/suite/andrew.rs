@@ -2,15 +2,17 @@
 //! compile. The tree is a C package with documentation that is made here, in any size; every copy of a
 //! test has contents of its own, so that a file that ended up with another client is found.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
 use super::command;
-use super::{Place, Size};
+use super::{Outcome, Place, Size};
 use crate::data::{Pattern, Random};
 
 /// Where the tree to be copied lies, and the copy.
@@ -125,6 +127,29 @@ impl Tree {
         Ok(())
     }
 
+    /// All phases once, one after the other; the compiler's CPU time is to be subtracted. What each phase
+    /// took is told beside the result, that of compiling with the CPU time.
+    pub(super) fn all(self, place: &Place) -> Result<Outcome> {
+        let mut phases = BTreeMap::new();
+        let mut compiler_s = 0.0;
+        for (name, phase) in [
+            ("mkdir_s", Tree::mkdir as fn(Tree, &Place) -> Result<()>),
+            ("copy_s", Tree::copy),
+            ("scan_s", |tree, place| tree.stat(place, 1)),
+            ("read_s", |tree, place| tree.read(place, 1)),
+        ] {
+            let started = Instant::now();
+            phase(self, place)?;
+            phases.insert(name.to_owned(), started.elapsed().as_secs_f64());
+        }
+        let started = Instant::now();
+        compiler_s += self.compile(place)?;
+        phases.insert("compile_s".to_owned(), started.elapsed().as_secs_f64());
+        let outcome = Outcome { subtract_s: Some(compiler_s), extra: phases, ..Outcome::default() };
+        let place = place.clone();
+        Ok(outcome.and_check_at_end(move || self.check(&place)))
+    }
+
     /// The directories, empty.
     pub(super) fn mkdir(self, place: &Place) -> Result<()> {
         for i in 0..self.dirs {
@@ -226,6 +251,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    const TINY: Tree = Tree { dirs: 4, files: 6, sources: 3, functions: 2, text_bytes_max: 100 };
+
     #[test]
     fn the_tree_has_the_published_numbers() {
         let tree = Tree::original(Size::Full);
@@ -243,7 +270,7 @@ mod tests {
         for dirs in [2, 3, 21, 690] {
             let mut made = BTreeSet::new();
             for i in 0..dirs {
-                let dir = Tree { dirs, ..Tree::original(Size::Full) }.dir(i);
+                let dir = Tree { dirs, ..TINY }.dir(i);
                 assert!(
                     dir.parent().is_none_or(|parent| made.contains(parent)),
                     "{}",
@@ -252,6 +279,19 @@ mod tests {
                 made.insert(dir);
             }
         }
+    }
+
+    #[test]
+    fn all_phases_pass_and_a_file_of_another_copy_is_found() {
+        let top = tempfile::tempdir().unwrap();
+        let place = Place { dir: top.path().to_path_buf(), back: None, copy: 1 };
+        TINY.furnish(&place).unwrap();
+        let mut outcome = TINY.all(&place).unwrap();
+        assert!(outcome.subtract_s.unwrap() > 0.0);
+        assert_eq!(outcome.extra.len(), 5);
+        fs::write(place.at(TO).join(TINY.file(4)), TINY.content(2, 4)).unwrap();
+        let error = (outcome.check_at_end.take().unwrap())().unwrap_err().to_string();
+        assert!(error.starts_with("wrong bytes in ") && error.ends_with("file4.txt"), "{error}");
     }
 
     #[test]

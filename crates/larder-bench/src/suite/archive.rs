@@ -28,6 +28,11 @@ impl Archive {
         Archive { files: size.pick(60, 370), bytes: size.pick(300_000, 3_700_000) }
     }
 
+    /// What it is, in words.
+    pub(super) fn shown(self) -> String {
+        format!("an archive of {} files, {:.1} MB together", self.files, self.bytes as f64 / 1e6)
+    }
+
     fn path(i: u32) -> PathBuf {
         PathBuf::from(format!("d{}/e{}/f{i}", i % 6, i % 30))
     }
