@@ -178,6 +178,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// A directory that is no copy's, on the local disk.
+    fn aside(dir: &tempfile::TempDir) -> Place {
+        Place { dir: dir.path().to_path_buf(), back: None, copy: 0 }
+    }
+
     /// A name in the directory.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 
-use super::andrew::Tree;
-use super::archive::Archive;
+use super::andrew::{self, Tree};
+use super::archive::{self, Archive};
 use super::{Before, Outcome, Place, Size, Suite, Test, write_pattern};
 use crate::data::Pattern;
 use edit::Edits;
@@ -39,7 +39,7 @@ pub(super) fn suite(size: Size) -> Suite {
         small_files: size.pick(20, 100),
         archive: Archive::of(size),
         edits: Edits { each: size.pick(3, 20) },
-        tree: Tree { sources: size.pick(8, 24), ..Tree::original(size) },
+        tree: Tree { sources: size.pick(4, 24), ..Tree::original(size) },
     };
     let clients: &[u32] = size.pick(&[1, 3], &[1, 2, 4, 6, 8, 10]);
     Suite {
@@ -54,7 +54,7 @@ pub(super) fn suite(size: Size) -> Suite {
 fn method(scale: Scale) -> Vec<String> {
     let Scale { large_bytes, small_files, edits, .. } = scale;
     vec![
-        "Every client is a parallel copy on this machine, in a directory of its own; the time is until the last one is done. Before each work, memory forgets all files on client and server.".to_owned(),
+        "Every client is a parallel copy on this machine, in a directory of its own; the time is until the last one is done. Before each work, memory forgets all files on client and server; compiler and tar are then brought back, being no part of what is measured.".to_owned(),
         format!("large-write copies a file of {} MB that was then read once, by reads and writes of 64 KiB, so that no file system shares blocks in place of copying.", large_bytes / 1_000_000),
         format!("small-file makes, writes ({SMALL_BYTES} bytes) and deletes {small_files} files per client, one after the other: files of all clients per second. What was deleted cannot be compared; that nothing stayed is checked."),
         format!("untar unpacks {}, with the system's tar.", scale.archive.shown()),
@@ -77,11 +77,13 @@ fn tests(scale: Scale, clients: u32) -> Vec<Test> {
         Test::rate("small-file", clients, "files/s", cold, small_file)
             .furnished(|place| Ok(fs::create_dir(place.at(SMALL))?)),
         Test::timed("untar", clients, cold, Arc::new(move |place| archive.unpack(place)))
-            .furnished(move |place| archive.furnish(place)),
+            .furnished(move |place| archive.furnish(place))
+            .prepared(archive::warm_up),
         Test::timed("edit", clients, cold, Arc::new(move |place| edits.edit(place)))
             .furnished(move |place| edits.furnish(place)),
         Test::timed("andrew", clients, cold, Arc::new(move |place| tree.all(place)))
-            .furnished(move |place| tree.furnish(place)),
+            .furnished(move |place| tree.furnish(place))
+            .prepared(andrew::warm_up),
     ]
 }
 
