@@ -221,11 +221,7 @@ fn shown(test: &record::Test, sample: &Sample) -> String {
 }
 
 fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
-    let mut page_cache = settle(test.before, target)?;
-    if let Some(prepare) = &test.prepare {
-        places.iter().try_for_each(|place| prepare(place)).context("cannot be prepared")?;
-        page_cache = page_cache.map(|state| format!("{state}, then prepared"));
-    }
+    let page_cache = settle(test, target, places)?;
     let before = target.counter.read()?;
     let (elapsed, mut outcomes) = time(test, places)?;
     let after = target.counter.read()?;
@@ -278,19 +274,24 @@ fn extra(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
     all.into_iter().map(|(name, values)| (name, mean(values))).collect()
 }
 
-/// Brings the caches into the state that a test begins with, and tells what was verified.
-fn settle(before: Before, target: &Target) -> Result<Option<String>> {
-    if before == Before::Nothing {
-        return Ok(None);
-    }
-    let empty = before == Before::RestartEmpty;
-    let mut remounted = "";
-    if let (Before::Restart | Before::RestartEmpty, Some(restart)) = (before, &target.restart) {
+/// Brings the caches into the state that a test begins with, and tells what was verified and done.
+fn settle(test: &Test, target: &Target, places: &[Place]) -> Result<Option<String>> {
+    let mut state = Vec::new();
+    let empty = test.before == Before::RestartEmpty;
+    if let (Before::Restart | Before::RestartEmpty, Some(restart)) = (test.before, &target.restart)
+    {
         restart(empty).context("cannot be mounted again")?;
-        remounted = if empty { "fresh mount, empty disk cache, " } else { "fresh mount, " };
+        state.push(if empty { "fresh mount, empty disk cache" } else { "fresh mount" }.to_owned());
     }
-    let dropped = memory::drop_and_verify(&target.disks)?;
-    Ok(Some(format!("{remounted}{dropped}")))
+    if test.before != Before::Nothing {
+        state.push(memory::drop_and_verify(&target.disks)?);
+    }
+    if let Some(prepare) = &test.prepare {
+        let done: Result<Vec<_>> = places.iter().map(|place| prepare(place)).collect();
+        let done = done.context("cannot be prepared")?;
+        state.extend(done.first().filter(|done| !done.is_empty()).map(|done| (*done).to_owned()));
+    }
+    Ok((!state.is_empty()).then(|| state.join(", ")))
 }
 
 /// Runs all copies at once; the time is from their common start to the end of the last.
@@ -419,7 +420,8 @@ mod tests {
             .prepared(move |place| {
                 assert!(place.dir.starts_with(&front) && place.back.is_some());
                 let own = fs::read_to_string(place.at("own"))?;
-                Ok(fs::write(place.at("prepared"), format!("shared and {own}"))?)
+                fs::write(place.at("prepared"), format!("shared and {own}"))?;
+                Ok("then given a file")
             });
         let other = Test::timed("other", 1, Before::Nothing, Arc::new(|_: &Place| Outcome::done()))
             .prepared(|place| {
@@ -428,6 +430,7 @@ mod tests {
             });
         let done = run_quietly(&suite(vec![test, other]), &[target], &AtomicBool::new(false));
         assert_eq!(done.tests[0].failure("t"), None);
+        assert_eq!(done.tests[0].samples[0].page_cache.as_deref(), Some("then given a file"));
         assert_eq!(done.tests[1].failure("t"), Some("cannot be prepared: no more paper"));
     }
 

@@ -71,6 +71,9 @@ pub struct Suite {
 /// What is done for one copy while no clock runs.
 pub type Untimed = Arc<dyn Fn(&Place) -> Result<()> + Send + Sync>;
 
+/// The same just before the clock starts; says what it did, for the record. Empty: nothing.
+pub type Prepare = Arc<dyn Fn(&Place) -> Result<&'static str> + Send + Sync>;
+
 /// A test of a suite.
 #[derive(Clone)]
 pub struct Test {
@@ -90,7 +93,7 @@ pub struct Test {
     pub before: Before,
     /// What is done after that and before the clock starts, for one copy after the other, in the place of
     /// the work: reading what the work is to find in memory, changing a file on the server.
-    pub prepare: Option<Untimed>,
+    pub prepare: Option<Prepare>,
     /// The work.
     pub work: Work,
 }
@@ -143,7 +146,7 @@ impl Test {
     #[must_use]
     pub fn prepared(
         mut self,
-        prepare: impl Fn(&Place) -> Result<()> + Send + Sync + 'static,
+        prepare: impl Fn(&Place) -> Result<&'static str> + Send + Sync + 'static,
     ) -> Test {
         self.prepare = Some(Arc::new(prepare));
         self

@@ -76,10 +76,11 @@ impl Archive {
 }
 
 /// Packs and unpacks an archive aside, so that tar is in memory: it is no part of what is measured.
-pub(super) fn warm_up(_: &Place) -> Result<()> {
+pub(super) fn warm_up(_: &Place) -> Result<&'static str> {
     let archive = Archive { files: 1, bytes: 1 };
     let dir = tempfile::tempdir()?;
     let place = Place::aside(&dir);
     archive.furnish(&place)?;
-    archive.unpack(&place).map(drop)
+    archive.unpack(&place)?;
+    Ok("then tar read")
 }

@@ -73,7 +73,7 @@ fn tests(scale: Scale, clients: u32) -> Vec<Test> {
             .furnished(move |place| {
                 write_pattern(&mut File::create(place.at(LARGE))?, large(place), large_bytes)
             })
-            .prepared(|place| Ok(fs::read(place.at(LARGE)).map(drop)?)),
+            .prepared(|place| Ok(fs::read(place.at(LARGE)).map(|_| "then the source read")?)),
         Test::rate("small-file", clients, "files/s", cold, small_file)
             .furnished(|place| Ok(fs::create_dir(place.at(SMALL))?)),
         Test::timed("untar", clients, cold, Arc::new(move |place| archive.unpack(place)))
