@@ -3,9 +3,11 @@
 mod andrew;
 mod archive;
 mod badros;
+mod basic5;
 mod command;
 mod fscache;
 mod mbfs;
+mod pieces;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -44,13 +46,14 @@ impl Size {
 }
 
 /// Names of the suites, with a line about each.
-pub const SUITES: [(&str, &str); 3] = [
+pub const SUITES: [(&str, &str); 4] = [
     ("badros", "13 works of a caching NFS client, alone and as 4 parallel copies (Badros 1998)"),
     ("fscache", "one large file read cold, hot and from the page cache (FS-Cache for CIFS, 2010)"),
     (
         "mbfs",
         "5 works of 1 to 10 clients, from temporary files to durable edits (Anderson and Griffioen, 1999)",
     ),
+    ("basic5", "writing and reading back one file in pieces of 8 KiB, by file size (CITI, 2001)"),
 ];
 
 /// A list of tests that share what they are furnished with.
@@ -262,6 +265,7 @@ pub fn by_name(name: &str, size: Size) -> Result<Suite> {
         "badros" => Ok(badros::suite(size)),
         "fscache" => Ok(fscache::suite(size)),
         "mbfs" => Ok(mbfs::suite(size)),
+        "basic5" => Ok(basic5::suite(size)),
         _ => {
             let names: Vec<&str> = SUITES.iter().map(|(name, _)| *name).collect();
             bail!("there is no suite {name}: {}", names.join(", "))
