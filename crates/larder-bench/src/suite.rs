@@ -8,6 +8,7 @@ mod command;
 mod fscache;
 mod mbfs;
 mod pieces;
+mod snapdragon;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,7 +47,7 @@ impl Size {
 }
 
 /// Names of the suites, with a line about each.
-pub const SUITES: [(&str, &str); 4] = [
+pub const SUITES: [(&str, &str); 5] = [
     ("badros", "13 works of a caching NFS client, alone and as 4 parallel copies (Badros 1998)"),
     ("fscache", "one large file read cold, hot and from the page cache (FS-Cache for CIFS, 2010)"),
     (
@@ -54,6 +55,10 @@ pub const SUITES: [(&str, &str); 4] = [
         "5 works of 1 to 10 clients, from temporary files to durable edits (Anderson and Griffioen, 1999)",
     ),
     ("basic5", "writing and reading back one file in pieces of 8 KiB, by file size (CITI, 2001)"),
+    (
+        "snapdragon",
+        "bandwidth of 6 clients by file size, latencies, a large tree (Aguilera et al., 2003)",
+    ),
 ];
 
 /// A list of tests that share what they are furnished with.
@@ -266,6 +271,7 @@ pub fn by_name(name: &str, size: Size) -> Result<Suite> {
         "fscache" => Ok(fscache::suite(size)),
         "mbfs" => Ok(mbfs::suite(size)),
         "basic5" => Ok(basic5::suite(size)),
+        "snapdragon" => Ok(snapdragon::suite(size)),
         _ => {
             let names: Vec<&str> = SUITES.iter().map(|(name, _)| *name).collect();
             bail!("there is no suite {name}: {}", names.join(", "))
