@@ -59,6 +59,87 @@ impl Pattern {
     }
 }
 
+/// Bytes of a page: every page of a stamped file begins with bytes of its own.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A writer's memory: 64 KiB that all files repeat, in which the first word of every page is that of the
+/// file's [`Pattern`] at its offset. Costs next to nothing to make, so that a loop that is timed can write
+/// what differs from file to file and from page to page. Does not shrink when compressed within 32 KiB.
+#[derive(Clone, Debug)]
+pub struct Stamped(Vec<u8>);
+
+impl Stamped {
+    /// After this many bytes it repeats, but for the stamps; no piece is longer.
+    pub const BYTES: usize = 64 << 10;
+
+    /// The memory, filled.
+    #[expect(clippy::new_without_default, reason = "it takes time to fill")]
+    pub fn new() -> Stamped {
+        Stamped(Pattern(0x57a3).bytes(Stamped::BYTES))
+    }
+
+    /// The `len` bytes from `offset` on of the file of a pattern.
+    ///
+    /// # Panics
+    /// If the piece does not consist of whole pages, or crosses a multiple of [`Stamped::BYTES`].
+    pub fn piece(&mut self, pattern: Pattern, offset: u64, len: usize) -> &[u8] {
+        let start = (offset % Stamped::BYTES as u64) as usize;
+        assert!(
+            start.is_multiple_of(PAGE_BYTES) && len.is_multiple_of(PAGE_BYTES),
+            "{offset} {len}"
+        );
+        let piece = &mut self.0[start..start + len];
+        for (page, at) in piece.chunks_mut(PAGE_BYTES).zip((offset..).step_by(PAGE_BYTES)) {
+            pattern.fill(at, &mut page[..8]);
+        }
+        piece
+    }
+
+    /// Checks a piece that was read.
+    ///
+    /// # Errors
+    /// If it differs.
+    ///
+    /// # Panics
+    /// As [`Stamped::piece`].
+    pub fn check(&mut self, pattern: Pattern, offset: u64, read: &[u8]) -> Result<()> {
+        let piece = self.piece(pattern, offset, read.len());
+        ensure!(read == piece, "wrong bytes among the {} from offset {offset} on", read.len());
+        Ok(())
+    }
+}
+
+/// The stamps of pages that were read: gathered while a clock runs, which takes no time to speak of, and
+/// compared when it is stopped.
+#[derive(Clone, Debug, Default)]
+pub struct Stamps(Vec<(Pattern, u64, [u8; 8])>);
+
+impl Stamps {
+    /// With room for those of so many bytes.
+    pub fn with_room_for(bytes: u64) -> Stamps {
+        Stamps(Vec::with_capacity((bytes / PAGE_BYTES as u64) as usize))
+    }
+
+    /// Keeps those of a piece that was read from `offset` of the file of a pattern.
+    ///
+    /// # Panics
+    /// If the piece ends within the first word of a page.
+    pub fn keep(&mut self, pattern: Pattern, offset: u64, read: &[u8]) {
+        for (page, at) in read.chunks(PAGE_BYTES).zip((offset..).step_by(PAGE_BYTES)) {
+            let stamp = page.first_chunk().expect("pages are longer than a word");
+            self.0.push((pattern, at, *stamp));
+        }
+    }
+
+    /// Checks them.
+    ///
+    /// # Errors
+    /// Where the first wrong byte is.
+    pub fn check(&self) -> Result<()> {
+        self.0.iter().try_for_each(|(pattern, at, stamp)| pattern.check(*at, stamp))
+    }
+}
+
 /// A small generator of random numbers (splitmix64): the same sequence for a seed, everywhere.
 #[derive(Clone, Copy, Debug)]
 pub struct Random(pub u64);
@@ -103,6 +184,34 @@ mod tests {
         bytes[60] ^= 1;
         assert_eq!(Pattern(7).check(0, &bytes).unwrap_err().to_string(), "wrong byte at offset 60");
         assert!(Pattern(8).check(0, &Pattern(7).bytes(100)).is_err());
+    }
+
+    #[test]
+    fn stamped_pieces_differ_by_file_and_page_and_agree_with_each_other() {
+        let mut memory = Stamped::new();
+        let far = 7 * Stamped::BYTES as u64;
+        let whole = memory.piece(Pattern(1), far, Stamped::BYTES).to_vec();
+        for at in (0..Stamped::BYTES).step_by(2 * PAGE_BYTES) {
+            let piece = &whole[at..at + 2 * PAGE_BYTES];
+            memory.check(Pattern(1), far + at as u64, piece).unwrap();
+            assert!(memory.check(Pattern(2), far + at as u64, piece).is_err(), "another file's");
+            assert!(memory.check(Pattern(1), at as u64, piece).is_err(), "another place's");
+        }
+        let mut wrong = whole.clone();
+        wrong[5000] ^= 1;
+        assert!(memory.check(Pattern(1), far, &wrong).is_err());
+    }
+
+    #[test]
+    fn stamps_tell_files_and_pages_apart() {
+        let mut memory = Stamped::new();
+        for (pattern, offset, fine) in
+            [(Pattern(1), 8192, true), (Pattern(2), 8192, false), (Pattern(1), 4096, false)]
+        {
+            let mut stamps = Stamps::default();
+            stamps.keep(pattern, offset, memory.piece(Pattern(1), 8192, 8192));
+            assert_eq!((stamps.0.len(), stamps.check().is_ok()), (2, fine));
+        }
     }
 
     #[test]

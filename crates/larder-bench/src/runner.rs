@@ -21,6 +21,10 @@ use crate::rpc;
 use crate::suite::{Before, Check, Outcome, Place, Suite, Test};
 use crate::target::Target;
 
+/// CPU time is told in steps of this, in seconds: less than a step remains of nothing after it was
+/// subtracted.
+const CPU_TIME_STEP_S: f64 = 0.01;
+
 /// When a run ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -140,11 +144,15 @@ impl Runner<'_> {
     fn furnish(&self, target: &Target, round: u32) -> Result<()> {
         for test in self.suite.tests.iter().filter(|test| target.runs(test.name)) {
             for place in self.suite.places(test, target, round) {
-                let dir = place.back.as_ref().unwrap_or(&place.dir);
-                if !dir.exists() {
+                let dir = place.back.clone().unwrap_or_else(|| place.dir.clone());
+                let place = Place { dir, ..place };
+                if !place.dir.exists() {
                     self.progress.now(&format!("furnishing {}", target.name));
-                    fs::create_dir_all(dir)?;
-                    (self.suite.furnish)(dir)?;
+                    fs::create_dir_all(&place.dir)?;
+                    (self.suite.furnish)(&place)?;
+                }
+                if let Some(furnish) = &test.furnish {
+                    furnish(&place)?;
                 }
             }
         }
@@ -213,51 +221,77 @@ fn shown(test: &record::Test, sample: &Sample) -> String {
 }
 
 fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
-    let page_cache = prepare(test.before, target)?;
+    let page_cache = settle(test, target, places)?;
     let before = target.counter.read()?;
-    let (elapsed, outcomes) = time(test, places)?;
+    let (elapsed, mut outcomes) = time(test, places)?;
     let after = target.counter.read()?;
-    let (mut checks, mut at_end, mut values, mut subtracted) = (vec![], vec![], vec![], 0.0);
-    for outcome in outcomes {
-        checks.extend(outcome.check);
-        at_end.extend(outcome.check_at_end);
-        values.extend(outcome.value);
-        subtracted += outcome.subtract_s.unwrap_or(0.0);
-    }
+    let checks: Vec<Check> = outcomes.iter_mut().filter_map(|one| one.check.take()).collect();
     checks.into_iter().try_for_each(|check| check()).context("wrong bytes")?;
-    // The copies' compilers share the processors.
     let processors = std::thread::available_parallelism().map_or(1, Into::into);
-    let subtracted = subtracted / places.len().min(processors) as f64;
-    let value = match values.iter().sum::<f64>() {
-        _ if values.is_empty() => elapsed.as_secs_f64() - subtracted,
-        sum if test.more_is_better => sum,
-        sum => sum / values.len() as f64,
-    };
+    let (value, subtracted_s) = result(elapsed.as_secs_f64(), &outcomes, processors);
     let calls = before.zip(after).map(|(before, after)| rpc::since(&before, &after));
     let sample = Sample {
-        value: Some(value.max(f64::MIN_POSITIVE)),
-        subtracted_s: (subtracted > 0.0).then_some(subtracted),
+        value: Some(value),
+        subtracted_s,
         page_cache,
         rpcs_by: calls.as_ref().and(target.counter.name()).map(str::to_owned),
         rpcs: calls,
+        extra: extra(&outcomes),
         ..Sample::default()
     };
+    let at_end = outcomes.into_iter().filter_map(|outcome| outcome.check_at_end).collect();
     Ok(Measured { sample, at_end })
 }
 
-/// Brings the caches into the state that a test begins with, and tells what was verified.
-fn prepare(before: Before, target: &Target) -> Result<Option<String>> {
-    if before == Before::Nothing {
-        return Ok(None);
+/// What the copies came to in their common time, and the CPU time of compilers that was subtracted.
+///
+/// A copy runs one compiler at a time, and copies share the processors: at least this part of the time
+/// is needed to compile, whatever the file system does. What remains is the waiting that compiling did
+/// not hide, not the sum of all waiting.
+fn result(elapsed_s: f64, outcomes: &[Outcome], processors: usize) -> (f64, Option<f64>) {
+    let values: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.value).collect();
+    let amount: f64 = outcomes.iter().filter_map(|outcome| outcome.amount).sum();
+    let compilers_s: f64 = outcomes.iter().filter_map(|outcome| outcome.subtract_s).sum();
+    if !values.is_empty() {
+        (values.iter().sum::<f64>() / values.len() as f64, None)
+    } else if amount > 0.0 {
+        (amount / elapsed_s, None)
+    } else if compilers_s > 0.0 {
+        let subtracted_s = compilers_s / outcomes.len().min(processors) as f64;
+        ((elapsed_s - subtracted_s).max(CPU_TIME_STEP_S), Some(subtracted_s))
+    } else {
+        (elapsed_s, None)
     }
-    let empty = before == Before::RestartEmpty;
-    let mut remounted = "";
-    if let (Before::Restart | Before::RestartEmpty, Some(restart)) = (before, &target.restart) {
+}
+
+/// Means of the copies' further measurements.
+fn extra(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
+    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (name, value) in outcomes.iter().flat_map(|outcome| &outcome.extra) {
+        all.entry(name.clone()).or_default().push(*value);
+    }
+    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+    all.into_iter().map(|(name, values)| (name, mean(values))).collect()
+}
+
+/// Brings the caches into the state that a test begins with, and tells what was verified and done.
+fn settle(test: &Test, target: &Target, places: &[Place]) -> Result<Option<String>> {
+    let mut state = Vec::new();
+    let empty = test.before == Before::RestartEmpty;
+    if let (Before::Restart | Before::RestartEmpty, Some(restart)) = (test.before, &target.restart)
+    {
         restart(empty).context("cannot be mounted again")?;
-        remounted = if empty { "fresh mount, empty disk cache, " } else { "fresh mount, " };
+        state.push(if empty { "fresh mount, empty disk cache" } else { "fresh mount" }.to_owned());
     }
-    let dropped = memory::drop_and_verify(&target.disks)?;
-    Ok(Some(format!("{remounted}{dropped}")))
+    if test.before != Before::Nothing {
+        state.push(memory::drop_and_verify(&target.disks)?);
+    }
+    if let Some(prepare) = &test.prepare {
+        let done: Result<Vec<_>> = places.iter().map(|place| prepare(place)).collect();
+        let done = done.context("cannot be prepared")?;
+        state.extend(done.first().filter(|done| !done.is_empty()).map(|done| (*done).to_owned()));
+    }
+    Ok((!state.is_empty()).then(|| state.join(", ")))
 }
 
 /// Runs all copies at once; the time is from their common start to the end of the last.
@@ -322,7 +356,7 @@ mod tests {
             name: "made-up",
             method: Vec::new(),
             tests,
-            furnish: Arc::new(|dir| Ok(fs::write(dir.join("given"), "x")?)),
+            furnish: Arc::new(|place| Ok(fs::write(place.at("given"), "x")?)),
             link_bits_per_s: None,
         }
     }
@@ -369,6 +403,68 @@ mod tests {
             assert_eq!((test.failure("t"), test.summary("t")), (Some(reason), None));
         }
         assert_eq!(done.tests[3].failure("t"), None);
+    }
+
+    #[test]
+    fn a_test_is_furnished_behind_and_prepared_in_front() {
+        let top = tempfile::tempdir().unwrap();
+        let (front, back) = (top.path().join("front"), top.path().join("back"));
+        fs::create_dir(&back).unwrap();
+        std::os::unix::fs::symlink(&back, &front).unwrap();
+        let target = Target { back: Some(back.clone()), ..Target::new("t", &front) };
+        let work = |place: &Place| {
+            assert_eq!(fs::read_to_string(place.at("prepared"))?, "shared and its own");
+            Outcome::done()
+        };
+        let test = Test::timed("t", 2, Before::Nothing, Arc::new(work))
+            .furnished(move |place| {
+                assert!(place.dir.starts_with(&back));
+                assert_eq!(fs::read_to_string(place.at("given"))?, "x");
+                Ok(fs::write(place.at("own"), "its own")?)
+            })
+            .prepared(move |place| {
+                assert!(place.dir.starts_with(&front) && place.back.is_some());
+                let own = fs::read_to_string(place.at("own"))?;
+                fs::write(place.at("prepared"), format!("shared and {own}"))?;
+                Ok("then given a file")
+            });
+        let other = Test::timed("other", 1, Before::Nothing, Arc::new(|_: &Place| Outcome::done()))
+            .prepared(|place| {
+                assert!(place.at("given").exists() && !place.at("own").exists());
+                anyhow::bail!("no more paper")
+            });
+        let done = run_quietly(&suite(vec![test, other]), &[target], &AtomicBool::new(false));
+        assert_eq!(done.tests[0].failure("t"), None);
+        assert_eq!(done.tests[0].samples[0].page_cache.as_deref(), Some("then given a file"));
+        assert_eq!(done.tests[1].failure("t"), Some("cannot be prepared: no more paper"));
+    }
+
+    #[test]
+    fn results_of_copies_are_put_together() {
+        let amount = Outcome::of_amount;
+        let value = |value| Outcome { value: Some(value), ..Outcome::default() };
+        let compiled = |subtract_s| Outcome { subtract_s: Some(subtract_s), ..Outcome::default() };
+        for (outcomes, processors, expected) in [
+            (vec![Outcome::default()], 2, (4.0, None)),
+            (vec![amount(10.0), amount(30.0)], 2, (10.0, None)),
+            (vec![value(1.0), value(3.0)], 2, (2.0, None)),
+            (vec![compiled(3.0)], 2, (1.0, Some(3.0))),
+            (vec![compiled(2.0), compiled(3.0)], 2, (1.5, Some(2.5))),
+            (vec![compiled(1.0), compiled(2.0), compiled(3.0)], 2, (1.0, Some(3.0))),
+            (vec![compiled(4.0)], 1, (CPU_TIME_STEP_S, Some(4.0))),
+        ] {
+            assert_eq!(result(4.0, &outcomes, processors), expected);
+        }
+    }
+
+    #[test]
+    fn further_measurements_are_means_of_copies() {
+        let outcome = |p50_us: f64| Outcome {
+            extra: BTreeMap::from([("p50_us".to_owned(), p50_us)]),
+            ..Outcome::default()
+        };
+        let mean = extra(&[outcome(1.0), outcome(3.0), Outcome::default()]);
+        assert_eq!(mean, BTreeMap::from([("p50_us".to_owned(), 2.0)]));
     }
 
     #[test]

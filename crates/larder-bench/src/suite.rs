@@ -1,10 +1,17 @@
 //! Suites: lists of tests, each some file work in a directory that is timed.
 
+mod andrew;
+mod archive;
 mod badros;
+mod basic5;
+mod command;
 mod fscache;
+mod mbfs;
+mod pieces;
+mod snapdragon;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -40,9 +47,18 @@ impl Size {
 }
 
 /// Names of the suites, with a line about each.
-pub const SUITES: [(&str, &str); 2] = [
+pub const SUITES: [(&str, &str); 5] = [
     ("badros", "13 works of a caching NFS client, alone and as 4 parallel copies (Badros 1998)"),
     ("fscache", "one large file read cold, hot and from the page cache (FS-Cache for CIFS, 2010)"),
+    (
+        "mbfs",
+        "5 works of 1 to 10 clients, from temporary files to durable edits (Anderson and Griffioen, 1999)",
+    ),
+    ("basic5", "writing and reading back one file in pieces of 8 KiB, by file size (CITI, 2001)"),
+    (
+        "snapdragon",
+        "bandwidth of 6 clients by file size, latencies, a large tree (Aguilera et al., 2003)",
+    ),
 ];
 
 /// A list of tests that share what they are furnished with.
@@ -53,14 +69,18 @@ pub struct Suite {
     pub method: Vec<String>,
     /// In the order in which they run: later ones may use what earlier ones left.
     pub tests: Vec<Test>,
-    /// Puts what the tests need into the directory of one copy, which is empty.
-    pub furnish: Furnish,
+    /// Puts what several tests need into the directory of one copy, which is empty. The place that it is
+    /// given lies behind the target's back, if it has one.
+    pub furnish: Untimed,
     /// Rate of the link that the published run had, in bits per second.
     pub link_bits_per_s: Option<u64>,
 }
 
-/// Puts what tests need into a directory.
-pub type Furnish = Arc<dyn Fn(&Path) -> Result<()> + Send + Sync>;
+/// What is done for one copy while no clock runs.
+pub type Untimed = Arc<dyn Fn(&Place) -> Result<()> + Send + Sync>;
+
+/// The same just before the clock starts; says what it did, for the record. Empty: nothing.
+pub type Prepare = Arc<dyn Fn(&Place) -> Result<&'static str> + Send + Sync>;
 
 /// A test of a suite.
 #[derive(Clone)]
@@ -75,8 +95,13 @@ pub struct Test {
     pub unit: &'static str,
     /// Whether more is better.
     pub more_is_better: bool,
+    /// Puts what it alone needs beside what the suite's tests share, and is given the same place.
+    pub furnish: Option<Untimed>,
     /// What is done about caches before it.
     pub before: Before,
+    /// What is done after that and before the clock starts, for one copy after the other, in the place of
+    /// the work: reading what the work is to find in memory, changing a file on the server.
+    pub prepare: Option<Prepare>,
     /// The work.
     pub work: Work,
 }
@@ -84,7 +109,55 @@ pub struct Test {
 impl Test {
     /// A timed test.
     pub fn timed(name: &'static str, copies: u32, before: Before, work: Work) -> Test {
-        Test { name, copies, at: BTreeMap::new(), unit: "s", more_is_better: false, before, work }
+        Test {
+            name,
+            copies,
+            at: BTreeMap::new(),
+            unit: "s",
+            more_is_better: false,
+            furnish: None,
+            before,
+            prepare: None,
+            work,
+        }
+    }
+
+    /// A test whose result is a rate: each copy's outcome tells an amount.
+    pub fn rate(
+        name: &'static str,
+        copies: u32,
+        unit: &'static str,
+        before: Before,
+        work: Work,
+    ) -> Test {
+        Test { unit, more_is_better: true, ..Test::timed(name, copies, before, work) }
+    }
+
+    /// At a place of a sweep.
+    #[must_use]
+    pub fn at(mut self, parameter: &str, value: f64) -> Test {
+        self.at.insert(parameter.to_owned(), value);
+        self
+    }
+
+    /// With things of its own to work on.
+    #[must_use]
+    pub fn furnished(
+        mut self,
+        furnish: impl Fn(&Place) -> Result<()> + Send + Sync + 'static,
+    ) -> Test {
+        self.furnish = Some(Arc::new(furnish));
+        self
+    }
+
+    /// With something to be done just before the clock starts.
+    #[must_use]
+    pub fn prepared(
+        mut self,
+        prepare: impl Fn(&Place) -> Result<&'static str> + Send + Sync + 'static,
+    ) -> Test {
+        self.prepare = Some(Arc::new(prepare));
+        self
     }
 }
 
@@ -116,6 +189,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// A directory that is no copy's, on the local disk.
+    fn aside(dir: &tempfile::TempDir) -> Place {
+        Place { dir: dir.path().to_path_buf(), back: None, copy: 0 }
+    }
+
     /// A name in the directory.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)
@@ -128,10 +206,15 @@ pub type Check = Box<dyn FnOnce() -> Result<()> + Send>;
 /// What a work left to say.
 #[derive(Default)]
 pub struct Outcome {
-    /// The result, if it is not the time.
+    /// The result, if it is neither the time nor a rate. Of several copies the mean counts.
     pub value: Option<f64>,
-    /// CPU time of a compiler, to be subtracted, in seconds.
+    /// How much was done, if the result is a rate: what all copies did, by the time until the last one
+    /// had done it.
+    pub amount: Option<f64>,
+    /// CPU time of a compiler, to be subtracted from the time, in seconds.
     pub subtract_s: Option<f64>,
+    /// Further measurements, by name with unit. Of several copies the mean is recorded.
+    pub extra: BTreeMap<String, f64>,
     /// Checks what was read. Runs when the clock is stopped.
     pub check: Option<Check>,
     /// Checks what was written, by reading it: runs after the last test of the round, because it fills
@@ -147,12 +230,34 @@ impl Outcome {
 
     /// With bytes to be compared when the clock is stopped.
     pub fn checked(check: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Outcome> {
-        Ok(Outcome { check: Some(Box::new(check)), ..Outcome::default() })
+        Ok(Outcome::default().and_check(check))
     }
 
     /// With files to be read at the end of the round.
     pub fn checked_at_end(check: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Outcome> {
-        Ok(Outcome { check_at_end: Some(Box::new(check)), ..Outcome::default() })
+        Ok(Outcome::default().and_check_at_end(check))
+    }
+
+    /// With an amount, for a rate.
+    pub fn of_amount(amount: f64) -> Outcome {
+        Outcome { amount: Some(amount), ..Outcome::default() }
+    }
+
+    /// Also with bytes to be compared when the clock is stopped.
+    #[must_use]
+    pub fn and_check(mut self, check: impl FnOnce() -> Result<()> + Send + 'static) -> Outcome {
+        self.check = Some(Box::new(check));
+        self
+    }
+
+    /// Also with files to be read at the end of the round.
+    #[must_use]
+    pub fn and_check_at_end(
+        mut self,
+        check: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Outcome {
+        self.check_at_end = Some(Box::new(check));
+        self
     }
 }
 
@@ -164,6 +269,9 @@ pub fn by_name(name: &str, size: Size) -> Result<Suite> {
     match name {
         "badros" => Ok(badros::suite(size)),
         "fscache" => Ok(fscache::suite(size)),
+        "mbfs" => Ok(mbfs::suite(size)),
+        "basic5" => Ok(basic5::suite(size)),
+        "snapdragon" => Ok(snapdragon::suite(size)),
         _ => {
             let names: Vec<&str> = SUITES.iter().map(|(name, _)| *name).collect();
             bail!("there is no suite {name}: {}", names.join(", "))
@@ -184,14 +292,6 @@ impl Suite {
                 }
             })
             .collect()
-    }
-
-    /// The numbers of copies that occur.
-    pub fn copies(&self) -> Vec<u32> {
-        let mut copies: Vec<u32> = self.tests.iter().map(|test| test.copies).collect();
-        copies.sort_unstable();
-        copies.dedup();
-        copies
     }
 }
 

@@ -1,0 +1,129 @@
+//! Application-chosen persistence (T. Anderson, J. Griffioen, USENIX 1999): five works, each by 1 to 10
+//! clients at once. A client is a parallel copy in a directory of its own.
+
+mod edit;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+
+use super::andrew::{self, Tree};
+use super::archive::{self, Archive};
+use super::{Before, Outcome, Place, Size, Suite, Test, write_pattern};
+use crate::data::Pattern;
+use edit::Edits;
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    large_bytes: u64,
+    small_files: u32,
+    archive: Archive,
+    edits: Edits,
+    tree: Tree,
+}
+
+const SMALL_BYTES: usize = 1024;
+/// The large file is copied in pieces of this.
+const PIECE_BYTES: usize = 64 << 10;
+
+const LARGE: &str = "large";
+const SMALL: &str = "small";
+
+/// The suite.
+pub(super) fn suite(size: Size) -> Suite {
+    let scale = Scale {
+        large_bytes: size.pick(1_000_000, 10_000_000),
+        small_files: size.pick(20, 100),
+        archive: Archive::of(size),
+        edits: Edits { each: size.pick(3, 20) },
+        tree: Tree { sources: size.pick(4, 24), ..Tree::original(size) },
+    };
+    let clients: &[u32] = size.pick(&[1, 3], &[1, 2, 4, 6, 8, 10]);
+    Suite {
+        name: "mbfs",
+        method: method(scale),
+        tests: clients.iter().flat_map(|clients| tests(scale, *clients)).collect(),
+        furnish: Arc::new(|_| Ok(())),
+        link_bits_per_s: None,
+    }
+}
+
+fn method(scale: Scale) -> Vec<String> {
+    let Scale { large_bytes, small_files, edits, .. } = scale;
+    vec![
+        "Every client is a parallel copy on this machine, in a directory of its own; the time is until the last one is done. Before each work, memory forgets all files on client and server; compiler and tar are then brought back, being no part of what is measured.".to_owned(),
+        format!("large-write copies a file of {} MB that was then read once, by reads and writes of 64 KiB, so that no file system shares blocks in place of copying.", large_bytes / 1_000_000),
+        format!("small-file makes, writes ({SMALL_BYTES} bytes) and deletes {small_files} files per client, one after the other: files of all clients per second. What was deleted cannot be compared; that nothing stayed is checked."),
+        format!("untar unpacks {}, with the system's tar.", scale.archive.shown()),
+        format!("edit: {} texts are replaced as editors do (read, write a new file, fsync, rename over the old one, fsync the directory), as many pages are rewritten in place and fsynced, as many messages are appended to a mailbox, each fsynced, marked as read in place, each fsynced, and the mailbox is then replaced without the old ones.", edits.each),
+        "andrew: make directories, copy, scan once, read once, compile. The compilers' CPU time (user and system, in steps of 10 ms) is subtracted; of parallel clients their sum by the number of processors that they can use at once, so what remains is the waiting that compiling did not hide. System time counts: what the kernel does for a file system within the compiler is subtracted too.".to_owned(),
+        "What was written is compared after the last work.".to_owned(),
+    ]
+}
+
+fn tests(scale: Scale, clients: u32) -> Vec<Test> {
+    let Scale { large_bytes, small_files, archive, edits, tree } = scale;
+    let cold = Before::DropMemory;
+    let small_file = Arc::new(move |place: &Place| small_file(place, small_files));
+    vec![
+        Test::timed("large-write", clients, cold, Arc::new(move |place| copy(place, large_bytes)))
+            .furnished(move |place| {
+                write_pattern(&mut File::create(place.at(LARGE))?, large(place), large_bytes)
+            })
+            .prepared(|place| Ok(fs::read(place.at(LARGE)).map(|_| "then the source read")?)),
+        Test::rate("small-file", clients, "files/s", cold, small_file)
+            .furnished(|place| Ok(fs::create_dir(place.at(SMALL))?)),
+        Test::timed("untar", clients, cold, Arc::new(move |place| archive.unpack(place)))
+            .furnished(move |place| archive.furnish(place))
+            .prepared(archive::warm_up),
+        Test::timed("edit", clients, cold, Arc::new(move |place| edits.edit(place)))
+            .furnished(move |place| edits.furnish(place)),
+        Test::timed("andrew", clients, cold, Arc::new(move |place| tree.all(place)))
+            .furnished(move |place| tree.furnish(place))
+            .prepared(andrew::warm_up),
+    ]
+}
+
+/// The large file of a client.
+fn large(place: &Place) -> Pattern {
+    Pattern(0x1a46e + u64::from(place.copy))
+}
+
+fn copy(place: &Place, bytes: u64) -> Result<Outcome> {
+    let copy = place.at("copy");
+    let (mut from, mut to) = (File::open(place.at(LARGE))?, File::create_new(&copy)?);
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match from.read(&mut piece)? {
+            0 => break,
+            count => to.write_all(&piece[..count])?,
+        }
+    }
+    drop(to);
+    let pattern = large(place);
+    Outcome::checked_at_end(move || {
+        let read = fs::read(&copy)?;
+        ensure!(read.len() as u64 == bytes, "{} bytes instead of {bytes}", read.len());
+        pattern.check(0, &read).with_context(|| copy.display().to_string())
+    })
+}
+
+fn small_file(place: &Place, count: u32) -> Result<Outcome> {
+    let dir = place.at(SMALL);
+    let content = Pattern(u64::from(place.copy)).bytes(SMALL_BYTES);
+    for i in 0..count {
+        let path = dir.join(format!("small-{i}"));
+        let mut file = File::create_new(&path)?;
+        file.write_all(&content)?;
+        drop(file);
+        fs::remove_file(path)?;
+    }
+    Ok(Outcome::of_amount(f64::from(count)).and_check(move || {
+        let left = fs::read_dir(&dir)?.count();
+        ensure!(left == 0, "{left} deleted files are still there");
+        Ok(())
+    }))
+}

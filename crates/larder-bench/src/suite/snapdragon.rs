@@ -1,0 +1,193 @@
+//! Network-attached disks (M. Aguilera et al., FAST 2003): bandwidth by file size with 6 clients,
+//! latency of single operations, one client's share of many disks, and Andrew on a large tree.
+//!
+//! What was compared then (secure, non-secure, an NFS server, an unlimited cache; 2 to 7 disks) are
+//! targets here: the tests are the same for all of them.
+
+mod latency;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+
+use super::andrew::{self, Tree};
+use super::pieces::Content;
+use super::{Before, Outcome, Place, Size, Suite, Test};
+use crate::data::{Pattern, Stamped, Stamps};
+
+const PIECE_BYTES: usize = 64 << 10;
+const CLIENTS: u32 = 6;
+/// No client touches more files of one size.
+const FILES_MAX: u64 = 1000;
+
+/// The suite.
+pub(super) fn suite(size: Size) -> Suite {
+    let memory = Stamped::new();
+    let sizes: &[u64] = size.pick(&[4, 64, 256], &[4, 16, 64, 256, 1024, 4096]);
+    let bytes = size.pick(256 << 10, 16 << 20);
+    let small_files = size.pick(20, 700);
+    let share = Files { what: "share", kib: 256, count: size.pick(10, 600) };
+    let tree = Tree {
+        dirs: size.pick(30, 690),
+        files: size.pick(100, 10_528),
+        sources: size.pick(4, 24),
+        text_bytes_max: size.pick(8000, 24_100),
+        ..Tree::original(size)
+    };
+    let mut tests = Vec::new();
+    for kib in sizes {
+        let count = (bytes / (kib << 10)).clamp(1, FILES_MAX);
+        tests.extend(sweep(*kib, count, &memory));
+    }
+    tests.extend(latency::tests(small_files));
+    tests.push(reading("disk-share", 1, share));
+    tests.push(large_andrew(tree));
+    Suite {
+        name: "snapdragon",
+        method: method(bytes, small_files, share, tree),
+        tests,
+        furnish: Arc::new(|_| Ok(())),
+        link_bits_per_s: None,
+    }
+}
+
+fn method(bytes: u64, small_files: u32, share: Files, tree: Tree) -> Vec<String> {
+    vec![
+        "Setups (secure or not, cache or none, one disk or several) are targets, not tests. Before each test, memory forgets all files on client and server. A KB is 2^10 bytes.".to_owned(),
+        format!("read, write: {CLIENTS} clients, which are parallel copies on this machine in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
+        format!("latency: {small_files} files of 4 KB in random order by one client, one operation per file: open, read, close, after a fresh mount with an empty disk cache if the target can be mounted again; and open, write in place, fsync, close. The result is the mean; percentiles are recorded beside it."),
+        format!("disk-share: one client reads {} files of {} KB, its share of the published scaling to 7 disks.", share.count, share.kib),
+        format!("andrew-large: make {} directories, copy {} files, scan once, read once, compile {} of the files. The compiler's CPU time (user and system, in steps of 10 ms) is subtracted. The compiler is in memory.", tree.dirs, tree.files, tree.sources),
+        "Of what was read in the clock, the mark of each page is compared, which differs from page to page and from file to file; of what was written, every byte after the last test.".to_owned(),
+    ]
+}
+
+/// Files of one size, in a directory of their own in each client's place.
+#[derive(Clone, Copy, Debug)]
+struct Files {
+    /// What is done with them.
+    what: &'static str,
+    kib: u64,
+    count: u64,
+}
+
+impl Files {
+    fn dir(self, place: &Place) -> PathBuf {
+        place.at(&format!("{}-{}", self.what, self.kib))
+    }
+
+    /// Every file of every client and size is of a pattern of its own.
+    fn content(self, place: &Place, i: u64) -> Content {
+        let group = 2 * self.kib + u64::from(self.what == "write");
+        let pattern = Pattern((group << 48) | (u64::from(place.copy) << 32) | i);
+        Content { pattern, bytes: self.kib << 10, piece_bytes: PIECE_BYTES }
+    }
+
+    fn write(self, place: &Place, mut memory: Stamped) -> Result<()> {
+        let dir = self.dir(place);
+        for i in 0..self.count {
+            self.content(place, i).write(&dir.join(format!("f{i}")), &mut memory)?;
+        }
+        Ok(())
+    }
+
+    fn read(self, place: &Place) -> Result<Outcome> {
+        let dir = self.dir(place);
+        let mut stamps = Stamps::with_room_for(self.bytes());
+        let mut buffer = vec![0; PIECE_BYTES];
+        for i in 0..self.count {
+            let path = dir.join(format!("f{i}"));
+            self.content(place, i).read(&path, &mut buffer, &mut stamps)?;
+        }
+        Ok(Outcome::of_amount(self.bytes() as f64).and_check(move || stamps.check()))
+    }
+
+    fn check(self, place: &Place) -> Result<()> {
+        let dir = self.dir(place);
+        for i in 0..self.count {
+            self.content(place, i).check(&dir.join(format!("f{i}")))?;
+        }
+        let names = fs::read_dir(&dir)?.count() as u64;
+        ensure!(names == self.count, "{names} files instead of {}", self.count);
+        Ok(())
+    }
+
+    fn bytes(self) -> u64 {
+        self.count * (self.kib << 10)
+    }
+}
+
+/// Reading and writing files of one size.
+fn sweep(kib: u64, count: u64, memory: &Stamped) -> [Test; 2] {
+    let files = Files { what: "write", kib, count };
+    let memory = memory.clone();
+    let write = Arc::new(move |place: &Place| {
+        files.write(place, memory.clone())?;
+        let outcome = Outcome::of_amount(files.bytes() as f64);
+        let place = place.clone();
+        Ok(outcome.and_check_at_end(move || files.check(&place)))
+    });
+    let write = Test::rate("write", CLIENTS, "B/s", Before::DropMemory, write)
+        .furnished(move |place| Ok(fs::create_dir(files.dir(place))?));
+    let read = reading("read", CLIENTS, Files { what: "read", ..files });
+    [read, write].map(|test| test.at("file size KB", kib as f64))
+}
+
+fn reading(name: &'static str, clients: u32, files: Files) -> Test {
+    let work = Arc::new(move |place: &Place| files.read(place));
+    Test::rate(name, clients, "B/s", Before::DropMemory, work).furnished(move |place| {
+        fs::create_dir(files.dir(place))?;
+        files.write(place, Stamped::new())
+    })
+}
+
+fn large_andrew(tree: Tree) -> Test {
+    let work = Arc::new(move |place: &Place| tree.all(place));
+    Test::timed("andrew-large", 1, Before::DropMemory, work)
+        .furnished(move |place| tree.furnish(place))
+        .prepared(andrew::warm_up)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn place(dir: &std::path::Path, copy: u32) -> Place {
+        Place { dir: dir.to_path_buf(), back: None, copy }
+    }
+
+    #[test]
+    fn no_two_files_have_the_same_pattern() {
+        let mut seeds = BTreeSet::new();
+        for what in ["read", "write"] {
+            for kib in [4, 16, 64, 256, 1024, 4096] {
+                for copy in 0..CLIENTS {
+                    for i in 0..FILES_MAX {
+                        let files = Files { what, kib, count: FILES_MAX };
+                        let content = files.content(&place(std::path::Path::new("/"), copy), i);
+                        assert!(seeds.insert(content.pattern.0));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn swapped_files_are_found() {
+        let top = tempfile::tempdir().unwrap();
+        let place = place(top.path(), 1);
+        let files = Files { what: "read", kib: 4, count: 3 };
+        let dir = files.dir(&place);
+        fs::create_dir(&dir).unwrap();
+        files.write(&place, Stamped::new()).unwrap();
+        let reads = || files.read(&place).unwrap().check.unwrap()();
+        assert!(reads().is_ok() && files.check(&place).is_ok());
+        fs::rename(dir.join("f0"), dir.join("f")).unwrap();
+        fs::rename(dir.join("f1"), dir.join("f0")).unwrap();
+        fs::rename(dir.join("f"), dir.join("f1")).unwrap();
+        assert!(reads().is_err() && files.check(&place).is_err());
+    }
+}
