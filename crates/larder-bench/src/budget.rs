@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::link::Shape;
 use crate::record::Test;
 use crate::rpc::Calls;
 use crate::runner::{self, Limits};
@@ -50,7 +51,7 @@ const ATTRIBUTES: &[&str] = &["actimeo=86400"];
 /// # Errors
 /// If the mounts cannot be made.
 pub fn measure(larder: &Path, size: Size, interrupted: &AtomicBool) -> Result<Vec<Cost>> {
-    let mut stand = Stand::new(larder)?;
+    let mut stand = Stand::new(larder, Shape::default())?;
     let plain = Contestant { options: ATTRIBUTES, ..PLAIN };
     let cached = Contestant { options: ATTRIBUTES, ..LARDER };
     let targets = [stand.mount(&plain)?, stand.mount(&cached)?];

@@ -12,12 +12,13 @@
 //! targets ─ RPCs ──┘
 //! ```
 //!
-//! What a target is and how it is mounted is the business of `stand`, which starts the binary's own
-//! commands as a user would. *Absent:* every crate of ours but `larder-io`, so that nothing measured
+//! What a target is and how it is mounted is the business of [`stand`], which starts the binary's own
+//! commands as a user would; how far away its server seems is that of [`link`]. *Absent:* every crate of ours but `larder-io`, so that nothing measured
 //! can help with its own measurement.
 
 pub mod budget;
 pub mod data;
+pub mod link;
 pub mod machine;
 pub mod memory;
 pub mod progress;

@@ -17,11 +17,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::link::netns::Netns;
+use crate::link::proxy::{self, Proxy};
+use crate::link::{Shape, measure};
+use crate::record::Link;
 use crate::rpc::Counter;
 use crate::target::{Target, mount_of};
 
 /// Longest wait for a server to listen.
 const START_MAX: Duration = Duration::from_secs(20);
+
+/// Where the server listens in a network namespace of its own.
+const PORT: u16 = 12049;
 
 /// Memory of each of our mounts: the same for all.
 const MEMORY: &str = "memory=256M";
@@ -60,35 +67,97 @@ pub fn contestants(suite: &str) -> Vec<Contestant> {
 #[derive(Debug)]
 pub struct Stand {
     larder: PathBuf,
+    // In this order they go: mounts, server, link, files.
     mounts: Vec<Arc<Mount>>,
     export: Export,
+    way: Way,
+    link: Link,
     top: TempDir,
 }
 
+/// How far away the server is.
+#[derive(Debug)]
+enum Way {
+    /// As far as loopback.
+    Loopback,
+    /// Behind a link that the kernel shapes.
+    Netns(Netns),
+    /// Behind a program that delays and loses.
+    Proxy(Proxy),
+}
+
 impl Stand {
-    /// Exports an empty directory on this machine.
+    /// Exports an empty directory behind a link of this shape, and measures the link. As root the kernel
+    /// holds the rate (a network namespace); a delay, a loss, or not being root take the proxy.
     ///
     /// # Errors
-    /// If the server does not come up.
-    pub fn new(larder: &Path) -> Result<Stand> {
-        let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        Stand::with(larder, listen, Command::new(larder))
-    }
-
-    /// Exports an empty directory at `listen`; `run` runs our binary where that address is.
-    fn with(larder: &Path, listen: SocketAddr, run: Command) -> Result<Stand> {
+    /// If the link cannot be made, or the server does not come up.
+    pub fn new(larder: &Path, shape: Shape) -> Result<Stand> {
         // On a real disk: /tmp may be memory, and may be closed to other users.
         let top = tempfile::Builder::new().prefix("larder-bench-").tempdir_in("/var/tmp")?;
         let dir = top.path().join("export");
         fs::create_dir(&dir)?;
         fs::create_dir(top.path().join("local"))?;
-        let export = Export::start(run, &dir, listen)?;
-        Ok(Stand { larder: larder.to_path_buf(), mounts: Vec::new(), export, top })
+        let rate_alone = shape.delay.is_zero() && shape.loss == 0.0;
+        let here = || -> Result<SocketAddr> { Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?) };
+        let (way, link, export) = if shape == Shape::default() {
+            (Way::Loopback, measure::loopback()?, Export::start(larder, &dir, here()?, None)?)
+        } else if rate_alone && rustix::process::geteuid().is_root() {
+            let netns = Netns::create(shape.rate_bits_per_s)?;
+            let link = measure::netns(&netns)?;
+            let export = Export::start(larder, &dir, (netns.inside(), PORT).into(), Some(&netns))?;
+            (Way::Netns(netns), link, export)
+        } else {
+            let export = Export::start(larder, &dir, here()?, None)?;
+            let proxy = Proxy::start(&proxy::Options::to(export.address, shape))?;
+            (Way::Proxy(proxy), measure::proxy(shape)?, export)
+        };
+        Ok(Stand { larder: larder.to_path_buf(), mounts: Vec::new(), export, way, link, top })
     }
 
-    /// Where the server listens.
+    /// Where clients reach the server.
     pub fn address(&self) -> SocketAddr {
-        self.export.address
+        match &self.way {
+            Way::Loopback | Way::Netns(_) => self.export.address,
+            Way::Proxy(proxy) => proxy.address(),
+        }
+    }
+
+    /// The link, as asked for and as measured before anything used it.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Starts a server of somebody else's beside ours: where ours is.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn spawn(&self, command: &mut Command) -> Result<Child> {
+        // A group of its own: Ctrl-C ends the run, and the run ends its servers, in this order.
+        spawn_at(command.process_group(0), self.netns())
+    }
+
+    /// The network namespace in which the server is, if it is in one.
+    pub fn netns(&self) -> Option<&Netns> {
+        match &self.way {
+            Way::Netns(netns) => Some(netns),
+            Way::Loopback | Way::Proxy(_) => None,
+        }
+    }
+
+    /// The directory that is exported, on the server.
+    pub fn exported(&self) -> &Path {
+        &self.export.dir
+    }
+
+    /// A fresh directory on the client's disk, for a mountpoint or a cache.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn home(&self, name: &str) -> Result<PathBuf> {
+        let home = self.top.path().join(name);
+        fs::create_dir_all(&home)?;
+        Ok(home)
     }
 
     /// Mounts for a contestant, with an empty cache.
@@ -96,7 +165,7 @@ impl Stand {
     /// # Errors
     /// If it cannot be mounted.
     pub fn mount(&mut self, contestant: &Contestant) -> Result<Target> {
-        let home = self.top.path().join(contestant.name);
+        let home = self.home(contestant.name)?;
         let back = self.export.dir.join(contestant.name);
         fs::create_dir_all(home.join("mnt"))?;
         fs::create_dir_all(&back)?;
@@ -108,7 +177,7 @@ impl Stand {
         }
         let mount = Arc::new(Mount {
             larder: self.larder.clone(),
-            source: format!("nfs://{}/", self.export.address),
+            source: format!("nfs://{}/", self.address()),
             mountpoint: home.join("mnt"),
             cache: cache.clone(),
             options: options.join(","),
@@ -147,11 +216,16 @@ struct Export {
 }
 
 impl Export {
-    fn start(mut run: Command, dir: &Path, address: SocketAddr) -> Result<Export> {
+    fn start(
+        larder: &Path,
+        dir: &Path,
+        address: SocketAddr,
+        netns: Option<&Netns>,
+    ) -> Result<Export> {
+        let mut run = Command::new(larder);
         run.arg("export").arg(dir).args(["--listen", &address.to_string(), "--no-root-squash"]);
-        // A group of its own: Ctrl-C ends the run, and the run ends its server, in this order.
         run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        let child = run.spawn().context("cannot start larder export")?;
+        let child = spawn_at(&mut run, netns)?;
         let mut export = Export { child, dir: dir.to_path_buf(), address };
         let deadline = Instant::now() + START_MAX;
         while TcpStream::connect_timeout(&address, START_MAX).is_err() {
@@ -161,6 +235,14 @@ impl Export {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(export)
+    }
+}
+
+/// Starts a program where a server is to be.
+fn spawn_at(command: &mut Command, netns: Option<&Netns>) -> Result<Child> {
+    match netns {
+        Some(netns) => netns.spawn(command),
+        None => command.spawn().with_context(|| format!("cannot run {command:?}")),
     }
 }
 

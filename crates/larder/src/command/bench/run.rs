@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use larder_bench::link::Shape;
 use larder_bench::machine;
 use larder_bench::record::{self, FORMAT, Run};
 use larder_bench::runner::{self, Limits};
@@ -46,6 +47,10 @@ pub(crate) struct Args {
     /// A result is known closely enough when its 95 % interval is this narrow, in percent
     #[arg(long, default_value_t = 5.0)]
     width: f64,
+    /// The link to the servers that are started for the run: none, or a rate, and delay= and loss= for
+    /// which a proxy is used instead of the kernel [default: as published, 10mbit or 100mbit]
+    #[arg(long, value_name = "RATE[,delay=MS][,loss=PERCENT]", conflicts_with = "targets")]
+    link: Option<Shape>,
     /// Directory of the run [default: bench/runs/<date>-<commit>-<host>]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -72,9 +77,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if interrupted.load(Ordering::Relaxed) {
             break;
         }
-        let record = blank(args, suite, &machine, &version);
+        let mut record = blank(args, suite, &machine, &version);
         if given.is_empty() {
-            let mut stand = Stand::new(&larder)?;
+            let published = suite.link_bits_per_s.map(Shape::of_rate);
+            let mut stand = Stand::new(&larder, args.link.or(published).unwrap_or_default())?;
+            record.link = Some(stand.link().clone());
             let mut targets = Vec::new();
             for contestant in contestants(suite.name) {
                 targets.push(stand.mount(&contestant)?);
