@@ -257,16 +257,28 @@ impl Core {
         name: &OsStr,
         child: &Arc<Node>,
     ) -> Result<bool> {
-        let hide = {
+        let hide = || {
             let state = child.state();
             !state.opens.is_empty() && state.known.attr.nlink <= 1 && state.silly.is_none()
         };
-        if !hide {
+        if !hide() {
+            return Ok(false);
+        }
+        self.await_release(child).await;
+        if !hide() {
             return Ok(false);
         }
         let hidden = self.hidden_name(child);
         self.rename_entry(cred, (dir, name), (dir, &hidden)).await?;
-        child.state().silly = Some((dir.ino, hidden));
+        let released = {
+            let mut state = child.state();
+            state.silly = Some((dir.ino, hidden));
+            state.opens.is_empty()
+        };
+        if released {
+            // The last release came while the file was being hidden, and found nothing to remove.
+            self.remove_hidden(child, cred).await?;
+        }
         Ok(true)
     }
 

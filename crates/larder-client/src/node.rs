@@ -27,6 +27,8 @@ pub(crate) struct Node {
     pub(crate) transfer: tokio::sync::Mutex<()>,
     /// Ranges on their way from the server.
     pub(crate) flights: Flights,
+    /// Told when nobody has the file open any more.
+    pub(crate) released: tokio::sync::Notify,
 }
 
 impl Node {
@@ -111,6 +113,7 @@ impl Table {
             state: Mutex::new(state),
             transfer: tokio::sync::Mutex::new(()),
             flights: Flights::default(),
+            released: tokio::sync::Notify::new(),
         });
         nodes.insert(ino, node.clone());
         node

@@ -11,7 +11,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,10 @@ use crate::state::{LocalEnd, State};
 /// lookup's reply is its freshness check, as one open(2) makes both.
 const LOOKUP_COUNTS_FOR: Duration = Duration::from_secs(1);
 
+/// Longest wait for the release of a file that was closed: what an unlink of a file may take longer
+/// whose descriptor was duplicated and is still open.
+const RELEASE_WAIT_MAX: Duration = Duration::from_millis(20);
+
 /// An open file.
 pub(crate) struct OpenFile {
     pub(crate) node: Arc<Node>,
@@ -40,6 +44,8 @@ pub(crate) struct OpenFile {
     _file: Arc<CachedFile>,
     way: Way,
     stream: Mutex<Stream>,
+    /// A descriptor of it was closed: the last one, unless it was duplicated or inherited.
+    flushed: AtomicBool,
 }
 
 /// How an open file has been read so far.
@@ -212,7 +218,8 @@ impl Core {
         let id = self.next_open_id();
         let version = Some(node.state().known.attr.validator());
         let stream = Mutex::new(Stream { version, ..Stream::default() });
-        let open = OpenFile { node: node.clone(), cred, flags, _file: file, way, stream };
+        let flushed = AtomicBool::new(false);
+        let open = OpenFile { node: node.clone(), cred, flags, _file: file, way, stream, flushed };
         self.open_table().insert(id, Arc::new(open));
         Opened { id, path }
     }
@@ -299,6 +306,7 @@ impl Core {
     /// A descriptor of the open file was closed.
     pub(crate) async fn flush(&self, open: OpenId) -> Result<()> {
         let open = self.open_file(open)?;
+        open.flushed.store(true, Ordering::Relaxed);
         if !open.flags.write {
             return Ok(());
         }
@@ -336,9 +344,37 @@ impl Core {
             }
         }
         if last {
+            node.released.notify_waiters();
             self.closed(node, &open.cred).await?;
         }
         Ok(())
+    }
+
+    /// Waits a moment for the release of a file whose descriptors seem to be closed. close(2) returns
+    /// when it was flushed; the kernel sends the release afterwards, and whoever unlinks a file that
+    /// he has just closed is often faster.
+    pub(crate) async fn await_release(&self, node: &Node) {
+        // The front door need not flush what was opened for reading.
+        let closed =
+            |open: &Arc<OpenFile>| !open.flags.write || open.flushed.load(Ordering::Relaxed);
+        let all_closed = {
+            let table = self.open_table();
+            table.values().filter(|open| open.node.ino == node.ino).all(closed)
+        };
+        if !all_closed {
+            return;
+        }
+        let released = async {
+            loop {
+                let notified = node.released.notified();
+                if node.state().opens.is_empty() {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        // If it does not come in time, the file is open elsewhere: it is hidden like any open one.
+        let _ = tokio::time::timeout(RELEASE_WAIT_MAX, released).await;
     }
 
     /// Nobody has the file open any more.

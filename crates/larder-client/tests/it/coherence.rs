@@ -116,6 +116,29 @@ async fn concurrent_readers_share_one_request() {
     assert_eq!(rig.server.calls("read"), 1);
 }
 
+/// close(2) returns before the kernel sends the release: an unlink may come in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unlink_of_a_file_just_closed_waits_for_its_release() {
+    let rig = Rig::new(Options::default()).await;
+    let open = rig.create("file").await;
+    open.write(0, b"x").await.unwrap();
+    open.flush().await.unwrap();
+    let (removed, closed) = tokio::join!(rig.remove("file"), open.close());
+    assert_eq!((removed, closed), (Ok(()), Ok(())));
+    assert_eq!(rig.server.calls("rename"), 0, "it was hidden first");
+    assert_eq!(rig.names().await, [""; 0]);
+
+    // One that stays open is hidden, and goes with its last release.
+    let open = rig.create("file").await;
+    open.flush().await.unwrap();
+    rig.remove("file").await.unwrap();
+    assert_eq!(rig.server.calls("rename"), 1);
+    open.write(0, b"still here").await.unwrap();
+    assert_eq!(open.read(0, 100).await.unwrap(), b"still here");
+    open.close().await.unwrap();
+    assert_eq!(rig.names().await, [""; 0]);
+}
+
 /// The kernel sends the pieces of a sequential read in any order, and takes its time over them: bytes
 /// are asked for once all the same, with and without a cache to keep them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
-use crate::harness::{BOTH, Mount, Server, pattern, run, tree};
+use crate::harness::{BOTH, Mount, Server, eventually, pattern, run, tree};
 
 /// Runs a check on a fresh mount of each server, with the cache and as a plain client.
 fn on_every_mount(check: impl Fn(&Mount, &Server, &str)) {
@@ -51,6 +51,24 @@ fn operations_fail_with_the_right_errors() {
         fs::remove_file(at("dir/file")).unwrap();
         fs::remove_dir(at("dir")).unwrap();
         assert!(!at("dir").exists(), "{who}");
+    });
+}
+
+/// close(2) returns before the kernel releases the file: an unlink may find it still open, and hide it.
+#[test]
+fn files_unlinked_just_after_close_leave_nothing_behind() {
+    on_every_mount(|mount, server, who| {
+        for i in 0..100 {
+            let path = mount.path(&format!("file{}", i % 3));
+            fs::write(&path, "x").unwrap();
+            if i % 2 == 0 {
+                fs::read(&path).unwrap();
+            }
+            fs::remove_file(&path).unwrap();
+        }
+        eventually(who, || fs::read_dir(server.path("")).unwrap().count() == 0);
+        let renames = mount.calls("RENAME");
+        assert!(renames < 50, "{who}: {renames} of 100 files were hidden, none of them open");
     });
 }
 
