@@ -13,8 +13,9 @@
 //! ```
 //!
 //! What a target is and how it is mounted is the business of `stand`, which starts the binary's own
-//! commands as a user would. *Absent:* every crate of ours but `larder-io`, so that nothing measured
-//! can help with its own measurement.
+//! commands as a user would; how far away its server seems is that of [`link`]. *Absent:* every crate
+//! of ours but `larder-io`, so that nothing measured can help with its own measurement.
 
+pub mod link;
 pub mod record;
 pub mod stats;

@@ -1,0 +1,112 @@
+//! Links to servers that are as slow as asked, for benchmarks on one machine.
+//!
+//! A [`proxy`] forwards TCP and UDP, and needs no rights.
+//!
+//! A *shape* is what a link is asked to be. A *wire* is one direction of it.
+
+mod background;
+mod line;
+pub mod proxy;
+mod timer;
+mod wire;
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+/// The longest delay that makes sense: nobody waits longer for a reply.
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+/// What a link is asked to be, the same in both directions. The default changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shape {
+    /// Bits per second, above zero; `None` is as fast as the machine.
+    pub rate_bits_per_s: Option<u64>,
+    /// How long everything takes from one end to the other: half of what is added to a round trip.
+    pub delay: Duration,
+    /// Which share of the datagrams never arrives, from 0 to 1.
+    pub loss: f64,
+}
+
+impl Shape {
+    /// Of a rate alone.
+    pub fn of_rate(rate_bits_per_s: u64) -> Shape {
+        Shape { rate_bits_per_s: Some(rate_bits_per_s), ..Shape::default() }
+    }
+
+    /// # Errors
+    /// If it is no link: a rate of nothing, a delay without end, or a loss that is no share.
+    fn check(&self) -> Result<()> {
+        ensure!(self.delay <= DELAY_MAX, "the delay of a link is at most {DELAY_MAX:?}");
+        ensure!(self.rate_bits_per_s != Some(0), "the rate of a link must be above zero");
+        ensure!((0.0..=1.0).contains(&self.loss), "loss is a share from 0 to 1, not {}", self.loss);
+        Ok(())
+    }
+}
+
+/// In words, as records have it: `10 Mbit/s, 5 ms each way, 1 % of datagrams lost`.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rate_bits_per_s {
+            Some(rate) => f.write_str(&in_words(rate))?,
+            None => f.write_str("no limit")?,
+        }
+        if !self.delay.is_zero() {
+            write!(f, ", {} ms each way", self.delay.as_secs_f64() * 1e3)?;
+        }
+        if self.loss > 0.0 {
+            write!(f, ", {} % of datagrams lost", self.loss * 100.0)?;
+        }
+        Ok(())
+    }
+}
+
+fn in_words(rate_bits_per_s: u64) -> String {
+    let rate = rate_bits_per_s as f64;
+    match rate_bits_per_s {
+        0..1_000 => format!("{rate} bit/s"),
+        1_000..1_000_000 => format!("{} kbit/s", rate / 1e3),
+        1_000_000..1_000_000_000 => format!("{} Mbit/s", rate / 1e6),
+        _ => format!("{} Gbit/s", rate / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_told_in_words() {
+        let delay = Duration::from_micros(2500);
+        for (shape, words) in [
+            (Shape::default(), "no limit"),
+            (Shape::of_rate(500), "500 bit/s"),
+            (Shape::of_rate(56_000), "56 kbit/s"),
+            (Shape::of_rate(10_000_000), "10 Mbit/s"),
+            (Shape::of_rate(2_500_000_000), "2.5 Gbit/s"),
+            (Shape { delay, ..Shape::default() }, "no limit, 2.5 ms each way"),
+            (Shape { loss: 0.25, ..Shape::of_rate(1_000_000) }, "1 Mbit/s, 25 % of datagrams lost"),
+        ] {
+            assert_eq!(shape.to_string(), words);
+        }
+    }
+
+    #[test]
+    fn what_is_no_link_is_refused() {
+        let of_loss = |loss| Shape { loss, ..Shape::default() };
+        for (shape, fine) in [
+            (Shape::default(), true),
+            (Shape::of_rate(1), true),
+            (Shape::of_rate(0), false),
+            (of_loss(1.0), true),
+            (of_loss(1.1), false),
+            (of_loss(-0.1), false),
+            (of_loss(f64::NAN), false),
+            (Shape { delay: DELAY_MAX, ..Shape::default() }, true),
+            (Shape { delay: DELAY_MAX * 2, ..Shape::default() }, false),
+        ] {
+            assert_eq!(shape.check().is_ok(), fine, "{shape:?}");
+        }
+    }
+}
