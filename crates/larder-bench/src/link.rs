@@ -1,11 +1,24 @@
 //! Links to servers that are as slow as asked, for benchmarks on one machine.
 //!
-//! A [`proxy`] forwards TCP and UDP, and needs no rights.
+//! Two ways, with different virtues:
+//!
+//! | | [`netns`] | [`proxy`] |
+//! |---|---|---|
+//! | what it is | a network namespace behind a veth pair, `tc tbf` on both ends | a program that forwards TCP and UDP |
+//! | needs | root, `ip`, `tc` | nothing |
+//! | rate | of frames, headers and acknowledgements included | of payload |
+//! | TCP over it | the kernel's own: slow start, queue, drops, retransmissions | ends on this side, so none of these |
+//! | delay, loss | none: `tc netem` is not in every kernel | delay; loss of datagrams |
+//!
+//! They compose: a proxy with a delay and no rate, before a server in a namespace. What a connection
+//! really gets over either is measured by [`measure`] and belongs into the record of a run.
 //!
 //! A *shape* is what a link is asked to be. A *wire* is one direction of it.
 
 mod background;
 mod line;
+pub mod measure;
+pub mod netns;
 pub mod proxy;
 mod timer;
 mod wire;

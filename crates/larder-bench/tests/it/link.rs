@@ -5,5 +5,7 @@
 
 mod datagrams;
 mod ends;
+mod figures;
+mod netns;
 mod peers;
 mod rate;

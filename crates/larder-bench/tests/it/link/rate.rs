@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use larder_bench::link::Shape;
+use larder_bench::link::{Shape, measure};
 
 use super::peers::{MEGABIT, connect, count, echo, exchange, noise, proxy, server};
 
@@ -185,4 +185,14 @@ fn the_shape_changes_while_the_link_lives() {
     proxy.reshape(Shape::default()).unwrap();
     stream.read_exact(&mut [0; 975_000]).unwrap();
     assert!(begin.elapsed() < ms(4000), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_proxy_measures_as_it_was_asked_to_be() {
+    let shape = Shape { delay: ms(10), ..Shape::of_rate(20 * MEGABIT) };
+    let link = measure::proxy(shape).unwrap();
+    assert_eq!((link.kind.as_str(), link.asked.as_str()), ("proxy", "20 Mbit/s, 10 ms each way"));
+    // Whoever reads late at the beginning of the time sees a little more.
+    assert!(link.rate_bits_per_s < 22e6 && link.rate_bits_per_s > 8e6, "{link:?}");
+    assert!(link.round_trip_us >= 20e3 && link.round_trip_us < 100e3, "{link:?}");
 }
