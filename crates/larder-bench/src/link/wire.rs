@@ -11,7 +11,8 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -102,11 +103,12 @@ impl Wire {
         Sender { wire: self, ended: None }
     }
 
-    /// What passed so far.
+    /// What passed so far. Of each datagram that is counted it is known whether it was lost.
     pub(super) fn passed(&self) -> Passed {
+        let datagrams = self.datagrams.load(Acquire);
         Passed {
             bytes: self.bytes.load(Relaxed),
-            datagrams: self.datagrams.load(Relaxed),
+            datagrams,
             datagrams_lost: self.datagrams_lost.load(Relaxed),
         }
     }
@@ -145,10 +147,10 @@ impl Sender<'_> {
         // Before waiting, so that the order of arrival decides.
         let lost = self.wire.dice.lock().expect("no holder panics").next_share() < loss;
         let arrival = self.pass(bytes, backlog).await;
-        self.wire.datagrams.fetch_add(1, Relaxed);
         if lost {
             self.wire.datagrams_lost.fetch_add(1, Relaxed);
         }
+        self.wire.datagrams.fetch_add(1, Release);
         (!lost).then_some(arrival)
     }
 }
