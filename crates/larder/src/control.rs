@@ -1,4 +1,4 @@
-//! How commands talk to the daemon of a mount: a Unix socket, a line of JSON each way.
+//! How commands talk to the daemon of a mount or an export: a Unix socket, a line of JSON each way.
 //!
 //! One request per connection. The daemon answers with any number of [`Line::Progress`] and
 //! [`Line::Item`], then one [`Line::Done`] or [`Line::Failed`]. Commands use nothing else: they never
@@ -31,7 +31,8 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) enum Request {
     /// The state of the mount: answers a [`crate::report::Status`].
     Status,
-    /// Counts and latencies: answers a [`crate::report::Stat`].
+    /// Counts and latencies: answers a [`crate::report::Stat`], or of an export a
+    /// [`crate::report::ExportStat`].
     Stat,
     /// Flush, unmount and exit. The connection ends when the process does.
     Unmount {

@@ -12,6 +12,7 @@ mod control;
 mod daemon;
 mod door;
 mod error;
+mod exported;
 mod log;
 mod maintenance;
 mod mounted;
@@ -49,7 +50,7 @@ enum Command {
     Umount(umount::Args),
     /// Show how mounts do
     Status(status::Args),
-    /// Show what the procedures of a mount cost
+    /// Show what the procedures of a mount or an export cost
     Stat(stat::Args),
     /// Inspect and trim a cache
     Cache(cache::Args),
