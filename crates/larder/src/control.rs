@@ -34,6 +34,14 @@ pub(crate) enum Request {
     /// Counts and latencies: answers a [`crate::report::Stat`], or of an export a
     /// [`crate::report::ExportStat`].
     Stat,
+    /// What each connection does from now on, by slice of time: items ([`crate::series::Batch`]) ten
+    /// times a second, until so many slices are over, the mount ends, or nobody listens.
+    Series {
+        /// Length of a slice, in microseconds.
+        slice_us: u64,
+        /// How many slices, if there is to be an end.
+        slices_max: Option<u64>,
+    },
     /// Flush, unmount and exit. The connection ends when the process does.
     Unmount {
         /// Unmount although files are open: they stay usable until they are closed.
@@ -106,6 +114,10 @@ mod tests {
             (Request::Status, r#"{"op":"status"}"#),
             (Request::Unmount { lazy: true }, r#"{"op":"unmount","lazy":true}"#),
             (Request::CacheCull { bytes_target: 7 }, r#"{"op":"cache_cull","bytes_target":7}"#),
+            (
+                Request::Series { slice_us: 1000, slices_max: None },
+                r#"{"op":"series","slice_us":1000,"slices_max":null}"#,
+            ),
         ] {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
             assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);

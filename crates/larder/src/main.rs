@@ -20,6 +20,7 @@ mod mountinfo;
 mod options;
 mod report;
 mod runtime_dir;
+mod series;
 mod source;
 mod stack;
 mod unmount;

@@ -205,6 +205,8 @@ pub(crate) struct Connection {
     pub(crate) window: u64,
     /// Sendings beyond the first.
     pub(crate) retransmits: u64,
+    /// Waits for a reply that ran out.
+    pub(crate) timeouts: u64,
     /// Times that it was connected again.
     pub(crate) reconnects: u64,
 }
