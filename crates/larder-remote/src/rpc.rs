@@ -14,6 +14,9 @@
 //!   call may have been carried out before its reply was made.
 //! - **Bounded memory.** Replies have a largest size, calls in flight a window, idle buffers a limit.
 //!
+//! What it does is counted: by procedure and connection since the start ([`RpcClient::stats`]), and, if
+//! somebody asks, slice by slice of time ([`RpcClient::record`]).
+//!
 //! Whether the server answers is a state of its own ([`ServerState`]), found out by the calls and,
 //! while it does not answer, by a probe; each change is logged once.
 //!
@@ -24,11 +27,13 @@ mod connection;
 mod pool;
 mod programs;
 mod retry;
+mod series;
 mod socket;
 mod stats;
 
 pub use programs::{MountClient, ProgramError, port_of};
 pub use retry::TimerClass;
+pub use series::{RECORDINGS_MAX, RecordError, Recording, SLICE_WIDTHS, Series, Slice};
 pub use stats::{ConnectionSnapshot, Histogram, Latency, ProcedureSnapshot, Snapshot};
 
 use bytes::Bytes;
@@ -44,7 +49,7 @@ use retry::Backoff;
 use socket::Socket;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -274,6 +279,8 @@ struct Shared {
     pool: Arc<Pool>,
     machine_name: Opaque<MACHINE_NAME_BYTES_MAX>,
     xid: AtomicU32,
+    /// How many recordings there were.
+    recordings: AtomicU64,
 }
 
 impl RpcClient {
@@ -302,6 +309,7 @@ impl RpcClient {
             // Servers take an xid that they have seen lately for a retransmission, also if it was
             // sent by the client's previous life.
             xid: AtomicU32::new(random_u64() as u32),
+            recordings: AtomicU64::new(0),
             config,
         });
         let mut sockets = std::iter::once(first).map(Some).chain(std::iter::repeat_with(|| None));
@@ -454,6 +462,10 @@ impl Shared {
 
     fn next_xid(&self) -> Xid {
         Xid(self.xid.fetch_add(1, Relaxed))
+    }
+
+    fn next_recording(&self) -> u64 {
+        self.recordings.fetch_add(1, Relaxed)
     }
 
     async fn ping(&self, connection: &Connection) -> Result<(), RpcError> {

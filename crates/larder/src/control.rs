@@ -1,4 +1,4 @@
-//! How commands talk to the daemon of a mount: a Unix socket, a line of JSON each way.
+//! How commands talk to the daemon of a mount or an export: a Unix socket, a line of JSON each way.
 //!
 //! One request per connection. The daemon answers with any number of [`Line::Progress`] and
 //! [`Line::Item`], then one [`Line::Done`] or [`Line::Failed`]. Commands use nothing else: they never
@@ -31,8 +31,17 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) enum Request {
     /// The state of the mount: answers a [`crate::report::Status`].
     Status,
-    /// Counts and latencies: answers a [`crate::report::Stat`].
+    /// Counts and latencies: answers a [`crate::report::Stat`], or of an export a
+    /// [`crate::report::ExportStat`].
     Stat,
+    /// What each connection does from now on, by slice of time: items ([`crate::series::Batch`]) ten
+    /// times a second, until so many slices are over, the mount ends, or nobody listens.
+    Series {
+        /// Length of a slice, in microseconds.
+        slice_us: u64,
+        /// How many slices, if there is to be an end.
+        slices_max: Option<u64>,
+    },
     /// Flush, unmount and exit. The connection ends when the process does.
     Unmount {
         /// Unmount although files are open: they stay usable until they are closed.
@@ -105,6 +114,10 @@ mod tests {
             (Request::Status, r#"{"op":"status"}"#),
             (Request::Unmount { lazy: true }, r#"{"op":"unmount","lazy":true}"#),
             (Request::CacheCull { bytes_target: 7 }, r#"{"op":"cache_cull","bytes_target":7}"#),
+            (
+                Request::Series { slice_us: 1000, slices_max: None },
+                r#"{"op":"series","slice_us":1000,"slices_max":null}"#,
+            ),
         ] {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
             assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);

@@ -12,6 +12,7 @@ mod control;
 mod daemon;
 mod door;
 mod error;
+mod exported;
 mod log;
 mod maintenance;
 mod mounted;
@@ -19,6 +20,7 @@ mod mountinfo;
 mod options;
 mod report;
 mod runtime_dir;
+mod series;
 mod source;
 mod stack;
 mod unmount;
@@ -49,7 +51,7 @@ enum Command {
     Umount(umount::Args),
     /// Show how mounts do
     Status(status::Args),
-    /// Show what the procedures of a mount cost
+    /// Show what the procedures of a mount or an export cost
     Stat(stat::Args),
     /// Inspect and trim a cache
     Cache(cache::Args),

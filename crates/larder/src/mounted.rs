@@ -186,7 +186,9 @@ async fn end_of(
             Event::Gone => {
                 tracing::info!("the mount is gone");
                 let lost = write_back(stack).await;
-                stack.close()?;
+                let closed = tokio::task::block_in_place(|| stack.close());
+                serving.drain(DRAIN_MAX);
+                closed?;
                 return lost.map_or(Ok(()), |text| Err(anyhow!(text)));
             }
             Event::Signal => (Leave::Now, None),

@@ -11,10 +11,12 @@
 mod meant;
 mod nearest;
 mod size;
+mod span;
 mod typed;
 
 pub(crate) use meant::{CacheLimits, LookupCache, Options, ServerLost, Transport};
 pub(crate) use size::{Bytes, parse_size};
+pub(crate) use span::parse_span;
 pub(crate) use typed::Typed;
 
 /// Reads the values of all `-o` arguments, in their order.

@@ -1,7 +1,9 @@
-//! What a daemon tells of its mount, and how people see it.
+//! What a daemon tells of its mount or export, and how people see it.
 //!
-//! [`Status`] and [`Stat`] are an interface: other tools read their JSON. Fields may be added, not
-//! renamed. All counts run since the mount was made.
+//! [`Status`], [`Stat`] and [`ExportStat`] are an interface: other tools read their JSON. Fields may
+//! be added, not renamed. All counts run since the mount was made or the export began.
+
+mod export;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -10,6 +12,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::options::Bytes;
+
+pub(crate) use export::{ExportStat, Served};
 
 /// A limit from which on it is none: the free space of the disk decides then.
 const BYTES_UNLIMITED: u64 = 1 << 50;
@@ -201,6 +205,8 @@ pub(crate) struct Connection {
     pub(crate) window: u64,
     /// Sendings beyond the first.
     pub(crate) retransmits: u64,
+    /// Waits for a reply that ran out.
+    pub(crate) timeouts: u64,
     /// Times that it was connected again.
     pub(crate) reconnects: u64,
 }

@@ -1,10 +1,12 @@
-//! Where running mounts leave their traces: a directory that only its owner may enter.
+//! Where running mounts and exports leave their traces: a directory that only its owner may enter.
 //!
 //! For each mount three files that share a name: `.sock`, where its daemon listens; `.json`, the
 //! [`Record`] that outlives a dead daemon; `.log`. The record is written before the socket is bound
-//! and removed after it; a socket that refuses connections belongs to a daemon that died.
+//! and removed after it; a socket that refuses connections belongs to a daemon that died. An export
+//! leaves a socket alone, whose name begins with [`EXPORT`] and goes by the address.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +18,10 @@ use crate::mountinfo;
 /// Overrides the directory; for tests and containers.
 const VARIABLE: &str = "LARDER_RUNTIME_DIR";
 
-/// The directory of this user's running mounts.
+/// How the names of exports' sockets begin.
+const EXPORT: &str = "export-";
+
+/// The directory of this user's running mounts and exports.
 #[derive(Clone, Debug)]
 pub(crate) struct RuntimeDir(PathBuf);
 
@@ -80,6 +85,43 @@ impl RuntimeDir {
         self.file(mountpoint, "log")
     }
 
+    /// Where the export that listens at `address` answers.
+    pub(crate) fn export_socket(&self, address: SocketAddr) -> PathBuf {
+        let name = mountinfo::short_name(Path::new(&address.to_string()));
+        self.0.join(format!("{EXPORT}{name}.sock"))
+    }
+
+    /// The sockets of all exports, also of dead ones.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub(crate) fn export_sockets(&self) -> Result<Vec<PathBuf>> {
+        let names = self.entries()?.into_iter();
+        let is_one = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            name.starts_with(EXPORT.as_bytes()) && name.ends_with(b".sock")
+        };
+        Ok(names.filter(is_one).collect())
+    }
+
+    /// Excludes other processes that ask for the same, until the answer is dropped: between finding a
+    /// dead export's socket and removing it, no living one may come in its place.
+    ///
+    /// # Errors
+    /// If the directory cannot be locked.
+    pub(crate) fn lock(&self) -> Result<File> {
+        let shown = || format!("cannot lock {}", self.0.display());
+        let dir = File::open(&self.0).with_context(shown)?;
+        rustix::fs::flock(&dir, rustix::fs::FlockOperation::LockExclusive).with_context(shown)?;
+        Ok(dir)
+    }
+
+    fn entries(&self) -> Result<Vec<PathBuf>> {
+        let shown = || self.0.display().to_string();
+        let entries = std::fs::read_dir(&self.0).with_context(shown)?;
+        entries.map(|entry| Ok(entry.with_context(shown)?.path())).collect()
+    }
+
     fn file(&self, mountpoint: &Path, kind: &str) -> PathBuf {
         self.0.join(mountinfo::short_name(mountpoint)).with_extension(kind)
     }
@@ -105,14 +147,9 @@ impl RuntimeDir {
     /// # Errors
     /// If the directory cannot be read.
     pub(crate) fn list(&self) -> Result<Vec<Record>> {
-        let shown = || self.0.display().to_string();
-        let mut records = Vec::new();
-        for entry in std::fs::read_dir(&self.0).with_context(shown)? {
-            let path = entry.with_context(shown)?.path();
-            if path.extension().is_some_and(|kind| kind == "json") {
-                records.extend(read(&path));
-            }
-        }
+        let mut paths = self.entries()?;
+        paths.retain(|path| path.extension().is_some_and(|kind| kind == "json"));
+        let mut records: Vec<_> = paths.iter().filter_map(|path| read(path)).collect();
         records.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
         Ok(records)
     }

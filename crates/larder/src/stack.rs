@@ -10,7 +10,7 @@ use larder_cache::{Cache, Limits};
 use larder_client::Client;
 use larder_io::{Clock, RealClock};
 use larder_remote::nfs3::{MountOptions, Nfs3};
-use larder_remote::rpc::{self, Recovery, SourcePort};
+use larder_remote::rpc::{self, RecordError, Recording, Recovery, SourcePort};
 use larder_vfs::Remote;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -157,6 +157,14 @@ impl Stack {
         Rpc { procedures, connections: connections.iter().map(connection).collect() }
     }
 
+    /// Begins to record what each connection to the server does, in slices of `width`.
+    ///
+    /// # Errors
+    /// If there are too many recordings, or `width` is none.
+    pub(crate) fn record(&self, width: Duration) -> Result<Recording, RecordError> {
+        self.remote.rpc().record(width)
+    }
+
     /// `tcp` or `udp`.
     pub(crate) fn transport(&self) -> &'static str {
         match self.remote.rpc().config().transport {
@@ -221,6 +229,7 @@ fn connection(one: &rpc::ConnectionSnapshot) -> Connection {
         backlog: one.backlog,
         window: one.window,
         retransmits: one.retransmits,
+        timeouts: one.timeouts,
         reconnects: one.reconnects,
     }
 }

@@ -10,6 +10,8 @@
 //!   it takes in the window is given back with it.
 //! - `sending` belongs to one epoch. When a connection breaks the epoch changes, and whoever still
 //!   sends for the old one lets go without touching the state.
+//! - Totals, pending calls, the window and who waits for it change under a lock from
+//!   [`Connection::change`] only, so that recorders hear of it before.
 //! - After a reconnect every pending call is sent again, in the order of their xids. A message that
 //!   was sent in part is sent anew from its start.
 
@@ -17,6 +19,7 @@ mod sending;
 mod serving;
 
 use super::retry::{RoundTrip, TimerClass, Window};
+use super::series::{Kept, Moment, Recorder, Recorders, Totals};
 use super::socket::Socket;
 use super::stats::{ConnectionSnapshot, ConnectionStats};
 use super::{Recovery, Reply, RpcError, Shared, Transport};
@@ -84,6 +87,8 @@ struct State {
     /// Slots of the window that were promised to callers who have not taken them up yet.
     promised: u32,
     round_trips: [RoundTrip; TimerClass::COUNT],
+    totals: Totals,
+    recorders: Recorders,
     /// When a reply last came.
     heard: Instant,
     /// When the current socket, or the last one, was connected.
@@ -119,7 +124,7 @@ impl Drop for Cancel<'_> {
         if self.settled {
             return;
         }
-        let mut state = self.connection.lock();
+        let mut state = self.connection.change(Instant::now());
         if state.pending.remove(&self.call.xid).is_some() {
             self.call.cancelled.store(true, Relaxed);
             state.promise_slots();
@@ -138,8 +143,21 @@ impl State {
     }
 
     fn taken(&self) -> u32 {
-        u32::try_from(self.pending.len()).unwrap_or(u32::MAX).saturating_add(self.promised)
+        count(self.pending.len()).saturating_add(self.promised)
     }
+
+    fn moment(&self) -> Moment {
+        Moment {
+            totals: self.totals,
+            in_flight: count(self.pending.len()),
+            window: self.window.calls(),
+            backlog: count(self.waiting.len()),
+        }
+    }
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// Xids are counted up, which spreads them over a table as well as any hash would.
@@ -183,6 +201,8 @@ impl Connection {
                 waiting: VecDeque::new(),
                 promised: 0,
                 round_trips: [RoundTrip::new(config.timeout); TimerClass::COUNT],
+                totals: Totals::default(),
+                recorders: Recorders::default(),
                 heard: now,
                 attached: now,
                 closed: false,
@@ -200,6 +220,30 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the state for a change that happens at `now`, or a moment after.
+    fn change(&self, now: Instant) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if !state.recorders.is_empty() {
+            let before = state.moment();
+            state.recorders.note(now, &before);
+        }
+        state
+    }
+
+    /// Lets a recorder begin; answers the totals until then, or nothing if there are too many.
+    pub(super) fn begin_recorder(&self, recorder: Recorder) -> Option<Totals> {
+        let mut state = self.lock();
+        let totals = state.totals;
+        state.recorders.begin(recorder).then_some(totals)
+    }
+
+    /// Takes from the recorders, to which the state is told as it is now.
+    pub(super) fn take_slices(&self, take: impl FnOnce(&mut Recorders, &Moment) -> Kept) -> Kept {
+        let mut state = self.lock();
+        let now = state.moment();
+        take(&mut state.recorders, &now)
+    }
+
     /// What to choose a connection by: the least is best.
     pub(super) fn load(&self) -> (bool, u32) {
         (!self.connected.load(Relaxed), self.load.load(Relaxed))
@@ -207,14 +251,16 @@ impl Connection {
 
     pub(super) fn snapshot(&self) -> ConnectionSnapshot {
         let state = self.lock();
+        let Moment { totals, in_flight, window, backlog } = state.moment();
         ConnectionSnapshot {
             connected: self.connected.load(Relaxed),
-            offered: self.stats.offered.load(Relaxed),
-            completed: self.stats.completed.load(Relaxed),
-            in_flight: state.pending.len() as u64,
-            backlog: state.waiting.len() as u64,
-            window: u64::from(state.window.calls()),
-            retransmits: self.stats.retransmits.load(Relaxed),
+            offered: totals.offered,
+            completed: totals.completed,
+            in_flight: in_flight.into(),
+            backlog: backlog.into(),
+            window: window.into(),
+            retransmits: totals.retransmits,
+            timeouts: totals.timeouts,
             reconnects: self.stats.reconnects.load(Relaxed),
             orphans: self.stats.orphans.load(Relaxed),
         }
@@ -222,7 +268,7 @@ impl Connection {
 
     /// Ends all calls, now and later.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.change(Instant::now());
         state.closed = true;
         state.waiting.clear();
         let pending = std::mem::take(&mut state.pending);
@@ -250,7 +296,6 @@ impl Connection {
     ) -> Result<Reply<Bytes>, RpcError> {
         let offered = Instant::now();
         let account = self.shared.procedures.of(procedure);
-        self.stats.offered.fetch_add(1, Relaxed);
         account.bytes_sent.fetch_add(message.len() as u64, Relaxed);
         self.load.fetch_add(1, Relaxed);
         let call = Arc::new(Call {
@@ -270,7 +315,6 @@ impl Connection {
         let transmissions = call.transmissions.load(Relaxed);
         account.retransmits.fetch_add(u64::from(transmissions.saturating_sub(1)), Relaxed);
         let body = arrived.and_then(|arrived| {
-            self.stats.completed.fetch_add(1, Relaxed);
             account.bytes_received.fetch_add(arrived.bytes as u64, Relaxed);
             account.latency.record(arrived.at - offered);
             account.round_trip.record(arrived.at.saturating_duration_since(self.sent_at(&call)));
@@ -300,9 +344,9 @@ impl Connection {
         let timed_out = Err(RpcError::TimedOut { limit });
 
         let mut reply = match deadline {
-            None => self.offer(call, class).await?,
+            None => self.offer(call, class, offered).await?,
             Some(deadline) => {
-                match tokio::time::timeout_at(deadline, self.offer(call, class)).await {
+                match tokio::time::timeout_at(deadline, self.offer(call, class, offered)).await {
                     Ok(offered) => offered?,
                     Err(_) => return timed_out,
                 }
@@ -344,11 +388,13 @@ impl Connection {
         &self,
         call: &Arc<Call>,
         class: TimerClass,
+        offered: Instant,
     ) -> Result<oneshot::Receiver<Result<Arrived, RpcError>>, RpcError> {
         let (sender, receiver) = oneshot::channel();
         let pending = Pending { call: Arc::clone(call), class, reply: sender };
         let slot = {
-            let mut state = self.lock();
+            let mut state = self.change(offered);
+            state.totals.offered += 1;
             if state.taken() < state.window.calls() && state.waiting.is_empty() {
                 return self.launch(state, pending).map(|()| receiver);
             }
@@ -362,7 +408,7 @@ impl Connection {
         let mut slot = Promise { connection: self, slot, kept: false };
         (&mut slot.slot).await.map_err(|_| RpcError::Shutdown)?;
         slot.kept = true;
-        let mut state = self.lock();
+        let mut state = self.change(Instant::now());
         state.promised -= 1;
         self.launch(state, pending).map(|()| receiver)
     }
@@ -399,8 +445,10 @@ impl Connection {
     /// A call had no reply in time. `major` says that its limit has passed, too.
     fn timed_out(&self, call: &Arc<Call>, class: TimerClass, major: bool) {
         let config = &self.shared.config;
-        let mut state = self.lock();
-        let quiet = state.heard.elapsed();
+        let now = Instant::now();
+        let mut state = self.change(now);
+        state.totals.timeouts += 1;
+        let quiet = now.saturating_duration_since(state.heard);
         match (config.transport, state.socket.clone()) {
             (Transport::Udp, Some(socket)) => {
                 state.round_trips[class as usize].timed_out();
@@ -450,7 +498,7 @@ impl Connection {
     fn mark_sent(&self, call: &Call) {
         call.sent_us.store(self.now_us(), Relaxed);
         if call.transmissions.fetch_add(1, Relaxed) > 0 {
-            self.stats.retransmits.fetch_add(1, Relaxed);
+            self.change(Instant::now()).totals.retransmits += 1;
         }
     }
 }
@@ -470,7 +518,7 @@ impl Drop for Promise<'_> {
         }
         self.slot.close();
         if self.slot.try_recv().is_ok() {
-            let mut state = self.connection.lock();
+            let mut state = self.connection.change(Instant::now());
             state.promised -= 1;
             state.promise_slots();
         }

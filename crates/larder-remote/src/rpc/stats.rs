@@ -119,12 +119,9 @@ pub(super) struct ProcedureStats {
     pub(super) round_trip: Histogram,
 }
 
-/// Counters of one connection.
+/// Counters of one connection, beside those that its lock guards.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionStats {
-    pub(super) offered: AtomicU64,
-    pub(super) completed: AtomicU64,
-    pub(super) retransmits: AtomicU64,
     pub(super) reconnects: AtomicU64,
     /// Replies to calls that nobody waits for any more, and messages that are no replies.
     pub(super) orphans: AtomicU64,
@@ -173,6 +170,8 @@ pub struct ConnectionSnapshot {
     pub window: u64,
     /// Sendings beyond the first of a call.
     pub retransmits: u64,
+    /// Waits for a reply that ran out.
+    pub timeouts: u64,
     /// Times that it was connected again.
     pub reconnects: u64,
     /// Replies to calls that nobody waits for any more, and messages that are no replies.

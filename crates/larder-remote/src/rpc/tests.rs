@@ -1,5 +1,7 @@
 //! The transport against a scripted server on loopback.
 
+mod recording;
+
 use super::*;
 use larder_wire::portmap::{self, GETPORTargs, mapping};
 use larder_wire::record::{self, Heap, RecordAssembler};

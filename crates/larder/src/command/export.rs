@@ -11,7 +11,9 @@ use larder_remote::local::{LocalDir, LocalOptions, Squash};
 use larder_vfs::Direct;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::exported::{self, Answering};
 use crate::log;
+use crate::runtime_dir::RuntimeDir;
 
 /// How long calls in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -22,7 +24,7 @@ const END_MAX: Duration = Duration::from_secs(10);
     after_help = "NFSv3 believes the ids that a client sends. So only root of an allowed machine may \
 call (from a port below 1024; on this machine from any), unless --insecure is given; allowed is this machine if it listens on \
 127.0.0.1 or ::1, else everybody, unless --allow is given; and root of another machine is nobody here, \
-unless --no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049"
+unless --no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049\n  larder stat --export 127.0.0.1:12049"
 )]
 pub(crate) struct Args {
     /// The directory, exported as /
@@ -70,6 +72,7 @@ async fn serve(args: &Args) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
     let server = args.server().await?;
+    let answering = answering(&server, &args.dir);
     tracing::info!(dir = %args.dir.display(), address = %server.addr(), "exported");
     let shutdown = server.shutdown();
     let mut served = std::pin::pin!(server.run());
@@ -78,11 +81,20 @@ async fn serve(args: &Args) -> Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+    // While the address is ours: afterwards another export may come and answer by this name.
+    drop(answering);
     shutdown.begin();
     if tokio::time::timeout(END_MAX, served).await.is_err() {
         tracing::warn!("calls in flight did not end in {END_MAX:?}");
     }
     sync_directory(&args.dir)
+}
+
+/// Lets `larder stat --export` ask. Whoever cannot be asked serves all the same.
+fn answering(server: &Server, dir: &Path) -> Option<Answering> {
+    let answering = RuntimeDir::open()
+        .and_then(|runtime| exported::answer(&runtime, server.addr(), dir, server.stats_reader()));
+    answering.inspect_err(|error| tracing::warn!("larder stat cannot ask: {error:#}")).ok()
 }
 
 /// Brings unstable writes to the disk: nobody keeps them but us.

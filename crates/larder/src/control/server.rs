@@ -30,12 +30,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// Binds the socket at `path`, in the place of one whose daemon is dead. Only one process
-    /// succeeds: this is also the lock of the mountpoint.
+    /// succeeds: this is also the lock of a mountpoint.
     ///
     /// # Errors
     /// If a living daemon listens there, or if the socket cannot be made.
     pub(crate) fn bind(path: &Path) -> Result<Server> {
-        ensure!(!daemon_lives(path), "another larder is mounted there");
+        ensure!(!daemon_lives(path), "another larder answers there");
         let _ = std::fs::remove_file(path);
         let listener = UnixListener::bind(path)
             .with_context(|| format!("cannot listen at {}", path.display()))?;

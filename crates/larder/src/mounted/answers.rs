@@ -3,10 +3,11 @@
 use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use larder_cache::FileNo;
+use larder_remote::rpc::{Recording, Series};
 use larder_vfs::{Cred, FileSystem, Ino, Lookup};
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -17,7 +18,11 @@ use crate::control::{Request, Sink};
 use crate::maintenance;
 use crate::report::{CacheState, Dirty, Reads, RpcTotal, ServerState, Stat, State, Status};
 use crate::runtime_dir::Record;
+use crate::series::Batch;
 use crate::stack::Stack;
+
+/// How often a recording is told of: seldom enough to cost nothing, often enough for its memory.
+const SERIES_ROUND: Duration = Duration::from_millis(100);
 
 /// Everything that answers are made of.
 pub(super) struct Answers {
@@ -35,6 +40,10 @@ impl Answers {
         match request {
             Request::Status => Ok(serde_json::to_value(self.status())?),
             Request::Stat => Ok(serde_json::to_value(self.stat())?),
+            Request::Series { slice_us, slices_max } => {
+                let recording = self.stack.record(Duration::from_micros(*slice_us))?;
+                tell_series(recording, *slices_max, sink)
+            }
             Request::Unmount { lazy } => {
                 let (answer, answered) = sync_channel(1);
                 let gone = |_| anyhow!("the daemon is ending already");
@@ -128,6 +137,29 @@ impl Answers {
         self.stack.cache.pin(FileNo(ino.0), pinned);
         Ok(Value::Null)
     }
+}
+
+/// Tells of a recording until so many slices are over, or the mount is.
+fn tell_series(
+    mut recording: Recording,
+    slices_max: Option<u64>,
+    sink: &mut dyn Sink,
+) -> Result<Value> {
+    while !recording.over() {
+        let series = recording.take();
+        let enough = slices_max.is_some_and(|most| series.until >= most);
+        tell_batches(&series, slices_max, sink)?;
+        if enough {
+            return Ok(Value::Null);
+        }
+        std::thread::sleep(SERIES_ROUND);
+    }
+    tell_batches(&recording.finish(), slices_max, sink)?;
+    Ok(Value::Null)
+}
+
+fn tell_batches(series: &Series, slices_max: Option<u64>, sink: &mut dyn Sink) -> Result<()> {
+    Batch::all(series, slices_max).try_for_each(|batch| sink.item(serde_json::to_value(batch)?))
 }
 
 /// Memory that this process occupies (proc_pid_status(5)).

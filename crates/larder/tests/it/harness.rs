@@ -29,6 +29,7 @@ pub(crate) const BOTH: [Kind; 2] = [Kind::Larder, Kind::Ganesha];
 /// A server that exports [`Server::dir`].
 pub(crate) struct Server {
     dir: TempDir,
+    runtime: TempDir,
     addr: SocketAddr,
     extra: Vec<String>,
     running: Running,
@@ -53,12 +54,9 @@ impl Server {
     pub(crate) fn larder(extra: &[&str]) -> Server {
         let dir = export_dir();
         let addr = free_address();
-        let mut server = Server {
-            dir,
-            addr,
-            extra: extra.iter().map(ToString::to_string).collect(),
-            running: Running::Stopped,
-        };
+        let extra = extra.iter().map(ToString::to_string).collect();
+        let runtime = scratch("larder-run-");
+        let mut server = Server { dir, runtime, addr, extra, running: Running::Stopped };
         server.restart();
         server
     }
@@ -69,7 +67,8 @@ impl Server {
         let options = Options { squash, ..Options::default() };
         let ganesha = Ganesha::start(dir.path(), &options).unwrap();
         let addr = ganesha.nfs();
-        Server { dir, addr, extra: vec![], running: Running::Ganesha(ganesha) }
+        let runtime = scratch("larder-run-");
+        Server { dir, runtime, addr, extra: vec![], running: Running::Ganesha(ganesha) }
     }
 
     /// The exported directory, on the server's side.
@@ -113,16 +112,25 @@ impl Server {
 
     /// Starts our own server (again) on the same address.
     pub(crate) fn restart(&mut self) {
-        let child = larder()
-            .arg("export")
-            .arg(self.dir.path())
-            .args(["--listen", &self.addr.to_string()])
-            .args(&self.extra)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut export = self.larder_here();
+        export.arg("export").arg(self.dir.path()).args(["--listen", &self.addr.to_string()]);
+        let child = export.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
         self.running = Running::Larder(child);
         eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
+    }
+
+    /// The binary, with our own server's runtime directory.
+    pub(crate) fn larder_here(&self) -> Command {
+        let mut command = larder();
+        command.env("LARDER_RUNTIME_DIR", self.runtime.path().join("run"));
+        command
+    }
+
+    /// `larder stat --export`, to be run.
+    pub(crate) fn stat(&self) -> Command {
+        let mut command = self.larder_here();
+        command.args(["stat", "--export", &self.addr.to_string()]);
+        command
     }
 }
 
@@ -286,7 +294,7 @@ impl Mount {
         rpc.iter().map(|(name, of)| (name.clone(), of["calls"].as_u64().unwrap())).collect()
     }
 
-    fn json(&self, args: &[&str]) -> serde_json::Value {
+    pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let mut command = self.larder();
         command.args(args).arg(self.mountpoint()).arg("--json");
         serde_json::from_slice(&succeed(&mut command).stdout).unwrap()

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
+mod accounts;
 mod bench;
 mod budget;
 mod cli;

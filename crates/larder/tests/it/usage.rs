@@ -45,6 +45,15 @@ fn commands_tell_what_is_wrong() {
         (&["nonsense"][..], 2),
         (&["umount", "/nonexistent/mnt"][..], 1),
         (&["stat", "/nonexistent/mnt", "--json"][..], 1),
+        (&["stat"][..], 2),
+        (&["stat", "/nonexistent/mnt", "--export", "127.0.0.1:1"][..], 2),
+        (&["stat", "--export", "127.0.0.1:1"][..], 1),
+        (&["stat", "/nonexistent/mnt", "--series", "10us", "--out", "/nonexistent/file"][..], 2),
+        (&["stat", "/nonexistent/mnt", "--series", "1ms"][..], 2),
+        (
+            &["stat", "--export", "127.0.0.1:1", "--series", "1ms", "--out", "/nonexistent/file"][..],
+            2,
+        ),
         (&["cache", "ls", "/nonexistent/cache"][..], 1),
         (&["export", "/nonexistent/dir", "--listen", "127.0.0.1:0"][..], 1),
     ] {

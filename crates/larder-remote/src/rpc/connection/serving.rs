@@ -197,9 +197,10 @@ impl Connection {
 
     /// Takes a call out of those that wait.
     fn settle(&self, xid: Xid, at: Instant) -> Option<Pending> {
-        let mut state = self.lock();
+        let mut state = self.change(at);
         state.heard = at;
         let pending = state.pending.remove(&xid)?;
+        state.totals.completed += 1;
         if pending.call.transmissions.load(Relaxed) == 1 {
             let time = at.saturating_duration_since(self.sent_at(&pending.call));
             if pending.class != TimerClass::Fixed {

@@ -1,0 +1,333 @@
+//! What each connection did, slice by slice of time.
+//!
+//! A [`Recording`] divides the time since its beginning into slices of one width and tells of each:
+//! calls offered and completed in it, retransmissions and timeouts, and how many calls were in
+//! flight and in the backlog at its end, under which window.
+//!
+//! Nothing samples. A [`Recorder`] hangs in the state of a connection, under its lock, and is told
+//! of every change before it happens ([`Recorder::note`]). If a slice is over by then, the state is
+//! still what it was at the slice's end, and is kept with the totals. So an event counts in the
+//! slice in which it happened, however late anybody looks; a slice in which nothing happens costs
+//! nothing; and a call costs two comparisons of times that it knows anyway.
+//!
+//! Invariants:
+//! - No event is lost. What is kept are totals since the connection's birth: if the reader is too slow
+//!   and slices are dropped, the next one has their events too, and says how many they were.
+//! - Memory is bounded: [`KEPT_MAX`] slices for each connection, [`RECORDINGS_MAX`] recordings.
+
+use super::{Inner, RpcClient};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::Instant;
+
+/// Shortest and longest slice.
+pub const SLICE_WIDTHS: std::ops::RangeInclusive<Duration> =
+    Duration::from_micros(100)..=Duration::from_secs(1);
+/// Most recordings of a client at a time.
+pub const RECORDINGS_MAX: usize = 8;
+/// Slices of a connection that wait to be taken; then the oldest are dropped. Of the shortest ones
+/// these are 0.8 seconds, in half a megabyte.
+const KEPT_MAX: usize = 8192;
+
+/// What happened on a connection since its birth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) offered: u64,
+    pub(super) completed: u64,
+    pub(super) retransmits: u64,
+    pub(super) timeouts: u64,
+}
+
+/// A connection at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) totals: Totals,
+    pub(super) in_flight: u32,
+    pub(super) window: u32,
+    pub(super) backlog: u32,
+}
+
+/// A slice that is over, and the connection at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Closed {
+    number: u64,
+    at_end: Moment,
+}
+
+/// How time is divided.
+#[derive(Clone, Copy, Debug)]
+struct Division {
+    begin: Instant,
+    width: Duration,
+}
+
+impl Division {
+    /// Number of the slice that `at` falls into; 0 for what is before the beginning.
+    fn number(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.begin).as_nanos();
+        u64::try_from(since / self.width.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// When a slice ends.
+    fn end(&self, number: u64) -> Instant {
+        let since = Duration::from_nanos_u128(self.width.as_nanos() * (u128::from(number) + 1));
+        self.begin + since
+    }
+}
+
+/// The slices of one connection for one recording.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    /// Of which recording.
+    recording: u64,
+    division: Division,
+    /// The slice of the last change, if it is still to be closed.
+    open: Option<u64>,
+    /// When it ends, or the last one did.
+    open_end: Instant,
+    /// Slices before this one are taken, or had no change.
+    until: u64,
+    closed: VecDeque<Closed>,
+    /// Some that were closed were dropped.
+    overrun: bool,
+}
+
+impl Recorder {
+    /// The first slice is open, so that there is one in any case.
+    fn new(recording: u64, division: Division) -> Recorder {
+        Recorder {
+            recording,
+            division,
+            open: Some(0),
+            open_end: division.end(0),
+            until: 0,
+            closed: VecDeque::new(),
+            overrun: false,
+        }
+    }
+
+    /// Something is about to change at `now`; until then it was as `before`. A time before that of
+    /// an earlier note counts as that.
+    pub(super) fn note(&mut self, now: Instant, before: &Moment) {
+        if self.open.is_some() && now < self.open_end {
+            return;
+        }
+        let number = self.division.number(now).max(self.until);
+        self.close(number, before);
+        self.open = Some(number);
+        self.open_end = self.division.end(number);
+    }
+
+    /// Closes the open slice if it is before slice `number`.
+    fn close(&mut self, number: u64, at_end: &Moment) {
+        let Some(open) = self.open.take_if(|open| *open < number) else { return };
+        if self.closed.len() == KEPT_MAX {
+            self.closed.pop_front();
+            self.overrun = true;
+        }
+        self.closed.push_back(Closed { number: open, at_end: *at_end });
+    }
+
+    /// Takes what is closed, with all before slice `until`; the connection is as in `now`.
+    fn take(&mut self, until: u64, now: &Moment) -> Kept {
+        self.close(until, now);
+        self.until = self.until.max(until);
+        let closed = std::mem::take(&mut self.closed);
+        Kept { closed, overrun: std::mem::take(&mut self.overrun) }
+    }
+
+    /// Takes all, with the slice that is not over yet.
+    fn finish(mut self, now: &Moment) -> Kept {
+        self.close(u64::MAX, now);
+        Kept { closed: self.closed, overrun: self.overrun }
+    }
+}
+
+/// What a recorder kept.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    closed: VecDeque<Closed>,
+    overrun: bool,
+}
+
+/// The recorders of a connection; usually none.
+#[derive(Debug, Default)]
+pub(super) struct Recorders(Vec<Recorder>);
+
+impl Recorders {
+    /// Adds one, unless there are too many.
+    pub(super) fn begin(&mut self, recorder: Recorder) -> bool {
+        let room = self.0.len() < RECORDINGS_MAX;
+        self.0.extend(room.then_some(recorder));
+        room
+    }
+
+    /// Removes that of a recording and takes the rest from it. There may be none.
+    pub(super) fn end(&mut self, recording: u64, now: &Moment) -> Kept {
+        let found = self.0.iter().position(|recorder| recorder.recording == recording);
+        let ended = found.map(|index| self.0.swap_remove(index));
+        ended.map(|recorder| recorder.finish(now)).unwrap_or_default()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// See [`Recorder::note`].
+    pub(super) fn note(&mut self, now: Instant, before: &Moment) {
+        self.0.iter_mut().for_each(|recorder| recorder.note(now, before));
+    }
+
+    fn take(&mut self, recording: u64, until: u64, now: &Moment) -> Kept {
+        let found = self.0.iter_mut().find(|recorder| recorder.recording == recording);
+        found.map(|recorder| recorder.take(until, now)).unwrap_or_default()
+    }
+}
+
+/// What one connection did in one slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// Its number: it begins `number` widths after the recording.
+    pub number: u64,
+    /// Calls that were given to the connection.
+    pub offered: u64,
+    /// Calls that were answered.
+    pub completed: u64,
+    /// Sendings beyond the first of a call.
+    pub retransmits: u64,
+    /// Waits for a reply that ran out.
+    pub timeouts: u64,
+    /// Calls that wait for a reply, at its end.
+    pub in_flight: u32,
+    /// Calls that may be in flight, at its end.
+    pub window: u32,
+    /// Calls that wait for the window, at its end.
+    pub backlog: u32,
+    /// Slices right before it that are told of nowhere else, since nobody took them in time. This
+    /// one has their events.
+    pub dropped: u64,
+}
+
+/// Slices that are over, of all connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Series {
+    /// All slices before this one are told of, now or earlier.
+    pub until: u64,
+    /// By connection, in order. A slice that is left out is one in which nothing happened: its end
+    /// was as its beginning.
+    pub connections: Vec<Vec<Slice>>,
+}
+
+/// Why there is no recording.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum RecordError {
+    /// The width of a slice is out of [`SLICE_WIDTHS`].
+    #[error("a slice lasts from 100 us to 1 s")]
+    Width,
+    /// There are [`RECORDINGS_MAX`] already.
+    #[error("there are {RECORDINGS_MAX} recordings already")]
+    TooMany,
+}
+
+/// What was told of a connection so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The slice that comes next.
+    next: u64,
+    totals: Totals,
+}
+
+impl Told {
+    /// What is new, as the difference to what was told.
+    fn tell(&mut self, kept: Kept) -> Vec<Slice> {
+        let mut overrun = kept.overrun;
+        let tell = |Closed { number, at_end }| {
+            let (was, is) = (self.totals, at_end.totals);
+            let dropped = if std::mem::take(&mut overrun) { number - self.next } else { 0 };
+            *self = Told { next: number + 1, totals: is };
+            Slice {
+                number,
+                offered: is.offered - was.offered,
+                completed: is.completed - was.completed,
+                retransmits: is.retransmits - was.retransmits,
+                timeouts: is.timeouts - was.timeouts,
+                in_flight: at_end.in_flight,
+                window: at_end.window,
+                backlog: at_end.backlog,
+                dropped,
+            }
+        };
+        kept.closed.into_iter().map(tell).collect()
+    }
+}
+
+/// A recording of all connections of a client, which it keeps up. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Recording {
+    inner: Arc<Inner>,
+    number: u64,
+    division: Division,
+    told: Vec<Told>,
+}
+
+impl RpcClient {
+    /// Begins to record what each connection does, in slices of `width`. Whoever asks for a recording
+    /// takes from it often enough: see [`Slice::dropped`].
+    ///
+    /// # Errors
+    /// [`RecordError`]
+    pub fn record(&self, width: Duration) -> Result<Recording, RecordError> {
+        if !SLICE_WIDTHS.contains(&width) {
+            return Err(RecordError::Width);
+        }
+        let inner = Arc::clone(&self.inner);
+        let division = Division { begin: Instant::now(), width };
+        let mut recording =
+            Recording { number: inner.shared.next_recording(), inner, division, told: Vec::new() };
+        for connection in &self.inner.connections {
+            let recorder = Recorder::new(recording.number, division);
+            let begun = connection.begin_recorder(recorder).ok_or(RecordError::TooMany)?;
+            recording.told.push(Told { next: 0, totals: begun });
+        }
+        Ok(recording)
+    }
+}
+
+impl Recording {
+    /// Takes the slices that are over and were not taken yet. Does not wait for any.
+    pub fn take(&mut self) -> Series {
+        let (recording, until) = (self.number, self.division.number(Instant::now()));
+        self.tell(until, |recorders, now| recorders.take(recording, until, now))
+    }
+
+    /// Takes the rest, with the slice that is not over yet, and ends the recording.
+    pub fn finish(mut self) -> Series {
+        let (recording, until) = (self.number, self.division.number(Instant::now()) + 1);
+        self.tell(until, |recorders, now| recorders.end(recording, now))
+    }
+
+    /// Whether the client was shut down: nothing more will happen.
+    pub fn over(&self) -> bool {
+        *self.inner.shared.shutdown.borrow()
+    }
+
+    /// Takes from the recorder of each connection, under its lock.
+    fn tell(&mut self, until: u64, take: impl Fn(&mut Recorders, &Moment) -> Kept) -> Series {
+        let connections = self.inner.connections.iter().zip(&mut self.told);
+        let told = connections.map(|(connection, told)| told.tell(connection.take_slices(&take)));
+        Series { until, connections: told.collect() }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        for connection in &self.inner.connections {
+            drop(connection.take_slices(|recorders, now| recorders.end(self.number, now)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
