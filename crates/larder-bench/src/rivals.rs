@@ -42,8 +42,8 @@ const NAMES_TRUSTED_S: u32 = 30;
 pub const METHOD: [&str; 5] = [
     "Rivals run with their defaults but for the options shown: attributes of files are trusted for 5 s and lists of names for 30 s, as ours.",
     "sshfs, rclone and juicefs reach one sshd each (internal-sftp, an ed25519 key, default ciphers); juicefs keeps its names in a Redis beside it, appendfsync everysec.",
-    "rclone writes back at close (--vfs-write-back 0s), as the others do: its default would upload seconds later, during the test of somebody else.",
-    "juicefs and gluster keep files in a form of their own: they are furnished through the mount, so that what was just written may be in a cache where no test empties it.",
+    "rclone writes back at close (--vfs-write-back 0s), as the others do: its default would upload seconds later, during the test of somebody else. Its files are executable (--file-perms 0755): it keeps no modes, and by default no program on it can be run.",
+    "juicefs and gluster keep files in a form of their own: they are furnished through the mount, which is then mounted afresh with an empty cache. Those that are furnished on the server are mounted afresh, too.",
     "Behind a proxy each server of a rival has one of its own with the full shape: juicefs, which has two servers, then has two links.",
 ];
 

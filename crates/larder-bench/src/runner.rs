@@ -141,12 +141,13 @@ impl Runner<'_> {
     }
 
     /// Makes the directories of a round and fills them, behind the target's back if it has one; then it is
-    /// mounted again.
+    /// mounted again, with an empty cache if it was written through.
     fn furnish(&self, target: &Target, round: u32) -> Result<()> {
         self.fill(target, round)?;
-        if let (Some(_), Some(restart)) = (&target.back, &target.restart) {
-            // A list of names that it remembers may hide what was made behind its back.
-            restart(false).context("cannot be mounted again")?;
+        if let Some(restart) = &target.restart {
+            // A list of names that it remembers may hide what was made behind its back, and what was
+            // written through it may be in its cache: what it is furnished with is on the server alone.
+            restart(target.back.is_none()).context("cannot be mounted again")?;
         }
         Ok(())
     }

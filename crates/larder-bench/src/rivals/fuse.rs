@@ -75,9 +75,14 @@ impl Mount {
     /// Unmounts and mounts again; with `empty` after emptying the disk cache.
     ///
     /// # Errors
-    /// If it does not unmount or mount in time.
+    /// If it does not unmount or mount in time. A daemon that hangs is killed then: the next restart
+    /// begins anew.
     pub(super) fn restart(&self, empty: bool) -> Result<()> {
-        self.stop()?;
+        let stopped = self.stop();
+        if stopped.is_err() {
+            self.end();
+        }
+        stopped?;
         if let (true, Some(cache)) = (empty, self.cache()) {
             fs::remove_dir_all(cache).context("cannot empty the cache")?;
         }
@@ -124,7 +129,7 @@ impl Mount {
         wait_for("to unmount", COMMAND_MAX, || {
             if is_mounted(&mountpoint) {
                 // Busy for a moment, perhaps: whoever still holds a file goes.
-                let _ = process::succeed(&mut unmount(&mountpoint, false));
+                let _ = process::succeed_within(&mut unmount(&mountpoint, false), END_MAX);
             }
             Ok((!is_mounted(&mountpoint)).then_some(()))
         })?;

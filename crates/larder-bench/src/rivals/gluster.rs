@@ -40,8 +40,7 @@ fn start(stand: &Stand, name: &str) -> Result<Entrant> {
     let brick = dir.join("brick");
     fs::create_dir(&brick)?;
     let place = format!("{inside}:{}", brick.display());
-    // It listens before it is ready to be told anything.
-    wait_for("glusterd to answer", START_MAX, || Ok(tell(&dir, &["pool", "list"]).ok()))?;
+    wait_until_it_answers(&dir)?;
     tell(&dir, &["volume", "create", VOLUME, &place, "force"])?;
     let memory = format!("{MEMORY_MIB}MB");
     tell(&dir, &["volume", "set", VOLUME, "performance.cache-size", &memory])?;
@@ -97,6 +96,20 @@ fn configuration(dir: &Path, address: IpAddr) -> String {
          option glusterd-sockfile {dir}/run/glusterd.socket\n    \
          option cluster-test-mode {dir}/log\nend-volume\n"
     )
+}
+
+/// The daemon listens before it is ready to be told anything.
+fn wait_until_it_answers(dir: &Path) -> Result<()> {
+    let mut refused = None;
+    let answered =
+        wait_for("glusterd to answer", START_MAX, || match tell(dir, &["pool", "list"]) {
+            Ok(_) => Ok(Some(())),
+            Err(error) => {
+                refused = Some(error);
+                Ok(None)
+            }
+        });
+    answered.with_context(|| refused.map_or_else(String::new, |error| format!("{error:#}")))
 }
 
 /// Tells the daemon something.

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// Longest wait for a command that does its work and ends.
 pub(super) const COMMAND_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for a server to listen, for a mount to answer.
-pub(super) const START_MAX: Duration = Duration::from_secs(20);
+pub(super) const START_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a process that was asked to end; then it is killed.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for a process that was killed: one that hangs in the kernel is left to it.
@@ -89,10 +89,14 @@ pub(super) fn succeed(command: &mut Command) -> Result<String> {
     succeed_within(command, COMMAND_MAX)
 }
 
-/// First line of what a program says of its version; empty if it says nothing.
+/// The line with its name in what a program says of its version, else the first; empty if it says nothing.
 pub(super) fn version(program: &str, argument: &str) -> String {
-    let said = succeed(Command::new(program).arg(argument)).unwrap_or_default();
-    said.lines().next().unwrap_or_default().trim().to_owned()
+    line_about(program, &succeed(Command::new(program).arg(argument)).unwrap_or_default())
+}
+
+fn line_about(program: &str, text: &str) -> String {
+    let named = text.lines().find(|line| line.to_lowercase().contains(program));
+    named.or_else(|| text.lines().next()).unwrap_or_default().trim().to_owned()
 }
 
 /// Lets a command that stays write to a log, and read nothing.
@@ -164,6 +168,17 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(find_in(&path, "program"), Some(file));
         assert_eq!(find_in(&path, "other"), None);
+    }
+
+    #[test]
+    fn a_version_is_the_line_about_the_program() {
+        for (text, line) in [
+            ("fusermount3 version: 3.14.0\nSSHFS version 3.7.3\n", "SSHFS version 3.7.3"),
+            ("v1\nmore", "v1"),
+            ("", ""),
+        ] {
+            assert_eq!(line_about("sshfs", text), line);
+        }
     }
 
     #[test]

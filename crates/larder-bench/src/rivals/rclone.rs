@@ -34,10 +34,11 @@ fn start(stand: &Stand, name: &str) -> Result<Entrant> {
     let mut command: Vec<String> = ["rclone", "mount", &source].map(str::to_owned).to_vec();
     command.push(mountpoint(&home).display().to_string());
     // No configuration but this; a cache as large as the disk, as the others have it.
-    command.extend(["--config", ""].map(str::to_owned));
-    command.extend(["--vfs-cache-mode", "full", "--cache-dir"].map(str::to_owned));
+    command.extend(["--config=", "--vfs-cache-mode", "full", "--cache-dir"].map(str::to_owned));
     command.push(cache(&home).display().to_string());
-    command.extend(["--vfs-write-back", "0s", "--attr-timeout"].map(str::to_owned));
+    command.extend(
+        ["--vfs-write-back", "0s", "--file-perms", "0755", "--attr-timeout"].map(str::to_owned),
+    );
     command.push(format!("{FILES_TRUSTED_S}s"));
     command.extend(["--dir-cache-time".to_owned(), format!("{NAMES_TRUSTED_S}s")]);
     let mount = Mount::new(Plan { home, cached: true, command, environment: Vec::new() })?;

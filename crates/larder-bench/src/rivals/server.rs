@@ -107,20 +107,24 @@ fn end_named_below(dir: &Path, top: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
     fn processes_are_ended_by_their_files_if_they_are_of_this_server() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("sub")).unwrap();
+        let named = dir.path().join("sub/brick.pid");
+        fs::write(&named, "").unwrap();
         let start = |file: &Path| Command::new("tail").arg("-f").arg(file).spawn().unwrap();
-        let mut ours = start(&dir.path().join("sub/brick.pid"));
+        let mut ours = start(&named);
         let mut other = start(Path::new("/dev/null"));
-        fs::write(dir.path().join("sub/brick.pid"), format!("{}\n", ours.id())).unwrap();
+        fs::write(&named, format!("{}\n", ours.id())).unwrap();
         fs::write(dir.path().join("old.pid"), other.id().to_string()).unwrap();
         fs::write(dir.path().join("empty.pid"), "").unwrap();
         end_named_below(dir.path(), dir.path());
-        assert!(!ours.wait().unwrap().success());
+        assert_eq!(ours.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();
