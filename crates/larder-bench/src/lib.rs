@@ -13,8 +13,9 @@
 //! ```
 //!
 //! What a target is and how it is mounted is the business of [`stand`], which starts the binary's own
-//! commands as a user would; how far away its server seems is that of [`link`]. *Absent:* every crate of ours but `larder-io`, so that nothing measured
-//! can help with its own measurement.
+//! commands as a user would; how far away its server seems is that of [`link`]; file systems of others
+//! are started beside it by [`rivals`]. *Absent:* every crate of ours but `larder-io`, so that nothing
+//! measured can help with its own measurement.
 
 pub mod budget;
 pub mod data;
@@ -23,6 +24,7 @@ pub mod machine;
 pub mod memory;
 pub mod progress;
 pub mod record;
+pub mod rivals;
 pub mod rpc;
 pub mod runner;
 pub mod stand;

@@ -37,6 +37,9 @@ pub struct Run {
     pub method: Vec<String>,
     /// Who was measured, in the order of the report.
     pub targets: Vec<Target>,
+    /// Who was to be measured and was not, each with the reason: `juicefs: not installed (...)`.
+    #[serde(default)]
+    pub absent: Vec<String>,
     /// What was measured, in the order of the suite.
     pub tests: Vec<Test>,
 }

@@ -140,8 +140,19 @@ impl Runner<'_> {
         }
     }
 
-    /// Makes the directories of a round and fills them, behind the target's back if it has one.
+    /// Makes the directories of a round and fills them, behind the target's back if it has one; then it is
+    /// mounted again, with an empty cache if it was written through.
     fn furnish(&self, target: &Target, round: u32) -> Result<()> {
+        self.fill(target, round)?;
+        if let Some(restart) = &target.restart {
+            // A list of names that it remembers may hide what was made behind its back, and what was
+            // written through it may be in its cache: what it is furnished with is on the server alone.
+            restart(target.back.is_none()).context("cannot be mounted again")?;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, target: &Target, round: u32) -> Result<()> {
         for test in self.suite.tests.iter().filter(|test| target.runs(test.name)) {
             for place in self.suite.places(test, target, round) {
                 let dir = place.back.clone().unwrap_or_else(|| place.dir.clone());

@@ -71,6 +71,7 @@ pub struct Stand {
     mounts: Vec<Arc<Mount>>,
     export: Export,
     way: Way,
+    shape: Shape,
     link: Link,
     top: TempDir,
 }
@@ -112,7 +113,15 @@ impl Stand {
             let proxy = Proxy::start(&proxy::Options::to(export.address, shape))?;
             (Way::Proxy(proxy), measure::proxy(shape)?, export)
         };
-        Ok(Stand { larder: larder.to_path_buf(), mounts: Vec::new(), export, way, link, top })
+        Ok(Stand {
+            larder: larder.to_path_buf(),
+            mounts: Vec::new(),
+            export,
+            way,
+            shape,
+            link,
+            top,
+        })
     }
 
     /// Where clients reach the server.
@@ -142,6 +151,15 @@ impl Stand {
         match &self.way {
             Way::Netns(netns) => Some(netns),
             Way::Loopback | Way::Proxy(_) => None,
+        }
+    }
+
+    /// The shape of the proxy behind which the server is, if it is behind one: a server of somebody
+    /// else's needs one of its own.
+    pub fn proxied(&self) -> Option<Shape> {
+        match &self.way {
+            Way::Proxy(_) => Some(self.shape),
+            Way::Loopback | Way::Netns(_) => None,
         }
     }
 

