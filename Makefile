@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 LARDER := $(or $(CARGO_TARGET_DIR),target)/release/larder
+BENCH_RUN := bench/runs/$(shell date +%F)-$(shell git describe --always --dirty --exclude='*')-$(shell uname -n)
 # Mounting and shaping a link need root.
 SUDO := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 
@@ -20,9 +21,9 @@ demo: setup build ## a share behind a 100 Mbit/s link, read cold and hot (root o
 test: setup ## everything a change must pass: format, lints, tidy, all tests
 	$(CARGO) xtask ci
 
-bench: setup build ## the benchmarks under bench/
-	@ls bench/*/run >/dev/null 2>&1 || { echo "there is no benchmark yet"; exit 1; }
-	@set -e; for run in bench/*/run; do $(SUDO) $$run $(LARDER); done
+bench: setup build ## badros, fscache and basic5 on larder, the plain client and the disk; a report (root or sudo)
+	$(SUDO) $(LARDER) bench run badros fscache basic5 --rounds 2 --minutes 7 --out $(BENCH_RUN)
+	$(SUDO) $(LARDER) bench report $(BENCH_RUN)
 
 tidy: ## the rules of the repository, without the tests
 	$(CARGO) xtask tidy

@@ -1,6 +1,7 @@
 //! `larder bench`: published workloads on any directory.
 
 mod compare;
+mod report;
 mod rpc_budget;
 mod run;
 
@@ -31,6 +32,8 @@ enum Command {
     Run(run::Args),
     /// Run suites on mounts of ours and on the file systems of others that are installed
     Compare(compare::Args),
+    /// Write a report from what runs wrote down
+    Report(report::Args),
     /// Check that no work costs more RPCs with the cache than without
     RpcBudget(rpc_budget::Args),
     /// List the suites
@@ -64,6 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Run(args) => run::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(args),
         Command::RpcBudget(args) => rpc_budget::run(args),
         Command::List => {
             let lines = suite::SUITES.iter().map(|(name, about)| format!("{name:12}{about}\n"));
