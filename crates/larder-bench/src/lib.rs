@@ -23,6 +23,7 @@ pub mod link;
 pub mod machine;
 pub mod memory;
 pub mod progress;
+pub mod published;
 pub mod record;
 pub mod rivals;
 pub mod rpc;
