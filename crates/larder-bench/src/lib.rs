@@ -25,6 +25,7 @@ pub mod memory;
 pub mod progress;
 pub mod published;
 pub mod record;
+pub mod report;
 pub mod rivals;
 pub mod rpc;
 pub mod runner;
