@@ -57,6 +57,7 @@ pub(crate) fn empty_run() -> Run {
         link: None,
         method: Vec::new(),
         targets: Vec::new(),
+        absent: Vec::new(),
         tests: Vec::new(),
     }
 }

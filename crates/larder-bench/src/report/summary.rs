@@ -24,6 +24,7 @@ pub(crate) fn document(runs: &[Run]) -> Document {
         conditions.blocks.extend(machine.map(Block::Text));
         conditions.blocks.push(Block::Table(overview(runs)));
     }
+    conditions.blocks.extend(absent(runs));
     let mut opening = vec![conditions];
     opening.extend(summary(runs));
     Document {
@@ -46,6 +47,13 @@ fn lead(runs: &[Run]) -> String {
          Begun on {first}.",
         names.join(", ")
     )
+}
+
+/// Who is missing from which runs.
+fn absent(runs: &[Run]) -> Option<Block> {
+    let who = |run: &Run| format!("{}: {}", title(run), run.absent.join("; "));
+    let list: Vec<String> = runs.iter().filter(|run| !run.absent.is_empty()).map(who).collect();
+    (!list.is_empty()).then(|| Block::List("Was to be measured and was not".to_owned(), list))
 }
 
 fn interrupted(runs: &[Run]) -> Option<Block> {

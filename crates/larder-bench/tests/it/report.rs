@@ -346,6 +346,17 @@ fn an_interrupted_run_says_so_before_anything_else() {
 }
 
 #[test]
+fn who_is_missing_is_told_at_the_top_and_in_the_suite() {
+    let report = report(&made_up::all());
+    check_page(&report.html, |page| {
+        for id in ["conditions", "mbfs-2"] {
+            assert!(text_of(element(page, id)).contains("juicefs: not installed"), "{id}");
+        }
+    });
+    assert!(report.markdown.contains("- mbfs, smoke: juicefs: not installed"));
+}
+
+#[test]
 fn knees_are_marked_and_published_places_stand_beside() {
     let report = report(&[made_up::basic5()]);
     check_page(&report.html, |page| {

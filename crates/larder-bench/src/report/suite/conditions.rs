@@ -16,6 +16,9 @@ pub(super) fn blocks(run: &Run) -> Vec<Block> {
         blocks.push(Block::Warning(text.to_owned()));
     }
     blocks.push(Block::Pairs(pairs(run)));
+    if !run.absent.is_empty() {
+        blocks.push(Block::List("Was to be measured and was not".to_owned(), run.absent.clone()));
+    }
     if !run.method.is_empty() {
         blocks.push(Block::List("Method".to_owned(), run.method.clone()));
     }
