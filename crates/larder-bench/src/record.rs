@@ -170,13 +170,18 @@ impl Test {
     /// How many times as long as `theirs` `ours` took, from rounds in which both were measured. Of
     /// rates the inverse, so that below one is always better. `None` if either failed.
     pub fn time_ratio(&self, ours: &str, theirs: &str) -> Option<Summary> {
-        if self.failure(ours).is_some() || self.failure(theirs).is_some() {
+        self.time_ratio_to(ours, self, theirs)
+    }
+
+    /// The same where theirs is of another test, in the same unit.
+    pub fn time_ratio_to(&self, ours: &str, other: &Test, theirs: &str) -> Option<Summary> {
+        if self.failure(ours).is_some() || other.failure(theirs).is_some() {
             return None;
         }
         let (mut one, mut two) = (Vec::new(), Vec::new());
         for sample in self.of(ours) {
-            let other = self.of(theirs).find(|other| other.round == sample.round);
-            if let (Some(a), Some(b)) = (sample.value, other.and_then(|other| other.value)) {
+            let same = other.of(theirs).find(|same| same.round == sample.round);
+            if let (Some(a), Some(b)) = (sample.value, same.and_then(|same| same.value)) {
                 one.push(a);
                 two.push(b);
             }
@@ -186,12 +191,15 @@ impl Test {
 
     /// Median number of RPCs of a target in a run of the test, over all procedures.
     pub fn rpcs(&self, target: &str) -> Option<f64> {
-        let mut totals: Vec<f64> = self
-            .of(target)
-            .filter_map(|sample| Some(sample.rpcs.as_ref()?.values().sum::<u64>() as f64))
-            .collect();
-        totals.sort_by(f64::total_cmp);
-        totals.get(totals.len() / 2).copied()
+        Some(self.rpcs_by_procedure(target)?.values().sum::<u64>() as f64)
+    }
+
+    /// RPCs by procedure in the sample whose total is the median: they add up to [`Test::rpcs`].
+    pub fn rpcs_by_procedure(&self, target: &str) -> Option<&BTreeMap<String, u64>> {
+        let mut counted: Vec<&BTreeMap<String, u64>> =
+            self.of(target).filter_map(|sample| sample.rpcs.as_ref()).collect();
+        counted.sort_by_key(|rpcs| rpcs.values().sum::<u64>());
+        counted.get(counted.len() / 2).copied()
     }
 }
 

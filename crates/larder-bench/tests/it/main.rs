@@ -1,5 +1,7 @@
-//! The bench against real sockets, processes and file systems.
+//! The bench against real sockets, processes and file systems, and its report against a parser.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests only in functions marked as such")]
 
 mod link;
+mod made_up;
+mod report;

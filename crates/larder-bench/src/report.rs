@@ -1,0 +1,100 @@
+//! The report of runs: one HTML page, the same as Markdown, and every sample as CSV.
+//!
+//! A pure function of records, but for the writing of three files. It reads no clock and no machine:
+//! the same records give the same bytes.
+//!
+//! ```text
+//! runs ── sanitized ── Document ──┬── page (HTML, with charts)
+//!   │                             └── markdown
+//!   └── csv, downloads
+//! ```
+//!
+//! Invariants: whoever failed a test is said to have failed it, where its number would stand, and is
+//! never compared as if it had passed; what was not measured says so; nothing is called faster or slower
+//! whose 95 % interval does not say it; numbers of others come from [`crate::published`] alone.
+//!
+//! What the charts of a suite need to know of its tests:
+//! - `badros`: names as published, `copies` 1 and 4;
+//! - `fscache`: tests named `COLD`, `HOT`, `PGCACHE`, in seconds; None is COLD of `plain`, Server is
+//!   PGCACHE of `local`, unless tests have these names;
+//! - `mbfs`: `copies` are clients;
+//! - `basic5`: names with `write` or `read`, `at` a file size (`file size MB`), B/s; `udp` or `tcp` as a
+//!   word in the name of the test, of the target, or in its options;
+//! - `snapdragon`: `at` a file size or `disks`; latencies in `us`, one sample per operation or
+//!   percentiles (`p50_us`) among `extra`; `disk` in the name of what shows scaling.
+//!
+//! Tests that fit none of this are shown as bars. `bench/report/check` looks at a page in a browser.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::record::Run;
+
+mod chart;
+mod compare;
+mod csv;
+mod document;
+mod input;
+mod knees;
+mod markdown;
+mod number;
+mod page;
+mod scale;
+mod suite;
+mod summary;
+mod svg;
+mod sweep;
+mod text;
+
+pub use knees::knees;
+
+/// Files of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The page.
+    pub html: PathBuf,
+    /// The same as Markdown, without charts.
+    pub markdown: PathBuf,
+    /// Every sample.
+    pub csv: PathBuf,
+}
+
+/// Writes `report.html`, `report.md` and `report.csv` into a directory, which is made if it does not
+/// exist. Reports that were there are replaced. Nothing is durable on return.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write(runs: &[Run], out_dir: &Path) -> Result<Written> {
+    let csv = csv::csv(runs)?;
+    let mut downloads = vec![page::Download {
+        name: "report.csv".to_owned(),
+        mime: "text/csv",
+        bytes: csv.clone().into_bytes(),
+    }];
+    for (index, run) in runs.iter().enumerate() {
+        downloads.push(page::Download {
+            name: format!("{}-{index}.json", text::slug(&run.suite)),
+            mime: "application/json",
+            bytes: serde_json::to_vec_pretty(run).context("write a run as JSON")?,
+        });
+    }
+    let sanitized: Vec<Run> = runs.iter().map(input::sanitized).collect();
+    let document = summary::document(&sanitized);
+    let written = Written {
+        html: out_dir.join("report.html"),
+        markdown: out_dir.join("report.md"),
+        csv: out_dir.join("report.csv"),
+    };
+    fs::create_dir_all(out_dir).with_context(|| format!("create {}", out_dir.display()))?;
+    let files = [
+        (&written.html, page::page(&document, &downloads)),
+        (&written.markdown, markdown::markdown(&document)),
+        (&written.csv, csv),
+    ];
+    for (path, text) in files {
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(written)
+}

@@ -1,0 +1,64 @@
+//! What a report says of a run: the same for every suite, and the charts of each.
+
+use crate::published::{self, Fact};
+use crate::record::{Run, Test};
+
+use super::document::{Block, Facts, Section};
+use super::text::slug;
+
+mod badros;
+mod bars;
+mod basic5;
+mod conditions;
+mod fscache;
+mod latency;
+mod mbfs;
+mod ratios;
+mod rpcs;
+mod snapdragon;
+mod tables;
+
+pub(crate) use conditions::date;
+
+/// Section of a run; `index` makes its id unique among runs of one suite.
+pub(crate) fn section(run: &Run, index: usize) -> Section {
+    let source = published::source(&run.suite);
+    let title = source
+        .map_or_else(|| run.suite.clone(), |source| format!("{}: {}", run.suite, source.title));
+    let lead = source.map_or_else(
+        || "This suite was not published elsewhere.".to_owned(),
+        |source| format!("After {}, {}.", source.authors, source.year),
+    );
+    let mut blocks = conditions::blocks(run);
+    if run.tests.is_empty() {
+        blocks.push(Block::Text("Nothing was measured.".to_owned()));
+    }
+    blocks.extend(figures(run));
+    blocks.extend(ratios::blocks(run));
+    blocks.extend(tables::blocks(run));
+    Section { id: format!("{}-{index}", slug(&run.suite)), title, lead, blocks }
+}
+
+fn figures(run: &Run) -> Vec<Block> {
+    match run.suite.as_str() {
+        "badros" => badros::figures(run),
+        "fscache" => fscache::figures(run),
+        "mbfs" => mbfs::figures(run),
+        "basic5" => basic5::figures(run),
+        "snapdragon" => snapdragon::figures(run),
+        _ => bars::all(run),
+    }
+}
+
+/// What was published of a suite, if a function picks it.
+fn facts(suite: &str, about: impl Fn(&Fact) -> bool) -> Facts {
+    let year = published::source(suite).map_or(0, |source| source.year);
+    let picked = published::facts(suite).iter().filter(|fact| about(fact));
+    let sentences = picked.map(|fact| fact.text.to_owned()).collect();
+    Facts { title: format!("Published in {year}"), sentences }
+}
+
+/// Tests of a run that a function picks.
+fn tests(run: &Run, pick: impl Fn(&Test) -> bool) -> Vec<&Test> {
+    run.tests.iter().filter(|test| pick(test)).collect()
+}

@@ -1,0 +1,42 @@
+//! `mbfs`: run time against the number of clients, and what was called at the most clients.
+
+use crate::published::MBFS_POINTS;
+use crate::record::{Run, Target, Test};
+
+use super::super::chart::Chart;
+use super::super::chart::lines::Mark;
+use super::super::document::{Block, Figure};
+use super::super::number::three;
+use super::super::sweep::{Sweep, sweeps};
+use super::conditions::link_words;
+use super::{facts, rpcs};
+
+/// A chart for each test.
+pub(super) fn figures(run: &Run) -> Vec<Block> {
+    let tests: Vec<&Test> = run.tests.iter().collect();
+    let targets: Vec<&Target> = run.targets.iter().collect();
+    let all = sweeps(&tests, "clients");
+    let mut blocks: Vec<Block> = all.iter().map(|sweep| figure(run, sweep, &targets)).collect();
+    let most: Vec<&Test> = all.iter().filter_map(|sweep| Some(sweep.steps.last()?.1)).collect();
+    blocks.extend(rpcs::figure(run, &most, "RPCs by procedure at the greatest number of clients"));
+    let general = facts("mbfs", |fact| fact.test.is_empty());
+    blocks.push(Block::List(format!("{}, of all tests", general.title), general.sentences));
+    blocks
+}
+
+fn figure(run: &Run, sweep: &Sweep<'_>, targets: &[&Target]) -> Block {
+    let measure = if sweep.unit == "s" { "run time" } else { "rate" };
+    let mut lines = sweep.lines(run, targets, measure);
+    for point in MBFS_POINTS.iter().filter(|point| {
+        point.test == sweep.name && point.unit == sweep.unit && point.x_unit == sweep.dimension
+    }) {
+        let text = format!("{} in 1999: {} {}", point.who, three(point.y), point.unit);
+        lines.marks.push(Mark::Point((point.x, point.y), text));
+    }
+    Block::Figure(Box::new(Figure {
+        chart: Chart::Lines(lines),
+        caption: format!("{} Vertical strokes are 95 % intervals.", link_words(run)),
+        published: facts("mbfs", |fact| fact.test == sweep.name),
+        tables: vec![sweep.table(targets)],
+    }))
+}

@@ -1,0 +1,162 @@
+//! RPCs by procedure, stacked. Tests differ by orders of magnitude, so each is shown as a share of
+//! what the plain client sent in it; the counts stand beside the bars.
+
+use std::collections::BTreeMap;
+
+use crate::record::{Run, Test};
+
+use super::super::chart::rows::{Base, Group, Mark, Row, Rows};
+use super::super::chart::{Chart, Entry, Heading, Look, Sign};
+use super::super::compare::{NOT_MEASURED, sides};
+use super::super::document::{Block, Cell, Facts, Figure, Table, Tone};
+use super::super::number::{grouped, three};
+use super::super::sweep::look;
+use super::bars;
+
+/// Procedures with a colour of their own; the rest is one part.
+const PROCEDURES_MAX: usize = 7;
+
+/// What is said of a target that was measured while nobody counted its RPCs.
+const NOT_COUNTED: &str = "not counted";
+
+/// Name of the part of all other procedures.
+const OTHER: &str = "other";
+
+/// RPCs of tests; nothing if none were counted.
+pub(super) fn figure(run: &Run, tests: &[&Test], title: &str) -> Option<Block> {
+    let procedures = procedures(run, tests);
+    let mut targets = bars::names(run);
+    targets.retain(|name| tests.iter().any(|test| test.rpcs(name).is_some()));
+    if targets.is_empty() {
+        return None;
+    }
+    let (_, others) = sides(run);
+    let reference = others.into_iter().find(|name| targets.contains(name)).unwrap_or(targets[0]);
+    let sparse = bars::Sparse::of(&targets, tests);
+    // A test in which nobody counted has only its line in the table.
+    let counted = tests.iter().filter(|test| targets.iter().any(|name| test.rpcs(name).is_some()));
+    let groups = counted
+        .map(|test| {
+            let omits = |name: &&str| sparse.omits(test, name);
+            let targets: Vec<&str> = targets.iter().copied().filter(|name| !omits(name)).collect();
+            group(run, test, &targets, reference, &procedures)
+        })
+        .collect();
+    let legend = procedures
+        .iter()
+        .enumerate()
+        .map(|(index, name)| Entry { sign: Sign::Area(Look::Series(index)), text: name.clone() });
+    let rows = Rows {
+        heading: Heading {
+            title: title.to_owned(),
+            description: format!(
+                "Stacked bars of RPCs by procedure, as a share of those of {reference} in the same \
+                 test. The counts follow as a table."
+            ),
+        },
+        axis: format!("RPCs as a share of those of {reference}"),
+        unit: "%".to_owned(),
+        base: Base::Zero,
+        groups,
+        legend: legend.chain(sparse.notes.iter().cloned()).collect(),
+    };
+    Some(Block::Figure(Box::new(Figure {
+        chart: Chart::Rows(rows),
+        caption: "Of each target the sample with the median number of RPCs.".to_owned(),
+        published: Facts::default(),
+        tables: vec![table(tests, &targets)],
+    })))
+}
+
+/// The procedures called most, over all tests as shares, so that one long test does not decide.
+fn procedures(run: &Run, tests: &[&Test]) -> Vec<String> {
+    let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
+    for rpcs in tests.iter().flat_map(|test| {
+        run.targets.iter().filter_map(|target| test.rpcs_by_procedure(&target.name))
+    }) {
+        let total = rpcs.values().sum::<u64>().max(1) as f64;
+        for (name, count) in rpcs.iter().filter(|(_, count)| **count > 0) {
+            *shares.entry(name).or_default() += *count as f64 / total;
+        }
+    }
+    let mut names: Vec<(&str, f64)> = shares.into_iter().collect();
+    names.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let rest = names.len() > PROCEDURES_MAX;
+    let mut names: Vec<String> =
+        names.into_iter().take(PROCEDURES_MAX).map(|(name, _)| name.to_owned()).collect();
+    if rest {
+        names.push(OTHER.to_owned());
+    }
+    names
+}
+
+fn group(
+    run: &Run,
+    test: &Test,
+    targets: &[&str],
+    reference: &str,
+    procedures: &[String],
+) -> Group {
+    // Where the plain client sent nothing, or nobody counted, the largest is all of it.
+    let most = targets.iter().filter_map(|name| test.rpcs(name)).fold(0.0, f64::max);
+    let whole = test.rpcs(reference).filter(|count| *count > 0.0).unwrap_or(most).max(1.0);
+    let rows = targets.iter().map(|target| {
+        let (mark, value, also) = match (test.failure(target), test.rpcs_by_procedure(target)) {
+            (Some(reason), _) => {
+                (Mark::Failed(format!("failed: {reason}")), String::new(), String::new())
+            }
+            (None, None) => {
+                let words = if test.summary(target).is_some() { NOT_COUNTED } else { NOT_MEASURED };
+                (Mark::Missing(words.to_owned()), String::new(), String::new())
+            }
+            (None, Some(rpcs)) => {
+                let total = rpcs.values().sum::<u64>() as f64;
+                let share = format!("{} %", three(total / whole * 100.0));
+                (Mark::Parts(parts(target, rpcs, whole, procedures)), grouped(total), share)
+            }
+        };
+        Row { name: (*target).to_owned(), look: look(run, target), mark, value, also }
+    });
+    Group { name: test.title(), note: String::new(), rows: rows.collect() }
+}
+
+fn parts(
+    target: &str,
+    rpcs: &BTreeMap<String, u64>,
+    whole: f64,
+    procedures: &[String],
+) -> Vec<(Look, f64, String)> {
+    let mut parts = Vec::new();
+    for (index, procedure) in procedures.iter().enumerate() {
+        let count: u64 = rpcs
+            .iter()
+            .filter(|(name, _)| {
+                *name == procedure || (procedure == OTHER && !procedures.contains(name))
+            })
+            .map(|(_, count)| count)
+            .sum();
+        if count > 0 {
+            let hover = format!("{target}: {procedure} {}", grouped(count as f64));
+            parts.push((Look::Series(index), count as f64 / whole * 100.0, hover));
+        }
+    }
+    parts
+}
+
+fn table(tests: &[&Test], targets: &[&str]) -> Table {
+    let columns: Vec<&str> = ["test"].into_iter().chain(targets.iter().copied()).collect();
+    let mut table = Table::new("RPCs of the median sample", &columns);
+    for test in tests {
+        let mut row = vec![Cell::plain(test.title())];
+        for target in targets {
+            row.push(match (test.failure(target), test.rpcs(target)) {
+                (Some(reason), _) => Cell { text: format!("failed: {reason}"), tone: Tone::Failed },
+                (None, Some(count)) => Cell::plain(grouped(count)),
+                (None, None) if test.summary(target).is_some() => Cell::plain(NOT_COUNTED),
+                (None, None) => Cell { text: NOT_MEASURED.to_owned(), tone: Tone::Missing },
+            });
+        }
+        table.push(row);
+    }
+    table
+}
