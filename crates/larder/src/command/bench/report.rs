@@ -68,7 +68,8 @@ fn records(path: &Path) -> Result<Vec<PathBuf>> {
 fn read(path: &Path) -> Result<Run> {
     let shown = || path.display().to_string();
     let text = fs::read(path).with_context(shown)?;
-    let run: Run = serde_json::from_slice(&text).context("not the record of a run").with_context(shown)?;
+    let run: Run =
+        serde_json::from_slice(&text).context("not the record of a run").with_context(shown)?;
     let format = run.format;
     ensure!(format == FORMAT, "{}: a record of format {format}; this is for {FORMAT}", shown());
     Ok(run)
