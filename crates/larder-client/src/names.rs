@@ -8,6 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use larder_vfs::{
     Access, Answer, Change, Cred, Entry, Error, Found, Ino, Kind, LookedUp, Lookup, New, Removal,
@@ -93,12 +94,19 @@ impl Core {
         if dir.state().is_directory() {
             dir.state().set_rights(cred, Access::LOOKUP, Access::LOOKUP);
         }
+        // What we changed in the directory meanwhile is known better than by this answer.
+        let current = !dir.state().changed_since(asked);
         let Some(found) = found else {
-            self.put_name(dir, name, None);
-            return Ok(Lookup::Absent { ttl: self.name_ttl(dir, false) });
+            if current {
+                self.put_name(dir, name, None);
+            }
+            let ttl = if current { self.name_ttl(dir, false) } else { Duration::ZERO };
+            return Ok(Lookup::Absent { ttl });
         };
         let child = self.learn(&found, asked, Some((dir.ino, name.to_owned())));
-        self.put_name(dir, name, Some(child.ino));
+        if current {
+            self.put_name(dir, name, Some(child.ino));
+        }
         child.state().looked_up_by = Some((cred.pid, self.now()));
         Ok(Lookup::Found(self.entry(dir, &child)))
     }

@@ -241,6 +241,12 @@ impl State {
         Some(Settled { from, ours: ours && after.is_some() })
     }
 
+    /// Whether a change of ours may have come between a question `asked` and its answer, which then may
+    /// tell what was before the change.
+    pub(crate) fn changed_since(&self, asked: Monotonic) -> bool {
+        self.changes.in_flight > 0 || self.changes.ended > asked
+    }
+
     /// Whether changes of our own are under way.
     pub(crate) fn changing(&self) -> bool {
         self.changes.in_flight > 0
@@ -464,6 +470,17 @@ mod tests {
         assert!(settled.ours);
         assert_eq!(state.observe(attr(0), SESSION, at(25), TTL), Seen::Older);
         assert_eq!((state.known.attr, state.known.epoch), (attr(1), 0));
+    }
+
+    #[test]
+    fn a_change_of_ours_overlaps_what_was_asked_before_it_ended() {
+        let mut state = state();
+        assert!(!state.changed_since(at(10)));
+        state.begin_change(SESSION, at(20));
+        assert!(state.changed_since(at(10)) && state.changed_since(at(25)), "it is under way");
+        state.end_change([change(0, 1)], SESSION, at(30), TTL);
+        assert!(state.changed_since(at(25)));
+        assert!(!state.changed_since(at(30)));
     }
 
     /// (changes in the order of their replies, whether they are ours)
