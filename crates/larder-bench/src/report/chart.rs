@@ -142,6 +142,8 @@ pub(crate) enum Sign {
     Area(Look),
     /// Letter of a mark in the chart.
     Letter(char),
+    /// Whisker.
+    Whisker,
     /// Ring around a knee.
     Ring,
     /// Something failed.
@@ -206,6 +208,7 @@ fn draw_sign(svg: &mut Svg, sign: Sign, (x, y): (f64, f64)) {
         Sign::Letter(letter) => {
             svg.text("letter", (x + 9.0, y + 4.0), Anchor::Middle, &letter.to_string());
         }
+        Sign::Whisker => svg.line("whisker", (x, y), (x + 18.0, y)),
         Sign::Ring => svg.path("ring", &Look::Even.marker(middle), ""),
         Sign::Cross => svg.path("failed", &cross(middle), ""),
     }

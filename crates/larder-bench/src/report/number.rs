@@ -17,7 +17,8 @@ pub(crate) fn three(number: f64) -> String {
             format!("{rounded:.decimals$}")
         }
         3..12 => grouped(rounded),
-        _ => format!("{number:.2e}"),
+        // A minus sign after which no line breaks.
+        _ => format!("{number:.2e}").replace("e-", "e\u{2212}"),
     }
 }
 
@@ -115,7 +116,7 @@ mod tests {
             (0.0, "0"),
             (0.0915, "0.0915"),
             (0.000_123_4, "0.000123"),
-            (0.000_012_34, "1.23e-5"),
+            (0.000_012_34, "1.23e\u{2212}5"),
             (1.0, "1.00"),
             (9.996, "10.0"),
             (99.96, "100"),
@@ -144,7 +145,7 @@ mod tests {
             (313.0, "files/s", "313 files/s"),
             (0.999_7, "s", "1.00 s"),
             (9.41e6, "bit/s", "9.41 Mbit/s"),
-            (1e-15, "s", "1.00e-6 ns"),
+            (1e-15, "s", "1.00e\u{2212}6 ns"),
             (3.0, "", "3.00"),
         ] {
             assert_eq!(value(amount, unit).replace('\u{a0}', " "), text, "{amount} {unit}");

@@ -31,8 +31,21 @@ pub(crate) fn document(runs: &[Run]) -> Document {
         title: "larder bench".to_owned(),
         lead: lead(runs),
         opening,
-        sections: runs.iter().enumerate().map(|(index, run)| section(run, index)).collect(),
+        sections: sections(runs),
     }
+}
+
+/// A section per run; runs of one suite are told apart in their titles.
+fn sections(runs: &[Run]) -> Vec<Section> {
+    let mut sections = Vec::new();
+    for (index, run) in runs.iter().enumerate() {
+        let mut section = section(run, index);
+        if runs.iter().filter(|other| other.suite == run.suite).count() > 1 {
+            section.title = format!("{} ({}, {})", section.title, run.size, date(&run.started));
+        }
+        sections.push(section);
+    }
+    sections
 }
 
 fn lead(runs: &[Run]) -> String {
@@ -40,7 +53,12 @@ fn lead(runs: &[Run]) -> String {
         return "Published workloads on plain directories, measured with the same code for everybody."
             .to_owned();
     };
-    let names: Vec<&str> = runs.iter().map(|run| run.suite.as_str()).collect();
+    let mut names: Vec<&str> = Vec::new();
+    for run in runs {
+        if !names.contains(&run.suite.as_str()) {
+            names.push(&run.suite);
+        }
+    }
     let first = date(&first.started);
     format!(
         "Published workloads on plain directories, measured with the same code for everybody: {}. \
@@ -185,7 +203,13 @@ impl Comparison<'_> {
         let (ratio, words, tone) = match &self.found.ratio {
             Some(ratio) => {
                 let verdict = Verdict::of(ratio);
-                (ratio_words(ratio), format!("{} {}", self.ours, verdict.words()), verdict.tone())
+                let words = match verdict {
+                    Verdict::Faster | Verdict::Slower => {
+                        format!("{} {}", self.ours, verdict.words())
+                    }
+                    Verdict::NoDifference | Verdict::NotConcluded => verdict.words().to_owned(),
+                };
+                (ratio_words(ratio), words, verdict.tone())
             }
             None => ("none".to_owned(), self.why_none(), Tone::Missing),
         };

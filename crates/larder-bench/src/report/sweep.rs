@@ -171,7 +171,7 @@ impl<'a> Sweep<'a> {
             y: Axis { title: measure.to_owned(), unit: self.unit.to_owned(), ..Axis::default() },
             curves,
             marks: Vec::new(),
-            notes: targets.iter().flat_map(|target| self.notes(&target.name)).collect(),
+            notes: self.notes(targets),
         }
     }
 
@@ -192,32 +192,42 @@ impl<'a> Sweep<'a> {
         Curve { name, look: look(run, target), points, knees: Vec::new(), steps: false }
     }
 
-    /// Where a target failed and why, and where it was not measured.
-    fn notes(&self, target: &str) -> Vec<Entry> {
-        let mut failures: Vec<(&str, Vec<f64>)> = Vec::new();
-        let mut missing = Vec::new();
-        for (x, test) in &self.steps {
-            match outcome(test, target) {
-                Outcome::Failed(reason) => match failures.iter_mut().find(|(r, _)| *r == reason) {
-                    Some((_, at)) => at.push(*x),
-                    None => failures.push((reason, vec![*x])),
-                },
-                Outcome::Missing => missing.push(*x),
-                Outcome::Measured(_) => (),
+    /// Who failed where and why, and who was not measured where.
+    fn notes(&self, targets: &[&Target]) -> Vec<Entry> {
+        let mut failures: Vec<(&str, &str, Vec<f64>)> = Vec::new();
+        let mut missing: Vec<(Vec<&str>, Vec<f64>)> = Vec::new();
+        for target in targets.iter().map(|target| target.name.as_str()) {
+            let mut unmeasured = Vec::new();
+            for (x, test) in &self.steps {
+                match outcome(test, target) {
+                    Outcome::Failed(reason) => {
+                        match failures
+                            .iter_mut()
+                            .find(|(of, why, _)| (*of, *why) == (target, reason))
+                        {
+                            Some((_, _, at)) => at.push(*x),
+                            None => failures.push((target, reason, vec![*x])),
+                        }
+                    }
+                    Outcome::Missing => unmeasured.push(*x),
+                    Outcome::Measured(_) => (),
+                }
+            }
+            match missing.iter_mut().find(|(_, at)| *at == unmeasured) {
+                Some((names, _)) => names.push(target),
+                None => missing.push((vec![target], unmeasured)),
             }
         }
-        let mut notes: Vec<Entry> = failures
-            .into_iter()
-            .map(|(reason, at)| {
-                let text = format!("{target} failed at {}: {reason}", self.steps_words(&at));
-                Entry { sign: Sign::Cross, text }
-            })
-            .collect();
-        if !missing.is_empty() {
-            let text = format!("{target}: not measured at {}", self.steps_words(&missing));
-            notes.push(Entry { sign: Sign::Marker(Look::Even), text });
-        }
-        notes
+        let failed = failures.into_iter().map(|(target, reason, at)| Entry {
+            sign: Sign::Cross,
+            text: format!("{target} failed at {}: {reason}", self.steps_words(&at)),
+        });
+        missing.retain(|(_, at)| !at.is_empty());
+        let missing = missing.into_iter().map(|(names, at)| Entry {
+            sign: Sign::Marker(Look::Even),
+            text: format!("{}: not measured at {}", names.join(", "), self.steps_words(&at)),
+        });
+        failed.chain(missing).collect()
     }
 
     fn steps_words(&self, at: &[f64]) -> String {

@@ -10,7 +10,7 @@ use super::super::number::{Shown, short, shown};
 use super::super::scale::{Scale, apart, ends};
 use super::super::svg::{Anchor, Svg};
 use super::super::text::{fit, width};
-use super::{Entry, FONT, Heading, Look, WIDE, draw_legend};
+use super::{Entry, FONT, Heading, Look, Sign, WIDE, draw_legend};
 
 /// A chart of rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,8 +90,9 @@ const BOLD: f64 = 1.22;
 const HEAD: f64 = 40.0;
 /// From this height on the ticks are written below the rows too.
 const TALL: f64 = 420.0;
-/// An interval that reaches further than this factor beyond all values is cut off.
-const REACH: f64 = 3.0;
+/// Intervals that reach further than such a factor beyond all values are cut off: of two samples they
+/// would leave nothing else to see. On a linear axis, and on a logarithmic one.
+const REACH: [f64; 2] = [1.25, 3.0];
 
 /// Where things stand, in pixels from the left.
 struct Columns {
@@ -119,10 +120,22 @@ impl Rows {
             top += height;
         }
         let end = if bottom > TALL { bottom + 22.0 } else { bottom + 4.0 };
-        if self.legend.is_empty() {
+        let mut legend = self.legend.clone();
+        legend.extend(self.cut_note(&scale));
+        if legend.is_empty() {
             return end;
         }
-        draw_legend(svg, &self.legend, end + 6.0, (4.0, width)) + 4.0
+        draw_legend(svg, &legend, end + 6.0, (4.0, width)) + 4.0
+    }
+
+    /// What to say of intervals that go on beyond the axis.
+    fn cut_note(&self, scale: &Scale) -> Option<Entry> {
+        let mut rows = self.groups.iter().flat_map(|group| &group.rows);
+        let cut = rows.any(|row| {
+            row.mark.interval().is_some_and(|(low, high)| !scale.holds(low) || !scale.holds(high))
+        });
+        let text = "whisker without a cap: the 95 % interval goes on beyond the axis".to_owned();
+        cut.then_some(Entry { sign: Sign::Whisker, text })
     }
 
     fn columns(&self, width: f64) -> Columns {
@@ -154,7 +167,8 @@ impl Rows {
         let reach =
             rows().filter_map(|row| row.mark.interval()).flat_map(|(low, high)| [low, high]);
         let (low, high) = ends(reach.chain([least, most]));
-        let (low, high) = (low.max(least / REACH), high.min(most * REACH));
+        let reach = REACH[usize::from(self.base == Base::One)];
+        let (low, high) = (low.max(least / reach), high.min(most * reach));
         match self.base {
             Base::Zero => Scale::linear(high, bars.start, bars.end),
             // Small differences must not fill the chart.

@@ -1,5 +1,5 @@
-//! RPCs by procedure, stacked. Tests differ by orders of magnitude, so each is shown as a share of
-//! what the plain client sent in it; the counts stand beside the bars.
+//! RPCs by procedure, stacked. Tests differ by orders of magnitude, so each bar is a share of the longest
+//! of its test; the counts stand beside the bars, and how many that is of the plain client's.
 
 use std::collections::BTreeMap;
 
@@ -50,11 +50,11 @@ pub(super) fn figure(run: &Run, tests: &[&Test], title: &str) -> Option<Block> {
         heading: Heading {
             title: title.to_owned(),
             description: format!(
-                "Stacked bars of RPCs by procedure, as a share of those of {reference} in the same \
-                 test. The counts follow as a table."
+                "Stacked bars of RPCs by procedure, as a share of the most in the same test, with \
+                 counts and their share of those of {reference}. The counts follow as a table."
             ),
         },
-        axis: format!("RPCs as a share of those of {reference}"),
+        axis: "RPCs as a share of the most in the test".to_owned(),
         unit: "%".to_owned(),
         base: Base::Zero,
         groups,
@@ -97,9 +97,8 @@ fn group(
     reference: &str,
     procedures: &[String],
 ) -> Group {
-    // Where the plain client sent nothing, or nobody counted, the largest is all of it.
-    let most = targets.iter().filter_map(|name| test.rpcs(name)).fold(0.0, f64::max);
-    let whole = test.rpcs(reference).filter(|count| *count > 0.0).unwrap_or(most).max(1.0);
+    let most = targets.iter().filter_map(|name| test.rpcs(name)).fold(1.0, f64::max);
+    let whole = test.rpcs(reference).filter(|count| *count > 0.0);
     let rows = targets.iter().map(|target| {
         let (mark, value, also) = match (test.failure(target), test.rpcs_by_procedure(target)) {
             (Some(reason), _) => {
@@ -111,8 +110,11 @@ fn group(
             }
             (None, Some(rpcs)) => {
                 let total = rpcs.values().sum::<u64>() as f64;
-                let share = format!("{} %", three(total / whole * 100.0));
-                (Mark::Parts(parts(target, rpcs, whole, procedures)), grouped(total), share)
+                let share =
+                    whole.filter(|_| *target != reference).map_or_else(String::new, |whole| {
+                        format!("{} % of {reference}", three(total / whole * 100.0))
+                    });
+                (Mark::Parts(parts(target, rpcs, most, procedures)), grouped(total), share)
             }
         };
         Row { name: (*target).to_owned(), look: look(run, target), mark, value, also }
@@ -123,7 +125,7 @@ fn group(
 fn parts(
     target: &str,
     rpcs: &BTreeMap<String, u64>,
-    whole: f64,
+    most: f64,
     procedures: &[String],
 ) -> Vec<(Look, f64, String)> {
     let mut parts = Vec::new();
@@ -137,7 +139,7 @@ fn parts(
             .sum();
         if count > 0 {
             let hover = format!("{target}: {procedure} {}", grouped(count as f64));
-            parts.push((Look::Series(index), count as f64 / whole * 100.0, hover));
+            parts.push((Look::Series(index), count as f64 / most * 100.0, hover));
         }
     }
     parts

@@ -51,7 +51,7 @@ fn reasons(test: &Test) -> Vec<(&str, &str, Vec<String>)> {
 
 fn rpcs(run: &Run) -> Table {
     let columns = ["test", "target", "RPCs", "by procedure", "counted by"];
-    let mut table = Table::new("RPCs of the median sample", &columns);
+    let mut table = Table::new("RPCs by procedure of the median sample", &columns);
     for test in &run.tests {
         for target in &run.targets {
             let Some(rpcs) = test.rpcs_by_procedure(&target.name) else {
