@@ -2,7 +2,6 @@
 
 CARGO ?= cargo
 LARDER := $(or $(CARGO_TARGET_DIR),target)/release/larder
-BENCH_RUN := bench/runs/$(shell date +%F)-$(shell git describe --always --dirty --exclude='*')-$(shell uname -n)
 # Mounting and shaping a link need root.
 SUDO := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 
@@ -22,8 +21,7 @@ test: setup ## everything a change must pass: format, lints, tidy, all tests
 	$(CARGO) xtask ci
 
 bench: setup build ## badros, fscache and basic5 on larder, the plain client and the disk; a report (root or sudo)
-	$(SUDO) $(LARDER) bench run badros fscache basic5 --rounds 2 --minutes 7 --out $(BENCH_RUN)
-	$(SUDO) $(LARDER) bench report $(BENCH_RUN)
+	run=$$($(SUDO) $(LARDER) bench run badros fscache basic5 --rounds 2 --minutes 7) && $(SUDO) $(LARDER) bench report "$$run"
 
 tidy: ## the rules of the repository, without the tests
 	$(CARGO) xtask tidy

@@ -27,11 +27,6 @@ impl Progress {
         Progress { bar: Some(bar) }
     }
 
-    /// Does not show anything.
-    pub fn silent() -> Progress {
-        Progress { bar: Some(ProgressBar::hidden()) }
-    }
-
     /// Says what is done now.
     pub fn now(&self, what: &str) {
         if let Some(bar) = &self.bar {
