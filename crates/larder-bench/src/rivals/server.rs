@@ -107,24 +107,37 @@ fn end_named_below(dir: &Path, top: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::os::unix::process::ExitStatusExt;
+    use std::process::Stdio;
 
     use super::*;
+
+    /// A process whose command line names a file, once it can be seen in /proc: `spawn` returns before that.
+    fn reader_of(file: &Path) -> Child {
+        let mut command = Command::new("tail");
+        let mut child =
+            command.args(["-n", "+1", "-f"]).arg(file).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
+    }
 
     #[test]
     fn processes_are_ended_by_their_files_if_they_are_of_this_server() {
         let dir = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::NamedTempFile::new().unwrap();
         fs::create_dir(dir.path().join("sub")).unwrap();
         let named = dir.path().join("sub/brick.pid");
-        fs::write(&named, "").unwrap();
-        let start = |file: &Path| Command::new("tail").arg("-f").arg(file).spawn().unwrap();
-        let mut ours = start(&named);
-        let mut other = start(Path::new("/dev/null"));
+        fs::write(&named, "\n").unwrap();
+        fs::write(&elsewhere, "\n").unwrap();
+        let mut ours = reader_of(&named);
+        let mut other = reader_of(elsewhere.path());
         fs::write(&named, format!("{}\n", ours.id())).unwrap();
         fs::write(dir.path().join("old.pid"), other.id().to_string()).unwrap();
         fs::write(dir.path().join("empty.pid"), "").unwrap();
         end_named_below(dir.path(), dir.path());
-        assert_eq!(ours.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        let ended = process::waited(&mut ours, START_MAX);
+        assert_eq!(ended.and_then(|status| status.signal()), Some(Signal::KILL.as_raw()));
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();
