@@ -1,36 +1,34 @@
-//! Our words in fuser's, and back.
-//!
-//! Times before 1970 come from fuser with the nanoseconds on the wrong side: it builds
-//! `1970 - (seconds + nanoseconds)` where `1970 - seconds + nanoseconds` is meant. [`time_from`] undoes
-//! that without loss.
+//! Our words in the kernel's, and back.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use larder_vfs::{Access, Attr, Device, Ino, Kind, OpenFlags, SetTime, Stability, Time};
+use larder_vfs::{
+    Access, Attr, Device, Entry, Fresh, Ino, Kind, OpenFlags, SetAttr, SetTime, Stability, Time,
+};
+
+use crate::abi::{self, EntryOut, SetattrIn, fattr};
 
 /// Block size shown by stat(2), in bytes. The kernel derives the inode's block bits from it, which may
 /// not exceed a page.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
 
-/// Generation of every inode: an [`Ino`] is never reused.
-pub(crate) const GENERATION: fuser::Generation = fuser::Generation(0);
-
 /// Set by the kernel in the flags of an open for execve(2); `FMODE_EXEC` in `include/linux/fs.h`.
 const OPEN_FOR_EXECUTION: i32 = 0x20;
 
-/// Attributes as the kernel takes them. `st_ino` is the node id: fuser has one field for both.
-pub(crate) fn file_attr(ino: Ino, attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino.0),
+/// Attributes as the kernel takes them. `st_ino` is the node id: it stays the same for as long as the
+/// cache knows the file, and is unique where a server's numbers are not.
+fn attr_out(ino: Ino, attr: &Attr) -> abi::Attr {
+    abi::Attr {
+        ino: ino.0,
         size: attr.size,
         blocks: attr.used.div_ceil(512),
-        atime: system_time(attr.atime),
-        mtime: system_time(attr.mtime),
-        ctime: system_time(attr.ctime),
-        crtime: UNIX_EPOCH,
-        kind: file_type(attr.kind),
-        perm: (attr.mode & 0o7777) as u16,
+        atime: attr.atime.sec as u64,
+        mtime: attr.mtime.sec as u64,
+        ctime: attr.ctime.sec as u64,
+        atimensec: attr.atime.nsec,
+        mtimensec: attr.mtime.nsec,
+        ctimensec: attr.ctime.nsec,
+        mode: file_type(attr.kind) | (attr.mode & 0o7777),
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
@@ -40,37 +38,66 @@ pub(crate) fn file_attr(ino: Ino, attr: &Attr) -> FileAttr {
     }
 }
 
-/// Attributes that say nothing: of a name that is absent (node id 0), or of `.` and `..` in a
-/// listing, where the kernel looks at the number and the type alone.
-pub(crate) fn blank_attr(ino: u64) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::Directory,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: BLOCK_BYTES,
-        flags: 0,
+/// Attributes with their time to live.
+pub(crate) fn attributes(ino: Ino, fresh: &Fresh) -> abi::AttrOut {
+    abi::AttrOut {
+        attr_valid: fresh.ttl.as_secs(),
+        attr_valid_nsec: fresh.ttl.subsec_nanos(),
+        dummy: 0,
+        attr: attr_out(ino, &fresh.attr),
     }
 }
 
-fn file_type(kind: Kind) -> FileType {
+/// A name's entry. The generation is 0: an [`Ino`] is never reused.
+pub(crate) fn entry(entry: &Entry) -> EntryOut {
+    EntryOut {
+        nodeid: entry.ino.0,
+        generation: 0,
+        entry_valid: entry.ttl.as_secs(),
+        attr_valid: entry.fresh.ttl.as_secs(),
+        entry_valid_nsec: entry.ttl.subsec_nanos(),
+        attr_valid_nsec: entry.fresh.ttl.subsec_nanos(),
+        attr: attr_out(entry.ino, &entry.fresh.attr),
+    }
+}
+
+/// Node id 0 stands for "no such name", to be believed for the time that comes with it.
+pub(crate) fn absent(ttl: Duration) -> EntryOut {
+    EntryOut {
+        entry_valid: ttl.as_secs(),
+        entry_valid_nsec: ttl.subsec_nanos(),
+        ..EntryOut::default()
+    }
+}
+
+/// The type bits of a mode.
+pub(crate) fn file_type(kind: Kind) -> u32 {
     match kind {
-        Kind::File => FileType::RegularFile,
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::CharDevice => FileType::CharDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
+        Kind::File => libc::S_IFREG,
+        Kind::Directory => libc::S_IFDIR,
+        Kind::Symlink => libc::S_IFLNK,
+        Kind::Fifo => libc::S_IFIFO,
+        Kind::Socket => libc::S_IFSOCK,
+        Kind::CharDevice => libc::S_IFCHR,
+        Kind::BlockDevice => libc::S_IFBLK,
+    }
+}
+
+/// Attributes to set.
+pub(crate) fn set_attr(set: &SetattrIn) -> SetAttr {
+    let given = |flag: u32| set.valid & flag != 0;
+    let time = |flag: u32, now: u32, sec: u64, nsec: u32| match (given(now), given(flag)) {
+        (true, _) => Some(SetTime::ServerNow),
+        (false, true) => Some(SetTime::To(Time { sec: sec as i64, nsec: nsec.min(999_999_999) })),
+        (false, false) => None,
+    };
+    SetAttr {
+        mode: given(fattr::MODE).then_some(set.mode & 0o7777),
+        uid: given(fattr::UID).then_some(set.uid),
+        gid: given(fattr::GID).then_some(set.gid),
+        size: given(fattr::SIZE).then_some(set.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtimensec),
     }
 }
 
@@ -94,32 +121,6 @@ fn device_number(device: Device) -> u32 {
 /// `new_decode_dev`.
 pub(crate) fn device_from(number: u32) -> Device {
     Device { major: (number >> 8) & 0xfff, minor: (number & 0xff) | ((number >> 12) & 0xf_ff00) }
-}
-
-fn system_time(time: Time) -> SystemTime {
-    let whole = Duration::from_secs(time.sec.unsigned_abs());
-    let base =
-        if time.sec < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    base.and_then(|base| base.checked_add(Duration::from_nanos(time.nsec.into())))
-        .unwrap_or(UNIX_EPOCH)
-}
-
-fn time_from(time: SystemTime) -> Time {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Time { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
-        Err(error) => {
-            let before = error.duration();
-            Time { sec: -(before.as_secs() as i64), nsec: before.subsec_nanos() }
-        }
-    }
-}
-
-/// A time to set.
-pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::ServerNow,
-        TimeOrNow::SpecificTime(time) => SetTime::To(time_from(time)),
-    }
 }
 
 /// How open(2) wants the file.
@@ -187,16 +188,18 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970() {
+    fn times_before_1970_keep_their_nanoseconds() {
         let time = Time { sec: -2, nsec: 800_000_000 };
-        assert_eq!(system_time(time), UNIX_EPOCH - Duration::from_millis(1200));
-        // What fuser makes of (-2 s, 800,000,000 ns).
-        let from_fuser = UNIX_EPOCH - Duration::new(2, 800_000_000);
-        assert_eq!(time_from(from_fuser), time);
-        assert_eq!(
-            system_time(Time { sec: i64::MIN, nsec: 0 }).duration_since(UNIX_EPOCH).ok(),
-            None
-        );
+        let set = SetattrIn {
+            valid: fattr::MTIME | fattr::ATIME | fattr::ATIME_NOW,
+            mtime: time.sec as u64,
+            mtimensec: time.nsec,
+            ..SetattrIn::default()
+        };
+        let set = set_attr(&set);
+        assert_eq!(set.mtime, Some(SetTime::To(time)));
+        assert_eq!(set.atime, Some(SetTime::ServerNow));
+        assert_eq!((set.mode, set.uid, set.gid, set.size), (None, None, None, None));
     }
 
     #[test]

@@ -1,522 +1,353 @@
 //! Each request of the kernel as a call of the file system.
 //!
-//! What was agreed with the kernel at INIT, and why:
-//! - `DO_READDIRPLUS` without `READDIRPLUS_AUTO`: the adaptive mode stops asking for attributes after the
-//!   first part of a listing, which costs `ls -l` one lookup for each further name.
-//! - `ATOMIC_O_TRUNC`: `O_TRUNC` comes with the open, not as a setattr after it.
-//! - No `AUTO_INVAL_DATA`: the kernel would drop all pages when the modification time moved, also by
-//!   our own writes, and ask for attributes before reads. No `EXPLICIT_INVAL_DATA` either: then a
-//!   file that grew on the server would show zeros from the tail of its last page until our
-//!   invalidation arrives. So the kernel drops pages when the size changed, the file system says
-//!   when they are to be dropped otherwise (`DataPath::Cached`, `Kernel::invalidate`).
-//! - No `WRITEBACK_CACHE`: it excludes passthrough, and hides writes from the file system.
-//! - No `HANDLE_KILLPRIV`: who writes to a set-uid file past the file system (passthrough) must clear
-//!   the bit, and that is the kernel, by a setattr. It costs nothing on other files. Direct writes
-//!   it leaves to the file system, which sees them, and their writer.
-//! - No `EXPORT_SUPPORT`: the file system has no lookup of `.`. Use larder's own NFS server.
-//! - No `DONT_MASK`: the kernel has applied the umask to the mode that we get.
-//! - No `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel keeps locks, for this machine.
-//! - `FOPEN_CACHE_DIR` is not used: opendir has no answer that says whether a kept listing is right.
+//! What was agreed with the kernel at INIT, and why, is in `session`. Here:
+//! - What was not written needs no flush (`FOPEN_NOFLUSH`): its close costs no message but the release,
+//!   for which nobody waits.
+//! - A direct open may be written by several threads at once (`FOPEN_PARALLEL_DIRECT_WRITES`): the file
+//!   system keeps its own order.
+//! - `FOPEN_CACHE_DIR` is not used: from the kernel's own copy of a listing come names without
+//!   attributes, and once their time is over `ls -l` costs a lookup for each name, where READDIRPLUS
+//!   costs a message for some hundred.
+//! - Operations that are not ours are refused with ENOSYS, which the kernel remembers. Applications
+//!   then see EOPNOTSUPP for extended attributes and fallocate, a plain copy for copy_file_range, a file
+//!   without holes for lseek, and success for fsync of a directory: names are durable when they are
+//!   answered. STATX refused makes the kernel ask GETATTR: no server of ours tells more.
 
-use std::ffi::OsStr;
-use std::io;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, INodeNo,
-    InitFlags, KernelConfig, LockOwner, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
+use bytes::Bytes;
 use larder_vfs::{
-    Answer, Cred, FileSystem, Ino, Kernel, Kind, New, OpenFlags, OpenId, Removal, Result, SetAttr,
+    Answer, Cred, Entry, FileSystem, Fresh, Ino, Kind, Lookup, New, OpenFlags, OpenId, Opened,
+    Removal, RenameFlags, Result, SetAttr, StatFs, Verifier, Written,
 };
-use tokio::runtime::Handle;
 
+use crate::abi::{
+    self, AccessIn, CreateOut, InHeader, MknodIn, OpenOut, ReadIn, Rename2In, SetattrIn, StatfsOut,
+    WriteOut, fattr,
+};
 use crate::convert;
+use crate::counts::Counts;
 use crate::errno::errno;
 use crate::groups::Groups;
 use crate::listing::{self, Listings};
+use crate::lookups::Lookups;
 use crate::notify::Invalidations;
+use crate::output::{Output, Response};
 use crate::passthrough::Ways;
-use crate::reply::{
-    Chooser, send_attr, send_created, send_empty, send_entry, send_lookup, send_opened, send_statfs,
-};
+use crate::request::{Operation, Request};
 
-/// Requests without a waiting process (readahead) that the kernel has under way at most, and from
-/// how many on it calls us congested. Enough for a window of 1 MiB requests on a long fat link.
-const BACKGROUND_MAX: u16 = 128;
-const CONGESTED_FROM: u16 = 96;
-
-/// What the kernel must be able to do.
-const NEEDED: [InitFlags; 3] = [
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-];
-
-/// What is used where the kernel can do it.
-const WANTED: [InitFlags; 3] = [
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-];
-
-/// What fuser calls for each request.
+/// What answers requests, whatever brings them.
 pub(crate) struct Door {
     pub(crate) fs: Arc<dyn FileSystem>,
-    pub(crate) runtime: Handle,
     pub(crate) groups: Groups,
     pub(crate) kernel: Arc<Invalidations>,
-    pub(crate) ways: Arc<Ways>,
-    pub(crate) listings: Arc<Listings>,
-    pub(crate) io_bytes_max: u32,
-    /// How deep file systems may be stacked; 0: no passthrough.
-    pub(crate) stack_depth: u32,
+    pub(crate) ways: Ways,
+    pub(crate) listings: Listings,
+    pub(crate) lookups: Lookups,
+    pub(crate) counts: Counts,
+    /// Requests whose answer is not there yet.
+    pub(crate) waiting: AtomicU64,
+    /// Another process takes over: what is read now is left to it.
+    pub(crate) leaving: AtomicBool,
 }
 
+/// How an answer of the file system becomes one to the kernel: `C` is what it needs to know besides.
+type Encode<T, C> = fn(&Door, C, Result<T>) -> Output;
+
 impl Door {
-    fn cred(&self, request: &Request) -> Cred {
-        self.groups.cred(request.pid(), request.uid(), request.gid())
+    /// Answers a request: at once, if the file system does.
+    pub(crate) fn answer(self: &Arc<Self>, request: &Request<'_>) -> Response {
+        let Request { header, operation } = request;
+        let ino = Ino(header.nodeid);
+        let cred = || self.cred(header);
+        let fs = &self.fs;
+        match *operation {
+            Operation::Lookup { name } => {
+                self.respond(fs.lookup(&cred(), ino, name), (), Door::looked_up)
+            }
+            Operation::Forget(forget) => self.forget([(ino, forget.nlookup)]),
+            Operation::BatchForget(inodes) => {
+                self.forget(inodes.iter().map(|one| (Ino(one.nodeid), one.nlookup)))
+            }
+            Operation::Getattr(_) => self.respond(fs.getattr(&cred(), ino), ino, Door::attributes),
+            Operation::Setattr(set) => self.set_attributes(&cred(), ino, &set),
+            Operation::Readlink => self.respond(fs.readlink(&cred(), ino), (), Door::target),
+            Operation::Symlink { name, target } => {
+                self.make(header, name, New::Symlink(target.into()), None)
+            }
+            Operation::Mknod { mknod, name } => self.make_node(header, name, mknod),
+            Operation::Mkdir { mkdir, name } => {
+                self.make(header, name, New::Directory, Some(mkdir.mode))
+            }
+            Operation::Unlink { name } => {
+                self.respond(fs.remove(&cred(), ino, name, Removal::File), (), Door::done)
+            }
+            Operation::Rmdir { name } => {
+                self.respond(fs.remove(&cred(), ino, name, Removal::Directory), (), Door::done)
+            }
+            Operation::Rename { rename, from, to } => self.rename(header, rename, from, to),
+            Operation::Link { link, name } => {
+                let linked = fs.link(&cred(), Ino(link.oldnodeid), ino, name);
+                self.respond(linked, (), Door::entry)
+            }
+            Operation::Statfs => self.respond(fs.statfs(&cred(), ino), (), Door::space),
+            Operation::Access(access) => self.access(&cred(), ino, access),
+            _ => self.answer_open(request),
+        }
     }
 
-    /// Sends what is there, or has the runtime send it later.
-    fn answer<T: 'static, R: Send + 'static>(
-        &self,
+    /// Answers requests that concern open files and directories, and refuses what is not ours.
+    fn answer_open(self: &Arc<Self>, request: &Request<'_>) -> Response {
+        let Request { header, operation } = request;
+        let ino = Ino(header.nodeid);
+        let cred = || self.cred(header);
+        let fs = &self.fs;
+        match *operation {
+            Operation::Open(open) => {
+                let flags = convert::open_flags(open.flags as i32);
+                self.respond(fs.open(&cred(), ino, flags), (ino, flags), Door::opened)
+            }
+            Operation::Create { create, name } => {
+                let flags = convert::open_flags(create.flags as i32);
+                let set = SetAttr { mode: Some(create.mode & 0o7777), ..SetAttr::default() };
+                let created = fs.create(&cred(), ino, name, set, flags);
+                self.respond(created, flags, Door::created)
+            }
+            Operation::Read(read) => {
+                let open = Some(OpenId(read.fh));
+                let data = fs.read(&cred(), ino, open, read.offset, read.size);
+                self.respond(data, (), Door::data)
+            }
+            Operation::Write { write, data } => {
+                let (open, flags) = (Some(OpenId(write.fh)), write.flags as i32);
+                let stability = convert::stability(flags);
+                let written = fs.write(&cred(), ino, open, write.offset, data, stability);
+                self.respond(written, (), Door::written)
+            }
+            Operation::Flush(flush) => {
+                self.respond(fs.flush(&cred(), ino, OpenId(flush.fh)), (), Door::done)
+            }
+            Operation::Fsync(_) => self.respond(fs.fsync(&cred(), ino), (), Door::synced),
+            Operation::Release(release) => {
+                let open = OpenId(release.fh);
+                // The kernel has let the backing file go already.
+                self.ways.release(ino, open);
+                self.respond(fs.release(ino, open), (), Door::done)
+            }
+            Operation::Opendir(_) => {
+                self.respond(fs.opendir(&cred(), ino), (), Door::directory_opened)
+            }
+            Operation::Readdirplus(read) => self.list(cred(), ino, &read),
+            Operation::Releasedir(release) => {
+                self.listings.close(release.fh);
+                Response::Now(Output::empty())
+            }
+            Operation::Destroy => Response::Now(Output::empty()),
+            // The wait goes on: an answer that comes late is taken all the same.
+            Operation::Interrupt(_) | Operation::NotifyReply { .. } => Response::Nothing,
+            Operation::Init(_) => Response::error(libc::EIO),
+            _ => Response::error(libc::ENOSYS),
+        }
+    }
+
+    fn cred(&self, header: &InHeader) -> Cred {
+        self.groups.cred(header.pid, header.uid, header.gid)
+    }
+
+    fn respond<T: 'static, C: Send + 'static>(
+        self: &Arc<Self>,
         answer: Answer<T>,
-        reply: R,
-        send: impl FnOnce(R, Result<T>) + Send + 'static,
-    ) {
+        context: C,
+        encode: Encode<T, C>,
+    ) -> Response {
         match answer {
-            Answer::Now(result) => send(reply, result),
+            Answer::Now(result) => Response::Now(encode(self, context, result)),
             Answer::Later(future) => {
-                self.runtime.spawn(async move { send(reply, future.await) });
+                let door = Arc::clone(self);
+                Response::Later(Box::pin(async move { encode(&door, context, future.await) }))
             }
         }
+    }
+
+    fn forget(&self, inodes: impl IntoIterator<Item = (Ino, u64)>) -> Response {
+        for (ino, count) in inodes {
+            if self.lookups.forget(ino, count) {
+                self.fs.forget(ino, count);
+            }
+        }
+        Response::Nothing
+    }
+
+    fn set_attributes(self: &Arc<Self>, cred: &Cred, ino: Ino, set: &SetattrIn) -> Response {
+        let open = (set.valid & fattr::FH != 0).then_some(OpenId(set.fh));
+        let fresh = self.fs.setattr(cred, ino, open, convert::set_attr(set));
+        self.respond(fresh, ino, Door::attributes)
+    }
+
+    fn make_node(self: &Arc<Self>, header: &InHeader, name: &OsStr, mknod: MknodIn) -> Response {
+        let new = match convert::kind_from_mode(mknod.mode) {
+            None => return Response::error(libc::EINVAL),
+            Some(Kind::File) => New::FileExclusive,
+            Some(kind) => New::Node(kind, convert::device_from(mknod.rdev)),
+        };
+        self.make(header, name, new, Some(mknod.mode))
     }
 
     fn make(
-        &self,
-        request: &Request,
-        parent: INodeNo,
+        self: &Arc<Self>,
+        header: &InHeader,
         name: &OsStr,
         new: New,
         mode: Option<u32>,
-        reply: ReplyEntry,
-    ) {
+    ) -> Response {
         let set = SetAttr { mode: mode.map(|mode| mode & 0o7777), ..SetAttr::default() };
-        let made = self.fs.make(&self.cred(request), Ino(parent.0), name, new, set);
-        self.answer(made, reply, send_entry);
-    }
-
-    fn remove(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        what: Removal,
-        reply: ReplyEmpty,
-    ) {
-        let removed = self.fs.remove(&self.cred(request), Ino(parent.0), name, what);
-        self.answer(removed, reply, send_empty);
-    }
-
-    fn chooser(&self, flags: OpenFlags) -> Chooser {
-        Chooser::new(self.kernel.passthrough().then(|| Arc::clone(&self.ways)), flags)
-    }
-}
-
-impl fuser::Filesystem for Door {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let has = config.capabilities();
-        for flag in NEEDED {
-            config.add_capabilities(flag).map_err(|missing| {
-                io::Error::new(io::ErrorKind::Unsupported, format!("{missing:?}"))
-            })?;
-        }
-        for flag in WANTED.into_iter().filter(|flag| has.contains(*flag)) {
-            config.add_capabilities(flag).expect("the kernel offers it");
-        }
-        if self.stack_depth > 0 && has.contains(InitFlags::FUSE_PASSTHROUGH) {
-            config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).expect("the kernel offers it");
-            config.set_max_stack_depth(self.stack_depth).expect("1 and 2 are allowed");
-        }
-        config.set_max_write(self.io_bytes_max).expect("checked by `mount`");
-        config.set_max_background(BACKGROUND_MAX).expect("not zero");
-        config.set_congestion_threshold(CONGESTED_FROM).expect("not zero");
-        Ok(())
-    }
-
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.fs.lookup(&self.cred(request), Ino(parent.0), name);
-        self.answer(found, reply, send_lookup);
-    }
-
-    fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
-        self.fs.forget(Ino(ino.0), count);
-    }
-
-    fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let ino = Ino(ino.0);
-        let fresh = self.fs.getattr(&self.cred(request), ino);
-        self.answer(fresh, reply, move |reply, result| send_attr(reply, ino, result));
-    }
-
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        open: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let set = SetAttr {
-            mode: mode.map(|mode| mode & 0o7777),
-            uid,
-            gid,
-            size,
-            atime: atime.map(convert::set_time),
-            mtime: mtime.map(convert::set_time),
-        };
-        let (ino, open) = (Ino(ino.0), open.map(|open| OpenId(open.0)));
-        let fresh = self.fs.setattr(&self.cred(request), ino, open, set);
-        self.answer(fresh, reply, move |reply, result| send_attr(reply, ino, result));
-    }
-
-    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        let target = self.fs.readlink(&self.cred(request), Ino(ino.0));
-        self.answer(target, reply, |reply, result| match result {
-            Ok(target) => reply.data(target.as_encoded_bytes()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        device: u32,
-        reply: ReplyEntry,
-    ) {
-        let new = match convert::kind_from_mode(mode) {
-            None => return reply.error(Errno::EINVAL),
-            Some(Kind::File) => New::FileExclusive,
-            Some(kind) => New::Node(kind, convert::device_from(device)),
-        };
-        self.make(request, parent, name, new, Some(mode), reply);
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        reply: ReplyEntry,
-    ) {
-        self.make(request, parent, name, New::Directory, Some(mode), reply);
-    }
-
-    fn symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        self.make(request, parent, name, New::Symlink(target.into()), None, reply);
-    }
-
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(request, parent, name, Removal::File, reply);
-    }
-
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(request, parent, name, Removal::Directory, reply);
+        let made = self.fs.make(&self.cred(header), Ino(header.nodeid), name, new, set);
+        self.respond(made, (), Door::entry)
     }
 
     fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        if !(RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE).contains(flags) {
-            return reply.error(Errno::EINVAL);
+        self: &Arc<Self>,
+        header: &InHeader,
+        rename: Rename2In,
+        from: &OsStr,
+        to: &OsStr,
+    ) -> Response {
+        if rename.flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+            return Response::error(libc::EINVAL);
         }
-        let flags = larder_vfs::RenameFlags {
-            no_replace: flags.contains(RenameFlags::RENAME_NOREPLACE),
-            exchange: flags.contains(RenameFlags::RENAME_EXCHANGE),
+        let flags = RenameFlags {
+            no_replace: rename.flags & libc::RENAME_NOREPLACE != 0,
+            exchange: rename.flags & libc::RENAME_EXCHANGE != 0,
         };
-        let (from, to) = ((Ino(parent.0), name), (Ino(new_parent.0), new_name));
-        self.answer(self.fs.rename(&self.cred(request), from, to, flags), reply, send_empty);
+        let (from, to) = ((Ino(header.nodeid), from), (Ino(rename.newdir), to));
+        self.respond(self.fs.rename(&self.cred(header), from, to, flags), (), Door::done)
     }
 
-    fn link(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        parent: INodeNo,
-        name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        let linked = self.fs.link(&self.cred(request), Ino(ino.0), Ino(parent.0), name);
-        self.answer(linked, reply, send_entry);
-    }
-
-    fn open(&self, request: &Request, ino: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
-        let (ino, flags) = (Ino(ino.0), convert::open_flags(flags.0));
-        let chooser = self.chooser(flags);
-        let opened = self.fs.open(&self.cred(request), ino, flags);
-        self.answer(opened, reply, move |reply, result| send_opened(&chooser, ino, reply, result));
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let flags = convert::open_flags(flags);
-        let chooser = self.chooser(flags);
-        let set = SetAttr { mode: Some(mode & 0o7777), ..SetAttr::default() };
-        let created = self.fs.create(&self.cred(request), Ino(parent.0), name, set, flags);
-        self.answer(created, reply, move |reply, result| send_created(&chooser, reply, result));
-    }
-
-    fn read(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        open: FileHandle,
-        offset: u64,
-        len: u32,
-        _flags: fuser::OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let (cred, open) = (self.cred(request), Some(OpenId(open.0)));
-        let data = self.fs.read(&cred, Ino(ino.0), open, offset, len);
-        self.answer(data, reply, |reply, result| match result {
-            Ok(data) => reply.data(&data),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn write(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        open: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        flags: fuser::OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let (cred, open) = (self.cred(request), Some(OpenId(open.0)));
-        let stability = convert::stability(flags.0);
-        let written = self.fs.write(&cred, Ino(ino.0), open, offset, data, stability);
-        self.answer(written, reply, |reply, result| match result {
-            Ok(written) => reply.written(written.len),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn flush(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        open: FileHandle,
-        _: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        let flushed = self.fs.flush(&self.cred(request), Ino(ino.0), OpenId(open.0));
-        self.answer(flushed, reply, send_empty);
-    }
-
-    fn release(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        open: FileHandle,
-        _flags: fuser::OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        let (ino, open) = (Ino(ino.0), OpenId(open.0));
-        // The kernel has let the backing file go already.
-        self.ways.release(ino, open);
-        self.answer(self.fs.release(ino, open), reply, send_empty);
-    }
-
-    fn fsync(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        _data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.answer(self.fs.fsync(&self.cred(request), Ino(ino.0)), reply, send_empty);
-    }
-
-    fn opendir(&self, request: &Request, ino: INodeNo, _: fuser::OpenFlags, reply: ReplyOpen) {
-        let listings = Arc::clone(&self.listings);
-        let opened = self.fs.opendir(&self.cred(request), Ino(ino.0));
-        self.answer(opened, reply, move |reply, result| match result {
-            Ok(()) => reply.opened(FileHandle(listings.open()), FopenFlags::empty()),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn readdirplus(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        dir: FileHandle,
-        offset: u64,
-        reply: ReplyDirectoryPlus,
-    ) {
-        let position = match self.listings.position(dir.0, offset) {
+    fn list(self: &Arc<Self>, cred: Cred, ino: Ino, read: &ReadIn) -> Response {
+        let position = match self.listings.position(read.fh, read.offset) {
             Ok(position) => position,
-            Err(error) => return reply.error(errno(error)),
+            Err(error) => return Response::error(errno(error)),
         };
-        let listing = listing::Request {
-            fs: Arc::clone(&self.fs),
-            listings: Arc::clone(&self.listings),
-            cred: self.cred(request),
-            ino: Ino(ino.0),
-            dir: dir.0,
-            position,
-        };
-        match listing.ask() {
-            Answer::Now(listed) if listing::Request::is_complete(&listed) => {
-                listing.reply(listed, reply);
+        let (dir, bytes_max) = (read.fh, read.size);
+        listing::Part { cred, ino, dir, position, bytes_max }.answer(self)
+    }
+
+    fn access(self: &Arc<Self>, cred: &Cred, ino: Ino, access: AccessIn) -> Response {
+        let mask = access.mask as i32;
+        let granted = self.fs.access(cred, ino, convert::access_wanted(mask));
+        self.respond(granted, mask, |_, mask, result| match result {
+            Ok(granted) if convert::access_granted(mask, granted) => Output::empty(),
+            Ok(_) => Output::error(libc::EACCES),
+            Err(error) => Output::error(errno(error)),
+        })
+    }
+}
+
+/// Answers of the file system as answers to the kernel.
+impl Door {
+    fn done<T>(&self, (): (), result: Result<T>) -> Output {
+        result.map_or_else(|error| Output::error(errno(error)), |_| Output::empty())
+    }
+
+    fn synced(&self, (): (), result: Result<Verifier>) -> Output {
+        self.done((), result)
+    }
+
+    fn entry(&self, (): (), result: Result<Entry>) -> Output {
+        match result {
+            Ok(entry) => {
+                self.lookups.gain(entry.ino);
+                Output::of(&convert::entry(&entry))
             }
-            answer => {
-                self.runtime.spawn(listing.finish(answer, reply));
-            }
+            Err(error) => Output::error(errno(error)),
         }
     }
 
-    fn releasedir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        dir: FileHandle,
-        _: fuser::OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.listings.close(dir.0);
-        reply.ok();
+    fn looked_up(&self, (): (), result: Result<Lookup>) -> Output {
+        match result {
+            Ok(Lookup::Found(entry)) => self.entry((), Ok(entry)),
+            Ok(Lookup::Absent { ttl }) if ttl.is_zero() => Output::error(libc::ENOENT),
+            Ok(Lookup::Absent { ttl }) => Output::of(&convert::absent(ttl)),
+            Err(error) => Output::error(errno(error)),
+        }
     }
 
-    fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.answer(self.fs.statfs(&self.cred(request), Ino(ino.0)), reply, send_statfs);
+    fn attributes(&self, ino: Ino, result: Result<Fresh>) -> Output {
+        match result {
+            Ok(fresh) => Output::of(&convert::attributes(ino, &fresh)),
+            Err(error) => Output::error(errno(error)),
+        }
     }
 
-    fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let mask = mask.bits();
-        let wanted = convert::access_wanted(mask);
-        let granted = self.fs.access(&self.cred(request), Ino(ino.0), wanted);
-        self.answer(granted, reply, move |reply: ReplyEmpty, result| match result {
-            Ok(granted) if convert::access_granted(mask, granted) => reply.ok(),
-            Ok(_) => reply.error(Errno::EACCES),
-            Err(error) => reply.error(errno(error)),
-        });
+    fn target(&self, (): (), result: Result<OsString>) -> Output {
+        match result {
+            Ok(target) => Output::data(target.into_encoded_bytes()),
+            Err(error) => Output::error(errno(error)),
+        }
     }
 
-    // The rest is refused with ENOSYS, which the kernel remembers. Applications then see EOPNOTSUPP
-    // for extended attributes and fallocate, a plain copy for copy_file_range, a file without holes
-    // for lseek, and success for fsync of a directory: names are durable when they are answered.
-
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn data(&self, (): (), result: Result<Bytes>) -> Output {
+        result.map_or_else(|error| Output::error(errno(error)), Output::data)
     }
 
-    fn setxattr(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: &OsStr,
-        _: &[u8],
-        _: i32,
-        _: u32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
+    fn written(&self, (): (), result: Result<Written>) -> Output {
+        match result {
+            Ok(written) => Output::of(&WriteOut { size: written.len, padding: 0 }),
+            Err(error) => Output::error(errno(error)),
+        }
     }
 
-    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn opened(&self, (ino, flags): (Ino, OpenFlags), result: Result<Opened>) -> Output {
+        match result {
+            Ok(opened) => Output::of(&self.choose(ino, flags, &opened)),
+            Err(error) => Output::error(errno(error)),
+        }
     }
 
-    fn listxattr(&self, _: &Request, _: INodeNo, _: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn created(&self, flags: OpenFlags, result: Result<(Entry, Opened)>) -> Output {
+        match result {
+            Ok((entry, opened)) => {
+                self.lookups.gain(entry.ino);
+                let open = self.choose(entry.ino, flags, &opened);
+                Output::of(&CreateOut { entry: convert::entry(&entry), open })
+            }
+            Err(error) => Output::error(errno(error)),
+        }
     }
 
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn directory_opened(&self, (): (), result: Result<()>) -> Output {
+        match result {
+            Ok(()) => Output::of(&OpenOut { fh: self.listings.open(), ..OpenOut::default() }),
+            Err(error) => Output::error(errno(error)),
+        }
     }
 
-    fn fallocate(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: u64,
-        _: i32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
+    fn space(&self, (): (), result: Result<StatFs>) -> Output {
+        let stat = match result {
+            Ok(stat) => stat,
+            Err(error) => return Output::error(errno(error)),
+        };
+        let blocks = |bytes: u64| bytes / u64::from(convert::BLOCK_BYTES);
+        Output::of(&StatfsOut {
+            blocks: blocks(stat.bytes),
+            bfree: blocks(stat.bytes_free),
+            bavail: blocks(stat.bytes_available),
+            files: stat.files,
+            ffree: stat.files_free,
+            bsize: convert::BLOCK_BYTES,
+            namelen: stat.name_max,
+            frsize: convert::BLOCK_BYTES,
+            ..StatfsOut::default()
+        })
     }
 
-    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn copy_file_range(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: u64,
-        _: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        reply.error(Errno::ENOSYS);
+    /// Chooses the way of an open's data.
+    fn choose(&self, ino: Ino, flags: OpenFlags, opened: &Opened) -> OpenOut {
+        let way = self.ways.choose(ino, opened.id, &opened.path);
+        let flush = if flags.write { 0 } else { abi::fopen::NOFLUSH };
+        let open_flags = flush | way.flags();
+        OpenOut { fh: opened.id.0, open_flags, backing_id: way.backing() }
     }
 }

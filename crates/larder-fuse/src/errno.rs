@@ -5,11 +5,7 @@
 use larder_vfs::Error;
 
 /// The kernel's number for `error`.
-pub(crate) fn errno(error: Error) -> fuser::Errno {
-    fuser::Errno::from_i32(number(error))
-}
-
-fn number(error: Error) -> i32 {
+pub(crate) fn errno(error: Error) -> i32 {
     match error {
         Error::NotFound => libc::ENOENT,
         Error::Exists => libc::EEXIST,
@@ -48,7 +44,7 @@ mod tests {
     #[test]
     fn std_understands_the_numbers() {
         use std::io::ErrorKind;
-        let kind = |error| std::io::Error::from_raw_os_error(number(error)).kind();
+        let kind = |error| std::io::Error::from_raw_os_error(errno(error)).kind();
         assert_eq!(kind(Error::NotFound), ErrorKind::NotFound);
         assert_eq!(kind(Error::Exists), ErrorKind::AlreadyExists);
         assert_eq!(kind(Error::NotEmpty), ErrorKind::DirectoryNotEmpty);

@@ -18,25 +18,38 @@
 //! locks are not announced, so that the kernel keeps them for this machine); extended attributes, ACLs,
 //! `fallocate`, `copy_file_range` and `SEEK_HOLE` (refused once, then the kernel answers without us).
 //!
-//! The protocol is spoken by the `fuser` crate, of which nothing shows in this crate's interface. It
-//! limits us: `st_ino` is our [`Ino`](larder_vfs::Ino) and not the server's inode number, entry and
-//! attributes that come with a listing or a create share one time to live, and the signal that
-//! interrupts a system call is not passed on.
+//! The layers, from the kernel inwards: [`abi`] (the protocol as data), [`request`] (decoding, without I/O),
+//! two transports (`reader`: `/dev/fuse`; `ring`: io_uring), `door` (each request as a call of the file
+//! system, each answer as an `output`). A transport knows nothing of what it carries.
+//!
+//! A limit: `st_ino` is our [`Ino`](larder_vfs::Ino) and not the server's inode number.
 
+pub mod abi;
+mod agree;
+mod backing;
 mod convert;
+mod counts;
+mod device;
 mod door;
 mod errno;
 mod error;
 mod groups;
+mod ledger;
 mod listing;
+mod lookups;
 mod mounted;
 mod mountinfo;
 mod mountpoint;
 mod notify;
 mod options;
+mod output;
 mod passthrough;
-mod reply;
+mod reader;
+pub mod request;
+mod ring;
+mod session;
 
 pub use error::MountError;
-pub use mounted::{Mounted, UNMOUNT_LIMIT, mount};
-pub use options::MountOptions;
+pub use mounted::{Begin, Mounted, References, UNMOUNT_LIMIT, mount, serve};
+pub use options::{MountOptions, Transport};
+pub use session::Session;

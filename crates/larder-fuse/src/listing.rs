@@ -12,20 +12,22 @@
 //! - a larger one is written down with the open directory, and its offset is its number from [`FAR`]
 //!   on. It is good while that directory is open, which is all that telldir(3) promises.
 //!
-//! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there. What the file
-//! system counted and the kernel did not get is forgotten at once.
+//! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there.
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use fuser::{INodeNo, ReplyDirectoryPlus};
-use larder_vfs::{Answer, Cred, DirEntry, Entry, Error, FileSystem, Ino, Lookup, Result};
+use larder_vfs::{Answer, Cred, DirEntry, Entry, Error, Ino, Kind, Lookup, Result};
+use zerocopy::IntoBytes;
 
-use crate::convert::{GENERATION, blank_attr, file_attr};
+use crate::abi::{Dirent, EntryOut};
+use crate::convert;
+use crate::door::Door;
 use crate::errno::errno;
+use crate::output::{Output, Response};
 
 /// Offsets from here on stand for cookies that were written down.
 const FAR: u64 = i64::MAX as u64 - FAR_LEN_MAX;
@@ -39,9 +41,8 @@ const AFTER_DOT_DOT: u64 = 2;
 /// Number of an inode that is not known (libfuse's `FUSE_UNKNOWN_INO`). The kernel makes nothing of it.
 const UNKNOWN_INO: u64 = 0xffff_ffff;
 
-/// Bytes of a reply: the least and the most that a listing is asked for at once. Newer kernels offer the
-/// caller's whole buffer (32 KiB with glibc), older ones a page.
-const REPLY_BYTES: std::ops::RangeInclusive<u32> = 4096..=131_072;
+/// Most bytes of a reply, whatever the kernel offers.
+const REPLY_BYTES_MAX: u32 = 131_072;
 
 /// Where a listing goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +60,6 @@ pub(crate) struct Listings {
     next_dir: AtomicU64,
     /// Cookies written down, for those directories that have any.
     far: Mutex<HashMap<u64, FarCookies>>,
-    /// How many bytes the last replies took: fuser does not tell how many the kernel wants.
-    reply_bytes: AtomicU32,
 }
 
 #[derive(Default)]
@@ -71,11 +70,9 @@ struct FarCookies {
 
 impl Default for Listings {
     fn default() -> Self {
-        Listings {
-            next_dir: AtomicU64::new(1),
-            far: Mutex::default(),
-            reply_bytes: AtomicU32::new(32_768),
-        }
+        // Numbers that a process before ours gave out must not come again.
+        let first = u64::from(std::process::id()) << 32;
+        Listings { next_dir: AtomicU64::new(first), far: Mutex::default() }
     }
 }
 
@@ -130,28 +127,16 @@ impl Listings {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, FarCookies>> {
         self.far.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Learns from a reply of `taken` bytes.
-    fn learn(&self, taken: u32, full: bool) {
-        let asked = self.reply_bytes.load(Ordering::Relaxed);
-        let next = match full {
-            true => taken,
-            false if taken > asked / 4 * 3 => asked * 2,
-            false => return,
-        };
-        let next = next.clamp(*REPLY_BYTES.start(), *REPLY_BYTES.end());
-        self.reply_bytes.store(next, Ordering::Relaxed);
-    }
 }
 
-/// A request for a part of a listing.
-pub(crate) struct Request {
-    pub(crate) fs: Arc<dyn FileSystem>,
-    pub(crate) listings: Arc<Listings>,
+/// A part of a listing that the kernel asks for.
+pub(crate) struct Part {
     pub(crate) cred: Cred,
     pub(crate) ino: Ino,
     pub(crate) dir: u64,
     pub(crate) position: Position,
+    /// Room in the reply.
+    pub(crate) bytes_max: u32,
 }
 
 /// An entry that can be given to the kernel.
@@ -161,130 +146,129 @@ struct Named {
     entry: Entry,
 }
 
-impl Request {
-    /// Asks the file system.
-    pub(crate) fn ask(&self) -> Answer<Vec<DirEntry>> {
+impl Part {
+    /// Asks the file system: what it has at once, and complete, is the answer at once.
+    pub(crate) fn answer(self, door: &Arc<Door>) -> Response {
+        match self.ask(door) {
+            Answer::Now(Err(error)) => Response::error(errno(error)),
+            Answer::Now(Ok(listed)) if listed.iter().all(|entry| entry.entry.is_some()) => {
+                let named = |listed: DirEntry| {
+                    let entry = listed.entry?;
+                    Some(Named { name: listed.name, cookie: listed.offset, entry })
+                };
+                Response::Now(self.fill(door, listed.into_iter().filter_map(named).collect()))
+            }
+            answer => {
+                let door = Arc::clone(door);
+                Response::Later(Box::pin(async move {
+                    match self.complete(&door, answer).await {
+                        Ok(entries) => self.fill(&door, entries),
+                        Err(error) => Output::error(errno(error)),
+                    }
+                }))
+            }
+        }
+    }
+
+    fn ask(&self, door: &Door) -> Answer<Vec<DirEntry>> {
         match self.position {
-            Position::Dot | Position::DotDot => self.ask_after(0),
-            Position::After(cookie) => self.ask_after(cookie),
+            Position::Dot | Position::DotDot => self.ask_after(door, 0),
+            Position::After(cookie) => self.ask_after(door, cookie),
         }
     }
 
-    fn ask_after(&self, cookie: u64) -> Answer<Vec<DirEntry>> {
-        let bytes_max = self.listings.reply_bytes.load(Ordering::Relaxed);
-        self.fs.readdir(&self.cred, self.ino, cookie, bytes_max, true)
+    fn ask_after(&self, door: &Door, cookie: u64) -> Answer<Vec<DirEntry>> {
+        let bytes_max = self.bytes_max.min(REPLY_BYTES_MAX);
+        door.fs.readdir(&self.cred, self.ino, cookie, bytes_max, true)
     }
 
-    /// Whether [`Request::finish`] would have to ask for more than is there.
-    pub(crate) fn is_complete(listed: &Result<Vec<DirEntry>>) -> bool {
-        listed.as_ref().map_or(true, |entries| entries.iter().all(|entry| entry.entry.is_some()))
-    }
-
-    /// Answers with entries that are complete.
-    pub(crate) fn reply(&self, listed: Result<Vec<DirEntry>>, reply: ReplyDirectoryPlus) {
-        let named = |listed: DirEntry| {
-            let entry = listed.entry?;
-            Some(Named { name: listed.name, cookie: listed.offset, entry })
-        };
-        match listed {
-            Ok(entries) => self.fill(entries.into_iter().filter_map(named).collect(), reply),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    /// Waits for the listing, looks up what came without attributes, and answers.
-    pub(crate) async fn finish(self, answer: Answer<Vec<DirEntry>>, reply: ReplyDirectoryPlus) {
-        match self.complete(answer).await {
-            Ok(entries) => self.fill(entries, reply),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    async fn complete(&self, mut answer: Answer<Vec<DirEntry>>) -> Result<Vec<Named>> {
+    /// Waits for the listing, and looks up what came without attributes.
+    async fn complete(&self, door: &Door, mut answer: Answer<Vec<DirEntry>>) -> Result<Vec<Named>> {
         loop {
             let listed = answer.wait().await?;
             let Some(last) = listed.last() else { return Ok(Vec::new()) };
             let cookie = last.offset;
-            let named = self.look_up_missing(listed).await?;
+            let named = self.look_up_missing(door, listed).await?;
             if !named.is_empty() {
                 return Ok(named);
             }
             // All of them were removed meanwhile, but an empty answer would mean the end.
-            answer = self.ask_after(cookie);
+            answer = self.ask_after(door, cookie);
         }
     }
 
     /// A listing with READDIRPLUS has no place for a name without a node id: the C library skips
     /// entries whose number is 0. So what came without is looked up, one after the other; file systems
     /// that care bring it along. An error cuts the listing short, or is the answer if nothing is there.
-    async fn look_up_missing(&self, listed: Vec<DirEntry>) -> Result<Vec<Named>> {
+    async fn look_up_missing(&self, door: &Door, listed: Vec<DirEntry>) -> Result<Vec<Named>> {
         let mut named = Vec::with_capacity(listed.len());
-        let mut failed = None;
         for DirEntry { name, offset: cookie, entry, .. } in listed {
-            match (entry, failed) {
-                (Some(entry), None) => named.push(Named { name, cookie, entry }),
-                (Some(entry), Some(_)) => self.fs.forget(entry.ino, 1),
-                (None, Some(_)) => (),
-                (None, None) => match self.fs.lookup(&self.cred, self.ino, &name).wait().await {
-                    Ok(Lookup::Found(entry)) => named.push(Named { name, cookie, entry }),
-                    Ok(Lookup::Absent { .. }) => (),
-                    Err(error) => failed = Some(error),
-                },
+            if let Some(entry) = entry {
+                named.push(Named { name, cookie, entry });
+                continue;
+            }
+            match door.fs.lookup(&self.cred, self.ino, &name).wait().await {
+                Ok(Lookup::Found(entry)) => named.push(Named { name, cookie, entry }),
+                Ok(Lookup::Absent { .. }) => (),
+                Err(error) if named.is_empty() => return Err(error),
+                Err(_) => break,
             }
         }
-        match failed {
-            Some(error) if named.is_empty() => Err(error),
-            _ => Ok(named),
-        }
+        Ok(named)
     }
 
-    /// Sends as many as fit, and forgets the others.
-    fn fill(&self, entries: Vec<Named>, mut reply: ReplyDirectoryPlus) {
-        let mut taken = self.fill_dots(&mut reply);
-        let mut full = false;
+    /// As many as fit.
+    fn fill(&self, door: &Door, entries: Vec<Named>) -> Output {
+        let room = self.bytes_max.min(REPLY_BYTES_MAX) as usize;
+        let mut out = Vec::with_capacity(room.min(4096 + 176 * entries.len()));
+        self.fill_dots(&mut out, room);
         for named in entries {
-            full = full || !self.add(&named, &mut reply);
-            if full {
-                self.fs.forget(named.entry.ino, 1);
-            } else {
-                taken += entry_bytes(&named.name);
+            let Some(offset) = door.listings.offset(self.dir, named.cookie) else { break };
+            let (ino, kind) = (named.entry.ino, named.entry.fresh.attr.kind);
+            let dirent = dirent(ino.0, offset, named.name.len(), kind);
+            let entry = convert::entry(&named.entry);
+            if !put(&mut out, room, &entry, &dirent, named.name.as_bytes()) {
+                break;
             }
+            door.lookups.gain(ino);
         }
-        self.listings.learn(taken, full);
-        reply.ok();
+        Output::data(out)
     }
 
-    /// Both fit into any reply. They carry no attributes and count as no lookup.
-    fn fill_dots(&self, reply: &mut ReplyDirectoryPlus) -> u32 {
+    /// They carry no node id, so the kernel takes neither attributes nor a reference.
+    fn fill_dots(&self, out: &mut Vec<u8>, room: usize) {
         let parent = if self.ino == Ino::ROOT { Ino::ROOT.0 } else { UNKNOWN_INO };
-        let dots = [(self.ino.0, AFTER_DOT, "."), (parent, AFTER_DOT_DOT, "..")];
+        let dots: [(u64, u64, &[u8]); 2] =
+            [(self.ino.0, AFTER_DOT, b"."), (parent, AFTER_DOT_DOT, b"..")];
         let wanted = match self.position {
             Position::Dot => &dots[..],
             Position::DotDot => &dots[1..],
             Position::After(_) => &[],
         };
-        let mut taken = 0;
         for (ino, offset, name) in wanted {
-            let attr = blank_attr(*ino);
-            reply.add(INodeNo(*ino), *offset, name, &Duration::ZERO, &attr, GENERATION);
-            taken += entry_bytes(OsStr::new(name));
+            let dirent = dirent(*ino, *offset, name.len(), Kind::Directory);
+            put(out, room, &EntryOut::default(), &dirent, name);
         }
-        taken
-    }
-
-    /// Adds an entry if it fits.
-    fn add(&self, named: &Named, reply: &mut ReplyDirectoryPlus) -> bool {
-        let Some(offset) = self.listings.offset(self.dir, named.cookie) else { return false };
-        let Entry { ino, fresh, ttl } = named.entry;
-        let attr = file_attr(ino, &fresh.attr);
-        let ttl = ttl.min(fresh.ttl);
-        !reply.add(INodeNo(ino.0), offset, &named.name, &ttl, &attr, GENERATION)
     }
 }
 
-/// Size of `struct fuse_direntplus` with its name.
-fn entry_bytes(name: &OsStr) -> u32 {
-    (152 + name.len() as u32).next_multiple_of(8)
+fn dirent(ino: u64, off: u64, name_len: usize, kind: Kind) -> Dirent {
+    // The type is what `S_IFMT` has, shifted (`DT_*` of dirent.h).
+    Dirent { ino, off, namelen: name_len as u32, kind: convert::file_type(kind) >> 12 }
+}
+
+/// Appends a `struct fuse_direntplus` if there is room.
+fn put(out: &mut Vec<u8>, room: usize, entry: &EntryOut, dirent: &Dirent, name: &[u8]) -> bool {
+    let len = (size_of::<EntryOut>() + size_of::<Dirent>() + name.len()).next_multiple_of(8);
+    if out.len() + len > room {
+        return false;
+    }
+    let end = out.len() + len;
+    out.extend_from_slice(entry.as_bytes());
+    out.extend_from_slice(dirent.as_bytes());
+    out.extend_from_slice(name);
+    out.resize(end, 0);
+    true
 }
 
 #[cfg(test)]
@@ -346,14 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_replies_is_learnt() {
-        let listings = Listings::default();
-        let asked = || listings.reply_bytes.load(Ordering::Relaxed);
-        listings.learn(100, false);
-        assert_eq!(asked(), 32_768);
-        listings.learn(4000, true);
-        assert_eq!(asked(), 4096);
-        listings.learn(4000, false);
-        assert_eq!(asked(), 8192);
+    fn a_listing_takes_no_more_than_its_room() {
+        let mut out = Vec::new();
+        let (entry, dirent) = (EntryOut::default(), dirent(7, 1, 5, Kind::File));
+        assert_eq!(dirent.kind, u32::from(libc::DT_REG));
+        assert!(put(&mut out, 160, &entry, &dirent, b"names"));
+        assert_eq!(out.len(), 160);
+        assert!(!put(&mut out, 319, &entry, &dirent, b"names"));
+        assert!(put(&mut out, 320, &entry, &dirent, b"names"));
     }
 }

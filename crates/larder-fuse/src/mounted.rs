@@ -1,32 +1,42 @@
-//! A mount in use: made by [`mount`], ended by [`Mounted::unmount`], by umount(8), or by dropping it.
+//! A mount in use: made by [`mount`] or [`serve`], ended by [`Mounted::unmount`], by umount(8), or by
+//! dropping it.
 //!
-//! Threads: those that serve requests (fuser's), one that waits for them (`larder-session`), and one
-//! that tells the kernel what to forget (`larder-notify`). All end with the session; the file system
-//! is let go then.
+//! Threads: those that serve requests, one that waits for them (`larder-session`), and one that tells
+//! the kernel what to forget (`larder-notify`). All end with the session; the file system is let go
+//! then.
 //!
 //! The way out, each step bounded in time: unmount, lazily if files are in use; when the session has
 //! not ended after [`GRACE`], abort the connection, which makes every waiting and later call on the
 //! mount fail, and so lets a stuck one go. It needs no answer of the file system.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread;
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use fuser::{Config, Session, SessionACL};
 use larder_io::RealClock;
 use larder_vfs::{FileSystem, Kernel};
 use tokio::runtime::Handle;
 
+use crate::abi::NotifyCode;
+use crate::backing::BackingId;
+use crate::counts::Counts;
+use crate::device::Device;
 use crate::door::Door;
 use crate::error::MountError;
 use crate::groups::Groups;
-use crate::mountpoint::{self, Mountpoint};
+use crate::ledger::Ledger;
+use crate::listing::Listings;
+use crate::lookups::Lookups;
+use crate::mountpoint::Mountpoint;
 use crate::notify::Invalidations;
-use crate::options::MountOptions;
-use crate::passthrough;
+use crate::options::{MountOptions, Transport};
+use crate::passthrough::Ways;
+use crate::session::Session;
+use crate::{reader, ring};
 
 /// Longest time that [`Mounted::unmount`] takes.
 pub const UNMOUNT_LIMIT: Duration = Duration::from_secs(5);
@@ -37,13 +47,14 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long an aborted session may take to end. Twice this and [`GRACE`] stay below [`UNMOUNT_LIMIT`].
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Largest request that fuser has a buffer for, in bytes.
-const IO_BYTES_MAX: u32 = 16 << 20;
+/// Between two looks at whether all requests are answered.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A file system that is mounted. Dropping it unmounts.
-#[derive(Debug)]
 pub struct Mounted {
     mountpoint: Mountpoint,
+    transport: Transport,
+    door: Arc<Door>,
     session: Arc<Ended>,
 }
 
@@ -54,7 +65,19 @@ struct Ended {
     changed: Condvar,
 }
 
-/// Mounts `fs` at `mountpoint`. Requests are answered from now on; what has to wait runs on `runtime`.
+/// References of the kernel to inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// Inodes that it holds references to.
+    pub inodes: u64,
+    /// References that it was given since our process began.
+    pub given: u64,
+    /// References that it gave back since then.
+    pub returned: u64,
+}
+
+/// Mounts `fs` at `mountpoint`, for as long as this process lives. Requests are answered from now on;
+/// what has to wait runs on `runtime`.
 ///
 /// [`FileSystem::attach`] is called before the first request, and [`Kernel::passthrough`] is known then.
 ///
@@ -63,102 +86,150 @@ struct Ended {
 pub fn mount(
     fs: Arc<dyn FileSystem>,
     mountpoint: &Path,
-    options: MountOptions,
-    runtime: Handle,
+    options: &MountOptions,
+    runtime: &Handle,
 ) -> Result<Mounted, MountError> {
-    validate(&options)?;
-    let (fuse, mountpoint) = mountpoint::connect(mountpoint, &options)?;
-    // From here on, dropping `mounted` takes the mount away again.
-    let session = Arc::new(Ended::default());
-    let mounted = Mounted { mountpoint, session: Arc::clone(&session) };
+    serve(Session::open(mountpoint, options)?, fs, runtime, Begin::First)
+}
 
+/// Whether somebody has served the session before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Nobody has.
+    First,
+    /// Somebody has, and is gone: the kernel sends once more what he left unanswered, and open files go
+    /// on under the numbers that he gave them.
+    Again,
+}
+
+/// Serves `fs` on a mount that exists.
+///
+/// # Errors
+/// If threads cannot be started. The mount is taken away then if nobody else holds it.
+pub fn serve(
+    session: Session,
+    fs: Arc<dyn FileSystem>,
+    runtime: &Handle,
+    begin: Begin,
+) -> Result<Mounted, MountError> {
+    let transport = session.transport();
+    let Session { devices, ledger, agreed, mountpoint } = session;
+    let fail = |error| MountError::system("start of session", &mountpoint.path, error);
+    let devices: Vec<Arc<Device>> =
+        devices.into_iter().map(|fd| Arc::new(Device::new(fd))).collect();
     let kernel = Arc::new(Invalidations::default());
-    let door = Door {
+    kernel.set_passthrough(agreed.passthrough());
+    let ways = match agreed.passthrough() {
+        true => {
+            let (first, known) = (Arc::clone(&devices[0]), Arc::clone(&devices[0]));
+            let register = move |file: BorrowedFd<'_>| BackingId::register(&first, file);
+            let ledger = Ledger::open(ledger).map_err(fail)?;
+            Ways::with(Box::new(register), Some(ledger), |id| BackingId::known(&known, id))
+        }
+        false => Ways::without(),
+    };
+    let door = Arc::new(Door {
         fs: Arc::clone(&fs),
-        runtime,
         groups: Groups::new(Arc::new(RealClock)),
         kernel: Arc::clone(&kernel),
-        ways: Arc::default(),
-        listings: Arc::default(),
-        io_bytes_max: options.io_bytes_max,
-        stack_depth: options.probe_dir.as_deref().map_or(0, passthrough::stack_depth),
-    };
-    let begun = begin(door, fuse, &options, &kernel).and_then(|fuser_session| {
-        fs.attach(Arc::clone(&kernel) as Arc<dyn Kernel>);
-        mounted.mountpoint.set_readahead(options.readahead_bytes);
-        serve(fuser_session, kernel, Arc::clone(&session))
+        ways,
+        listings: Listings::default(),
+        lookups: Lookups::default(),
+        counts: Counts::default(),
+        waiting: AtomicU64::new(0),
+        leaving: AtomicBool::new(false),
     });
-    match begun {
-        Ok(()) => Ok(mounted),
-        Err(error) => {
-            session.set(Err(error.to_string()));
-            Err(match error.kind() {
-                io::ErrorKind::Unsupported => MountError::Kernel(error.to_string()),
-                _ => MountError::system("start of session", mounted.mountpoint(), error),
-            })
-        }
+    // From here on, dropping `mounted` takes the mount away again.
+    let mounted = Mounted {
+        mountpoint,
+        transport,
+        door: Arc::clone(&door),
+        session: Arc::new(Ended::default()),
+    };
+    fs.attach(Arc::clone(&kernel) as Arc<dyn Kernel>);
+    let io_bytes_max = agreed.io_bytes_max as usize;
+    let started = start(&mounted, &devices, runtime, io_bytes_max);
+    if let Err(error) = started {
+        kernel.close();
+        mounted.session.set(Err(error.to_string()));
+        return Err(MountError::system("start of session", mounted.mountpoint(), error));
     }
-}
-
-fn validate(options: &MountOptions) -> Result<(), MountError> {
-    let refuse = |text: String| Err(MountError::Option(text));
-    if options.source.contains('\0') {
-        return refuse(format!("source {:?} contains a zero byte", options.source));
+    if begin == Begin::Again
+        && let Err(error) = devices[0].notify(NotifyCode::Resend, &[])
+    {
+        tracing::error!(%error, "the kernel does not send again what was left unanswered");
     }
-    if options.threads == 0 || options.threads > 64 {
-        return refuse(format!("threads = {}; take 1 to 64", options.threads));
-    }
-    if options.io_bytes_max < 4096 || options.io_bytes_max > IO_BYTES_MAX {
-        return refuse(format!("io_bytes_max = {}; take 4 KiB to 16 MiB", options.io_bytes_max));
-    }
-    Ok(())
-}
-
-/// Agrees with the kernel on the protocol and finds out whether passthrough works.
-fn begin(
-    door: Door,
-    fuse: OwnedFd,
-    options: &MountOptions,
-    kernel: &Invalidations,
-) -> io::Result<Session<Door>> {
-    let for_probe = fuse.try_clone()?;
-    let mut config = Config::default();
-    config.n_threads = Some(options.threads);
-    // Without the right to open the device, the threads share one descriptor.
-    config.clone_fd = options.threads > 1 && mountpoint::open_device().is_ok();
-    // The kernel holds back other users by itself, unless `allow_other`.
-    let session = Session::from_fd(door, fuse, SessionACL::All, config)?;
-    if let Some(dir) = &options.probe_dir {
-        let works = passthrough::probe(for_probe.as_fd(), dir);
-        kernel.set_passthrough(works.is_ok());
-        if let Err(error) = works {
-            tracing::info!(dir = %dir.display(), %error, "no passthrough: data goes through the page cache");
-        }
-    }
-    Ok(session)
+    Ok(mounted)
 }
 
 /// Starts the threads.
-fn serve(session: Session<Door>, kernel: Arc<Invalidations>, ended: Arc<Ended>) -> io::Result<()> {
-    let notifier = session.notifier();
-    let to_tell = Arc::clone(&kernel);
-    thread::Builder::new().name("larder-notify".into()).spawn(move || to_tell.run(&notifier))?;
-    let to_close = Arc::clone(&kernel);
-    let spawned = thread::Builder::new().name("larder-session".into()).spawn(move || {
-        let result = session.run();
-        to_close.close();
-        ended.set(result.map_err(|error| error.to_string()));
-    });
-    if spawned.is_err() {
-        kernel.close();
+fn start(
+    mounted: &Mounted,
+    devices: &[Arc<Device>],
+    runtime: &Handle,
+    io_bytes_max: usize,
+) -> io::Result<()> {
+    let door = &mounted.door;
+    let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
+    if mounted.transport == Transport::Uring {
+        threads = ring::start(door, &devices[0], runtime, io_bytes_max)?;
     }
-    spawned.map(drop)
+    for device in devices {
+        let (door, device, runtime) = (Arc::clone(door), Arc::clone(device), runtime.clone());
+        let serve = move || reader::serve(&door, &device, &runtime, io_bytes_max);
+        threads.push(thread::Builder::new().name("larder-fuse".into()).spawn(serve)?);
+    }
+    let (kernel, device) = (Arc::clone(&door.kernel), Arc::clone(&devices[0]));
+    thread::Builder::new().name("larder-notify".into()).spawn(move || kernel.run(&device))?;
+    let (kernel, ended) = (Arc::clone(&door.kernel), Arc::clone(&mounted.session));
+    let wait = move || {
+        let mut result = Ok(());
+        for thread in threads {
+            let ended = match thread.join() {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("a thread that serves requests panicked".to_owned()),
+            };
+            result = result.and(ended);
+        }
+        kernel.close();
+        ended.set(result);
+    };
+    thread::Builder::new().name("larder-session".into()).spawn(wait).map(drop)
+}
+
+impl std::fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Mounted { mountpoint, transport, session, .. } = self;
+        f.debug_struct("Mounted")
+            .field("mountpoint", mountpoint)
+            .field("transport", transport)
+            .field("session", session)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Mounted {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint.path
+    }
+
+    /// How requests travel.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// How many requests of each kind came since our process began, by the kernel's name of them.
+    pub fn requests(&self) -> Vec<(String, u64)> {
+        let named = |(opcode, count)| (format!("{opcode:?}").to_uppercase(), count);
+        self.door.counts.all().into_iter().map(named).collect()
+    }
+
+    /// What the kernel holds references to.
+    pub fn references(&self) -> References {
+        let (inodes, given, returned) = self.door.lookups.totals();
+        References { inodes, given, returned }
     }
 
     /// Blocks until it is unmounted, by whomever.
@@ -175,6 +246,20 @@ impl Mounted {
         }
     }
 
+    /// Takes no more requests, and waits, for at most `limit`, until those that were taken are answered.
+    /// Whether they are. What comes meanwhile, and what is left, is for whoever serves the session next:
+    /// the process is to exit without unmounting.
+    pub fn leave(&self, limit: Duration) -> bool {
+        self.door.leaving.store(true, Ordering::Release);
+        let deadline = Instant::now() + limit;
+        while self.door.waiting.load(Ordering::Acquire) > 0 {
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(LOOK);
+        }
+        true
+    }
     /// Unmounts, also while files are open: those have two seconds to be closed, then every call on
     /// them fails. Returns within [`UNMOUNT_LIMIT`], also if the file system does not answer.
     ///

@@ -1,7 +1,7 @@
 //! A descriptor of `/dev/fuse` that is mounted somewhere, and its way out.
 //!
-//! We call mount(2) ourselves rather than let fuser do it: that gives the type `fuse.larder`, exact
-//! errors, and unmounting under our control. Where we may not, `fusermount3` mounts for us and passes
+//! We call mount(2) ourselves: that gives the type `fuse.larder`, exact errors, and unmounting under our
+//! control. Where we may not, `fusermount3` mounts for us and passes
 //! the descriptor through a socket (`_FUSE_COMMFD`).
 //!
 //! Nothing here touches the mount once it is made, so nothing here can hang on it: what is mounted is

@@ -12,11 +12,15 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use fuser::{INodeNo, Notifier};
 use larder_vfs::{Ino, Kernel};
+use zerocopy::IntoBytes;
+
+use crate::abi::{NotifyCode, NotifyInvalEntryOut, NotifyInvalInodeOut};
+use crate::device::Device;
 
 /// Most things that wait, about 100 bytes each.
 const WAITING_LEN_MAX: usize = 1 << 20;
@@ -78,9 +82,9 @@ impl Invalidations {
     }
 
     /// Tells the kernel what is queued, until the queue is closed or the mount is gone.
-    pub(crate) fn run(&self, notifier: &Notifier) {
+    pub(crate) fn run(&self, device: &Device) {
         while let Some(message) = self.next() {
-            match tell(notifier, &message) {
+            match tell(device, &message) {
                 Ok(()) => (),
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => break,
                 // A directory that is somebody's working directory, say: the kernel has dropped
@@ -159,16 +163,23 @@ impl Queue {
 }
 
 /// Blocks until the kernel is done. What the kernel does not know is no error.
-fn tell(notifier: &Notifier, message: &Message) -> io::Result<()> {
-    match message {
-        // A negative offset stands for "attributes only" (`fuse_reverse_inval_inode`).
-        Message::Inode { ino, attributes_only: true } => {
-            notifier.inval_inode(INodeNo(ino.0), -1, 0)
+fn tell(device: &Device, message: &Message) -> io::Result<()> {
+    let told = match message {
+        Message::Inode { ino, attributes_only } => {
+            // A negative offset stands for "attributes only" (`fuse_reverse_inval_inode`).
+            let off = if *attributes_only { -1 } else { 0 };
+            let out = NotifyInvalInodeOut { ino: ino.0, off, len: 0 };
+            device.notify(NotifyCode::InvalInode, &[out.as_bytes()])
         }
-        Message::Inode { ino, attributes_only: false } => {
-            notifier.inval_inode(INodeNo(ino.0), 0, 0)
+        Message::Entry { parent, name } => {
+            let namelen = name.len() as u32;
+            let out = NotifyInvalEntryOut { parent: parent.0, namelen, flags: 0 };
+            device.notify(NotifyCode::InvalEntry, &[out.as_bytes(), name.as_bytes(), b"\0"])
         }
-        Message::Entry { parent, name } => notifier.inval_entry(INodeNo(parent.0), name),
+    };
+    match told {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        told => told,
     }
 }
 

@@ -4,6 +4,37 @@ use std::path::PathBuf;
 
 use rustix::mount::MountFlags;
 
+use crate::error::MountError;
+
+/// Whether the kernel module takes io_uring.
+const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Largest request, in bytes.
+const IO_BYTES_MAX: u32 = 16 << 20;
+
+/// How requests travel between the kernel and us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// By io_uring where the kernel has it and the mount need not survive its server, else by device.
+    #[default]
+    Auto,
+    /// Read from `/dev/fuse`, written to it. A mount survives whoever serves it.
+    Device,
+    /// In place, by io_uring, on the CPU of the caller: faster. What a process that dies had taken fails
+    /// with ECONNABORTED, and the mount with it.
+    Uring,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Transport::Auto => "auto",
+            Transport::Device => "dev",
+            Transport::Uring => "uring",
+        })
+    }
+}
+
 /// How to mount. [`MountOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -25,6 +56,10 @@ pub struct MountOptions {
     /// Threads that read requests, each on its own descriptor. Default: 2: one was as fast on two
     /// cores, the second keeps the mount alive while a warm answer has to wait for the local disk.
     pub threads: usize,
+    /// How requests travel. Default: [`Transport::Auto`].
+    pub transport: Transport,
+    /// Another process is to go on if the one that serves dies. Default: no.
+    pub survive: bool,
     /// Set-uid bits mean nothing.
     pub no_suid: bool,
     /// Device files mean nothing.
@@ -39,6 +74,8 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
+    pub(crate) const THREADS_MAX: usize = 64;
+
     /// The defaults, for a mount of `source`.
     pub fn new(source: impl Into<String>) -> MountOptions {
         MountOptions {
@@ -49,11 +86,47 @@ impl MountOptions {
             io_bytes_max: 1 << 20,
             readahead_bytes: 1 << 20,
             threads: 2,
+            transport: Transport::Auto,
+            survive: false,
             no_suid: false,
             no_dev: false,
             no_exec: false,
             no_atime: false,
             probe_dir: None,
+        }
+    }
+
+    /// Refuses what cannot be.
+    pub(crate) fn check(&self) -> Result<(), MountError> {
+        let refuse = |text: String| Err(MountError::Option(text));
+        if self.source.contains('\0') {
+            return refuse(format!("source {:?} contains a zero byte", self.source));
+        }
+        if self.threads == 0 || self.threads > Self::THREADS_MAX {
+            return refuse(format!("threads = {}; take 1 to 64", self.threads));
+        }
+        if self.io_bytes_max < 4096 || self.io_bytes_max > IO_BYTES_MAX {
+            return refuse(format!("io_bytes_max = {}; take 4 KiB to 16 MiB", self.io_bytes_max));
+        }
+        Ok(())
+    }
+
+    /// Whether to ask the kernel for io_uring.
+    pub(crate) fn uring(&self) -> Result<bool, MountError> {
+        let enabled = std::fs::read_to_string(URING_PARAMETER).is_ok_and(|text| text.trim() == "Y");
+        match self.transport {
+            Transport::Device => Ok(false),
+            Transport::Auto if self.survive => Ok(false),
+            Transport::Auto => {
+                if !enabled {
+                    tracing::info!("{URING_PARAMETER} is not Y: requests travel by /dev/fuse");
+                }
+                Ok(enabled)
+            }
+            Transport::Uring if enabled => Ok(true),
+            Transport::Uring => Err(MountError::Option(format!(
+                "transport=uring: the kernel does not offer it; try: echo Y > {URING_PARAMETER}"
+            ))),
         }
     }
 

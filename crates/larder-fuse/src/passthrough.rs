@@ -17,16 +17,22 @@
 //! | cached or direct | passthrough | direct |
 //!
 //! The last line is needed for direct opens too, since mapping one into memory makes the inode cached.
+//!
+//! What is open how, and by which backing id, is written to a ledger too, which outlives our process: whoever
+//! goes on with the mount must keep the rule for the opens that it did not see.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fuser::BackingId;
 use larder_vfs::{DataPath, Ino, LocalFile, OpenId};
 use rustix::fs::{Mode, OFlags};
+
+use crate::abi::fopen;
+use crate::backing::BackingId;
+use crate::ledger::{FileId, Ledger, Record};
 
 /// `f_type` of stacked file systems, whose files lie one level deeper (`include/uapi/linux/magic.h`).
 const STACKED: [i64; 2] = [0x794c_7630 /* overlayfs */, 0xf15f /* ecryptfs */];
@@ -47,48 +53,117 @@ pub(crate) enum Way<T = BackingId> {
     DirectBeside(Arc<T>),
 }
 
+impl<T> Way<T> {
+    /// The flags of the open (`FOPEN_*`). With `FOPEN_PASSTHROUGH` the kernel looks at the backing id.
+    pub(crate) fn flags(&self) -> u32 {
+        let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+        match self {
+            Way::Cached { keep: true } => fopen::KEEP_CACHE,
+            Way::Cached { keep: false } => 0,
+            Way::Direct => direct,
+            Way::Backed(_) => fopen::PASSTHROUGH,
+            Way::DirectBeside(_) => direct | fopen::PASSTHROUGH,
+        }
+    }
+}
+
+impl Way {
+    /// The backing id to answer with; 0 without one.
+    pub(crate) fn backing(&self) -> i32 {
+        match self {
+            Way::Cached { .. } | Way::Direct => 0,
+            Way::Backed(id) | Way::DirectBeside(id) => id.number() as i32,
+        }
+    }
+}
+
+/// Numbers and ends of registrations.
+pub(crate) trait Registered {
+    /// The kernel's number of it.
+    fn number(&self) -> u32;
+}
+
+type Register<T> = Box<dyn Fn(BorrowedFd<'_>) -> io::Result<T> + Send + Sync>;
+
 /// The open files, by inode.
 pub(crate) struct Ways<T = BackingId> {
-    inodes: Mutex<HashMap<Ino, Opens<T>>>,
+    /// Hands a local file to the kernel; `None` where passthrough does not work: then all modes go
+    /// together, and nothing has to be remembered.
+    register: Option<Register<T>>,
+    opens: Mutex<Opens<T>>,
 }
 
 struct Opens<T> {
+    inodes: HashMap<Ino, Inode<T>>,
+    ledger: Option<Ledger>,
+}
+
+struct Inode<T> {
     /// What the first open, and so all of them, are bound to.
     backing: Option<Backing<T>>,
     open: HashSet<OpenId>,
 }
 
 struct Backing<T> {
-    file: LocalFile,
+    file: FileId,
     id: Arc<T>,
 }
 
-impl<T> Default for Ways<T> {
-    fn default() -> Self {
-        Ways { inodes: Mutex::default() }
+impl<T: Registered> Ways<T> {
+    /// Without passthrough.
+    pub(crate) fn without() -> Ways<T> {
+        let opens = Opens { inodes: HashMap::new(), ledger: None };
+        Ways { register: None, opens: Mutex::new(opens) }
     }
-}
 
-impl<T> Ways<T> {
-    /// The way of an open for which the file system wants `wanted`. `register` hands a local file to
-    /// the kernel. The answer stands until [`Ways::release`].
-    pub(crate) fn choose(
-        &self,
-        ino: Ino,
-        open: OpenId,
-        wanted: &DataPath,
-        register: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
-    ) -> Way<T> {
-        let mut inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let opens = inodes.entry(ino).or_insert_with(|| Opens {
+    /// With passthrough: `register` hands a local file to the kernel. What `ledger` tells of opens before
+    /// our time holds; `known` makes the registration for an id that the kernel has already.
+    pub(crate) fn with(
+        register: Register<T>,
+        ledger: Option<(Ledger, Vec<Record>)>,
+        known: impl Fn(u32) -> T,
+    ) -> Ways<T> {
+        let (ledger, records) =
+            ledger.map_or((None, Vec::new()), |(ledger, records)| (Some(ledger), records));
+        let mut inodes: HashMap<Ino, Inode<T>> = HashMap::new();
+        for record in records {
+            let inode = inodes.entry(Ino(record.ino)).or_insert_with(|| Inode {
+                backing: (record.backing != 0)
+                    .then(|| Backing { file: record.file, id: Arc::new(known(record.backing)) }),
+                open: HashSet::new(),
+            });
+            inode.open.insert(OpenId(record.open));
+        }
+        Ways { register: Some(register), opens: Mutex::new(Opens { inodes, ledger }) }
+    }
+
+    /// The way of an open for which the file system wants `wanted`. The answer stands until
+    /// [`Ways::release`].
+    pub(crate) fn choose(&self, ino: Ino, open: OpenId, wanted: &DataPath) -> Way<T> {
+        let Some(register) = &self.register else {
+            return match wanted {
+                DataPath::Cached { keep } => Way::Cached { keep: *keep },
+                DataPath::Direct | DataPath::Passthrough(_) => Way::Direct,
+            };
+        };
+        let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        let opens = &mut *opens;
+        let inode = opens.inodes.entry(ino).or_insert_with(|| Inode {
             backing: match wanted {
                 DataPath::Passthrough(file) => Backing::register(ino, file, register),
                 DataPath::Cached { .. } | DataPath::Direct => None,
             },
             open: HashSet::new(),
         });
-        opens.open.insert(open);
-        match (&opens.backing, wanted) {
+        inode.open.insert(open);
+        if let Some(ledger) = &mut opens.ledger {
+            let (backing, file) = inode
+                .backing
+                .as_ref()
+                .map_or((0, FileId::default()), |backing| (backing.id.number(), backing.file));
+            ledger.opened(Record { ino: ino.0, open: open.0, backing, file });
+        }
+        match (&inode.backing, wanted) {
             (Some(backing), DataPath::Passthrough(file)) if backing.is(file) => {
                 Way::Backed(Arc::clone(&backing.id))
             }
@@ -100,29 +175,32 @@ impl<T> Ways<T> {
 
     /// `open` is gone; the inode's last one gives the local file back.
     pub(crate) fn release(&self, ino: Ino, open: OpenId) {
-        let mut inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(opens) = inodes.get_mut(&ino) else { return };
-        opens.open.remove(&open);
-        if opens.open.is_empty() {
-            inodes.remove(&ino);
+        let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(inode) = opens.inodes.get_mut(&ino) else { return };
+        inode.open.remove(&open);
+        let gone = inode.open.is_empty().then(|| opens.inodes.remove(&ino));
+        if let Some(ledger) = &mut opens.ledger {
+            ledger.released(ino.0, open.0);
         }
+        drop(opens);
+        // Here the kernel is told, if it was the last.
+        drop(gone);
     }
 }
 
 impl<T> Backing<T> {
-    fn register(
-        ino: Ino,
-        file: &LocalFile,
-        register: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
-    ) -> Option<Backing<T>> {
-        let id = register(file.as_fd())
+    fn register(ino: Ino, file: &LocalFile, register: &Register<T>) -> Option<Backing<T>> {
+        let registered =
+            FileId::of((**file).as_fd()).and_then(|id| Ok((id, register((**file).as_fd())?)));
+        let (file, id) = registered
             .inspect_err(|error| tracing::warn!(ino = ino.0, %error, "local file is refused"))
             .ok()?;
-        Some(Backing { file: Arc::clone(file), id: Arc::new(id) })
+        Some(Backing { file, id: Arc::new(id) })
     }
 
+    /// A registered file is open, so its number is not given to another one.
     fn is(&self, file: &LocalFile) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.file), Arc::as_ptr(file))
+        FileId::of((**file).as_fd()).is_ok_and(|id| id == self.file)
     }
 }
 
@@ -134,28 +212,13 @@ pub(crate) fn stack_depth(dir: &Path) -> u32 {
     if stacked { 2 } else { 1 }
 }
 
-/// Whether the kernel takes files of `dir`: registers a nameless one and gives it back.
+/// A nameless file of `dir`, to try whether the kernel takes files from there.
 ///
 /// # Errors
-/// What the kernel, or the file system of `dir`, says against it.
-pub(crate) fn probe(fuse: BorrowedFd<'_>, dir: &Path) -> io::Result<()> {
-    let file = nameless_file(dir)?;
-    let id = BackingId::create_raw(fuse, &file)?;
-    close_backing(fuse, id)
-}
-
-fn nameless_file(dir: &Path) -> io::Result<OwnedFd> {
+/// What the file system of `dir` says against it.
+pub(crate) fn nameless_file(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?)
-}
-
-#[allow(unsafe_code)]
-fn close_backing(fuse: BorrowedFd<'_>, id: u32) -> io::Result<()> {
-    /// `FUSE_DEV_IOC_BACKING_CLOSE`: `_IOW(229, 2, uint32_t)` of `include/uapi/linux/fuse.h`.
-    const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
-    // SAFETY: the request reads four bytes through the pointer, which points to a live `u32`.
-    let done = unsafe { libc::ioctl(fuse.as_raw_fd(), BACKING_CLOSE, &raw const id) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -163,6 +226,12 @@ mod tests {
     use super::*;
 
     struct Id(u32, Arc<Mutex<Vec<u32>>>);
+
+    impl Registered for Id {
+        fn number(&self) -> u32 {
+            self.0
+        }
+    }
 
     impl Drop for Id {
         fn drop(&mut self) {
@@ -184,16 +253,26 @@ mod tests {
         }
     }
 
+    /// Registrations are numbered from 1 on; those given back are told.
+    fn register(closed: &Arc<Mutex<Vec<u32>>>) -> Register<Id> {
+        let (closed, next) = (Arc::clone(closed), Mutex::new(0));
+        Box::new(move |_| {
+            let mut next = next.lock().unwrap();
+            *next += 1;
+            Ok(Id(*next, Arc::clone(&closed)))
+        })
+    }
+
+    fn passthrough(file: &LocalFile) -> DataPath {
+        DataPath::Passthrough(Arc::clone(file))
+    }
+
     #[test]
     fn an_inode_has_one_mode_and_one_backing_file() {
         let closed = Arc::new(Mutex::new(Vec::new()));
-        let ways = Ways::default();
+        let ways = Ways::with(register(&closed), None, |_| unreachable!());
         let (first, second) = (file(), file());
-        let choose = |open, wanted: &DataPath| {
-            let register = |_: BorrowedFd<'_>| Ok(Id(open as u32, Arc::clone(&closed)));
-            told(&ways.choose(Ino(7), OpenId(open), wanted, register))
-        };
-        let passthrough = |file: &LocalFile| DataPath::Passthrough(Arc::clone(file));
+        let choose = |open, wanted: &DataPath| told(&ways.choose(Ino(7), OpenId(open), wanted));
         let cached = DataPath::Cached { keep: true };
 
         assert_eq!(choose(1, &passthrough(&first)), ('b', 1));
@@ -214,16 +293,57 @@ mod tests {
             ways.release(Ino(7), OpenId(open));
             ways.release(Ino(7), OpenId(open + 1));
         }
-        assert_eq!(choose(10, &passthrough(&second)), ('b', 10));
+        assert_eq!(choose(10, &passthrough(&second)), ('b', 2));
+    }
+
+    #[test]
+    fn whoever_goes_on_keeps_the_rule() {
+        let closed = Arc::new(Mutex::new(Vec::new()));
+        let (memory, wanted, other) = (Ledger::memory().unwrap(), file(), file());
+        let before = {
+            let ledger = Ledger::open(memory.try_clone().unwrap()).unwrap();
+            Ways::with(register(&closed), Some(ledger), |_| unreachable!())
+        };
+        before.choose(Ino(1), OpenId(1), &passthrough(&wanted));
+        before.choose(Ino(2), OpenId(2), &DataPath::Cached { keep: false });
+        before.choose(Ino(3), OpenId(3), &passthrough(&other));
+        before.release(Ino(3), OpenId(3));
+        // A process that is killed drops nothing.
+        std::mem::forget(before);
+        closed.lock().unwrap().clear();
+
+        let known = |id| Id(id, Arc::clone(&closed));
+        let ledger = Ledger::open(memory).unwrap();
+        let after = Ways::with(register(&Arc::default()), Some(ledger), known);
+        let choose =
+            |ino, open, wanted: &DataPath| told(&after.choose(Ino(ino), OpenId(open), wanted));
+        assert_eq!(choose(1, 4, &passthrough(&wanted)), ('b', 1));
+        assert_eq!(choose(1, 5, &DataPath::Cached { keep: true }), ('x', 1));
+        assert_eq!(choose(2, 6, &passthrough(&wanted)), ('d', 0));
+        assert_eq!(choose(3, 7, &passthrough(&other)), ('b', 1), "the first of this process");
+        for open in [1, 4, 5] {
+            after.release(Ino(1), OpenId(open));
+        }
+        assert_eq!(*closed.lock().unwrap(), [1]);
     }
 
     #[test]
     fn a_refused_file_is_served_directly() {
-        let ways = Ways::<Id>::default();
         let refuse = |_: BorrowedFd<'_>| Err(io::Error::from(io::ErrorKind::PermissionDenied));
-        let way = ways.choose(Ino(1), OpenId(1), &DataPath::Passthrough(file()), refuse);
+        let ways = Ways::<Id>::with(Box::new(refuse), None, |_| unreachable!());
+        let way = ways.choose(Ino(1), OpenId(1), &passthrough(&file()));
         assert_eq!(told(&way), ('d', 0));
         ways.release(Ino(1), OpenId(1));
-        assert!(ways.inodes.lock().unwrap().is_empty());
+        assert!(ways.opens.lock().unwrap().inodes.is_empty());
+    }
+
+    #[test]
+    fn without_passthrough_all_modes_go_together() {
+        let ways = Ways::<Id>::without();
+        assert_eq!(told(&ways.choose(Ino(1), OpenId(1), &DataPath::Direct)), ('d', 0));
+        assert_eq!(
+            told(&ways.choose(Ino(1), OpenId(2), &DataPath::Cached { keep: true })),
+            ('c', 0)
+        );
     }
 }

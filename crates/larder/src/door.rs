@@ -25,7 +25,7 @@ pub(crate) async fn open(
 ) -> Result<Door> {
     let options = fuse_options(plan, cache_on_disk);
     let (mountpoint, runtime) = (plan.mountpoint.clone(), tokio::runtime::Handle::current());
-    let mount = move || larder_fuse::mount(Arc::new(client), &mountpoint, options, runtime);
+    let mount = move || larder_fuse::mount(Arc::new(client), &mountpoint, &options, &runtime);
     let mounted = Arc::new(tokio::task::spawn_blocking(mount).await.context("mounting")??);
     let (waiting, events) = (mounted.clone(), events.clone());
     let wait = move || {

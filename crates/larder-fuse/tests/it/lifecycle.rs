@@ -33,7 +33,7 @@ fn ten_mounts_leave_nothing() {
         fs::create_dir_all(&dir).unwrap();
         let options = MountOptions::new("x");
         let handle = RUNTIME.handle().clone();
-        let mounted = mount(Arc::clone(&fs) as _, &dir, options, handle).unwrap();
+        let mounted = mount(Arc::clone(&fs) as _, &dir, &options, &handle).unwrap();
         fs::write(dir.join("a"), b"x").unwrap();
         mounted.unmount().unwrap();
         assert_eq!(mounts_at(&dir), [""; 0]);
@@ -91,7 +91,7 @@ fn the_next_mount_at_the_same_place_is_left_alone() {
     first.mounted.wait().unwrap();
     let fs = TestFs::new(first.dir.parent().unwrap());
     let options = MountOptions::new("second");
-    let second = mount(fs, &first.dir, options, RUNTIME.handle().clone()).unwrap();
+    let second = mount(fs, &first.dir, &options, RUNTIME.handle()).unwrap();
     first.mounted.unmount().unwrap();
     assert_eq!(mounts_at(&first.dir).len(), 1);
     second.unmount().unwrap();
@@ -100,7 +100,7 @@ fn the_next_mount_at_the_same_place_is_left_alone() {
 fn refused(path: &Path) -> MountError {
     let parent = tempfile::tempdir().unwrap();
     let fs = TestFs::new(parent.path());
-    mount(fs, path, MountOptions::new("x"), RUNTIME.handle().clone()).unwrap_err()
+    mount(fs, path, &MountOptions::new("x"), RUNTIME.handle()).unwrap_err()
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 
+use larder_fuse::References;
 use rustix::fs::{RawDir, SeekFrom};
 
 use crate::{Mount, eventually};
@@ -117,8 +118,8 @@ fn every_lookup_is_forgotten() {
         }
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
         fs::remove_dir(&dir).unwrap();
-        eventually("all forgotten", || {
-            mount.fs.lookups.lock().unwrap().values().all(|count| *count == 0)
-        });
+        eventually("all forgotten", || mount.fs.lookups.lock().unwrap().is_empty());
+        let References { inodes, given, returned } = mount.mounted.references();
+        assert_eq!((inodes, given), (0, returned));
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use larder_fuse::{MountOptions, Mounted, mount};
+use larder_fuse::{MountOptions, Mounted, Transport, mount};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Gid, Uid};
 use tokio::runtime::Runtime;
@@ -26,6 +26,35 @@ use crate::fs::TestFs;
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 });
+
+/// Names the transport of all mounts of this process.
+const TRANSPORT: &str = "LARDER_TEST_TRANSPORT";
+
+/// Whether the kernel offers io_uring.
+const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn transport() -> Transport {
+    match std::env::var(TRANSPORT).as_deref() {
+        Ok("uring") => Transport::Uring,
+        _ => Transport::Device,
+    }
+}
+
+/// Everything once more, over io_uring, in a process of its own.
+#[test]
+fn all_of_this_holds_over_io_uring() {
+    if transport() == Transport::Uring {
+        return;
+    }
+    let Ok(before) = std::fs::read(URING_PARAMETER) else {
+        return eprintln!("this kernel has no FUSE over io_uring: {URING_PARAMETER} is not there");
+    };
+    std::fs::write(URING_PARAMETER, "Y").unwrap();
+    let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+    let status = tests.env(TRANSPORT, "uring").arg("--test-threads=2").status();
+    std::fs::write(URING_PARAMETER, before).unwrap();
+    assert!(status.unwrap().success());
+}
 
 /// A mount, and what is behind it. Fields are dropped in this order.
 struct Mount {
@@ -48,8 +77,9 @@ impl Mount {
         let fs = TestFs::new(parent.path());
         let mut options = MountOptions::new("test:/source");
         options.probe_dir = Some(parent.path().to_owned());
+        options.transport = transport();
         change(&mut options);
-        let mounted = mount(Arc::clone(&fs) as _, &dir, options, RUNTIME.handle().clone()).unwrap();
+        let mounted = mount(Arc::clone(&fs) as _, &dir, &options, RUNTIME.handle()).unwrap();
         Mount { mounted, fs, dir, _parent: parent }
     }
 

@@ -24,7 +24,7 @@ fn ordinary_programs_work() {
     let remote = Arc::new(MemRemote::new());
     let fs = RUNTIME.block_on(Direct::new(Arc::clone(&remote))).unwrap();
     let options = MountOptions::new("model");
-    let mounted = mount(Arc::new(fs), dir.path(), options, RUNTIME.handle().clone()).unwrap();
+    let mounted = mount(Arc::new(fs), dir.path(), &options, RUNTIME.handle()).unwrap();
     let dir = mounted.mountpoint();
 
     sh(dir, "mkdir -p a/b; seq 100000 > a/b/numbers; ln a/b/numbers a/link; ln -s b a/s");

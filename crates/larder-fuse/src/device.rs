@@ -1,0 +1,145 @@
+//! A descriptor of `/dev/fuse`: requests are read from it, replies and notifications written to it.
+//!
+//! A request belongs to the descriptor through which it was read (clones share the mount, not the
+//! requests), and only through it can be answered.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::{BackingMap, NotifyCode, OutHeader, ioctl};
+use crate::output::Output;
+
+/// An open `/dev/fuse` that is, or is about to be, mounted.
+#[derive(Debug)]
+pub(crate) struct Device(OwnedFd);
+
+/// What came of reading.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// A request of this many bytes.
+    Request(usize),
+    /// Nothing this time.
+    Again,
+    /// The mount is gone.
+    Gone,
+}
+
+impl Device {
+    /// Takes a descriptor of `/dev/fuse`.
+    pub(crate) fn new(fd: OwnedFd) -> Device {
+        Device(fd)
+    }
+
+    /// One more descriptor of the same mount, with a queue of its own for what was read through it.
+    ///
+    /// # Errors
+    /// If we may not open the device, or it is not mounted yet.
+    pub(crate) fn another(&self) -> io::Result<Device> {
+        let other = crate::mountpoint::open_device()?;
+        let ours = self.0.as_raw_fd();
+        control(other.as_fd(), ioctl::CLONE, &ours)?;
+        Ok(Device(other))
+    }
+
+    /// Waits for a request and reads it.
+    ///
+    /// # Errors
+    /// What the system says, but for what belongs to the life of a mount.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        match rustix::io::read(&self.0, buffer) {
+            Ok(len) => Ok(Received::Request(len)),
+            // ENOENT: the caller went away while the request was being copied.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => Ok(Received::Again),
+            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Received::Gone),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Answers a request, in one system call. That nobody waits any more is no error.
+    pub(crate) fn reply(&self, unique: u64, output: &Output) {
+        let len = size_of::<OutHeader>() + output.len();
+        let header = OutHeader { len: len as u32, error: -output.errno, unique };
+        let parts = [header.as_bytes(), output.fixed(), &output.data];
+        match self.write(&parts) {
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
+            Err(error) => {
+                tracing::error!(unique, %error, "the kernel does not take a reply");
+                let header = OutHeader { len: 16, error: -libc::EIO, unique };
+                // Nothing is left to be done if it does not take that either.
+                let _ = self.write(&[header.as_bytes()]);
+            }
+        }
+    }
+
+    /// Tells the kernel something that it did not ask for. May block, see [`crate::notify`].
+    ///
+    /// # Errors
+    /// `ENOENT` if the kernel does not know the inode or name, `ENODEV` if the mount is gone, `EINVAL` if
+    /// it does not know the code.
+    pub(crate) fn notify(&self, code: NotifyCode, parts: &[&[u8]]) -> io::Result<()> {
+        let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+        let header = OutHeader { len: len as u32, error: code as i32, unique: 0 };
+        let mut all = vec![header.as_bytes()];
+        all.extend_from_slice(parts);
+        Ok(self.write(&all)?)
+    }
+
+    /// One vectored write; empty parts are left out.
+    fn write(&self, parts: &[&[u8]]) -> Result<(), Errno> {
+        let mut slices = [IoSlice::new(&[]); 4];
+        let mut count = 0;
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            slices[count] = IoSlice::new(part);
+            count += 1;
+        }
+        // All or nothing: the device does not take a part of a message.
+        rustix::io::retry_on_intr(|| rustix::io::writev(&self.0, &slices[..count])).map(drop)
+    }
+
+    /// Registers a local file for passthrough. Needs `CAP_SYS_ADMIN`.
+    ///
+    /// # Errors
+    /// What the kernel says against it.
+    pub(crate) fn open_backing(&self, file: BorrowedFd<'_>) -> io::Result<u32> {
+        let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+        let id = control(self.0.as_fd(), ioctl::BACKING_OPEN, &map)?;
+        u32::try_from(id).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Gives a local file back.
+    ///
+    /// # Errors
+    /// If there is no such registration.
+    pub(crate) fn close_backing(&self, id: u32) -> io::Result<()> {
+        control(self.0.as_fd(), ioctl::BACKING_CLOSE, &id).map(drop)
+    }
+
+    /// The descriptor itself, to be handed on.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// An ioctl that takes a pointer to what it reads.
+#[allow(unsafe_code)]
+fn control<T: IntoBytes + zerocopy::Immutable>(
+    fd: BorrowedFd<'_>,
+    request: u64,
+    argument: &T,
+) -> io::Result<i32> {
+    // SAFETY: the requests of this module only read, through the pointer, the type that belongs to
+    // them, which is alive for the time of the call.
+    let done = unsafe {
+        libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, std::ptr::from_ref(argument))
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+}

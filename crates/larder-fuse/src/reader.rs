@@ -1,0 +1,129 @@
+//! Transport A: requests are read from `/dev/fuse`, each answered with one vectored write.
+//!
+//! A thread for each descriptor. A warm answer is written by the thread that read the request; one that
+//! has to wait is driven by the runtime, and written from there.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use tokio::runtime::Handle;
+use zerocopy::IntoBytes;
+
+use crate::abi::{MIN_READ_BUFFER, Opcode};
+use crate::device::{Device, Received};
+use crate::door::Door;
+use crate::output::{Output, Response};
+use crate::request::{self, Malformed, Request};
+
+/// Bytes of a request besides the data of a write.
+const HEADROOM: usize = 4096;
+
+/// Serves what comes through one descriptor, until the mount is gone.
+///
+/// # Errors
+/// If the descriptor cannot be read any more.
+pub(crate) fn serve(
+    door: &Arc<Door>,
+    device: &Arc<Device>,
+    runtime: &Handle,
+    io_bytes_max: usize,
+) -> io::Result<()> {
+    // In words, so that structures behind the header are aligned.
+    let mut buffer = vec![0_u64; (io_bytes_max + HEADROOM).max(MIN_READ_BUFFER) / 8];
+    loop {
+        let buffer = buffer.as_mut_bytes();
+        let len = match device.receive(buffer)? {
+            Received::Request(len) => len,
+            Received::Again => continue,
+            Received::Gone => return Ok(()),
+        };
+        let busy = Busy::new(door);
+        if door.leaving.load(Ordering::Acquire) {
+            drop(busy);
+            // Whoever serves next gets it.
+            loop {
+                thread::park();
+            }
+        }
+        let bytes = &buffer[..len];
+        match Request::decode(bytes) {
+            Ok(request) => {
+                let unique = request.header.unique;
+                door.counts.add(request.header.opcode);
+                match door.answer(&request) {
+                    Response::Now(output) => device.reply(unique, &output),
+                    Response::Later(future) => {
+                        let pending = Pending::new(door, device, unique);
+                        runtime.spawn(async move { pending.reply(&future.await) });
+                    }
+                    Response::Nothing => {}
+                }
+            }
+            Err(error) => refuse(device, bytes, error),
+        }
+        drop(busy);
+    }
+}
+
+/// Answers what cannot be decoded, if it has a header and somebody waits.
+fn refuse(device: &Device, bytes: &[u8], error: Malformed) {
+    let Ok((header, _)) = request::header(bytes) else {
+        return tracing::error!(%error, len = bytes.len(), "the kernel sends what is no request");
+    };
+    tracing::warn!(%error, opcode = header.opcode, "a request is refused");
+    let silent = [Opcode::Forget, Opcode::BatchForget, Opcode::Interrupt, Opcode::NotifyReply];
+    if Opcode::from_number(header.opcode).is_some_and(|opcode| silent.contains(&opcode)) {
+        return;
+    }
+    let errno = if error == Malformed::Opcode { libc::ENOSYS } else { libc::EINVAL };
+    device.reply(header.unique, &Output::error(errno));
+}
+
+/// A request is being answered.
+struct Busy<'a>(&'a AtomicU64);
+
+impl Busy<'_> {
+    fn new(door: &Door) -> Busy<'_> {
+        door.waiting.fetch_add(1, Ordering::AcqRel);
+        Busy(&door.waiting)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A request whose answer is not there yet. Dropped without one (a future that panicked), it is answered
+/// with an error, so that nobody waits for ever.
+struct Pending {
+    door: Arc<Door>,
+    device: Arc<Device>,
+    unique: u64,
+    answered: bool,
+}
+
+impl Pending {
+    fn new(door: &Arc<Door>, device: &Arc<Device>, unique: u64) -> Pending {
+        door.waiting.fetch_add(1, Ordering::AcqRel);
+        Pending { door: Arc::clone(door), device: Arc::clone(device), unique, answered: false }
+    }
+
+    fn reply(mut self, output: &Output) {
+        self.device.reply(self.unique, output);
+        self.answered = true;
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Of a mount that is handed on, the next process answers.
+        if !self.answered && !self.door.leaving.load(Ordering::Acquire) {
+            self.device.reply(self.unique, &Output::error(libc::EIO));
+        }
+        self.door.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,223 @@
+//! One CPU's queue, and the thread that serves it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, opcode, types};
+use rustix::thread::CpuSet;
+use tokio::runtime::Handle;
+use zerocopy::IntoBytes;
+
+use super::mailbox::Mailbox;
+use super::slots::Slots;
+use crate::abi::{URING_COMMIT_AND_FETCH, URING_REGISTER, UringCmd};
+use crate::device::Device;
+use crate::door::Door;
+use crate::output::{Output, Response};
+use crate::request::Malformed;
+
+/// Marks the completion that says that there is mail.
+const BELL: u64 = u64::MAX;
+
+/// A ring with entries, of which some are the kernel's.
+pub(super) struct Queue {
+    // Dropped first: then the kernel lets the entries go.
+    ring: IoUring<Entry128>,
+    slots: Slots,
+    mail: Arc<Mailbox>,
+    /// Where the bell is read to.
+    rung: Box<AtomicU64>,
+    /// What each entry is given back by, and answered under.
+    taken: Vec<(u64, u64)>,
+    /// Entries that the kernel has.
+    lent: usize,
+    cpu: u16,
+    door: Arc<Door>,
+    device: Arc<Device>,
+    runtime: Handle,
+}
+
+impl Queue {
+    /// Binds the thread to the CPU and lends all entries to the kernel. To be called by the thread that
+    /// will call [`Queue::run`].
+    ///
+    /// # Errors
+    /// If the system refuses the ring, or the kernel the entries.
+    pub(super) fn new(
+        cpu: u16,
+        door: Arc<Door>,
+        device: Arc<Device>,
+        runtime: Handle,
+        payload_max: usize,
+        depth: usize,
+    ) -> io::Result<Queue> {
+        let mut set = CpuSet::new();
+        set.set(usize::from(cpu));
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+            // A CPU that is not there, or not ours: nobody is called from it either.
+            tracing::debug!(cpu, %error, "a queue is served from elsewhere");
+        }
+        let ring = IoUring::<Entry128>::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build((depth + 1).next_power_of_two() as u32)?;
+        let mut queue = Queue {
+            ring,
+            slots: Slots::new(depth, payload_max)?,
+            mail: Arc::new(Mailbox::new()?),
+            rung: Box::default(),
+            taken: vec![(0, 0); depth],
+            lent: 0,
+            cpu,
+            door,
+            device,
+            runtime,
+        };
+        queue.listen_to_bell()?;
+        for entry in 0..depth {
+            queue.command(entry, URING_REGISTER)?;
+        }
+        queue.ring.submit()?;
+        Ok(queue)
+    }
+
+    /// Serves until the mount is gone.
+    ///
+    /// # Errors
+    /// If the ring breaks.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut completed = Vec::new();
+        while self.lent > 0 {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+                Err(error) => return Err(error),
+            }
+            completed.extend(self.ring.completion().map(|done| (done.user_data(), done.result())));
+            for (which, result) in completed.drain(..) {
+                match which {
+                    BELL => self.deliver_mail()?,
+                    entry => self.returned(entry as usize, result)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver_mail(&mut self) -> io::Result<()> {
+        for (entry, output) in self.mail.take() {
+            self.give_back(entry, &output)?;
+        }
+        self.listen_to_bell()
+    }
+
+    /// The kernel has given an entry back: with a request, or for good.
+    fn returned(&mut self, entry: usize, result: i32) -> io::Result<()> {
+        self.lent -= 1;
+        if result < 0 {
+            let gone = [libc::ENOTCONN, libc::ECANCELED, libc::ECONNABORTED];
+            if !gone.contains(&-result) {
+                let error = io::Error::from_raw_os_error(-result);
+                tracing::error!(cpu = self.cpu, entry, %error, "the kernel refuses an entry");
+            }
+            return Ok(());
+        }
+        let (header, commit_id, request) = self.slots.request(entry);
+        self.taken[entry] = (header.unique, commit_id);
+        self.door.counts.add(header.opcode);
+        let response = match request {
+            Ok(request) => self.door.answer(&request),
+            Err(Malformed::Opcode) => Response::error(libc::ENOSYS),
+            Err(error) => {
+                tracing::warn!(%error, opcode = header.opcode, "a request is refused");
+                Response::error(libc::EINVAL)
+            }
+        };
+        match response {
+            Response::Now(output) => self.give_back(entry, &output),
+            Response::Nothing => self.give_back(entry, &Output::empty()),
+            Response::Later(future) => {
+                let pending = Pending::new(&self.door, &self.mail, entry);
+                self.runtime.spawn(async move { pending.reply(future.await) });
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers, and lends the entry to the kernel again. Both happen at the next submission.
+    fn give_back(&mut self, entry: usize, output: &Output) -> io::Result<()> {
+        self.slots.reply(entry, self.taken[entry].0, output);
+        self.command(entry, URING_COMMIT_AND_FETCH)
+    }
+
+    #[allow(unsafe_code)]
+    fn command(&mut self, entry: usize, number: u32) -> io::Result<()> {
+        let commit_id = self.taken[entry].1;
+        let uring_cmd = UringCmd { commit_id, qid: self.cpu, ..UringCmd::default() };
+        let mut payload = [0; 80];
+        payload[..size_of::<UringCmd>()].copy_from_slice(uring_cmd.as_bytes());
+        let fuse = types::Fd(self.device.as_fd().as_raw_fd());
+        let mut command = opcode::UringCmd80::new(fuse, number)
+            .cmd(payload)
+            .addr(Some(self.slots.places(entry)))
+            .build()
+            .user_data(entry as u64);
+        // The builder has no setter for the number of places (`len` of `struct io_uring_sqe`).
+        const LEN_OFFSET: usize = 24;
+        // SAFETY: an `Entry128` is a `struct io_uring_sqe` of 128 bytes, of which `len` is a `u32` at
+        // offset 24; the pointer is derived from an exclusive reference to all of it.
+        unsafe { (&raw mut command).cast::<u8>().add(LEN_OFFSET).cast::<u32>().write(2) };
+        self.push(&command)?;
+        self.lent += 1;
+        Ok(())
+    }
+
+    fn listen_to_bell(&mut self) -> io::Result<()> {
+        let bell = types::Fd(self.mail.bell());
+        let read = opcode::Read::new(bell, self.rung.as_ptr().cast(), 8).build().user_data(BELL);
+        self.push(&read.into())
+    }
+
+    #[allow(unsafe_code)]
+    fn push(&mut self, command: &Entry128) -> io::Result<()> {
+        // SAFETY: what the command points to (the places, the memory of the entries, the word that the
+        // bell is read to) lives in `self`, behind pointers that do not move, until after the ring is
+        // gone; the descriptors do too.
+        let pushed = unsafe { self.ring.submission().push(command) };
+        // Each entry and the bell have at most one command under way, and the ring has room for all.
+        pushed.map_err(|_| io::Error::other("a ring is full"))
+    }
+}
+
+/// A request whose answer is not there yet. Dropped without one (a future that panicked), it is answered
+/// with an error, so that nobody waits for ever.
+struct Pending {
+    door: Arc<Door>,
+    mail: Arc<Mailbox>,
+    entry: usize,
+    answered: bool,
+}
+
+impl Pending {
+    fn new(door: &Arc<Door>, mail: &Arc<Mailbox>, entry: usize) -> Pending {
+        door.waiting.fetch_add(1, Ordering::AcqRel);
+        Pending { door: Arc::clone(door), mail: Arc::clone(mail), entry, answered: false }
+    }
+
+    fn reply(mut self, output: Output) {
+        self.mail.put(self.entry, output);
+        self.answered = true;
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.mail.put(self.entry, Output::error(libc::EIO));
+        }
+        self.door.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
