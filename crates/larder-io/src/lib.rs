@@ -15,6 +15,7 @@
 mod clock;
 mod disk;
 pub mod handle;
+pub mod inherited;
 mod mem;
 pub mod pages;
 mod real;

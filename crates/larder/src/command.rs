@@ -7,6 +7,7 @@ pub(crate) mod mount;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod umount;
+pub(crate) mod upgrade;
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};

@@ -47,6 +47,9 @@ pub(crate) enum Request {
         /// Unmount although files are open: they stay usable until they are closed.
         lazy: bool,
     },
+    /// Let the program that is installed now go on with the mount. The connection ends when the process
+    /// does.
+    Upgrade,
     /// Lists what the cache holds: an item per file.
     CacheLs,
     /// Checks every checksum.

@@ -62,12 +62,20 @@ pub(crate) fn leave_session() {
 /// # Errors
 /// If the parent is gone, or the log cannot be opened: then the mount must be undone.
 pub(crate) fn ready(log: &Path) -> Result<()> {
-    let log = open_log(log)?;
-    std::env::set_current_dir("/").context("cannot leave the working directory")?;
     let mut out = std::io::stdout().lock();
     out.write_all(READY)
         .and_then(|()| out.flush())
         .context("nobody waits for the mount any more")?;
+    let_go(log)
+}
+
+/// Lets go of the terminal and of the working directory: what is said goes to the log.
+///
+/// # Errors
+/// If the log cannot be opened.
+pub(crate) fn let_go(log: &Path) -> Result<()> {
+    let log = open_log(log)?;
+    std::env::set_current_dir("/").context("cannot leave the working directory")?;
     rustix::stdio::dup2_stdout(&log).context("cannot let go of standard output")?;
     rustix::stdio::dup2_stderr(&log).context("cannot let go of standard error")?;
     Ok(())

@@ -1,6 +1,7 @@
 //! The kernel's door in front of a client: FUSE, with the end of the mount told as an event.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use larder_client::Client;
@@ -9,6 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::mounted::Event;
 use crate::stack::Plan;
+use crate::worker::Hold;
 
 /// An open door. It stays open until [`Door::close`], or until somebody unmounts.
 pub(crate) struct Door(Arc<Mounted>);
@@ -21,25 +23,47 @@ pub(crate) async fn open(
     plan: &Plan,
     client: Client,
     cache_on_disk: bool,
+    hold: &Hold,
     events: &UnboundedSender<Event>,
 ) -> Result<Door> {
     let options = fuse_options(plan, cache_on_disk);
     let (mountpoint, runtime) = (plan.mountpoint.clone(), tokio::runtime::Handle::current());
-    let mount = move || larder_fuse::mount(Arc::new(client), &mountpoint, &options, &runtime);
+    let (client, hold) = (Arc::new(client), hold.clone());
+    let mount = move || match hold {
+        Hold::Ours => Ok(larder_fuse::mount(client, &mountpoint, &options, &runtime)?),
+        Hold::Supervised(link) => {
+            let session = link.take_session()?;
+            anyhow::Ok(larder_fuse::serve(session, client, &runtime, link.begin())?)
+        }
+    };
     let mounted = Arc::new(tokio::task::spawn_blocking(mount).await.context("mounting")??);
     let (waiting, events) = (mounted.clone(), events.clone());
     let wait = move || {
-        if let Err(error) = waiting.wait() {
-            tracing::error!("{error}");
-        }
+        let event = match waiting.wait() {
+            Ok(()) => Event::Gone,
+            Err(error) => {
+                tracing::error!("{error}");
+                Event::Broken(error.to_string())
+            }
+        };
         // Nobody listens any more if the daemon is ending already.
-        let _ = events.send(Event::Gone);
+        let _ = events.send(event);
     };
     std::thread::Builder::new().name("larder-wait".to_owned()).spawn(wait)?;
     Ok(Door(mounted))
 }
 
 impl Door {
+    /// How requests travel.
+    pub(crate) fn transport(&self) -> larder_fuse::Transport {
+        self.0.transport()
+    }
+
+    /// Takes no more requests; see [`Mounted::leave`].
+    pub(crate) fn leave(&self, wait_max: Duration) -> bool {
+        self.0.leave(wait_max)
+    }
+
     /// Unmounts if that is still to be done, and fails what is still under way. Blocks for a bounded
     /// time ([`larder_fuse::UNMOUNT_LIMIT`]).
     pub(crate) fn close(&self) {
@@ -50,7 +74,7 @@ impl Door {
 }
 
 /// What the kernel is told of the mount.
-fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
+pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
     let flags = plan.options.flags;
     let default = MountOptions::new(plan.source.to_string());
     MountOptions {
@@ -60,6 +84,8 @@ fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
         no_dev: flags.no_dev,
         no_exec: flags.no_exec,
         no_atime: flags.no_atime,
+        transport: plan.options.door.transport,
+        survive: plan.survives(),
         // Without a cache on disk there are no local files to hand to the kernel.
         probe_dir: plan.cache.clone().filter(|_| cache_on_disk),
         ..default

@@ -6,6 +6,7 @@
 //!
 //! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage).
 
+mod broken;
 mod cache_dir;
 mod command;
 mod control;
@@ -23,14 +24,16 @@ mod runtime_dir;
 mod series;
 mod source;
 mod stack;
+mod supervisor;
 mod unmount;
+mod worker;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use command::{bench, cache, export, mount, stat, status, umount};
+use command::{bench, cache, export, mount, stat, status, umount, upgrade};
 
 /// Mount NFS exports through a persistent local cache.
 #[derive(Debug, Parser)]
@@ -49,6 +52,8 @@ enum Command {
     Mount(mount::Args),
     /// Unmount
     Umount(umount::Args),
+    /// Let the program that is installed now go on with a mount
+    Upgrade(upgrade::Args),
     /// Show how mounts do
     Status(status::Args),
     /// Show what the procedures of a mount or an export cost
@@ -74,6 +79,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Mount(args) => return mount::run(args),
         Command::Bench(args) => return bench::run(args),
         Command::Umount(args) => umount::run(args)?,
+        Command::Upgrade(args) => upgrade::run(args)?,
         Command::Status(args) => status::run(args)?,
         Command::Stat(args) => stat::run(args)?,
         Command::Cache(args) => cache::run(args)?,

@@ -5,7 +5,8 @@
 //! the same: bring dirty data to the server (for a bounded time), take the mount out of the name space
 //! (at once, if the server does not answer), close the cache, answer, exit.
 //!
-//! Left out on purpose: restarting a daemon under a live mount.
+//! A worker ([`crate::worker`]) goes the same ways, but neither makes the mount nor takes it away when it fails:
+//! its supervisor holds it, and the next worker goes on.
 
 mod answers;
 
@@ -22,6 +23,7 @@ use crate::control::{Server, Serving};
 use crate::runtime_dir::{Record, RuntimeDir};
 use crate::stack::{Plan, Stack};
 use crate::unmount::{How, UnmountError, unmount};
+use crate::worker::Hold;
 use crate::{daemon, log, stack};
 
 /// Longest wait for an answer of the server before it counts as dead, when the mount ends.
@@ -36,6 +38,9 @@ const KERNEL_MAX: Duration = Duration::from_millis(1000);
 
 /// Longest wait for answers that are being given, at exit.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// Longest wait for requests that are being answered, when another process is to go on.
+const LEAVE_MAX: Duration = Duration::from_millis(2000);
 
 /// Who wants to know that the mount is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +64,21 @@ pub(crate) enum Event {
     },
     /// The kernel closed its end: somebody else unmounted.
     Gone,
+    /// The door cannot serve any more, for this reason.
+    Broken(String),
+    /// A command asks us to let a newer program go on.
+    Leave {
+        /// Where the answer goes, before we are gone.
+        answer: SyncSender<Result<()>>,
+    },
+}
+
+/// How serving a mount came to its end.
+pub(crate) enum End {
+    /// The mount is gone.
+    Gone,
+    /// It is there, and everything is answered: another process is to go on.
+    Left,
 }
 
 /// Mounts, serves, and returns when the mount is gone.
@@ -66,34 +86,90 @@ pub(crate) enum Event {
 /// # Errors
 /// If the mount cannot be made, or dirty data did not reach the server at its end.
 pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result<()> {
-    let runtime_dir = RuntimeDir::open()?;
     if announce == Announce::Parent {
         daemon::leave_session();
     }
-    // Only one process gets the socket, so this is also the lock of the mountpoint.
-    let server = Server::bind(&runtime_dir.socket(&plan.mountpoint))
-        .with_context(|| format!("cannot mount on {}", plan.mountpoint.display()))?;
-    let traces = Traces { runtime_dir, mountpoint: plan.mountpoint.clone() };
-    let log = match (log, announce) {
-        (Some(path), _) => Some(path.to_owned()),
-        (None, Announce::Parent) => Some(traces.runtime_dir.log(&plan.mountpoint)),
-        (None, Announce::Nobody) => None,
-    };
+    let (server, traces, log) = Traces::begin(plan, announce, log)?;
     log::begin(log.as_deref())?;
+    let record = record(plan, std::process::id(), log);
+    let announced = |record: &Record| {
+        traces.put(record)?;
+        match (announce, &record.log) {
+            (Announce::Parent, Some(log)) => daemon::ready(log),
+            _ => Ok(()),
+        }
+    };
+    serve(plan, Hold::Ours, record, server, announced).map(drop)
+}
+
+/// What is known of a mount whose daemon is `pid`.
+pub(crate) fn record(plan: &Plan, pid: u32, log: Option<PathBuf>) -> Record {
+    Record {
+        mountpoint: plan.mountpoint.clone(),
+        source: plan.source.to_string(),
+        cache: plan.cache.clone(),
+        pid,
+        log,
+    }
+}
+
+/// Puts the stack together and serves it until its end, on a runtime of its own. `announce` is called
+/// when the mount is usable.
+///
+/// # Errors
+/// If the mount cannot be made, or dirty data did not reach the server at its end.
+pub(crate) fn serve(
+    plan: &Plan,
+    hold: Hold,
+    record: Record,
+    server: Server,
+    announce: impl FnOnce(&Record) -> Result<()>,
+) -> Result<End> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(plan, announce, log, &traces, server));
+    let served = runtime.block_on(serve_on(plan, hold, record, server, announce));
     // What still waits for a dead server is not waited for.
     runtime.shutdown_background();
     served
 }
 
 /// The traces of a mount in the runtime directory; they go with it.
-struct Traces {
+pub(crate) struct Traces {
     runtime_dir: RuntimeDir,
     mountpoint: PathBuf,
+}
+
+impl Traces {
+    /// Takes the mountpoint for ourselves: only one process gets the socket, so this is also its lock.
+    /// Answers where to log, too.
+    ///
+    /// # Errors
+    /// If another process has it.
+    pub(crate) fn begin(
+        plan: &Plan,
+        announce: Announce,
+        log: Option<&Path>,
+    ) -> Result<(Server, Traces, Option<PathBuf>)> {
+        let runtime_dir = RuntimeDir::open()?;
+        let server = Server::bind(&runtime_dir.socket(&plan.mountpoint))
+            .with_context(|| format!("cannot mount on {}", plan.mountpoint.display()))?;
+        let log = match (log, announce) {
+            (Some(path), _) => Some(path.to_owned()),
+            (None, Announce::Parent) => Some(runtime_dir.log(&plan.mountpoint)),
+            (None, Announce::Nobody) => None,
+        };
+        Ok((server, Traces { runtime_dir, mountpoint: plan.mountpoint.clone() }, log))
+    }
+
+    /// Writes down what others are to know of the mount.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub(crate) fn put(&self, record: &Record) -> Result<()> {
+        self.runtime_dir.put(&self.mountpoint, record)
+    }
 }
 
 impl Drop for Traces {
@@ -106,57 +182,49 @@ impl Drop for Traces {
     }
 }
 
-async fn serve(
+async fn serve_on(
     plan: &Plan,
-    announce: Announce,
-    log: Option<PathBuf>,
-    traces: &Traces,
+    hold: Hold,
+    record: Record,
     server: Server,
-) -> Result<()> {
+    announce: impl FnOnce(&Record) -> Result<()>,
+) -> Result<End> {
     let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
     // Before anything is made: a signal meanwhile is then an orderly end.
     listen_for_signals(&sender)?;
     let stack = tokio::select! {
-        stack = stack::build(plan, &sender) => Arc::new(stack?),
+        stack = stack::build(plan, &hold, &sender) => Arc::new(stack?),
         _ = events.recv() => return Err(anyhow!("interrupted before the mount was made")),
     };
-    let record = Record {
-        mountpoint: plan.mountpoint.clone(),
-        source: plan.source.to_string(),
-        cache: stack.cache_dir.clone(),
-        pid: std::process::id(),
-        log,
-    };
-    let announced = announce_mount(announce, traces, &record);
+    let record = Record { cache: stack.cache_dir.clone(), ..record };
     let answers = answers::Answers {
         stack: stack.clone(),
-        record,
+        keeper: hold.keeper(),
+        record: record.clone(),
         events: sender,
         runtime: tokio::runtime::Handle::current(),
         begin: Instant::now(),
     };
-    let serving =
-        announced.and_then(|()| server.serve(move |request, sink| answers.answer(&request, sink)));
-    match serving {
+    let serving = announce(&record)
+        .and_then(|()| server.serve(move |request, sink| answers.answer(&request, sink)));
+    let ended = match serving {
         Ok(serving) => {
             tracing::info!(source = %plan.source, mountpoint = %plan.mountpoint.display(), "mounted");
-            end_of(&stack, plan, &mut events, &serving).await
+            end_of(&stack, plan, &hold, &mut events, &serving).await
         }
-        Err(error) => {
+        Err(error) if hold.is_ours() => {
             if let Err(error) = tokio::task::block_in_place(|| stack.close()) {
                 tracing::warn!("{error:#}");
             }
             Err(error)
         }
+        Err(error) => Err(error),
+    };
+    if !hold.is_ours() && !matches!(ended, Ok(End::Gone)) {
+        // Dropped, it would take the mount away, which others go on with. The process ends.
+        std::mem::forget(stack);
     }
-}
-
-fn announce_mount(announce: Announce, traces: &Traces, record: &Record) -> Result<()> {
-    traces.runtime_dir.put(&traces.mountpoint, record)?;
-    match (announce, &record.log) {
-        (Announce::Parent, Some(log)) => daemon::ready(log),
-        _ => Ok(()),
-    }
+    ended
 }
 
 fn listen_for_signals(events: &UnboundedSender<Event>) -> Result<()> {
@@ -178,18 +246,31 @@ fn listen_for_signals(events: &UnboundedSender<Event>) -> Result<()> {
 async fn end_of(
     stack: &Stack,
     plan: &Plan,
+    hold: &Hold,
     events: &mut UnboundedReceiver<Event>,
     serving: &Serving,
-) -> Result<()> {
+) -> Result<End> {
     while let Some(event) = events.recv().await {
         let (how, answer) = match event {
-            Event::Gone => {
+            Event::Broken(text) if !hold.is_ours() => return Err(anyhow!(text)),
+            Event::Gone | Event::Broken(_) => {
                 tracing::info!("the mount is gone");
                 let lost = write_back(stack).await;
                 let closed = tokio::task::block_in_place(|| stack.close());
                 serving.drain(DRAIN_MAX);
+                hold.tell_end();
                 closed?;
-                return lost.map_or(Ok(()), |text| Err(anyhow!(text)));
+                return lost.map_or(Ok(End::Gone), |text| Err(anyhow!(text)));
+            }
+            Event::Leave { answer } => {
+                let left = leave(stack, hold).await;
+                let is_left = left.is_ok();
+                let _ = answer.send(left);
+                serving.drain(DRAIN_MAX);
+                if is_left {
+                    return Ok(End::Left);
+                }
+                continue;
             }
             Event::Signal => (Leave::Now, None),
             Event::Unmount { lazy: true, answer } => (Leave::WhenUnused, Some(answer)),
@@ -214,8 +295,25 @@ async fn end_of(
             continue;
         }
         let closed = tokio::task::block_in_place(|| stack.close());
+        hold.tell_end();
         tell(answer, lost, serving);
-        return closed;
+        return closed.map(|()| End::Gone);
+    }
+    Ok(End::Gone)
+}
+
+/// Answers what was asked, brings what can be to the server, and takes nothing more.
+async fn leave(stack: &Stack, hold: &Hold) -> Result<()> {
+    if hold.is_ours() {
+        return Err(anyhow!(
+            "nobody keeps this mount (option survive): unmount it and mount it again"
+        ));
+    }
+    if let Some(text) = write_back(stack).await {
+        tracing::info!("{text}; the next worker brings it there");
+    }
+    if !tokio::task::block_in_place(|| stack.leave(LEAVE_MAX)) {
+        tracing::info!("some requests are left to the next worker unanswered");
     }
     Ok(())
 }

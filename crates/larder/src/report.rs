@@ -27,8 +27,18 @@ pub(crate) struct Status {
     pub(crate) source: String,
     /// How its daemon does.
     pub(crate) state: State,
-    /// Process of the daemon.
+    /// Process of the daemon: the supervisor's, if there is one.
     pub(crate) pid: u32,
+    /// Process that answers.
+    pub(crate) worker_pid: u32,
+    /// Process that keeps the mount when the worker dies, if there is one.
+    pub(crate) supervisor_pid: Option<u32>,
+    /// Workers that died since the mount.
+    pub(crate) restarts: u64,
+    /// How requests travel from the kernel: `dev` or `uring`.
+    pub(crate) transport: String,
+    /// Version of the program that serves.
+    pub(crate) version: String,
     /// Where the daemon logs.
     pub(crate) log: Option<String>,
     /// Seconds since the mount.
@@ -53,6 +63,8 @@ pub(crate) struct Status {
 pub(crate) enum State {
     /// It answers.
     Mounted,
+    /// Its workers died again and again: every call fails.
+    Failed,
     /// It listens, but does not answer in time.
     Hung,
     /// It is gone, and the mount is still there.
@@ -220,6 +232,14 @@ impl fmt::Display for Status {
             State::Dead => {
                 writeln!(f, "  state    its daemon (process {pid}) is dead: larder umount {at}")?;
             }
+            State::Failed => {
+                writeln!(
+                    f,
+                    "  state    its workers died again and again ({}): every call fails",
+                    self.restarts
+                )?;
+                writeln!(f, "  next     see the log, then: larder upgrade {at}")?;
+            }
             State::Hung => writeln!(f, "  state    its daemon (process {pid}) does not answer")?,
             State::Mounted => self.fmt_live(f)?,
         }
@@ -234,7 +254,14 @@ impl Status {
     fn fmt_live(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let up = Span(Duration::from_secs(self.uptime_s));
         let memory = Bytes(self.memory_bytes);
-        writeln!(f, "  state    mounted for {up} by process {}, {memory} of memory", self.pid)?;
+        let worker = self.worker_pid;
+        writeln!(f, "  state    mounted for {up} by process {worker}, {memory} of memory")?;
+        match self.supervisor_pid {
+            Some(keeper) => {
+                writeln!(f, "  keeper   process {keeper}; {} worker(s) died", self.restarts)?;
+            }
+            None => writeln!(f, "  keeper   none: the mount ends with its process")?,
+        }
         let answers = if self.server.reachable { "answers" } else { "does not answer" };
         let (count, transport) = (self.server.connected, &self.server.transport);
         writeln!(f, "  server   {answers}; {count} {transport} connection(s)")?;

@@ -20,6 +20,7 @@ use crate::mounted::Event;
 use crate::options::{LookupCache, Options, ServerLost, Transport};
 use crate::report::{Connection, Latency, Procedure};
 use crate::source::Source;
+use crate::worker::Hold;
 
 /// What is to be mounted, where and how.
 #[derive(Clone, Debug)]
@@ -32,6 +33,16 @@ pub(crate) struct Plan {
     pub(crate) cache: Option<PathBuf>,
     /// How.
     pub(crate) options: Options,
+}
+
+impl Plan {
+    /// Whether another process goes on with the mount if the one that serves it dies. What it must know
+    /// is in the cache on disk.
+    pub(crate) fn survives(&self) -> bool {
+        let door = self.options.door;
+        let uring = door.transport == larder_fuse::Transport::Uring;
+        self.cache.is_some() && !uring && door.survive.unwrap_or(true)
+    }
 }
 
 /// Everything that a mount is made of, from the server up.
@@ -52,7 +63,11 @@ pub(crate) struct Stack {
 ///
 /// # Errors
 /// The first step that fails; those before it are undone.
-pub(crate) async fn build(plan: &Plan, events: &UnboundedSender<Event>) -> Result<Stack> {
+pub(crate) async fn build(
+    plan: &Plan,
+    hold: &Hold,
+    events: &UnboundedSender<Event>,
+) -> Result<Stack> {
     let remote = Nfs3::mount(&remote_options(plan)).await;
     let remote = Arc::new(remote.with_context(|| format!("cannot mount {}", plan.source))?);
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
@@ -68,7 +83,7 @@ pub(crate) async fn build(plan: &Plan, events: &UnboundedSender<Event>) -> Resul
     let options = client_options(plan);
     let client = Client::new(server, cache.clone(), clock, options, session_number()?).await;
     let client = client.with_context(|| format!("cannot mount {}", plan.source))?;
-    let door = door::open(plan, client.clone(), cache_dir.is_some(), events).await?;
+    let door = door::open(plan, client.clone(), cache_dir.is_some(), hold, events).await?;
     Ok(Stack { remote, cache, cache_dir, client, door })
 }
 
@@ -182,6 +197,17 @@ impl Stack {
     /// Ends all calls to the server, now and later: what waits for it fails.
     pub(crate) fn end_calls(&self) {
         self.remote.shutdown();
+    }
+
+    /// How requests travel from the kernel.
+    pub(crate) fn door_transport(&self) -> larder_fuse::Transport {
+        self.door.transport()
+    }
+
+    /// Takes no more requests of the kernel, and waits until those that were taken are answered. Whether
+    /// they are in time.
+    pub(crate) fn leave(&self, wait_max: Duration) -> bool {
+        self.door.leave(wait_max)
     }
 
     /// Closes what is still open, from the kernel down, so that the next mount finds a clean cache.

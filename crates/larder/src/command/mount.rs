@@ -12,7 +12,8 @@ use crate::options;
 use crate::runtime_dir::RuntimeDir;
 use crate::source::Source;
 use crate::stack::Plan;
-use crate::{daemon, mountinfo};
+use crate::supervisor::Role;
+use crate::{daemon, mountinfo, supervisor, worker};
 
 /// The word for `--cache` that means no cache on disk.
 const NO_CACHE: &str = "none";
@@ -36,6 +37,10 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
   resvport, noresvport          call from a port below 1024 (if root mounts)
   noatime, nosuid, nodev, noexec, allow_other
                                 as in mount(8); others may use what root mounts
+  survive, nosurvive            whether the mount outlives the process that serves it (survive, with a
+                                cache on disk): another one goes on, calls wait meanwhile
+  transport=auto|dev|uring      how the kernel's requests travel: by /dev/fuse, or by io_uring: faster, but
+                                then the mount ends with its process (auto: dev if it is to survive)
   plain                         the reference client: needs --cache none
   fsc, nofsc                    with (default) or without the cache on disk
   cache_max=SIZE, cache_files=N most that the cache holds
@@ -75,6 +80,15 @@ pub(crate) struct Args {
     /// We are the daemon: say on standard output when the mount is usable
     #[arg(long, hide = true)]
     daemon: bool,
+    /// We are a worker of a supervisor
+    #[arg(long, hide = true)]
+    worker: Option<Role>,
+    /// The mountpoint as our supervisor has resolved it: by now it is mounted on
+    #[arg(long, hide = true)]
+    at: Option<PathBuf>,
+    /// Workers that died before us
+    #[arg(long, hide = true, default_value_t = 0)]
+    restarts: u64,
 }
 
 /// Mounts. In the foreground it returns when the mount is gone, else when it is usable.
@@ -89,8 +103,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let announce = if args.daemon { Announce::Parent } else { Announce::Nobody };
     let log = args.log.as_deref().map(std::path::absolute).transpose()?;
-    mounted::run(&plan, announce, log.as_deref())?;
-    Ok(ExitCode::SUCCESS)
+    let log = log.as_deref();
+    match args.worker {
+        Some(role) => worker::run(&plan, role, args.restarts, announce, log),
+        None if plan.survives() => supervisor::run(&plan, announce, log),
+        None => {
+            mounted::run(&plan, announce, log)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
 /// What the arguments mean.
@@ -99,10 +120,16 @@ fn plan(args: &Args) -> Result<Plan> {
     let source = Source::parse(&args.source).map_err(usage)?;
     let options = options::parse(args.options.iter().map(String::as_str)).map_err(usage)?;
     let no_cache = args.cache.as_deref() == Some(Path::new(NO_CACHE)) || options.no_disk_cache;
+    if options.door.survive == Some(true) && no_cache {
+        bail!(Usage("option survive needs a cache on disk".to_owned()));
+    }
     if options.plain && !no_cache {
         bail!(Usage("option plain needs --cache none: it is the client without one".to_owned()));
     }
-    let mountpoint = usable_mountpoint(&args.mountpoint)?;
+    let mountpoint = match &args.at {
+        Some(mountpoint) => mountpoint.clone(),
+        None => usable_mountpoint(&args.mountpoint)?,
+    };
     let cache = match (&args.cache, no_cache) {
         (_, true) => None,
         (Some(dir), false) => Some(std::path::absolute(dir).context("--cache")?),

@@ -5,6 +5,7 @@
 //! [`Request::Unmount`] stays open until the process is gone, so that its end tells that.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -40,6 +41,16 @@ impl Server {
         let listener = UnixListener::bind(path)
             .with_context(|| format!("cannot listen at {}", path.display()))?;
         Ok(Server { listener, path: path.to_owned() })
+    }
+
+    /// The socket itself, to be handed on.
+    pub(crate) fn into_listener(self) -> OwnedFd {
+        self.listener.into()
+    }
+
+    /// A socket that another process of ours has bound at `path`.
+    pub(crate) fn from_listener(listener: OwnedFd, path: &Path) -> Server {
+        Server { listener: listener.into(), path: path.to_owned() }
     }
 
     /// Answers requests by `handle` until the process ends.

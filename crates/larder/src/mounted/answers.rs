@@ -20,6 +20,7 @@ use crate::report::{CacheState, Dirty, Reads, RpcTotal, ServerState, Stat, State
 use crate::runtime_dir::Record;
 use crate::series::Batch;
 use crate::stack::Stack;
+use crate::worker::Keeper;
 
 /// How often a recording is told of: seldom enough to cost nothing, often enough for its memory.
 const SERIES_ROUND: Duration = Duration::from_millis(100);
@@ -27,6 +28,8 @@ const SERIES_ROUND: Duration = Duration::from_millis(100);
 /// Everything that answers are made of.
 pub(super) struct Answers {
     pub(super) stack: Arc<Stack>,
+    /// Who holds the mount, if we do not.
+    pub(super) keeper: Option<Keeper>,
     pub(super) record: Record,
     pub(super) events: UnboundedSender<Event>,
     pub(super) runtime: Handle,
@@ -51,6 +54,13 @@ impl Answers {
                 let lost = answered.recv().context("the daemon is ending already")??;
                 Ok(lost.map_or(Value::Null, Value::from))
             }
+            Request::Upgrade => {
+                let (answer, answered) = sync_channel(1);
+                let gone = |_| anyhow!("the daemon is ending already");
+                self.events.send(Event::Leave { answer }).map_err(gone)?;
+                answered.recv().context("the daemon is ending already")??;
+                Ok(Value::Null)
+            }
             Request::CachePin { path, pinned } => self.pin(path, *pinned),
             other => maintenance::carry_out(&self.stack.cache, other, sink),
         }
@@ -65,6 +75,11 @@ impl Answers {
             source: self.record.source.clone(),
             state: State::Mounted,
             pid: self.record.pid,
+            worker_pid: std::process::id(),
+            supervisor_pid: self.keeper.map(|keeper| keeper.pid),
+            restarts: self.keeper.map_or(0, |keeper| keeper.restarts),
+            transport: self.stack.door_transport().to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             log: self.record.log.as_ref().map(|log| log.display().to_string()),
             uptime_s: self.begin.elapsed().as_secs(),
             server: ServerState {

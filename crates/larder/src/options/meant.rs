@@ -37,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     /// Retransmissions before the server counts as lost; `None`: the transport's default.
     pub(crate) retransmissions: Option<u32>,
+    /// The kernel's door.
+    pub(crate) door: DoorOptions,
     /// The reference client: same protocol code and timeouts, no cache on disk.
     pub(crate) plain: bool,
     /// Whether the disk cache was declined (`nofsc`).
@@ -62,6 +64,15 @@ pub(crate) struct MountFlags {
     pub(crate) no_atime: bool,
     /// Whether users other than the one who mounts may use it; `None`: if that is root.
     pub(crate) allow_other: Option<bool>,
+}
+
+/// How the kernel's requests travel, and to whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DoorOptions {
+    /// The way they take.
+    pub(crate) transport: larder_fuse::Transport,
+    /// Whether another process goes on if the one that serves dies; `None`: where that can be.
+    pub(crate) survive: Option<bool>,
 }
 
 /// How long attributes may be trusted: between these, the longer the longer a file is unchanged.
@@ -179,6 +190,7 @@ impl Options {
             server_lost: typed.server_lost(),
             timeout: typed.number("timeo").map(|tenths| Duration::from_millis(tenths * 100)),
             retransmissions: typed.small("retrans").map(u32::from),
+            door: typed.door()?,
             plain: typed.last(&["plain"]).is_some(),
             no_disk_cache: typed.flag("nofsc", "fsc", false),
             cache: typed.cache_limits()?,
@@ -216,6 +228,23 @@ impl<'a> Last<'a> {
     /// A number whose shape keeps it below 65,536.
     fn small(&self, name: &str) -> Option<u16> {
         self.number(name).map(|number| u16::try_from(number).unwrap_or(u16::MAX))
+    }
+
+    fn door(&self) -> Result<DoorOptions, String> {
+        let transport = match self.last(&["transport"]) {
+            Some((_, Value::Word("dev"))) => larder_fuse::Transport::Device,
+            Some((_, Value::Word("uring"))) => larder_fuse::Transport::Uring,
+            _ => larder_fuse::Transport::Auto,
+        };
+        let survive = self.last(&["survive", "nosurvive"]).map(|(name, _)| name == "survive");
+        if transport == larder_fuse::Transport::Uring && survive == Some(true) {
+            return Err(
+                "options survive and transport=uring contradict each other: what a process that dies \
+                 had taken by io_uring is lost"
+                    .to_owned(),
+            );
+        }
+        Ok(DoorOptions { transport, survive })
     }
 
     fn flags(&self) -> MountFlags {
@@ -343,6 +372,18 @@ mod tests {
         assert_eq!(options.lookup_cache, LookupCache::All);
         assert!(options.close_to_open && !options.sync && !options.plain);
         assert_eq!(parse(["defaults,_netdev", "x-systemd.automount"]).unwrap(), options);
+    }
+
+    #[test]
+    fn the_kernels_door() {
+        let door = |typed| parse([typed]).map(|options| options.door);
+        assert_eq!(door(""), Ok(DoorOptions::default()));
+        let chosen = door("transport=uring,nosurvive").unwrap();
+        assert_eq!(chosen.transport, larder_fuse::Transport::Uring);
+        assert_eq!(chosen.survive, Some(false));
+        assert_eq!(door("nosurvive,survive").unwrap().survive, Some(true));
+        assert!(door("survive,transport=uring").unwrap_err().contains("contradict"));
+        assert!(door("transport=fast").is_err());
     }
 
     #[test]

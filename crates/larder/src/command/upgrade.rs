@@ -1,0 +1,53 @@
+//! `larder upgrade`: the worker of a mount is replaced by the program that is installed now. Calls on the mount
+//! wait for the moment that takes; open files go on.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Target, print};
+use crate::control::Request;
+use crate::report::{State, Status};
+use crate::runtime_dir::RuntimeDir;
+
+/// Longest wait for the next worker.
+const NEXT_MAX: Duration = Duration::from_secs(30);
+
+/// Between two questions whether it is there.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// Arguments of `larder upgrade`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Also tries again when the workers of a mount died again and again (state: failed).\n\n\
+Example:\n  larder upgrade /mnt"
+)]
+pub(crate) struct Args {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    mountpoint: PathBuf,
+}
+
+/// Replaces the worker, and returns when the next one serves.
+///
+/// # Errors
+/// If it is no mount of ours, if nobody supervises it, or if no other worker comes.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let target = Target::find(&RuntimeDir::open()?, &args.mountpoint)?;
+    let shown = target.mountpoint.display();
+    let status = || -> Result<Status> { Ok(target.ask(&Request::Status)?) };
+    let before = status().with_context(|| shown.to_string())?;
+    let _: serde_json::Value = target.ask(&Request::Upgrade).with_context(|| shown.to_string())?;
+    let deadline = Instant::now() + NEXT_MAX;
+    while Instant::now() < deadline {
+        // The socket stays: a question that comes in between waits for the next worker.
+        match status() {
+            Ok(after) if after.state == State::Mounted && after.worker_pid != before.worker_pid => {
+                return print(&format!("{shown} is served by larder {}\n", after.version));
+            }
+            Ok(_) | Err(_) => std::thread::sleep(ASK_EVERY),
+        }
+    }
+    bail!("{shown}: no other worker serves yet; see larder status, and the log")
+}

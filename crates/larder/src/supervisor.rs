@@ -1,0 +1,320 @@
+//! The process that keeps a mount alive: it holds the mount's [`Session`], and does nothing that could
+//! fail. A *worker*, a child with the same command line and [`ROLE`], serves; when it dies another one
+//! goes on, and calls on the mount wait meanwhile.
+//!
+//! | from | over the link | |
+//! |---|---|---|
+//! | worker | [`READY`] | server and cache are there, a mount would work |
+//! | supervisor | the session | made now if it is the first worker |
+//! | worker | [`SERVING`] | requests are answered |
+//! | worker | [`LEFT`], then its end | everything is answered, a newer program is to go on |
+//! | worker | [`ENDED`], then its end | the mount is gone, in order |
+//! | worker | its end | it died |
+//!
+//! The link is the worker's standard input, the control socket its standard output: whoever connects
+//! while no worker is there waits for the next one.
+//!
+//! A worker that dies again and again ([`backoff`]) is followed by one in the role of [`Role::Broken`], which
+//! answers every call with EIO, until `larder upgrade` asks for another try, or somebody unmounts.
+
+mod backoff;
+mod keeper;
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use larder_fuse::Session;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::mounted::{Announce, Traces};
+use crate::runtime_dir::Record;
+use crate::stack::Plan;
+use crate::{daemon, door, log};
+use backoff::{Crashes, Next};
+
+/// Hidden option of `larder mount`: we are a worker, in this role.
+const ROLE: &str = "--worker";
+
+/// Hidden option of `larder mount`: the mountpoint, resolved.
+const AT: &str = "--at";
+
+/// Hidden option of `larder mount`: how many workers died before.
+const RESTARTS: &str = "--restarts";
+
+/// What a worker says over the link.
+pub(crate) const READY: u8 = b'r';
+/// As above.
+pub(crate) const SERVING: u8 = b's';
+/// As above.
+pub(crate) const LEFT: u8 = b'l';
+/// As above.
+pub(crate) const ENDED: u8 = b'e';
+
+/// What a worker is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Role {
+    /// Serve a mount that begins.
+    First,
+    /// Go on with a mount that others have served.
+    Again,
+    /// Answer with errors only.
+    Broken,
+}
+
+/// How a worker came to its end.
+enum Outcome {
+    /// In order, and the mount with it.
+    Ended(ExitCode),
+    /// In order, to be followed by a newer program.
+    Left,
+    /// It was killed, or failed.
+    Died {
+        /// How long it served, if it did.
+        served: Option<Duration>,
+        code: ExitCode,
+        how: String,
+    },
+}
+
+/// Mounts, and keeps the mount served until it is gone.
+///
+/// # Errors
+/// If the mount cannot be made. What a worker says goes to standard error, or to the log.
+pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result<ExitCode> {
+    if announce == Announce::Parent {
+        daemon::leave_session();
+    }
+    let (server, traces, log) = Traces::begin(plan, announce, log)?;
+    log::begin(log.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let mut supervisor = Supervisor {
+            plan,
+            announce,
+            record: Record {
+                mountpoint: plan.mountpoint.clone(),
+                source: plan.source.to_string(),
+                cache: plan.cache.clone(),
+                pid: std::process::id(),
+                log,
+            },
+            traces,
+            control: server.into_listener(),
+            work_dir: std::env::current_dir().context("cannot find the working directory")?,
+            program: std::env::current_exe().context("cannot find our own program")?,
+            session: keeper::adopted(&plan.mountpoint),
+            signals: Signals::listen()?,
+            restarts: 0,
+        };
+        supervisor.keep().await
+    })
+}
+
+struct Supervisor<'a> {
+    plan: &'a Plan,
+    announce: Announce,
+    record: Record,
+    traces: Traces,
+    control: OwnedFd,
+    /// What was typed may be relative to it.
+    work_dir: PathBuf,
+    /// By its name: after an upgrade it is another program.
+    program: PathBuf,
+    /// The mount, once it is made.
+    session: Option<Session>,
+    signals: Signals,
+    /// Workers that died.
+    restarts: u64,
+}
+
+impl Supervisor<'_> {
+    async fn keep(&mut self) -> Result<ExitCode> {
+        let mut crashes = Crashes::default();
+        let mut role = if self.session.is_some() { Role::Again } else { Role::First };
+        loop {
+            match self.employ(role).await? {
+                Outcome::Ended(code) => return Ok(code),
+                Outcome::Left => {
+                    tracing::info!("the worker has left; the next one goes on");
+                    crashes = Crashes::default();
+                    role = Role::Again;
+                }
+                Outcome::Died { code, .. } if self.session.is_none() => return Ok(code),
+                Outcome::Died { served: None, code, how } if role == Role::First => {
+                    // What it said is all there is to say; nothing of the mount is left.
+                    tracing::error!("the first worker {how} before the mount was served");
+                    self.end_session();
+                    return Ok(code);
+                }
+                Outcome::Died { served, how, .. } => {
+                    self.restarts += 1;
+                    tracing::error!(restarts = self.restarts, "the worker {how}");
+                    let pause = match crashes.next(served) {
+                        Next::After(pause) => {
+                            role = if role == Role::Broken { role } else { Role::Again };
+                            pause
+                        }
+                        Next::GiveUp => {
+                            let shown = self.plan.mountpoint.display();
+                            tracing::error!(
+                                "workers die again and again: calls on {shown} fail from now on; \
+                                 `larder upgrade {shown}` tries again"
+                            );
+                            role = Role::Broken;
+                            Duration::ZERO
+                        }
+                    };
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.signals.next() => {
+                            self.end_session();
+                            bail!("ended by a signal while no worker was there");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts a worker and follows it to its end.
+    async fn employ(&mut self, role: Role) -> Result<Outcome> {
+        let (mut child, mut link) = self.start(role)?;
+        let mut served_since: Option<Instant> = None;
+        let mut last = 0;
+        loop {
+            let said = tokio::select! {
+                said = link.read_u8() => said.ok(),
+                () = self.signals.next() => {
+                    // It unmounts, and then ends.
+                    let pid = rustix::process::Pid::from_child(&child);
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                    continue;
+                }
+            };
+            match said {
+                Some(READY) => {
+                    if let Err(error) = self.hand_over(&link) {
+                        // Its end of the link closes, and it goes.
+                        drop(link);
+                        let _ = child.wait();
+                        return Err(error);
+                    }
+                }
+                Some(SERVING) => {
+                    served_since = Some(Instant::now());
+                    self.announce_once()?;
+                }
+                Some(byte) => last = byte,
+                None => break,
+            }
+        }
+        let status = child.wait().context("cannot wait for the worker")?;
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        Ok(match last {
+            ENDED => Outcome::Ended(ExitCode::from(code.unwrap_or(1))),
+            LEFT => Outcome::Left,
+            _ => Outcome::Died {
+                served: served_since.map(|since| since.elapsed()),
+                code: ExitCode::from(code.filter(|code| *code != 0).unwrap_or(1)),
+                how: match status.signal() {
+                    Some(signal) => format!("was killed by signal {signal}"),
+                    None => format!("ended with {status}"),
+                },
+            },
+        })
+    }
+
+    fn start(&self, role: Role) -> Result<(Child, UnixStream)> {
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().context("cannot make a socket")?;
+        ours.set_nonblocking(true).context("cannot make a socket")?;
+        let role = clap::ValueEnum::to_possible_value(&role).expect("all roles have names");
+        let given: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let child = Command::new(&self.program)
+            .args(given)
+            .args([ROLE, role.get_name(), RESTARTS, &self.restarts.to_string(), AT])
+            .arg(&self.plan.mountpoint)
+            .current_dir(&self.work_dir)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::from(self.control.try_clone().context("no descriptor left")?))
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        Ok((child, UnixStream::from_std(ours)?))
+    }
+
+    /// Gives the mount to the worker; makes it first if there is none yet.
+    fn hand_over(&mut self, link: &UnixStream) -> Result<()> {
+        let session = match &mut self.session {
+            Some(session) => session,
+            none => {
+                let options = door::fuse_options(self.plan, self.plan.cache.is_some());
+                let opened = Session::open(&self.plan.mountpoint, &options)?;
+                keeper::store(&opened);
+                none.insert(opened)
+            }
+        };
+        session.send(link).map_err(|error| anyhow!("cannot hand the mount over: {error}"))
+    }
+
+    /// The first time that the mount is served, whoever waits for it is told.
+    fn announce_once(&mut self) -> Result<()> {
+        self.traces.put(&self.record)?;
+        keeper::ready();
+        if self.announce == Announce::Parent
+            && let Some(log) = &self.record.log
+        {
+            daemon::ready(log)?;
+            self.announce = Announce::Nobody;
+        }
+        Ok(())
+    }
+
+    fn end_session(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        keeper::forget(&session);
+        if let Err(error) = session.end() {
+            tracing::error!(%error, "cannot unmount");
+        }
+    }
+}
+
+impl Drop for Supervisor<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = &self.session {
+            keeper::forget(session);
+        }
+    }
+}
+
+/// The signals that end a mount.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn listen() -> Result<Signals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Signals([
+            listen(SignalKind::terminate())?,
+            listen(SignalKind::interrupt())?,
+            listen(SignalKind::hangup())?,
+        ]))
+    }
+
+    async fn next(&mut self) {
+        let [terminate, interrupt, hangup] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! When the next worker is started after one has died.
+
+use std::time::Duration;
+
+/// A worker that served this long did not die of what killed the one before.
+const SERVED_WELL: Duration = Duration::from_secs(10);
+
+/// Deaths in a row that are answered at once: what kills from outside is not made better by waiting.
+const AT_ONCE: u32 = 3;
+
+/// Deaths in a row after which it is given up.
+const DEATHS_MAX: u32 = 12;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Deaths in a row.
+#[derive(Debug, Default)]
+pub(super) struct Crashes(u32);
+
+/// What to do after a death.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Start another one after this time.
+    After(Duration),
+    /// It is no use.
+    GiveUp,
+}
+
+impl Crashes {
+    /// A worker has died after it `served` so long; `None`: it did not come to serve.
+    pub(super) fn next(&mut self, served: Option<Duration>) -> Next {
+        if served.is_some_and(|served| served >= SERVED_WELL) {
+            self.0 = 0;
+        }
+        self.0 += 1;
+        match self.0 {
+            ..=AT_ONCE => Next::After(Duration::ZERO),
+            deaths if deaths < DEATHS_MAX => {
+                let pause = FIRST_PAUSE * 2_u32.saturating_pow(deaths - AT_ONCE - 1);
+                Next::After(pause.min(PAUSE_MAX))
+            }
+            _ => Next::GiveUp,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_then_it_is_given_up() {
+        let mut crashes = Crashes::default();
+        let pauses: Vec<Next> = (0..DEATHS_MAX).map(|_| crashes.next(None)).collect();
+        let millis = |pause: &Next| match pause {
+            Next::After(pause) => Some(pause.as_millis()),
+            Next::GiveUp => None,
+        };
+        let pauses: Vec<_> = pauses.iter().map(millis).collect();
+        let expected = [0, 0, 0, 100, 200, 400, 800, 1600, 3200, 5000, 5000].map(Some);
+        assert_eq!(pauses[..11], expected);
+        assert_eq!(pauses[11], None);
+    }
+
+    #[test]
+    fn long_service_begins_the_count_anew() {
+        let mut crashes = Crashes::default();
+        for _ in 0..100 {
+            assert_eq!(crashes.next(Some(SERVED_WELL)), Next::After(Duration::ZERO));
+        }
+    }
+}
