@@ -59,6 +59,16 @@ impl Door {
         self.0.transport()
     }
 
+    /// Requests of the kernel by their names.
+    pub(crate) fn requests(&self) -> Vec<(String, u64)> {
+        self.0.requests()
+    }
+
+    /// What the kernel holds references to.
+    pub(crate) fn references(&self) -> larder_fuse::References {
+        self.0.references()
+    }
+
     /// Takes no more requests; see [`Mounted::leave`].
     pub(crate) fn leave(&self, wait_max: Duration) -> bool {
         self.0.leave(wait_max)

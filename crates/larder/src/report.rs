@@ -162,6 +162,23 @@ pub(crate) struct Stat {
     pub(crate) connections: Vec<Connection>,
     /// The cache, as in [`Status`].
     pub(crate) cache: Option<CacheState>,
+    /// Requests of the kernel, since the process that serves began.
+    pub(crate) fuse: BTreeMap<String, u64>,
+    /// What the kernel holds of us.
+    pub(crate) kernel: KernelState,
+}
+
+/// What the kernel holds references to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KernelState {
+    /// Inodes.
+    pub(crate) inodes: u64,
+    /// References given to it since the process that serves began.
+    pub(crate) given: u64,
+    /// References that it gave back.
+    pub(crate) returned: u64,
+    /// Nodes that the client has in memory.
+    pub(crate) nodes_in_memory: u64,
 }
 
 /// What a procedure cost.

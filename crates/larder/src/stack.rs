@@ -18,9 +18,12 @@ use crate::cache_dir;
 use crate::door::{self, Door};
 use crate::mounted::Event;
 use crate::options::{LookupCache, Options, ServerLost, Transport};
-use crate::report::{Connection, Latency, Procedure};
+use crate::report::{Connection, KernelState, Latency, Procedure};
 use crate::source::Source;
 use crate::worker::Hold;
+
+/// Between two tries to reach a server with which a mount is to go on.
+const SERVER_ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// What is to be mounted, where and how.
 #[derive(Clone, Debug)]
@@ -68,8 +71,7 @@ pub(crate) async fn build(
     hold: &Hold,
     events: &UnboundedSender<Event>,
 ) -> Result<Stack> {
-    let remote = Nfs3::mount(&remote_options(plan)).await;
-    let remote = Arc::new(remote.with_context(|| format!("cannot mount {}", plan.source))?);
+    let remote = Arc::new(connect(plan, hold).await?);
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let (cache, cache_dir) = match &plan.cache {
         Some(dir) => {
@@ -85,6 +87,22 @@ pub(crate) async fn build(
     let client = client.with_context(|| format!("cannot mount {}", plan.source))?;
     let door = door::open(plan, client.clone(), cache_dir.is_some(), hold, events).await?;
     Ok(Stack { remote, cache, cache_dir, client, door })
+}
+
+/// Reaches the server. A mount that goes on waits for a server that is away: so do its users.
+async fn connect(plan: &Plan, hold: &Hold) -> Result<Nfs3> {
+    let mut told = false;
+    loop {
+        match Nfs3::mount(&remote_options(plan)).await {
+            Err(error) if hold.goes_on() => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(%error, "waiting for the server, to go on with the mount");
+                }
+                tokio::time::sleep(SERVER_ASKED_EVERY).await;
+            }
+            reached => return reached.with_context(|| format!("cannot mount {}", plan.source)),
+        }
+    }
 }
 
 /// A client's options, as the mount's options mean them.
@@ -197,6 +215,18 @@ impl Stack {
     /// Ends all calls to the server, now and later: what waits for it fails.
     pub(crate) fn end_calls(&self) {
         self.remote.shutdown();
+    }
+
+    /// Requests of the kernel by their names, since our process began.
+    pub(crate) fn fuse_requests(&self) -> Vec<(String, u64)> {
+        self.door.requests()
+    }
+
+    /// What the kernel, and the client, hold of files.
+    pub(crate) fn kernel_state(&self) -> KernelState {
+        let larder_fuse::References { inodes, given, returned } = self.door.references();
+        let nodes_in_memory = self.client.status().nodes_in_memory;
+        KernelState { inodes, given, returned, nodes_in_memory }
     }
 
     /// How requests travel from the kernel.

@@ -42,6 +42,11 @@ impl Hold {
         matches!(self, Hold::Ours)
     }
 
+    /// Whether the mount is there already, and others have served it.
+    pub(crate) fn goes_on(&self) -> bool {
+        matches!(self, Hold::Supervised(link) if link.begin() == Begin::Again)
+    }
+
     /// The supervisor, if there is one.
     pub(crate) fn keeper(&self) -> Option<Keeper> {
         match self {

@@ -115,6 +115,8 @@ impl Answers {
             rpc: rpc.procedures,
             connections: rpc.connections,
             cache: self.cache(),
+            fuse: self.stack.fuse_requests().into_iter().collect(),
+            kernel: self.stack.kernel_state(),
         }
     }
 

@@ -3,17 +3,9 @@
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::process::Output;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, Mount, Server, eventually, pattern, run};
-
-/// Runs a command of the mount, and answers its exit code and all it said.
-fn said(mount: &Mount, args: &[&str]) -> (Option<i32>, String) {
-    let Output { status, stdout, stderr } = mount.larder().args(args).output().unwrap();
-    let text = [stdout, stderr].concat();
-    (status.code(), String::from_utf8_lossy(&text).into_owned())
-}
+use crate::harness::{Kind, Mount, Server, eventually, pattern, run, said};
 
 fn check(mount: &Mount, args: &[&str], code: i32, word: &str) {
     let (found, text) = said(mount, args);
@@ -126,7 +118,7 @@ fn a_signal_unmounts_in_the_foreground() {
 fn umount_removes_the_mount_of_a_killed_daemon() {
     let server = Server::start(Kind::Larder);
     let mut mount = Mount::new(&server, &[]);
-    run("kill", &["-KILL", &mount.pid().to_string()]);
+    mount.kill_processes();
     eventually("it is dead", || said(&mount, &["status"]).1.contains("is dead: larder umount"));
     let output = mount.command().output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("dead: larder umount"));

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::harness::{Kind, Mount, Server, pattern, run, succeed};
+use crate::harness::{Kind, Mount, Server, kill, pattern, run, succeed};
 
 /// Kills the daemon in the middle of reading and writing, again and again. What was closed without an
 /// error is at the server, and what is read after the next mount is what the server has.
@@ -18,12 +18,12 @@ fn killed_daemon_leaves_a_cache_that_serves_no_wrong_byte() {
     let mut mount = Mount::new(&server, &[]);
     let mut closed: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     for round in 0..ROUNDS {
-        let pid = mount.pid().to_string();
+        let pids = mount.pids();
         let delay_ms = 20 + 37 * round % 400;
         let writer = std::thread::scope(|scope| {
             let killer = scope.spawn(move || {
                 std::thread::park_timeout(std::time::Duration::from_millis(delay_ms));
-                run("kill", &["-KILL", &pid]);
+                kill(pids);
             });
             let done = work_until_it_dies(&mount, round);
             killer.join().unwrap();

@@ -300,20 +300,20 @@ impl Mount {
         serde_json::from_slice(&succeed(&mut command).stdout).unwrap()
     }
 
-    /// Process of the daemon.
-    pub(crate) fn pid(&self) -> u32 {
-        let record = fs::read_dir(self.dirs.path().join("run"))
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .find(|path| path.extension().is_some_and(|extension| extension == "json"))
-            .unwrap();
-        let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
-        u32::try_from(record["pid"].as_u64().unwrap()).unwrap()
+    /// Processes of the daemon: the one that keeps the mount, then the one that serves it.
+    pub(crate) fn pids(&self) -> [u32; 2] {
+        let status = self.json(&["status"]);
+        ["pid", "worker_pid"].map(|name| u32::try_from(status[name].as_u64().unwrap()).unwrap())
+    }
+
+    /// Ends the daemon without a word, whoever waits for it.
+    pub(crate) fn kill_processes(&self) {
+        kill(self.pids());
     }
 
     /// Ends the daemon without a word and clears the dead mount away.
     pub(crate) fn kill(&mut self) {
-        run("kill", &["-KILL", &self.pid().to_string()]);
+        self.kill_processes();
         run("umount", &["-l", self.path("").to_str().unwrap()]);
         self.mounted = false;
     }
@@ -337,6 +337,22 @@ impl Drop for Mount {
         }
         // Whatever else is still there.
         let _ = rustix::mount::unmount(self.mountpoint(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Runs a command of the mount, and answers its exit code and all it said.
+pub(crate) fn said(mount: &Mount, args: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = mount.larder().args(args).output().unwrap();
+    let text = [stdout, stderr].concat();
+    (status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Kills processes of a daemon, in this order; they may be one.
+pub(crate) fn kill(pids: [u32; 2]) {
+    let [keeper, worker] = pids.map(|pid| pid.to_string());
+    run("kill", &["-KILL", &keeper]);
+    if worker != keeper {
+        run("kill", &["-KILL", &worker]);
     }
 }
 

@@ -1,0 +1,114 @@
+//! What ordinary calls cost in messages between the kernel and us (docs/fuse-messages.md).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+
+use crate::harness::{Kind, Mount, Server, eventually, pattern, run};
+
+/// Messages that the kernel sends when nobody asks: what others do to its memory shows in them.
+const UNASKED: [&str; 2] = ["FORGET", "BATCHFORGET"];
+
+/// The kernel may have forgotten something, since others empty its caches: that only adds messages, so the
+/// least of so many rounds counts.
+const ROUNDS: u64 = 5;
+
+fn messages(mount: &Mount) -> BTreeMap<String, u64> {
+    let stat = mount.json(&["stat"]);
+    let counts = stat["fuse"].as_object().unwrap().iter();
+    counts.map(|(name, count)| (name.clone(), count.as_u64().unwrap())).collect()
+}
+
+/// The fewest messages that the work cost in a round, as `NAME NAME*2 ...`.
+fn cost(mount: &Mount, mut work: impl FnMut(u64)) -> String {
+    let one = |round: u64, work: &mut dyn FnMut(u64)| {
+        let before = messages(mount);
+        work(round);
+        // A release is sent after close(2) has returned.
+        let count = |name: &str, all: &BTreeMap<String, u64>| all.get(name).copied().unwrap_or(0);
+        let opens = |all: &BTreeMap<String, u64>| count("OPEN", all) + count("CREATE", all);
+        eventually("what was opened is released", || {
+            let now = messages(mount);
+            opens(&now) - opens(&before) == count("RELEASE", &now) - count("RELEASE", &before)
+        });
+        let after = messages(mount);
+        let cost = after.iter().map(|(name, count_)| (name.clone(), count_ - count(name, &before)));
+        cost.filter(|(name, count)| *count > 0 && !UNASKED.contains(&name.as_str()))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let rounds: Vec<_> = (0..ROUNDS).map(|round| one(round, &mut work)).collect();
+    let least = rounds.into_iter().min_by_key(|cost| cost.values().sum::<u64>()).unwrap();
+    let shown = |(name, count): (String, u64)| match count {
+        1 => name,
+        count => format!("{name}*{count}"),
+    };
+    least.into_iter().map(shown).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn warm_calls_cost_the_fewest_messages() {
+    let server = Server::start(Kind::Larder);
+    let bytes = pattern(1, 4000);
+    fs::create_dir(server.path("dir")).unwrap();
+    for number in 0..100 {
+        fs::write(server.path(&format!("dir/file{number}")), &bytes).unwrap();
+    }
+    let mount = Mount::new(&server, &["-o", "actimeo=86400"]);
+    let file = mount.path("dir/file7");
+    let read = || {
+        let mut found = vec![0; bytes.len()];
+        File::open(&file).unwrap().read_exact(&mut found).unwrap();
+        assert!(found == bytes);
+    };
+    let list = || {
+        let listed = fs::read_dir(mount.path("dir")).unwrap();
+        assert!(listed.map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>() > 0);
+    };
+    list();
+    read();
+
+    assert_eq!(
+        cost(&mount, |_| assert!(fs::metadata(&file).unwrap().is_file())),
+        "GETATTR",
+        "after a read"
+    );
+    assert_eq!(cost(&mount, |_| read()), "OPEN RELEASE");
+    assert_eq!(cost(&mount, |_| list()), "OPENDIR READDIRPLUS*2 RELEASEDIR");
+    let new = |round: u64| mount.path(&format!("new{round}"));
+    let create = |round: u64| {
+        let created = File::options().write(true).create_new(true).open(new(round)).unwrap();
+        created.write_all_at(&bytes, 0).unwrap();
+    };
+    assert_eq!(cost(&mount, create), "CREATE FLUSH LOOKUP RELEASE");
+    assert_eq!(cost(&mount, |round| fs::remove_file(new(round)).unwrap()), "UNLINK");
+}
+
+/// What reaches us of the calls that ask for durability, on the kernel that runs (docs/semantics.md).
+#[test]
+fn fsync_reaches_us_and_sync_does_not() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["-o", "nopassthrough,actimeo=86400"]);
+    fs::create_dir(mount.path("dir")).unwrap();
+    let file = File::options().write(true).create_new(true).open(mount.path("a")).unwrap();
+    let dir = File::open(mount.path("dir")).unwrap();
+    let at_server = || fs::read(server.path("a")).unwrap();
+
+    file.write_all_at(b"one", 0).unwrap();
+    let sync = cost(&mount, |_| {
+        rustix::fs::sync();
+        rustix::fs::syncfs(&dir).unwrap();
+    });
+    assert_eq!(sync, "", "sync(2) and syncfs(2)");
+    assert_eq!(at_server(), b"", "not closed, not synced: not at the server");
+    assert_eq!(cost(&mount, |_| file.sync_all().unwrap()), "FSYNC");
+    assert_eq!(at_server(), b"one");
+    // Refused the first time, and never asked again: names are durable when the call returns.
+    assert_eq!(cost(&mount, |_| dir.sync_all().unwrap()), "");
+
+    file.write_all_at(b"two", 0).unwrap();
+    drop((file, dir));
+    // What is unmounted has been closed before, and a close has sent it.
+    run("umount", &[mount.path("").to_str().unwrap()]);
+    assert_eq!(at_server(), b"two");
+}
