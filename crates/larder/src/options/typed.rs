@@ -77,6 +77,8 @@ const KNOWN: &[(&str, Shape)] = &[
     ("nolock", Flag),
     ("fsc", Flag),
     ("nofsc", Flag),
+    ("passthrough", Flag),
+    ("nopassthrough", Flag),
     ("plain", Flag),
     ("sync", Flag),
     ("async", Flag),
