@@ -242,7 +242,7 @@ impl Core {
         let last = what == Removal::Directory || state.known.attr.nlink <= 1;
         if !last {
             state.known.attr.nlink -= 1;
-            state.ctime_may_move = true;
+            state.move_ctime(self.now());
             self.table.persist(child.ino, &state);
             return;
         }
@@ -364,7 +364,7 @@ impl Core {
                 self.put_name(to.0, to.1, Some(child.ino));
                 let mut state = child.state();
                 state.known.hint = Some((to.0.ino, to.1.to_owned()));
-                state.ctime_may_move = true;
+                state.move_ctime(self.now());
                 self.table.persist(child.ino, &state);
             }
             None => self.cache.drop_name(to.0.no(), name_bytes(to.1)),

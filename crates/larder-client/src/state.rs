@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) cookie_verifier: u64,
     /// We renamed it or changed its link count, which moves its ctime without telling us.
     pub(crate) ctime_may_move: bool,
+    /// When we last did so and were not told: a description from before has an old ctime.
+    ctime_moved: Option<Monotonic>,
 }
 
 /// Size and modification time that applications see while the server does not know them.
@@ -124,6 +126,7 @@ impl State {
             last_page: None,
             cookie_verifier: 0,
             ctime_may_move: false,
+            ctime_moved: None,
         }
     }
 
@@ -140,9 +143,26 @@ impl State {
         self.known.ttl.saturating_sub(now.since(self.known.asked))
     }
 
+    /// We renamed it or changed its link count, and the reply did not describe it.
+    pub(crate) fn move_ctime(&mut self, now: Monotonic) {
+        self.ctime_may_move = true;
+        self.ctime_moved = Some(now);
+    }
+
+    /// Whether the ctime that is held is from before a change of ours. Who does not look at it may use
+    /// the other attributes.
+    pub(crate) fn ctime_is_old(&self) -> bool {
+        self.ctime_moved.is_some_and(|moved| self.known.asked < moved)
+    }
+
     /// Attributes as applications see them: the server's, with what it does not know yet.
     pub(crate) fn attr(&self) -> Attr {
         let mut attr = self.known.attr;
+        if self.removed {
+            attr.nlink = 0;
+        } else if self.silly.is_some() {
+            attr.nlink = attr.nlink.saturating_sub(1);
+        }
         if let Some(local) = self.local {
             attr.size = local.size;
             attr.used = attr.used.max(local.size);
