@@ -43,6 +43,8 @@ pub(crate) struct State {
     pub(crate) local: Option<LocalEnd>,
     /// The name that stands for an open file whose last name was removed.
     pub(crate) silly: Option<(Ino, std::ffi::OsString)>,
+    /// Directories: names in it that stand for open files, until the server has removed them.
+    pub(crate) hidden_names: u32,
     /// Removed for good: nothing is to be uploaded or found again.
     pub(crate) removed: bool,
     /// A failed write-back that no fsync or close has reported yet.
@@ -117,6 +119,7 @@ impl State {
             pages: None,
             local: None,
             silly: None,
+            hidden_names: 0,
             removed: false,
             write_error: None,
             writer: None,
@@ -322,6 +325,7 @@ impl State {
             && self.opens.is_empty()
             && self.local.is_none()
             && self.silly.is_none()
+            && self.hidden_names == 0
             && self.write_error.is_none()
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use larder_client::Options;
-use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, SetAttr};
+use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, New, Removal, SetAttr};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
@@ -154,6 +154,25 @@ async fn open_file_without_a_name_has_no_links() {
     rig.advance(60);
     assert_eq!(links().await, 0, "the server says that it has one");
     open.close().await.unwrap();
+}
+
+/// Whoever removes a file, closes it and removes its directory finds it empty, though the kernel tells of
+/// the last close later: the hidden name goes first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directory_of_a_removed_file_just_closed_can_be_removed() {
+    let rig = Rig::new(Options::default()).await;
+    let (dir, file) = (OsStr::new("dir"), OsStr::new("file"));
+    let rmdir = || rig.client.remove(&root(), Ino::ROOT, dir, Removal::Directory).wait();
+    let made = rig.client.make(&root(), Ino::ROOT, dir, New::Directory, SetAttr::default());
+    let ino = made.wait().await.unwrap().ino;
+    let open = rig.create_in(ino, "file").await;
+    rig.client.remove(&root(), ino, file, Removal::File).wait().await.unwrap();
+    assert_eq!(rmdir().await, Err(Error::NotEmpty), "the file is open");
+
+    open.flush().await.unwrap();
+    let (removed, closed) = tokio::join!(rmdir(), open.close());
+    assert_eq!((removed, closed), (Ok(()), Ok(())));
+    assert_eq!(rig.names().await, [""; 0]);
 }
 
 /// A rename, and an unlink of one name of several, move the file's ctime, and their replies do not tell
