@@ -714,8 +714,9 @@ impl CachedFile {
         self.queue(state);
         if state.bypasses > 0 {
             // The kernel may have moved the end; what it wrote is collected later.
-            let len = self.local(state).and_then(|file| file.len()).map_err(|_| NoSpace)?;
-            self.follow_size(state, len);
+            let file = self.local(state).map_err(|_| NoSpace)?;
+            let len = file.len().map_err(|_| NoSpace)?;
+            self.follow_size(state, &file, len).map_err(|_| NoSpace)?;
         }
         Ok(())
     }
@@ -759,11 +760,30 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Follows the local file's length in a bypass, where all of it is known.
-    fn follow_size(&self, state: &mut State, len: u64) {
+    /// Follows the local file's length in a bypass, where all of it is known but for large holes: to
+    /// sum, send and charge their zeros would take as long as they are large. The server has the same
+    /// zeros there, as all of the file was held when the bypass began.
+    fn follow_size(&self, state: &mut State, file: &Arc<dyn DiskFile>, len: u64) -> io::Result<()> {
+        if len > SIZE_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let data = file.data_ranges(0..len)?;
         state.set_size(len);
-        state.known.insert(0..len);
+        let mut end = 0;
+        for range in data.into_iter().chain([len..len]) {
+            let start = if range.start - end <= ZEROS_MAX { end } else { range.start };
+            state.known.insert(start..range.end);
+            end = range.end;
+        }
+        let known: Vec<_> = state.known.iter().collect();
+        for range in known {
+            let chunks = chunks_of(&range);
+            state.known.insert(
+                chunks.start * crate::CHUNK_BYTES..len.min(chunks.end * crate::CHUNK_BYTES),
+            );
+        }
         self.recharge(state);
+        Ok(())
     }
 
     /// Brings the accounts in line with what is known.
@@ -834,8 +854,9 @@ impl CachedFile {
         let file = self.local(state)?;
         let stamp = file.stamp()?;
         // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
-        self.follow_size(state, stamp.size);
-        for chunk in chunks_of(&(0..state.size)) {
+        self.follow_size(state, &file, stamp.size)?;
+        let known: Vec<_> = state.known.iter().collect();
+        for chunk in known.iter().flat_map(chunks_of) {
             let sum = self.sum_on_disk(state, &file, chunk)?;
             if state.sums.get(chunk) != Some(sum) {
                 state.sums.set_verified(chunk, sum);
