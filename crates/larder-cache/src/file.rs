@@ -770,7 +770,8 @@ impl CachedFile {
         let data = file.data_ranges(0..len)?;
         state.set_size(len);
         let mut end = 0;
-        for range in data.into_iter().chain([len..len]) {
+        // The end counts as data of no length, so that the hole before it is judged like the others.
+        for range in data.into_iter().chain(std::iter::once(len..len)) {
             let start = if range.start - end <= ZEROS_MAX { end } else { range.start };
             state.known.insert(start..range.end);
             end = range.end;
