@@ -12,19 +12,16 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use larder_io::{DiskFile, OpenMode};
+use larder_io::{DiskFile, OpenMode, Stamp};
 
 use crate::gauge::count;
 use crate::pool::{data_dir, data_path};
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
-use crate::state::{SIZE_MAX, State};
+use crate::state::{SIZE_MAX, State, ZEROS_MAX};
 use crate::store::Store;
 use crate::sums::{chunk_range, chunks_of};
 use crate::{FileNo, lock};
 
-/// Zeros of an extension that are held; a larger hole is left to the caller's zero point, because
-/// what is held is charged, and a hole of a terabyte costs the disk nothing.
-const ZEROS_MAX: u64 = 1 << 20;
 /// A use is written to the index if the one there is older than this.
 const LAST_USE_STEP_SEC: u64 = 600;
 
@@ -714,9 +711,7 @@ impl CachedFile {
         self.queue(state);
         if state.bypasses > 0 {
             // The kernel may have moved the end; what it wrote is collected later.
-            let file = self.local(state).map_err(|_| NoSpace)?;
-            let len = file.len().map_err(|_| NoSpace)?;
-            self.follow_size(state, &file, len).map_err(|_| NoSpace)?;
+            self.follow_local(state).map_err(|_| NoSpace)?;
         }
         Ok(())
     }
@@ -760,31 +755,13 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Follows the local file's length in a bypass, where all of it is known but for large holes: to
-    /// sum, send and charge their zeros would take as long as they are large. The server has the same
-    /// zeros there, as all of the file was held when the bypass began.
-    fn follow_size(&self, state: &mut State, file: &Arc<dyn DiskFile>, len: u64) -> io::Result<()> {
-        if len > SIZE_MAX {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let data = file.data_ranges(0..len)?;
-        state.set_size(len);
-        let mut end = 0;
-        // The end counts as data of no length, so that the hole before it is judged like the others.
-        for range in data.into_iter().chain(std::iter::once(len..len)) {
-            let start = if range.start - end <= ZEROS_MAX { end } else { range.start };
-            state.known.insert(start..range.end);
-            end = range.end;
-        }
-        let known: Vec<_> = state.known.iter().collect();
-        for range in known {
-            let chunks = chunks_of(&range);
-            state.known.insert(
-                chunks.start * crate::CHUNK_BYTES..len.min(chunks.end * crate::CHUNK_BYTES),
-            );
-        }
+    /// Takes over length and holes of the local file in a bypass; answers as of when.
+    fn follow_local(&self, state: &mut State) -> io::Result<Stamp> {
+        let file = self.local(state)?;
+        let stamp = file.stamp()?;
+        state.follow_local(file.data_ranges(0..stamp.size)?, stamp.size)?;
         self.recharge(state);
-        Ok(())
+        Ok(stamp)
     }
 
     /// Brings the accounts in line with what is known.
@@ -853,9 +830,8 @@ impl CachedFile {
 
     pub(crate) fn collect(&self, state: &mut State) -> io::Result<()> {
         let file = self.local(state)?;
-        let stamp = file.stamp()?;
         // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
-        self.follow_size(state, &file, stamp.size)?;
+        let stamp = self.follow_local(state)?;
         let known: Vec<_> = state.known.iter().collect();
         for chunk in known.iter().flat_map(chunks_of) {
             let sum = self.sum_on_disk(state, &file, chunk)?;
