@@ -206,7 +206,7 @@ impl Core {
     ) -> Result<()> {
         self.refuse_read_only()?;
         let dir = self.node(parent)?;
-        let child = self.child(&dir, name);
+        let child = self.child_to_go(cred, &dir, name).await;
         if let Some(child) = &child
             && what == Removal::File
             && self.hide_if_open(cred, &dir, name, child).await?
@@ -243,6 +243,29 @@ impl Core {
     /// The node that a name stands for, as far as we know.
     fn child(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
         self.name(dir, name)?.child.and_then(|ino| self.table.get(ino))
+    }
+
+    /// The same for a name that is about to be removed or replaced. A change of the directory by others
+    /// makes its names unknown; if a file that is open here was last seen under this one, the server is
+    /// asked, since such a file must be hidden.
+    async fn child_to_go(&self, cred: &Cred, dir: &Arc<Node>, name: &OsStr) -> Option<Arc<Node>> {
+        let known = self.child(dir, name);
+        if known.is_some() || !self.is_open_at(dir, name) {
+            return known;
+        }
+        match self.lookup_remote(dir, cred, name).await {
+            Ok(Lookup::Found(entry)) => self.table.get(entry.ino),
+            _ => None,
+        }
+    }
+
+    /// Whether a file is open here that was last seen under this name.
+    fn is_open_at(&self, dir: &Node, name: &OsStr) -> bool {
+        let open: Vec<_> = self.open_table().values().cloned().collect();
+        open.iter().any(|open| {
+            let state = open.node.state();
+            state.known.hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
+        })
     }
 
     /// A name of `child` is gone at the server.
@@ -366,7 +389,8 @@ impl Core {
         let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
         let source = self.child(&from_dir, from.1);
         let replaced = self
-            .child(&to_dir, to.1)
+            .child_to_go(cred, &to_dir, to.1)
+            .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
         let mut hidden = false;
         if let Some(replaced) = &replaced

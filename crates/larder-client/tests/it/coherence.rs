@@ -156,6 +156,29 @@ async fn open_file_without_a_name_has_no_links() {
     open.close().await.unwrap();
 }
 
+/// What others do in a directory makes its names uncertain, but not which files are open here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_file_is_hidden_though_others_changed_its_directory() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    for (name, replace) in [("removed", false), ("replaced", true)] {
+        let open = rig.create(name).await;
+        open.write(0, b"still here").await.unwrap();
+        rig.put("new", b"new").await;
+        other.put(&format!("noise beside {name}"), b"").await;
+        rig.advance(31);
+        assert!(rig.find("absent").await.is_none(), "the directory is looked at again");
+        match replace {
+            true => rig.rename("new", name).await.unwrap(),
+            false => rig.remove(name).await.unwrap(),
+        }
+        open.flush().await.unwrap();
+        assert_eq!(open.read(0, 100).await.unwrap(), b"still here");
+        open.close().await.unwrap();
+        assert!(rig.names().await.iter().all(|name| !name.starts_with(".nfs")));
+    }
+}
+
 /// Whoever removes a file, closes it and removes its directory finds it empty, though the kernel tells of
 /// the last close later: the hidden name goes first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
