@@ -12,19 +12,16 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use larder_io::{DiskFile, OpenMode};
+use larder_io::{DiskFile, OpenMode, Stamp};
 
 use crate::gauge::count;
 use crate::pool::{data_dir, data_path};
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
-use crate::state::{SIZE_MAX, State};
+use crate::state::{SIZE_MAX, State, ZEROS_MAX};
 use crate::store::Store;
 use crate::sums::{chunk_range, chunks_of};
 use crate::{FileNo, lock};
 
-/// Zeros of an extension that are held; a larger hole is left to the caller's zero point, because
-/// what is held is charged, and a hole of a terabyte costs the disk nothing.
-const ZEROS_MAX: u64 = 1 << 20;
 /// A use is written to the index if the one there is older than this.
 const LAST_USE_STEP_SEC: u64 = 600;
 
@@ -714,8 +711,7 @@ impl CachedFile {
         self.queue(state);
         if state.bypasses > 0 {
             // The kernel may have moved the end; what it wrote is collected later.
-            let len = self.local(state).and_then(|file| file.len()).map_err(|_| NoSpace)?;
-            self.follow_size(state, len);
+            self.follow_local(state).map_err(|_| NoSpace)?;
         }
         Ok(())
     }
@@ -759,11 +755,13 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Follows the local file's length in a bypass, where all of it is known.
-    fn follow_size(&self, state: &mut State, len: u64) {
-        state.set_size(len);
-        state.known.insert(0..len);
+    /// Takes over length and holes of the local file in a bypass; answers as of when.
+    fn follow_local(&self, state: &mut State) -> io::Result<Stamp> {
+        let file = self.local(state)?;
+        let stamp = file.stamp()?;
+        state.follow_local(file.data_ranges(0..stamp.size)?, stamp.size)?;
         self.recharge(state);
+        Ok(stamp)
     }
 
     /// Brings the accounts in line with what is known.
@@ -832,10 +830,10 @@ impl CachedFile {
 
     pub(crate) fn collect(&self, state: &mut State) -> io::Result<()> {
         let file = self.local(state)?;
-        let stamp = file.stamp()?;
         // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
-        self.follow_size(state, stamp.size);
-        for chunk in chunks_of(&(0..state.size)) {
+        let stamp = self.follow_local(state)?;
+        let known: Vec<_> = state.known.iter().collect();
+        for chunk in known.iter().flat_map(chunks_of) {
             let sum = self.sum_on_disk(state, &file, chunk)?;
             if state.sums.get(chunk) != Some(sum) {
                 state.sums.set_verified(chunk, sum);

@@ -7,6 +7,7 @@
 //! - `charged` is the number of chunks that `known` touches.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::ops::Range;
 use std::sync::Weak;
 
@@ -19,6 +20,9 @@ use crate::sums::{Sums, chunk_range, chunks_of};
 
 /// Larger files are not cached; see [`crate::sums::group_of`].
 pub(crate) const SIZE_MAX: u64 = 1 << 55;
+/// Zeros of an extension that are held; a larger hole is left to the caller's zero point, because
+/// what is held is charged, and a hole of a terabyte costs the disk nothing.
+pub(crate) const ZEROS_MAX: u64 = 1 << 20;
 
 /// The state of a [`crate::CachedFile`].
 #[derive(Debug, Default)]
@@ -122,6 +126,29 @@ impl State {
         let last = size.max(self.size).div_ceil(crate::CHUNK_BYTES);
         self.touch_chunks(edge / crate::CHUNK_BYTES..last);
         self.size = size;
+    }
+
+    /// Follows the local file in a bypass. All of it is known but for holes larger than [`ZEROS_MAX`]: to
+    /// sum, send and charge their zeros would take as long as they are large. The server has the same
+    /// zeros there, as all of the file was held when the bypass began.
+    pub(crate) fn follow_local(&mut self, data: Vec<Range<u64>>, len: u64) -> io::Result<()> {
+        if len > SIZE_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.set_size(len);
+        let mut end = 0;
+        // The end counts as data of no length, so that the hole before it is judged like the others.
+        for range in data.into_iter().chain(std::iter::once(len..len)) {
+            let start = if range.start - end <= ZEROS_MAX { end } else { range.start };
+            self.known.insert(start..range.end);
+            end = range.end;
+        }
+        let known: Vec<_> = self.known.iter().collect();
+        for chunks in known.iter().map(chunks_of) {
+            let (start, end) = (chunks.start * crate::CHUNK_BYTES, chunks.end * crate::CHUNK_BYTES);
+            self.known.insert(start..end.min(len));
+        }
+        Ok(())
     }
 
     /// Whether the index may say that this is what the version's bytes are.

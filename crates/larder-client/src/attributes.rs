@@ -26,7 +26,7 @@ impl Core {
             Ok(node) => node,
             Err(error) => return Answer::fail(error),
         };
-        if self.is_fresh(&node) {
+        if self.is_fresh(&node) && !self.lacks_ctime(&node) {
             return Answer::ok(self.fresh(&node));
         }
         let (core, cred) = (self.clone(), cred.clone());
@@ -42,6 +42,13 @@ impl Core {
         let state = node.state();
         let fresh = !state.fresh_for(self.session, self.now()).is_zero();
         fresh || state.changing() || state.removed || !self.remote.reachable()
+    }
+
+    /// Whether a change of ours moved the ctime, and the server is to be asked how far.
+    fn lacks_ctime(&self, node: &Node) -> bool {
+        let state = node.state();
+        let is_told = state.changing() || state.removed || !self.remote.reachable();
+        state.ctime_is_old() && !is_told
     }
 
     /// Asks the server for the attributes.

@@ -17,9 +17,13 @@ use larder_vfs::{
 
 use crate::core::{Core, RootSquash, on_handle};
 use crate::node::Node;
+use crate::open::OpenFile;
 use crate::options::LookupCache;
 use crate::record::{Name, name_bytes};
 use crate::rights;
+
+/// Longest wait, before a directory is removed, for the removal of hidden names in it that has begun.
+const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Core {
     /// Looks a name up, in memory if what is held is fresh enough.
@@ -202,12 +206,17 @@ impl Core {
     ) -> Result<()> {
         self.refuse_read_only()?;
         let dir = self.node(parent)?;
-        let child = self.child(&dir, name);
+        let child = self.child_to_go(cred, &dir, name).await;
         if let Some(child) = &child
             && what == Removal::File
             && self.hide_if_open(cred, &dir, name, child).await?
         {
             return Ok(());
+        }
+        if let Some(child) = &child
+            && what == Removal::Directory
+        {
+            self.await_hidden_names(child).await;
         }
         self.remove_entry(cred, &dir, name, what).await?;
         if let Some(child) = child {
@@ -236,13 +245,36 @@ impl Core {
         self.name(dir, name)?.child.and_then(|ino| self.table.get(ino))
     }
 
+    /// The same for a name that is about to be removed or replaced. A change of the directory by others
+    /// makes its names unknown; if a file that is open here was last seen under this one, the server is
+    /// asked, since such a file must be hidden.
+    async fn child_to_go(&self, cred: &Cred, dir: &Arc<Node>, name: &OsStr) -> Option<Arc<Node>> {
+        let known = self.child(dir, name);
+        if known.is_some() || !self.is_open_at(dir, name) {
+            return known;
+        }
+        match self.lookup_remote(dir, cred, name).await {
+            Ok(Lookup::Found(entry)) => self.table.get(entry.ino),
+            _ => None,
+        }
+    }
+
+    /// Whether a file is open here that was last seen under this name.
+    fn is_open_at(&self, dir: &Node, name: &OsStr) -> bool {
+        let open: Vec<_> = self.open_table().values().cloned().collect();
+        open.iter().any(|open| {
+            let state = open.node.state();
+            state.known.hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
+        })
+    }
+
     /// A name of `child` is gone at the server.
     fn unlinked(&self, child: &Node, what: Removal) {
         let mut state = child.state();
         let last = what == Removal::Directory || state.known.attr.nlink <= 1;
         if !last {
             state.known.attr.nlink -= 1;
-            state.ctime_may_move = true;
+            state.move_ctime(self.now());
             self.table.persist(child.ino, &state);
             return;
         }
@@ -277,7 +309,9 @@ impl Core {
             return Ok(false);
         }
         let hidden = self.hidden_name(child);
-        self.rename_entry(cred, (dir, name), (dir, &hidden)).await?;
+        dir.state().hidden_names += 1;
+        let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
+        renamed.inspect_err(|_| hidden_name_is_gone(dir))?;
         let released = {
             let mut state = child.state();
             state.silly = Some((dir.ino, hidden));
@@ -300,9 +334,44 @@ impl Core {
     pub(crate) async fn remove_hidden(&self, child: &Arc<Node>, cred: &Cred) -> Result<()> {
         let Some((dir, name)) = child.state().silly.take() else { return Ok(()) };
         let dir = self.node(dir)?;
-        self.remove_entry(cred, &dir, &name, Removal::File).await?;
+        let removed = self.remove_entry(cred, &dir, &name, Removal::File).await;
+        hidden_name_is_gone(&dir);
+        removed?;
         self.unlinked(child, Removal::File);
         Ok(())
+    }
+
+    /// Before a directory is removed or replaced: whoever has removed and closed all files in it may
+    /// expect it to be empty, but the last releases, which remove the hidden names, come after close(2)
+    /// has returned. Waits for those that are on their way, and not for files that are open.
+    async fn await_hidden_names(&self, dir: &Node) {
+        for open in self.open_hidden_in(dir) {
+            self.await_release(&open.node).await;
+        }
+        if !self.open_hidden_in(dir).is_empty() {
+            return;
+        }
+        let gone = async {
+            loop {
+                let notified = dir.released.notified();
+                if dir.state().hidden_names == 0 {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        // If it takes longer the server will say that the directory is not empty.
+        let _ = tokio::time::timeout(HIDDEN_WAIT_MAX, gone).await;
+    }
+
+    /// Open files that have a hidden name in `dir`.
+    fn open_hidden_in(&self, dir: &Node) -> Vec<Arc<OpenFile>> {
+        if dir.state().hidden_names == 0 {
+            return Vec::new();
+        }
+        let mut open: Vec<_> = self.open_table().values().cloned().collect();
+        open.retain(|open| open.node.state().silly.as_ref().is_some_and(|(at, _)| *at == dir.ino));
+        open
     }
 
     /// Renames.
@@ -320,13 +389,16 @@ impl Core {
         let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
         let source = self.child(&from_dir, from.1);
         let replaced = self
-            .child(&to_dir, to.1)
+            .child_to_go(cred, &to_dir, to.1)
+            .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
         let mut hidden = false;
         if let Some(replaced) = &replaced
             && replaced.state().known.attr.kind != Kind::Directory
         {
             hidden = self.hide_if_open(cred, &to_dir, to.1, replaced).await?;
+        } else if let Some(replaced) = &replaced {
+            self.await_hidden_names(replaced).await;
         }
         self.rename_entry(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
         if let Some(replaced) = replaced.filter(|_| !hidden) {
@@ -364,7 +436,7 @@ impl Core {
                 self.put_name(to.0, to.1, Some(child.ino));
                 let mut state = child.state();
                 state.known.hint = Some((to.0.ino, to.1.to_owned()));
-                state.ctime_may_move = true;
+                state.move_ctime(self.now());
                 self.table.persist(child.ino, &state);
             }
             None => self.cache.drop_name(to.0.no(), name_bytes(to.1)),
@@ -413,4 +485,12 @@ impl Core {
         self.put_name(dir, name, Some(child.ino));
         child
     }
+}
+
+/// A hidden name in `dir` was removed, or was not made.
+fn hidden_name_is_gone(dir: &Node) {
+    let mut state = dir.state();
+    state.hidden_names = state.hidden_names.saturating_sub(1);
+    drop(state);
+    dir.released.notify_waiters();
 }

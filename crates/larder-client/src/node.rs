@@ -27,7 +27,7 @@ pub(crate) struct Node {
     pub(crate) transfer: tokio::sync::Mutex<()>,
     /// Ranges on their way from the server.
     pub(crate) flights: Flights,
-    /// Told when nobody has the file open any more.
+    /// Told when nobody has the file open any more; of a directory, when a hidden name in it is gone.
     pub(crate) released: tokio::sync::Notify,
 }
 

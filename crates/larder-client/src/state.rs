@@ -43,6 +43,8 @@ pub(crate) struct State {
     pub(crate) local: Option<LocalEnd>,
     /// The name that stands for an open file whose last name was removed.
     pub(crate) silly: Option<(Ino, std::ffi::OsString)>,
+    /// Directories: names in it that stand for open files, until the server has removed them.
+    pub(crate) hidden_names: u32,
     /// Removed for good: nothing is to be uploaded or found again.
     pub(crate) removed: bool,
     /// A failed write-back that no fsync or close has reported yet.
@@ -62,6 +64,8 @@ pub(crate) struct State {
     pub(crate) cookie_verifier: u64,
     /// We renamed it or changed its link count, which moves its ctime without telling us.
     pub(crate) ctime_may_move: bool,
+    /// When we last did so and were not told: a description from before has an old ctime.
+    ctime_moved: Option<Monotonic>,
 }
 
 /// Size and modification time that applications see while the server does not know them.
@@ -115,6 +119,7 @@ impl State {
             pages: None,
             local: None,
             silly: None,
+            hidden_names: 0,
             removed: false,
             write_error: None,
             writer: None,
@@ -124,6 +129,7 @@ impl State {
             last_page: None,
             cookie_verifier: 0,
             ctime_may_move: false,
+            ctime_moved: None,
         }
     }
 
@@ -140,9 +146,26 @@ impl State {
         self.known.ttl.saturating_sub(now.since(self.known.asked))
     }
 
+    /// We renamed it or changed its link count, and the reply did not describe it.
+    pub(crate) fn move_ctime(&mut self, now: Monotonic) {
+        self.ctime_may_move = true;
+        self.ctime_moved = Some(now);
+    }
+
+    /// Whether the ctime that is held is from before a change of ours. Who does not look at it may use
+    /// the other attributes.
+    pub(crate) fn ctime_is_old(&self) -> bool {
+        self.ctime_moved.is_some_and(|moved| self.known.asked < moved)
+    }
+
     /// Attributes as applications see them: the server's, with what it does not know yet.
     pub(crate) fn attr(&self) -> Attr {
         let mut attr = self.known.attr;
+        if self.removed {
+            attr.nlink = 0;
+        } else if self.silly.is_some() {
+            attr.nlink = attr.nlink.saturating_sub(1);
+        }
         if let Some(local) = self.local {
             attr.size = local.size;
             attr.used = attr.used.max(local.size);
@@ -302,6 +325,7 @@ impl State {
             && self.opens.is_empty()
             && self.local.is_none()
             && self.silly.is_none()
+            && self.hidden_names == 0
             && self.write_error.is_none()
     }
 }

@@ -164,6 +164,15 @@ pub trait DiskFile: Debug + Send + Sync {
     /// The descriptor, for the kernel's use; `None` where there is none.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Ranges of `within` that may hold something else than zeros, in order; all of it where the file
+    /// system does not tell.
+    ///
+    /// # Errors
+    /// Those of lseek(2).
+    fn data_ranges(&self, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        Ok(vec![within])
+    }
+
     /// Length, in bytes.
     ///
     /// # Errors

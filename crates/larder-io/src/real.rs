@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
@@ -198,6 +198,34 @@ impl DiskFile for RealFile {
             mtime_ns: nanos(stat.st_mtime, stat.st_mtime_nsec),
             ctime_ns: nanos(stat.st_ctime, stat.st_ctime_nsec),
         })
+    }
+
+    /// The position of the descriptor, which this moves, is used by nobody.
+    fn data_ranges(&self, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut ranges = Vec::new();
+        let mut at = within.start;
+        while at < within.end {
+            let start = match fs::seek(&self.fd, SeekFrom::Data(at)) {
+                Ok(start) => start,
+                // There is no data behind this.
+                Err(Errno::NXIO) => break,
+                // The file system does not know; lseek(2) has it answer as if there were no holes.
+                Err(Errno::INVAL) => at,
+                Err(error) => return Err(error.into()),
+            };
+            let end = match fs::seek(&self.fd, SeekFrom::Hole(start)) {
+                Ok(end) => end,
+                // Somebody cut the file meanwhile.
+                Err(Errno::NXIO) => break,
+                Err(Errno::INVAL) => within.end,
+                Err(error) => return Err(error.into()),
+            };
+            if start < within.end {
+                ranges.push(start..end.min(within.end));
+            }
+            at = end;
+        }
+        Ok(ranges)
     }
 
     fn try_lock_exclusive(&self) -> io::Result<bool> {

@@ -97,7 +97,29 @@ pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
         transport: plan.options.door.transport,
         survive: plan.survives(),
         // Without a cache on disk there are no local files to hand to the kernel.
-        probe_dir: plan.cache.clone().filter(|_| cache_on_disk),
+        probe_dir: plan.cache.clone().filter(|_| cache_on_disk && plan.options.passthrough),
         ..default
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{options, source::Source};
+
+    #[test]
+    fn the_kernel_is_offered_local_files_unless_that_is_declined() {
+        for (typed, cache_on_disk, offered) in
+            [("rw", true, true), ("rw", false, false), ("nopassthrough", true, false)]
+        {
+            let plan = Plan {
+                source: Source::parse("server:/export").unwrap(),
+                mountpoint: "/mnt".into(),
+                cache: Some("/cache".into()),
+                options: options::parse([typed]).unwrap(),
+            };
+            let probed = fuse_options(&plan, cache_on_disk).probe_dir;
+            assert_eq!(probed.is_some(), offered, "{typed}, {cache_on_disk}");
+        }
     }
 }

@@ -217,6 +217,33 @@ fn bypass_finds_what_the_kernel_wrote() {
     assert_eq!(read(&file, CHUNK + 7..CHUNK + 10).unwrap(), b"new");
 }
 
+/// A hole costs nothing locally, so a program makes one of any size: it is not read, sent or charged.
+#[test]
+fn large_hole_that_the_kernel_made_is_not_looked_at() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, CHUNK + 5);
+    let (far, end) = (1 << 30, (1 << 30) + 3 * CHUNK);
+    let kernel = begin_bypass(&file).unwrap();
+    kernel.write_at(b"far", far).unwrap();
+    kernel.set_len(end).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.size(), end);
+    // The old tail is sent too: its chunk has another length now.
+    assert_eq!(file.dirty(), [CHUNK..2 * CHUNK, far..end]);
+    assert_eq!(cache.usage().bytes, 5 * CHUNK);
+
+    kernel.write_at(b"between", far / 2 + 1).unwrap();
+    file.truncate(2 * end).unwrap();
+    file.end_bypass().unwrap();
+    let between = far / 2..far / 2 + CHUNK;
+    assert_eq!(file.dirty(), [CHUNK..2 * CHUNK, between.clone(), far..end]);
+    file.mark_clean(0..u64::MAX);
+    file.set_version(b"v2", 2 * end);
+    assert_eq!(file.held(0..u64::MAX), [0..2 * CHUNK, between, far..end]);
+    assert_eq!(read(&file, 0..CHUNK + 5), Some(bytes(1, 0..CHUNK + 5)));
+    assert!(file.whole().is_none());
+}
+
 #[test]
 fn bypass_and_local_changes_mix() {
     let cache = open(&SimDisk::new());

@@ -1,9 +1,10 @@
 //! What is asked of the server, and when: by counting calls.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use larder_client::Options;
-use larder_vfs::{Cred, Error, SetAttr};
+use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, New, Removal, SetAttr};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
@@ -137,6 +138,105 @@ async fn unlink_of_a_file_just_closed_waits_for_its_release() {
     assert_eq!(open.read(0, 100).await.unwrap(), b"still here");
     open.close().await.unwrap();
     assert_eq!(rig.names().await, [""; 0]);
+}
+
+/// POSIX: the links of an open file that has lost its last name are none, whatever stands for it at the
+/// server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_file_without_a_name_has_no_links() {
+    let rig = Rig::new(Options::default()).await;
+    let open = rig.create("file").await;
+    open.flush().await.unwrap();
+    let links = async || rig.client.getattr(&root(), open.ino).wait().await.unwrap().attr.nlink;
+    assert_eq!(links().await, 1);
+    rig.remove("file").await.unwrap();
+    assert_eq!(links().await, 0);
+    rig.advance(60);
+    assert_eq!(links().await, 0, "the server says that it has one");
+    open.close().await.unwrap();
+}
+
+/// What others do in a directory makes its names uncertain, but not which files are open here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_file_is_hidden_though_others_changed_its_directory() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    for (name, replace) in [("removed", false), ("replaced", true)] {
+        let open = rig.create(name).await;
+        open.write(0, b"still here").await.unwrap();
+        rig.put("new", b"new").await;
+        other.put(&format!("noise beside {name}"), b"").await;
+        rig.advance(31);
+        assert!(rig.find("absent").await.is_none(), "the directory is looked at again");
+        match replace {
+            true => rig.rename("new", name).await.unwrap(),
+            false => rig.remove(name).await.unwrap(),
+        }
+        open.flush().await.unwrap();
+        assert_eq!(open.read(0, 100).await.unwrap(), b"still here");
+        open.close().await.unwrap();
+        assert!(rig.names().await.iter().all(|name| !name.starts_with(".nfs")));
+    }
+}
+
+/// Whoever removes a file, closes it and removes its directory finds it empty, though the kernel tells of
+/// the last close later: the hidden name goes first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directory_of_a_removed_file_just_closed_can_be_removed() {
+    let rig = Rig::new(Options::default()).await;
+    let (dir, file) = (OsStr::new("dir"), OsStr::new("file"));
+    let rmdir = || rig.client.remove(&root(), Ino::ROOT, dir, Removal::Directory).wait();
+    let made = rig.client.make(&root(), Ino::ROOT, dir, New::Directory, SetAttr::default());
+    let ino = made.wait().await.unwrap().ino;
+    let open = rig.create_in(ino, "file").await;
+    rig.client.remove(&root(), ino, file, Removal::File).wait().await.unwrap();
+    assert_eq!(rmdir().await, Err(Error::NotEmpty), "the file is open");
+
+    open.flush().await.unwrap();
+    let (removed, closed) = tokio::join!(rmdir(), open.close());
+    assert_eq!((removed, closed), (Ok(()), Ok(())));
+    assert_eq!(rig.names().await, [""; 0]);
+}
+
+/// A rename, and an unlink of one name of several, move the file's ctime, and their replies do not tell
+/// it. Only who looks at it pays for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ctime_is_asked_for_after_a_rename_and_an_unlink() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("old", b"x").await;
+    rig.put("one", b"x").await;
+    let linked = rig.find("one").await.unwrap();
+    for name in ["two", "three"] {
+        let link = rig.client.link(&root(), linked, Ino::ROOT, OsStr::new(name));
+        link.wait().await.unwrap();
+    }
+    let moved = async |name: &str, before: Fresh, links: u32| {
+        assert!(rig.find(name).await.is_some());
+        assert_eq!(rig.server.calls("getattr") + rig.server.calls("lookup"), 0, "{name}");
+        let after = rig.stat(name).await.attr;
+        assert!(after.ctime > before.attr.ctime, "{name}");
+        assert_eq!((after.nlink, rig.server.calls("getattr")), (links, 1), "{name}");
+        rig.stat(name).await;
+        assert_eq!(rig.server.calls("getattr"), 1, "{name}: asked again");
+    };
+
+    let before = rig.stat("old").await;
+    rig.advance(1);
+    rig.server.reset_calls();
+    rig.rename("old", "new").await.unwrap();
+    moved("new", before, 1).await;
+
+    let before = rig.stat("two").await;
+    rig.advance(1);
+    rig.server.reset_calls();
+    rig.remove("one").await.unwrap();
+    moved("two", before, 2).await;
+
+    let before = rig.stat("two").await;
+    rig.advance(1);
+    rig.server.reset_calls();
+    rig.rename("new", "three").await.unwrap();
+    moved("two", before, 1).await;
 }
 
 /// The kernel sends the pieces of a sequential read in any order, and takes its time over them: bytes

@@ -110,9 +110,13 @@ impl Rig {
     }
 
     pub(crate) async fn create(&self, name: &str) -> Open<'_> {
+        self.create_in(Ino::ROOT, name).await
+    }
+
+    pub(crate) async fn create_in(&self, dir: Ino, name: &str) -> Open<'_> {
         let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
         let flags = OpenFlags { truncate: true, ..WRITE };
-        let created = self.client.create(&root(), Ino::ROOT, OsStr::new(name), set, flags);
+        let created = self.client.create(&root(), dir, OsStr::new(name), set, flags);
         let (entry, opened) = created.wait().await.unwrap();
         Open { rig: self, ino: entry.ino, id: opened.id }
     }

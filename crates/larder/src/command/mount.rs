@@ -43,6 +43,7 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
                                 then the mount ends with its process (auto: dev if it is to survive)
   plain                         the reference client: needs --cache none
   fsc, nofsc                    with (default) or without the cache on disk
+  passthrough, nopassthrough    whether the kernel uses cached files by itself, where it can (passthrough)
   cache_max=SIZE, cache_files=N most that the cache holds
   brun=P, bcull=P, bstop=P      percent of the cache's disk that is free: culling ends, culling
                                 begins, nothing more is stored (10, 7, 3), as in cachefilesd.conf(5)

@@ -43,6 +43,8 @@ pub(crate) struct Options {
     pub(crate) plain: bool,
     /// Whether the disk cache was declined (`nofsc`).
     pub(crate) no_disk_cache: bool,
+    /// Whether the kernel may use files of the disk cache by itself.
+    pub(crate) passthrough: bool,
     /// Limits of the disk cache.
     pub(crate) cache: CacheLimits,
     /// Most bytes of memory for buffers and tables; `None`: the client's default.
@@ -193,6 +195,7 @@ impl Options {
             door: typed.door()?,
             plain: typed.last(&["plain"]).is_some(),
             no_disk_cache: typed.flag("nofsc", "fsc", false),
+            passthrough: typed.flag("passthrough", "nopassthrough", true),
             cache: typed.cache_limits()?,
             memory_bytes_max: typed.number("memory"),
         };
@@ -418,6 +421,7 @@ mod tests {
         assert_eq!(parse(["udp,proto=tcp"]).unwrap().transport, Transport::Tcp);
         assert_eq!(parse(["proto=tcp,udp"]).unwrap().transport, Transport::Udp);
         assert!(parse(["cto,nocto"]).is_ok_and(|options| !options.close_to_open));
+        assert!(parse(["nopassthrough,passthrough"]).is_ok_and(|options| options.passthrough));
     }
 
     #[test]

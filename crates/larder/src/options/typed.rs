@@ -80,6 +80,8 @@ const KNOWN: &[(&str, Shape)] = &[
     ("survive", Flag),
     ("nosurvive", Flag),
     ("transport", Words(&["auto", "dev", "uring"])),
+    ("passthrough", Flag),
+    ("nopassthrough", Flag),
     ("plain", Flag),
     ("sync", Flag),
     ("async", Flag),

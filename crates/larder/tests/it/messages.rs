@@ -54,7 +54,7 @@ fn warm_calls_cost_the_fewest_messages() {
     for number in 0..100 {
         fs::write(server.path(&format!("dir/file{number}")), &bytes).unwrap();
     }
-    let mount = Mount::new(&server, &["-o", "actimeo=86400"]);
+    let mount = Mount::new(&server, &["actimeo=86400"]);
     let file = mount.path("dir/file7");
     let read = || {
         let mut found = vec![0; bytes.len()];
@@ -88,7 +88,7 @@ fn warm_calls_cost_the_fewest_messages() {
 #[test]
 fn fsync_reaches_us_and_sync_does_not() {
     let server = Server::start(Kind::Larder);
-    let mount = Mount::new(&server, &["-o", "nopassthrough,actimeo=86400"]);
+    let mount = Mount::new(&server, &["nopassthrough", "actimeo=86400"]);
     fs::create_dir(mount.path("dir")).unwrap();
     let file = File::options().write(true).create_new(true).open(mount.path("a")).unwrap();
     let dir = File::open(mount.path("dir")).unwrap();

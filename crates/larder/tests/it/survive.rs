@@ -228,7 +228,7 @@ fn an_upgrade_goes_on_with_open_files() {
 #[test]
 fn a_mount_that_is_not_to_survive_says_so() {
     let server = Server::start(Kind::Larder);
-    let mount = Mount::new(&server, &["-o", "nosurvive"]);
+    let mount = Mount::new(&server, &["nosurvive"]);
     let status = mount.json(&["status"]);
     assert_eq!(status["pid"], status["worker_pid"]);
     assert!(status["supervisor_pid"].is_null());
