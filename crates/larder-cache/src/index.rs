@@ -6,6 +6,7 @@
 //! - After the first failure, be it an error or a panic inside redb, the database is not touched
 //!   again until the next open: reads are misses, changes are dropped but for the numbers of
 //!   files, which are kept in memory so that one key keeps one number for this run.
+//! - With a session log ([`crate::log`]), what was put and is not committed survives the process.
 //! - A number handed out by [`Index::next_number`] is never handed out again: blocks of numbers
 //!   are reserved in the database before they are used.
 
@@ -14,11 +15,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use larder_io::{Disk, DiskFile, OpenMode};
+use larder_io::{BootId, Disk, DiskFile, OpenMode};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 
 use crate::config::CacheError;
 use crate::lock;
+use crate::log::{Change, Log};
 use crate::overlay::{Batch, Overlay};
 use crate::records::{bytes_key, seal, tag, unseal};
 
@@ -60,6 +62,8 @@ struct Numbers {
 /// The index of a cache.
 pub(crate) struct Index {
     disk: Arc<dyn Disk>,
+    /// Taken before `overlay`, and by whoever changes it: the log has the order of the changes.
+    log: Mutex<Option<Log>>,
     overlay: Mutex<Overlay>,
     engine: RwLock<Option<Engine>>,
     /// Commits take turns.
@@ -97,6 +101,7 @@ impl Index {
         })?;
         let index = Index {
             disk: Arc::clone(disk),
+            log: Mutex::default(),
             overlay: Mutex::default(),
             engine: RwLock::new(Some(engine)),
             turn: Mutex::default(),
@@ -106,6 +111,37 @@ impl Index {
             wake,
         };
         Ok(index)
+    }
+
+    /// Takes in what the log of an earlier run has beyond the last commit, and logs from the next
+    /// commit on. Answers whether the log was whole and of this boot: then nothing is lost.
+    pub(crate) fn replay(&self, boot: BootId) -> bool {
+        let generation = self.get(&log_key()).and_then(|value| value.try_into().ok());
+        let generation = generation.map(u64::from_le_bytes);
+        let (log, changes) = Log::open(Arc::clone(&self.disk), boot, generation);
+        let is_whole = changes.is_some();
+        let mut overlay = lock(&self.overlay);
+        for (key, value) in changes.unwrap_or_default() {
+            overlay.put(key, value);
+        }
+        drop(overlay);
+        *lock(&self.log) = Some(log);
+        is_whole
+    }
+
+    /// Whether changes are logged.
+    pub(crate) fn is_logged(&self) -> bool {
+        lock(&self.log).is_some()
+    }
+
+    /// Stops logging, for instance because another process may have the directory from now on; with
+    /// `removes`, the log goes.
+    pub(crate) fn end_log(&self, removes: bool) {
+        if let Some(mut log) = lock(&self.log).take()
+            && removes
+        {
+            log.remove();
+        }
     }
 
     /// Reserves the first block of numbers: past all that were ever reserved, or from `at_first` on
@@ -118,7 +154,7 @@ impl Index {
     }
 
     /// The record goes into the overlay before anybody can see `requested`, so the commit that
-    /// grants it contains it.
+    /// grants it contains it. It is not logged: what is given is always committed.
     fn request_block(&self, numbers: &mut Numbers) {
         numbers.requested = numbers.next.saturating_add(NUMBER_BLOCK);
         let value = numbers.requested.to_le_bytes().to_vec();
@@ -160,9 +196,18 @@ impl Index {
     }
 
     /// Changes records together. May commit first if too much waits.
-    pub(crate) fn put_all(&self, changes: Vec<(Vec<u8>, Option<Vec<u8>>)>) {
+    pub(crate) fn put_all(&self, changes: Vec<Change>) {
+        if changes.is_empty() {
+            return;
+        }
         let poisoned = self.is_poisoned();
+        let mut log_is_full = false;
         let ((entries, bytes), (pending_entries, pending_bytes)) = {
+            let mut log = lock(&self.log);
+            if let Some(log) = log.as_mut().filter(|_| !poisoned) {
+                log.append(&changes);
+                log_is_full = log.wants_commit();
+            }
             let mut overlay = lock(&self.overlay);
             for (key, value) in changes {
                 if !poisoned || is_number_record(&key) {
@@ -179,7 +224,7 @@ impl Index {
         {
             // A failure poisons the index, which is all that can be done about it here.
             let _ = self.commit();
-        } else if pending_entries > entries_max || pending_bytes > bytes_max {
+        } else if pending_entries > entries_max || pending_bytes > bytes_max || log_is_full {
             (self.wake)();
         }
     }
@@ -264,13 +309,16 @@ impl Index {
             return Err(CacheError::Poisoned);
         }
         let requested = lock(&self.numbers).requested;
-        let batch = lock(&self.overlay).begin_commit();
+        let batch = self.begin_commit();
         let written = self.write(&batch);
         drop(batch);
         match written {
             Ok(()) => {
                 lock(&self.overlay).end_commit();
                 lock(&self.numbers).granted = requested;
+                if let Some(log) = &mut *lock(&self.log) {
+                    log.retire();
+                }
                 Ok(())
             }
             Err(message) => {
@@ -278,6 +326,18 @@ impl Index {
                 Err(lock(&self.disk_error).take().map_or(CacheError::Poisoned, CacheError::Disk))
             }
         }
+    }
+
+    /// What is pending, with the generation of the log that goes on after it.
+    fn begin_commit(&self) -> Arc<Batch> {
+        let mut log = lock(&self.log);
+        if let Some(log) = &mut *log
+            && lock(&self.overlay).pending().0 > 0
+        {
+            let generation = log.next().to_le_bytes().to_vec();
+            lock(&self.overlay).put(log_key(), Some(generation));
+        }
+        lock(&self.overlay).begin_commit()
     }
 
     /// Readers wait only while the new view is put in place, not for the sync.
@@ -347,6 +407,10 @@ impl Index {
             return;
         }
         tracing::error!("the cache index failed and is out of use until the next mount: {message}");
+        // Its changes belong on top of commits that will not come.
+        if let Some(log) = &mut *lock(&self.log) {
+            log.remove();
+        }
         // Best effort: if this cannot be written either, the next open finds out by itself.
         let _ = self.disk.open(SUSPECT_FILE, OpenMode::Create).and_then(|_| self.disk.sync_dir(""));
         lock(&self.overlay).keep_only(is_number_record);
@@ -372,6 +436,11 @@ impl Drop for Index {
 
 fn numbers_key() -> Vec<u8> {
     bytes_key(tag::META, b"numbers")
+}
+
+/// The generation of the log's first segment that the index does not have.
+fn log_key() -> Vec<u8> {
+    bytes_key(tag::META, b"log")
 }
 
 fn is_number_record(key: &[u8]) -> bool {
