@@ -41,6 +41,12 @@ impl CachedFile {
         self.state().serial
     }
 
+    /// When the local file was last written, in nanoseconds since 1970; `None` without one.
+    pub fn local_mtime_ns(&self) -> Option<i64> {
+        let state = self.state();
+        self.local(&state).and_then(|file| file.stamp()).ok().map(|stamp| stamp.mtime_ns)
+    }
+
     /// The local file to be written by the kernel itself; `None` unless [`CachedFile::whole`].
     ///
     /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].

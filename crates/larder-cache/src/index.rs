@@ -13,7 +13,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
 use larder_io::{BootId, Disk, DiskFile, OpenMode};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
@@ -208,17 +208,22 @@ impl Index {
                 log.append(&changes);
                 log_is_full = log.wants_commit();
             }
+            let gone: Vec<bool> =
+                changes.iter().map(|change| self.leaves_nothing(change)).collect();
             let mut overlay = lock(&self.overlay);
-            for (key, value) in changes {
-                if !poisoned || is_number_record(&key) {
-                    overlay.put(key, value);
+            for ((key, value), gone) in changes.into_iter().zip(gone) {
+                match poisoned {
+                    false if gone => overlay.take_back(&key),
+                    false => overlay.put(key, value),
+                    true if is_number_record(&key) => overlay.put(key, value),
+                    true => (),
                 }
             }
             (overlay.total(), overlay.pending())
         };
         let (entries_max, bytes_max) = (PENDING_ENTRIES_MAX, PENDING_BYTES_MAX);
-        if poisoned {
-            return;
+        if self.is_poisoned() {
+            return self.give_up_log();
         }
         if entries > entries_max * PENDING_STALL_FACTOR || bytes > bytes_max * PENDING_STALL_FACTOR
         {
@@ -227,6 +232,16 @@ impl Index {
         } else if pending_entries > entries_max || pending_bytes > bytes_max || log_is_full {
             (self.wake)();
         }
+    }
+
+    /// Whether a change deletes what the database never had: records of a session come and go, and
+    /// most need never be written. The caller holds `log`, so no commit begins.
+    fn leaves_nothing(&self, (key, value): &Change) -> bool {
+        let is_local = matches!(key.first(), Some(&tag::LOCAL | &tag::DIRTY_RANGE | &tag::SESSION));
+        value.is_none()
+            && is_local
+            && !lock(&self.overlay).is_committing(key)
+            && self.read(|view| Ok(view.get(&**key)?.is_none())).unwrap_or(false)
     }
 
     /// Up to `count_max` records whose keys begin with `prefix`, from `start` on, and where to go
@@ -319,10 +334,14 @@ impl Index {
                 if let Some(log) = &mut *lock(&self.log) {
                     log.retire();
                 }
+                if self.is_poisoned() {
+                    self.give_up_log();
+                }
                 Ok(())
             }
             Err(message) => {
                 self.poison(&message);
+                self.give_up_log();
                 Err(lock(&self.disk_error).take().map_or(CacheError::Poisoned, CacheError::Disk))
             }
         }
@@ -332,7 +351,7 @@ impl Index {
     fn begin_commit(&self) -> Arc<Batch> {
         let mut log = lock(&self.log);
         if let Some(log) = &mut *log
-            && lock(&self.overlay).pending().0 > 0
+            && (log.wants_commit() || lock(&self.overlay).pending().0 > 0)
         {
             let generation = log.next().to_le_bytes().to_vec();
             lock(&self.overlay).put(log_key(), Some(generation));
@@ -407,16 +426,28 @@ impl Index {
             return;
         }
         tracing::error!("the cache index failed and is out of use until the next mount: {message}");
-        // Its changes belong on top of commits that will not come.
-        if let Some(log) = &mut *lock(&self.log) {
-            log.remove();
-        }
+        self.give_up_log();
         // Best effort: if this cannot be written either, the next open finds out by itself.
         let _ = self.disk.open(SUSPECT_FILE, OpenMode::Create).and_then(|_| self.disk.sync_dir(""));
         lock(&self.overlay).keep_only(is_number_record);
         // Dropping it would make redb write, on a state that cannot be trusted.
         let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
         std::mem::forget(engine);
+    }
+}
+
+impl Index {
+    /// After a failure: the log's changes belong on top of commits that will not come. Whoever has
+    /// the log now (that may be this thread) does this when it lets go.
+    fn give_up_log(&self) {
+        let mut log = match self.log.try_lock() {
+            Ok(log) => log,
+            Err(TryLockError::Poisoned(log)) => log.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if let Some(log) = &mut *log {
+            log.remove();
+        }
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct Log {
     buffer: Vec<u8>,
     /// Generations before the present one that still have bytes.
     older: Vec<u64>,
+    /// All files of the log are gone.
+    removed: bool,
 }
 
 /// Path of a segment.
@@ -63,7 +65,8 @@ impl Log {
     ) -> (Log, Option<Vec<Change>>) {
         let first = generation.unwrap_or(0);
         let (file, buffer, older) = (None, Vec::new(), Vec::new());
-        let mut log = Log { disk, boot, generation: first, file, len: 0, buffer, older };
+        let mut log =
+            Log { disk, boot, generation: first, file, len: 0, buffer, older, removed: false };
         let Some(mut changes) = generation.and_then(|first| log.read(first)) else {
             log.remove();
             return (log, None);
@@ -81,6 +84,7 @@ impl Log {
         self.older.push(self.generation);
         self.generation += 1;
         self.len = 0;
+        self.removed = false;
         let begun = self.begin();
         self.file = begun.inspect_err(|error| self.tell(error)).ok();
         self.generation
@@ -137,6 +141,9 @@ impl Log {
     /// Removes all segments; nothing more is logged.
     pub(crate) fn remove(&mut self) {
         self.file = None;
+        if std::mem::replace(&mut self.removed, true) {
+            return;
+        }
         for slot in 0..SLOTS {
             // What cannot be removed is of a generation that the index does not name.
             let _ = self.disk.remove(&path(slot));

@@ -7,7 +7,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_vfs::{
@@ -172,6 +171,7 @@ impl Core {
         self.begin_change(dir);
         let answer = on_handle!(self, dir, handle =>
             self.remote.make(cred, &handle, name, new.clone(), set));
+        let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
         let made = answer?;
         let child = self.learn(&made.found, asked, Some((dir.ino, name.to_owned())));
@@ -216,7 +216,7 @@ impl Core {
         Ok(())
     }
 
-    async fn remove_entry(
+    pub(crate) async fn remove_entry(
         &self,
         cred: &Cred,
         dir: &Arc<Node>,
@@ -225,6 +225,7 @@ impl Core {
     ) -> Result<()> {
         self.begin_change(dir);
         let answer = on_handle!(self, dir, handle => self.remote.remove(cred, &handle, name, what));
+        let answer = Core::settle_remove(cred, answer);
         self.end_names_change(dir, answer.as_ref().ok().copied());
         answer?;
         self.put_name(dir, name, None);
@@ -265,6 +266,15 @@ impl Core {
         name: &OsStr,
         child: &Arc<Node>,
     ) -> Result<bool> {
+        let begun = cred.retried && {
+            let state = child.state();
+            state.silly.is_some() && !state.opens.is_empty()
+        };
+        if begun {
+            self.finish_hiding(cred, (dir, name), child).await?;
+            self.put_name(dir, name, None);
+            return Ok(true);
+        }
         let hide = || {
             let state = child.state();
             !state.opens.is_empty() && state.known.attr.nlink <= 1 && state.silly.is_none()
@@ -277,12 +287,20 @@ impl Core {
             return Ok(false);
         }
         let hidden = self.hidden_name(child);
-        self.rename_entry(cred, (dir, name), (dir, &hidden)).await?;
+        {
+            let mut state = child.state();
+            state.hiding = Some((dir.ino, hidden.clone()));
+            self.note_unfinished(child.ino, &mut state);
+        }
+        let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
         let released = {
             let mut state = child.state();
-            state.silly = Some((dir.ino, hidden));
+            let hiding = state.hiding.take();
+            state.silly = hiding.filter(|_| renamed.is_ok());
+            self.note_unfinished(child.ino, &mut state);
             state.opens.is_empty()
         };
+        renamed?;
         if released {
             // The last release came while the file was being hidden, and found nothing to remove.
             self.remove_hidden(child, cred).await?;
@@ -292,17 +310,31 @@ impl Core {
 
     fn hidden_name(&self, child: &Node) -> OsString {
         let fileid = child.state().known.attr.fileid;
-        let count = self.counters.silly.fetch_add(1, Ordering::Relaxed);
+        let count = self.next_number();
         format!(".nfs{fileid:016x}{:04x}{count:08x}", self.session & 0xffff).into()
     }
 
     /// The last open file of a hidden name was released: removes it.
     pub(crate) async fn remove_hidden(&self, child: &Arc<Node>, cred: &Cred) -> Result<()> {
-        let Some((dir, name)) = child.state().silly.take() else { return Ok(()) };
-        let dir = self.node(dir)?;
-        self.remove_entry(cred, &dir, &name, Removal::File).await?;
-        self.unlinked(child, Removal::File);
-        Ok(())
+        let Some((dir_ino, name)) = child.state().silly.take() else { return Ok(()) };
+        let removed = match self.node(dir_ino) {
+            Ok(dir) => self.remove_entry(cred, &dir, &name, Removal::File).await,
+            Err(error) => Err(error),
+        };
+        if removed.is_ok() {
+            self.unlinked(child, Removal::File);
+        }
+        let mut state = child.state();
+        if removed == Err(Error::TimedOut) {
+            // The next mount will find it.
+            state.silly = Some((dir_ino, name));
+        }
+        self.note_unfinished(child.ino, &mut state);
+        match removed {
+            // It never got the name, or somebody else removed it.
+            Err(Error::NotFound) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Renames.
@@ -336,7 +368,7 @@ impl Core {
         Ok(())
     }
 
-    async fn rename_entry(
+    pub(crate) async fn rename_entry(
         &self,
         cred: &Cred,
         from: (&Arc<Node>, &OsStr),
@@ -352,6 +384,7 @@ impl Core {
             let target = to.0.handle();
             self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
+        let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
         let changes = answer.as_ref().ok().copied();
         self.end_names_change(from.0, changes.map(|(change, _)| change));
         if !same_dir {
@@ -388,6 +421,7 @@ impl Core {
             let target = dir.handle();
             self.remote.link(cred, &handle, &target, name).await
         });
+        let answer = self.settle_link(cred, &node, (&dir, name), answer).await;
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
         let (attr, _) = answer?;
         node.state().ctime_may_move = true;

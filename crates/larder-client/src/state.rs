@@ -20,6 +20,7 @@ use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Time, Val
 
 use crate::open::Opens;
 use crate::record::{Known, Page};
+use crate::session::Unfinished;
 
 /// Some servers (nfs-ganesha) do not tell what they saw before a WRITE. There a change of a file is taken
 /// for ours if the file was described, unchanged, at most this long before.
@@ -43,6 +44,10 @@ pub(crate) struct State {
     pub(crate) local: Option<LocalEnd>,
     /// The name that stands for an open file whose last name was removed.
     pub(crate) silly: Option<(Ino, std::ffi::OsString)>,
+    /// The hidden name that the server is being asked to give it.
+    pub(crate) hiding: Option<(Ino, std::ffi::OsString)>,
+    /// What is recorded of what is to be done about it.
+    pub(crate) noted: Unfinished,
     /// Removed for good: nothing is to be uploaded or found again.
     pub(crate) removed: bool,
     /// A failed write-back that no fsync or close has reported yet.
@@ -115,6 +120,8 @@ impl State {
             pages: None,
             local: None,
             silly: None,
+            hiding: None,
+            noted: Unfinished::default(),
             removed: false,
             write_error: None,
             writer: None,
@@ -302,6 +309,7 @@ impl State {
             && self.opens.is_empty()
             && self.local.is_none()
             && self.silly.is_none()
+            && self.hiding.is_none()
             && self.write_error.is_none()
     }
 }
@@ -364,18 +372,18 @@ impl Rights {
 }
 
 /// A caller without its process.
-struct Who {
+pub(crate) struct Who {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
 }
 
 impl Who {
-    fn of(cred: &Cred) -> Who {
+    pub(crate) fn of(cred: &Cred) -> Who {
         Who { uid: cred.uid, gid: cred.gid, groups: cred.groups.clone() }
     }
 
-    fn is(&self, cred: &Cred) -> bool {
+    pub(crate) fn is(&self, cred: &Cred) -> bool {
         self.uid == cred.uid && self.gid == cred.gid && self.groups == cred.groups
     }
 }

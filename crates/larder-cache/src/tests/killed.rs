@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_io::{BootId, DiskFile, Image};
+use larder_io::{BootId, DiskFile, Fault, Image};
 
 use super::*;
 
@@ -498,4 +498,38 @@ fn a_bypass_goes_on_with_the_same_local_file() {
     kernel.write_at(b"more", 4 * CHUNK).unwrap();
     after.collect_bypass().unwrap();
     assert_eq!(after.dirty(), [2 * CHUNK..3 * CHUNK, 4 * CHUNK..4 * CHUNK + 4]);
+}
+
+/// Once the index has failed, what is logged has nothing to stand on: the log goes, and the next start
+/// is one after a crash. Whatever fails, nothing waits for ever.
+#[test]
+fn a_failed_index_ends_the_log() {
+    let mut poisoned_count = 0;
+    for step in 0..40 {
+        let disk = SimDisk::new();
+        let cache = open_in(&disk, 1);
+        let file = filled(&cache, b"v1", 1, CHUNK);
+        cache.checkpoint().unwrap();
+        cache.put_session(b"key", b"value");
+        cache.checkpoint().unwrap();
+        disk.inject(Fault::EioAt(disk.operations() + 1 + step));
+        // What is written may fail, and the version may go with it.
+        let _ = file.write(0, b"unsent");
+        cache.drop_session(b"key");
+        cache.put_session(b"other", b"value");
+        let _ = cache.checkpoint();
+        file.discard_dirty();
+        let poisoned = cache.usage().poisoned;
+        poisoned_count += u32::from(poisoned);
+        disk.heal();
+        cache.drop_session(b"other");
+        let after = open_in(&disk.crash(Image::Written), 1);
+        if poisoned {
+            assert_eq!((after.unsent(), after.session_records()), (vec![], vec![]), "{step}");
+        }
+        let file = after.file(file.number());
+        let held = file.held(0..CHUNK);
+        assert!(held.iter().all(|range| read(&file, range.clone()).is_some()), "{step}");
+    }
+    assert!(poisoned_count > 0, "some of the faults hit the index");
 }
