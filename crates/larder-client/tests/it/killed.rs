@@ -14,7 +14,7 @@ use larder_vfs::{
     DataPath, Error, FileSystem, Ino, Kernel, MemRemote, OpenFlags, OpenId, Remote, SetAttr,
 };
 
-use crate::rig::{READ, Random, Rig, WRITE, pattern, root};
+use crate::rig::{Open, READ, Random, Rig, WRITE, pattern, root};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_files_numbers_and_unsent_data_outlive_the_process() {
@@ -204,11 +204,13 @@ async fn forgotten_nodes_leave_memory() {
     assert_eq!(rig.server.calls_total(), 0, "what is known stays known");
 }
 
-/// A kill at every change of the cache's disk while a file is written, truncated and written back: the
-/// next process reads what was written, and so does the server in the end.
+/// A kill at every change of the cache's disk while a file is written back, and cut or extended: the next
+/// process reads what was written, and so does the server in the end. The kernel sends the truncation
+/// again, as nobody has answered it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
-    for size in [0, 50_000, 200_000] {
+    let sizes = [(0, None), (50_000, None), (200_000, None), (50_000, Some(30_000))];
+    for (size, cut) in sizes.into_iter().chain([(200_000, Some(160_000)), (10, Some(300_000))]) {
         let rig = Rig::recording(Options::default()).await;
         rig.put("file", &pattern(1, size)).await;
         rig.checkpoint();
@@ -217,7 +219,7 @@ async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
         open.write(150_000, &pattern(3, 100)).await.unwrap();
         let (first, expected) = (rig.disk.logged(), open.read(0, 1 << 20).await.unwrap());
         assert_eq!(expected.len(), size.max(150_100));
-        open.flush().await.unwrap();
+        let expected = finish(&open, cut, expected).await;
         rig.checkpoint();
         let mut points = 0;
         for point in rig.disk.crash_points().filter(|point| point.logged() >= first) {
@@ -225,7 +227,10 @@ async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
             let next = rig.on_image(image, rig.server.another_client(), Start::Resume).await;
             let again = next.again(open.names());
             let at = point.logged() - first;
-            assert!(again.read(0, 1 << 20).await.unwrap() == expected, "{size} {at}");
+            if cut.is_some() {
+                finish(&again, cut, Vec::new()).await;
+            }
+            assert!(again.read(0, 1 << 20).await.unwrap() == expected, "{size} {cut:?} {at}");
             again.write(10, b"one more").await.unwrap();
             again.close().await.unwrap();
             let mut longer = expected.clone();
@@ -238,6 +243,16 @@ async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
         }
         assert!(points > 5, "{points}");
     }
+}
+
+/// Closes a descriptor, or cuts the file first. Answers what it holds then.
+async fn finish(open: &Open<'_>, cut: Option<usize>, mut content: Vec<u8>) -> Vec<u8> {
+    if let Some(cut) = cut {
+        open.truncate(cut as u64).await.unwrap();
+        content.resize(cut, 0);
+    }
+    open.flush().await.unwrap();
+    content
 }
 
 /// An open file: the kernel's names for it, its name if it still has one, and its content.
@@ -291,9 +306,7 @@ async fn random_work_across_kills_loses_nothing() {
                     let at = random.below(open.len() as u64) as usize;
                     let (names, _, bytes) = &mut open[at];
                     let size = random.below(70_000);
-                    let set = SetAttr { size: Some(size), ..SetAttr::default() };
-                    let (ino, id) = *names;
-                    rig.client.setattr(&root(), ino, Some(id), set).wait().await.unwrap();
+                    rig.again(*names).truncate(size).await.unwrap();
                     bytes.resize(size as usize, 0);
                 }
                 10 => rig.checkpoint(),

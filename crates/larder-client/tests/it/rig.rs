@@ -261,6 +261,12 @@ impl Open<'_> {
         write.wait().await.map(drop)
     }
 
+    pub(crate) async fn truncate(&self, size: u64) -> Result<()> {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let set = self.rig.client.setattr(&root(), self.ino, Some(self.id), set);
+        set.wait().await.map(drop)
+    }
+
     pub(crate) async fn flush(&self) -> Result<()> {
         self.rig.client.flush(&root(), self.ino, self.id).wait().await
     }

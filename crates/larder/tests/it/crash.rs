@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::harness::{Kind, Mount, Server, pattern, run, succeed};
+use crate::harness::{Kind, Mount, Server, eventually, pattern, run, succeed};
 
 /// Kills the daemon in the middle of reading and writing, again and again. What was closed without an
 /// error is at the server, and what is read after the next mount is what the server has.
@@ -37,6 +37,8 @@ fn killed_daemon_leaves_a_cache_that_serves_no_wrong_byte() {
         }
         run("umount", &["-l", mount.path("").to_str().unwrap()]);
         mount.mount();
+        // What the kill left unsent is sent in the background.
+        eventually("nothing is unsent", || mount.status()["dirty"]["files"] == 0);
         for (name, bytes) in &closed {
             assert!(fs::read(server.path(name)).unwrap() == *bytes, "{name} at the server");
             assert!(fs::read(mount.path(name)).unwrap() == *bytes, "{name} round {round}");
