@@ -250,6 +250,9 @@ impl Core {
         state.removed = true;
         if state.opens.is_empty() {
             state.local = None;
+        }
+        self.note_unfinished(child.ino, &mut state);
+        if state.opens.is_empty() {
             drop(state);
             self.cache.drop_file(child.no());
             self.cache.drop_listing(child.no());

@@ -440,6 +440,7 @@ impl Core {
         if hidden {
             self.remove_hidden(node, cred).await?;
         } else if removed {
+            self.note_unfinished(node.ino, &mut node.state());
             self.cache.drop_file(node.no());
             self.cache.drop_node(node.no());
         } else if !self.options.cache_data && !self.has_unsent(node) {

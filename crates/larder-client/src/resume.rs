@@ -85,8 +85,15 @@ impl Core {
     /// The last release of a hidden or removed file may have been under way.
     async fn finish_closed(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         self.remove_hidden(node, cred).await?;
-        let mut state = node.state();
-        self.note_unfinished(node.ino, &mut state);
+        let removed = {
+            let mut state = node.state();
+            self.note_unfinished(node.ino, &mut state);
+            state.removed
+        };
+        if removed {
+            self.cache.drop_file(node.no());
+            self.cache.drop_node(node.no());
+        }
         Ok(())
     }
 
