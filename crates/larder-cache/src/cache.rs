@@ -12,6 +12,7 @@ use crate::config::{
 };
 use crate::file::CachedFile;
 use crate::index::INDEX_FILE;
+use crate::local::with_local_changes;
 use crate::records::{bytes_key, key, tag};
 use crate::store::Store;
 use crate::{FileNo, lock, open};
@@ -34,8 +35,9 @@ pub struct Cache {
 impl Cache {
     /// Opens a cache, creating it in an empty directory. O(1), also after a crash.
     ///
-    /// After a crash every chunk is verified at first use, and files with unacknowledged changes
-    /// are dropped and counted. An index that cannot be read is replaced by an empty one, with one
+    /// If a process died and the machine went on ([`Config::boot`]), unacknowledged changes are
+    /// still there, see [`Cache::unsent`]. After a crash every chunk is verified at first use, and
+    /// files with unacknowledged changes are dropped and counted. An index that cannot be read is replaced by an empty one, with one
     /// line in the log.
     ///
     /// # Errors
@@ -164,6 +166,34 @@ impl Cache {
         self.store.file(no)
     }
 
+    /// Keeps a record of the caller for as long as the machine goes on: it survives the process, and is
+    /// gone after a reboot. Without [`Config::boot`] it is not kept at all.
+    pub fn put_session(&self, record: &[u8], value: &[u8]) {
+        if self.store.index.is_logged() {
+            self.store.index.put(bytes_key(tag::SESSION, record), Some(value.to_vec()));
+        }
+    }
+
+    /// Forgets a record of [`Cache::put_session`].
+    pub fn drop_session(&self, record: &[u8]) {
+        if self.store.index.is_logged() {
+            self.store.index.put(bytes_key(tag::SESSION, record), None);
+        }
+    }
+
+    /// All records of [`Cache::put_session`], also of runs that died since the machine was booted, in
+    /// the order of their keys.
+    pub fn session_records(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let records = self.store.index.scan_all(&[tag::SESSION]);
+        records.into_iter().map(|(key, value)| (key[1..].to_vec(), value)).collect()
+    }
+
+    /// Files with changes that no server has acknowledged: after the open, those of runs that died
+    /// since the machine was booted. Empty without [`Config::boot`].
+    pub fn unsent(&self) -> Vec<FileNo> {
+        with_local_changes(&self.store.index).into_iter().collect()
+    }
+
     /// Makes everything so far durable: syncs the data, then commits the index. Then culls if
     /// a mark is passed.
     ///
@@ -174,7 +204,8 @@ impl Cache {
     }
 
     /// Stops the cache for all holders: checkpoint, then a mark that this was a clean stop.
-    /// Afterwards everything is a miss and nothing is stored.
+    /// Afterwards everything is a miss and nothing is stored. Unsent changes and session records, if
+    /// there are any, stay for the next open in this boot.
     ///
     /// # Errors
     /// As [`Cache::checkpoint`]; the next open then treats it as a crash.
@@ -184,10 +215,13 @@ impl Cache {
             return Err(CacheError::Closed);
         }
         let saved = self.store.save();
-        let is_clean = lock(&self.store.unsaved).is_empty();
+        let unsent = !self.unsent().is_empty();
+        let keeps_log = unsent || !self.session_records().is_empty();
+        let is_clean = lock(&self.store.unsaved).is_empty() && !unsent;
         self.store.closed.store(true, Ordering::Release);
         self.store.bell.stop();
         let closed = saved.and_then(|()| self.store.index.close());
+        self.store.index.end_log(closed.is_ok() && !keeps_log);
         self.store.pool.clear();
         if closed.is_ok() && is_clean && self.store.to_sweep.load(Ordering::Relaxed) == 0 {
             open::write_clean_flag(&*self.store.disk)?;
@@ -344,6 +378,7 @@ impl Drop for Keeper {
             let _ = thread.join();
         }
         self.store.closed.store(true, Ordering::Release);
+        self.store.index.end_log(false);
         // Files hold the store: without this they would hold each other for ever.
         let unsaved = std::mem::take(&mut *lock(&self.store.unsaved));
         drop(unsaved);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use larder_io::BootId;
+
 use crate::FileNo;
 
 /// Three marks of one resource, `run <= cull <= stop`, as in Linux's cachefiles: culling starts
@@ -66,16 +68,20 @@ pub struct Config {
     pub checkpoint_interval: Option<Duration>,
     /// Descriptors of data files kept open, at most.
     pub open_files_max: usize,
+    /// This boot of the machine. With it nothing that was put or written is lost when the process
+    /// dies: what no commit has yet is logged. `None`: a dead process is a crash like others.
+    pub boot: Option<BootId>,
 }
 
 impl Config {
-    /// The defaults for a volume: a checkpoint every 5 s, 512 descriptors.
+    /// The defaults for a volume: a checkpoint every 5 s, 512 descriptors, no boot.
     pub fn new(identity: &[u8]) -> Config {
         Config {
             identity: identity.to_vec(),
             limits: Limits::default(),
             checkpoint_interval: Some(Duration::from_secs(5)),
             open_files_max: 512,
+            boot: None,
         }
     }
 }

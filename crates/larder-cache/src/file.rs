@@ -5,14 +5,14 @@
 //! happens outside the lock: bytes that are known only ever change by a local write, which may
 //! race with a read here as it may in a kernel; a new version is a new local file.
 //!
-//! [`crate::save`] writes the state to the index; [`crate::state`] has its invariants.
+//! [`crate::save`] writes the state to the index, [`crate::local`] what is changed here;
+//! [`crate::state`] has its invariants.
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use larder_io::{DiskFile, OpenMode, Stamp};
+use larder_io::{DiskFile, OpenMode};
 
 use crate::gauge::count;
 use crate::pool::{data_dir, data_path};
@@ -42,19 +42,6 @@ pub enum Filled {
     Stored,
     /// They are not: another version is current, a limit is reached or the disk refuses.
     Declined,
-}
-
-/// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
-/// the version it was handed out for, as long as this is held.
-#[derive(Debug)]
-pub struct BackingFile {
-    file: Arc<dyn DiskFile>,
-}
-
-impl AsFd for BackingFile {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd().expect("a backing file is made only of files with a descriptor")
-    }
 }
 
 /// The data of one file.
@@ -146,9 +133,11 @@ impl CachedFile {
         }
         state.version = Some(version.to_vec());
         state.current = true;
+        state.acknowledged = false;
         state.changes += 1;
         state.record_changed = true;
         self.queue(&mut state);
+        self.note(&mut state);
     }
 
     /// Offers clean bytes of a version. Never overwrites bytes that are held, never waits for a
@@ -174,34 +163,9 @@ impl CachedFile {
         if data.is_empty() {
             return Ok(());
         }
-        self.begin_change(&mut state, end)?;
-        if offset > state.size {
-            self.extend(&mut state, offset)?;
-        }
-        let chunks = chunks_of(&(offset..end));
-        self.detach_edges(&mut state, offset..end)?;
-        let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
-        if !self.store.reserve(more) {
-            return Err(NoSpace);
-        }
-        let written = self.create_local(&mut state).and_then(|file| file.write_at(data, offset));
-        if let Err(error) = written {
-            self.store.note_error(&error);
-            self.store.gauge.change_chunks(more, 0);
-            let stop = end.min(state.size);
-            state.forget_clean(offset.min(stop)..stop);
-            self.recharge(&mut state);
-            return Err(NoSpace);
-        }
-        if end > state.size {
-            state.set_size(end);
-        }
-        state.charged += more;
-        state.known.insert(offset..end);
-        state.dirty.insert(offset..end);
-        state.touch_chunks(chunks);
-        state.check();
-        Ok(())
+        let written = self.write_locked(&mut state, offset..end, data);
+        self.note(&mut state);
+        written
     }
 
     /// Cuts or extends the file locally; new bytes are zeros and held. No byte becomes dirty: the
@@ -214,25 +178,9 @@ impl CachedFile {
         if size == state.size && state.bypasses == 0 {
             return Ok(());
         }
-        self.begin_change(&mut state, size)?;
-        if size > state.size {
-            return self.extend(&mut state, size);
-        }
-        let old = state.size;
-        self.detach_edges(&mut state, size..old)?;
-        if state.serial != 0 {
-            let cut = self.local(&state).and_then(|file| file.set_len(size));
-            if let Err(error) = cut {
-                self.store.note_error(&error);
-                let all = 0..state.size;
-                state.forget_clean(all);
-                self.recharge(&mut state);
-                return Err(NoSpace);
-            }
-        }
-        state.set_size(size);
-        self.recharge(&mut state);
-        Ok(())
+        let truncated = self.truncate_locked(&mut state, size);
+        self.note(&mut state);
+        truncated
     }
 
     /// Dirty ranges: sorted, disjoint, not empty, not touching.
@@ -265,11 +213,13 @@ impl CachedFile {
         if !state.dirty.intersects(range.clone()) {
             return;
         }
-        state.dirty.remove(range);
+        state.set_dirty(range, false);
         // The version is that of before the change until the caller says otherwise.
         state.current = false;
+        state.acknowledged = true;
         state.changes += 1;
         self.queue(&mut state);
+        self.note(&mut state);
     }
 
     /// Gives up all local changes, and with them everything that is held of the file.
@@ -281,57 +231,6 @@ impl CachedFile {
         self.drop_content(&mut state);
         state.version = None;
         state.size = 0;
-    }
-
-    /// The local file, if every byte up to the end of file is held and right. Verifies what is
-    /// not yet verified, so the first call after a crash may read the whole file.
-    pub fn whole(&self) -> Option<Arc<BackingFile>> {
-        let mut state = self.state();
-        let file = self.whole_file(&mut state)?;
-        Self::hand_out(&mut state, file)
-    }
-
-    /// The local file to be written by the kernel itself; `None` unless [`CachedFile::whole`].
-    ///
-    /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].
-    pub fn begin_bypass(&self) -> Option<Arc<BackingFile>> {
-        let mut state = self.state();
-        let file = self.begin_bypass_file(&mut state)?;
-        let backing = Self::hand_out(&mut state, file);
-        if backing.is_none() {
-            state.bypasses -= 1;
-        }
-        backing
-    }
-
-    /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the
-    /// local file. Reads the whole local file. The bypass may go on afterwards.
-    ///
-    /// # Errors
-    /// What the disk says; changes may then be missed and the caller must say so.
-    pub fn collect_bypass(&self) -> io::Result<()> {
-        let mut state = self.state();
-        if state.bypasses == 0 { Ok(()) } else { self.collect(&mut state) }
-    }
-
-    /// Ends a bypass; collects once more if the local file changed since the last time.
-    ///
-    /// # Errors
-    /// As [`CachedFile::collect_bypass`].
-    pub fn end_bypass(&self) -> io::Result<()> {
-        let mut state = self.state();
-        if state.bypasses == 0 {
-            return Ok(());
-        }
-        let now = self.local(&state).and_then(|file| file.stamp());
-        let collected = match now {
-            Ok(now) if state.collected_at == Some(now) => Ok(()),
-            Ok(_) => self.collect(&mut state),
-            Err(error) => Err(error),
-        };
-        state.bypasses -= 1;
-        self.queue(&mut state);
-        collected
     }
 
     /// Says that the file was used, for the order of culling.
@@ -453,6 +352,7 @@ impl CachedFile {
 
     /// Forgets all data and removes the local file; the version stays.
     pub(crate) fn drop_content(&self, state: &mut State) {
+        self.drop_note(state);
         if state.serial != 0 {
             self.store.pool.forget(self.no, state.serial);
             // If this fails the file is an orphan, which the next unclean start sweeps up.
@@ -488,6 +388,11 @@ impl CachedFile {
 /// Steps of the above; all work on a locked state.
 impl CachedFile {
     fn load(&self, state: &mut State) {
+        self.load_saved(state);
+        self.load_local(state);
+    }
+
+    fn load_saved(&self, state: &mut State) {
         state.loaded = true;
         state.current = true;
         state.last_use_sec = self.store.now_sec();
@@ -529,7 +434,7 @@ impl CachedFile {
 
     /// Looks at the local file, once: drops what is held if it is gone, and compares its stamp
     /// with the recorded one.
-    fn settle(&self, state: &mut State) -> io::Result<()> {
+    pub(crate) fn settle(&self, state: &mut State) -> io::Result<()> {
         if self.store.is_closed() {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -583,7 +488,7 @@ impl CachedFile {
     ///
     /// # Errors
     /// The disk does not even open the local file.
-    fn verify_chunk(&self, state: &mut State, chunk: u64) -> io::Result<()> {
+    pub(crate) fn verify_chunk(&self, state: &mut State, chunk: u64) -> io::Result<()> {
         let Some(sum) = state.sums.get(chunk) else {
             return Ok(());
         };
@@ -614,7 +519,7 @@ impl CachedFile {
     }
 
     /// The local file, created if it is missing.
-    fn create_local(&self, state: &mut State) -> io::Result<Arc<dyn DiskFile>> {
+    pub(crate) fn create_local(&self, state: &mut State) -> io::Result<Arc<dyn DiskFile>> {
         if state.serial != 0 {
             return self.local(state);
         }
@@ -700,7 +605,7 @@ impl CachedFile {
     }
 
     /// Takes back what the index vouches for, then lets the change happen.
-    fn begin_change(&self, state: &mut State, end: u64) -> Result<(), NoSpace> {
+    pub(crate) fn begin_change(&self, state: &mut State, end: u64) -> Result<(), NoSpace> {
         let in_vain = state.version.is_none() || end > SIZE_MAX || self.store.is_out_of_use();
         if in_vain || self.settle(state).is_err() {
             return Err(NoSpace);
@@ -713,6 +618,65 @@ impl CachedFile {
             // The kernel may have moved the end; what it wrote is collected later.
             self.follow_local(state).map_err(|_| NoSpace)?;
         }
+        Ok(())
+    }
+
+    fn write_locked(
+        &self,
+        state: &mut State,
+        range: Range<u64>,
+        data: &[u8],
+    ) -> Result<(), NoSpace> {
+        let Range { start: offset, end } = range;
+        self.begin_change(state, end)?;
+        if offset > state.size {
+            self.extend(state, offset)?;
+        }
+        let chunks = chunks_of(&(offset..end));
+        self.detach_edges(state, offset..end)?;
+        let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
+        if !self.store.reserve(more) {
+            return Err(NoSpace);
+        }
+        let written = self.create_local(state).and_then(|file| file.write_at(data, offset));
+        if let Err(error) = written {
+            self.store.note_error(&error);
+            self.store.gauge.change_chunks(more, 0);
+            let stop = end.min(state.size);
+            state.forget_clean(offset.min(stop)..stop);
+            self.recharge(state);
+            return Err(NoSpace);
+        }
+        if end > state.size {
+            state.set_size(end);
+        }
+        state.charged += more;
+        state.known.insert(offset..end);
+        state.set_dirty(offset..end, true);
+        state.touch_chunks(chunks);
+        state.check();
+        Ok(())
+    }
+
+    fn truncate_locked(&self, state: &mut State, size: u64) -> Result<(), NoSpace> {
+        self.begin_change(state, size)?;
+        if size > state.size {
+            return self.extend(state, size);
+        }
+        let old = state.size;
+        self.detach_edges(state, size..old)?;
+        if state.serial != 0 {
+            let cut = self.local(state).and_then(|file| file.set_len(size));
+            if let Err(error) = cut {
+                self.store.note_error(&error);
+                let all = 0..state.size;
+                state.forget_clean(all);
+                self.recharge(state);
+                return Err(NoSpace);
+            }
+        }
+        state.set_size(size);
+        self.recharge(state);
         Ok(())
     }
 
@@ -755,98 +719,11 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Takes over length and holes of the local file in a bypass; answers as of when.
-    fn follow_local(&self, state: &mut State) -> io::Result<Stamp> {
-        let file = self.local(state)?;
-        let stamp = file.stamp()?;
-        state.follow_local(file.data_ranges(0..stamp.size)?, stamp.size)?;
-        self.recharge(state);
-        Ok(stamp)
-    }
-
     /// Brings the accounts in line with what is known.
-    fn recharge(&self, state: &mut State) {
+    pub(crate) fn recharge(&self, state: &mut State) {
         let now = state.charged_now();
         self.store.gauge.change_chunks(state.charged, now);
         state.charged = now;
-    }
-
-    pub(crate) fn whole_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
-        if state.version.is_none() || self.settle(state).is_err() {
-            return None;
-        }
-        let all = 0..state.size;
-        if !state.known.contains(all.clone()) {
-            return None;
-        }
-        if !state.stamped {
-            for chunk in chunks_of(&all) {
-                self.verify_chunk(state, chunk).ok()?;
-            }
-            if !state.known.contains(all) {
-                return None;
-            }
-            state.stamped = true;
-            if state.recorded && !self.store.trusts(&state.saved) {
-                // So that the next run need not read it again.
-                state.record_changed = true;
-                self.queue(state);
-            }
-        }
-        if state.serial == 0 && self.store.is_out_of_use() {
-            return None;
-        }
-        let file = self.create_local(state).ok()?;
-        if file.len().ok()? != state.size {
-            file.set_len(state.size).ok()?;
-        }
-        Some(file)
-    }
-
-    pub(crate) fn begin_bypass_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
-        let file = self.whole_file(state)?;
-        let size = state.size;
-        self.begin_change(state, size).ok()?;
-        for chunk in chunks_of(&(0..state.size)) {
-            if state.sums.get(chunk).is_none() {
-                let sum = self.sum_on_disk(state, &file, chunk).ok()?;
-                state.sums.set_verified(chunk, sum);
-            }
-        }
-        state.bypasses += 1;
-        state.collected_at = None;
-        Some(file)
-    }
-
-    fn hand_out(state: &mut State, file: Arc<dyn DiskFile>) -> Option<Arc<BackingFile>> {
-        file.as_fd()?;
-        if let Some(backing) = state.backing.upgrade() {
-            return Some(backing);
-        }
-        let backing = Arc::new(BackingFile { file });
-        state.backing = Arc::downgrade(&backing);
-        Some(backing)
-    }
-
-    pub(crate) fn collect(&self, state: &mut State) -> io::Result<()> {
-        let file = self.local(state)?;
-        // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
-        let stamp = self.follow_local(state)?;
-        let known: Vec<_> = state.known.iter().collect();
-        for chunk in known.iter().flat_map(chunks_of) {
-            let sum = self.sum_on_disk(state, &file, chunk)?;
-            if state.sums.get(chunk) != Some(sum) {
-                state.sums.set_verified(chunk, sum);
-                state.touched.insert(chunk..chunk + 1);
-                state.dirty.insert(chunk_range(chunk, state.size));
-                state.current = false;
-                state.changes += 1;
-            }
-        }
-        state.collected_at = Some(stamp);
-        self.queue(state);
-        state.check();
-        Ok(())
     }
 }
 
@@ -858,7 +735,8 @@ impl Drop for CachedFile {
             let charged_bytes = state.charged * crate::CHUNK_BYTES;
             self.store.gauge.change_bytes(charged_bytes, state.saved.held_bytes);
         }
-        if state.serial != 0 && state.serial != state.saved.serial && state.dirty.is_empty() {
+        let is_saved = state.serial == 0 || state.serial == state.saved.serial;
+        if !is_saved && state.noted.is_none() && !state.has_changes() {
             self.store.pool.forget(self.no, state.serial);
             let _ = self.store.disk.remove(&data_path(self.no, state.serial));
             self.store.gauge.release_file();

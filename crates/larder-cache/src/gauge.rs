@@ -88,6 +88,11 @@ impl Gauge {
         take_below(&self.files, 1, self.limits.files.stop)
     }
 
+    /// Takes a file that is there anyway.
+    pub(crate) fn take_file(&self) {
+        change(&self.files, 0, 1);
+    }
+
     /// Follows a change that happened anyway.
     pub(crate) fn change_chunks(&self, before: u64, after: u64) {
         change(&self.bytes, before * CHUNK_BYTES, after * CHUNK_BYTES);

@@ -6,19 +6,21 @@
 //! - After the first failure, be it an error or a panic inside redb, the database is not touched
 //!   again until the next open: reads are misses, changes are dropped but for the numbers of
 //!   files, which are kept in memory so that one key keeps one number for this run.
+//! - With a session log ([`crate::log`]), what was put and is not committed survives the process.
 //! - A number handed out by [`Index::next_number`] is never handed out again: blocks of numbers
 //!   are reserved in the database before they are used.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
-use larder_io::{Disk, DiskFile, OpenMode};
+use larder_io::{BootId, Disk, DiskFile, OpenMode};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 
 use crate::config::CacheError;
 use crate::lock;
+use crate::log::{Change, Log};
 use crate::overlay::{Batch, Overlay};
 use crate::records::{bytes_key, seal, tag, unseal};
 
@@ -60,6 +62,8 @@ struct Numbers {
 /// The index of a cache.
 pub(crate) struct Index {
     disk: Arc<dyn Disk>,
+    /// Taken before `overlay`, and by whoever changes it: the log has the order of the changes.
+    log: Mutex<Option<Log>>,
     overlay: Mutex<Overlay>,
     engine: RwLock<Option<Engine>>,
     /// Commits take turns.
@@ -97,6 +101,7 @@ impl Index {
         })?;
         let index = Index {
             disk: Arc::clone(disk),
+            log: Mutex::default(),
             overlay: Mutex::default(),
             engine: RwLock::new(Some(engine)),
             turn: Mutex::default(),
@@ -106,6 +111,37 @@ impl Index {
             wake,
         };
         Ok(index)
+    }
+
+    /// Takes in what the log of an earlier run has beyond the last commit, and logs from the next
+    /// commit on. Answers whether the log was whole and of this boot: then nothing is lost.
+    pub(crate) fn replay(&self, boot: BootId) -> bool {
+        let generation = self.get(&log_key()).and_then(|value| value.try_into().ok());
+        let generation = generation.map(u64::from_le_bytes);
+        let (log, changes) = Log::open(Arc::clone(&self.disk), boot, generation);
+        let is_whole = changes.is_some();
+        let mut overlay = lock(&self.overlay);
+        for (key, value) in changes.unwrap_or_default() {
+            overlay.put(key, value);
+        }
+        drop(overlay);
+        *lock(&self.log) = Some(log);
+        is_whole
+    }
+
+    /// Whether changes are logged.
+    pub(crate) fn is_logged(&self) -> bool {
+        lock(&self.log).is_some()
+    }
+
+    /// Stops logging, for instance because another process may have the directory from now on; with
+    /// `removes`, the log goes.
+    pub(crate) fn end_log(&self, removes: bool) {
+        if let Some(mut log) = lock(&self.log).take()
+            && removes
+        {
+            log.remove();
+        }
     }
 
     /// Reserves the first block of numbers: past all that were ever reserved, or from `at_first` on
@@ -118,7 +154,7 @@ impl Index {
     }
 
     /// The record goes into the overlay before anybody can see `requested`, so the commit that
-    /// grants it contains it.
+    /// grants it contains it. It is not logged: what is given is always committed.
     fn request_block(&self, numbers: &mut Numbers) {
         numbers.requested = numbers.next.saturating_add(NUMBER_BLOCK);
         let value = numbers.requested.to_le_bytes().to_vec();
@@ -160,28 +196,52 @@ impl Index {
     }
 
     /// Changes records together. May commit first if too much waits.
-    pub(crate) fn put_all(&self, changes: Vec<(Vec<u8>, Option<Vec<u8>>)>) {
+    pub(crate) fn put_all(&self, changes: Vec<Change>) {
+        if changes.is_empty() {
+            return;
+        }
         let poisoned = self.is_poisoned();
+        let mut log_is_full = false;
         let ((entries, bytes), (pending_entries, pending_bytes)) = {
+            let mut log = lock(&self.log);
+            if let Some(log) = log.as_mut().filter(|_| !poisoned) {
+                log.append(&changes);
+                log_is_full = log.wants_commit();
+            }
+            let gone: Vec<bool> =
+                changes.iter().map(|change| self.leaves_nothing(change)).collect();
             let mut overlay = lock(&self.overlay);
-            for (key, value) in changes {
-                if !poisoned || is_number_record(&key) {
-                    overlay.put(key, value);
+            for ((key, value), gone) in changes.into_iter().zip(gone) {
+                match poisoned {
+                    false if gone => overlay.take_back(&key),
+                    false => overlay.put(key, value),
+                    true if is_number_record(&key) => overlay.put(key, value),
+                    true => (),
                 }
             }
             (overlay.total(), overlay.pending())
         };
         let (entries_max, bytes_max) = (PENDING_ENTRIES_MAX, PENDING_BYTES_MAX);
-        if poisoned {
-            return;
+        if self.is_poisoned() {
+            return self.give_up_log();
         }
         if entries > entries_max * PENDING_STALL_FACTOR || bytes > bytes_max * PENDING_STALL_FACTOR
         {
             // A failure poisons the index, which is all that can be done about it here.
             let _ = self.commit();
-        } else if pending_entries > entries_max || pending_bytes > bytes_max {
+        } else if pending_entries > entries_max || pending_bytes > bytes_max || log_is_full {
             (self.wake)();
         }
+    }
+
+    /// Whether a change deletes what the database never had: records of a session come and go, and
+    /// most need never be written. The caller holds `log`, so no commit begins.
+    fn leaves_nothing(&self, (key, value): &Change) -> bool {
+        let is_local = matches!(key.first(), Some(&tag::LOCAL | &tag::DIRTY_RANGE | &tag::SESSION));
+        value.is_none()
+            && is_local
+            && !lock(&self.overlay).is_committing(key)
+            && self.read(|view| Ok(view.get(&**key)?.is_none())).unwrap_or(false)
     }
 
     /// Up to `count_max` records whose keys begin with `prefix`, from `start` on, and where to go
@@ -264,20 +324,39 @@ impl Index {
             return Err(CacheError::Poisoned);
         }
         let requested = lock(&self.numbers).requested;
-        let batch = lock(&self.overlay).begin_commit();
+        let batch = self.begin_commit();
         let written = self.write(&batch);
         drop(batch);
         match written {
             Ok(()) => {
                 lock(&self.overlay).end_commit();
                 lock(&self.numbers).granted = requested;
+                if let Some(log) = &mut *lock(&self.log) {
+                    log.retire();
+                }
+                if self.is_poisoned() {
+                    self.give_up_log();
+                }
                 Ok(())
             }
             Err(message) => {
                 self.poison(&message);
+                self.give_up_log();
                 Err(lock(&self.disk_error).take().map_or(CacheError::Poisoned, CacheError::Disk))
             }
         }
+    }
+
+    /// What is pending, with the generation of the log that goes on after it.
+    fn begin_commit(&self) -> Arc<Batch> {
+        let mut log = lock(&self.log);
+        if let Some(log) = &mut *log
+            && (log.wants_commit() || lock(&self.overlay).pending().0 > 0)
+        {
+            let generation = log.next().to_le_bytes().to_vec();
+            lock(&self.overlay).put(log_key(), Some(generation));
+        }
+        lock(&self.overlay).begin_commit()
     }
 
     /// Readers wait only while the new view is put in place, not for the sync.
@@ -347,12 +426,28 @@ impl Index {
             return;
         }
         tracing::error!("the cache index failed and is out of use until the next mount: {message}");
+        self.give_up_log();
         // Best effort: if this cannot be written either, the next open finds out by itself.
         let _ = self.disk.open(SUSPECT_FILE, OpenMode::Create).and_then(|_| self.disk.sync_dir(""));
         lock(&self.overlay).keep_only(is_number_record);
         // Dropping it would make redb write, on a state that cannot be trusted.
         let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
         std::mem::forget(engine);
+    }
+}
+
+impl Index {
+    /// After a failure: the log's changes belong on top of commits that will not come. Whoever has
+    /// the log now (that may be this thread) does this when it lets go.
+    fn give_up_log(&self) {
+        let mut log = match self.log.try_lock() {
+            Ok(log) => log,
+            Err(TryLockError::Poisoned(log)) => log.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if let Some(log) = &mut *log {
+            log.remove();
+        }
     }
 }
 
@@ -372,6 +467,11 @@ impl Drop for Index {
 
 fn numbers_key() -> Vec<u8> {
     bytes_key(tag::META, b"numbers")
+}
+
+/// The generation of the log's first segment that the index does not have.
+fn log_key() -> Vec<u8> {
+    bytes_key(tag::META, b"log")
 }
 
 fn is_number_record(key: &[u8]) -> bool {

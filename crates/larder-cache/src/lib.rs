@@ -20,16 +20,20 @@
 //! - The index says "held" only of bytes that were synced before it said so.
 //! - Before the first local change of a file that the durable index vouches for, a durable mark
 //!   takes that back.
+//! - What was put, and what was written locally, survives the death of the process while the machine
+//!   goes on, if the cache knows the boot ([`Config::boot`]).
 //! - No read waits for a sync. No fault of the disk is an error of a read or of a fill.
 //!
-//! On-disk format: `docs/formats/cache.md`. Left out on purpose: coherence, fetching, write-back
-//! and the modification log.
+//! On-disk format: `docs/formats/cache.md`. Left out on purpose: coherence, fetching and write-back.
 
+mod bypass;
 mod cache;
 mod config;
 mod file;
 mod gauge;
 mod index;
+mod local;
+mod log;
 mod maintain;
 mod open;
 mod overlay;
@@ -43,12 +47,13 @@ mod sums;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use bypass::BackingFile;
 pub use cache::Cache;
 pub use config::{
     CacheError, Config, Culled, Limits, Listed, Marks, OpenError, Usage, VerifyProgress,
     VerifyReport,
 };
-pub use file::{BackingFile, CachedFile, Filled, Miss, NoSpace};
+pub use file::{CachedFile, Filled, Miss, NoSpace};
 
 /// Unit of presence and of checksums on disk, in bytes.
 ///

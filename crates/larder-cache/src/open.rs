@@ -4,16 +4,17 @@
 //! the lock file (who has it), the index, the data, and the clean file, which exists only between
 //! a clean stop and the next start and holds the stamp that the index had.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use larder_io::{Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
+use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 
-use crate::FileNo;
 use crate::config::{CacheError, Config, OpenError};
 use crate::gauge::Gauge;
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
+use crate::local::with_local_changes;
 use crate::maintain::DATA_DIRS;
 use crate::pool::{Pool, data_path};
 use crate::records::{
@@ -21,6 +22,7 @@ use crate::records::{
 };
 use crate::save::{decode_usage, usage_key};
 use crate::store::{Bell, Store};
+use crate::{FileNo, lock};
 
 const FORMAT_FILE: &str = "larder-cache";
 const FORMAT_FILE_NEW: &str = "larder-cache.new";
@@ -52,14 +54,15 @@ pub(crate) fn open(
     let bell = Arc::new(Bell::default());
     let seconds = u64::try_from(clock.wall().sec).unwrap_or(0).max(1);
     let numbers = seconds << NUMBERS_PER_SEC_SHIFT;
-    let started = start_index(&disk, &bell, clean_stamp, is_new, numbers).map_err(unwritable)?;
+    let how = How { clean_stamp, is_new, numbers, boot: config.boot };
+    let started = start_index(&disk, &bell, how).map_err(unwritable)?;
     let Started { index, start, session, trust_floor, usage, dropped } = started;
     let left = |had: u64, gone: u64| had.saturating_sub(gone);
     let gauge =
         Gauge::new(config.limits, left(usage.0, dropped.bytes), left(usage.1, dropped.files));
     gauge.counters.dirty_dropped.store(dropped.marks, Ordering::Relaxed);
     let to_sweep = if matches!(start, Start::Clean | Start::First) { 0 } else { DATA_DIRS };
-    Ok(Arc::new(Store {
+    let store = Arc::new(Store {
         disk,
         clock,
         index,
@@ -70,6 +73,7 @@ pub(crate) fn open(
         trust_floor,
         files: Mutex::default(),
         unsaved: Mutex::default(),
+        carried: Mutex::default(),
         new_names: Mutex::default(),
         assigning: Mutex::default(),
         checkpoint: Mutex::default(),
@@ -77,7 +81,9 @@ pub(crate) fn open(
         to_sweep: AtomicU32::new(to_sweep),
         closed: AtomicBool::new(false),
         lock_file: Mutex::new(Some(lock_file)),
-    }))
+    });
+    lock(&store.carried).extend(with_local_changes(&store.index));
+    Ok(store)
 }
 
 /// Writes the clean flag; the index is closed and nothing more is written.
@@ -197,6 +203,16 @@ struct Started {
     dropped: Dropped,
 }
 
+/// What a start has to go by.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    clean_stamp: Option<Stamp>,
+    is_new: bool,
+    /// From here on numbers are new if their record is lost.
+    numbers: u64,
+    boot: Option<BootId>,
+}
+
 /// How hard to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
@@ -209,13 +225,8 @@ enum Attempt {
 ///
 /// # Errors
 /// The disk failed, which is no reason to throw the index away; or not even a new one works.
-fn start_index(
-    disk: &Arc<dyn Disk>,
-    bell: &Arc<Bell>,
-    clean_stamp: Option<Stamp>,
-    is_new: bool,
-    numbers: u64,
-) -> Result<Started, CacheError> {
+fn start_index(disk: &Arc<dyn Disk>, bell: &Arc<Bell>, how: How) -> Result<Started, CacheError> {
+    let How { clean_stamp, is_new, .. } = how;
     let stamp = disk.open(INDEX_FILE, OpenMode::Existing).and_then(|file| file.stamp()).ok();
     let is_suspect = disk.open(SUSPECT_FILE, OpenMode::Existing).is_ok();
     let was_touched = clean_stamp.is_some() && clean_stamp != stamp;
@@ -227,7 +238,7 @@ fn start_index(
     };
     let mut attempt = if was_touched || is_suspect { Attempt::Checked } else { Attempt::AsItIs };
     loop {
-        let error = match try_start(disk, bell, attempt, start, numbers) {
+        let error = match try_start(disk, bell, attempt, start, how) {
             Ok(started) => return Ok(started),
             Err(error) => error,
         };
@@ -248,7 +259,7 @@ fn try_start(
     bell: &Arc<Bell>,
     attempt: Attempt,
     start: Start,
-    numbers: u64,
+    how: How,
 ) -> Result<Started, CacheError> {
     let start = match attempt {
         Attempt::AsItIs => start,
@@ -259,12 +270,20 @@ fn try_start(
     let ringing = Arc::clone(bell);
     let wake = Box::new(move || ringing.ring());
     let index = Index::open(disk, attempt == Attempt::Checked, wake)?;
+    let continued = how.boot.is_some_and(|boot| index.replay(boot));
     // Where the count of numbers was lost, it goes on past all that can have been given.
-    let first = if start == Start::First { FileNo::ROOT.0 + 1 } else { numbers };
+    let first = if start == Start::First { FileNo::ROOT.0 + 1 } else { how.numbers };
     index.reserve_numbers(first);
     let (session, trust_floor) = next_session(&index, start);
     let usage = saved_usage(&index);
-    let dropped = drop_dirty(&**disk, &index);
+    let unsent = if continued { with_local_changes(&index) } else { drop_session(&index) };
+    let mut dropped = drop_dirty(&**disk, &index, |no| continued && unsent.contains(&no));
+    if continued {
+        // They reached the server, or are still here: only clean bytes went.
+        dropped.marks = 0;
+    } else {
+        dropped.tell(&unsent);
+    }
     index.commit()?;
     if attempt != Attempt::AsItIs && disk.open(SUSPECT_FILE, OpenMode::Existing).is_ok() {
         disk.remove(SUSPECT_FILE)?;
@@ -289,21 +308,44 @@ fn next_session(index: &Index, start: Start) -> (u64, u64) {
     (session, floor)
 }
 
+/// Drops what is worth nothing without the process, the boot or the log that it belongs to. Returns
+/// the files that had local changes.
+fn drop_session(index: &Index) -> BTreeSet<FileNo> {
+    let files = with_local_changes(index);
+    for tag in [tag::LOCAL, tag::DIRTY_RANGE, tag::SESSION] {
+        let records = index.scan_all(&[tag]);
+        index.put_all(records.into_iter().map(|(key, _)| (key, None)).collect());
+    }
+    files
+}
+
 /// What [`drop_dirty`] dropped.
 #[derive(Debug, Default)]
 struct Dropped {
+    /// Files with lost changes.
     marks: u64,
+    marked: BTreeSet<FileNo>,
     bytes: u64,
     files: u64,
 }
 
-/// Drops the files whose local changes no server acknowledged.
-///
-/// This is the place where a modification log would be replayed instead.
-fn drop_dirty(disk: &dyn Disk, index: &Index) -> Dropped {
+impl Dropped {
+    /// Counts the files whose local changes are lost, those of `unsent` too, and says so.
+    fn tell(&mut self, unsent: &BTreeSet<FileNo>) {
+        let files = self.marked.union(unsent).count() as u64;
+        self.marks = files;
+        if files > 0 {
+            tracing::warn!(files, "files with changes that never reached the server were dropped");
+        }
+    }
+}
+
+/// Drops the files whose durable records say what is no longer so, unless `keeps` says that their
+/// local changes are known.
+fn drop_dirty(disk: &dyn Disk, index: &Index, keeps: impl Fn(FileNo) -> bool) -> Dropped {
     let mut dropped = Dropped::default();
     for (mark, _) in index.scan_all(&[tag::DIRTY]) {
-        let Some(no) = number_in_key(&mark) else {
+        let Some(no) = number_in_key(&mark).filter(|no| !keeps(*no)) else {
             continue;
         };
         let file_key = key(tag::FILE, no, &[]);
@@ -317,11 +359,7 @@ fn drop_dirty(disk: &dyn Disk, index: &Index) -> Dropped {
         let groups = index.scan_all(&key(tag::GROUP, no, &[]));
         let keys = groups.into_iter().map(|(key, _)| key).chain([file_key, mark]);
         index.put_all(keys.map(|key| (key, None)).collect());
-        dropped.marks += 1;
-    }
-    if dropped.marks > 0 {
-        let files = dropped.marks;
-        tracing::warn!(files, "files with changes that never reached the server were dropped");
+        dropped.marked.insert(no);
     }
     dropped
 }

@@ -41,6 +41,18 @@ impl Overlay {
         }
     }
 
+    /// Whether a change of this key is on its way to the database now.
+    pub(crate) fn is_committing(&self, key: &[u8]) -> bool {
+        self.committing.contains_key(key)
+    }
+
+    /// Takes a change back that no commit has begun to write.
+    pub(crate) fn take_back(&mut self, key: &[u8]) {
+        if let Some((key, value)) = self.pending.remove_entry(key) {
+            self.pending_bytes -= cost(&key, value.as_deref());
+        }
+    }
+
     /// Newest changes of keys from `start` on that begin with `prefix`, up to `last` if given.
     pub(crate) fn scan(&self, prefix: &[u8], start: &[u8], last: Option<&[u8]>) -> Batch {
         let mut found = Batch::new();

@@ -57,6 +57,18 @@ impl RangeSet {
         self.overlapping(wanted).next().is_some()
     }
 
+    /// Ranges that overlap `wanted` or touch it: those that a change of it can change.
+    pub(crate) fn around(&self, wanted: &Range<u64>) -> BTreeMap<u64, u64> {
+        let first = self.ranges.range(..wanted.start).next_back();
+        let from = first.filter(|(_, end)| **end >= wanted.start).map_or(wanted.start, |(s, _)| *s);
+        self.ranges.range(from..=wanted.end).map(|(&start, &end)| (start, end)).collect()
+    }
+
+    /// Where the last range ends; 0 without one.
+    pub(crate) fn end(&self) -> u64 {
+        self.ranges.last_key_value().map_or(0, |(_, &end)| end)
+    }
+
     pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;

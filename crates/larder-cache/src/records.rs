@@ -20,6 +20,9 @@ pub(crate) mod tag {
     pub(crate) const FILE: u8 = b'f';
     pub(crate) const GROUP: u8 = b'g';
     pub(crate) const DIRTY: u8 = b'd';
+    pub(crate) const LOCAL: u8 = b'w';
+    pub(crate) const DIRTY_RANGE: u8 = b'x';
+    pub(crate) const SESSION: u8 = b's';
 }
 
 /// Key of a record that belongs to a number: tag, number, rest.

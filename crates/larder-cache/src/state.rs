@@ -13,7 +13,8 @@ use std::sync::Weak;
 
 use larder_io::Stamp;
 
-use crate::file::BackingFile;
+use crate::bypass::BackingFile;
+use crate::local::LocalRecord;
 use crate::ranges::RangeSet;
 use crate::records::FileRecord;
 use crate::sums::{Sums, chunk_range, chunks_of};
@@ -35,6 +36,7 @@ pub(crate) struct State {
     pub(crate) serial: u64,
     /// Clean and dirty bytes.
     pub(crate) known: RangeSet,
+    /// Changed by [`State::set_dirty`] only, so that the index hears of it.
     pub(crate) dirty: RangeSet,
     pub(crate) sums: Sums,
     pub(crate) charged: u64,
@@ -55,6 +57,14 @@ pub(crate) struct State {
     /// The local file before the last collection.
     pub(crate) collected_at: Option<Stamp>,
     pub(crate) backing: Weak<BackingFile>,
+    /// An earlier run died in a bypass: the kernel may still be writing.
+    pub(crate) bypassed_before: bool,
+    /// Bytes were acknowledged since the version was set.
+    pub(crate) acknowledged: bool,
+    /// What the index says of the local changes.
+    pub(crate) noted: Option<LocalRecord>,
+    /// Dirty ranges, start and end or nothing, that the index has yet to be told.
+    pub(crate) unnoted: Vec<(u64, Option<u64>)>,
 
     /// It is in the list of files to save.
     pub(crate) queued: bool,
@@ -114,6 +124,26 @@ impl State {
         self.touch_chunks(chunks_of(&range));
     }
 
+    /// Makes a range dirty, or not.
+    pub(crate) fn set_dirty(&mut self, range: Range<u64>, is_dirty: bool) {
+        if range.is_empty() || (is_dirty && self.dirty.contains(range.clone())) {
+            return;
+        }
+        let before = self.dirty.around(&range);
+        if is_dirty {
+            self.dirty.insert(range.clone());
+        } else {
+            self.dirty.remove(range.clone());
+        }
+        let start = before.first_key_value().map_or(range.start, |(&first, _)| first);
+        let end = before.last_key_value().map_or(range.end, |(_, &last)| last.max(range.end));
+        let after = self.dirty.around(&(start..end));
+        let gone = before.keys().filter(|start| !after.contains_key(start));
+        self.unnoted.extend(gone.map(|&start| (start, None)));
+        let new = after.iter().filter(|(start, end)| before.get(start) != Some(end));
+        self.unnoted.extend(new.map(|(&start, &end)| (start, Some(end))));
+    }
+
     /// Moves the end of file to where it is now; new bytes are not known yet.
     pub(crate) fn set_size(&mut self, size: u64) {
         if size == self.size {
@@ -122,7 +152,7 @@ impl State {
         // The last chunk before either end covers other bytes from now on.
         let edge = size.min(self.size);
         self.known.remove(size..u64::MAX);
-        self.dirty.remove(size..u64::MAX);
+        self.set_dirty(size..u64::MAX, false);
         let last = size.max(self.size).div_ceil(crate::CHUNK_BYTES);
         self.touch_chunks(edge / crate::CHUNK_BYTES..last);
         self.size = size;

@@ -75,6 +75,8 @@ pub(crate) struct Store {
     pub(crate) files: Mutex<HashMap<FileNo, Weak<CachedFile>>>,
     /// States that the index does not have yet; kept alive until it has.
     pub(crate) unsaved: Mutex<BTreeMap<FileNo, Arc<CachedFile>>>,
+    /// Files with local changes of an earlier run, until they are loaded.
+    pub(crate) carried: Mutex<BTreeSet<FileNo>>,
     /// Directories with names that are not durable yet.
     pub(crate) new_names: Mutex<BTreeSet<String>>,
     /// Assignments of numbers to keys take turns.

@@ -7,6 +7,7 @@ mod corruption;
 mod crash;
 mod faults;
 mod files;
+mod killed;
 mod model;
 mod opening;
 mod records;

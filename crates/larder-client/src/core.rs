@@ -17,7 +17,9 @@ use crate::node::{Node, Table};
 use crate::open::OpenFile;
 use crate::options::Options;
 use crate::record::{Known, version_bytes};
+use crate::resume::Start;
 use crate::rights;
+use crate::session::{Carried, OPEN_BLOCK};
 use crate::state::{Seen, State, TtlRange};
 
 /// How long an unmount waits for bytes on their way from the server to the cache.
@@ -86,7 +88,6 @@ pub(crate) struct Counters {
     pub(crate) read_bytes_remote: AtomicU64,
     pub(crate) opens_passthrough: AtomicU64,
     pub(crate) opens_other: AtomicU64,
-    pub(crate) silly: AtomicU64,
 }
 
 /// What is known of how the server treats user 0.
@@ -120,9 +121,12 @@ macro_rules! on_handle {
 pub(crate) use on_handle;
 
 impl Client {
-    /// Puts a client together. Asks the server for the root, so it waits for one round trip.
+    /// Puts a client together. For a new mount it asks the server for the root, so it waits for one
+    /// round trip; a resumed one asks nothing if the index knows the root, and reads the local disk
+    /// (all of each file that the kernel was writing itself).
     ///
-    /// `session` must differ from that of every earlier run on this cache (a random number).
+    /// `session` must differ from that of every earlier run on this cache (a random number). A client
+    /// that resumes goes on under the number of the run before.
     ///
     /// # Errors
     /// What the server answers.
@@ -132,22 +136,35 @@ impl Client {
         clock: Arc<dyn Clock>,
         options: Options,
         session: u64,
+        start: Start,
     ) -> Result<Client> {
+        let carried = Carried::read(&cache);
+        let before = carried.run.filter(|_| start == Start::Resume);
+        if start == Start::Resume && before.is_none() {
+            tracing::warn!("nothing is known of the mount that is to be resumed");
+        }
+        let (session, first_open) = before.map_or((session, 1), |run| (run.session, run.next_open));
+        let table = Table::new(cache.clone(), options.nodes_in_memory_max);
         let asked = clock.now();
-        let root = remote.root().await?;
-        cache.assign_root(root.handle.as_bytes());
+        let root = match before.and_then(|_| table.get(Ino::ROOT)) {
+            Some(_) => None,
+            None => Some(remote.root().await?),
+        };
+        if let Some(root) = &root {
+            cache.assign_root(root.handle.as_bytes());
+        }
         let budget_kib =
             usize::try_from(options.buffer_bytes_max >> 10).unwrap_or(1 << 20).max(4096);
         let core = Arc::new(Core {
             remote,
-            table: Table::new(cache.clone(), options.nodes_in_memory_max),
+            table,
             cache,
             clock,
             runtime: tokio::runtime::Handle::current(),
             session,
             kernel: OnceLock::new(),
             opens: Mutex::default(),
-            next_open: AtomicU64::new(1),
+            next_open: AtomicU64::new(first_open),
             readahead_budget: Arc::new(Semaphore::new(budget_kib / 2)),
             transfer_budget: Arc::new(Semaphore::new(budget_kib / 2)),
             statfs: Mutex::new(None),
@@ -158,9 +175,21 @@ impl Client {
             fill: crate::fill::FillQueue::default(),
             options,
         });
-        core.learn(&root, asked, None);
+        if let Some(root) = root {
+            core.learn(&root, asked, None);
+        }
+        core.note_run((first_open / OPEN_BLOCK + 2) * OPEN_BLOCK);
+        let taking = core.clone();
+        blocking(move || taking.take_up(start, &carried)).await?;
         crate::fill::start(&core);
         Ok(Client { core })
+    }
+
+    /// The mount is over, and no other process will go on with it: forgets its open files. To be called
+    /// after the kernel's last request and before [`Cache::close`]; not by a process that is to be
+    /// replaced.
+    pub fn end_mount(&self) {
+        self.core.end_session();
     }
 
     /// What is going on.
@@ -242,7 +271,16 @@ impl Core {
     }
 
     pub(crate) fn next_open_id(&self) -> OpenId {
-        OpenId(self.next_open.fetch_add(1, Ordering::Relaxed))
+        OpenId(self.next_number())
+    }
+
+    /// A number that no open file or hidden name of this mount has had, whatever process made it.
+    pub(crate) fn next_number(&self) -> u64 {
+        let number = self.next_open.fetch_add(1, Ordering::Relaxed);
+        if number.is_multiple_of(OPEN_BLOCK) {
+            self.note_run(number + 2 * OPEN_BLOCK);
+        }
+        number
     }
 
     /// Takes in a file that a reply named and described; the call was made at `asked`.

@@ -31,6 +31,10 @@ impl FileSystem for Client {
         self.core.lookup(cred, parent, name)
     }
 
+    fn forget(&self, ino: Ino, _count: u64) {
+        self.core.table.forget(ino);
+    }
+
     fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh> {
         self.core.getattr(cred, ino)
     }

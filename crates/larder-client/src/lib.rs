@@ -31,9 +31,13 @@ mod options;
 mod plan;
 mod record;
 mod recover;
+mod resume;
+mod retried;
 mod rights;
+mod session;
 mod state;
 mod writeback;
 
 pub use crate::core::{Client, Status};
 pub use options::{LookupCache, Options};
+pub use resume::Start;

@@ -7,7 +7,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_vfs::{
@@ -176,6 +175,7 @@ impl Core {
         self.begin_change(dir);
         let answer = on_handle!(self, dir, handle =>
             self.remote.make(cred, &handle, name, new.clone(), set));
+        let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
         let made = answer?;
         let child = self.learn(&made.found, asked, Some((dir.ino, name.to_owned())));
@@ -225,7 +225,7 @@ impl Core {
         Ok(())
     }
 
-    async fn remove_entry(
+    pub(crate) async fn remove_entry(
         &self,
         cred: &Cred,
         dir: &Arc<Node>,
@@ -234,6 +234,7 @@ impl Core {
     ) -> Result<()> {
         self.begin_change(dir);
         let answer = on_handle!(self, dir, handle => self.remote.remove(cred, &handle, name, what));
+        let answer = Core::settle_remove(cred, answer);
         self.end_names_change(dir, answer.as_ref().ok().copied());
         answer?;
         self.put_name(dir, name, None);
@@ -281,6 +282,9 @@ impl Core {
         state.removed = true;
         if state.opens.is_empty() {
             state.local = None;
+        }
+        self.note_unfinished(child.ino, &mut state);
+        if state.opens.is_empty() {
             drop(state);
             self.cache.drop_file(child.no());
             self.cache.drop_listing(child.no());
@@ -297,6 +301,15 @@ impl Core {
         name: &OsStr,
         child: &Arc<Node>,
     ) -> Result<bool> {
+        let begun = cred.retried && {
+            let state = child.state();
+            state.silly.is_some() && !state.opens.is_empty()
+        };
+        if begun {
+            self.finish_hiding(cred, (dir, name), child).await?;
+            self.put_name(dir, name, None);
+            return Ok(true);
+        }
         let hide = || {
             let state = child.state();
             !state.opens.is_empty() && state.known.attr.nlink <= 1 && state.silly.is_none()
@@ -310,13 +323,23 @@ impl Core {
         }
         let hidden = self.hidden_name(child);
         dir.state().hidden_names += 1;
+        {
+            let mut state = child.state();
+            state.hiding = Some((dir.ino, hidden.clone()));
+            self.note_unfinished(child.ino, &mut state);
+        }
         let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
-        renamed.inspect_err(|_| hidden_name_is_gone(dir))?;
+        if renamed.is_err() {
+            hidden_name_is_gone(dir);
+        }
         let released = {
             let mut state = child.state();
-            state.silly = Some((dir.ino, hidden));
+            let hiding = state.hiding.take();
+            state.silly = hiding.filter(|_| renamed.is_ok());
+            self.note_unfinished(child.ino, &mut state);
             state.opens.is_empty()
         };
+        renamed?;
         if released {
             // The last release came while the file was being hidden, and found nothing to remove.
             self.remove_hidden(child, cred).await?;
@@ -326,19 +349,35 @@ impl Core {
 
     fn hidden_name(&self, child: &Node) -> OsString {
         let fileid = child.state().known.attr.fileid;
-        let count = self.counters.silly.fetch_add(1, Ordering::Relaxed);
+        let count = self.next_number();
         format!(".nfs{fileid:016x}{:04x}{count:08x}", self.session & 0xffff).into()
     }
 
     /// The last open file of a hidden name was released: removes it.
     pub(crate) async fn remove_hidden(&self, child: &Arc<Node>, cred: &Cred) -> Result<()> {
-        let Some((dir, name)) = child.state().silly.take() else { return Ok(()) };
-        let dir = self.node(dir)?;
-        let removed = self.remove_entry(cred, &dir, &name, Removal::File).await;
-        hidden_name_is_gone(&dir);
-        removed?;
-        self.unlinked(child, Removal::File);
-        Ok(())
+        let Some((dir_ino, name)) = child.state().silly.take() else { return Ok(()) };
+        let removed = match self.node(dir_ino) {
+            Ok(dir) => {
+                let removed = self.remove_entry(cred, &dir, &name, Removal::File).await;
+                hidden_name_is_gone(&dir);
+                removed
+            }
+            Err(error) => Err(error),
+        };
+        if removed.is_ok() {
+            self.unlinked(child, Removal::File);
+        }
+        let mut state = child.state();
+        if removed == Err(Error::TimedOut) {
+            // The next mount will find it.
+            state.silly = Some((dir_ino, name));
+        }
+        self.note_unfinished(child.ino, &mut state);
+        match removed {
+            // It never got the name, or somebody else removed it.
+            Err(Error::NotFound) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Before a directory is removed or replaced: whoever has removed and closed all files in it may
@@ -408,7 +447,7 @@ impl Core {
         Ok(())
     }
 
-    async fn rename_entry(
+    pub(crate) async fn rename_entry(
         &self,
         cred: &Cred,
         from: (&Arc<Node>, &OsStr),
@@ -424,6 +463,7 @@ impl Core {
             let target = to.0.handle();
             self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
+        let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
         let changes = answer.as_ref().ok().copied();
         self.end_names_change(from.0, changes.map(|(change, _)| change));
         if !same_dir {
@@ -460,6 +500,7 @@ impl Core {
             let target = dir.handle();
             self.remote.link(cred, &handle, &target, name).await
         });
+        let answer = self.settle_link(cred, &node, (&dir, name), answer).await;
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
         let (attr, _) = answer?;
         node.state().ctime_may_move = true;

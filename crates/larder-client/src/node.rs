@@ -99,6 +99,15 @@ impl Table {
         self.cache.put_node(FileNo(ino.0), &state.known.encode());
     }
 
+    /// The kernel does not hold the node any more: it leaves memory, unless somebody uses it.
+    pub(crate) fn forget(&self, ino: Ino) {
+        let mut nodes = self.lock();
+        let is_idle = |node: &Arc<Node>| Arc::strong_count(node) == 1 && node.state().is_idle();
+        if nodes.get(&ino).is_some_and(is_idle) {
+            nodes.remove(&ino);
+        }
+    }
+
     /// All nodes in memory.
     pub(crate) fn in_memory(&self) -> Vec<Arc<Node>> {
         self.lock().values().cloned().collect()

@@ -25,6 +25,7 @@ use crate::core::{Core, blocking};
 use crate::node::Node;
 use crate::record::version_bytes;
 use crate::rights;
+use crate::session::OpenRecord;
 use crate::state::{LocalEnd, State};
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the
@@ -63,6 +64,18 @@ pub(crate) struct Stream {
 }
 
 impl OpenFile {
+    /// An open file that nobody has read yet.
+    pub(crate) fn new(
+        node: Arc<Node>,
+        file: Arc<CachedFile>,
+        cred: Cred,
+        flags: OpenFlags,
+        way: Way,
+    ) -> OpenFile {
+        let (stream, flushed) = (Mutex::default(), AtomicBool::new(false));
+        OpenFile { node, cred, flags, _file: file, way, stream, flushed }
+    }
+
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,12 +83,20 @@ impl OpenFile {
 
 /// The way that an open file's data takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Passthrough,
+pub(crate) enum Way {
+    Passthrough = 1,
     /// Passthrough, and the kernel may write.
     Bypass,
     Cached,
     Direct,
+}
+
+impl Way {
+    /// The way with this number.
+    pub(crate) fn of(code: u8) -> Option<Way> {
+        let all = [Way::Passthrough, Way::Bypass, Way::Cached, Way::Direct];
+        all.into_iter().find(|way| *way as u8 == code)
+    }
 }
 
 /// The open files of one node.
@@ -87,6 +108,8 @@ pub(crate) struct Opens {
     direct: u32,
     /// The local file that passthrough opens share.
     backing: Option<LocalFile>,
+    /// The kernel has a local file of an earlier process that is not known here.
+    stray: bool,
     /// Size and modification time of the local file when it was last collected.
     collected: Option<LocalEnd>,
 }
@@ -109,6 +132,23 @@ impl Opens {
     /// Remembers how the local file looked when it was last compared with the server's version.
     pub(crate) fn set_collected(&mut self, end: Option<LocalEnd>) {
         self.collected = end;
+    }
+
+    /// Counts an open file of an earlier process, and takes its local file up if it is the `same` that
+    /// the kernel has. Answers `false` if the kernel writes to one that is not known.
+    pub(crate) fn restore(&mut self, way: Way, file: &CachedFile, same: bool) -> bool {
+        let is_first = self.backing.is_none();
+        *self.count(way) += 1;
+        if !matches!(way, Way::Passthrough | Way::Bypass) || (same && !is_first) {
+            return true;
+        }
+        if same && is_first {
+            let backing = if way == Way::Bypass { file.begin_bypass() } else { file.whole() };
+            self.backing = backing.map(|backing| backing as LocalFile);
+        }
+        let known = same && self.backing.is_some();
+        self.stray |= !known;
+        known || way == Way::Passthrough
     }
 
     fn count(&mut self, way: Way) -> &mut u32 {
@@ -216,10 +256,15 @@ impl Core {
         counter.fetch_add(1, Ordering::Relaxed);
         file.touch();
         let id = self.next_open_id();
-        let version = Some(node.state().known.attr.validator());
-        let stream = Mutex::new(Stream { version, ..Stream::default() });
-        let flushed = AtomicBool::new(false);
-        let open = OpenFile { node: node.clone(), cred, flags, _file: file, way, stream, flushed };
+        let (cred, ino) = (cred.first_time(), node.ino);
+        let local = match way {
+            Way::Passthrough | Way::Bypass => file.local_number(),
+            Way::Cached | Way::Direct => 0,
+        };
+        let (noted_cred, version) = (cred.clone(), node.state().known.attr.validator());
+        self.note_open(id, &OpenRecord { ino, cred: noted_cred, flags, way, local, version });
+        let open = OpenFile::new(node.clone(), file, cred, flags, way);
+        open.stream().version = Some(version);
         self.open_table().insert(id, Arc::new(open));
         Opened { id, path }
     }
@@ -271,6 +316,9 @@ impl Core {
         file: &CachedFile,
         flags: &OpenFlags,
     ) -> Option<LocalFile> {
+        if state.opens.stray {
+            return None;
+        }
         if state.opens.bypassing() {
             return state.opens.backing.clone();
         }
@@ -311,7 +359,7 @@ impl Core {
             return Ok(());
         }
         let result = self.upload(&open.node).await;
-        let earlier = open.node.state().write_error.take();
+        let earlier = self.take_write_error(&open.node);
         result.and(earlier.map_or(Ok(()), Err))
     }
 
@@ -333,6 +381,7 @@ impl Core {
             if !state.opens.any_passthrough() {
                 state.opens.backing = None;
                 state.opens.collected = None;
+                state.opens.stray = false;
             }
             let last_writer = open.way == Way::Bypass && !state.opens.bypassing();
             (state.opens.is_empty(), last_writer)
@@ -343,11 +392,15 @@ impl Core {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
             }
         }
-        if last {
+        let closed = if last {
             node.released.notify_waiters();
-            self.closed(node, &open.cred).await?;
-        }
-        Ok(())
+            self.closed(node, &open.cred).await
+        } else {
+            Ok(())
+        };
+        // Only now: a process that dies on the way finds the file open, and is sent the release again.
+        self.forget_open(id);
+        closed
     }
 
     /// Waits a moment for the release of a file whose descriptors seem to be closed. close(2) returns
@@ -387,6 +440,7 @@ impl Core {
         if hidden {
             self.remove_hidden(node, cred).await?;
         } else if removed {
+            self.note_unfinished(node.ino, &mut node.state());
             self.cache.drop_file(node.no());
             self.cache.drop_node(node.no());
         } else if !self.options.cache_data && !self.has_unsent(node) {

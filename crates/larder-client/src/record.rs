@@ -11,7 +11,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Attr, Device, Ino, Kind, Time, Validator};
 
 /// First byte of every record.
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// What we know of a node beyond its handle.
 #[derive(Clone, Debug, PartialEq)]
@@ -194,15 +194,23 @@ pub(crate) fn version_bytes(validator: &Validator) -> Vec<u8> {
     out
 }
 
-fn put_u32(out: &mut Vec<u8>, value: u32) {
+/// All of a validator, to be read again.
+pub(crate) fn put_validator(out: &mut Vec<u8>, validator: &Validator) {
+    put_option(out, validator.change, put_u64);
+    put_u64(out, validator.size);
+    put_time(out, validator.mtime);
+    put_time(out, validator.ctime);
+}
+
+pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-fn put_u64(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, u32::try_from(bytes.len()).expect("names and targets are short"));
     out.extend_from_slice(bytes);
 }
@@ -212,7 +220,11 @@ fn put_time(out: &mut Vec<u8>, time: Time) {
     put_u32(out, time.nsec);
 }
 
-fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {
+pub(crate) fn put_option<T>(
+    out: &mut Vec<u8>,
+    value: Option<T>,
+    put: impl FnOnce(&mut Vec<u8>, T),
+) {
     out.push(u8::from(value.is_some()));
     if let Some(value) = value {
         put(out, value);
@@ -254,10 +266,10 @@ fn kind_of(code: u8) -> Option<Kind> {
 }
 
 /// What is left to read.
-struct Input<'a>(&'a [u8]);
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl Input<'_> {
-    fn of_version(bytes: &[u8]) -> Option<Input<'_>> {
+    pub(crate) fn of_version(bytes: &[u8]) -> Option<Input<'_>> {
         let mut input = Input(bytes);
         (input.u8()? == VERSION).then_some(input)
     }
@@ -268,19 +280,19 @@ impl Input<'_> {
         Some(*head)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn name(&mut self) -> Option<OsString> {
+    pub(crate) fn name(&mut self) -> Option<OsString> {
         let len = usize::try_from(self.u32()?).ok()?;
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -293,12 +305,20 @@ impl Input<'_> {
 
     /// A value that may be absent; the outer `None` is a decoding failure.
     #[allow(clippy::option_option)]
-    fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+    pub(crate) fn option<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<Option<T>> {
         match self.u8()? {
             0 => Some(None),
             1 => Some(Some(read(self)?)),
             _ => None,
         }
+    }
+
+    pub(crate) fn validator(&mut self) -> Option<Validator> {
+        let (change, size) = (self.option(Self::u64)?, self.u64()?);
+        Some(Validator { change, size, mtime: self.time()?, ctime: self.time()? })
     }
 
     fn attr(&mut self) -> Option<Attr> {

@@ -20,6 +20,7 @@ use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Time, Val
 
 use crate::open::Opens;
 use crate::record::{Known, Page};
+use crate::session::Unfinished;
 
 /// Some servers (nfs-ganesha) do not tell what they saw before a WRITE. There a change of a file is taken
 /// for ours if the file was described, unchanged, at most this long before.
@@ -45,6 +46,10 @@ pub(crate) struct State {
     pub(crate) silly: Option<(Ino, std::ffi::OsString)>,
     /// Directories: names in it that stand for open files, until the server has removed them.
     pub(crate) hidden_names: u32,
+    /// The hidden name that the server is being asked to give it.
+    pub(crate) hiding: Option<(Ino, std::ffi::OsString)>,
+    /// What is recorded of what is to be done about it.
+    pub(crate) noted: Unfinished,
     /// Removed for good: nothing is to be uploaded or found again.
     pub(crate) removed: bool,
     /// A failed write-back that no fsync or close has reported yet.
@@ -120,6 +125,8 @@ impl State {
             local: None,
             silly: None,
             hidden_names: 0,
+            hiding: None,
+            noted: Unfinished::default(),
             removed: false,
             write_error: None,
             writer: None,
@@ -326,6 +333,7 @@ impl State {
             && self.local.is_none()
             && self.silly.is_none()
             && self.hidden_names == 0
+            && self.hiding.is_none()
             && self.write_error.is_none()
     }
 }
@@ -388,18 +396,18 @@ impl Rights {
 }
 
 /// A caller without its process.
-struct Who {
+pub(crate) struct Who {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
 }
 
 impl Who {
-    fn of(cred: &Cred) -> Who {
+    pub(crate) fn of(cred: &Cred) -> Who {
         Who { uid: cred.uid, gid: cred.gid, groups: cred.groups.clone() }
     }
 
-    fn is(&self, cred: &Cred) -> bool {
+    pub(crate) fn is(&self, cred: &Cred) -> bool {
         self.uid == cred.uid && self.gid == cred.gid && self.groups == cred.groups
     }
 }

@@ -32,7 +32,7 @@ const REQUESTS_MAX: usize = 8;
 const RESENDS_MAX: u32 = 8;
 
 /// Time between attempts to write back what the server did not take.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What a round of requests brought.
 struct Sent {
@@ -61,7 +61,9 @@ impl Core {
         let synchronous = stability != Stability::Unstable
             || self.options.sync
             || open.as_ref().is_some_and(|open| open.flags.sync);
-        let cred = open.as_ref().map_or_else(|| cred.clone(), |open| open.cred.clone());
+        let retried = cred.retried;
+        let cred = open.as_ref().map_or(cred, |open| &open.cred);
+        let cred = Cred { retried, ..cred.clone() };
         if open.is_some()
             && !synchronous
             && let Some(written) = self.write_held(&node, open.as_deref(), &cred, offset, data)
@@ -97,15 +99,22 @@ impl Core {
         let file = self.file(node);
         self.prepare(node, &file);
         let at = match open {
-            Some(open) if open.flags.append => node.state().attr().size.max(offset),
+            // The kernel says where it believes the end to be, and did so before the first try.
+            Some(open) if open.flags.append && !cred.retried => {
+                node.state().attr().size.max(offset)
+            }
             _ => offset,
         };
         file.write(at, data).ok()?;
         let end = at + data.len() as u64;
         let mut state = node.state();
         let size = state.attr().size.max(end);
+        let is_first = state.local.is_none();
         state.local = Some(LocalEnd { size, mtime: self.wall() });
-        state.writer = Some(cred.clone());
+        if is_first || state.writer.as_ref().is_none_or(|writer| writer != cred) {
+            state.writer = Some(cred.first_time());
+            self.note_unfinished(node.ino, &mut state);
+        }
         state.rewritten.push(at..end);
         if state.rewritten.len() > 64 {
             state.rewritten = merged(std::mem::take(&mut state.rewritten));
@@ -139,7 +148,9 @@ impl Core {
         let (core, node) = (self.clone(), node.clone());
         self.runtime.spawn(async move {
             if let Err(error) = core.upload(&node).await {
-                node.state().write_error = Some(error);
+                let mut state = node.state();
+                state.write_error = Some(error);
+                core.note_unfinished(node.ino, &mut state);
             }
         });
     }
@@ -177,8 +188,18 @@ impl Core {
     pub(crate) async fn fsync(&self, ino: Ino) -> Result<Verifier> {
         let node = self.node(ino)?;
         let result = self.upload(&node).await;
-        let earlier = node.state().write_error.take();
+        let earlier = self.take_write_error(&node);
         result.and(earlier.map_or(Ok(self.verifier()), Err))
+    }
+
+    /// The failure of a write-back that nobody was told of yet.
+    pub(crate) fn take_write_error(&self, node: &Node) -> Option<Error> {
+        let mut state = node.state();
+        let earlier = state.write_error.take();
+        if earlier.is_some() {
+            self.note_unfinished(node.ino, &mut state);
+        }
+        earlier
     }
 
     /// Whether the file may have bytes that the server lacks.
@@ -204,7 +225,7 @@ impl Core {
         let file = self.file(node);
         if node.state().removed {
             file.discard_dirty();
-            node.state().local = None;
+            self.unset_local(node);
             return Ok(());
         }
         self.collect(node, &file).await?;
@@ -222,8 +243,7 @@ impl Core {
         self.begin_change(node);
         let sent = self.send_until_stable(node, &file, &cred, &dirty).await;
         let held = node.state().known.attr.validator();
-        self.mark_clean(node, &file, &dirty, &sent);
-        self.end_upload(node, &file, held, sent)
+        self.end_upload(node, &file, &dirty, held, sent)
     }
 
     /// Finds what the kernel wrote past us.
@@ -366,8 +386,9 @@ impl Core {
         &self,
         node: &Node,
         file: &CachedFile,
+        dirty: &[Range<u64>],
         held: larder_vfs::Validator,
-        sent: Sent,
+        mut sent: Sent,
     ) -> Result<()> {
         let untold = sent.changes.iter().all(|change| change.before.is_none());
         if untold && !sent.changes.is_empty() {
@@ -375,7 +396,8 @@ impl Core {
         }
         let mut state = node.state();
         let ttl = self.ttl_range(&state);
-        let settled = state.end_change(sent.changes, self.session, self.now(), ttl);
+        let changes = std::mem::take(&mut sent.changes);
+        let settled = state.end_change(changes, self.session, self.now(), ttl);
         let ours = settled.is_some_and(|settled| settled.ours);
         state.mixed |= !ours && sent.result.is_ok();
         if ours && state.pages == Some(held) {
@@ -383,6 +405,8 @@ impl Core {
         }
         self.table.persist(node.ino, &state);
         drop(state);
+        // After the server's new size was recorded: what is clean and not held is asked for up to there.
+        self.mark_clean(node, file, dirty, &sent);
         sent.result?;
         self.settle_clean(node, file);
         Ok(())
@@ -395,12 +419,11 @@ impl Core {
             return;
         }
         state.local = None;
+        self.note_unfinished(node.ino, &mut state);
         let attr = state.known.attr;
         let version = version_bytes(&attr.validator());
         if !state.mixed {
-            if file.version().as_ref() != Some(&version) {
-                file.set_version(&version, attr.size);
-            }
+            file.set_version(&version, attr.size);
             return;
         }
         if state.opens.bypassing() {
@@ -417,10 +440,15 @@ impl Core {
     /// Tries again and again to write back what could not be sent when the file was closed, for as
     /// long as the server is out of reach.
     pub(crate) fn retry_later(self: &Arc<Self>, node: &Arc<Node>) {
+        self.retry_after(node, RETRY_AFTER);
+    }
+
+    /// The same, with the first try after `wait`.
+    pub(crate) fn retry_after(self: &Arc<Self>, node: &Arc<Node>, mut wait: Duration) {
         let (core, node) = (self.clone(), node.clone());
         self.runtime.clone().spawn(async move {
             loop {
-                tokio::time::sleep(RETRY_AFTER).await;
+                tokio::time::sleep(std::mem::replace(&mut wait, RETRY_AFTER)).await;
                 match core.upload(&node).await {
                     Err(Error::TimedOut) => {}
                     Ok(()) => return tracing::info!(ino = node.ino.0, "written back at last"),
@@ -434,7 +462,14 @@ impl Core {
     pub(crate) fn give_up(&self, node: &Node, error: Error) {
         tracing::error!(ino = node.ino.0, %error, "the server refused the data; it is discarded");
         self.file(node).discard_dirty();
-        node.state().local = None;
+        self.unset_local(node);
+    }
+
+    /// Nothing is to be sent any more.
+    fn unset_local(&self, node: &Node) {
+        let mut state = node.state();
+        state.local = None;
+        self.note_unfinished(node.ino, &mut state);
     }
 
     /// The local file follows a truncation that the server has made.

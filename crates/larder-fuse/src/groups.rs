@@ -46,7 +46,7 @@ impl Groups {
 
     /// The full credentials of a caller. May read a file of procfs; never waits for anything else.
     pub(crate) fn cred(&self, pid: u32, uid: u32, gid: u32) -> Cred {
-        Cred { uid, gid, groups: self.groups(Key { pid, uid, gid }), pid }
+        Cred { uid, gid, groups: self.groups(Key { pid, uid, gid }), pid, retried: false }
     }
 
     fn groups(&self, key: Key) -> Arc<[u32]> {

@@ -12,6 +12,7 @@
 //! System calls go through `rustix`; unsafe code is in [`handle`] and
 //! [`pages`], for calls that it lacks.
 
+mod boot;
 mod clock;
 mod disk;
 pub mod handle;
@@ -21,6 +22,7 @@ pub mod pages;
 mod real;
 mod sim;
 
+pub use boot::BootId;
 pub use clock::{Clock, Monotonic, RealClock, SimClock, WallTime};
 pub use disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
 pub use mem::MemDisk;

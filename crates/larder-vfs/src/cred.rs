@@ -1,9 +1,13 @@
 //! On whose behalf a call is made.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The caller's identity, which travels with each call to the server (AUTH_SYS, RFC 5531, appendix A).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+///
+/// Two are equal if they are the same process with the same rights; whether it asks once more is
+/// not compared.
+#[derive(Clone, Debug)]
 pub struct Cred {
     /// Effective (file system) user id.
     pub uid: u32,
@@ -13,6 +17,24 @@ pub struct Cred {
     pub groups: Arc<[u32]>,
     /// Process that asks, or 0 where there is none. Never sent to a server.
     pub pid: u32,
+    /// The front door sends this request once more: an earlier try, made through a process of ours
+    /// that died before it answered, may have been carried out. No part of the identity.
+    pub retried: bool,
+}
+
+impl PartialEq for Cred {
+    fn eq(&self, other: &Cred) -> bool {
+        let ids = |cred: &Cred| (cred.uid, cred.gid, cred.pid);
+        ids(self) == ids(other) && self.groups == other.groups
+    }
+}
+
+impl Eq for Cred {}
+
+impl Hash for Cred {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.uid, self.gid, self.pid, &self.groups).hash(state);
+    }
 }
 
 impl Cred {
@@ -21,9 +43,14 @@ impl Cred {
         Cred::new(0, 0, &[])
     }
 
-    /// A user with a primary group and supplementary groups.
+    /// A user with a primary group and supplementary groups, who asks for the first time.
     pub fn new(uid: u32, gid: u32, groups: &[u32]) -> Cred {
-        Cred { uid, gid, groups: groups.into(), pid: 0 }
+        Cred { uid, gid, groups: groups.into(), pid: 0, retried: false }
+    }
+
+    /// The same caller, as one who asks for the first time: for what outlives the request.
+    pub fn first_time(&self) -> Cred {
+        Cred { retried: false, ..self.clone() }
     }
 
     /// Whether `gid` is the caller's primary group or one of its supplementary ones.

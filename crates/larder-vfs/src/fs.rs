@@ -67,7 +67,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Looks up `name` (or `..`) in `parent`.
     fn lookup(&self, cred: &Cred, parent: Ino, name: &OsStr) -> Answer<Lookup>;
 
-    /// The kernel drops `count` references to `ino`, gained by lookup, make, create, link and listing.
+    /// The kernel holds no reference to `ino` any more: the last `count` of those that it gained by
+    /// lookup, make, create, link and listing are gone. The number stays the file's.
     fn forget(&self, _ino: Ino, _count: u64) {}
 
     /// Attributes of `ino`.

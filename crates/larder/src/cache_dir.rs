@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use larder_cache::{Cache, Config, Limits, Marks, OpenError};
-use larder_io::{RealClock, RealDisk};
+use larder_io::{BootId, RealClock, RealDisk};
 
 use crate::options::CacheLimits;
 use crate::source::Source;
@@ -41,6 +41,7 @@ pub(crate) fn open(
         ensure!(apart, "it and the mountpoint must not lie in each other");
         let mut config = Config::new(source.to_string().as_bytes());
         config.limits = meant(limits);
+        config.boot = BootId::current();
         let disk = Arc::new(RealDisk::open(&dir)?);
         let cache = Cache::open(disk, Arc::new(RealClock), config).map_err(told)?;
         Ok(Opened { cache, dir })
@@ -62,7 +63,8 @@ pub(crate) fn open_offline(dir: &Path) -> Result<Cache> {
     ensure!(!empty, "there is no cache at {}", dir.display());
     let open = |identity: &[u8]| {
         let disk = RealDisk::open(dir).map_err(OpenError::Unwritable)?;
-        let config = Config { checkpoint_interval: None, ..Config::new(identity) };
+        let boot = BootId::current();
+        let config = Config { checkpoint_interval: None, boot, ..Config::new(identity) };
         Cache::open(Arc::new(disk), Arc::new(RealClock), config)
     };
     match open(&[]) {

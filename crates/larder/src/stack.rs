@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use larder_cache::{Cache, Limits};
-use larder_client::Client;
+use larder_client::{Client, Start};
 use larder_io::{Clock, RealClock};
 use larder_remote::nfs3::{MountOptions, Nfs3};
 use larder_remote::rpc::{self, RecordError, Recording, Recovery, SourcePort};
@@ -83,7 +83,8 @@ pub(crate) async fn build(
     };
     let server: Arc<dyn Remote> = remote.clone();
     let options = client_options(plan);
-    let client = Client::new(server, cache.clone(), clock, options, session_number()?).await;
+    let (session, start) = (session_number()?, Start::NewMount);
+    let client = Client::new(server, cache.clone(), clock, options, session, start).await;
     let client = client.with_context(|| format!("cannot mount {}", plan.source))?;
     let door = door::open(plan, client.clone(), cache_dir.is_some(), hold, events).await?;
     Ok(Stack { remote, cache, cache_dir, client, door })
@@ -248,6 +249,7 @@ impl Stack {
     pub(crate) fn close(&self) -> Result<()> {
         self.end_calls();
         self.door.close();
+        self.client.end_mount();
         let closed = self.cache.clone().close();
         closed.context("the cache could not be closed; its next start checks it")
     }

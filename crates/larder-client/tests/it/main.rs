@@ -5,5 +5,7 @@
 
 mod coherence;
 mod faults;
+mod killed;
 mod model;
+mod retried;
 mod rig;

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_cache::{Cache, Config};
-use larder_client::{Client, Options};
-use larder_io::{Clock, SimClock, SimDisk};
+use larder_client::{Client, Options, Start};
+use larder_io::{BootId, Clock, Disk, Image, SimClock, SimDisk};
 use larder_vfs::{
-    Cred, FileSystem, Fresh, Ino, Lookup, MemRemote, OpenFlags, OpenId, Remote, Removal,
+    Cred, Error, FileSystem, Fresh, Ino, Lookup, MemRemote, OpenFlags, OpenId, Remote, Removal,
     RenameFlags, Result, SetAttr, Stability,
 };
 
@@ -22,6 +22,9 @@ pub(crate) struct Rig {
     cache: Cache,
     options: Options,
 }
+
+/// The boot in which every rig runs.
+const BOOT: BootId = BootId(1);
 
 /// For reading.
 pub(crate) const READ: OpenFlags = flags(true, false);
@@ -52,27 +55,91 @@ impl Rig {
         Rig::on(server, clock, Arc::new(SimDisk::new()), options).await
     }
 
+    /// A rig whose disk remembers every change, for [`SimDisk::crash_points`].
+    pub(crate) async fn recording(options: Options) -> Rig {
+        let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
+        clock.advance(Duration::from_secs(1000));
+        Rig::on(server, clock, Arc::new(SimDisk::recording()), options).await
+    }
+
     async fn on(
         server: Arc<MemRemote>,
         clock: Arc<SimClock>,
         disk: Arc<SimDisk>,
         options: Options,
     ) -> Rig {
-        let config = Config { checkpoint_interval: None, ..Config::new(b"volume") };
-        let cache = Cache::open(disk.clone(), clock.clone(), config).unwrap();
+        let cache = open_cache(&clock, disk.clone());
+        Rig::with(server, clock, disk, cache, options, Start::NewMount).await
+    }
+
+    async fn with(
+        server: Arc<MemRemote>,
+        clock: Arc<SimClock>,
+        disk: Arc<SimDisk>,
+        cache: Cache,
+        options: Options,
+        start: Start,
+    ) -> Rig {
         let session = SESSION.fetch_add(1, Ordering::Relaxed);
         let (remote, time): (Arc<dyn Remote>, Arc<dyn Clock>) = (server.clone(), clock.clone());
-        let client =
-            Client::new(remote, cache.clone(), time, options.clone(), session).await.unwrap();
-        server.reset_calls();
+        let client = Client::new(remote, cache.clone(), time, options.clone(), session, start)
+            .await
+            .unwrap();
+        if start == Start::NewMount {
+            server.reset_calls();
+        }
         Rig { server, clock, disk, client, cache, options }
     }
 
     /// Unmounts and mounts again.
     pub(crate) async fn remount(self) -> Rig {
         self.client.write_back_all().await.unwrap();
+        self.client.end_mount();
         self.cache.close().unwrap();
         Rig::on(self.server, self.clock, self.disk, self.options).await
+    }
+
+    /// The process dies; another one resumes the mount, or makes a new one, on what is left. The
+    /// server forgets nothing.
+    pub(crate) async fn kill(self, start: Start) -> Rig {
+        let image = self.image();
+        self.server.shutdown();
+        self.on_image(image, self.server.another_client(), start).await
+    }
+
+    /// What the cache's disk would have if the process died now.
+    pub(crate) fn image(&self) -> SimDisk {
+        self.disk.crash(Image::Written)
+    }
+
+    /// The next process, on an image of the cache's disk.
+    pub(crate) async fn on_image(&self, image: SimDisk, server: MemRemote, start: Start) -> Rig {
+        let (disk, server) = (Arc::new(image), Arc::new(server));
+        let cache = open_cache(&self.clock, disk.clone());
+        Rig::with(server, self.clock.clone(), disk, cache, self.options.clone(), start).await
+    }
+
+    /// An open file of an earlier process.
+    pub(crate) fn again(&self, (ino, id): (Ino, OpenId)) -> Open<'_> {
+        Open { rig: self, ino, id }
+    }
+
+    pub(crate) fn checkpoint(&self) {
+        self.cache.checkpoint().unwrap();
+    }
+
+    /// Whether the failure of a write-back is recorded for the next process.
+    pub(crate) fn has_note(&self, error: Error) -> bool {
+        assert_eq!(error, Error::NoSpace, "the first in the table");
+        let records = self.cache.session_records();
+        records.iter().any(|(key, value)| key[0] == b'n' && value[..5] == [1, 0, 0, 1, 0])
+    }
+
+    /// Waits until everything is at the server.
+    pub(crate) async fn sent(&self) {
+        while !self.cache.unsent().is_empty() {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Another machine that uses the same server.
@@ -181,6 +248,11 @@ pub(crate) struct Open<'a> {
 }
 
 impl Open<'_> {
+    /// Its names in the kernel, which outlive the process.
+    pub(crate) fn names(&self) -> (Ino, OpenId) {
+        (self.ino, self.id)
+    }
+
     pub(crate) async fn read(&self, offset: u64, len: u32) -> Result<Vec<u8>> {
         let read = self.rig.client.read(&root(), self.ino, Some(self.id), offset, len);
         Ok(read.wait().await?.to_vec())
@@ -193,6 +265,12 @@ impl Open<'_> {
         write.wait().await.map(drop)
     }
 
+    pub(crate) async fn truncate(&self, size: u64) -> Result<()> {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let set = self.rig.client.setattr(&root(), self.ino, Some(self.id), set);
+        set.wait().await.map(drop)
+    }
+
     pub(crate) async fn flush(&self) -> Result<()> {
         self.rig.client.flush(&root(), self.ino, self.id).wait().await
     }
@@ -202,6 +280,12 @@ impl Open<'_> {
         self.rig.client.release(self.ino, self.id).wait().await.unwrap();
         flushed
     }
+}
+
+fn open_cache(clock: &Arc<SimClock>, disk: Arc<dyn Disk>) -> Cache {
+    let boot = Some(BOOT);
+    let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
+    Cache::open(disk, clock.clone(), config).unwrap()
 }
 
 pub(crate) fn root() -> Cred {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::harness::{Kind, Mount, Server, kill, pattern, run, succeed};
+use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, run, succeed};
 
 /// Kills the daemon in the middle of reading and writing, again and again. What was closed without an
 /// error is at the server, and what is read after the next mount is what the server has.
@@ -37,6 +37,8 @@ fn killed_daemon_leaves_a_cache_that_serves_no_wrong_byte() {
         }
         run("umount", &["-l", mount.path("").to_str().unwrap()]);
         mount.mount();
+        // What the kill left unsent is sent in the background.
+        eventually("nothing is unsent", || mount.status()["dirty"]["files"] == 0);
         for (name, bytes) in &closed {
             assert!(fs::read(server.path(name)).unwrap() == *bytes, "{name} at the server");
             assert!(fs::read(mount.path(name)).unwrap() == *bytes, "{name} round {round}");
@@ -78,6 +80,38 @@ fn compare(server: &Path, mount: &Path) {
         let (ours, theirs) = (fs::read(mount.join(&name)), fs::read(server.join(&name)));
         assert!(ours.unwrap() == theirs.unwrap(), "{}", name.display());
     }
+}
+
+/// Files that are open and written when the daemon is killed: new ones, and one that was cached whole,
+/// which the kernel writes itself where it can.
+#[test]
+fn what_was_written_before_a_kill_reaches_the_server() {
+    let server = Server::start(Kind::Larder);
+    let mut old = pattern(99, 1 << 20);
+    fs::write(server.path("old"), &old).unwrap();
+    let mut mount = Mount::new(&server, &[]);
+    assert!(fs::read(mount.path("old")).unwrap() == old);
+    let writing = fs::File::options().write(true).open(mount.path("old")).unwrap();
+    writing.write_all_at(b"changed", 500_000).unwrap();
+    old[500_000..500_007].copy_from_slice(b"changed");
+    let files: Vec<_> = (0..30)
+        .map(|i| {
+            let (name, bytes) = (format!("new-{i}"), pattern(i, 1 + 7919 * i as usize));
+            let file = fs::File::create(mount.path(&name)).unwrap();
+            file.write_all_at(&bytes, 0).unwrap();
+            (name, bytes, file)
+        })
+        .collect();
+    mount.kill();
+    mount.mount();
+    eventually("nothing is unsent", || mount.status()["dirty"]["files"] == 0);
+    assert!(fs::read(server.path("old")).unwrap() == old);
+    for (name, bytes, _file) in &files {
+        assert!(fs::read(server.path(name)).unwrap() == *bytes, "{name}");
+        assert!(fs::read(mount.path(name)).unwrap() == *bytes, "{name}");
+    }
+    drop((writing, files));
+    mount.unmount();
 }
 
 #[test]

@@ -1,0 +1,191 @@
+//! The local file in the kernel's hands: handed out to be read, or to be written past us.
+//!
+//! In a *bypass* the kernel writes the local file itself, and nobody tells us. What it wrote is found
+//! by comparing all chunks with the sums that they had ([`CachedFile::collect_bypass`]).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use larder_io::{DiskFile, Stamp};
+
+use crate::file::CachedFile;
+use crate::state::State;
+use crate::sums::{chunk_range, chunks_of};
+
+/// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
+/// the version it was handed out for, as long as this is held.
+#[derive(Debug)]
+pub struct BackingFile {
+    file: Arc<dyn DiskFile>,
+}
+
+impl AsFd for BackingFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd().expect("a backing file is made only of files with a descriptor")
+    }
+}
+
+impl CachedFile {
+    /// The local file, if every byte up to the end of file is held and right. Verifies what is
+    /// not yet verified, so the first call after a crash may read the whole file.
+    pub fn whole(&self) -> Option<Arc<BackingFile>> {
+        let mut state = self.state();
+        let file = self.whole_file(&mut state)?;
+        Self::hand_out(&mut state, file)
+    }
+
+    /// Names the local file among all that the file ever had; 0 without one. A kernel that holds a
+    /// local file across the death of the process holds this one, if the number is still the same.
+    pub fn local_number(&self) -> u64 {
+        self.state().serial
+    }
+
+    /// When the local file was last written, in nanoseconds since 1970; `None` without one.
+    pub fn local_mtime_ns(&self) -> Option<i64> {
+        let state = self.state();
+        self.local(&state).and_then(|file| file.stamp()).ok().map(|stamp| stamp.mtime_ns)
+    }
+
+    /// The local file to be written by the kernel itself; `None` unless [`CachedFile::whole`].
+    ///
+    /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].
+    pub fn begin_bypass(&self) -> Option<Arc<BackingFile>> {
+        let mut state = self.state();
+        let file = self.begin_bypass_file(&mut state)?;
+        let backing = Self::hand_out(&mut state, file);
+        if backing.is_none() {
+            state.bypasses -= 1;
+            self.note(&mut state);
+        }
+        backing
+    }
+
+    /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the
+    /// local file. Reads the whole local file. The bypass may go on afterwards.
+    ///
+    /// # Errors
+    /// What the disk says; changes may then be missed and the caller must say so.
+    pub fn collect_bypass(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.bypasses == 0 {
+            return Ok(());
+        }
+        let collected = self.collect(&mut state);
+        self.note(&mut state);
+        collected
+    }
+
+    /// Ends a bypass; collects once more if the local file changed since the last time.
+    ///
+    /// # Errors
+    /// As [`CachedFile::collect_bypass`].
+    pub fn end_bypass(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.bypasses == 0 {
+            return Ok(());
+        }
+        let now = self.local(&state).and_then(|file| file.stamp());
+        let collected = match now {
+            Ok(now) if state.collected_at == Some(now) => Ok(()),
+            Ok(_) => self.collect(&mut state),
+            Err(error) => Err(error),
+        };
+        state.bypasses -= 1;
+        self.queue(&mut state);
+        self.note(&mut state);
+        collected
+    }
+}
+
+/// Within the crate.
+impl CachedFile {
+    pub(crate) fn whole_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
+        if state.version.is_none() || self.settle(state).is_err() {
+            return None;
+        }
+        let all = 0..state.size;
+        if !state.known.contains(all.clone()) {
+            return None;
+        }
+        if !state.stamped {
+            for chunk in chunks_of(&all) {
+                self.verify_chunk(state, chunk).ok()?;
+            }
+            if !state.known.contains(all) {
+                return None;
+            }
+            state.stamped = true;
+            if state.recorded && !self.store.trusts(&state.saved) {
+                // So that the next run need not read it again.
+                state.record_changed = true;
+                self.queue(state);
+            }
+        }
+        if state.serial == 0 && self.store.is_out_of_use() {
+            return None;
+        }
+        let file = self.create_local(state).ok()?;
+        if file.len().ok()? != state.size {
+            file.set_len(state.size).ok()?;
+        }
+        Some(file)
+    }
+
+    pub(crate) fn begin_bypass_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
+        let file = self.whole_file(state)?;
+        let size = state.size;
+        self.begin_change(state, size).ok()?;
+        for chunk in chunks_of(&(0..state.size)) {
+            if state.sums.get(chunk).is_none() {
+                let sum = self.sum_on_disk(state, &file, chunk).ok()?;
+                state.sums.set_verified(chunk, sum);
+            }
+        }
+        state.bypasses += 1;
+        state.bypassed_before = false;
+        state.collected_at = None;
+        self.note(state);
+        Some(file)
+    }
+
+    pub(crate) fn hand_out(state: &mut State, file: Arc<dyn DiskFile>) -> Option<Arc<BackingFile>> {
+        file.as_fd()?;
+        if let Some(backing) = state.backing.upgrade() {
+            return Some(backing);
+        }
+        let backing = Arc::new(BackingFile { file });
+        state.backing = Arc::downgrade(&backing);
+        Some(backing)
+    }
+
+    pub(crate) fn collect(&self, state: &mut State) -> io::Result<()> {
+        let file = self.local(state)?;
+        // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
+        let stamp = self.follow_local(state)?;
+        let known: Vec<_> = state.known.iter().collect();
+        for chunk in known.iter().flat_map(chunks_of) {
+            let sum = self.sum_on_disk(state, &file, chunk)?;
+            if state.sums.get(chunk) != Some(sum) {
+                state.sums.set_verified(chunk, sum);
+                state.touched.insert(chunk..chunk + 1);
+                state.set_dirty(chunk_range(chunk, state.size), true);
+                state.current = false;
+                state.changes += 1;
+            }
+        }
+        state.collected_at = Some(stamp);
+        self.queue(state);
+        state.check();
+        Ok(())
+    }
+
+    /// Takes over length and holes of the local file in a bypass; answers as of when.
+    pub(crate) fn follow_local(&self, state: &mut State) -> io::Result<Stamp> {
+        let file = self.local(state)?;
+        let stamp = file.stamp()?;
+        state.follow_local(file.data_ranges(0..stamp.size)?, stamp.size)?;
+        self.recharge(state);
+        Ok(stamp)
+    }
+}

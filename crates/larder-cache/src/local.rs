@@ -1,0 +1,226 @@
+//! Local changes as records, so that they outlive the process (not the boot; see [`crate::log`]).
+//!
+//! A file with local changes has a [`LocalRecord`], and a record for each dirty range: its end, under
+//! its start, so that a write costs one record however many ranges there are. They are put after the
+//! local file was written and before the write is acknowledged. After the process died they stand
+//! above what else the index says of the file: what is known is what is dirty, in the same local
+//! file; clean bytes are fetched again. Without a session log none of this is recorded.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use larder_io::DiskFile;
+
+use crate::file::CachedFile;
+use crate::gauge::count;
+use crate::index::Index;
+use crate::records::{key, number_in_key, tag};
+use crate::state::State;
+use crate::sums::{Sums, chunk_range, chunks_of};
+use crate::{FileNo, lock};
+
+/// What the index says of local changes, but for the dirty ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LocalRecord {
+    /// Number of the local file; 0 without one.
+    pub(crate) serial: u64,
+    /// End of file, unless the last dirty range ends behind it.
+    pub(crate) size: u64,
+    /// The kernel may be writing the local file.
+    pub(crate) bypass: bool,
+    /// Bytes were acknowledged since the version was set.
+    pub(crate) acknowledged: bool,
+    /// Validator of the bytes below the changes.
+    pub(crate) version: Vec<u8>,
+}
+
+impl LocalRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(17 + self.version.len());
+        out.push(u8::from(self.bypass) | u8::from(self.acknowledged) << 1);
+        out.extend_from_slice(&self.serial.to_le_bytes());
+        out.extend_from_slice(&self.size.to_le_bytes());
+        out.extend_from_slice(&self.version);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<LocalRecord> {
+        let (&flags, rest) = bytes.split_first()?;
+        let (serial, rest) = rest.split_first_chunk::<8>()?;
+        let (size, version) = rest.split_first_chunk::<8>()?;
+        let (serial, size) = (u64::from_le_bytes(*serial), u64::from_le_bytes(*size));
+        let (bypass, acknowledged) = (flags & 1 != 0, flags & 2 != 0);
+        Some(LocalRecord { serial, size, bypass, acknowledged, version: version.to_vec() })
+    }
+}
+
+impl State {
+    /// Whether the kernel may be writing the local file, as far as a later run must believe.
+    fn may_be_bypassed(&self) -> bool {
+        self.bypasses > 0 || self.bypassed_before
+    }
+
+    /// Whether `noted` still says what is so.
+    fn is_noted(&self) -> bool {
+        match &self.noted {
+            None => self.is_clean(),
+            Some(noted) => {
+                !self.is_clean()
+                    && noted.serial == self.serial
+                    && noted.size.max(self.dirty.end()) == self.size
+                    && noted.bypass == self.may_be_bypassed()
+                    && noted.acknowledged == self.acknowledged
+                    && self.version.as_ref() == Some(&noted.version)
+            }
+        }
+    }
+}
+
+/// Files that have records of local changes.
+pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
+    let records = index.scan_all(&[tag::LOCAL]);
+    records.iter().filter_map(|(key, _)| number_in_key(key)).collect()
+}
+
+fn range_key(no: FileNo, start: u64) -> Vec<u8> {
+    key(tag::DIRTY_RANGE, no, &start.to_be_bytes())
+}
+
+fn decode_range(key: &[u8], value: &[u8]) -> Option<Range<u64>> {
+    let start = u64::from_be_bytes(key.get(9..)?.try_into().ok()?);
+    Some(start..u64::from_le_bytes(value.try_into().ok()?))
+}
+
+impl CachedFile {
+    /// Brings the records of local changes up to date.
+    pub(crate) fn note(&self, state: &mut State) {
+        let index = &self.store.index;
+        if !index.is_logged() {
+            state.unnoted.clear();
+            return;
+        }
+        let mut puts = Vec::with_capacity(1 + state.unnoted.len());
+        if !state.is_noted() {
+            if state.is_clean() {
+                state.bypassed_before = false;
+            }
+            state.noted = (!state.is_clean()).then(|| LocalRecord {
+                serial: state.serial,
+                size: state.size,
+                bypass: state.may_be_bypassed(),
+                acknowledged: state.acknowledged,
+                version: state.version.clone().unwrap_or_default(),
+            });
+            let value = state.noted.as_ref().map(LocalRecord::encode);
+            puts.push((key(tag::LOCAL, self.number(), &[]), value));
+        }
+        for (start, end) in state.unnoted.drain(..) {
+            let end = end.map(|end| end.to_le_bytes().to_vec());
+            puts.push((range_key(self.number(), start), end));
+        }
+        index.put_all(puts);
+    }
+
+    /// Removes the records, as the changes are given up.
+    pub(crate) fn drop_note(&self, state: &mut State) {
+        state.unnoted.clear();
+        if state.noted.take().is_none() {
+            return;
+        }
+        let index = &self.store.index;
+        let ranges = index.scan_all(&key(tag::DIRTY_RANGE, self.number(), &[]));
+        let keys = ranges.into_iter().map(|(key, _)| key);
+        let keys = keys.chain([key(tag::LOCAL, self.number(), &[])]);
+        index.put_all(keys.map(|key| (key, None)).collect());
+    }
+
+    /// Takes up the local changes of an earlier run, if there are any, after the rest was loaded.
+    pub(crate) fn load_local(&self, state: &mut State) {
+        if !lock(&self.store.carried).remove(&self.number()) {
+            return;
+        }
+        let (index, no) = (&self.store.index, self.number());
+        let record = index.get(&key(tag::LOCAL, no, &[]));
+        let Some(record) = record.as_deref().and_then(LocalRecord::decode) else {
+            return;
+        };
+        let ranges = index.scan_all(&key(tag::DIRTY_RANGE, no, &[]));
+        let ranges = ranges.iter().filter_map(|(key, value)| decode_range(key, value));
+        let ranges: Vec<_> = ranges.filter(|range| !range.is_empty()).collect();
+        let sums = self.forget_loaded(state, &record);
+        for range in ranges {
+            state.size = state.size.max(range.end);
+            state.dirty.insert(range.clone());
+            state.known.insert(range);
+        }
+        let is_bypassed = record.bypass;
+        state.noted = Some(record);
+        if state.serial != 0 {
+            let found = self.local(state).and_then(|file| Ok((file.len()?, file)));
+            match found {
+                Ok((len, file)) if is_bypassed => self.find_bypassed(state, &sums, len, &file),
+                // It died while it cut the file: that is the only way a local file gets too short.
+                Ok((len, _)) => state.set_size(len.min(state.size)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    tracing::error!(file = no.0, "the local file with unsent data is gone");
+                    count(&self.store.gauge.counters.dirty_dropped);
+                    self.drop_content(state);
+                }
+                // Who reads finds out.
+                _ => (),
+            }
+        }
+        // Once the server has them, they are to be saved.
+        state.touched.insert(0..state.size.div_ceil(crate::CHUNK_BYTES));
+        self.recharge(state);
+        state.check();
+        self.queue(state);
+        self.note(state);
+    }
+
+    /// Puts the record's local file in the place of the saved one, of which only the sums are left.
+    fn forget_loaded(&self, state: &mut State, record: &LocalRecord) -> Sums {
+        let gauge = &self.store.gauge;
+        match (state.serial != 0, record.serial != 0) {
+            (false, true) => gauge.take_file(),
+            (true, false) => gauge.release_file(),
+            _ => (),
+        }
+        state.known = Default::default();
+        state.settled = true;
+        state.stamped = false;
+        state.current = false;
+        state.vouched = false;
+        state.marked = self.store.index.get(&key(tag::DIRTY, self.number(), &[])).is_some();
+        state.serial = record.serial;
+        state.size = record.size;
+        state.version = Some(record.version.clone());
+        state.bypassed_before = record.bypass;
+        state.acknowledged = record.acknowledged;
+        std::mem::take(&mut state.sums)
+    }
+
+    /// Finds what the kernel wrote in the bypass of a run that died: all of the local file, but for
+    /// the chunks that are still those of the version below the changes. Its sums are known only if
+    /// the index saved that version, in this local file.
+    fn find_bypassed(&self, state: &mut State, sums: &Sums, len: u64, file: &Arc<dyn DiskFile>) {
+        state.set_size(len);
+        let saved = &state.saved;
+        let comparable =
+            saved.serial == state.serial && saved.version == state.version && !state.acknowledged;
+        for chunk in chunks_of(&(0..len)) {
+            let range = chunk_range(chunk, len);
+            let saved = sums.get(chunk).filter(|_| comparable);
+            let found = saved.and_then(|_| self.sum_on_disk(state, file, chunk).ok());
+            match found {
+                Some(sum) if saved == found && !state.dirty.intersects(range.clone()) => {
+                    state.sums.set_verified(chunk, sum);
+                }
+                _ => state.set_dirty(range, true),
+            }
+        }
+        state.known.insert(0..len);
+    }
+}

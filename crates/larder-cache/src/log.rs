@@ -1,0 +1,331 @@
+//! The session log: what was put into the index and is not committed yet, for the case that the
+//! process dies while the machine goes on.
+//!
+//! Nothing here is ever synced: the page cache outlives the process, and after a reboot, which the
+//! boot's id tells, the log is worth nothing.
+//!
+//! The log is cut into *segments*, numbered by generation; one of three files holds each. A commit
+//! begins a new segment and brings its generation into the index, so the index always says from which
+//! segment on the log is to be replayed: all older ones are in it. Two segments can be live (the
+//! one that a commit is writing, and the new one), and a start that replays them needs a third.
+//!
+//! Invariants:
+//! - A change is in the log before anybody can see it in the index.
+//! - A segment has all changes of its time, or none: if an append fails the segment is emptied, and
+//!   the log is *broken* until the next commit.
+
+use std::io;
+use std::sync::Arc;
+
+use larder_io::{BootId, Disk, DiskFile, OpenMode};
+
+/// One change: key, and value or deletion.
+pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
+
+const MAGIC: [u8; 16] = *b"larder log 1\n\0\0\0";
+/// Magic, boot, generation, checksum.
+const HEADER_BYTES: usize = 16 + 16 + 8 + 4;
+/// Length and checksum before each group of changes.
+const GROUP_HEADER_BYTES: usize = 4 + 4;
+/// A segment of this length asks for a commit: changes of one key wait as one entry, but are logged
+/// one by one.
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+/// A buffer that grew past this is given back.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+const SLOTS: u64 = 3;
+
+/// The log of one cache.
+#[derive(Debug)]
+pub(crate) struct Log {
+    disk: Arc<dyn Disk>,
+    boot: BootId,
+    generation: u64,
+    /// The present segment; `None` while the log is broken.
+    file: Option<Arc<dyn DiskFile>>,
+    len: u64,
+    buffer: Vec<u8>,
+    /// Generations before the present one that still have bytes.
+    older: Vec<u64>,
+    /// All files of the log are gone.
+    removed: bool,
+}
+
+/// Path of a segment.
+fn path(generation: u64) -> String {
+    format!("log.{}", generation % SLOTS)
+}
+
+impl Log {
+    /// A log without a present segment, and what the segments from `generation` on say; `None` if
+    /// they are not whole, or of another boot. Then they are removed.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        boot: BootId,
+        generation: Option<u64>,
+    ) -> (Log, Option<Vec<Change>>) {
+        let first = generation.unwrap_or(0);
+        let (file, buffer, older) = (None, Vec::new(), Vec::new());
+        let mut log =
+            Log { disk, boot, generation: first, file, len: 0, buffer, older, removed: false };
+        let Some(mut changes) = generation.and_then(|first| log.read(first)) else {
+            log.remove();
+            return (log, None);
+        };
+        if let Some(newer) = log.read(first + 1) {
+            changes.extend(newer);
+            log.older.push(first);
+            log.generation = first + 1;
+        }
+        (log, Some(changes))
+    }
+
+    /// Begins the next segment and returns its generation, for the commit that covers all older ones.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.older.push(self.generation);
+        self.generation += 1;
+        self.len = 0;
+        self.removed = false;
+        let begun = self.begin();
+        self.file = begun.inspect_err(|error| self.tell(error)).ok();
+        self.generation
+    }
+
+    fn begin(&mut self) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.open(&path(self.generation), OpenMode::Create)?;
+        file.set_len(0)?;
+        file.write_at(&self.header(self.generation), 0)?;
+        self.len = HEADER_BYTES as u64;
+        Ok(file)
+    }
+
+    /// The commit is durable: the older segments are not needed any more.
+    pub(crate) fn retire(&mut self) {
+        for generation in std::mem::take(&mut self.older) {
+            let emptied = self.disk.open(&path(generation), OpenMode::Existing);
+            // What stays is not replayed: the index names a newer generation.
+            let _ = emptied.and_then(|file| file.set_len(0));
+        }
+    }
+
+    /// Appends changes that belong together, in one write. Does nothing while the log is broken.
+    pub(crate) fn append(&mut self, changes: &[Change]) {
+        let Some(file) = &self.file else { return };
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&[0; GROUP_HEADER_BYTES]);
+        for (key, value) in changes {
+            put_bytes(&mut self.buffer, key);
+            self.buffer.push(u8::from(value.is_some()));
+            put_bytes(&mut self.buffer, value.as_deref().unwrap_or_default());
+        }
+        let (head, body) = self.buffer.split_at_mut(GROUP_HEADER_BYTES);
+        head[..4].copy_from_slice(&length(body).to_le_bytes());
+        head[4..].copy_from_slice(&checksum(self.generation, self.len, body).to_le_bytes());
+        match file.write_at(&self.buffer, self.len) {
+            Ok(()) => self.len += self.buffer.len() as u64,
+            Err(error) => {
+                self.tell(&error);
+                let _ = file.set_len(0);
+                (self.file, self.len) = (None, u64::MAX);
+            }
+        }
+        if self.buffer.capacity() > BUFFER_BYTES_MAX {
+            self.buffer = Vec::new();
+        }
+    }
+
+    /// Whether a commit should come soon: the segment is long, or an append failed.
+    pub(crate) fn wants_commit(&self) -> bool {
+        self.len > SEGMENT_BYTES_MAX
+    }
+
+    /// Removes all segments; nothing more is logged.
+    pub(crate) fn remove(&mut self) {
+        self.file = None;
+        if std::mem::replace(&mut self.removed, true) {
+            return;
+        }
+        for slot in 0..SLOTS {
+            // What cannot be removed is of a generation that the index does not name.
+            let _ = self.disk.remove(&path(slot));
+        }
+    }
+
+    fn tell(&self, error: &io::Error) {
+        tracing::warn!(%error, "the cache's session log is interrupted: unsent data is at risk");
+    }
+
+    fn header(&self, generation: u64) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&self.boot.0.to_le_bytes());
+        out.extend_from_slice(&generation.to_le_bytes());
+        out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
+        out
+    }
+
+    /// The changes of a segment up to the first group that is not whole; `None` without its header.
+    fn read(&self, generation: u64) -> Option<Vec<Change>> {
+        let file = self.disk.open(&path(generation), OpenMode::Existing).ok()?;
+        let mut bytes = vec![0; usize::try_from(file.len().ok()?).ok()?];
+        let count = file.read_at(&mut bytes, 0).ok()?;
+        bytes.truncate(count);
+        let (header, mut rest) = bytes.split_at_checked(HEADER_BYTES)?;
+        if header != self.header(generation) {
+            return None;
+        }
+        let mut changes = Vec::new();
+        let mut at = HEADER_BYTES as u64;
+        while let Some(group) = take_group(generation, at, &mut rest) {
+            at += (GROUP_HEADER_BYTES + group.len()) as u64;
+            changes.append(&mut decode(group)?);
+        }
+        Some(changes)
+    }
+}
+
+/// A group's checksum: it is for this place in this segment only.
+fn checksum(generation: u64, at: u64, body: &[u8]) -> u32 {
+    let sum = crc32c::crc32c(&generation.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c_append(sum, &at.to_le_bytes()), body)
+}
+
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("records are far below 4 GiB")
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&length(bytes).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (head, tail) = rest.split_at_checked(len)?;
+    *rest = tail;
+    Some(head)
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    take(rest, 4)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::try_from(take_u32(rest)?).ok()?;
+    take(rest, len)
+}
+
+fn take_group<'a>(generation: u64, at: u64, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::try_from(take_u32(rest)?).ok()?;
+    let sum = take_u32(rest)?;
+    let body = take(rest, len)?;
+    (checksum(generation, at, body) == sum).then_some(body)
+}
+
+fn decode(mut body: &[u8]) -> Option<Vec<Change>> {
+    let mut changes = Vec::new();
+    while !body.is_empty() {
+        let key = take_bytes(&mut body)?.to_vec();
+        let present = take(&mut body, 1)?[0] != 0;
+        let value = take_bytes(&mut body)?;
+        changes.push((key, present.then(|| value.to_vec())));
+    }
+    Some(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_io::{Fault, SimDisk};
+
+    use super::*;
+
+    const BOOT: BootId = BootId(7);
+
+    fn change(n: u8) -> Change {
+        (vec![b'a', n], (!n.is_multiple_of(3)).then(|| vec![n; usize::from(n)]))
+    }
+
+    fn open(disk: &SimDisk, boot: BootId, generation: u64) -> (Log, Option<Vec<Change>>) {
+        Log::open(Arc::new(disk.clone()), boot, Some(generation))
+    }
+
+    /// A log whose segments 1 and 2 are live.
+    fn written(disk: &SimDisk) -> Log {
+        let mut log = open(disk, BOOT, 0).0;
+        for (generation, first) in [(1, 0), (2, 10)] {
+            assert_eq!(log.next(), generation);
+            log.append(&[change(first), change(first + 1)]);
+            log.append(&[change(first + 2)]);
+        }
+        log
+    }
+
+    #[test]
+    fn segments_are_replayed_in_order_from_the_generation_that_the_index_names() {
+        let disk = SimDisk::new();
+        written(&disk);
+        let second: Vec<_> = [10, 11, 12].map(change).into();
+        let both: Vec<_> = [0, 1, 2, 10, 11, 12].map(change).into();
+        assert_eq!(open(&disk, BOOT, 1).1, Some(both));
+        assert_eq!(open(&disk, BOOT, 2).1, Some(second));
+        let mut log = open(&disk, BOOT, 1).0;
+        assert_eq!(log.next(), 3);
+        log.retire();
+        assert_eq!(open(&disk, BOOT, 3).1, Some(vec![]));
+        assert_eq!(open(&disk, BOOT, 1).1, None, "retired");
+        assert_eq!(disk.files(), [], "and removed, as nothing can be made of it");
+    }
+
+    #[test]
+    fn another_boot_gets_nothing() {
+        let disk = SimDisk::new();
+        written(&disk);
+        assert_eq!(open(&disk, BootId(8), 1).1, None);
+        assert_eq!(disk.files(), []);
+    }
+
+    /// At every length, a segment gives the groups that are whole.
+    #[test]
+    fn a_cut_segment_gives_whole_groups() {
+        let whole = SimDisk::new();
+        written(&whole);
+        let len = whole.files().iter().find(|(path, _)| path == "log.2").unwrap().1;
+        let mut counts = Vec::new();
+        for cut in 0..=len {
+            let disk = SimDisk::new();
+            written(&disk);
+            disk.open("log.2", OpenMode::Existing).unwrap().set_len(cut).unwrap();
+            counts.push(open(&disk, BOOT, 2).1.map(|changes| changes.len()));
+        }
+        counts.dedup();
+        assert_eq!(counts, [None, Some(0), Some(2), Some(3)]);
+    }
+
+    /// No flipped bit brings a change that was not made.
+    #[test]
+    fn damage_ends_the_replay() {
+        let whole = SimDisk::new();
+        written(&whole);
+        let expected: Vec<_> = [10, 11, 12].map(change).into();
+        let len = whole.files().iter().find(|(path, _)| path == "log.2").unwrap().1;
+        for at in 0..len {
+            let disk = SimDisk::new();
+            written(&disk);
+            disk.corrupt("log.2", at, 3);
+            let found = open(&disk, BOOT, 2).1.unwrap_or_default();
+            assert!(found.len() < 3 && expected.starts_with(&found), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_failed_append_breaks_the_log_until_the_next_segment() {
+        let disk = SimDisk::new();
+        let mut log = written(&disk);
+        disk.inject(Fault::EioAt(disk.operations() + 1));
+        log.append(&[change(20)]);
+        log.append(&[change(21)]);
+        assert!(log.wants_commit());
+        assert_eq!(log.next(), 3);
+        log.append(&[change(22)]);
+        assert!(!log.wants_commit());
+        assert_eq!(open(&disk, BOOT, 3).1, Some(vec![change(22)]));
+        assert_eq!(open(&disk, BOOT, 2).1, None, "a part of a segment is none");
+    }
+}

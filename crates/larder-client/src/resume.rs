@@ -1,0 +1,260 @@
+//! Going on after the process before died: with its mount, or with a new one on its cache.
+//!
+//! *Resume*: the kernel goes on with the same mount. Open files are there again under their numbers, with
+//! their ways and local files; hidden files, errors not yet reported and unsent data are what they
+//! were. The server is asked nothing: what is known is as good as it was, since the clock goes on.
+//!
+//! *New mount*: nobody holds the open files any more. Hidden files are removed at the server, unsent
+//! data is sent in the background, and a file that somebody else has changed meanwhile gets it too:
+//! the last close wins, as if the writer had closed it now.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result, Time};
+
+use crate::core::Core;
+use crate::node::Node;
+use crate::open::{OpenFile, Way};
+use crate::record::version_bytes;
+use crate::session::{Carried, OpenRecord, Unfinished};
+use crate::state::LocalEnd;
+
+/// How a client begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Of a mount that the kernel has just made. What an earlier process left unsent in the cache is
+    /// sent in the background.
+    NewMount,
+    /// In the place of a process that died (or was replaced) while the kernel's mount goes on. The
+    /// cache must be the one of that process, opened in the same boot of the machine with
+    /// [`larder_cache::Config::boot`] set; else nothing of the mount is known, and its open files
+    /// answer [`Error::Stale`].
+    Resume,
+}
+
+impl Core {
+    /// Takes up what an earlier run left. May read the local disk.
+    pub(crate) fn take_up(self: &Arc<Self>, start: Start, carried: &Carried) {
+        match start {
+            Start::Resume => self.resume(carried),
+            Start::NewMount => self.begin_anew(carried),
+        }
+    }
+
+    fn resume(self: &Arc<Self>, carried: &Carried) {
+        let unsent = self.unsent();
+        for node in &unsent {
+            self.mark_unsent(node);
+        }
+        let mut closed = Vec::new();
+        for (&ino, left) in &carried.unfinished {
+            match self.node(ino) {
+                Ok(node) => {
+                    self.set_unfinished(&node, left);
+                    closed.push(node);
+                }
+                Err(_) => self.forget_unfinished(ino),
+            }
+        }
+        // Of one file, the open for writing tells which local file the kernel has now.
+        let mut opens: Vec<_> = carried.opens.iter().collect();
+        opens.sort_by_key(|(id, open)| (open.way != Way::Bypass, **id));
+        for (id, open) in opens {
+            self.restore(*id, open);
+        }
+        let writing = |node: &Arc<Node>| {
+            self.open_table().values().any(|open| open.flags.write && open.node.ino == node.ino)
+        };
+        for node in unsent.iter().filter(|node| !writing(node)) {
+            self.send_left(node);
+        }
+        closed.retain(|node| node.state().opens.is_empty());
+        for node in closed {
+            let (core, cred) = (self.clone(), carried.cred_of(node.ino));
+            self.runtime.spawn(async move {
+                let done = core.finish_closed(&node, &cred).await;
+                done.unwrap_or_else(|error| tell_left(&node, error));
+            });
+        }
+        let (opens, files) = (carried.opens.len(), unsent.len());
+        tracing::info!(opens, unsent = files, "going on with the mount of a process that died");
+    }
+
+    /// The last release of a hidden or removed file may have been under way.
+    async fn finish_closed(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
+        self.remove_hidden(node, cred).await?;
+        let removed = {
+            let mut state = node.state();
+            self.note_unfinished(node.ino, &mut state);
+            state.removed
+        };
+        if removed {
+            self.cache.drop_file(node.no());
+            self.cache.drop_node(node.no());
+        }
+        Ok(())
+    }
+
+    fn begin_anew(self: &Arc<Self>, carried: &Carried) {
+        for &id in carried.opens.keys() {
+            self.forget_open(id);
+        }
+        for (&ino, left) in &carried.unfinished {
+            let node = self.node(ino).ok();
+            match (&node, &left.silly) {
+                (Some(node), Some(hidden)) => {
+                    self.drop_hidden(node, hidden.clone(), carried.cred_of(ino));
+                    continue;
+                }
+                (Some(node), None) if left.removed => {
+                    self.cache.drop_file(node.no());
+                    self.cache.drop_node(node.no());
+                }
+                _ => {}
+            }
+            if let Some(error) = left.write_error {
+                tracing::error!(ino = ino.0, %error, "an earlier run could not write this back");
+            }
+            match node {
+                Some(node) => self.set_writer(&node, left),
+                None => self.forget_unfinished(ino),
+            }
+        }
+        let hidden = |node: &Arc<Node>| {
+            carried.unfinished.get(&node.ino).is_some_and(|left| left.silly.is_some())
+        };
+        for node in self.unsent().iter().filter(|node| !hidden(node)) {
+            self.send_from_before(node);
+        }
+    }
+
+    /// Only the writer still matters, and only if there is something to write.
+    fn set_writer(&self, node: &Node, left: &Unfinished) {
+        let mut state = node.state();
+        state.noted = left.clone();
+        state.writer.clone_from(&left.writer);
+    }
+
+    /// Nodes with local changes that no server has.
+    fn unsent(&self) -> Vec<Arc<Node>> {
+        let mut nodes = Vec::new();
+        for no in self.cache.unsent() {
+            match self.node(Ino(no.0)) {
+                Ok(node) => nodes.push(node),
+                Err(_) => {
+                    tracing::error!(ino = no.0, "unsent data of a file that is not known is lost");
+                    self.cache.drop_file(no);
+                }
+            }
+        }
+        nodes
+    }
+
+    /// Takes up unsent data. If the server's version is not the one below it, somebody else may have
+    /// written: then what is held goes once ours is sent.
+    fn mark_unsent(&self, node: &Node) {
+        let file = self.file(node);
+        let wall = self.wall();
+        let mtime = file.local_mtime_ns().map_or(wall, |ns| Time {
+            sec: ns.div_euclid(1_000_000_000),
+            nsec: u32::try_from(ns.rem_euclid(1_000_000_000)).expect("below a second"),
+        });
+        let mut state = node.state();
+        state.local = Some(LocalEnd { size: file.size(), mtime });
+        let below = version_bytes(&state.known.attr.validator());
+        state.mixed = file.version() != Some(below);
+    }
+
+    fn set_unfinished(&self, node: &Node, left: &Unfinished) {
+        let mut state = node.state();
+        state.silly.clone_from(&left.silly);
+        state.removed = left.removed;
+        state.write_error = left.write_error;
+        state.writer.clone_from(&left.writer);
+        state.noted = left.clone();
+    }
+
+    /// Puts an open file back into the table.
+    fn restore(&self, id: OpenId, open: &OpenRecord) {
+        let Ok(node) = self.node(open.ino) else {
+            tracing::warn!(ino = open.ino.0, "an open file of the earlier run is not known");
+            return self.forget_open(id);
+        };
+        let file = self.file(&node);
+        {
+            let mut state = node.state();
+            let same = open.local != 0 && file.local_number() == open.local;
+            let restored = state.opens.restore(open.way, &file, same);
+            if !restored {
+                tracing::error!(ino = open.ino.0, "what the kernel wrote itself is lost");
+                state.write_error = Some(Error::Io);
+            }
+            if open.way == Way::Cached {
+                state.pages = Some(state.known.attr.validator());
+            }
+            self.note_unfinished(open.ino, &mut state);
+        }
+        let opened = OpenFile::new(node, file, open.cred.clone(), open.flags, open.way);
+        opened.stream().version = Some(open.version);
+        self.open_table().insert(id, Arc::new(opened));
+    }
+
+    /// Sends what an earlier mount left, and says so.
+    fn send_from_before(self: &Arc<Self>, node: &Arc<Node>) {
+        let file = self.file(node);
+        let bytes: u64 = file.dirty().iter().map(|range| range.end - range.start).sum();
+        let name = node.state().known.hint.as_ref().map(|(_, name)| name.clone());
+        if self.options.read_only {
+            tracing::warn!(ino = node.ino.0, ?name, bytes, "unsent data stays: read-only mount");
+            return;
+        }
+        tracing::info!(ino = node.ino.0, ?name, bytes, "sending what an earlier mount left unsent");
+        self.mark_unsent(node);
+        self.send_left(node);
+    }
+
+    fn send_left(self: &Arc<Self>, node: &Arc<Node>) {
+        self.retry_after(node, Duration::ZERO);
+    }
+
+    /// Removes a hidden file of an earlier mount in the background, for as long as it takes.
+    fn drop_hidden(self: &Arc<Self>, node: &Arc<Node>, hidden: (Ino, OsString), cred: Cred) {
+        if self.options.read_only {
+            return;
+        }
+        let (core, node) = (self.clone(), node.clone());
+        self.runtime.spawn(async move {
+            let (dir, name) = hidden;
+            loop {
+                let removed = match core.node(dir) {
+                    Ok(dir) => core.remove_entry(&cred, &dir, &name, Removal::File).await,
+                    Err(error) => Err(error),
+                };
+                match removed {
+                    Err(Error::TimedOut) => {
+                        tokio::time::sleep(crate::writeback::RETRY_AFTER).await;
+                        continue;
+                    }
+                    Err(Error::Shutdown) => return,
+                    // It never got that name: the file is where it was.
+                    Err(Error::NotFound) if core.cache.unsent().contains(&node.no()) => {
+                        core.send_from_before(&node);
+                    }
+                    Err(Error::NotFound) => {}
+                    Err(error) => tell_left(&node, error),
+                    Ok(()) => {
+                        core.cache.drop_file(node.no());
+                        core.cache.drop_node(node.no());
+                    }
+                }
+                return core.forget_unfinished(node.ino);
+            }
+        });
+    }
+}
+
+fn tell_left(node: &Node, error: Error) {
+    tracing::warn!(ino = node.ino.0, %error, "a hidden file of an earlier run cannot be removed");
+}

@@ -1,0 +1,157 @@
+//! Requests that the kernel sends once more, because the process that had them died.
+//!
+//! The server may have carried the first try out. What would fail because it did is a success then, if
+//! what is found is what the request would have made. Somebody else may have made it at the same
+//! time; that cannot be told, and only for a request that is sent once more is it not asked.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use larder_vfs::{Attr, Change, Cookie, Cred, Error, Found, Kind, Made, New, Result, SetAttr};
+
+use crate::core::{Core, RootSquash, on_handle};
+use crate::node::Node;
+
+/// A try of ours changed the directory and nobody took in how: what is known of its names goes.
+const UNSEEN: Change = Change { before: None, after: None };
+
+/// Asked of a directory that should be empty.
+const LISTING_BYTES_MAX: u32 = 4096;
+
+impl Core {
+    /// What a request to make `new` comes to, given the server's answer.
+    pub(crate) async fn settle_make(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        name: &OsStr,
+        (new, set): (&New, SetAttr),
+        answer: Result<Made>,
+    ) -> Result<Made> {
+        if !cred.retried || !matches!(answer, Err(Error::Exists)) {
+            return answer;
+        }
+        let Some(found) = self.found(cred, dir, name).await? else { return answer };
+        if !self.is_made(cred, &found, new).await? {
+            return answer;
+        }
+        let mut found = found;
+        if *new == New::FileExclusive {
+            // The first try may have ended between making the file and giving it its attributes.
+            let changed = self.remote.setattr(cred, &found.handle, set, None).await?;
+            found.attr = changed.after.unwrap_or(found.attr);
+        }
+        Ok(Made { found, dir: UNSEEN })
+    }
+
+    /// Whether `found` is what the first try would have made, still untouched.
+    async fn is_made(&self, cred: &Cred, found: &Found, new: &New) -> Result<bool> {
+        let attr = &found.attr;
+        if !self.may_own(cred, attr) {
+            return Ok(false);
+        }
+        Ok(match new {
+            New::File => false,
+            New::FileExclusive => attr.kind == Kind::File && attr.size == 0,
+            New::Directory => {
+                attr.kind == Kind::Directory && {
+                    let (handle, start) = (&found.handle, Cookie::default());
+                    let listing = self.remote.readdir(cred, handle, start, LISTING_BYTES_MAX);
+                    listing.await?.entries.is_empty()
+                }
+            }
+            New::Symlink(target) => {
+                attr.kind == Kind::Symlink
+                    && self.remote.readlink(cred, &found.handle).await?.0 == *target
+            }
+            New::Node(kind, device) => attr.kind == *kind && attr.device == *device,
+        })
+    }
+
+    /// Whether the server may have given an object of the caller this owner: his own, or that to which
+    /// it maps user 0.
+    fn may_own(&self, cred: &Cred, attr: &Attr) -> bool {
+        attr.uid == cred.uid || (cred.uid == 0 && self.root_squash() != RootSquash::No)
+    }
+
+    /// What a removal comes to.
+    pub(crate) fn settle_remove(cred: &Cred, answer: Result<Change>) -> Result<Change> {
+        match answer {
+            Err(Error::NotFound) if cred.retried => Ok(UNSEEN),
+            answer => answer,
+        }
+    }
+
+    /// What a rename comes to: it was made if the source is gone and the target is there, and is the
+    /// source as far as that is known.
+    pub(crate) async fn settle_rename(
+        &self,
+        cred: &Cred,
+        source: Option<&Arc<Node>>,
+        to: (&Arc<Node>, &OsStr),
+        answer: Result<(Change, Change)>,
+    ) -> Result<(Change, Change)> {
+        if !cred.retried || !matches!(answer, Err(Error::NotFound)) {
+            return answer;
+        }
+        let Some(target) = self.found(cred, to.0, to.1).await? else { return answer };
+        if source.is_some_and(|source| source.handle() != target.handle) {
+            return answer;
+        }
+        Ok((UNSEEN, UNSEEN))
+    }
+
+    /// What a link comes to.
+    pub(crate) async fn settle_link(
+        &self,
+        cred: &Cred,
+        node: &Node,
+        (dir, name): (&Arc<Node>, &OsStr),
+        answer: Result<(Option<Attr>, Change)>,
+    ) -> Result<(Option<Attr>, Change)> {
+        if !cred.retried || !matches!(answer, Err(Error::Exists)) {
+            return answer;
+        }
+        match self.found(cred, dir, name).await? {
+            Some(found) if found.handle == node.handle() => Ok((Some(found.attr), UNSEEN)),
+            _ => answer,
+        }
+    }
+
+    /// A removal or replacement of an open file is sent once more, and its first try had begun to
+    /// hide the file: goes on where that ended.
+    pub(crate) async fn finish_hiding(
+        &self,
+        cred: &Cred,
+        (dir, name): (&Arc<Node>, &OsStr),
+        child: &Arc<Node>,
+    ) -> Result<()> {
+        let Some((hidden_dir, hidden)) = child.state().silly.clone() else { return Ok(()) };
+        let hidden_dir = self.node(hidden_dir)?;
+        let is_child = |found: Option<Found>| found.is_some_and(|it| it.handle == child.handle());
+        if is_child(self.found(cred, &hidden_dir, &hidden).await?) {
+            self.forget_names(&hidden_dir);
+        } else if is_child(self.found(cred, dir, name).await?) {
+            self.rename_entry(&cred.first_time(), (dir, name), (&hidden_dir, &hidden)).await?;
+        } else {
+            let mut state = child.state();
+            state.silly = None;
+            self.note_unfinished(child.ino, &mut state);
+        }
+        Ok(())
+    }
+
+    /// What the server has under a name now.
+    async fn found(&self, cred: &Cred, dir: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
+        let answer = on_handle!(self, dir, handle => self.remote.lookup(cred, &handle, name));
+        Ok(answer?.found)
+    }
+
+    /// The same for a directory that no request of now changes.
+    fn forget_names(&self, dir: &Node) {
+        let mut state = dir.state();
+        state.forget_contents();
+        state.known.ttl = std::time::Duration::ZERO;
+        self.table.persist(dir.ino, &state);
+    }
+}

@@ -1,0 +1,315 @@
+//! What of a mount must outlive the process and not the boot: records of the cache's session.
+//!
+//! - The [`Run`]: the number of the session, so that times taken on the monotonic clock stay good, and
+//!   a bound of the numbers of open files that may have been given.
+//! - An [`OpenRecord`] for each open file.
+//! - An [`Unfinished`] for each file of which more is to be done than its dirty data says.
+//!
+//! They are put before what they speak of can be seen outside: an open before it is answered, a hidden
+//! name before the server is asked for it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use larder_cache::Cache;
+use larder_vfs::{Cred, Error, Ino, OpenFlags, OpenId, Validator};
+
+use crate::core::Core;
+use crate::open::Way;
+use crate::record::{Input, VERSION, put_bytes, put_option, put_u32, put_u64, put_validator};
+use crate::state::State;
+
+const RUN: &[u8] = b"r";
+const OPEN: u8 = b'o';
+const UNFINISHED: u8 = b'n';
+
+/// Numbers of open files are recorded this many at a time.
+pub(crate) const OPEN_BLOCK: u64 = 1024;
+
+/// A run of the client, as the next one must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// See [`Core::session`].
+    pub(crate) session: u64,
+    /// From here on no number was given to an open file.
+    pub(crate) next_open: u64,
+}
+
+/// An open file.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct OpenRecord {
+    pub(crate) ino: Ino,
+    pub(crate) cred: Cred,
+    pub(crate) flags: OpenFlags,
+    pub(crate) way: Way,
+    /// The local file that the kernel got, by its number in the cache.
+    pub(crate) local: u64,
+    /// The version that was opened.
+    pub(crate) version: Validator,
+}
+
+/// What is still to be done about a file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Unfinished {
+    /// The hidden name that it has, or is about to get.
+    pub(crate) silly: Option<(Ino, OsString)>,
+    pub(crate) removed: bool,
+    pub(crate) write_error: Option<Error>,
+    /// On whose behalf its dirty data is written back.
+    pub(crate) writer: Option<Cred>,
+}
+
+/// All that an earlier run left.
+#[derive(Default)]
+pub(crate) struct Carried {
+    pub(crate) run: Option<Run>,
+    pub(crate) opens: BTreeMap<OpenId, OpenRecord>,
+    pub(crate) unfinished: BTreeMap<Ino, Unfinished>,
+}
+
+impl Carried {
+    /// Reads the records. Those that do not decode are not there.
+    pub(crate) fn read(cache: &Cache) -> Carried {
+        let mut carried = Carried::default();
+        for (key, value) in cache.session_records() {
+            let number = || Some(u64::from_be_bytes(key.get(1..)?.try_into().ok()?));
+            match (key.first(), number()) {
+                (Some(&OPEN), Some(id)) => {
+                    carried.opens.extend(OpenRecord::decode(&value).map(|it| (OpenId(id), it)));
+                }
+                (Some(&UNFINISHED), Some(ino)) => {
+                    carried.unfinished.extend(Unfinished::decode(&value).map(|it| (Ino(ino), it)));
+                }
+                _ if key == RUN => carried.run = Run::decode(&value),
+                _ => {}
+            }
+        }
+        carried
+    }
+
+    /// Whose work on a file is to be finished.
+    pub(crate) fn cred_of(&self, ino: Ino) -> Cred {
+        let opener = self.opens.values().find(|open| open.ino == ino).map(|open| &open.cred);
+        let writer = self.unfinished.get(&ino).and_then(|left| left.writer.as_ref());
+        writer.or(opener).cloned().unwrap_or_else(Cred::root)
+    }
+}
+
+fn key(tag: u8, number: u64) -> Vec<u8> {
+    let mut key = vec![tag];
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+impl Core {
+    /// Records the run. Must come before a number of an open file from `next_open` on is given.
+    pub(crate) fn note_run(&self, next_open: u64) {
+        let run = Run { session: self.session, next_open };
+        self.cache.put_session(RUN, &run.encode());
+    }
+
+    pub(crate) fn note_open(&self, id: OpenId, open: &OpenRecord) {
+        self.cache.put_session(&key(OPEN, id.0), &open.encode());
+    }
+
+    pub(crate) fn forget_open(&self, id: OpenId) {
+        self.cache.drop_session(&key(OPEN, id.0));
+    }
+
+    pub(crate) fn forget_unfinished(&self, ino: Ino) {
+        self.cache.drop_session(&key(UNFINISHED, ino.0));
+    }
+
+    /// Brings the record of what is to be done about a file up to date. Call it with the node's lock
+    /// held, after each change of what [`Unfinished`] has.
+    pub(crate) fn note_unfinished(&self, ino: Ino, state: &mut State) {
+        let left = Unfinished {
+            silly: state.silly.clone().or_else(|| state.hiding.clone()),
+            removed: state.removed && !state.opens.is_empty(),
+            write_error: state.write_error,
+            writer: state.writer.clone().filter(|_| state.local.is_some()),
+        };
+        if left == state.noted {
+            return;
+        }
+        if left == Unfinished::default() {
+            self.forget_unfinished(ino);
+        } else {
+            self.cache.put_session(&key(UNFINISHED, ino.0), &left.encode());
+        }
+        state.noted = left;
+    }
+
+    /// The mount is over: forgets what only a run that goes on with it would need. Hidden files that
+    /// are still there are left to the next mount.
+    pub(crate) fn end_session(&self) {
+        for (key, value) in self.cache.session_records() {
+            let hidden = key.first() == Some(&UNFINISHED)
+                && Unfinished::decode(&value).is_some_and(|left| left.silly.is_some());
+            if !hidden {
+                self.cache.drop_session(&key);
+            }
+        }
+    }
+}
+
+impl Run {
+    fn encode(self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_u64(&mut out, self.session);
+        put_u64(&mut out, self.next_open);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Run> {
+        let mut input = Input::of_version(bytes)?;
+        let run = Run { session: input.u64()?, next_open: input.u64()? };
+        input.0.is_empty().then_some(run)
+    }
+}
+
+impl OpenRecord {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(120);
+        out.push(VERSION);
+        put_u64(&mut out, self.ino.0);
+        put_cred(&mut out, &self.cred);
+        out.push(flags_code(&self.flags));
+        out.push(self.way as u8);
+        put_u64(&mut out, self.local);
+        put_validator(&mut out, &self.version);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<OpenRecord> {
+        let mut input = Input::of_version(bytes)?;
+        let open = OpenRecord {
+            ino: Ino(input.u64()?),
+            cred: cred(&mut input)?,
+            flags: flags_of(input.u8()?),
+            way: Way::of(input.u8()?)?,
+            local: input.u64()?,
+            version: input.validator()?,
+        };
+        input.0.is_empty().then_some(open)
+    }
+}
+
+impl Unfinished {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_option(&mut out, self.silly.as_ref(), |out, (dir, name)| {
+            put_u64(out, dir.0);
+            put_bytes(out, name.as_bytes());
+        });
+        out.push(u8::from(self.removed));
+        put_option(&mut out, self.write_error, |out, error| out.push(error_code(error)));
+        put_option(&mut out, self.writer.as_ref(), put_cred);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Unfinished> {
+        let mut input = Input::of_version(bytes)?;
+        let left = Unfinished {
+            silly: input.option(|input| Some((Ino(input.u64()?), input.name()?)))?,
+            removed: input.u8()? != 0,
+            write_error: input.option(|input| Some(error_of(input.u8()?)))?,
+            writer: input.option(cred)?,
+        };
+        input.0.is_empty().then_some(left)
+    }
+}
+
+fn put_cred(out: &mut Vec<u8>, cred: &Cred) {
+    for value in [cred.uid, cred.gid, cred.pid] {
+        put_u32(out, value);
+    }
+    put_u32(out, u32::try_from(cred.groups.len()).expect("a process has few groups"));
+    cred.groups.iter().for_each(|group| put_u32(out, *group));
+}
+
+fn cred(input: &mut Input<'_>) -> Option<Cred> {
+    let (uid, gid, pid) = (input.u32()?, input.u32()?, input.u32()?);
+    let groups: Option<Vec<u32>> = (0..input.u32()?).map(|_| input.u32()).collect();
+    Some(Cred { pid, ..Cred::new(uid, gid, &groups?) })
+}
+
+fn flags_code(flags: &OpenFlags) -> u8 {
+    let OpenFlags { read, write, truncate, append, direct, sync, exclusive, execute } = *flags;
+    let bits = [read, write, truncate, append, direct, sync, exclusive, execute];
+    bits.iter().enumerate().map(|(at, bit)| u8::from(*bit) << at).sum()
+}
+
+fn flags_of(code: u8) -> OpenFlags {
+    let bit = |at: u8| code >> at & 1 != 0;
+    OpenFlags {
+        read: bit(0),
+        write: bit(1),
+        truncate: bit(2),
+        append: bit(3),
+        direct: bit(4),
+        sync: bit(5),
+        exclusive: bit(6),
+        execute: bit(7),
+    }
+}
+
+/// Errors of write-back that somebody tells apart; the others are [`Error::Io`].
+const ERRORS: [Error; 7] = [
+    Error::NoSpace,
+    Error::QuotaExceeded,
+    Error::TimedOut,
+    Error::AccessDenied,
+    Error::Stale,
+    Error::FileTooLarge,
+    Error::ReadOnly,
+];
+
+fn error_code(error: Error) -> u8 {
+    let code = ERRORS.iter().position(|known| *known == error).unwrap_or(ERRORS.len());
+    u8::try_from(code).expect("the table is short")
+}
+
+fn error_of(code: u8) -> Error {
+    ERRORS.get(usize::from(code)).copied().unwrap_or(Error::Io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_vfs::Time;
+
+    fn cred() -> Cred {
+        Cred { pid: 7, ..Cred::new(1, 2, &[3, 4]) }
+    }
+
+    #[test]
+    fn records_survive_encoding() {
+        let run = Run { session: 3, next_open: 4 };
+        assert_eq!(Run::decode(&run.encode()), Some(run));
+        let time = Time { sec: -1, nsec: 5 };
+        for (code, way) in (0..=255).zip([Way::Passthrough, Way::Bypass, Way::Cached, Way::Direct])
+        {
+            let version = Validator { change: None, size: 9, mtime: time, ctime: time };
+            let flags = flags_of(0b1010_0101 + code);
+            let (ino, local) = (Ino(8), 77);
+            let open = OpenRecord { ino, cred: cred(), flags, way, local, version };
+            assert_eq!(OpenRecord::decode(&open.encode()), Some(open));
+        }
+        for write_error in [None, Some(Error::NoSpace), Some(Error::Io)] {
+            let silly = Some((Ino(1), ".nfs1".into()));
+            let left = Unfinished { silly, removed: true, write_error, writer: Some(cred()) };
+            assert_eq!(Unfinished::decode(&left.encode()), Some(left));
+        }
+    }
+
+    #[test]
+    fn damaged_records_do_not_decode() {
+        let left = Unfinished { writer: Some(cred()), ..Unfinished::default() }.encode();
+        for len in 0..left.len() {
+            assert_eq!(Unfinished::decode(&left[..len]), None);
+        }
+        assert_eq!(Unfinished::decode(&[left, vec![0]].concat()), None);
+    }
+}

@@ -1,0 +1,407 @@
+//! The process dies; another one goes on with the mount, or with a new one.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use larder_cache::{Cache, Config};
+use larder_client::{Client, Options, Start};
+use larder_io::{BootId, Clock, RealDisk, SimClock};
+use larder_vfs::{
+    DataPath, Error, FileSystem, Ino, Kernel, MemRemote, OpenFlags, OpenId, Remote, SetAttr,
+};
+
+use crate::rig::{Open, READ, Random, Rig, WRITE, pattern, root};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_files_numbers_and_unsent_data_outlive_the_process() {
+    let rig = Rig::new(Options::default()).await;
+    let bytes = pattern(1, 300_000);
+    rig.put("old", &bytes).await;
+    let new = rig.create("new").await;
+    new.write(0, b"never sent").await.unwrap();
+    let old = rig.open(&root(), "old", WRITE).await.unwrap();
+    old.write(100_000, b"changed").await.unwrap();
+    let reader = rig.open(&root(), "old", READ).await.unwrap();
+    let names = [new.names(), old.names(), reader.names()];
+    let rig = rig.kill(Start::Resume).await;
+    assert_eq!(rig.server.calls_total(), 0, "the server is asked nothing");
+    assert_eq!(rig.client.status().open_files, 3);
+    for (name, (ino, _)) in ["new", "old"].iter().zip(&names) {
+        assert_eq!(rig.find(name).await, Some(*ino));
+    }
+    let [new, old, reader] = names.map(|names| rig.again(names));
+    assert_eq!(rig.server.calls_total(), 0, "what was fresh is fresh");
+    assert_eq!(rig.stat("new").await.attr.size, 10);
+    assert_eq!(new.read(0, 100).await.unwrap(), b"never sent");
+    assert_eq!(reader.read(100_000, 7).await.unwrap(), b"changed");
+    assert_eq!(reader.read(0, 5).await.unwrap(), bytes[..5]);
+    let ids: Vec<OpenId> = names.iter().map(|names| names.1).collect();
+    let another = rig.open(&root(), "old", READ).await.unwrap();
+    assert!(!ids.contains(&another.names().1), "no number is given twice");
+    another.close().await.unwrap();
+    new.write(10, b", now it is").await.unwrap();
+    for open in [new, old, reader] {
+        open.close().await.unwrap();
+    }
+    assert_eq!(rig.client.status().open_files, 0);
+    let mut changed = bytes;
+    changed[100_000..100_007].copy_from_slice(b"changed");
+    let other = rig.foreigner().await;
+    assert_eq!(other.cat("new").await, b"never sent, now it is");
+    assert!(other.cat("old").await == changed);
+    assert!(rig.cat("old").await == changed);
+    let rig = rig.kill(Start::Resume).await;
+    assert_eq!(rig.client.status().open_files, 0, "what was released stays released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clean_data_is_used_after_a_resume_and_foreign_changes_are_seen() {
+    let rig = Rig::new(Options::default()).await;
+    let bytes = pattern(1, 100_000);
+    rig.put("file", &bytes).await;
+    rig.checkpoint();
+    let rig = rig.kill(Start::Resume).await;
+    assert!(rig.cat("file").await == bytes);
+    assert_eq!(rig.server.calls("read"), 0);
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"ours").await.unwrap();
+    let names = open.names();
+    let other = rig.foreigner().await;
+    let foreign = other.open(&root(), "file", WRITE).await.unwrap();
+    foreign.write(50_000, b"theirs").await.unwrap();
+    foreign.close().await.unwrap();
+    let rig = rig.kill(Start::Resume).await;
+    rig.again(names).close().await.unwrap();
+    let mut both = bytes;
+    both[..4].copy_from_slice(b"ours");
+    both[50_000..50_006].copy_from_slice(b"theirs");
+    rig.advance(100);
+    assert!(rig.cat("file").await == both);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hidden_file_is_removed_at_its_release_after_a_resume() {
+    let rig = Rig::new(Options::default()).await;
+    let open = rig.create("file").await;
+    open.write(0, b"kept").await.unwrap();
+    rig.remove("file").await.unwrap();
+    let names = open.names();
+    let rig = rig.kill(Start::Resume).await;
+    let open = rig.again(names);
+    assert_eq!(open.read(0, 10).await.unwrap(), b"kept");
+    assert_eq!(rig.foreigner().await.names().await.len(), 1, "it has a hidden name");
+    open.close().await.unwrap();
+    assert_eq!(rig.foreigner().await.names().await.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resume_needs_no_server() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("held", b"held").await;
+    rig.checkpoint();
+    let open = rig.create("file").await;
+    open.write(0, b"unsent").await.unwrap();
+    let names = open.names();
+    let server = rig.server.another_client();
+    server.time_out();
+    rig.server.shutdown();
+    let rig = rig.on_image(rig.image(), server, Start::Resume).await;
+    let open = rig.again(names);
+    assert_eq!(open.flush().await, Err(Error::TimedOut));
+    assert_eq!(open.read(0, 10).await.unwrap(), b"unsent");
+    assert_eq!(rig.cat("held").await, b"held");
+    rig.server.reconnect();
+    open.close().await.unwrap();
+    assert_eq!(rig.foreigner().await.cat("file").await, b"unsent");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upload_that_was_waiting_goes_on_after_a_resume() {
+    let rig = Rig::new(Options::default()).await;
+    let open = rig.create("file").await;
+    open.write(0, b"unsent").await.unwrap();
+    rig.server.time_out();
+    assert_eq!(open.close().await, Err(Error::TimedOut));
+    let rig = rig.kill(Start::Resume).await;
+    rig.sent().await;
+    assert_eq!(rig.foreigner().await.cat("file").await, b"unsent");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_write_back_is_reported_after_a_resume() {
+    let rig = Rig::new(Options { dirty_bytes_max: 10, ..Options::default() }).await;
+    let open = rig.create("file").await;
+    rig.server.set_full(true);
+    open.write(0, &[1; 100]).await.unwrap();
+    let names = open.names();
+    while !rig.has_note(Error::NoSpace) {
+        tokio::task::yield_now().await;
+    }
+    rig.server.set_full(false);
+    let rig = rig.kill(Start::Resume).await;
+    let open = rig.again(names);
+    assert_eq!(open.flush().await, Err(Error::NoSpace));
+    assert_eq!(open.close().await, Ok(()), "once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_mount_after_a_kill_sends_what_was_unsent_and_removes_hidden_files() {
+    let rig = Rig::new(Options::default()).await;
+    let mut tree = BTreeMap::new();
+    for n in 0..20 {
+        let (name, bytes) = (format!("file{n}"), pattern(n, 5000 * n as usize + 1));
+        rig.create(&name).await.write(0, &bytes).await.unwrap();
+        tree.insert(name, bytes);
+    }
+    rig.create("hidden").await.write(0, b"gone").await.unwrap();
+    rig.remove("hidden").await.unwrap();
+    let rig = rig.kill(Start::NewMount).await;
+    assert_eq!(rig.client.status().open_files, 0);
+    rig.sent().await;
+    let other = rig.foreigner().await;
+    while other.names().await.len() > tree.len() {
+        tokio::task::yield_now().await;
+    }
+    for (name, bytes) in &tree {
+        assert!(other.cat(name).await == *bytes, "{name}");
+        assert!(rig.cat(name).await == *bytes, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_mount_after_a_kill_is_the_last_close() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"before").await;
+    rig.open(&root(), "file", WRITE).await.unwrap().write(0, b"OURS").await.unwrap();
+    let other = rig.foreigner().await;
+    other.put("file", b"theirs, longer").await;
+    let rig = rig.kill(Start::NewMount).await;
+    rig.sent().await;
+    assert_eq!(rig.foreigner().await.cat("file").await, b"OURSrs, longer");
+    rig.advance(100);
+    assert_eq!(rig.cat("file").await, b"OURSrs, longer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_nodes_leave_memory() {
+    let rig = Rig::new(Options::default()).await;
+    let mut inos = Vec::new();
+    for n in 0..50 {
+        rig.put(&format!("file{n}"), b"x").await;
+        inos.push(rig.find(&format!("file{n}")).await.unwrap());
+    }
+    let open = rig.open(&root(), "file0", READ).await.unwrap();
+    assert!(rig.client.status().nodes_in_memory > 50);
+    inos.iter().for_each(|ino| rig.client.forget(*ino, 1));
+    assert_eq!(rig.client.status().nodes_in_memory, 2, "the root and what is open");
+    assert_eq!(open.read(0, 1).await.unwrap(), b"x");
+    rig.server.reset_calls();
+    assert_eq!(rig.find("file7").await, Some(inos[7]), "the number stays");
+    assert_eq!(rig.server.calls_total(), 0, "what is known stays known");
+}
+
+/// A kill at every change of the cache's disk while a file is written back, and cut or extended: the next
+/// process reads what was written, and so does the server in the end. The kernel sends the truncation
+/// again, as nobody has answered it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
+    let sizes = [(0, None), (50_000, None), (200_000, None), (50_000, Some(30_000))];
+    for (size, cut) in sizes.into_iter().chain([(200_000, Some(160_000)), (10, Some(300_000))]) {
+        let rig = Rig::recording(Options::default()).await;
+        rig.put("file", &pattern(1, size)).await;
+        rig.checkpoint();
+        let open = rig.open(&root(), "file", WRITE).await.unwrap();
+        open.write(20_000, &pattern(2, 60_000)).await.unwrap();
+        open.write(150_000, &pattern(3, 100)).await.unwrap();
+        let (first, expected) = (rig.disk.logged(), open.read(0, 1 << 20).await.unwrap());
+        assert_eq!(expected.len(), size.max(150_100));
+        let expected = finish(&open, cut, expected).await;
+        rig.checkpoint();
+        let mut points = 0;
+        for point in rig.disk.crash_points().filter(|point| point.logged() >= first) {
+            let image = point.image(larder_io::Image::Written);
+            let next = rig.on_image(image, rig.server.another_client(), Start::Resume).await;
+            let again = next.again(open.names());
+            let at = point.logged() - first;
+            if cut.is_some() {
+                finish(&again, cut, Vec::new()).await;
+            }
+            assert!(again.read(0, 1 << 20).await.unwrap() == expected, "{size} {cut:?} {at}");
+            again.write(10, b"one more").await.unwrap();
+            again.close().await.unwrap();
+            let mut longer = expected.clone();
+            longer[10..18].copy_from_slice(b"one more");
+            assert!(next.foreigner().await.cat("file").await == longer, "{size} {at}");
+            next.advance(100);
+            assert!(next.cat("file").await == longer, "{size} {at}");
+            rig.foreigner().await.put("file", &expected).await;
+            points += 1;
+        }
+        assert!(points > 5, "{points}");
+    }
+}
+
+/// Closes a descriptor, or cuts the file first. Answers what it holds then.
+async fn finish(open: &Open<'_>, cut: Option<usize>, mut content: Vec<u8>) -> Vec<u8> {
+    if let Some(cut) = cut {
+        open.truncate(cut as u64).await.unwrap();
+        content.resize(cut, 0);
+    }
+    open.flush().await.unwrap();
+    content
+}
+
+/// An open file: the kernel's names for it, its name if it still has one, and its content.
+type Held = ((Ino, OpenId), Option<String>, Vec<u8>);
+
+/// Random work by one machine; now and then the process dies and the next one goes on. In the end the
+/// server has what the applications wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_across_kills_loses_nothing() {
+    for seed in 1..=6 {
+        let mut random = Random(seed);
+        let mut rig = Rig::new(Options { dirty_bytes_max: 50_000, ..Options::default() }).await;
+        let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        let mut open: Vec<Held> = Vec::new();
+        for step in 0..150 {
+            let name = format!("file{}", random.below(4));
+            let is_open = open.iter().any(|(_, held, _)| held.as_ref() == Some(&name));
+            match random.below(12) {
+                0..=1 if !is_open => {
+                    let bytes = files.get(&name).cloned().unwrap_or_default();
+                    let opened = match files.contains_key(&name) {
+                        true => rig.open(&root(), &name, WRITE).await.unwrap(),
+                        false => rig.create(&name).await,
+                    };
+                    open.push((opened.names(), Some(name.clone()), bytes.clone()));
+                    files.insert(name, bytes);
+                }
+                2..=6 if !open.is_empty() => {
+                    let at = random.below(open.len() as u64) as usize;
+                    let (names, _, bytes) = &mut open[at];
+                    let start = random.below(60_000);
+                    let data = pattern(seed * 1000 + step, random.below(20_000) as usize + 1);
+                    rig.again(*names).write(start, &data).await.unwrap();
+                    let end = start as usize + data.len();
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[start as usize..end].copy_from_slice(&data);
+                }
+                7 if !open.is_empty() => {
+                    let at = random.below(open.len() as u64) as usize;
+                    let (names, name, bytes) = open.swap_remove(at);
+                    rig.again(names).close().await.unwrap();
+                    name.map(|name| files.insert(name, bytes));
+                }
+                8 if files.remove(&name).is_some() => {
+                    rig.remove(&name).await.unwrap();
+                    for (_, held, _) in &mut open {
+                        *held = held.take().filter(|held| *held != name);
+                    }
+                }
+                9 if !open.is_empty() => {
+                    let at = random.below(open.len() as u64) as usize;
+                    let (names, _, bytes) = &mut open[at];
+                    let size = random.below(70_000);
+                    rig.again(*names).truncate(size).await.unwrap();
+                    bytes.resize(size as usize, 0);
+                }
+                10 => rig.checkpoint(),
+                11 => rig = rig.kill(Start::Resume).await,
+                _ => {}
+            }
+            for (names, _, bytes) in &open {
+                let found = rig.again(*names).read(0, 1 << 20).await.unwrap();
+                assert!(found == *bytes, "seed {seed} step {step}");
+            }
+        }
+        for (names, name, bytes) in open {
+            rig.again(names).close().await.unwrap();
+            name.map(|name| files.insert(name, bytes));
+        }
+        let other = rig.foreigner().await;
+        assert_eq!(other.names().await, files.keys().cloned().collect::<Vec<_>>(), "seed {seed}");
+        for (name, bytes) in &files {
+            assert!(other.cat(name).await == *bytes, "seed {seed} {name}");
+        }
+    }
+}
+
+/// A kernel that reads and writes local files itself.
+struct Passthrough;
+
+impl Kernel for Passthrough {
+    fn passthrough(&self) -> bool {
+        true
+    }
+
+    fn invalidate(&self, _: Ino, _: bool) {}
+
+    fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
+}
+
+async fn on_directory(dir: &Path, server: MemRemote, start: Start) -> Client {
+    let clock: Arc<dyn Clock> = Arc::new(SimClock::new());
+    let boot = Some(BootId(1));
+    let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
+    let cache = Cache::open(Arc::new(RealDisk::open(dir).unwrap()), clock.clone(), config).unwrap();
+    let remote: Arc<dyn Remote> = Arc::new(server);
+    let client = Client::new(remote, cache, clock, Options::default(), 1, start).await.unwrap();
+    client.attach(Arc::new(Passthrough));
+    client
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// The data file that the kernel of the copied world has open.
+fn data_file(dir: &Path) -> fs::File {
+    let mut files = Vec::new();
+    for dir in fs::read_dir(dir.join("data")).unwrap() {
+        files.extend(fs::read_dir(dir.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()));
+    }
+    assert_eq!(files.len(), 1, "no other local file is made");
+    fs::File::options().write(true).open(&files[0]).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_kernel_wrote_itself_outlives_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    fs::create_dir(&before).unwrap();
+    let server = MemRemote::new();
+    let client = on_directory(&before, server.another_client(), Start::NewMount).await;
+    let flags = OpenFlags { truncate: true, ..WRITE };
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let created = client.create(&root(), Ino::ROOT, OsStr::new("file"), set, flags);
+    let (entry, opened) = created.wait().await.unwrap();
+    let DataPath::Passthrough(local) = opened.path else { panic!("not by the kernel") };
+    rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
+    // The copy stands for the directory after the process died.
+    copy_tree(&before, &after);
+    let client = on_directory(&after, server.another_client(), Start::Resume).await;
+    let attr = client.getattr(&root(), entry.ino).wait().await.unwrap().attr;
+    assert_eq!(attr.size, 13);
+    let kernel = data_file(&after);
+    rustix::io::pwrite(kernel.as_fd(), b", and after it", 13).unwrap();
+    client.flush(&root(), entry.ino, opened.id).wait().await.unwrap();
+    client.release(entry.ino, opened.id).wait().await.unwrap();
+    let found = server.root();
+    let found = found.await.unwrap();
+    let file = server.lookup(&root(), &found.handle, OsStr::new("file")).await.unwrap();
+    let handle = file.found.unwrap().handle;
+    let read = server.read(&root(), &handle, 0, 100).await.unwrap();
+    assert_eq!(&read.data[..], b"by the kernel, and after it");
+}

@@ -1,0 +1,210 @@
+//! Requests that the kernel sends once more after the process died: each with the cache as it was before
+//! the first try, which the server carried out, and as it was after it.
+
+use std::ffi::OsStr;
+
+use larder_client::{Options, Start};
+use larder_io::SimDisk;
+use larder_vfs::{
+    Cred, Device, Error, FileSystem, Ino, Kind, New, OpenFlags, Removal, RenameFlags, Result,
+    SetAttr, Stability,
+};
+
+use crate::rig::{READ, Rig, WRITE, root};
+
+fn again() -> Cred {
+    Cred { retried: true, ..root() }
+}
+
+const SET: SetAttr =
+    SetAttr { mode: Some(0o750), uid: None, gid: None, size: None, atime: None, mtime: None };
+
+/// A request, to be made on behalf of somebody.
+#[derive(Clone, Debug)]
+enum Request {
+    Make(&'static str, New),
+    Create(&'static str),
+    Remove(&'static str, Removal),
+    Rename(&'static str, &'static str),
+    Link(&'static str, &'static str),
+}
+
+impl Request {
+    async fn make(&self, rig: &Rig, cred: &Cred) -> Result<()> {
+        let client = &rig.client;
+        let name = |name: &'static str| OsStr::new(name);
+        match self {
+            Request::Make(at, new) => {
+                let made = client.make(cred, Ino::ROOT, name(at), new.clone(), SET);
+                made.wait().await.map(drop)
+            }
+            Request::Create(at) => {
+                let flags = OpenFlags { exclusive: true, ..WRITE };
+                let created = client.create(cred, Ino::ROOT, name(at), SET, flags);
+                let (entry, opened) = created.wait().await?;
+                client.release(entry.ino, opened.id).wait().await
+            }
+            Request::Remove(at, what) => {
+                client.remove(cred, Ino::ROOT, name(at), *what).wait().await
+            }
+            Request::Rename(from, to) => {
+                let (from, to) = ((Ino::ROOT, name(from)), (Ino::ROOT, name(to)));
+                client.rename(cred, from, to, RenameFlags::default()).wait().await
+            }
+            Request::Link(file, at) => {
+                let ino = rig.find(file).await.unwrap();
+                client.link(cred, ino, Ino::ROOT, name(at)).wait().await.map(drop)
+            }
+        }
+    }
+}
+
+/// `file` and `other` are there, and an empty `dir`.
+async fn rig() -> Rig {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"content").await;
+    rig.put("other", b"another").await;
+    let dir = rig.client.make(&root(), Ino::ROOT, OsStr::new("dir"), New::Directory, SET);
+    dir.wait().await.unwrap();
+    rig
+}
+
+async fn resumed(rig: &Rig, image: &SimDisk) -> Rig {
+    let image = image.crash(larder_io::Image::Written);
+    rig.on_image(image, rig.server.another_client(), Start::Resume).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_first_try_did_is_a_success() {
+    let fifo = New::Node(Kind::Fifo, Device::default());
+    for request in [
+        Request::Make("new", New::Directory),
+        Request::Make("new", New::Symlink("target".into())),
+        Request::Make("new", fifo),
+        Request::Make("new", New::FileExclusive),
+        Request::Create("new"),
+        Request::Remove("file", Removal::File),
+        Request::Remove("dir", Removal::Directory),
+        Request::Rename("file", "new"),
+        Request::Rename("file", "other"),
+        Request::Link("file", "new"),
+    ] {
+        let rig = rig().await;
+        rig.names().await;
+        let before = rig.image();
+        request.make(&rig, &root()).await.unwrap();
+        for image in [before, rig.image()] {
+            let next = resumed(&rig, &image).await;
+            let refused = request.make(&next, &root()).await;
+            let expected = [Err(Error::Exists), Err(Error::NotFound)];
+            assert!(expected.contains(&refused), "{request:?} without the mark: {refused:?}");
+            let next = resumed(&rig, &image).await;
+            assert_eq!(request.make(&next, &again()).await, Ok(()), "{request:?}");
+            let names = next.names().await;
+            assert_eq!(names, rig.foreigner().await.names().await, "{request:?}");
+            for name in names {
+                let attr = next.stat(&name).await.attr;
+                let is = rig.foreigner().await.stat(&name).await.attr;
+                assert_eq!((attr.fileid, attr.mode), (is.fileid, is.mode), "{request:?} {name}");
+                if name == "new" && !matches!(request, Request::Rename(..) | Request::Link(..)) {
+                    assert!(attr.kind == Kind::Symlink || attr.mode == 0o750, "{request:?}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_made_is_no_success() {
+    let other = New::Symlink("elsewhere".into());
+    for (request, error) in [
+        (Request::Make("file", New::Directory), Error::Exists),
+        (Request::Make("full", New::Directory), Error::Exists),
+        (Request::Make("link", other), Error::Exists),
+        (Request::Make("file", New::FileExclusive), Error::Exists),
+        (Request::Create("file"), Error::Exists),
+        (Request::Link("file", "other"), Error::Exists),
+        (Request::Rename("absent", "absent too"), Error::NotFound),
+    ] {
+        let rig = rig().await;
+        let make = |name: &'static str, new| {
+            rig.client.make(&root(), Ino::ROOT, OsStr::new(name), new, SET).wait()
+        };
+        let full = make("full", New::Directory).await.unwrap().ino;
+        let inner = rig.client.make(&root(), full, OsStr::new("x"), New::File, SET);
+        inner.wait().await.unwrap();
+        make("link", New::Symlink("target".into())).await.unwrap();
+        assert_eq!(request.make(&rig, &again()).await, Err(error), "{request:?}");
+    }
+}
+
+/// A user who is not root gets no directory of somebody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_of_another_owner_is_no_success() {
+    let rig = rig().await;
+    let user = Cred { retried: true, ..Cred::new(5, 5, &[]) };
+    let request = Request::Make("dir", New::Directory);
+    assert_eq!(request.make(&rig, &user).await, Err(Error::Exists));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_is_not_made_twice() {
+    let rig = rig().await;
+    let flags = OpenFlags { append: true, ..WRITE };
+    let open = rig.open(&root(), "file", flags).await.unwrap();
+    open.write(7, b", more").await.unwrap();
+    let (ino, id) = open.names();
+    let rig = resumed(&rig, &rig.image()).await;
+    let unstable = Stability::Unstable;
+    let write = rig.client.write(&again(), ino, Some(id), 7, b", more", unstable);
+    write.wait().await.unwrap();
+    rig.again((ino, id)).close().await.unwrap();
+    assert_eq!(rig.foreigner().await.cat("file").await, b"content, more");
+}
+
+/// The process dies while the server is asked to hide an open file; the server may have done so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hiding_an_open_file_goes_on_where_it_ended() {
+    for replaces in [false, true] {
+        for carried_out in [false, true] {
+            let rig = rig().await;
+            let names = rig.open(&root(), "file", READ).await.unwrap().names();
+            let request = match replaces {
+                false => Request::Remove("file", Removal::File),
+                true => Request::Rename("other", "file"),
+            };
+            rig.server.cut_off();
+            let image = {
+                let caller = root();
+                let first = request.make(&rig, &caller);
+                let mut first = std::pin::pin!(first);
+                let asked = async {
+                    while rig.server.calls("rename") == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                    rig.image()
+                };
+                let image = tokio::select! {
+                    image = asked => image,
+                    _ = &mut first => panic!("the server is silent"),
+                };
+                if carried_out {
+                    // Only what was asked, not what comes after it.
+                    rig.server.reconnect();
+                    first.await.unwrap();
+                }
+                image
+            };
+            let next = resumed(&rig, &image).await;
+            assert_eq!(request.make(&next, &again()).await, Ok(()));
+            let open = next.again(names);
+            assert_eq!(open.read(0, 100).await.unwrap(), b"content");
+            open.close().await.unwrap();
+            let expected: &[&str] = if replaces { &["dir", "file"] } else { &["dir", "other"] };
+            assert_eq!(next.foreigner().await.names().await, expected, "{carried_out}");
+            if replaces {
+                assert_eq!(next.foreigner().await.cat("file").await, b"another");
+            }
+        }
+    }
+}

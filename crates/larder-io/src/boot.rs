@@ -1,0 +1,24 @@
+//! Which boot of the machine this is: what survives a process and not a reboot belongs to one.
+
+/// Names a boot of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootId(pub u128);
+
+impl BootId {
+    /// This boot, as the kernel names it (random(4)); `None` where it does not.
+    pub fn current() -> Option<BootId> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        u128::from_str_radix(&text.trim().replace('-', ""), 16).ok().map(BootId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_keeps_its_name() {
+        assert!(BootId::current().is_some());
+        assert_eq!(BootId::current(), BootId::current());
+    }
+}
