@@ -168,6 +168,9 @@ impl Core {
     }
 
     fn set_unfinished(&self, node: &Node, left: &Unfinished) {
+        if let Some(dir) = left.silly.as_ref().and_then(|(dir, _)| self.node(*dir).ok()) {
+            dir.state().hidden_names += 1;
+        }
         let mut state = node.state();
         state.silly.clone_from(&left.silly);
         state.removed = left.removed;

@@ -32,7 +32,6 @@ use crate::counts::Counts;
 use crate::errno::errno;
 use crate::groups::Groups;
 use crate::listing::{self, Listings};
-use crate::lookups::Lookups;
 use crate::notify::Invalidations;
 use crate::output::{Output, Response};
 use crate::passthrough::Ways;
@@ -45,7 +44,6 @@ pub(crate) struct Door {
     pub(crate) kernel: Arc<Invalidations>,
     pub(crate) ways: Ways,
     pub(crate) listings: Listings,
-    pub(crate) lookups: Lookups,
     pub(crate) counts: Counts,
     /// Requests whose answer is not there yet.
     pub(crate) waiting: AtomicU64,
@@ -148,12 +146,15 @@ impl Door {
             // The wait goes on: an answer that comes late is taken all the same.
             Operation::Interrupt(_) | Operation::NotifyReply { .. } => Response::Nothing,
             Operation::Init(_) => Response::error(libc::EIO),
+            // Asked again each time, whatever the answer.
+            Operation::Ioctl { .. } => Response::error(libc::ENOTTY),
             _ => Response::error(libc::ENOSYS),
         }
     }
 
     fn cred(&self, header: &InHeader) -> Cred {
-        self.groups.cred(header.pid, header.uid, header.gid)
+        let cred = self.groups.cred(header.pid, header.uid, header.gid);
+        Cred { retried: header.unique & abi::UNIQUE_RESEND != 0, ..cred }
     }
 
     fn respond<T: 'static, C: Send + 'static>(
@@ -173,9 +174,8 @@ impl Door {
 
     fn forget(&self, inodes: impl IntoIterator<Item = (Ino, u64)>) -> Response {
         for (ino, count) in inodes {
-            if self.lookups.forget(ino, count) {
-                self.fs.forget(ino, count);
-            }
+            self.counts.take_back(count);
+            self.fs.forget(ino, count);
         }
         Response::Nothing
     }
@@ -258,7 +258,7 @@ impl Door {
     fn entry(&self, (): (), result: Result<Entry>) -> Output {
         match result {
             Ok(entry) => {
-                self.lookups.gain(entry.ino);
+                self.counts.give();
                 Output::of(&convert::entry(&entry))
             }
             Err(error) => Output::error(errno(error)),
@@ -309,7 +309,7 @@ impl Door {
     fn created(&self, flags: OpenFlags, result: Result<(Entry, Opened)>) -> Output {
         match result {
             Ok((entry, opened)) => {
-                self.lookups.gain(entry.ino);
+                self.counts.give();
                 let open = self.choose(entry.ino, flags, &opened);
                 Output::of(&CreateOut { entry: convert::entry(&entry), open })
             }

@@ -46,7 +46,8 @@ impl Groups {
 
     /// The full credentials of a caller. May read a file of procfs; never waits for anything else.
     pub(crate) fn cred(&self, pid: u32, uid: u32, gid: u32) -> Cred {
-        Cred { uid, gid, groups: self.groups(Key { pid, uid, gid }), pid, retried: false }
+        let groups = self.groups(Key { pid, uid, gid });
+        Cred { uid, gid, groups, pid, retried: false }
     }
 
     fn groups(&self, key: Key) -> Arc<[u32]> {

@@ -36,7 +36,6 @@ mod error;
 mod groups;
 mod ledger;
 mod listing;
-mod lookups;
 mod mounted;
 mod mountinfo;
 mod mountpoint;
@@ -49,7 +48,8 @@ pub mod request;
 mod ring;
 mod session;
 
+pub use counts::References;
 pub use error::MountError;
-pub use mounted::{Begin, Mounted, References, UNMOUNT_LIMIT, mount, serve};
+pub use mounted::{Begin, Mounted, UNMOUNT_LIMIT, mount, serve};
 pub use options::{MountOptions, Transport};
 pub use session::Session;

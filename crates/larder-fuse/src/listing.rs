@@ -12,7 +12,8 @@
 //! - a larger one is written down with the open directory, and its offset is its number from [`FAR`]
 //!   on. It is good while that directory is open, which is all that telldir(3) promises.
 //!
-//! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there.
+//! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there. What the file
+//! system counted and the kernel did not get is forgotten at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -202,37 +203,51 @@ impl Part {
     /// that care bring it along. An error cuts the listing short, or is the answer if nothing is there.
     async fn look_up_missing(&self, door: &Door, listed: Vec<DirEntry>) -> Result<Vec<Named>> {
         let mut named = Vec::with_capacity(listed.len());
+        let mut failed = None;
         for DirEntry { name, offset: cookie, entry, .. } in listed {
-            if let Some(entry) = entry {
-                named.push(Named { name, cookie, entry });
-                continue;
-            }
-            match door.fs.lookup(&self.cred, self.ino, &name).wait().await {
-                Ok(Lookup::Found(entry)) => named.push(Named { name, cookie, entry }),
-                Ok(Lookup::Absent { .. }) => (),
-                Err(error) if named.is_empty() => return Err(error),
-                Err(_) => break,
+            match (entry, failed) {
+                (Some(entry), None) => named.push(Named { name, cookie, entry }),
+                (Some(entry), Some(_)) => door.fs.forget(entry.ino, 1),
+                (None, Some(_)) => (),
+                (None, None) => match door.fs.lookup(&self.cred, self.ino, &name).wait().await {
+                    Ok(Lookup::Found(entry)) => named.push(Named { name, cookie, entry }),
+                    Ok(Lookup::Absent { .. }) => (),
+                    Err(error) => failed = Some(error),
+                },
             }
         }
-        Ok(named)
+        match failed {
+            Some(error) if named.is_empty() => Err(error),
+            _ => Ok(named),
+        }
     }
 
-    /// As many as fit.
+    /// As many as fit; the others are forgotten.
     fn fill(&self, door: &Door, entries: Vec<Named>) -> Output {
         let room = self.bytes_max.min(REPLY_BYTES_MAX) as usize;
         let mut out = Vec::with_capacity(room.min(4096 + 176 * entries.len()));
         self.fill_dots(&mut out, room);
+        let mut full = false;
         for named in entries {
-            let Some(offset) = door.listings.offset(self.dir, named.cookie) else { break };
-            let (ino, kind) = (named.entry.ino, named.entry.fresh.attr.kind);
-            let dirent = dirent(ino.0, offset, named.name.len(), kind);
-            let entry = convert::entry(&named.entry);
-            if !put(&mut out, room, &entry, &dirent, named.name.as_bytes()) {
-                break;
+            full = full || !self.add(door, &named, &mut out, room);
+            if full {
+                door.fs.forget(named.entry.ino, 1);
             }
-            door.lookups.gain(ino);
         }
         Output::data(out)
+    }
+
+    /// Adds an entry if there is room.
+    fn add(&self, door: &Door, named: &Named, out: &mut Vec<u8>, room: usize) -> bool {
+        let Some(offset) = door.listings.offset(self.dir, named.cookie) else { return false };
+        let (ino, kind) = (named.entry.ino, named.entry.fresh.attr.kind);
+        let dirent = dirent(ino.0, offset, named.name.len(), kind);
+        let entry = convert::entry(&named.entry);
+        let fits = put(out, room, &entry, &dirent, named.name.as_bytes());
+        if fits {
+            door.counts.give();
+        }
+        fits
     }
 
     /// They carry no node id, so the kernel takes neither attributes nor a reference.

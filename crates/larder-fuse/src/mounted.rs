@@ -23,14 +23,13 @@ use tokio::runtime::Handle;
 
 use crate::abi::NotifyCode;
 use crate::backing::BackingId;
-use crate::counts::Counts;
+use crate::counts::{Counts, References};
 use crate::device::Device;
 use crate::door::Door;
 use crate::error::MountError;
 use crate::groups::Groups;
 use crate::ledger::Ledger;
 use crate::listing::Listings;
-use crate::lookups::Lookups;
 use crate::mountpoint::Mountpoint;
 use crate::notify::Invalidations;
 use crate::options::{MountOptions, Transport};
@@ -63,17 +62,6 @@ pub struct Mounted {
 struct Ended {
     result: Mutex<Option<Result<(), String>>>,
     changed: Condvar,
-}
-
-/// References of the kernel to inodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct References {
-    /// Inodes that it holds references to.
-    pub inodes: u64,
-    /// References that it was given since our process began.
-    pub given: u64,
-    /// References that it gave back since then.
-    pub returned: u64,
 }
 
 /// Mounts `fs` at `mountpoint`, for as long as this process lives. Requests are answered from now on;
@@ -134,7 +122,6 @@ pub fn serve(
         kernel: Arc::clone(&kernel),
         ways,
         listings: Listings::default(),
-        lookups: Lookups::default(),
         counts: Counts::default(),
         waiting: AtomicU64::new(0),
         leaving: AtomicBool::new(false),
@@ -226,10 +213,9 @@ impl Mounted {
         self.door.counts.all().into_iter().map(named).collect()
     }
 
-    /// What the kernel holds references to.
+    /// References that the kernel was given and gave back.
     pub fn references(&self) -> References {
-        let (inodes, given, returned) = self.door.lookups.totals();
-        References { inodes, given, returned }
+        self.door.counts.references()
     }
 
     /// Blocks until it is unmounted, by whomever.

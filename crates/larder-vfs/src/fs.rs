@@ -67,8 +67,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Looks up `name` (or `..`) in `parent`.
     fn lookup(&self, cred: &Cred, parent: Ino, name: &OsStr) -> Answer<Lookup>;
 
-    /// The kernel holds no reference to `ino` any more: the last `count` of those that it gained by
-    /// lookup, make, create, link and listing are gone. The number stays the file's.
+    /// The kernel drops `count` references to `ino`, gained by lookup, make, create, link and listing. It
+    /// drops them together, when it lets go of the inode. The number stays the file's.
     fn forget(&self, _ino: Ino, _count: u64) {}
 
     /// Attributes of `ino`.

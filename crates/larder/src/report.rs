@@ -171,8 +171,6 @@ pub(crate) struct Stat {
 /// What the kernel holds references to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KernelState {
-    /// Inodes.
-    pub(crate) inodes: u64,
     /// References given to it since the process that serves began.
     pub(crate) given: u64,
     /// References that it gave back.

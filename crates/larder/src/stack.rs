@@ -83,7 +83,8 @@ pub(crate) async fn build(
     };
     let server: Arc<dyn Remote> = remote.clone();
     let options = client_options(plan);
-    let (session, start) = (session_number()?, Start::NewMount);
+    let session = session_number()?;
+    let start = if hold.goes_on() { Start::Resume } else { Start::NewMount };
     let client = Client::new(server, cache.clone(), clock, options, session, start).await;
     let client = client.with_context(|| format!("cannot mount {}", plan.source))?;
     let door = door::open(plan, client.clone(), cache_dir.is_some(), hold, events).await?;
@@ -225,9 +226,9 @@ impl Stack {
 
     /// What the kernel, and the client, hold of files.
     pub(crate) fn kernel_state(&self) -> KernelState {
-        let larder_fuse::References { inodes, given, returned } = self.door.references();
+        let larder_fuse::References { given, returned } = self.door.references();
         let nodes_in_memory = self.client.status().nodes_in_memory;
-        KernelState { inodes, given, returned, nodes_in_memory }
+        KernelState { given, returned, nodes_in_memory }
     }
 
     /// How requests travel from the kernel.

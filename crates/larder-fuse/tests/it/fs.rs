@@ -35,7 +35,7 @@ pub(crate) struct TestFs {
     pub(crate) calls: Mutex<Vec<(&'static str, Cred)>>,
     pub(crate) opens: Mutex<Vec<OpenFlags>>,
     /// References that the kernel should have.
-    pub(crate) lookups: Mutex<HashMap<u64, u64>>,
+    pub(crate) lookups: Mutex<HashMap<u64, i64>>,
     pub(crate) way: Mutex<Way>,
     /// Answer through the runtime.
     pub(crate) later: AtomicBool,
@@ -351,8 +351,8 @@ impl FileSystem for TestFs {
         self.called("lookup", cred, found)
     }
 
-    fn forget(&self, ino: Ino, _count: u64) {
-        self.lookups.lock().unwrap().remove(&ino.0);
+    fn forget(&self, ino: Ino, count: u64) {
+        *self.lookups.lock().unwrap().entry(ino.0).or_default() -= count as i64;
     }
 
     fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh> {

@@ -68,11 +68,7 @@ fn warm_calls_cost_the_fewest_messages() {
     list();
     read();
 
-    assert_eq!(
-        cost(&mount, |_| assert!(fs::metadata(&file).unwrap().is_file())),
-        "GETATTR",
-        "after a read"
-    );
+    assert_eq!(cost(&mount, |_| assert!(fs::metadata(&file).unwrap().is_file())), "");
     assert_eq!(cost(&mount, |_| read()), "OPEN RELEASE");
     assert_eq!(cost(&mount, |_| list()), "OPENDIR READDIRPLUS*2 RELEASEDIR");
     let new = |round: u64| mount.path(&format!("new{round}"));
@@ -92,19 +88,25 @@ fn fsync_reaches_us_and_sync_does_not() {
     fs::create_dir(mount.path("dir")).unwrap();
     let file = File::options().write(true).create_new(true).open(mount.path("a")).unwrap();
     let dir = File::open(mount.path("dir")).unwrap();
+    // Programs that are started close our descriptors in their own table: each sends a FLUSH.
+    let cost = |work: &mut dyn FnMut(u64)| {
+        let all = cost(&mount, work);
+        let asked = all.split(' ').filter(|message| !message.starts_with("FLUSH"));
+        asked.collect::<Vec<_>>().join(" ")
+    };
     let at_server = || fs::read(server.path("a")).unwrap();
 
     file.write_all_at(b"one", 0).unwrap();
-    let sync = cost(&mount, |_| {
+    let sync = cost(&mut |_| {
         rustix::fs::sync();
         rustix::fs::syncfs(&dir).unwrap();
     });
     assert_eq!(sync, "", "sync(2) and syncfs(2)");
     assert_eq!(at_server(), b"", "not closed, not synced: not at the server");
-    assert_eq!(cost(&mount, |_| file.sync_all().unwrap()), "FSYNC");
+    assert_eq!(cost(&mut |_| file.sync_all().unwrap()), "FSYNC");
     assert_eq!(at_server(), b"one");
     // Refused the first time, and never asked again: names are durable when the call returns.
-    assert_eq!(cost(&mount, |_| dir.sync_all().unwrap()), "");
+    assert_eq!(cost(&mut |_| dir.sync_all().unwrap()), "");
 
     file.write_all_at(b"two", 0).unwrap();
     drop((file, dir));
