@@ -32,7 +32,9 @@ impl FileSystem for Client {
     }
 
     fn forget(&self, ino: Ino, _count: u64) {
-        self.core.table.forget(ino);
+        if self.core.options.exact_forgets {
+            self.core.table.forget(ino);
+        }
     }
 
     fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh> {

@@ -188,7 +188,7 @@ async fn new_mount_after_a_kill_is_the_last_close() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_nodes_leave_memory() {
-    let rig = Rig::new(Options::default()).await;
+    let rig = Rig::new(Options { exact_forgets: true, ..Options::default() }).await;
     let mut inos = Vec::new();
     for n in 0..50 {
         rig.put(&format!("file{n}"), b"x").await;
