@@ -300,6 +300,7 @@ impl Core {
             listing: None,
             hint: hint.clone(),
             target: None,
+            cookie_verifier: 0,
         });
         if hint.is_some() {
             node.state().known.hint = hint;

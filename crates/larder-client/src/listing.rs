@@ -103,7 +103,7 @@ impl Core {
         held: Option<&Page>,
     ) -> Result<Arc<Page>> {
         let start = held.map_or(offset, |page| page.start);
-        let verifier = if start == 0 { 0 } else { dir.state().cookie_verifier };
+        let verifier = if start == 0 { 0 } else { dir.state().known.cookie_verifier };
         let cookie = Cookie { position: start, verifier };
         let bytes = self.remote.limits().readdir_preferred.clamp(32 << 10, REPLY_BYTES_MAX);
         let asked = self.now();
@@ -143,7 +143,9 @@ impl Core {
     /// Keeps a page if it follows on those that are held.
     fn keep_page(&self, dir: &Node, page: &Arc<Page>) {
         let mut state = dir.state();
-        state.cookie_verifier = page.verifier;
+        if std::mem::replace(&mut state.known.cookie_verifier, page.verifier) != page.verifier {
+            self.table.persist(dir.ino, &state);
+        }
         let epoch = state.known.epoch;
         let head = state.known.listing.filter(|head| head.epoch == epoch);
         let number = match (head, &state.last_page) {

@@ -48,6 +48,10 @@ impl Node {
     }
 }
 
+/// As many nodes stay in memory although the kernel has let them go: what the server said of rights is
+/// known nowhere else.
+const FORGOTTEN_KEPT: usize = 1024;
+
 /// The nodes in memory, over the index.
 pub(crate) struct Table {
     cache: Cache,
@@ -99,12 +103,19 @@ impl Table {
         self.cache.put_node(FileNo(ino.0), &state.known.encode());
     }
 
-    /// The kernel does not hold the node any more: it leaves memory, unless somebody uses it.
+    /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few are there.
     pub(crate) fn forget(&self, ino: Ino) {
         let mut nodes = self.lock();
+        if nodes.len() <= FORGOTTEN_KEPT {
+            return;
+        }
         let is_idle = |node: &Arc<Node>| Arc::strong_count(node) == 1 && node.state().is_idle();
         if nodes.get(&ino).is_some_and(is_idle) {
             nodes.remove(&ino);
+            if nodes.capacity() > 8 * FORGOTTEN_KEPT && nodes.len() < nodes.capacity() / 4 {
+                let wanted = nodes.len() * 2;
+                nodes.shrink_to(wanted);
+            }
         }
     }
 

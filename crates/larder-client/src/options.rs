@@ -33,10 +33,6 @@ pub struct Options {
     pub dirty_bytes_max: u64,
     /// Most nodes kept in memory; the rest is on the cache's disk.
     pub nodes_in_memory_max: usize,
-    /// The front door counts lookups and calls [`larder_vfs::FileSystem::forget`] only when the kernel
-    /// holds no reference any more. Without it forgets are ignored: a node that left memory too early
-    /// would have to ask the server for rights again.
-    pub exact_forgets: bool,
     /// How long the link must be quiet before partly cached files are completed; `None`: never.
     pub fill_after: Option<Duration>,
 }
@@ -68,7 +64,6 @@ impl Default for Options {
             buffer_bytes_max: 64 << 20,
             dirty_bytes_max: 32 << 20,
             nodes_in_memory_max: 32 << 10,
-            exact_forgets: false,
             fill_after: Some(Duration::from_secs(10)),
         }
     }

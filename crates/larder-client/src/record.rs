@@ -11,7 +11,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Attr, Device, Ino, Kind, Time, Validator};
 
 /// First byte of every record.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 
 /// What we know of a node beyond its handle.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +32,8 @@ pub(crate) struct Known {
     pub(crate) hint: Option<(Ino, OsString)>,
     /// Symbolic links: the target.
     pub(crate) target: Option<OsString>,
+    /// Directories: the server's verifier for positions, with which a listing goes on.
+    pub(crate) cookie_verifier: u64,
 }
 
 /// State of a cached listing.
@@ -98,6 +100,7 @@ impl Known {
             put_bytes(out, name.as_bytes());
         });
         put_option(&mut out, self.target.as_ref(), |out, t| put_bytes(out, t.as_bytes()));
+        put_u64(&mut out, self.cookie_verifier);
         out
     }
 
@@ -119,6 +122,7 @@ impl Known {
             })?,
             hint: input.option(|input| Some((Ino(input.u64()?), input.name()?)))?,
             target: input.option(Input::name)?,
+            cookie_verifier: input.u64()?,
         };
         input.0.is_empty().then_some(known)
     }
@@ -382,6 +386,7 @@ mod tests {
             listing: Some(ListingHead { epoch: 4, pages: 2, complete: true }),
             hint: Some((Ino(1), OsString::from_vec(vec![0xff, b'x']))),
             target: Some("../t".into()),
+            cookie_verifier: 77,
         }
     }
 

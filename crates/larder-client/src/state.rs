@@ -65,8 +65,6 @@ pub(crate) struct State {
     pub(crate) looked_up_by: Option<(u32, Monotonic)>,
     /// Directories: the page of the listing that was used last, with its number.
     pub(crate) last_page: Option<(u32, Arc<Page>)>,
-    /// Directories: the server's verifier for positions.
-    pub(crate) cookie_verifier: u64,
     /// We renamed it or changed its link count, which moves its ctime without telling us.
     pub(crate) ctime_may_move: bool,
     /// When we last did so and were not told: a description from before has an old ctime.
@@ -134,7 +132,6 @@ impl State {
             mixed: false,
             looked_up_by: None,
             last_page: None,
-            cookie_verifier: 0,
             ctime_may_move: false,
             ctime_moved: None,
         }
@@ -451,6 +448,7 @@ mod tests {
             listing: None,
             hint: None,
             target: None,
+            cookie_verifier: 0,
         };
         State::new(Handle::new(b"h"), known)
     }

@@ -9,8 +9,10 @@
 //! - 0 is before `.`, 1 after it, 2 after `..`, which is the server's beginning;
 //! - a cookie below [`FAR`] - 2 is moved up by 2. This needs no memory, so such offsets are good as
 //!   long as the server's cookies are;
-//! - a larger one is written down with the open directory, and its offset is its number from [`FAR`]
-//!   on. It is good while that directory is open, which is all that telldir(3) promises.
+//! - the largest that is not negative stands for itself: with ext4 it ends a directory;
+//! - another large one is written down with the open directory, and its offset is its number from [`FAR`]
+//!   on. It is good while that directory is open, which is all that telldir(3) promises, and this process
+//!   lives, which is less.
 //!
 //! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there. What the file
 //! system counted and the kernel did not get is forgotten at once.
@@ -30,8 +32,11 @@ use crate::door::Door;
 use crate::errno::errno;
 use crate::output::{Output, Response};
 
-/// Offsets from here on stand for cookies that were written down.
-const FAR: u64 = i64::MAX as u64 - FAR_LEN_MAX;
+/// Offsets from here on, below [`TOP`], stand for cookies that were written down.
+const FAR: u64 = TOP - FAR_LEN_MAX;
+
+/// Stands for itself.
+const TOP: u64 = i64::MAX as u64;
 
 /// Most cookies that are written down for one open directory, at about 40 bytes each.
 const FAR_LEN_MAX: u64 = 1 << 24;
@@ -97,6 +102,7 @@ impl Listings {
             0 => Ok(Position::Dot),
             AFTER_DOT => Ok(Position::DotDot),
             AFTER_DOT_DOT..FAR => Ok(Position::After(offset - AFTER_DOT_DOT)),
+            TOP => Ok(Position::After(TOP)),
             FAR.. => {
                 let far = self.lock();
                 let number = usize::try_from(offset - FAR).map_err(|_| Error::BadCookie)?;
@@ -110,6 +116,9 @@ impl Listings {
     fn offset(&self, dir: u64, cookie: u64) -> Option<u64> {
         if cookie < FAR - AFTER_DOT_DOT {
             return Some(cookie + AFTER_DOT_DOT);
+        }
+        if cookie == TOP {
+            return Some(TOP);
         }
         let mut far = self.lock();
         let far = far.entry(dir).or_default();
