@@ -206,7 +206,7 @@ impl Core {
     ) -> Result<()> {
         self.refuse_read_only()?;
         let dir = self.node(parent)?;
-        let child = self.child_to_go(cred, &dir, name).await;
+        let child = self.child_to_go(cred, &dir, name, what == Removal::Directory).await;
         if let Some(child) = &child
             && what == Removal::File
             && self.hide_if_open(cred, &dir, name, child).await?
@@ -248,10 +248,17 @@ impl Core {
 
     /// The same for a name that is about to be removed or replaced. A change of the directory by others
     /// makes its names unknown; if a file that is open here was last seen under this one, the server is
-    /// asked, since such a file must be hidden.
-    async fn child_to_go(&self, cred: &Cred, dir: &Arc<Node>, name: &OsStr) -> Option<Arc<Node>> {
+    /// asked, since such a file must be hidden, and so it is for a directory, in which hidden names may be
+    /// about to go.
+    async fn child_to_go(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        name: &OsStr,
+        directory: bool,
+    ) -> Option<Arc<Node>> {
         let known = self.child(dir, name);
-        if known.is_some() || !self.is_open_at(dir, name) {
+        if known.is_some() || !(directory || self.is_open_at(dir, name)) {
             return known;
         }
         match self.lookup_remote(dir, cred, name).await {
@@ -428,7 +435,7 @@ impl Core {
         let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
         let source = self.child(&from_dir, from.1);
         let replaced = self
-            .child_to_go(cred, &to_dir, to.1)
+            .child_to_go(cred, &to_dir, to.1, false)
             .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
         let mut hidden = false;

@@ -132,7 +132,11 @@ impl Core {
         if is_child(self.found(cred, &hidden_dir, &hidden).await?) {
             self.forget_names(&hidden_dir);
         } else if is_child(self.found(cred, dir, name).await?) {
-            self.rename_entry(&cred.first_time(), (dir, name), (&hidden_dir, &hidden)).await?;
+            // The server may still be about to carry the first try out: then ours finds it done.
+            self.rename_entry(cred, (dir, name), (&hidden_dir, &hidden)).await?;
+        } else if is_child(self.found(cred, &hidden_dir, &hidden).await?) {
+            // It was carried out while we looked.
+            self.forget_names(&hidden_dir);
         } else {
             let mut state = child.state();
             state.silly = None;

@@ -154,6 +154,9 @@ fn work_sees_no_error_while_workers_are_killed() {
             longest
         });
         let mut rounds = 0;
+        struct Tell<'a>(&'a Mount);
+        impl Drop for Tell<'_> { fn drop(&mut self) { if std::thread::panicking() { std::fs::write("/var/tmp/survive.log", self.0.log()).unwrap(); } } }
+        let _tell = Tell(&mount);
         while !stop.load(SeqCst) {
             for base in [mount.path("").as_path(), mirror.path()] {
                 work(base, rounds);
@@ -195,7 +198,7 @@ fn work(base: &Path, round: u64) {
             0 => fs::rename(&path, dir.join(format!("renamed{number}"))).unwrap(),
             1 => fs::hard_link(&path, dir.join(format!("linked{number}"))).unwrap(),
             2 => std::os::unix::fs::symlink(&path, dir.join(format!("symbolic{number}"))).unwrap(),
-            _ => fs::remove_file(&path).unwrap(),
+            _ => fs::remove_file(&path).unwrap_or_else(|e| panic!("{path:?}: {e} at {:?}", std::time::SystemTime::now())),
         }
     }
     let again = dir.join("file1");
