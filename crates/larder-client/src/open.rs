@@ -170,6 +170,25 @@ impl Opens {
 }
 
 impl Core {
+    /// The open file that an earlier try of this request made, which nobody answered.
+    fn opened_before(&self, node: &Node, cred: &Cred) -> Option<Opened> {
+        let is_it = |open: &OpenFile| {
+            open.node.ino == node.ino && open.cred.request == cred.request && cred.request != 0
+        };
+        let (id, way) = {
+            let table = self.open_table();
+            let mut found = table.iter().filter(|(_, open)| cred.retried && is_it(open));
+            found.next().map(|(id, open)| (*id, open.way))?
+        };
+        let backing = node.state().opens.backing.clone();
+        let path = match (way, backing) {
+            (Way::Passthrough | Way::Bypass, Some(backing)) => DataPath::Passthrough(backing),
+            (Way::Cached, _) => DataPath::Cached { keep: false },
+            (Way::Passthrough | Way::Bypass | Way::Direct, _) => DataPath::Direct,
+        };
+        Some(Opened { id, path })
+    }
+
     /// Opens a regular file.
     pub(crate) fn open(
         self: &Arc<Self>,
@@ -246,6 +265,9 @@ impl Core {
 
     /// Chooses the way of a new open file and counts it. May wait for the local disk.
     fn choose(&self, node: &Arc<Node>, cred: Cred, flags: OpenFlags) -> Opened {
+        if let Some(opened) = self.opened_before(node, &cred) {
+            return opened;
+        }
         let file = self.file(node);
         self.prepare(node, &file);
         let (way, path) = self.way(node, &file, &flags);
@@ -387,6 +409,9 @@ impl Core {
             (state.opens.is_empty(), last_writer)
         };
         if last_writer {
+            // First: an open on record whose local file the kernel writes, and of which the cache does
+            // not know that, would look as if something was lost.
+            self.forget_open(id);
             let file = self.file(node);
             if blocking(move || file.end_bypass()).await?.is_err() {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
@@ -398,7 +423,8 @@ impl Core {
         } else {
             Ok(())
         };
-        // Only now: a process that dies on the way finds the file open, and is sent the release again.
+        // Only now otherwise: a process that dies on the way finds the file open, and is sent the release
+        // again.
         self.forget_open(id);
         closed
     }

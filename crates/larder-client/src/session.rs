@@ -40,6 +40,7 @@ pub(crate) struct Run {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpenRecord {
     pub(crate) ino: Ino,
+    /// Who asked for it, by which request: one that was not answered comes again.
     pub(crate) cred: Cred,
     pub(crate) flags: OpenFlags,
     pub(crate) way: Way,
@@ -175,6 +176,7 @@ impl OpenRecord {
         out.push(VERSION);
         put_u64(&mut out, self.ino.0);
         put_cred(&mut out, &self.cred);
+        put_u64(&mut out, self.cred.request);
         out.push(flags_code(&self.flags));
         out.push(self.way as u8);
         put_u64(&mut out, self.local);
@@ -184,9 +186,10 @@ impl OpenRecord {
 
     fn decode(bytes: &[u8]) -> Option<OpenRecord> {
         let mut input = Input::of_version(bytes)?;
+        let (ino, cred) = (Ino(input.u64()?), cred(&mut input)?);
         let open = OpenRecord {
-            ino: Ino(input.u64()?),
-            cred: cred(&mut input)?,
+            ino,
+            cred: Cred { request: input.u64()?, ..cred },
             flags: flags_of(input.u8()?),
             way: Way::of(input.u8()?)?,
             local: input.u64()?,

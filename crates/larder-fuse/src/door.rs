@@ -154,7 +154,8 @@ impl Door {
 
     fn cred(&self, header: &InHeader) -> Cred {
         let cred = self.groups.cred(header.pid, header.uid, header.gid);
-        Cred { retried: header.unique & abi::UNIQUE_RESEND != 0, ..cred }
+        let retried = header.unique & abi::UNIQUE_RESEND != 0;
+        Cred { retried, request: header.unique & !abi::UNIQUE_RESEND, ..cred }
     }
 
     fn respond<T: 'static, C: Send + 'static>(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 /// The caller's identity, which travels with each call to the server (AUTH_SYS, RFC 5531, appendix A).
 ///
-/// Two are equal if they are the same process with the same rights; whether it asks once more is
-/// not compared.
+/// Two are equal if they are the same process with the same rights; which request it is, and
+/// whether it is sent once more, is not compared.
 #[derive(Clone, Debug)]
 pub struct Cred {
     /// Effective (file system) user id.
@@ -20,6 +20,9 @@ pub struct Cred {
     /// The front door sends this request once more: an earlier try, made through a process of ours
     /// that died before it answered, may have been carried out. No part of the identity.
     pub retried: bool,
+    /// Number of the request at the front door, the same when it is sent once more; 0 where there is
+    /// none. No part of the identity.
+    pub request: u64,
 }
 
 impl PartialEq for Cred {
@@ -45,7 +48,7 @@ impl Cred {
 
     /// A user with a primary group and supplementary groups, who asks for the first time.
     pub fn new(uid: u32, gid: u32, groups: &[u32]) -> Cred {
-        Cred { uid, gid, groups: groups.into(), pid: 0, retried: false }
+        Cred { uid, gid, groups: groups.into(), pid: 0, retried: false, request: 0 }
     }
 
     /// The same caller, as one who asks for the first time: for what outlives the request.
