@@ -1,4 +1,5 @@
-//! A file system without files: names that begin with `f` are there, others are not until they are created.
+//! A file system without files: names that begin with `f` are there, others are not until they are created, and
+//! nobody is told whether those are that begin with `stuck`.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,6 +55,10 @@ fn entry(ino: Ino) -> Entry {
 impl FileSystem for Null {
     fn lookup(&self, _: &Cred, _: Ino, name: &OsStr) -> Answer<Lookup> {
         let name = name.as_encoded_bytes();
+        if name.starts_with(b"stuck") {
+            // For `death`: whoever asks waits for ever.
+            return Answer::later(std::future::pending());
+        }
         Answer::ok(match name.strip_prefix(b"f") {
             Some(rest) => Lookup::Found(entry(Ino(2 + u64::from(*rest.first().unwrap_or(&0))))),
             None => Lookup::Absent { ttl: NAME_TTL },
