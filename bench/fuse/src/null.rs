@@ -1,7 +1,9 @@
 //! A file system without files: names that begin with `f` are there, others are not until they are created, and
 //! nobody is told whether those are that begin with `stuck`.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -18,11 +20,12 @@ static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 pub struct Null {
     next: AtomicU64,
+    created: Mutex<HashMap<OsString, Ino>>,
 }
 
 impl Default for Null {
     fn default() -> Null {
-        Null { next: AtomicU64::new(1 << 20) }
+        Null { next: AtomicU64::new(1 << 20), created: Mutex::default() }
     }
 }
 
@@ -54,6 +57,9 @@ fn entry(ino: Ino) -> Entry {
 
 impl FileSystem for Null {
     fn lookup(&self, _: &Cred, _: Ino, name: &OsStr) -> Answer<Lookup> {
+        if let Some(ino) = self.created.lock().unwrap().get(name) {
+            return Answer::ok(Lookup::Found(entry(*ino)));
+        }
         let name = name.as_encoded_bytes();
         if name.starts_with(b"stuck") {
             // For `death`: whoever asks waits for ever.
@@ -79,7 +85,8 @@ impl FileSystem for Null {
     fn make(&self, _: &Cred, _: Ino, _: &OsStr, _: New, _: SetAttr) -> Answer<Entry> {
         Answer::fail(Error::NotSupported)
     }
-    fn remove(&self, _: &Cred, _: Ino, _: &OsStr, _: Removal) -> Answer<()> {
+    fn remove(&self, _: &Cred, _: Ino, name: &OsStr, _: Removal) -> Answer<()> {
+        self.created.lock().unwrap().remove(name);
         Answer::ok(())
     }
     fn rename(&self, _: &Cred, _: (Ino, &OsStr), _: (Ino, &OsStr), _: RenameFlags) -> Answer<()> {
@@ -95,11 +102,12 @@ impl FileSystem for Null {
         &self,
         _: &Cred,
         _: Ino,
-        _: &OsStr,
+        name: &OsStr,
         _: SetAttr,
         _: OpenFlags,
     ) -> Answer<(Entry, Opened)> {
         let ino = Ino(self.next.fetch_add(1, Ordering::Relaxed));
+        self.created.lock().unwrap().insert(name.to_owned(), ino);
         Answer::ok((entry(ino), self.opened()))
     }
     fn read(&self, _: &Cred, _: Ino, _: Option<OpenId>, _: u64, len: u32) -> Answer<Bytes> {

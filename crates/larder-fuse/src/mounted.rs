@@ -134,17 +134,18 @@ pub fn serve(
         session: Arc::new(Ended::default()),
     };
     fs.attach(Arc::clone(&kernel) as Arc<dyn Kernel>);
+    // Before anything is read: the kernel sends again all that was read and not answered, by whomever.
+    if begin == Begin::Again
+        && let Err(error) = devices[0].notify(NotifyCode::Resend, &[])
+    {
+        tracing::error!(%error, "the kernel does not send again what was left unanswered");
+    }
     let io_bytes_max = agreed.io_bytes_max as usize;
     let started = start(&mounted, &devices, runtime, io_bytes_max);
     if let Err(error) = started {
         kernel.close();
         mounted.session.set(Err(error.to_string()));
         return Err(MountError::system("start of session", mounted.mountpoint(), error));
-    }
-    if begin == Begin::Again
-        && let Err(error) = devices[0].notify(NotifyCode::Resend, &[])
-    {
-        tracing::error!(%error, "the kernel does not send again what was left unanswered");
     }
     Ok(mounted)
 }
