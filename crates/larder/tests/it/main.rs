@@ -17,6 +17,8 @@ mod limits;
 mod messages;
 mod posix;
 mod reread;
+mod rootless;
+mod shell;
 mod survive;
 mod usage;
 mod users;
