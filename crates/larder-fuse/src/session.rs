@@ -101,6 +101,11 @@ impl Session {
         &self.mountpoint.path
     }
 
+    /// Whether the mount is what one sees at its path. Touches it not.
+    pub fn is_mounted(&self) -> bool {
+        self.mountpoint.is_on_top()
+    }
+
     /// How requests travel.
     pub fn transport(&self) -> Transport {
         if self.agreed.uring() { Transport::Uring } else { Transport::Device }

@@ -12,6 +12,7 @@ mod cli;
 mod coherence;
 mod crash;
 mod dead_server;
+mod fdstore;
 mod harness;
 mod limits;
 mod messages;
