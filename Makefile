@@ -29,8 +29,8 @@ tidy: ## the rules of the repository, without the tests
 fmt: ## format all code
 	$(CARGO) fmt --all
 
-build: ## the release binary
-	$(CARGO) build --release --locked --package larder
+build: ## the release binaries
+	$(CARGO) build --release --locked --package larder --package larder-helper
 
 clean: ## remove everything that was built
 	$(CARGO) clean

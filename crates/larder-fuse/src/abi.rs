@@ -165,8 +165,6 @@ pub mod fattr {
 #[allow(missing_docs)]
 pub mod ioctl {
     pub const CLONE: u64 = 0x8004_e500;
-    pub const BACKING_OPEN: u64 = 0x4010_e501;
-    pub const BACKING_CLOSE: u64 = 0x4004_e502;
 }
 
 macro_rules! wire {
@@ -270,8 +268,6 @@ wire! {
     NotifyStoreOut { nodeid: u64, offset: u64, size: u32, padding: u32, }
     NotifyRetrieveOut { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32, }
     NotifyPruneOut { count: u32, padding: u32, spare: u64, }
-    /// Registers a local file for passthrough (`BACKING_OPEN`).
-    BackingMap { fd: i32, flags: u32, padding: u64, }
     /// Payload of an io_uring command (`fuse_uring_cmd_req`).
     UringCmd { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
     /// What the kernel tells and is told of a ring entry.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::abi::{BackingMap, NotifyCode, OutHeader, ioctl};
+use crate::abi::{NotifyCode, OutHeader, ioctl};
 use crate::output::Output;
 
 /// An open `/dev/fuse` that is, or is about to be, mounted.
@@ -39,8 +39,7 @@ impl Device {
     /// If we may not open the device, or it is not mounted yet.
     pub(crate) fn another(&self) -> io::Result<Device> {
         let other = crate::mountpoint::open_device()?;
-        let ours = self.0.as_raw_fd();
-        control(other.as_fd(), ioctl::CLONE, &ours)?;
+        clone(other.as_fd(), self.0.as_raw_fd())?;
         Ok(Device(other))
     }
 
@@ -99,24 +98,6 @@ impl Device {
         rustix::io::retry_on_intr(|| rustix::io::writev(&self.0, &slices[..count])).map(drop)
     }
 
-    /// Registers a local file for passthrough. Needs `CAP_SYS_ADMIN`.
-    ///
-    /// # Errors
-    /// What the kernel says against it.
-    pub(crate) fn open_backing(&self, file: BorrowedFd<'_>) -> io::Result<u32> {
-        let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
-        let id = control(self.0.as_fd(), ioctl::BACKING_OPEN, &map)?;
-        u32::try_from(id).map_err(|_| io::ErrorKind::InvalidData.into())
-    }
-
-    /// Gives a local file back.
-    ///
-    /// # Errors
-    /// If there is no such registration.
-    pub(crate) fn close_backing(&self, id: u32) -> io::Result<()> {
-        control(self.0.as_fd(), ioctl::BACKING_CLOSE, &id).map(drop)
-    }
-
     /// The descriptor itself, to be handed on.
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.0
@@ -129,17 +110,13 @@ impl AsFd for Device {
     }
 }
 
-/// An ioctl that takes a pointer to what it reads.
+/// Makes `other` a descriptor of the mount of `ours`.
 #[allow(unsafe_code)]
-fn control<T: IntoBytes + zerocopy::Immutable>(
-    fd: BorrowedFd<'_>,
-    request: u64,
-    argument: &T,
-) -> io::Result<i32> {
-    // SAFETY: the requests of this module only read, through the pointer, the type that belongs to
-    // them, which is alive for the time of the call.
+fn clone(other: BorrowedFd<'_>, ours: i32) -> io::Result<()> {
+    // SAFETY: the request only reads, through the pointer, the number of a descriptor, which is alive for
+    // the time of the call.
     let done = unsafe {
-        libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, std::ptr::from_ref(argument))
+        libc::ioctl(other.as_raw_fd(), ioctl::CLONE as libc::Ioctl, std::ptr::from_ref(&ours))
     };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -34,6 +34,7 @@ mod door;
 mod errno;
 mod error;
 mod groups;
+mod helper;
 mod ledger;
 mod listing;
 mod mounted;

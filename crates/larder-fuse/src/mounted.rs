@@ -22,7 +22,7 @@ use larder_vfs::{FileSystem, Kernel};
 use tokio::runtime::Handle;
 
 use crate::abi::NotifyCode;
-use crate::backing::BackingId;
+use crate::backing::{BackingId, Registry};
 use crate::counts::{Counts, References};
 use crate::device::Device;
 use crate::door::Door;
@@ -109,8 +109,9 @@ pub fn serve(
     kernel.set_passthrough(agreed.passthrough());
     let ways = match agreed.passthrough() {
         true => {
-            let (first, known) = (Arc::clone(&devices[0]), Arc::clone(&devices[0]));
-            let register = move |file: BorrowedFd<'_>| BackingId::register(&first, file);
+            let registry = Arc::new(Registry::new(Arc::clone(&devices[0])));
+            let known = Arc::clone(&registry);
+            let register = move |file: BorrowedFd<'_>| BackingId::register(&registry, file);
             let ledger = Ledger::open(ledger).map_err(fail)?;
             Ways::with(Box::new(register), Some(ledger), |id| BackingId::known(&known, id))
         }

@@ -202,7 +202,7 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 
 impl Mountpoint {
     /// Whether our mount is what one sees at its path.
-    fn is_on_top(&self) -> bool {
+    pub(crate) fn is_on_top(&self) -> bool {
         mountinfo::at(&self.path)
             .is_ok_and(|line| line.is_some_and(|line| line.device_minor == self.device_minor))
     }

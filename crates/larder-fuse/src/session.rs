@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -19,6 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::MIN_READ_BUFFER;
 use crate::agree::Agreed;
+use crate::backing::Registry;
 use crate::device::{Device, Received};
 use crate::error::MountError;
 use crate::ledger::{self, Ledger};
@@ -97,6 +99,11 @@ impl Session {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint.path
+    }
+
+    /// Whether the mount is what one sees at its path. Touches it not.
+    pub fn is_mounted(&self) -> bool {
+        self.mountpoint.is_on_top()
     }
 
     /// How requests travel.
@@ -224,10 +231,12 @@ fn begin(
     uring: bool,
 ) -> Result<(Vec<OwnedFd>, Agreed, OwnedFd), Begin> {
     let ledger = Ledger::memory()?;
+    let device = Arc::new(device);
     let mut agreed = answer_init(&device, options, uring)?;
     if let Some(dir) = options.probe_dir.as_deref().filter(|_| agreed.offers_passthrough()) {
+        let registry = Registry::new(Arc::clone(&device));
         let tried = passthrough::nameless_file(dir)
-            .and_then(|file| device.close_backing(device.open_backing(file.as_fd())?));
+            .and_then(|file| registry.close(registry.open(file.as_fd())?));
         agreed.set_passthrough(tried.is_ok());
         if let Err(error) = tried {
             tracing::info!(dir = %dir.display(), %error, "no passthrough: data goes through the page cache");
@@ -246,6 +255,7 @@ fn begin(
             }
         }
     }
+    let device = Arc::into_inner(device).expect("nobody else uses it yet");
     devices.insert(0, device.into_fd());
     Ok((devices, agreed, ledger))
 }

@@ -38,6 +38,7 @@ use crate::runtime_dir::Record;
 use crate::stack::Plan;
 use crate::{daemon, door, log};
 use backoff::{Crashes, Next};
+pub(crate) use keeper::kept;
 
 /// Hidden option of `larder mount`: we are a worker, in this role.
 const ROLE: &str = "--worker";
@@ -83,16 +84,24 @@ enum Outcome {
     },
 }
 
-/// Mounts, and keeps the mount served until it is gone.
+/// Mounts, unless a mount was `kept`, and keeps the mount served until it is gone.
 ///
 /// # Errors
 /// If the mount cannot be made. What a worker says goes to standard error, or to the log.
-pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result<ExitCode> {
+pub(crate) fn run(
+    plan: &Plan,
+    kept: Option<Session>,
+    announce: Announce,
+    log: Option<&Path>,
+) -> Result<ExitCode> {
     if announce == Announce::Parent {
         daemon::leave_session();
     }
     let (server, traces, log) = Traces::begin(plan, announce, log)?;
     log::begin(log.as_deref())?;
+    if kept.is_some() {
+        tracing::info!("going on with the mount that systemd kept");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -112,7 +121,7 @@ pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result
             control: server.into_listener(),
             work_dir: std::env::current_dir().context("cannot find the working directory")?,
             program: std::env::current_exe().context("cannot find our own program")?,
-            session: keeper::adopted(&plan.mountpoint),
+            session: kept,
             signals: Signals::listen()?,
             restarts: 0,
         };

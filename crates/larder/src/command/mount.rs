@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
+use larder_fuse::Session;
 
 use crate::control::daemon_lives;
 use crate::error::Usage;
@@ -98,7 +99,18 @@ pub(crate) struct Args {
 /// Of kind [`Usage`] for what was typed wrongly; else what keeps the mount from being made. Nothing is
 /// left mounted then.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let plan = plan(args)?;
+    // systemd gives to the process that it starts.
+    let kept = match args.foreground && args.worker.is_none() {
+        true => supervisor::kept(),
+        false => None,
+    };
+    let plan = plan(args, kept.as_ref().map(Session::mountpoint))?;
+    if kept.is_some() && !plan.survives() {
+        let shown = plan.mountpoint.display();
+        bail!(
+            "{shown} has outlived its processes; with these options none goes on: larder umount {shown}"
+        );
+    }
     if !args.foreground && !args.daemon {
         return daemon::start();
     }
@@ -107,7 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let log = log.as_deref();
     match args.worker {
         Some(role) => worker::run(&plan, role, args.restarts, announce, log),
-        None if plan.survives() => supervisor::run(&plan, announce, log),
+        None if plan.survives() => supervisor::run(&plan, kept, announce, log),
         None => {
             mounted::run(&plan, announce, log)?;
             Ok(ExitCode::SUCCESS)
@@ -115,8 +127,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// What the arguments mean.
-fn plan(args: &Args) -> Result<Plan> {
+/// What the arguments mean. `kept` is the mountpoint of a mount that is to go on.
+fn plan(args: &Args, kept: Option<&Path>) -> Result<Plan> {
     let usage = |line: String| Usage(line);
     let source = Source::parse(&args.source).map_err(usage)?;
     let options = options::parse(args.options.iter().map(String::as_str)).map_err(usage)?;
@@ -127,9 +139,10 @@ fn plan(args: &Args) -> Result<Plan> {
     if options.plain && !no_cache {
         bail!(Usage("option plain needs --cache none: it is the client without one".to_owned()));
     }
-    let mountpoint = match &args.at {
-        Some(mountpoint) => mountpoint.clone(),
-        None => usable_mountpoint(&args.mountpoint)?,
+    let mountpoint = match (&args.at, kept) {
+        (Some(mountpoint), _) => mountpoint.clone(),
+        (None, Some(kept)) => same_mountpoint(&args.mountpoint, kept)?,
+        (None, None) => usable_mountpoint(&args.mountpoint)?,
     };
     let cache = match (&args.cache, no_cache) {
         (_, true) => None,
@@ -137,6 +150,14 @@ fn plan(args: &Args) -> Result<Plan> {
         (None, false) => Some(default_cache_dir(&source)?),
     };
     Ok(Plan { source, mountpoint, cache, options })
+}
+
+/// Checks, without touching the mount, that the one that is to go on is the one that is wanted.
+fn same_mountpoint(typed: &Path, kept: &Path) -> Result<PathBuf> {
+    let wanted = mountinfo::resolve(typed).context("no such mountpoint")?;
+    let (wanted_shown, kept_shown) = (wanted.display(), kept.display());
+    ensure!(wanted == kept, "systemd keeps the mount on {kept_shown}, not one on {wanted_shown}");
+    Ok(wanted)
 }
 
 /// Resolves a mountpoint and checks that it can be one.

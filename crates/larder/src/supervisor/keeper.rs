@@ -3,8 +3,6 @@
 //!
 //! Without systemd (no `NOTIFY_SOCKET`, no `LISTEN_FDS`) all of this does nothing.
 
-use std::path::Path;
-
 use larder_fuse::Session;
 use larder_io::inherited;
 use sd_notify::NotifyState;
@@ -12,8 +10,9 @@ use sd_notify::NotifyState;
 /// The names under which systemd keeps descriptors begin so; then comes their place.
 const NAME: &str = "larder-";
 
-/// The session that systemd kept for us, if it did, and it is that of `mountpoint`.
-pub(super) fn adopted(mountpoint: &Path) -> Option<Session> {
+/// The mount that systemd kept for us, if it did. To be asked once, and before there is a log: what is wrong
+/// with it is said on standard error.
+pub(crate) fn kept() -> Option<Session> {
     let mut kept: Vec<_> = inherited::descriptors()
         .into_iter()
         .filter_map(|(fd, name)| Some((name.strip_prefix(NAME)?.parse::<usize>().ok()?, fd)))
@@ -22,20 +21,26 @@ pub(super) fn adopted(mountpoint: &Path) -> Option<Session> {
         return None;
     }
     kept.sort_by_key(|(place, _)| *place);
-    match Session::from_descriptors(kept.into_iter().map(|(_, fd)| fd).collect()) {
-        Ok(session) if session.mountpoint() == mountpoint => {
-            tracing::info!("going on with the mount that systemd kept");
-            Some(session)
-        }
-        Ok(session) => {
-            tracing::error!(kept = %session.mountpoint().display(), "systemd kept another mount");
-            None
-        }
-        Err(error) => {
-            tracing::error!(%error, "what systemd kept is no mount");
-            None
-        }
+    let count = kept.len();
+    let in_order = kept.iter().map(|(place, _)| *place).eq(0..count);
+    let descriptors = kept.into_iter().map(|(_, fd)| fd).collect();
+    let session = match Session::from_descriptors(descriptors) {
+        Ok(session) if in_order => session,
+        Ok(_) => return refuse(count, "a part of what systemd kept of a mount is missing"),
+        Err(error) => return refuse(count, &format!("what systemd kept is no mount: {error}")),
+    };
+    if !session.is_mounted() {
+        let shown = session.mountpoint().display();
+        return refuse(count, &format!("the mount on {shown} that systemd kept is gone"));
     }
+    Some(session)
+}
+
+/// Has systemd keep it no longer, so that the next start does not find it again.
+fn refuse(count: usize, why: &str) -> Option<Session> {
+    eprintln!("larder: {why}");
+    forget_all(count);
+    None
 }
 
 /// Gives the descriptors of a session to systemd.
@@ -54,7 +59,11 @@ pub(super) fn ready() {
 
 /// The mount is gone: there is nothing to keep any more.
 pub(super) fn forget(session: &Session) {
-    for (place, _) in session.descriptors().enumerate() {
+    forget_all(session.descriptors().count());
+}
+
+fn forget_all(count: usize) {
+    for place in 0..count {
         let name = format!("{NAME}{place}");
         tell(sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)]));
     }
