@@ -37,7 +37,12 @@ impl Target {
 
     /// Asks its daemon for something that comes in one piece.
     fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, CallError> {
-        let (value, _) = call(&self.socket, request, SILENCE_MAX, &mut Nowhere)?;
+        let asked = || call(&self.socket, request, SILENCE_MAX, &mut Nowhere);
+        // A worker that dies breaks off; the socket stays, and the next worker answers.
+        let (value, _) = asked().or_else(|error| match error {
+            CallError::Hung(_) if request.can_be_repeated() => asked(),
+            error => Err(error),
+        })?;
         serde_json::from_value(value).map_err(|error| CallError::Hung(error.to_string()))
     }
 }

@@ -70,6 +70,13 @@ pub(crate) enum Request {
     },
 }
 
+impl Request {
+    /// Whether it changes nothing, and is answered at once.
+    pub(crate) fn can_be_repeated(&self) -> bool {
+        matches!(self, Request::Status | Request::Stat)
+    }
+}
+
 /// A line of an answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
