@@ -33,7 +33,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::mounted::{Announce, Traces};
+use crate::mounted::{self, Announce, Traces};
 use crate::runtime_dir::Record;
 use crate::stack::Plan;
 use crate::{daemon, door, log};
@@ -57,6 +57,9 @@ pub(crate) const SERVING: u8 = b's';
 pub(crate) const LEFT: u8 = b'l';
 /// As above.
 pub(crate) const ENDED: u8 = b'e';
+
+/// Between two workers that are to do nothing but fail calls, and die at that.
+const BROKEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a worker is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -82,6 +85,13 @@ enum Outcome {
         code: ExitCode,
         how: String,
     },
+}
+
+impl Outcome {
+    fn failed(error: &anyhow::Error) -> Outcome {
+        let how = format!("could not be employed: {error:#}");
+        Outcome::Died { served: None, code: ExitCode::FAILURE, how }
+    }
 }
 
 /// Mounts, unless a mount was `kept`, and keeps the mount served until it is gone.
@@ -110,13 +120,7 @@ pub(crate) fn run(
         let mut supervisor = Supervisor {
             plan,
             announce,
-            record: Record {
-                mountpoint: plan.mountpoint.clone(),
-                source: plan.source.to_string(),
-                cache: plan.cache.clone(),
-                pid: std::process::id(),
-                log,
-            },
+            record: mounted::record(plan, std::process::id(), log),
             traces,
             control: server.into_listener(),
             work_dir: std::env::current_dir().context("cannot find the working directory")?,
@@ -151,7 +155,12 @@ impl Supervisor<'_> {
         let mut crashes = Crashes::default();
         let mut role = if self.session.is_some() { Role::Again } else { Role::First };
         loop {
-            match self.employ(role).await? {
+            let outcome = match self.employ(role).await {
+                // A mount that has been served is not given up for a worker that cannot be started.
+                Err(error) if role != Role::First => Outcome::failed(&error),
+                outcome => outcome?,
+            };
+            match outcome {
                 Outcome::Ended(code) => return Ok(code),
                 Outcome::Left => {
                     tracing::info!("the worker has left; the next one goes on");
@@ -179,8 +188,10 @@ impl Supervisor<'_> {
                                 "workers die again and again: calls on {shown} fail from now on; \
                                  `larder upgrade {shown}` tries again"
                             );
+                            let pause =
+                                if role == Role::Broken { BROKEN_PAUSE } else { Duration::ZERO };
                             role = Role::Broken;
-                            Duration::ZERO
+                            pause
                         }
                     };
                     tokio::select! {
@@ -205,8 +216,7 @@ impl Supervisor<'_> {
                 said = link.read_u8() => said.ok(),
                 () = self.signals.next() => {
                     // It unmounts, and then ends.
-                    let pid = rustix::process::Pid::from_child(&child);
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                    terminate(&child);
                     continue;
                 }
             };
@@ -221,7 +231,16 @@ impl Supervisor<'_> {
                 }
                 Some(SERVING) => {
                     served_since = Some(Instant::now());
-                    self.announce_once()?;
+                    match self.announce_once() {
+                        Err(error) if role == Role::First => {
+                            // Nothing is to be left: it unmounts, and then ends.
+                            terminate(&child);
+                            let _ = child.wait();
+                            return Err(error);
+                        }
+                        Err(error) => tracing::warn!("{error:#}"),
+                        Ok(()) => {}
+                    }
                 }
                 Some(byte) => last = byte,
                 None => break,
@@ -303,6 +322,12 @@ impl Drop for Supervisor<'_> {
             keeper::forget(session);
         }
     }
+}
+
+fn terminate(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    // It is our child and was not waited for, so the number is its own.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
 }
 
 /// The signals that end a mount.
