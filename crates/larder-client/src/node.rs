@@ -115,6 +115,8 @@ impl Table {
             if nodes.capacity() > 8 * FORGOTTEN_KEPT && nodes.len() < nodes.capacity() / 4 {
                 let wanted = nodes.len() * 2;
                 nodes.shrink_to(wanted);
+                drop(nodes);
+                larder_io::memory::give_back();
             }
         }
     }

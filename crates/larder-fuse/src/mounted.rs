@@ -34,6 +34,7 @@ use crate::mountpoint::Mountpoint;
 use crate::notify::Invalidations;
 use crate::options::{MountOptions, Transport};
 use crate::passthrough::Ways;
+use crate::ring::Rings;
 use crate::session::Session;
 use crate::{reader, ring};
 
@@ -159,10 +160,11 @@ fn start(
     io_bytes_max: usize,
 ) -> io::Result<()> {
     let door = &mounted.door;
+    let rings = match mounted.transport {
+        Transport::Uring => ring::start(door, &devices[0], runtime, io_bytes_max)?,
+        _ => Rings::none(),
+    };
     let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
-    if mounted.transport == Transport::Uring {
-        threads = ring::start(door, &devices[0], runtime, io_bytes_max)?;
-    }
     for device in devices {
         let (door, device, runtime) = (Arc::clone(door), Arc::clone(device), runtime.clone());
         let serve = move || reader::serve(&door, &device, &runtime, io_bytes_max);
@@ -172,19 +174,22 @@ fn start(
     thread::Builder::new().name("larder-notify".into()).spawn(move || kernel.run(&device))?;
     let (kernel, ended) = (Arc::clone(&door.kernel), Arc::clone(&mounted.session));
     let wait = move || {
-        let mut result = Ok(());
-        for thread in threads {
-            let ended = match thread.join() {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err("a thread that serves requests panicked".to_owned()),
-            };
-            result = result.and(ended);
-        }
+        let result = joined(threads);
+        // Those that read the device see the end of the mount, also while all entries of a ring wait.
+        let result = result.and(joined(rings.end()));
         kernel.close();
         ended.set(result);
     };
     thread::Builder::new().name("larder-session".into()).spawn(wait).map(drop)
+}
+
+/// Waits for threads, and tells how they ended: the first that did not do so in order.
+fn joined(threads: Vec<JoinHandle<io::Result<()>>>) -> Result<(), String> {
+    let ended = |thread: JoinHandle<io::Result<()>>| match thread.join() {
+        Ok(ended) => ended.map_err(|error| error.to_string()),
+        Err(_) => Err("a thread that serves requests panicked".to_owned()),
+    };
+    threads.into_iter().map(ended).fold(Ok(()), Result::and)
 }
 
 impl std::fmt::Debug for Mounted {

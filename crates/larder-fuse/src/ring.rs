@@ -28,6 +28,7 @@ use tokio::runtime::Handle;
 
 use crate::device::Device;
 use crate::door::Door;
+use mailbox::Mailbox;
 use queue::Queue;
 
 /// Entries of a queue.
@@ -39,6 +40,25 @@ const READY_MAX: Duration = Duration::from_secs(10);
 /// CPUs that the machine may have, from 0 on without holes.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
+/// The queues of a mount.
+pub(crate) struct Rings {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    mail: Vec<Arc<Mailbox>>,
+}
+
+impl Rings {
+    /// None.
+    pub(crate) fn none() -> Rings {
+        Rings { threads: Vec::new(), mail: Vec::new() }
+    }
+
+    /// The mount is gone: ends the threads, whatever still waits for an answer, and tells how they ended.
+    pub(crate) fn end(self) -> Vec<JoinHandle<io::Result<()>>> {
+        self.mail.iter().for_each(|mail| mail.close());
+        self.threads
+    }
+}
+
 /// Starts a thread for each CPU, and returns when the kernel has all their entries. New requests wait
 /// until then.
 ///
@@ -49,11 +69,11 @@ pub(crate) fn start(
     device: &Arc<Device>,
     runtime: &Handle,
     io_bytes_max: usize,
-) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+) -> io::Result<Rings> {
     let cpus = possible_cpus(&std::fs::read_to_string(POSSIBLE)?)
         .ok_or_else(|| io::Error::other(format!("{POSSIBLE} is not understood")))?;
     let (ready, readied) = mpsc::channel();
-    let mut threads = Vec::with_capacity(cpus);
+    let mut rings = Rings::none();
     for cpu in 0..cpus {
         let (door, device, runtime) = (Arc::clone(door), Arc::clone(device), runtime.clone());
         let ready = ready.clone();
@@ -62,7 +82,7 @@ pub(crate) fn start(
             match queue {
                 Ok(queue) => {
                     // Nobody waits any more if another queue failed.
-                    let _ = ready.send(Ok(()));
+                    let _ = ready.send(Ok(queue.mail()));
                     queue.run()
                 }
                 Err(error) => {
@@ -71,16 +91,16 @@ pub(crate) fn start(
                 }
             }
         };
-        threads.push(thread::Builder::new().name(format!("larder-ring-{cpu}")).spawn(serve)?);
+        rings.threads.push(thread::Builder::new().name(format!("larder-ring-{cpu}")).spawn(serve)?);
     }
     for _ in 0..cpus {
         match readied.recv_timeout(READY_MAX) {
-            Ok(Ok(())) => {}
+            Ok(Ok(mail)) => rings.mail.push(mail),
             Ok(Err(kind)) => return Err(io::Error::new(kind, "no ring for a CPU")),
             Err(_) => return Err(io::Error::other("a ring does not become ready")),
         }
     }
-    Ok(threads)
+    Ok(rings)
 }
 
 /// From a list like `0-3`.

@@ -18,6 +18,7 @@ mod disk;
 pub mod handle;
 pub mod inherited;
 mod mem;
+pub mod memory;
 pub mod pages;
 mod real;
 mod sim;

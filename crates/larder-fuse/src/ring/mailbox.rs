@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::event::EventfdFlags;
@@ -12,6 +13,8 @@ use crate::output::Output;
 pub(super) struct Mailbox {
     answers: Mutex<Vec<(usize, Output)>>,
     bell: OwnedFd,
+    /// The mount is gone: nobody waits for answers.
+    closed: AtomicBool,
 }
 
 impl Mailbox {
@@ -21,7 +24,7 @@ impl Mailbox {
     /// If there is no descriptor left.
     pub(super) fn new() -> io::Result<Mailbox> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Mailbox { answers: Mutex::default(), bell })
+        Ok(Mailbox { answers: Mutex::default(), bell, closed: AtomicBool::new(false) })
     }
 
     /// Puts an answer in.
@@ -30,9 +33,24 @@ impl Mailbox {
         answers.push((entry, output));
         // Rung once for all that are taken together.
         if answers.len() == 1 {
-            let rung = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-            debug_assert_eq!(rung, Ok(8));
+            self.ring();
         }
+    }
+
+    /// Says that the mount is gone.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Whether it is.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn ring(&self) {
+        let rung = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        debug_assert_eq!(rung, Ok(8));
     }
 
     /// Takes all of them out.

@@ -32,7 +32,7 @@ pub(super) struct Queue {
     rung: Box<AtomicU64>,
     /// What each entry is given back by, and answered under.
     taken: Vec<(u64, u64)>,
-    /// Entries that the kernel has.
+    /// Entries that the kernel has. The others wait for an answer, or were given back for good.
     lent: usize,
     cpu: u16,
     door: Arc<Door>,
@@ -84,13 +84,19 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Serves until the mount is gone.
+    /// Where answers that come later are to be put.
+    pub(super) fn mail(&self) -> Arc<Mailbox> {
+        Arc::clone(&self.mail)
+    }
+
+    /// Serves until the mount is gone, and the mailbox closed.
     ///
     /// # Errors
     /// If the ring breaks.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut completed = Vec::new();
-        while self.lent > 0 {
+        // All may wait for answers at a time, while the mount is alive.
+        while self.lent > 0 || !self.mail.is_closed() {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,

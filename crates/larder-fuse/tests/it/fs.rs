@@ -41,6 +41,8 @@ pub(crate) struct TestFs {
     pub(crate) later: AtomicBool,
     /// Reads never end.
     pub(crate) stuck: AtomicBool,
+    /// Reads wait while this is so.
+    pub(crate) held: tokio::sync::watch::Sender<bool>,
     /// Listings come without attributes.
     pub(crate) bare: AtomicBool,
     /// Added to every cookie.
@@ -91,6 +93,7 @@ impl TestFs {
             way: Mutex::new(Way::Cached),
             later: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
+            held: tokio::sync::watch::Sender::new(false),
             bare: AtomicBool::new(false),
             cookie_base: AtomicU64::new(0),
         })
@@ -476,6 +479,14 @@ impl FileSystem for TestFs {
         if self.stuck.load(SeqCst) {
             self.calls.lock().unwrap().push(("read", cred.clone()));
             return Answer::later(std::future::pending());
+        }
+        if *self.held.borrow() {
+            self.calls.lock().unwrap().push(("read", cred.clone()));
+            let mut held = self.held.subscribe();
+            return Answer::later(async move {
+                held.wait_for(|held| !held).await.map_err(|_| Error::Io)?;
+                Ok(vec![7; len as usize].into())
+            });
         }
         let data = self.with_file(ino, |file| {
             let mut data = vec![0; len as usize];

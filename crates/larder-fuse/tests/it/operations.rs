@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
@@ -108,6 +108,33 @@ fn special_files() {
         assert!(made.file_type().is_block_device());
         assert_eq!(made.rdev(), device);
     });
+}
+
+/// As many as a ring has entries, and more: nobody is forgotten, and nothing ends before its time.
+#[test]
+fn many_requests_wait_and_all_are_answered() {
+    const READERS: usize = 40;
+    let mount = Mount::new();
+    let path = mount.file("a", &[7; 4096]);
+    mount.fs.set_way(crate::fs::Way::Direct);
+    mount.fs.held.send_replace(true);
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let mut bytes = [0; 64];
+                File::open(path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+                bytes
+            })
+        })
+        .collect();
+    // With io_uring, sixteen of a CPU wait in the file system, and others of that CPU before it.
+    eventually("they wait", || mount.fs.count("read") >= 16);
+    mount.fs.held.send_replace(false);
+    for reader in readers {
+        assert_eq!(reader.join().unwrap(), [7; 64]);
+    }
+    assert_eq!(fs::read(path).unwrap(), [7; 4096]);
 }
 
 #[test]
