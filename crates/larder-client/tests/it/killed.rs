@@ -138,9 +138,12 @@ async fn failed_write_back_is_reported_after_a_resume() {
     rig.server.set_full(true);
     open.write(0, &[1; 100]).await.unwrap();
     let names = open.names();
-    while !rig.has_note(Error::NoSpace) {
-        tokio::task::yield_now().await;
-    }
+    let noted = async {
+        while !rig.has_note(Error::NoSpace) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), noted).await.unwrap();
     rig.server.set_full(false);
     let rig = rig.kill(Start::Resume).await;
     let open = rig.again(names);

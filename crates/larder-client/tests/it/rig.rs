@@ -132,7 +132,7 @@ impl Rig {
     pub(crate) fn has_note(&self, error: Error) -> bool {
         assert_eq!(error, Error::NoSpace, "the first in the table");
         let records = self.cache.session_records();
-        records.iter().any(|(key, value)| key[0] == b'n' && value[..5] == [1, 0, 0, 1, 0])
+        records.iter().any(|(key, value)| key[0] == b'n' && value[1..5] == [0, 0, 1, 0])
     }
 
     /// Waits until everything is at the server.
