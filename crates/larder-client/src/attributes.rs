@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_vfs::{
-    Access, Answer, Attr, Cred, Error, Fresh, Ino, Kind, OpenId, Result, SetAttr, StatFs,
+    Access, Answer, Attr, Cred, Error, Fresh, Ino, Judged, Kind, OpenId, Result, SetAttr, StatFs,
 };
 
 use crate::core::{Core, RootSquash, on_handle};
@@ -76,7 +76,7 @@ impl Core {
         let answer =
             on_handle!(self, node, handle => self.remote.access(cred, &handle, Access::ALL));
         match answer {
-            Ok((granted, attr)) => {
+            Ok(Judged { granted, attr, .. }) => {
                 match attr {
                     Some(attr) => {
                         self.observe(node, attr, asked);

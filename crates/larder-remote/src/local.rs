@@ -42,9 +42,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Listing,
-    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result, SetAttr,
-    Stability, StatFs, Time,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
+    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
+    SetAttr, Stability, StatFs, Time,
 };
 use rustix::io::Errno;
 use thiserror::Error as ThisError;
@@ -238,10 +238,10 @@ impl Remote for LocalDir {
         cred: &'a Cred,
         file: &'a Handle,
         wanted: Access,
-    ) -> Future<'a, (Access, Option<Attr>)> {
+    ) -> Future<'a, Judged> {
         self.here(move |export| {
             let (granted, attr) = export.access(cred, file, wanted)?;
-            Ok((granted, Some(attr)))
+            Ok(Judged::new(granted, Some(attr)))
         })
     }
 

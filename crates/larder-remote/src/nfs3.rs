@@ -24,9 +24,9 @@ pub use mount::{MountError, MountOptions};
 use crate::rpc::{CallOptions, Reply, RpcClient, TimerClass};
 use bytes::Bytes;
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Listing,
-    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result, SetAttr,
-    Stability, StatFs, Time,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
+    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
+    SetAttr, Stability, StatFs, Time,
 };
 use larder_wire::Procedure;
 use larder_wire::nfs3::{
@@ -186,11 +186,12 @@ impl Remote for Nfs3 {
         cred: &'a Cred,
         file: &'a Handle,
         wanted: Access,
-    ) -> Future<'a, (Access, Option<Attr>)> {
+    ) -> Future<'a, Judged> {
         Box::pin(async move {
             let args = ACCESS3args { object: convert::file(file)?, access: wanted.0.into() };
             let answer = self.answer(cred, &args, TimerClass::Attributes).await?;
-            Ok((convert::access(answer.access) & wanted, convert::post_op(answer.obj_attributes)))
+            let granted = convert::access(answer.access) & wanted;
+            Ok(Judged::new(granted, convert::post_op(answer.obj_attributes)))
         })
     }
 

@@ -116,7 +116,7 @@ impl<R: Remote + ?Sized> Shared<R> {
         if flags.write || flags.truncate {
             (wanted, enough) = (wanted | Access::MODIFY, enough | Access::MODIFY);
         }
-        let (granted, _) = self.remote.access(cred, handle, wanted).await?;
+        let granted = self.remote.access(cred, handle, wanted).await?.granted;
         if !granted.contains(enough) {
             return Err(Error::AccessDenied);
         }
@@ -210,7 +210,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
     fn access(&self, cred: &Cred, ino: Ino, wanted: Access) -> Answer<Access> {
         let cred = cred.clone();
         self.on(ino, move |shared, file| async move {
-            let (granted, _) = shared.remote.access(&cred, &file, wanted).await?;
+            let granted = shared.remote.access(&cred, &file, wanted).await?.granted;
             Ok(granted)
         })
     }
@@ -373,7 +373,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
     fn opendir(&self, cred: &Cred, ino: Ino) -> Answer<()> {
         let cred = cred.clone();
         self.on(ino, |shared, dir| async move {
-            let (granted, _) = shared.remote.access(&cred, &dir, Access::READ).await?;
+            let granted = shared.remote.access(&cred, &dir, Access::READ).await?.granted;
             if granted.contains(Access::READ) { Ok(()) } else { Err(Error::AccessDenied) }
         })
     }

@@ -23,6 +23,7 @@ mod direct;
 mod error;
 mod fs;
 mod id;
+mod lease;
 mod mem;
 mod remote;
 
@@ -35,8 +36,9 @@ pub use fs::{
     OpenId, Opened, RenameFlags, Written,
 };
 pub use id::{Handle, Ino};
+pub use lease::{Lease, Watcher};
 pub use mem::MemRemote;
 pub use remote::{
-    Before, Change, Changed, Committed, Cookie, Found, Future, Listed, Listing, LookedUp, Made,
-    New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
+    Before, Change, Changed, Committed, Cookie, Found, Future, Judged, Listed, Listing, LookedUp,
+    Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
 };

@@ -26,9 +26,9 @@ use std::task::{Poll, Waker};
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Listing,
-    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result, SetAttr,
-    Stability, StatFs, Time,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
+    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
+    SetAttr, Stability, StatFs, Time,
 };
 use server::Server;
 
@@ -218,7 +218,7 @@ impl Remote for MemRemote {
         cred: &'a Cred,
         file: &'a Handle,
         wanted: Access,
-    ) -> Future<'a, (Access, Option<Attr>)> {
+    ) -> Future<'a, Judged> {
         self.call("access", move |server| server.access(cred, file, wanted))
     }
 

@@ -17,7 +17,9 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 
-use crate::{Access, Attr, Cred, Handle, Kind, Result, SetAttr, StatFs, Time, Validator};
+use crate::{
+    Access, Attr, Cred, Handle, Kind, Lease, Result, SetAttr, StatFs, Time, Validator, Watcher,
+};
 
 /// A promise of an answer. A box is nothing beside an RPC.
 pub type Future<'a, T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send + 'a>>;
@@ -43,14 +45,20 @@ pub trait Remote: Send + Sync + 'static {
         guard: Option<Time>,
     ) -> Future<'a, Changed>;
 
-    /// Which of the rights in `wanted` the caller has, in the server's judgement, and the attributes
-    /// if they came along.
-    fn access<'a>(
-        &'a self,
-        cred: &'a Cred,
-        file: &'a Handle,
-        wanted: Access,
-    ) -> Future<'a, (Access, Option<Attr>)>;
+    /// Which of the rights in `wanted` the caller has, in the server's judgement; and, from a server
+    /// that gives [leases](Remote::gives_leases), a lease if it is to be had.
+    fn access<'a>(&'a self, cred: &'a Cred, file: &'a Handle, wanted: Access)
+    -> Future<'a, Judged>;
+
+    /// Whether [`Remote::access`] may bring a lease, so that asking it pays more than asking
+    /// [`Remote::getattr`].
+    fn gives_leases(&self) -> bool {
+        false
+    }
+
+    /// Who is told when leases end. To be set once, before the first call; without it leases end all
+    /// the same.
+    fn watch(&self, _watcher: std::sync::Weak<dyn Watcher>) {}
 
     /// Looks `name` up in `dir`. A name that is not there is an answer, not an error.
     fn lookup<'a>(
@@ -185,6 +193,24 @@ pub struct Found {
     pub handle: Handle,
     /// Its attributes.
     pub attr: Attr,
+}
+
+/// Answer of [`Remote::access`].
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// What of the rights asked for the caller has.
+    pub granted: Access,
+    /// Attributes, if they came along.
+    pub attr: Option<Attr>,
+    /// A lease on the file, under which `attr` is true. Only together with `attr`.
+    pub lease: Option<Lease>,
+}
+
+impl Judged {
+    /// Without a lease.
+    pub fn new(granted: Access, attr: Option<Attr>) -> Judged {
+        Judged { granted, attr, lease: None }
+    }
 }
 
 /// Answer of [`Remote::lookup`].

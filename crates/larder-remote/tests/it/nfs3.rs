@@ -304,10 +304,10 @@ async fn the_server_judges_the_callers_own_rights() {
         Error::AccessDenied,
         "the protocol carries sixteen groups"
     );
-    let (rights, _) = setup.nfs.access(&setup.cred, &secret, Access::ALL).await.unwrap();
+    let rights = setup.nfs.access(&setup.cred, &secret, Access::ALL).await.unwrap().granted;
     assert_eq!(rights, Access::NONE);
     let rights = setup.nfs.access(&Cred::root(), &secret, Access::READ | Access::MODIFY).await;
-    assert_eq!(rights.unwrap().0, Access::READ | Access::MODIFY);
+    assert_eq!(rights.unwrap().granted, Access::READ | Access::MODIFY);
 
     let own = setup.make("own", New::FileExclusive).await.unwrap();
     let attr = setup.nfs.getattr(&setup.cred, &own).await.unwrap();

@@ -172,7 +172,7 @@ impl Bench {
         file: &Handle,
         wanted: Access,
     ) -> Outcome<Access> {
-        works("access", self.remote.access(cred, file, wanted).await).map(|(granted, _)| granted)
+        works("access", self.remote.access(cred, file, wanted).await).map(|judged| judged.granted)
     }
 
     /// Every entry of a directory, in replies of about this many bytes.

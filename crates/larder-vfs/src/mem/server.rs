@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::{
-    Access, Attr, Before, Change, Committed, Cred, Error, Found, Handle, RemoteLimits, RemoteRead,
-    RemoteWritten, Result, SetAttr, SetTime, Stability, StatFs, Time, Verifier,
+    Access, Attr, Before, Change, Committed, Cred, Error, Found, Handle, Judged, RemoteLimits,
+    RemoteRead, RemoteWritten, Result, SetAttr, SetTime, Stability, StatFs, Time, Verifier,
 };
 
 use super::node::{Body, Directory, EXECUTE, Node, READ, SET_GID, SET_UID, STICKY, WRITE};
@@ -192,12 +192,7 @@ impl Server {
         })
     }
 
-    pub(super) fn access(
-        &self,
-        cred: &Cred,
-        file: &Handle,
-        wanted: Access,
-    ) -> Result<(Access, Option<Attr>)> {
+    pub(super) fn access(&self, cred: &Cred, file: &Handle, wanted: Access) -> Result<Judged> {
         let number = self.resolve(file)?;
         let node = self.node(number);
         let rights = node.rights(cred);
@@ -211,7 +206,7 @@ impl Server {
                 | granted(WRITE, Access::MODIFY | Access::EXTEND)
                 | granted(EXECUTE, Access::EXECUTE)
         };
-        Ok((all & wanted, Some(node.attr(number))))
+        Ok(Judged::new(all & wanted, Some(node.attr(number))))
     }
 
     pub(super) fn readlink(&self, file: &Handle) -> Result<(OsString, Option<Attr>)> {

@@ -83,9 +83,9 @@ impl Remote for Liar {
         cred: &'a Cred,
         file: &'a Handle,
         wanted: Access,
-    ) -> Future<'a, (Access, Option<Attr>)> {
+    ) -> Future<'a, Judged> {
         if self.lies(Lie::AccessGrantsAll) {
-            return Box::pin(async move { Ok((wanted, None)) });
+            return Box::pin(async move { Ok(Judged::new(wanted, None)) });
         }
         self.0.access(cred, file, wanted)
     }

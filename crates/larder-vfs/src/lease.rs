@@ -1,0 +1,56 @@
+//! [`Lease`]: a server's promise to tell us before it lets somebody else change a file.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::Handle;
+
+/// While it holds, what the reply that brought it said of the file is still true, but for our own
+/// changes; no request is needed to know that.
+///
+/// Clones are the same lease. It ends when the server withdraws it, when the connection that it was
+/// given on is lost, or when whoever took it gives it back; it never holds again afterwards.
+#[derive(Clone)]
+pub struct Lease(Arc<AtomicBool>);
+
+impl Lease {
+    /// A lease that holds.
+    #[allow(clippy::new_without_default, reason = "a lease is granted, not made up")]
+    pub fn new() -> Lease {
+        Lease(Arc::new(AtomicBool::new(true)))
+    }
+
+    /// Whether it still holds.
+    pub fn holds(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Ends it. Whoever took it calls this before [`Watcher::broken`] and before the server hears that
+    /// the lease was given up.
+    pub fn end(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    /// Whether both are the same lease.
+    pub fn is(&self, other: &Lease) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.holds() { "Lease(holds)" } else { "Lease(ended)" })
+    }
+}
+
+/// Who is told that leases ended.
+pub trait Watcher: Send + Sync + 'static {
+    /// The lease on `file` has ended (it does not hold any more when this is called). Whoever waits for
+    /// that on the server's side goes on when the future ends: by then what depended on the lease is
+    /// given up, and changes of ours that the server did not have are written.
+    fn broken<'a>(
+        &'a self,
+        file: &'a Handle,
+    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+}
