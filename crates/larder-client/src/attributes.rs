@@ -51,8 +51,16 @@ impl Core {
         state.ctime_is_old() && !is_told
     }
 
-    /// Asks the server for the attributes.
+    /// Asks the server for the attributes; for a lease too on a directory, whose names need one.
     pub(crate) async fn revalidate(&self, node: &Node, cred: &Cred) -> Result<()> {
+        let directory = node.state().is_directory();
+        if directory && self.wants_lease(node) {
+            return self.ask_rights(node, cred).await;
+        }
+        self.ask_attributes(node, cred).await
+    }
+
+    async fn ask_attributes(&self, node: &Node, cred: &Cred) -> Result<()> {
         let asked = self.now();
         match on_handle!(self, node, handle => self.remote.getattr(cred, &handle)) {
             Ok(attr) => {
@@ -70,25 +78,26 @@ impl Core {
         Ok(())
     }
 
-    /// Asks the server what `cred` may do, which brings the attributes too.
+    /// Asks the server what `cred` may do, which brings the attributes too, and a lease if there is one.
     pub(crate) async fn ask_rights(&self, node: &Node, cred: &Cred) -> Result<()> {
         let asked = self.now();
         let answer =
             on_handle!(self, node, handle => self.remote.access(cred, &handle, Access::ALL));
         match answer {
-            Ok(Judged { granted, attr, .. }) => {
+            Ok(Judged { granted, attr, lease }) => {
                 match attr {
                     Some(attr) => {
-                        self.observe(node, attr, asked);
+                        let seen = self.observe(node, attr, asked);
+                        self.take_lease(node, seen, lease);
                     }
-                    None => self.revalidate(node, cred).await?,
+                    None => self.ask_attributes(node, cred).await?,
                 }
                 let mut state = node.state();
                 self.judge_root_squash(&state.known.attr, cred, granted);
                 state.set_rights(cred, Access::ALL, granted);
                 Ok(())
             }
-            Err(Error::NotSupported) => self.revalidate(node, cred).await,
+            Err(Error::NotSupported) => self.ask_attributes(node, cred).await,
             Err(Error::TimedOut) => self.use_what_is_held(node, "access"),
             Err(error) => Err(error),
         }

@@ -178,6 +178,8 @@ impl Client {
         if let Some(root) = root {
             core.learn(&root, asked, None);
         }
+        let watcher = Arc::downgrade(&core);
+        core.remote.watch(watcher);
         core.note_run((first_open / OPEN_BLOCK + 2) * OPEN_BLOCK);
         let taking = core.clone();
         blocking(move || taking.take_up(start, &carried)).await?;
@@ -401,6 +403,10 @@ impl Core {
             LookupCache::Positive => exists,
             LookupCache::None => false,
         };
+        // Until there is a lease, nobody would tell us that the name is no longer true.
+        if self.wants_lease(dir) {
+            return Duration::ZERO;
+        }
         let state = dir.state();
         if !cached || (!rights::searchable_by_all(&state.known.attr) && !self.kernel_may_judge()) {
             return Duration::ZERO;

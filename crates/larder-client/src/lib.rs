@@ -11,7 +11,8 @@
 //! - *Write-back* carries dirty bytes to the server and keeps them as clean bytes of the version that
 //!   they made.
 //!
-//! Coherence is NFSv3's: close-to-open and attribute timeouts (see `docs/semantics.md`). A server out
+//! Coherence is NFSv3's, close-to-open and attribute timeouts, and better under a *lease*, where the
+//! server gives one: nothing is asked while it holds (see `docs/semantics.md`). A server out
 //! of reach is asked once per call at most; meanwhile what is held is served.
 //!
 //! What is absent on purpose: protocols, sockets, FUSE.
@@ -23,6 +24,7 @@ mod core;
 mod fetch;
 mod fill;
 mod fs;
+mod lease;
 mod listing;
 mod names;
 mod node;

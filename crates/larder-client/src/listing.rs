@@ -28,7 +28,7 @@ impl Core {
     /// Checks that the caller may list the directory, and that what is held of it is fresh enough.
     pub(crate) async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<()> {
         let dir = self.node(ino)?;
-        if !self.is_fresh(&dir) {
+        if !self.is_fresh(&dir) || self.wants_lease(&dir) {
             self.ask_rights(&dir, cred).await?;
         }
         if !dir.state().is_directory() {

@@ -56,6 +56,9 @@ impl Core {
             return Some(Err(Error::AccessDenied));
         }
         let held = self.name(dir, name)?;
+        if self.wants_lease(dir) {
+            return None;
+        }
         let Some(child) = held.child else {
             let cached = self.options.lookup_cache == LookupCache::All;
             let ttl = self.name_ttl(dir, false);
@@ -82,6 +85,13 @@ impl Core {
             return self.lookup_parent(dir, cred).await;
         }
         self.settle_root_squash(dir).await?;
+        // Under a lease, what is held of the directory is an answer, and for longer than a timeout.
+        if self.wants_lease(dir) && (!self.is_fresh(dir) || self.name(dir, name).is_some()) {
+            self.ask_rights(dir, cred).await?;
+            if let Some(answer) = self.lookup_held(dir, cred, name) {
+                return answer;
+            }
+        }
         let asked = self.now();
         let answer = on_handle!(self, dir, handle => self.remote.lookup(cred, &handle, name));
         let LookedUp { found, dir: dir_attr } = match answer {

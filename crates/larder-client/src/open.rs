@@ -217,7 +217,8 @@ impl Core {
     /// Checks freshness and rights; asks the server at most once.
     async fn check_open(&self, node: &Node, cred: &Cred, flags: &OpenFlags) -> Result<()> {
         let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
-        if !self.is_fresh_for_open(node, cred) || self.known_rights(node, cred, wanted).is_none() {
+        let asks = !self.is_fresh_for_open(node, cred) || self.wants_lease(node);
+        if asks || self.known_rights(node, cred, wanted).is_none() {
             self.ask_rights(node, cred).await?;
         }
         if node.state().known.attr.kind == Kind::Directory {
@@ -235,7 +236,10 @@ impl Core {
             return true;
         }
         let mut state = node.state();
-        if state.changing() || !state.opens.is_empty() && state.local.is_some() {
+        if state.is_vouched_for()
+            || state.changing()
+            || !state.opens.is_empty() && state.local.is_some()
+        {
             return true;
         }
         let looked_up = state.looked_up_by.take();

@@ -3,7 +3,8 @@
 //! A server that was restored, or re-exported elsewhere, may give the same files new handles
 //! (pains of NFS: "Stale file handle" until every application restarts). We walk the path by which
 //! the file was last seen. Only a file with the same inode number and type counts as the same file;
-//! anything else under that name is another file, and the handle stays stale.
+//! anything else under that name is another file, and the handle stays stale. A server that names
+//! files by path (SMB) learns on the walk where the file is, and then knows the same handle again.
 
 use larder_vfs::{Attr, Cred, Error, Handle, Ino, Result};
 
@@ -48,7 +49,7 @@ impl Core {
             answer = self.remote.lookup(&cred, &dir, &name).await;
         }
         match answer?.found {
-            Some(found) if is_same(&found.attr, &known.attr) => {
+            Some(found) if found.handle == *stale || is_same(&found.attr, &known.attr) => {
                 self.renamed(node, stale, found.handle)
             }
             _ => {
@@ -60,7 +61,7 @@ impl Core {
 
     fn renamed(&self, node: &Node, stale: &Handle, handle: Handle) -> Result<Handle> {
         if handle == *stale {
-            return Err(Error::Stale);
+            return Ok(handle);
         }
         tracing::info!(ino = node.ino.0, "stale handle: found the file again by its path");
         self.cache.rekey(node.no(), handle.as_bytes());

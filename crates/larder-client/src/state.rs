@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_io::Monotonic;
-use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Time, Validator};
+use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
 
 use crate::open::Opens;
 use crate::record::{Known, Page};
@@ -32,6 +32,10 @@ pub(crate) struct State {
     pub(crate) handle: Handle,
     /// What is kept in the index too.
     pub(crate) known: Known,
+    /// The server's promise to tell us first, if it gave one with the attributes.
+    pub(crate) lease: Option<Lease>,
+    /// When it was asked for one and gave none.
+    pub(crate) lease_refused: Option<Monotonic>,
     /// Our own changes that are under way.
     changes: Changes,
     /// What the server lets whom do.
@@ -116,6 +120,8 @@ impl State {
         State {
             handle,
             known,
+            lease: None,
+            lease_refused: None,
             changes: Changes::default(),
             rights: Rights::default(),
             opens: Opens::default(),
@@ -146,6 +152,9 @@ impl State {
     pub(crate) fn fresh_for(&self, session: u64, now: Monotonic) -> Duration {
         if self.known.session != session {
             return Duration::ZERO;
+        }
+        if self.is_vouched_for() {
+            return self.known.ttl;
         }
         self.known.ttl.saturating_sub(now.since(self.known.asked))
     }
@@ -222,6 +231,7 @@ impl State {
         if self.changes.in_flight == 0 {
             self.changes.replies.clear();
             self.changes.checked = self.checked_lately(session, now);
+            self.changes.lease = self.lease.clone().filter(Lease::holds);
         }
         self.changes.in_flight += 1;
     }
@@ -249,10 +259,12 @@ impl State {
         }
         let from = self.known.attr.validator();
         let replies = std::mem::take(&mut self.changes.replies);
-        let ours = match self.known.attr.kind {
-            Kind::File => file_follows(from, &replies, self.changes.checked),
-            _ => follow(from, &replies),
-        };
+        let leased = self.changes.lease.take().is_some_and(|lease| lease.holds());
+        let ours = leased
+            || match self.known.attr.kind {
+                Kind::File => file_follows(from, &replies, self.changes.checked),
+                _ => follow(from, &replies),
+            };
         let after = replies.iter().filter_map(|change| change.after).max_by_key(recency);
         if !ours {
             tracing::debug!(?from, ?replies, "somebody else changed the file too");
@@ -374,6 +386,8 @@ struct Changes {
     ended: Monotonic,
     /// The file was described shortly before the first one.
     checked: bool,
+    /// The lease under which the first one began.
+    lease: Option<Lease>,
 }
 
 /// The server's judgement of each user that asked.

@@ -9,6 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAJOR: u32 = 7;
 /// Newest minor version that we speak.
 pub const MINOR: u32 = 45;
+/// Minor version since which the kernel can be told to distrust all names ([`NotifyCode::IncEpoch`]).
+pub(crate) const EPOCHS_SINCE: u32 = 44;
 /// Oldest minor version that we speak: Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
 /// Node id of the root.

@@ -140,6 +140,11 @@ impl Agreed {
         self.passthrough = u32::from(works);
     }
 
+    /// Whether the kernel can be told to distrust all names.
+    pub(crate) fn epochs(&self) -> bool {
+        self.minor >= abi::EPOCHS_SINCE
+    }
+
     /// Whether requests come over io_uring.
     pub(crate) fn uring(&self) -> bool {
         self.flags & init::OVER_IO_URING != 0

@@ -108,6 +108,7 @@ pub fn serve(
         devices.into_iter().map(|fd| Arc::new(Device::new(fd))).collect();
     let kernel = Arc::new(Invalidations::default());
     kernel.set_passthrough(agreed.passthrough());
+    kernel.set_epochs(agreed.epochs());
     let ways = match agreed.passthrough() {
         true => {
             let registry = Arc::new(Registry::new(Arc::clone(&devices[0])));

@@ -29,6 +29,7 @@ const WAITING_LEN_MAX: usize = 1 << 20;
 #[derive(Default)]
 pub(crate) struct Invalidations {
     passthrough: AtomicBool,
+    epochs: AtomicBool,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -46,13 +47,20 @@ struct Queue {
 enum Item {
     Inode(Ino),
     Entry(Arc<(Ino, OsString)>),
+    /// All names.
+    Epoch,
+    /// Somebody waits until everything before is told.
+    Then(Then),
 }
+
+type Then = Box<dyn FnOnce() + Send>;
 
 /// What to tell the kernel next.
 #[derive(Debug, PartialEq, Eq)]
 enum Message {
     Inode { ino: Ino, attributes_only: bool },
     Entry { parent: Ino, name: OsString },
+    Epoch,
 }
 
 impl Kernel for Invalidations {
@@ -67,6 +75,25 @@ impl Kernel for Invalidations {
     fn invalidate_entry(&self, parent: Ino, name: &OsStr) {
         self.push(|queue| queue.push_entry(parent, name));
     }
+
+    fn distrust_names(&self) -> bool {
+        let told = self.epochs.load(Ordering::Acquire);
+        if told {
+            self.push(Queue::push_epoch);
+        }
+        told
+    }
+
+    fn after(&self, then: Then) {
+        let mut queue = self.lock();
+        if queue.closed {
+            drop(queue);
+            return then();
+        }
+        queue.order.push_back(Item::Then(then));
+        drop(queue);
+        self.changed.notify_one();
+    }
 }
 
 impl Invalidations {
@@ -75,10 +102,24 @@ impl Invalidations {
         self.passthrough.store(works, Ordering::Release);
     }
 
-    /// Ends [`Invalidations::run`]; what waits is dropped.
+    /// Says whether the kernel can be told to distrust all names (7.44).
+    pub(crate) fn set_epochs(&self, works: bool) {
+        self.epochs.store(works, Ordering::Release);
+    }
+
+    /// Ends [`Invalidations::run`]; what waits is dropped, and whoever waits for it goes on.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        let waiting = {
+            let mut queue = self.lock();
+            queue.closed = true;
+            std::mem::take(&mut queue.order)
+        };
         self.changed.notify_all();
+        for item in waiting {
+            if let Item::Then(then) = item {
+                then();
+            }
+        }
     }
 
     /// Tells the kernel what is queued, until the queue is closed or the mount is gone.
@@ -109,9 +150,20 @@ impl Invalidations {
 
     fn next(&self) -> Option<Message> {
         let idle = |queue: &mut Queue| !queue.closed && queue.order.is_empty();
-        let mut queue =
-            self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
-        if queue.closed { None } else { queue.pop() }
+        loop {
+            let mut queue =
+                self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+            if queue.closed {
+                return None;
+            }
+            match queue.pop()? {
+                Popped::Message(message) => return Some(message),
+                Popped::Then(then) => {
+                    drop(queue);
+                    then();
+                }
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -146,20 +198,35 @@ impl Queue {
         fits
     }
 
-    fn pop(&mut self) -> Option<Message> {
-        match self.order.pop_front()? {
+    fn push_epoch(&mut self) -> bool {
+        if !matches!(self.order.back(), Some(Item::Epoch)) {
+            self.order.push_back(Item::Epoch);
+        }
+        true
+    }
+
+    fn pop(&mut self) -> Option<Popped> {
+        let message = match self.order.pop_front()? {
             Item::Inode(ino) => {
                 let attributes_only =
                     self.inodes.remove(&ino).expect("a queued inode is in the map");
-                Some(Message::Inode { ino, attributes_only })
+                Message::Inode { ino, attributes_only }
             }
             Item::Entry(entry) => {
                 self.entries.remove(&entry);
                 let (parent, name) = Arc::unwrap_or_clone(entry);
-                Some(Message::Entry { parent, name })
+                Message::Entry { parent, name }
             }
-        }
+            Item::Epoch => Message::Epoch,
+            Item::Then(then) => return Some(Popped::Then(then)),
+        };
+        Some(Popped::Message(message))
     }
+}
+
+enum Popped {
+    Message(Message),
+    Then(Then),
 }
 
 /// Blocks until the kernel is done. What the kernel does not know is no error.
@@ -176,6 +243,7 @@ fn tell(device: &Device, message: &Message) -> io::Result<()> {
             let out = NotifyInvalEntryOut { parent: parent.0, namelen, flags: 0 };
             device.notify(NotifyCode::InvalEntry, &[out.as_bytes(), name.as_bytes(), b"\0"])
         }
+        Message::Epoch => device.notify(NotifyCode::IncEpoch, &[]),
     };
     match told {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -208,6 +276,32 @@ mod tests {
         invalidations.close();
         invalidations.invalidate(Ino(2), true);
         assert_eq!(invalidations.next(), None);
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_everything_before_is_told_or_never_will_be() {
+        let invalidations = Invalidations::default();
+        let done = Arc::new(AtomicBool::new(false));
+        let tell = |done: &Arc<AtomicBool>| -> Then {
+            let done = done.clone();
+            Box::new(move || done.store(true, Ordering::Release))
+        };
+        invalidations.set_epochs(true);
+        assert!(invalidations.distrust_names() && invalidations.distrust_names());
+        invalidations.after(tell(&done));
+        invalidations.invalidate(Ino(2), true);
+        assert_eq!(invalidations.next(), Some(Message::Epoch), "once");
+        assert!(!done.load(Ordering::Acquire));
+        assert!(matches!(invalidations.next(), Some(Message::Inode { .. })));
+        assert!(done.load(Ordering::Acquire));
+
+        let dropped = Arc::new(AtomicBool::new(false));
+        invalidations.after(tell(&dropped));
+        invalidations.close();
+        assert!(dropped.load(Ordering::Acquire));
+        let late = Arc::new(AtomicBool::new(false));
+        invalidations.after(tell(&late));
+        assert!(late.load(Ordering::Acquire));
     }
 
     #[test]

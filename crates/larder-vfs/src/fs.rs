@@ -183,6 +183,17 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Drops the cached entry `name` of `parent`.
     fn invalidate_entry(&self, parent: Ino, name: &OsStr);
+
+    /// Has the kernel look up every name anew before it believes it again, in all directories. `false`
+    /// if it cannot be told so: names are then believed for as long as they were given.
+    fn distrust_names(&self) -> bool {
+        false
+    }
+
+    /// Calls `then` once everything that was asked for before has taken effect.
+    fn after(&self, then: Box<dyn FnOnce() + Send>) {
+        then();
+    }
 }
 
 /// Attributes, and for how long the caller may use them without asking again.

@@ -7,11 +7,12 @@
 //!
 //! A `MemRemote` is one client's connection. [`MemRemote::another_client`] is a second one to the same
 //! server, which changes things behind the first one's back; counts, faults and reachability belong
-//! to the connection.
+//! to the connection. After [`MemRemote::give_leases`] it gets leases too, on files and on directories.
 //!
 //! What is absent on purpose: a disk, a clock, a runtime. Calls are answered at the first poll, but
 //! while the server is out of reach.
 
+mod leases;
 mod names;
 mod node;
 mod pages;
@@ -20,7 +21,7 @@ mod server;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -28,7 +29,7 @@ use bytes::Bytes;
 use crate::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
     Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
-    SetAttr, Stability, StatFs, Time,
+    SetAttr, Stability, StatFs, Time, Watcher,
 };
 use server::Server;
 
@@ -36,6 +37,8 @@ use server::Server;
 pub struct MemRemote {
     server: Arc<Mutex<Server>>,
     connection: Mutex<Connection>,
+    /// Tells connections of one server apart.
+    number: u64,
 }
 
 /// What happens between this client and the server.
@@ -47,6 +50,8 @@ struct Connection {
     reach: Reach,
     /// Calls that wait for the server to come back.
     waiting: Vec<Waker>,
+    gives_leases: bool,
+    watcher: Option<Weak<dyn Watcher>>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -94,7 +99,13 @@ impl MemRemote {
     }
 
     fn connect(server: Arc<Mutex<Server>>) -> MemRemote {
-        MemRemote { server, connection: Mutex::default() }
+        let number = server.lock().unwrap_or_else(PoisonError::into_inner).leases.connect();
+        MemRemote { server, connection: Mutex::default(), number }
+    }
+
+    /// From now on this connection gets leases.
+    pub fn give_leases(&self) {
+        self.connection().gives_leases = true;
     }
 
     /// The server crashes and comes back: unstable writes are lost, the write verifier is a new one.
@@ -116,6 +127,7 @@ impl MemRemote {
     /// The server is out of reach: calls wait until [`MemRemote::reconnect`].
     pub fn cut_off(&self) {
         self.connection().reach = Reach::Silent;
+        self.server().leases.disconnect(self.number);
     }
 
     /// The server is out of reach, and the limit to wait is over at once: calls fail with
@@ -145,6 +157,7 @@ impl MemRemote {
     }
 
     fn set_reach(&self, reach: Reach) {
+        self.server().leases.disconnect(self.number);
         let mut connection = self.connection();
         connection.reach = reach;
         let waiting = std::mem::take(&mut connection.waiting);
@@ -181,6 +194,37 @@ impl MemRemote {
         })
     }
 
+    /// The same for a call that changes `files`: whoever holds a lease on one of them is told first.
+    fn change<'a, T: 'a>(
+        &'a self,
+        method: &'static str,
+        files: Vec<Handle>,
+        carry_out: impl FnOnce(&mut Server) -> Result<T> + Send + 'a,
+    ) -> Future<'a, T> {
+        Box::pin(async move {
+            self.enter(method).await?;
+            loop {
+                let (file, held) = {
+                    let mut server = self.server();
+                    match server.leases.revoke(self.number, &files) {
+                        None => return carry_out(&mut server),
+                        Some(revoked) => revoked,
+                    }
+                };
+                if let Some(watcher) = held.watcher.and_then(|watcher| watcher.upgrade()) {
+                    watcher.broken(&file).await;
+                }
+            }
+        })
+    }
+
+    /// What a change of the entry `name` of `dir` changes.
+    fn touched(&self, dir: &Handle, name: &OsStr) -> Vec<Handle> {
+        let looked_up = self.server().lookup(&Cred::root(), dir, name);
+        let found = looked_up.ok().and_then(|looked_up| looked_up.found);
+        [Some(dir.clone()), found.map(|found| found.handle)].into_iter().flatten().collect()
+    }
+
     fn server(&self) -> MutexGuard<'_, Server> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -210,7 +254,9 @@ impl Remote for MemRemote {
         set: SetAttr,
         guard: Option<Time>,
     ) -> Future<'a, Changed> {
-        self.call("setattr", move |server| server.setattr(cred, file, set, guard))
+        self.change("setattr", vec![file.clone()], move |server| {
+            server.setattr(cred, file, set, guard)
+        })
     }
 
     fn access<'a>(
@@ -219,7 +265,25 @@ impl Remote for MemRemote {
         file: &'a Handle,
         wanted: Access,
     ) -> Future<'a, Judged> {
-        self.call("access", move |server| server.access(cred, file, wanted))
+        self.call("access", move |server| {
+            let mut judged = server.access(cred, file, wanted)?;
+            let (gives, watcher) = {
+                let connection = self.connection();
+                (connection.gives_leases, connection.watcher.clone())
+            };
+            judged.lease = gives.then(|| server.leases.grant(self.number, file, watcher));
+            Ok(judged)
+        })
+    }
+
+    fn gives_leases(&self) -> bool {
+        self.connection().gives_leases
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watcher>) {
+        // Leases of an earlier user of this connection are not this one's.
+        self.server().leases.disconnect(self.number);
+        self.connection().watcher = Some(watcher);
     }
 
     fn lookup<'a>(
@@ -257,7 +321,9 @@ impl Remote for MemRemote {
         data: Bytes,
         stability: Stability,
     ) -> Future<'a, RemoteWritten> {
-        self.call("write", move |server| server.write(cred, file, offset, &data, stability))
+        self.change("write", vec![file.clone()], move |server| {
+            server.write(cred, file, offset, &data, stability)
+        })
     }
 
     fn commit<'a>(
@@ -277,7 +343,8 @@ impl Remote for MemRemote {
         new: New,
         set: SetAttr,
     ) -> Future<'a, Made> {
-        self.call("make", move |server| server.make(cred, dir, name, new, set))
+        let files = self.touched(dir, name);
+        self.change("make", files, move |server| server.make(cred, dir, name, new, set))
     }
 
     fn remove<'a>(
@@ -287,7 +354,8 @@ impl Remote for MemRemote {
         name: &'a OsStr,
         what: Removal,
     ) -> Future<'a, Change> {
-        self.call("remove", move |server| server.remove(cred, dir, name, what))
+        let files = self.touched(dir, name);
+        self.change("remove", files, move |server| server.remove(cred, dir, name, what))
     }
 
     fn rename<'a>(
@@ -296,7 +364,8 @@ impl Remote for MemRemote {
         from: (&'a Handle, &'a OsStr),
         to: (&'a Handle, &'a OsStr),
     ) -> Future<'a, (Change, Change)> {
-        self.call("rename", move |server| server.rename(cred, from, to))
+        let files = [self.touched(from.0, from.1), self.touched(to.0, to.1)].concat();
+        self.change("rename", files, move |server| server.rename(cred, from, to))
     }
 
     fn link<'a>(
@@ -306,7 +375,8 @@ impl Remote for MemRemote {
         dir: &'a Handle,
         name: &'a OsStr,
     ) -> Future<'a, (Option<Attr>, Change)> {
-        self.call("link", |server| server.link(cred, file, dir, name))
+        let files = vec![file.clone(), dir.clone()];
+        self.change("link", files, |server| server.link(cred, file, dir, name))
     }
 
     fn readdir<'a>(

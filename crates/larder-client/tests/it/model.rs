@@ -1,6 +1,7 @@
 //! Random work by two machines against a model: whoever opens a file sees what was closed before.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use larder_client::Options;
 use larder_vfs::SetAttr;
@@ -17,28 +18,38 @@ async fn random_work_of_two_machines_agrees_with_a_model() {
     let first = std::env::var("LARDER_SEED").ok().map(|seed| seed.parse().unwrap());
     for seed in first.map_or(1..9, |seed: u64| seed..seed + 1) {
         for cache_data in [true, false] {
-            println!("LARDER_SEED={seed}, cached data: {cache_data}");
-            run(seed, cache_data).await;
+            for leases in [true, false] {
+                println!("LARDER_SEED={seed}, cached data: {cache_data}, leases: {leases}");
+                run(seed, cache_data, leases).await;
+            }
         }
     }
 }
 
-async fn run(seed: u64, cache_data: bool) {
+async fn run(seed: u64, cache_data: bool, leases: bool) {
     let mut random = Random(seed);
     let mut rig = Rig::new(Options { cache_data, fill_after: None, ..Options::default() }).await;
+    if leases {
+        rig.server.give_leases();
+        rig.names().await;
+    }
     let other = rig.foreigner().await;
     let mut model = Model::new();
     for step in 0..STEPS {
+        // No two steps are at the same time.
+        rig.clock.advance(Duration::from_micros(1));
         if random.below(40) == 0 {
             rig = rig.remount().await;
+            rig.names().await;
         }
         let foreign = random.below(4) == 0;
         let name = NAMES[random.below(5) as usize];
         let who = if foreign { &other } else { &rig };
         if foreign {
-            // What the other machine changes is seen at open; names, after their timeout.
+            // What the other machine changes is seen at open; names, after their timeout, or at once
+            // if the directory is leased.
             change(who, &mut model, &mut random, name).await;
-            rig.advance(31);
+            rig.advance(if leases { 0 } else { 31 });
         } else if random.below(3) == 0 {
             check(who, &model, name, step).await;
         } else {

@@ -13,6 +13,7 @@ use crate::{
     RemoteRead, RemoteWritten, Result, SetAttr, SetTime, Stability, StatFs, Time, Verifier,
 };
 
+use super::leases::Leases;
 use super::node::{Body, Directory, EXECUTE, Node, READ, SET_GID, SET_UID, STICKY, WRITE};
 use super::pages::Pages;
 
@@ -21,6 +22,7 @@ pub(super) const ROOT: u64 = 1;
 pub(super) struct Server {
     pub(super) limits: RemoteLimits,
     pub(super) full: bool,
+    pub(super) leases: Leases,
     pub(super) nodes: HashMap<u64, Node>,
     /// Number of the next file.
     pub(super) next: u64,
@@ -45,6 +47,7 @@ impl Server {
         let mut server = Server {
             limits,
             full: false,
+            leases: Leases::default(),
             nodes: HashMap::new(),
             next: ROOT,
             ticks: 0,

@@ -1,0 +1,97 @@
+//! Leases: while one holds, nothing needs to be asked about its file.
+//!
+//! A lease comes with attributes, and stands beside them in the node: they are fresh for as long as it
+//! holds, and a change of ours that began and ended under it was nobody else's. When the server
+//! withdraws it, or the connection is lost, the ordinary rules apply again: close-to-open and
+//! timeouts. A directory's lease may be no more than a notice that comes after the change (SMB's
+//! CHANGE_NOTIFY), so when it ends the names in the directory are not believed, even if a later
+//! description shows nothing new.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use larder_vfs::{Handle, Ino, Lease, Watcher};
+
+use crate::core::Core;
+use crate::node::Node;
+use crate::state::{Seen, State};
+
+/// For so long a server that gave no lease on a file is not asked for one again.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+
+impl State {
+    /// Whether somebody would tell us before the file changes.
+    pub(crate) fn leased(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::holds)
+    }
+
+    /// Whether what is held of the file is what the server has: leased, and not changed by us in a way
+    /// that the reply did not describe.
+    pub(crate) fn is_vouched_for(&self) -> bool {
+        self.leased() && !self.ctime_is_old()
+    }
+}
+
+impl Core {
+    /// Whether asking for rights may bring a lease that we do not have.
+    pub(crate) fn wants_lease(&self, node: &Node) -> bool {
+        if !self.remote.gives_leases() || !self.remote.reachable() {
+            return false;
+        }
+        let state = node.state();
+        let refused = state.lease_refused;
+        !state.leased() && refused.is_none_or(|at| self.now().since(at) >= REFUSED_FOR)
+    }
+
+    /// Keeps a lease that came with attributes, unless those count for nothing; or remembers that the
+    /// server gave none.
+    pub(crate) fn take_lease(&self, node: &Node, seen: Seen, lease: Option<Lease>) {
+        let mut state = node.state();
+        match lease {
+            None => state.lease_refused = Some(self.now()),
+            Some(lease) if seen != Seen::Older => state.lease = Some(lease),
+            Some(_) => {}
+        }
+    }
+
+    /// The lease on `node` has ended: sends what only we have, and gives up what was believed.
+    async fn give_up_lease(&self, ino: Ino) {
+        let Some(node) = self.table.get(ino) else { return };
+        let directory = {
+            let mut state = node.state();
+            state.lease = None;
+            state.known.ttl = Duration::ZERO;
+            if state.is_directory() {
+                state.forget_contents();
+            }
+            self.table.persist(ino, &state);
+            state.is_directory()
+        };
+        if let Err(error) = self.upload(&node).await {
+            tracing::warn!(ino = ino.0, %error, "cannot write back before somebody else goes on");
+        }
+        node.state().pages = None;
+        let Some(kernel) = self.kernel.get() else { return };
+        kernel.invalidate(ino, false);
+        if directory {
+            kernel.distrust_names();
+        }
+        let (tell, told) = tokio::sync::oneshot::channel();
+        kernel.after(Box::new(move || {
+            let _ = tell.send(());
+        }));
+        let _ = told.await;
+    }
+}
+
+impl Watcher for Core {
+    fn broken<'a>(&'a self, file: &'a Handle) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            if let Some(no) = self.cache.number_of(file.as_bytes()) {
+                tracing::debug!(ino = no.0, "lease ended");
+                self.give_up_lease(Ino(no.0)).await;
+            }
+        })
+    }
+}
