@@ -2,9 +2,10 @@
 //!
 //! - [`local`] serves a local directory.
 //! - [`nfs3`] speaks NFS version 3.
+//! - [`smb`] speaks SMB 2.1 to 3.1.1.
 //! - [`rpc`] carries ONC RPC calls over TCP and UDP, and accounts for each.
 //!
-//! Absent on purpose: caching, and any knowledge of who asks. Numbers of protocols (nfsstat3) end
+//! Absent on purpose: caching, and any knowledge of who asks. Numbers of protocols (nfsstat3, NTSTATUS) end
 //! here; above are only the words of `larder-vfs`.
 
 #![forbid(unsafe_code)]
@@ -12,3 +13,4 @@
 pub mod local;
 pub mod nfs3;
 pub mod rpc;
+pub mod smb;

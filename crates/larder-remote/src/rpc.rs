@@ -29,7 +29,7 @@ mod programs;
 mod retry;
 mod series;
 mod socket;
-mod stats;
+pub(crate) mod stats;
 
 pub use programs::{MountClient, ProgramError, port_of};
 pub use retry::TimerClass;

@@ -10,7 +10,9 @@
 #![forbid(unsafe_code)]
 
 mod ganesha;
+mod samba;
 mod sandbox;
 
 pub use ganesha::{Ganesha, Network, Options, Squash};
+pub use samba::{Samba, SambaOptions};
 pub use sandbox::StartError;

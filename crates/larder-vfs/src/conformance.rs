@@ -53,6 +53,8 @@ pub enum Ability {
     Nanoseconds,
     /// Every change of a file gives it a new validator, also within a tick of its clock.
     DistinctTimes,
+    /// The time of the last change of attributes is told, and applications cannot set it back.
+    ChangeTime,
     /// Making a file that must not exist.
     ExclusiveCreate,
     /// Mode bits, and judging by them.

@@ -106,25 +106,25 @@ pub struct Latency {
 
 /// Counters of one procedure.
 #[derive(Debug, Default)]
-pub(super) struct ProcedureStats {
-    pub(super) calls: AtomicU64,
-    pub(super) errors: AtomicU64,
-    pub(super) retransmits: AtomicU64,
-    pub(super) timeouts: AtomicU64,
-    pub(super) bytes_sent: AtomicU64,
-    pub(super) bytes_received: AtomicU64,
+pub(crate) struct ProcedureStats {
+    pub(crate) calls: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) retransmits: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
     /// From the offer until the reply: what the caller waits.
-    pub(super) latency: Histogram,
+    pub(crate) latency: Histogram,
     /// From the last sending until the reply: network and server.
-    pub(super) round_trip: Histogram,
+    pub(crate) round_trip: Histogram,
 }
 
 /// Counters of one connection, beside those that its lock guards.
 #[derive(Debug, Default)]
-pub(super) struct ConnectionStats {
-    pub(super) reconnects: AtomicU64,
+pub(crate) struct ConnectionStats {
+    pub(crate) reconnects: AtomicU64,
     /// Replies to calls that nobody waits for any more, and messages that are no replies.
-    pub(super) orphans: AtomicU64,
+    pub(crate) orphans: AtomicU64,
 }
 
 /// What one procedure cost so far.
@@ -192,22 +192,22 @@ const PROCEDURES_MAX: usize = 32;
 
 /// The accounts of a client, by procedure.
 #[derive(Debug)]
-pub(super) struct Procedures {
+pub(crate) struct Procedures {
     accounts: Box<[ProcedureStats; PROCEDURES_MAX]>,
     names: &'static [&'static str],
 }
 
 impl Procedures {
-    pub(super) fn new(names: &'static [&'static str]) -> Procedures {
+    pub(crate) fn new(names: &'static [&'static str]) -> Procedures {
         let accounts = Box::new(std::array::from_fn(|_| ProcedureStats::default()));
         Procedures { accounts, names }
     }
 
-    pub(super) fn of(&self, procedure: u32) -> &ProcedureStats {
+    pub(crate) fn of(&self, procedure: u32) -> &ProcedureStats {
         &self.accounts[(procedure as usize).min(PROCEDURES_MAX - 1)]
     }
 
-    pub(super) fn snapshot(&self) -> Vec<ProcedureSnapshot> {
+    pub(crate) fn snapshot(&self) -> Vec<ProcedureSnapshot> {
         let known = |one: &ProcedureStats| one.calls.load(Relaxed) + one.timeouts.load(Relaxed) > 0;
         let used = (0..).zip(self.accounts.iter()).filter(|(_, one)| known(one));
         used.map(|(number, one)| ProcedureSnapshot {

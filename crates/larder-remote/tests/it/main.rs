@@ -1,5 +1,6 @@
-//! The remotes against real servers. Needs root, nfs-ganesha and rpcbind.
+//! The remotes against real servers. Needs root, nfs-ganesha, rpcbind, samba and smbclient.
 
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
 mod nfs3;
+mod smb;

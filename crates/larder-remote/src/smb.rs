@@ -1,0 +1,338 @@
+//! A share of an SMB server (2.1 to 3.1.1) as [`Remote`], on the protocol library `smb2` (ADR 0009).
+//!
+//! The library brings messages, signing, encryption, login and credits. What makes a file system of
+//! it is here: handles that survive renames, leases, opens that are kept, errors, recovery.
+//!
+//! - **Handles** are the server's file ids, never names ([`handle`]). The server is asked by path, so
+//!   where a handle is must have been learnt from a lookup or a listing ([`places`]); one that has no
+//!   place is [`larder_vfs::Error::Stale`] until its name is looked up again. A file at a path is
+//!   checked to be the one that was meant.
+//! - **Leases**: [`Remote::access`] opens a file with a lease to read and to keep open, or puts a
+//!   directory under watch. While it holds, attributes are told and data is read without opening
+//!   again ([`lease`], [`files`]).
+//! - **Rights**: everybody works with the rights of the login. So that users of this machine are kept
+//!   apart, each call is judged by the modes that the mount states, as with `mount.cifs`, and by what
+//!   the server grants the login. Servers keep no modes; see [`set`] for what chmod does.
+//! - **Writes** are unstable until they are flushed; those of a burst share an open ([`data`]).
+//! - **Recovery**: a lost connection ends all leases, and is replaced; calls are sent again ([`line`]).
+//!   What is done about changes of names whose answer was lost stands in [`change`].
+//!
+//! Absent on purpose: symbolic links and special files, DFS, several channels, directory leases (the
+//! library does not announce that it knows them), Kerberos.
+
+mod attr;
+mod change;
+mod credentials;
+mod data;
+mod files;
+mod handle;
+mod lease;
+mod line;
+mod link;
+mod listing;
+mod mount;
+mod names;
+mod places;
+mod set;
+mod share;
+mod status;
+mod tap;
+mod wire;
+
+pub use credentials::{Credentials, CredentialsError, Password};
+pub use mount::{MountError, MountOptions, PORT, Version};
+
+use crate::rpc::{ConnectionSnapshot, Snapshot};
+use bytes::Bytes;
+use larder_vfs::{
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
+    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
+    SetAttr, Stability, StatFs, Time, Watcher,
+};
+use line::call;
+use share::Share;
+use smb2::msg::query_info::QueryInfoResponse;
+use status::Failure;
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// A mounted share of an SMB server.
+pub struct Smb {
+    share: Arc<Share>,
+}
+
+impl std::fmt::Debug for Smb {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Smb(//{}/{})", self.share.options.host, self.share.options.share)
+    }
+}
+
+impl Smb {
+    /// Mounts a share, on the tokio runtime of the caller. Takes no longer than 20 s, and 10 s if the
+    /// server does not answer.
+    ///
+    /// # Errors
+    /// [`MountError`], each with what to do about it.
+    pub async fn mount(options: &MountOptions) -> Result<Smb, MountError> {
+        Ok(Smb { share: Share::mount(options).await? })
+    }
+
+    /// What every command cost so far, in the shape of [`crate::rpc::RpcClient::stats`].
+    pub fn stats(&self) -> Snapshot {
+        let share = &self.share;
+        let procedures = share.accounts.snapshot();
+        let calls = procedures.iter().map(|one| one.calls).sum();
+        let errors: u64 = procedures.iter().map(|one| one.errors).sum();
+        let connection = ConnectionSnapshot {
+            connected: self.reachable(),
+            offered: calls,
+            completed: calls - errors,
+            timeouts: procedures.iter().map(|one| one.timeouts).sum(),
+            reconnects: share.reconnects.load(Ordering::Relaxed),
+            ..ConnectionSnapshot::default()
+        };
+        Snapshot { procedures, connections: vec![connection] }
+    }
+
+    /// The version of the protocol that is spoken, if there is a connection.
+    pub fn version(&self) -> Option<Version> {
+        self.share.line.link().map(|link| link.version())
+    }
+}
+
+impl Drop for Smb {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl Remote for Smb {
+    fn root(&self) -> Future<'_, Found> {
+        Box::pin(async move {
+            let share = &self.share;
+            let handle = share.root().clone();
+            let seen = call!(share.line, |link, _again| share.look_at(&link, &handle, false))?;
+            Ok(Found { attr: seen.info.attr(&share.shape), handle })
+        })
+    }
+
+    fn limits(&self) -> RemoteLimits {
+        self.share.limits
+    }
+
+    fn getattr<'a>(&'a self, _cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr> {
+        Box::pin(async move {
+            let share = &self.share;
+            let known = share.files.get(file).and_then(|entry| entry.known());
+            if let Some((_, known)) = known {
+                return Ok(known.info.attr(&share.shape));
+            }
+            let seen = call!(share.line, |link, _again| share.look_at(&link, file, false))?;
+            Ok(seen.info.attr(&share.shape))
+        })
+    }
+
+    fn setattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetAttr,
+        guard: Option<Time>,
+    ) -> Future<'a, Changed> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, _again| share.set(&link, cred, file, &set, guard))
+        })
+    }
+
+    fn access<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        wanted: Access,
+    ) -> Future<'a, Judged> {
+        Box::pin(async move {
+            let share = &self.share;
+            match share.judge_now(cred, file, wanted) {
+                Some(judged) => Ok(judged),
+                None => call!(share.line, |link, _again| share.judge(&link, cred, file, wanted)),
+            }
+        })
+    }
+
+    fn gives_leases(&self) -> bool {
+        self.share.leases
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watcher>) {
+        // Only the first counts, as the trait has it.
+        let _ = self.share.watcher.set(watcher);
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, LookedUp> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, _again| share.look_up(&link, cred, dir, name))
+        })
+    }
+
+    fn readlink<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        file: &'a Handle,
+    ) -> Future<'a, (OsString, Option<Attr>)> {
+        Box::pin(async move {
+            // There are none, so whatever it is, it is none.
+            let share = &self.share;
+            call!(share.line, |link, _again| share.look_at(&link, file, false))?;
+            Err(Error::InvalidArgument)
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        len: u32,
+    ) -> Future<'a, RemoteRead> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, _again| share.read(&link, cred, file, offset, len))
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Future<'a, RemoteWritten> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, _again| share
+                .write(&link, cred, file, offset, &data, stability))
+        })
+    }
+
+    fn commit<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        file: &'a Handle,
+        _range: Range<u64>,
+    ) -> Future<'a, Committed> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, _again| share.commit(&link, file))
+        })
+    }
+
+    fn make<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Future<'a, Made> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, again| share.make(&link, cred, (dir, name), &new, &set, again))
+        })
+    }
+
+    fn remove<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        what: Removal,
+    ) -> Future<'a, Change> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, again| share.remove(&link, cred, (dir, name), what, again))
+        })
+    }
+
+    fn rename<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: (&'a Handle, &'a OsStr),
+        to: (&'a Handle, &'a OsStr),
+    ) -> Future<'a, (Change, Change)> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, again| share.rename(&link, cred, from, to, again))?;
+            Ok((Change::default(), Change::default()))
+        })
+    }
+
+    fn link<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, (Option<Attr>, Change)> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, again| share.link(&link, cred, file, (dir, name), again))
+        })
+    }
+
+    fn readdir<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        cookie: Cookie,
+        bytes_max: u32,
+    ) -> Future<'a, Listing> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, _again| share.list(&link, cred, dir, cookie, bytes_max))
+        })
+    }
+
+    fn statfs<'a>(&'a self, _cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
+        Box::pin(async move {
+            let share = &self.share;
+            call!(share.line, |link, _again| share.space(&link, file))
+        })
+    }
+
+    fn reachable(&self) -> bool {
+        self.share.line.link().is_some_and(|link| !link.is_lost())
+    }
+
+    fn shutdown(&self) {
+        self.share.line.shut();
+    }
+}
+
+impl Share {
+    async fn space(&self, link: &Arc<link::Link>, file: &Handle) -> Result<StatFs, Failure> {
+        let opened = self.open_file(link, file, wire::LOOK, 0).await?;
+        let op = wire::query_volume(opened.open.id, wire::FS_FULL_SIZE_INFORMATION);
+        let reply = link.ask(op).await?.read::<QueryInfoResponse>()?;
+        let (bytes, available, free) = wire::space(&reply.output_buffer).map_err(link::garbled)?;
+        Ok(StatFs {
+            bytes,
+            bytes_free: free.min(bytes),
+            bytes_available: available.min(free).min(bytes),
+            // The protocol knows of no slots.
+            files: 0,
+            files_free: 0,
+            files_available: 0,
+            name_max: self.limits.name_max,
+        })
+    }
+}

@@ -1,0 +1,361 @@
+//! Names: looking up, making, removing, renaming, linking.
+//!
+//! What changes a directory first looks whether it is still the one that was meant. The look and
+//! others go out together where nothing depends on the order.
+//!
+//! If the answer to a change was lost with the connection, it is tried again, and what is found then
+//! may be the trace of the first try:
+//! - remove, "not found": the name is gone, which is what was asked for: done.
+//! - rename, "not found": done if the target is the file that the source was.
+//! - link, "exists": done if the name leads to the file.
+//! - making a directory or an exclusive file, "exists": it may be anybody's, and these are used as
+//!   locks. Nothing is claimed: the caller gets [`Error::Io`].
+
+use super::attr::Info;
+use super::link::Link;
+use super::share::{self, Seen, Share};
+use super::status::{self, Failure};
+use super::wire::{self, Opening, PREVIOUS};
+use larder_vfs::{
+    Access, Attr, Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr,
+};
+use smb2::msg::create::{CreateDisposition, CreateResponse};
+use smb2::types::flags::FileAttributes;
+use smb2::types::status::NtStatus;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+/// What a look found, or nothing.
+fn or_absent(seen: Result<Seen, Failure>) -> Result<Option<Seen>, Failure> {
+    match seen {
+        Err(failure) if failure.is_absence() => Ok(None),
+        seen => seen.map(Some),
+    }
+}
+
+/// One end of a rename.
+struct End<'a> {
+    dir: &'a Handle,
+    component: String,
+    path: String,
+    /// What is there.
+    seen: Option<Info>,
+}
+
+impl Share {
+    pub(super) async fn look_up(
+        &self,
+        link: &Arc<Link>,
+        cred: &Cred,
+        dir: &Handle,
+        name: &OsStr,
+    ) -> Result<LookedUp, Failure> {
+        self.shape.may_in_directory(cred, Access::LOOKUP)?;
+        if name == "." || name == ".." {
+            let handle = match name == "." {
+                true => dir.clone(),
+                false => self.places().parent(dir)?,
+            };
+            let attr = self.directory(link, &handle).await?.attr(&self.shape);
+            return Ok(LookedUp { found: Some(Found { handle, attr }), dir: None });
+        }
+        let (path, component) = self.path_in(dir, name)?;
+        let parent = self.directory(link, dir);
+        let (parent, seen) = tokio::join!(parent, self.look(link, path, false));
+        let parent = Some(parent?.attr(&self.shape));
+        let found = match or_absent(seen) {
+            Ok(Some(seen)) => Some(self.found(dir, &component, &seen.info)),
+            Ok(None) => None,
+            // Between the two looks the directory went away.
+            Err(failure) => return Err(self.gone(dir, failure)),
+        };
+        Ok(LookedUp { found, dir: parent })
+    }
+
+    /// Makes something. `again` says that an earlier try may have made it.
+    pub(super) async fn make(
+        &self,
+        link: &Arc<Link>,
+        cred: &Cred,
+        (dir, name): (&Handle, &OsStr),
+        new: &New,
+        set: &SetAttr,
+        again: bool,
+    ) -> Result<Made, Failure> {
+        let (disposition, options) = match new {
+            New::File => (CreateDisposition::FileOpenIf, wire::NON_DIRECTORY_FILE),
+            New::FileExclusive => (CreateDisposition::FileCreate, wire::NON_DIRECTORY_FILE),
+            New::Directory => (CreateDisposition::FileCreate, wire::DIRECTORY_FILE),
+            New::Symlink(_) | New::Node(..) => return Err(Failure::Is(Error::NotSupported)),
+        };
+        self.shape.may_in_directory(cred, Access::EXTEND)?;
+        let (path, component) = self.path_in(dir, name)?;
+        self.directory(link, dir).await?;
+        let readonly = *new != New::Directory
+            && self.shape.file_mode & 0o222 != 0
+            && set.mode.is_some_and(|mode| mode & 0o222 == 0);
+        let attributes = if readonly { FileAttributes::READONLY } else { 0 };
+        let opening =
+            Opening { disposition, options, attributes, ..Opening::existing(path, wire::LOOK) };
+        let opened = match share::open(link, opening).await {
+            Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
+                tracing::warn!(
+                    ?name,
+                    "whether it was made before the connection was lost is unknown"
+                );
+                return Err(Failure::Is(Error::Io));
+            }
+            opened => opened.map_err(|failure| self.gone_in(dir, failure))?,
+        };
+        let info = opened.open.finish(false).await?;
+        let mut found = self.found(dir, &component, &info);
+        // A new file has what it was made with; only an old one has something to be cut.
+        let cut = set.size.filter(|size| *size != info.size);
+        if let (Some(size), false) = (cut, info.is_directory()) {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            let change = self.set(link, cred, &found.handle, &set, None).await?;
+            found.attr = change.after.unwrap_or(found.attr);
+        }
+        if opened.created || *new != New::File {
+            self.directory_changed(dir).await;
+        }
+        Ok(Made { found, dir: Change::default() })
+    }
+
+    /// What it means that a change of a name failed for want of a way to it.
+    fn gone_in(&self, dir: &Handle, failure: Failure) -> Failure {
+        match failure.is_pathless() && failure != Failure::Status(NtStatus::NOT_A_DIRECTORY) {
+            true => self.gone(dir, failure),
+            false => failure,
+        }
+    }
+
+    /// Our own change would end the watch anyway, a moment later.
+    async fn directory_changed(&self, dir: &Handle) {
+        if let Some(entry) = self.files.get(dir) {
+            entry.end();
+            entry.opens.lock().await.read = None;
+        }
+    }
+
+    /// Removes a name. `again` says that an earlier try may have done it.
+    pub(super) async fn remove(
+        &self,
+        link: &Arc<Link>,
+        cred: &Cred,
+        (dir, name): (&Handle, &OsStr),
+        what: Removal,
+        again: bool,
+    ) -> Result<Change, Failure> {
+        self.shape.may_in_directory(cred, Access::DELETE)?;
+        let (path, component) = self.path_in(dir, name)?;
+        let parent = self.directory(link, dir);
+        let (parent, seen) = tokio::join!(parent, self.look(link, path.clone(), false));
+        parent?;
+        let Some(seen) = or_absent(seen)? else {
+            return if again { Ok(Change::default()) } else { Err(Failure::Is(Error::NotFound)) };
+        };
+        match (what, seen.info.is_directory()) {
+            (Removal::File, true) => return Err(Failure::Is(Error::IsDirectory)),
+            (Removal::Directory, false) => return Err(Failure::Is(Error::NotDirectory)),
+            _ => (),
+        }
+        // What we have open would keep the name alive.
+        self.close_known(&seen.info).await;
+        if seen.info.is_readonly() {
+            self.clear_readonly(link, path.clone(), &seen.info).await?;
+        }
+        self.delete(link, path, what == Removal::Directory).await?;
+        self.removed(dir, &component, &seen.info);
+        self.directory_changed(dir).await;
+        Ok(Change::default())
+    }
+
+    /// Deletes what is at a path.
+    async fn delete(&self, link: &Arc<Link>, path: String, directory: bool) -> Result<(), Failure> {
+        let kind = if directory { wire::DIRECTORY_FILE } else { wire::NON_DIRECTORY_FILE };
+        let options = kind | wire::OPEN_REPARSE_POINT;
+        let opening = Opening { options, ..Opening::existing(path, wire::DELETE) };
+        act(link, &opening, wire::DISPOSITION_INFORMATION, vec![1]).await
+    }
+
+    /// Renames. `again` says that an earlier try may have done it.
+    pub(super) async fn rename(
+        &self,
+        link: &Arc<Link>,
+        cred: &Cred,
+        from: (&Handle, &OsStr),
+        to: (&Handle, &OsStr),
+        again: bool,
+    ) -> Result<(), Failure> {
+        self.shape.may_in_directory(cred, Access::DELETE | Access::EXTEND)?;
+        let known = self.path_in(from.0, from.1).ok();
+        let known = known.and_then(|(_, component)| self.places().child(from.0, &component));
+        let (from, to) = tokio::join!(self.end(link, from), self.end(link, to));
+        let (from, to) = (from?, to?);
+        let Some(source) = from.seen else {
+            let moved = |known: &Handle| to.seen.is_some_and(|seen| self.is(known, &seen));
+            // The place still says what the source was.
+            let done = again && known.as_ref().is_some_and(moved);
+            return if done { Ok(()) } else { Err(Failure::Is(Error::NotFound)) };
+        };
+        let moved = self.found(from.dir, &from.component, &source).handle;
+        if from.path == to.path {
+            return Ok(());
+        }
+        if source.is_directory() && self.places().is_below(to.dir, &moved) {
+            return Err(Failure::Is(Error::InvalidArgument));
+        }
+        if let Some(target) = to.seen.filter(|target| !same_file(target, &source)) {
+            self.give_way(link, &source, &target, &to).await?;
+        } else if to.seen.is_some() && !is_same_name(&from, &to) {
+            // Two names of one file: POSIX has it that nothing happens.
+            return Ok(());
+        }
+        match source.is_directory() {
+            true => self.close_below(&moved).await,
+            false => self.close_file(&moved).await,
+        }
+        let options = wire::OPEN_REPARSE_POINT;
+        let opening = Opening { options, ..Opening::existing(from.path.clone(), wire::DELETE) };
+        let target = wire::target(&to.path, true);
+        act(link, &opening, wire::RENAME_INFORMATION, target).await?;
+        self.places().learn(to.dir, &to.component, &moved);
+        self.directory_changed(from.dir).await;
+        self.directory_changed(to.dir).await;
+        Ok(())
+    }
+
+    /// Looks at one end of a rename.
+    async fn end<'a>(
+        &self,
+        link: &Arc<Link>,
+        (dir, name): (&'a Handle, &OsStr),
+    ) -> Result<End<'a>, Failure> {
+        let (path, component) = self.path_in(dir, name)?;
+        let parent = self.directory(link, dir);
+        let (parent, seen) = tokio::join!(parent, self.look(link, path.clone(), false));
+        parent?;
+        let seen = or_absent(seen)?.map(|seen| seen.info);
+        Ok(End { dir, component, path, seen })
+    }
+
+    fn is(&self, known: &Handle, info: &Info) -> bool {
+        super::handle::Identity::of(known).is_some_and(|identity| info.is(&identity))
+    }
+
+    /// Clears the target of a rename as far as the server does not do it: empty directories, and
+    /// read-only files.
+    async fn give_way(
+        &self,
+        link: &Arc<Link>,
+        source: &Info,
+        target: &Info,
+        to: &End<'_>,
+    ) -> Result<(), Failure> {
+        match (source.is_directory(), target.is_directory()) {
+            (false, true) => return Err(Failure::Is(Error::IsDirectory)),
+            (true, false) => return Err(Failure::Is(Error::NotDirectory)),
+            _ => (),
+        }
+        self.close_known(target).await;
+        if target.is_directory() {
+            self.delete(link, to.path.clone(), true).await?;
+        } else if target.is_readonly() {
+            self.clear_readonly(link, to.path.clone(), target).await?;
+        }
+        self.removed(to.dir, &to.component, target);
+        Ok(())
+    }
+
+    /// The handle by which a file is known already.
+    fn known(&self, info: &Info) -> Option<Handle> {
+        let handle = self.places().known(info.file_id).cloned()?;
+        self.is(&handle, info).then_some(handle)
+    }
+
+    /// Closes what we have open of a file.
+    async fn close_known(&self, info: &Info) {
+        if let Some(handle) = self.known(info) {
+            self.close_file(&handle).await;
+        }
+    }
+
+    /// Takes note that a name of a file is gone, and with the last one the file.
+    fn removed(&self, dir: &Handle, component: &str, info: &Info) {
+        self.places().removed(dir, component);
+        if info.is_directory() || info.links <= 1 {
+            if let Some(handle) = self.known(info) {
+                self.places().forget(&handle);
+            }
+        }
+    }
+
+    /// Gives a file another name. `again` says that an earlier try may have done it.
+    pub(super) async fn link(
+        &self,
+        link: &Arc<Link>,
+        cred: &Cred,
+        file: &Handle,
+        (dir, name): (&Handle, &OsStr),
+        again: bool,
+    ) -> Result<(Option<Attr>, Change), Failure> {
+        self.shape.may_in_directory(cred, Access::EXTEND)?;
+        let (path, component) = self.path_in(dir, name)?;
+        let changing = self.files.changing(file);
+        let parent = self.directory(link, dir);
+        let opened = self.open_file(link, file, wire::SET, wire::NON_DIRECTORY_FILE);
+        let (parent, opened) = tokio::join!(parent, opened);
+        parent?;
+        let opened = opened?;
+        let target = wire::target(&path, false);
+        let done = link.ask(wire::set(opened.open.id, wire::LINK_INFORMATION, target)).await?;
+        let info = opened.open.finish(false).await?;
+        match done.check() {
+            Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
+                let seen = self.look(link, path, false).await?;
+                if !self.is(file, &seen.info) {
+                    return Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION));
+                }
+            }
+            done => done?,
+        }
+        let found = self.found(dir, &component, &info);
+        changing.done(Some(info));
+        self.directory_changed(dir).await;
+        Ok((Some(found.attr), Change::default()))
+    }
+}
+
+fn same_file(one: &Info, other: &Info) -> bool {
+    one.file_id == other.file_id && one.created == other.created
+}
+
+/// Whether both ends are one name, in a directory where case does not count.
+fn is_same_name(from: &End<'_>, to: &End<'_>) -> bool {
+    from.dir == to.dir && from.component.to_lowercase() == to.component.to_lowercase()
+}
+
+/// Opens, does one thing and closes, in one message.
+async fn act(
+    link: &Arc<Link>,
+    opening: &Opening,
+    class: u8,
+    buffer: Vec<u8>,
+) -> Result<(), Failure> {
+    let ops = vec![opening.op(), wire::set(PREVIOUS, class, buffer), wire::close(PREVIOUS)];
+    let replies = link.chain(ops).await?;
+    let [opened, done, closed] = &replies[..] else { return Err(Failure::Lost) };
+    opened.read::<CreateResponse>()?;
+    match (done.check(), class) {
+        // What stands in the way of a rename is in use.
+        (Err(Failure::Status(NtStatus::ACCESS_DENIED)), wire::RENAME_INFORMATION) => {
+            tracing::debug!(
+                "a rename was denied; something may have the file or a file below it open"
+            );
+            return Err(Failure::Is(status::error(NtStatus::ACCESS_DENIED)));
+        }
+        (done, _) => done?,
+    }
+    closed.check()
+}

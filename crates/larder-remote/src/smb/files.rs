@@ -1,0 +1,430 @@
+//! Files that are open at the server, and the leases on them.
+//!
+//! A file is kept open for two reasons: a lease lives as long as the open that it came with, and a
+//! burst of writes is one open. All opens of a file bear the same lease key, so that our own changes
+//! do not break our own lease. On a directory a pending CHANGE_NOTIFY stands for the lease: it ends
+//! with whatever it tells.
+//!
+//! What is known of a file under a lease is kept, so that it need not be asked for. Our own changes
+//! make it unknown while they run; an answer that overlapped one is not kept.
+//!
+//! Invariants:
+//! - At most [`FILES_MAX`] files are in the table; one that leaves it has no lease.
+//! - A lease is ended before anything is told to the watcher or to the server.
+
+use super::attr::Info;
+use super::link::Link;
+use super::status::Failure;
+use super::tap::LeaseKey;
+use super::{handle, wire};
+use larder_vfs::{Handle, Lease};
+use smb2::msg::close::CloseResponse;
+use smb2::msg::query_info::QueryInfoResponse;
+use smb2::types::FileId;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Most files kept open.
+pub(super) const FILES_MAX: usize = 512;
+/// How long a file that was written stays open for more.
+const WRITE_IDLE: Duration = Duration::from_secs(1);
+
+/// An open of the server. Closed when dropped.
+pub(super) struct ServerOpen {
+    pub(super) link: Arc<Link>,
+    pub(super) id: FileId,
+    closed: AtomicBool,
+}
+
+impl ServerOpen {
+    pub(super) fn new(link: Arc<Link>, id: FileId) -> ServerOpen {
+        ServerOpen { link, id, closed: AtomicBool::new(false) }
+    }
+
+    /// Whether it can still be used on this connection.
+    pub(super) fn is_on(&self, link: &Link) -> bool {
+        self.link.generation == link.generation && !link.is_lost()
+    }
+
+    /// Closes it and waits until it is. Another open of the same file may be told of it late else.
+    pub(super) async fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            // It is closed if there is no connection.
+            let _ = self.link.ask(wire::close(self.id)).await;
+        }
+    }
+
+    /// Makes everything durable if `flush`, closes it, and answers how it was in the end.
+    pub(super) async fn finish(&self, flush: bool) -> Result<Info, Failure> {
+        self.closed.store(true, Ordering::Release);
+        let mut ops = vec![wire::query(self.id), wire::close(self.id)];
+        if flush {
+            ops.insert(0, wire::flush(self.id));
+        }
+        let mut replies = self.link.chain(ops).await?.into_iter();
+        if flush {
+            replies.next().ok_or(Failure::Lost)?.check()?;
+        }
+        let seen = replies.next().ok_or(Failure::Lost)?.read::<QueryInfoResponse>()?;
+        let closed = replies.next().ok_or(Failure::Lost)?.read::<CloseResponse>()?;
+        let info = Info::parse(&seen.output_buffer).map_err(super::link::garbled)?;
+        // Servers may settle the times at the end. Without them the reply says zero.
+        if closed.last_write_time.0 == 0 {
+            return Ok(info);
+        }
+        Ok(Info {
+            accessed: closed.last_access_time.0,
+            written: closed.last_write_time.0,
+            changed: closed.change_time.0,
+            allocation: closed.allocation_size,
+            size: closed.end_of_file,
+            attributes: closed.file_attributes,
+            ..info
+        })
+    }
+}
+
+impl Drop for ServerOpen {
+    fn drop(&mut self) {
+        if !*self.closed.get_mut() && !self.link.is_lost() {
+            let (link, id) = (Arc::clone(&self.link), self.id);
+            let runtime = self.link.runtime().clone();
+            runtime.spawn(async move { link.ask(wire::close(id)).await.map(drop) });
+        }
+    }
+}
+
+/// An open for a burst of writes.
+pub(super) struct Writing {
+    pub(super) open: Arc<ServerOpen>,
+    /// Writes under way.
+    pub(super) users: u32,
+    /// Something was written that nobody asked to be durable yet.
+    pub(super) dirty: bool,
+    used: Instant,
+}
+
+/// The opens of a file.
+#[derive(Default)]
+pub(super) struct Opens {
+    /// That of the lease.
+    pub(super) read: Option<Arc<ServerOpen>>,
+    pub(super) write: Option<Writing>,
+}
+
+impl Opens {
+    /// Closes them, and waits until they are.
+    pub(super) async fn close(&mut self) {
+        if let Some(read) = self.read.take() {
+            read.close().await;
+        }
+        if let Some(writing) = self.write.take() {
+            writing.open.close().await;
+        }
+    }
+}
+
+/// What is known of a file under its lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) info: Info,
+    /// The rights that the server grants this login.
+    pub(super) maximal: u32,
+}
+
+#[derive(Default)]
+struct Held {
+    lease: Option<Lease>,
+    info: Option<Info>,
+    maximal: u32,
+    /// Times that a lease ended.
+    ends: u64,
+    /// Changes of ours that were begun or ended.
+    changes: u64,
+    /// Changes of ours under way.
+    changing: u32,
+    /// It left the table.
+    left: bool,
+}
+
+/// A moment, to tell whether something happened since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    ends: u64,
+    changes: u64,
+    quiet: bool,
+}
+
+/// A file that is, or is about to be, open.
+pub(super) struct File {
+    pub(super) handle: Handle,
+    pub(super) key: LeaseKey,
+    pub(super) opens: tokio::sync::Mutex<Opens>,
+    held: Mutex<Held>,
+    used: AtomicU64,
+}
+
+/// A change of ours on its way.
+pub(super) struct Changing {
+    file: Option<Arc<File>>,
+    lease: Option<Lease>,
+    before: Option<Info>,
+    begun: u64,
+}
+
+impl File {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lease, if it holds.
+    pub(super) fn lease(&self) -> Option<Lease> {
+        self.held().lease.clone().filter(Lease::holds)
+    }
+
+    /// The lease, and what is true under it.
+    pub(super) fn known(&self) -> Option<(Lease, Known)> {
+        let held = self.held();
+        let info = held.info.filter(|_| held.changing == 0)?;
+        Some((held.lease.clone().filter(Lease::holds)?, Known { info, maximal: held.maximal }))
+    }
+
+    /// The rights that the server granted with the lease.
+    pub(super) fn maximal(&self) -> u32 {
+        self.held().maximal
+    }
+
+    /// Now.
+    pub(super) fn moment(&self) -> Moment {
+        let held = self.held();
+        Moment { ends: held.ends, changes: held.changes, quiet: held.changing == 0 }
+    }
+
+    /// Notes what was asked for at that moment, and seen since, if it is still true.
+    pub(super) fn saw(&self, since: Moment, info: Info) {
+        let mut held = self.held();
+        let same = held.ends == since.ends && held.changes == since.changes && since.quiet;
+        if same && held.lease.is_some() {
+            held.info = Some(info);
+        }
+    }
+
+    /// Takes note of a lease that the server granted; `None` if it was taken back already.
+    pub(super) fn granted(&self, since: Moment, known: Known) -> Option<Lease> {
+        let mut held = self.held();
+        if held.left || held.ends != since.ends {
+            return None;
+        }
+        let lease = held.lease.get_or_insert_with(Lease::new).clone();
+        held.maximal = known.maximal;
+        held.info = (held.changes == since.changes && since.quiet).then_some(known.info);
+        Some(lease)
+    }
+
+    /// Ends the lease; answers it if it held.
+    pub(super) fn end(&self) -> Option<Lease> {
+        let mut held = self.held();
+        held.ends += 1;
+        held.info = None;
+        let lease = held.lease.take()?;
+        let holds = lease.holds();
+        lease.end();
+        holds.then_some(lease)
+    }
+
+    /// Counts a write in, upon the open that is there.
+    pub(super) fn writing(open: Arc<ServerOpen>) -> Writing {
+        Writing { open, users: 1, dirty: false, used: Instant::now() }
+    }
+
+    /// Counts a write out. Answers the open if nobody needs it any more.
+    pub(super) async fn wrote(
+        self: &Arc<File>,
+        open: &Arc<ServerOpen>,
+        unstable: bool,
+    ) -> Option<Arc<ServerOpen>> {
+        let mut opens = self.opens.lock().await;
+        let writing = opens.write.as_mut().filter(|writing| Arc::ptr_eq(&writing.open, open))?;
+        writing.users -= 1;
+        writing.used = Instant::now();
+        if unstable && !writing.dirty {
+            writing.dirty = true;
+            self.close_when_idle(open);
+        }
+        if writing.users > 0 || writing.dirty {
+            return None;
+        }
+        opens.write.take().map(|writing| writing.open)
+    }
+
+    fn close_when_idle(self: &Arc<File>, open: &Arc<ServerOpen>) {
+        let (file, open) = (Arc::downgrade(self), Arc::downgrade(open));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(WRITE_IDLE).await;
+                let (Some(file), Some(open)) = (file.upgrade(), open.upgrade()) else { return };
+                let mut opens = file.opens.lock().await;
+                let Some(writing) = &opens.write else { return };
+                if !Arc::ptr_eq(&writing.open, &open) {
+                    return;
+                }
+                if writing.users == 0 && writing.used.elapsed() >= WRITE_IDLE {
+                    opens.write = None;
+                    return;
+                }
+            }
+        });
+    }
+}
+
+impl Changing {
+    /// The change is over; `after` is what the server said then. Answers what was there just before,
+    /// if a lease proves it.
+    pub(super) fn done(mut self, after: Option<Info>) -> Option<Info> {
+        let file = self.file.take()?;
+        let mut held = file.held();
+        held.changing -= 1;
+        held.changes += 1;
+        let same = match (&self.lease, &held.lease) {
+            (Some(then), Some(now)) => then.is(now) && now.holds(),
+            _ => false,
+        };
+        let alone = held.changes == self.begun + 1 && held.changing == 0;
+        held.info = after.filter(|_| same && alone);
+        self.before.take().filter(|_| same && alone)
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        // The caller gave it up: what came of it is not known.
+        if let Some(file) = self.file.take() {
+            let mut held = file.held();
+            held.changing -= 1;
+            held.changes += 1;
+            held.info = None;
+        }
+    }
+}
+
+/// Every file that is open.
+#[derive(Default)]
+pub(super) struct Files {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    files: HashMap<Handle, Arc<File>>,
+    keys: HashMap<LeaseKey, Handle>,
+    clock: u64,
+}
+
+impl Files {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file, if it is in the table.
+    pub(super) fn get(&self, handle: &Handle) -> Option<Arc<File>> {
+        let mut table = self.table();
+        table.clock += 1;
+        let file = table.files.get(handle)?;
+        file.used.store(table.clock, Ordering::Relaxed);
+        Some(Arc::clone(file))
+    }
+
+    /// The file, which may enter the table; another may have to leave it.
+    pub(super) fn enter(&self, handle: &Handle) -> Arc<File> {
+        if let Some(file) = self.get(handle) {
+            return file;
+        }
+        let mut table = self.table();
+        if table.files.len() >= FILES_MAX {
+            table.make_room();
+        }
+        let key = handle::hash(handle.as_bytes()).to_le_bytes();
+        let file = Arc::new(File {
+            handle: handle.clone(),
+            key,
+            opens: tokio::sync::Mutex::default(),
+            held: Mutex::default(),
+            used: AtomicU64::new(table.clock),
+        });
+        table.keys.insert(key, handle.clone());
+        Arc::clone(table.files.entry(handle.clone()).or_insert(file))
+    }
+
+    /// The file whose leases bear this key.
+    pub(super) fn by_key(&self, key: &LeaseKey) -> Option<Arc<File>> {
+        let table = self.table();
+        table.files.get(table.keys.get(key)?).cloned()
+    }
+
+    /// Takes a file out. Its lease has ended then, and its opens are for the caller to close.
+    pub(super) fn leave(&self, handle: &Handle) -> Option<Arc<File>> {
+        self.table().leave(handle)
+    }
+
+    /// Takes all files out that `chosen` names.
+    pub(super) fn leave_all(&self, chosen: impl Fn(&Handle) -> bool) -> Vec<Arc<File>> {
+        let mut table = self.table();
+        let handles: Vec<_> = table.files.keys().filter(|one| chosen(one)).cloned().collect();
+        handles.iter().filter_map(|handle| table.leave(handle)).collect()
+    }
+
+    /// Ends every lease, since the connection is gone. Answers the files that had one.
+    pub(super) fn end_all(&self) -> Vec<Handle> {
+        let files: Vec<_> = self.table().files.drain().map(|(_, file)| file).collect();
+        let ended = files.iter().filter(|file| {
+            file.held().left = true;
+            file.end().is_some()
+        });
+        ended.map(|file| file.handle.clone()).collect()
+    }
+
+    /// Begins a change of ours.
+    pub(super) fn changing(&self, handle: &Handle) -> Changing {
+        let Some(file) = self.get(handle) else {
+            return Changing { file: None, lease: None, before: None, begun: 0 };
+        };
+        let mut held = file.held();
+        let alone = held.changing == 0;
+        held.changing += 1;
+        held.changes += 1;
+        let (lease, begun) = (held.lease.clone().filter(Lease::holds), held.changes);
+        let before = held.info.filter(|_| alone && lease.is_some());
+        drop(held);
+        Changing { file: Some(file), lease, before, begun }
+    }
+}
+
+impl Table {
+    fn leave(&mut self, handle: &Handle) -> Option<Arc<File>> {
+        let file = self.files.remove(handle)?;
+        self.keys.remove(&file.key);
+        file.held().left = true;
+        file.end();
+        Some(file)
+    }
+
+    /// Lets the files go that were not used for the longest time: an eighth, so that this is rare.
+    fn make_room(&mut self) {
+        let mut by_age: Vec<_> = self
+            .files
+            .iter()
+            .map(|(handle, file)| (file.used.load(Ordering::Relaxed), handle.clone()))
+            .collect();
+        by_age.sort_unstable_by_key(|one| one.0);
+        for (_, handle) in by_age.iter().take(FILES_MAX / 8) {
+            // Closed by drop, as soon as nobody uses it.
+            drop(self.leave(handle));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+use super::*;
+
+fn file(number: u8) -> Handle {
+    Handle::new(&[number])
+}
+
+fn info(size: u64) -> Info {
+    Info {
+        created: 1,
+        accessed: 1,
+        written: 1,
+        changed: 1,
+        attributes: 0,
+        allocation: 0,
+        size,
+        links: 1,
+        file_id: 9,
+    }
+}
+
+fn known(size: u64) -> Known {
+    Known { info: info(size), maximal: 7 }
+}
+
+fn size(file: &File) -> Option<u64> {
+    file.known().map(|(_, known)| known.info.size)
+}
+
+#[test]
+fn what_is_granted_is_known_until_it_ends() {
+    let files = Files::default();
+    let one = files.enter(&file(1));
+    assert!(one.known().is_none());
+    let lease = one.granted(one.moment(), known(5)).unwrap();
+    assert_eq!(size(&one), Some(5));
+    assert!(files.by_key(&one.key).is_some());
+    assert!(one.end().is_some() && !lease.holds());
+    assert_eq!(size(&one), None);
+    assert!(one.end().is_none(), "only once");
+}
+
+#[test]
+fn a_break_that_overtakes_the_grant_wins() {
+    let files = Files::default();
+    let one = files.enter(&file(1));
+    let asked = one.moment();
+    assert!(files.by_key(&one.key).unwrap().end().is_none());
+    assert!(one.granted(asked, known(5)).is_none());
+}
+
+#[test]
+fn a_file_that_left_has_no_lease() {
+    let files = Files::default();
+    let one = files.enter(&file(1));
+    let asked = one.moment();
+    assert!(files.leave(&file(1)).is_some() && files.by_key(&one.key).is_none());
+    assert!(one.granted(asked, known(5)).is_none());
+    assert!(files.get(&file(1)).is_none());
+}
+
+#[test]
+fn own_changes_tell_what_was_before() {
+    let files = Files::default();
+    let one = files.enter(&file(1));
+    let lease = one.granted(one.moment(), known(5)).unwrap();
+    let change = files.changing(&file(1));
+    assert_eq!(size(&one), None, "not while it changes");
+    assert_eq!(change.done(Some(info(6))), Some(info(5)));
+    assert_eq!(size(&one), Some(6));
+    // Nobody knows what came of a change that was given up, or that told nothing.
+    drop(files.changing(&file(1)));
+    assert_eq!(size(&one), None);
+    one.saw(one.moment(), info(7));
+    assert_eq!(size(&one), Some(7));
+    assert_eq!(files.changing(&file(1)).done(None), Some(info(7)));
+    assert_eq!(size(&one), None);
+    assert!(lease.holds());
+}
+
+#[test]
+fn changes_that_overlap_tell_nothing() {
+    let files = Files::default();
+    let one = files.enter(&file(1));
+    one.granted(one.moment(), known(5)).unwrap();
+    let (first, second) = (files.changing(&file(1)), files.changing(&file(1)));
+    assert_eq!(first.done(Some(info(6))), None);
+    assert_eq!(second.done(Some(info(7))), None);
+    assert_eq!(size(&one), None);
+    let seen = one.moment();
+    let change = files.changing(&file(1));
+    one.saw(seen, info(8));
+    assert_eq!(change.done(Some(info(9))), None);
+    one.saw(seen, info(8));
+    assert_eq!(size(&one), Some(9));
+}
+
+#[test]
+fn a_change_across_a_break_does_not_follow() {
+    let files = Files::default();
+    let one = files.enter(&file(1));
+    one.granted(one.moment(), known(5)).unwrap();
+    let change = files.changing(&file(1));
+    one.end();
+    one.granted(one.moment(), known(5)).unwrap();
+    assert_eq!(change.done(Some(info(6))), None);
+}
+
+#[test]
+fn the_table_is_bounded_and_the_oldest_leave() {
+    let files = Files::default();
+    let handle = |number: usize| Handle::new(&number.to_le_bytes());
+    let first = files.enter(&handle(0));
+    let lease = first.granted(first.moment(), known(1)).unwrap();
+    for number in 1..3 * FILES_MAX {
+        files.enter(&handle(number));
+        assert!(files.table().files.len() <= FILES_MAX);
+        assert_eq!(files.table().files.len(), files.table().keys.len());
+    }
+    assert!(!lease.holds() && files.get(&handle(0)).is_none());
+    assert!(files.get(&handle(3 * FILES_MAX - 1)).is_some());
+    assert_eq!(files.end_all(), []);
+}

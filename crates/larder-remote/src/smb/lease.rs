@@ -1,0 +1,238 @@
+//! Leases: asking for them, and giving them back.
+//!
+//! A lease on a file comes with an open for reading (MS-SMB2, 2.2.13.2.8), which is kept. What stands
+//! for one on a directory is a pending CHANGE_NOTIFY: directory leases of SMB 3 need a capability that
+//! the library does not announce.
+//!
+//! The order of giving back: the lease ends, the watcher is told and waited for, the server hears of
+//! it, the file is closed.
+
+use super::attr::{self, Info};
+use super::files::{File, Known, ServerOpen};
+use super::link::{Link, garbled};
+use super::share::{self, Opened, Share};
+use super::status::Failure;
+use super::tap::{LEASE_READ, LeaseBreak};
+use super::wire::{self, Opening};
+use larder_vfs::{Access, Cred, Handle, Judged, Lease};
+use smb2::msg::query_info::QueryInfoResponse;
+use smb2::types::FileId;
+use smb2::types::status::NtStatus;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Longest wait for the watcher: servers give up after 35 s (MS-SMB2, 3.3.2.5), and then they take the
+/// whole file away.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(30);
+
+/// Between two looks whether a request is on its way; the library does not tell.
+const SENT_POLL: Duration = Duration::from_micros(100);
+
+/// The server takes a lease back. Called between two of its messages, so the rest is a task.
+pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
+    let Some(link) = share.line.link().filter(|link| link.generation == generation) else {
+        return;
+    };
+    let file = share.files.by_key(&taken.key);
+    let held = file.as_ref().is_some_and(|file| file.end().is_some());
+    let share = Arc::clone(share);
+    link.runtime().clone().spawn(async move {
+        if let (Some(file), true) = (&file, held) {
+            share.tell(&file.handle).await;
+        }
+        if taken.acknowledge {
+            // A server that did not wait for it says so; that is no matter.
+            let _ = link.ask(wire::acknowledge(taken.key, taken.left)).await;
+        }
+        if let Some(file) = file {
+            // Unless it was granted anew meanwhile.
+            let mut opens = file.opens.lock().await;
+            if file.lease().is_none() {
+                opens.read = None;
+            }
+        }
+    });
+}
+
+impl Share {
+    /// Tells the watcher that a lease ended, and waits for it a while.
+    async fn tell(&self, file: &Handle) {
+        let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) else { return };
+        if tokio::time::timeout(GIVE_BACK_MAX, watcher.broken(file)).await.is_err() {
+            tracing::warn!(?file, "what depended on a lease was not given up in time");
+        }
+    }
+
+    /// What of `wanted` the caller has, with a lease where there is one to be had.
+    pub(super) async fn judge(
+        self: &Arc<Share>,
+        link: &Arc<Link>,
+        cred: &Cred,
+        file: &Handle,
+        wanted: Access,
+    ) -> Result<Judged, Failure> {
+        let (files, dirs) = (self.shape.file_mode, self.shape.dir_mode);
+        let reads = (self.shape.rights(cred, files, false) | self.shape.rights(cred, dirs, true))
+            .contains(Access::READ);
+        let (known, lease) = match self.leases && reads {
+            true => self.with_lease(link, file).await?,
+            false => (self.without_lease(link, file).await?, None),
+        };
+        Ok(self.judged(cred, &known, lease, wanted))
+    }
+
+    /// What of `wanted` the caller has, if that is known.
+    pub(super) fn judge_now(&self, cred: &Cred, file: &Handle, wanted: Access) -> Option<Judged> {
+        let (lease, known) = self.files.get(file)?.known()?;
+        Some(self.judged(cred, &known, Some(lease), wanted))
+    }
+
+    fn judged(&self, cred: &Cred, known: &Known, lease: Option<Lease>, wanted: Access) -> Judged {
+        let directory = known.info.is_directory();
+        let ours = self.shape.rights(cred, known.info.mode(&self.shape), directory);
+        let theirs = attr::access(known.maximal, directory);
+        let attr = Some(known.info.attr(&self.shape));
+        Judged { granted: ours & theirs & wanted, attr, lease }
+    }
+
+    async fn without_lease(&self, link: &Arc<Link>, file: &Handle) -> Result<Known, Failure> {
+        let seen = self.look_at(link, file, true).await?;
+        Ok(Known { info: seen.info, maximal: seen.maximal.unwrap_or(u32::MAX) })
+    }
+
+    async fn with_lease(
+        self: &Arc<Share>,
+        link: &Arc<Link>,
+        file: &Handle,
+    ) -> Result<(Known, Option<Lease>), Failure> {
+        let entry = self.files.enter(file);
+        let mut opens = entry.opens.lock().await;
+        if let Some((lease, known)) = entry.known() {
+            return Ok((known, Some(lease)));
+        }
+        if let (Some(lease), Some(open)) = (entry.lease(), &opens.read) {
+            // Our own change made it unknown; the lease goes on.
+            if let Some(info) = self.ask_again(link, &entry, open).await? {
+                let known = Known { info, maximal: entry.maximal() };
+                return Ok((known, Some(lease).filter(Lease::holds)));
+            }
+        }
+        opens.read = None;
+        let since = entry.moment();
+        let opening = Opening {
+            maximal: true,
+            lease: Some(share::lease_request(link, entry.key)),
+            ..Opening::existing(self.path(file)?, wire::READ)
+        };
+        let opened = match share::open(link, opening).await {
+            Ok(opened) => opened,
+            // Also "invalid parameter", for a key that is in use under another name of the file.
+            Err(Failure::Status(
+                NtStatus::ACCESS_DENIED | NtStatus::SHARING_VIOLATION | NtStatus::INVALID_PARAMETER,
+            )) => return Ok((self.without_lease(link, file).await?, None)),
+            Err(failure) => return Err(self.gone(file, failure)),
+        };
+        self.verify(file, &opened.info)?;
+        let Opened { open, info, lease, maximal, .. } = opened;
+        let maximal = maximal.unwrap_or(u32::MAX);
+        let open = Arc::new(open);
+        let (info, granted) = if info.is_directory() {
+            self.watch_directory(&entry, &open, since, Known { info, maximal }).await?
+        } else if lease & LEASE_READ != 0 {
+            (info, entry.granted(since, Known { info, maximal }))
+        } else {
+            (info, None)
+        };
+        if granted.is_some() {
+            opens.read = Some(open);
+        }
+        Ok((Known { info, maximal }, granted))
+    }
+
+    /// Looks at a file through the open that its lease came with.
+    async fn ask_again(
+        &self,
+        link: &Arc<Link>,
+        entry: &Arc<File>,
+        open: &ServerOpen,
+    ) -> Result<Option<Info>, Failure> {
+        if !open.is_on(link) {
+            return Ok(None);
+        }
+        let since = entry.moment();
+        let reply = link.ask(wire::query(open.id)).await?;
+        match reply.read::<QueryInfoResponse>() {
+            Ok(seen) => {
+                let info = Info::parse(&seen.output_buffer).map_err(garbled)?;
+                entry.saw(since, info);
+                Ok(Some(info))
+            }
+            Err(Failure::Status(NtStatus::FILE_CLOSED)) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Puts a directory under watch, then looks at it: what happens after the look is told.
+    async fn watch_directory(
+        self: &Arc<Share>,
+        entry: &Arc<File>,
+        open: &Arc<ServerOpen>,
+        since: super::files::Moment,
+        known: Known,
+    ) -> Result<(Info, Option<Lease>), Failure> {
+        let permit = Arc::clone(&self.watches).try_acquire_owned();
+        let Ok(permit) = permit else { return Ok((known.info, None)) };
+        let link = &open.link;
+        let order = self.watching.lock().await;
+        let before = link.notifications();
+        let ended = watch(Arc::clone(link), open.id);
+        // Requests are carried out in the order in which they were sent.
+        while !ended.is_finished() && link.notifications().iter().all(|one| before.contains(one)) {
+            tokio::time::sleep(SENT_POLL).await;
+        }
+        drop(order);
+        let seen = link.ask(wire::query(open.id)).await?.read::<QueryInfoResponse>()?;
+        let info = Info::parse(&seen.output_buffer).map_err(garbled)?;
+        let granted = match ended.is_finished() {
+            true => None,
+            false => entry.granted(since, Known { info, maximal: known.maximal }),
+        };
+        if let Some(lease) = &granted {
+            let (share, entry) = (Arc::downgrade(self), Arc::downgrade(entry));
+            let lease = lease.clone();
+            tokio::spawn(async move {
+                // Whatever it tells: something happened, or nothing will be told any more.
+                let _ = ended.await;
+                watch_ended(&share, &entry, &lease, permit).await;
+            });
+        }
+        Ok((info, granted))
+    }
+}
+
+/// Waits for a change in a directory. The task does not keep it open.
+fn watch(link: Arc<Link>, id: FileId) -> tokio::task::JoinHandle<()> {
+    let runtime = link.runtime().clone();
+    runtime.spawn(async move { link.ask(wire::notify(id)).await.map(drop).unwrap_or_default() })
+}
+
+async fn watch_ended(
+    share: &Weak<Share>,
+    entry: &Weak<File>,
+    lease: &Lease,
+    permit: OwnedSemaphorePermit,
+) {
+    drop(permit);
+    let (Some(share), Some(entry)) = (share.upgrade(), entry.upgrade()) else { return };
+    // It may have ended for another reason, and another one be in its place.
+    if !entry.lease().is_some_and(|current| current.is(lease)) {
+        return;
+    }
+    entry.end();
+    share.tell(&entry.handle).await;
+    let mut opens = entry.opens.lock().await;
+    if entry.lease().is_none() {
+        opens.read = None;
+    }
+}

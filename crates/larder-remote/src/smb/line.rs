@@ -1,0 +1,191 @@
+//! The mount's way to its server: the connection there is, or the waiting for the next one.
+//!
+//! A connection that is lost is replaced by one task, with growing pauses; calls wait for it. What a
+//! call does when its answer was lost is its own affair: it learns that from its [`Attempt`].
+
+use super::link::Link;
+use super::mount::MountOptions;
+use super::status::{self, Failure};
+use crate::rpc::Recovery;
+use larder_vfs::{Error, Result};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// First and longest pause between attempts to connect.
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// How many connections one call may wear out: more means that the call itself ends them.
+const LOST_MAX: u32 = 6;
+
+/// Whether there is a connection.
+#[derive(Clone)]
+pub(super) enum State {
+    Up(Arc<Link>),
+    Down,
+    Shut,
+}
+
+/// The way to the server.
+pub(super) struct Line {
+    state: watch::Sender<State>,
+    recovery: Recovery,
+    limit: Duration,
+    fail_fast: bool,
+}
+
+impl Line {
+    pub(super) fn new(link: Arc<Link>, options: &MountOptions) -> Line {
+        Line {
+            state: watch::Sender::new(State::Up(link)),
+            recovery: options.recovery,
+            limit: options.limit(),
+            fail_fast: options.fail_fast,
+        }
+    }
+
+    /// The connection, if there is one.
+    pub(super) fn link(&self) -> Option<Arc<Link>> {
+        match &*self.state.borrow() {
+            State::Up(link) => Some(Arc::clone(link)),
+            State::Down | State::Shut => None,
+        }
+    }
+
+    /// Notes that the connection of this generation is gone. Answers whether it was in use.
+    pub(super) fn cut(&self, generation: u64) -> bool {
+        self.state.send_if_modified(|state| {
+            let current = matches!(state, State::Up(link) if link.generation == generation);
+            if current {
+                *state = State::Down;
+            }
+            current
+        })
+    }
+
+    /// Takes a new connection into use, unless the mount was shut meanwhile.
+    pub(super) fn restore(&self, link: Arc<Link>) -> bool {
+        self.state.send_if_modified(|state| {
+            let wanted = matches!(state, State::Down);
+            if wanted {
+                *state = State::Up(link);
+            }
+            wanted
+        })
+    }
+
+    /// Ends all calls, now and later.
+    pub(super) fn shut(&self) {
+        self.state.send_replace(State::Shut);
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        matches!(*self.state.borrow(), State::Shut)
+    }
+
+    /// A new call.
+    pub(super) fn attempt(&self) -> Attempt<'_> {
+        let deadline = match self.recovery {
+            Recovery::Soft => Some(Instant::now() + self.limit),
+            Recovery::Hard => None,
+        };
+        Attempt { line: self, state: self.state.subscribe(), deadline, lost: 0 }
+    }
+}
+
+/// A call on its way, with as many tries as it takes.
+pub(super) struct Attempt<'a> {
+    line: &'a Line,
+    state: watch::Receiver<State>,
+    deadline: Option<Instant>,
+    lost: u32,
+}
+
+impl Attempt<'_> {
+    /// The connection to try with, as soon as there is one.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] after the limit, [`Error::Shutdown`].
+    pub(super) async fn link(&mut self) -> Result<Arc<Link>> {
+        let down = matches!(&*self.state.borrow(), State::Down);
+        if down && self.line.fail_fast {
+            return Err(Error::TimedOut);
+        }
+        let change = self.state.wait_for(|state| !matches!(state, State::Down));
+        let state = match self.deadline {
+            None => change.await,
+            Some(deadline) => {
+                tokio::time::timeout_at(deadline, change).await.map_err(|_| Error::TimedOut)?
+            }
+        };
+        match state.as_deref() {
+            Ok(State::Up(link)) => Ok(Arc::clone(link)),
+            Ok(State::Down | State::Shut) | Err(_) => Err(Error::Shutdown),
+        }
+    }
+
+    /// Runs a try until it ends, the limit is over or the mount is shut.
+    pub(super) async fn run<T>(
+        &mut self,
+        trying: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let deadline = self.deadline;
+        let limited = async {
+            match deadline {
+                None => trying.await,
+                Some(deadline) => tokio::time::timeout_at(deadline, trying)
+                    .await
+                    .unwrap_or(Err(Failure::Is(Error::TimedOut))),
+            }
+        };
+        tokio::select! {
+            biased;
+            done = limited => done,
+            _ = self.state.wait_for(|state| matches!(state, State::Shut)) => {
+                Err(Failure::Is(Error::Shutdown))
+            }
+        }
+    }
+
+    /// What becomes of the call after a try failed: `Ok` to try again.
+    ///
+    /// # Errors
+    /// What to tell the caller.
+    pub(super) fn failed(&mut self, failure: Failure) -> Result<()> {
+        match failure {
+            Failure::Lost if self.lost < LOST_MAX => {
+                self.lost += 1;
+                Ok(())
+            }
+            Failure::Lost => Err(Error::Io),
+            Failure::Status(code) => Err(status::error(code)),
+            Failure::Is(error) => Err(error),
+        }
+    }
+
+    /// Whether an earlier try may have been carried out, without our hearing of it.
+    pub(super) fn may_be_done(&self) -> bool {
+        self.lost > 0
+    }
+}
+
+/// Runs `$try`, which has `$link` and `$again` (whether an earlier try may have been carried out),
+/// until it has an answer.
+macro_rules! call {
+    ($line:expr, |$link:ident, $again:ident| $try:expr) => {{
+        let mut attempt = $line.attempt();
+        loop {
+            let $link = attempt.link().await?;
+            let $again = attempt.may_be_done();
+            match attempt.run($try).await {
+                Ok(answer) => break Ok(answer),
+                Err(failure) => {
+                    if let Err(error) = attempt.failed(failure) {
+                        break Err(error);
+                    }
+                }
+            }
+        }
+    }};
+}
+pub(super) use call;

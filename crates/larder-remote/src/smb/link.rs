@@ -1,0 +1,369 @@
+//! One connection with its session and its share, and how requests travel over it.
+//!
+//! Every exchange runs as a task of its own: one that was begun is ended, whoever still waits for
+//! it. The library allocates message ids before it sends, and a gap in them ends the connection.
+
+use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
+use super::status::{self, Failure};
+use super::tap::{Ear, Heard, Tap};
+use crate::rpc::stats::Procedures;
+use smb2::client::{Connection, Session};
+use smb2::msg::tree_connect::{
+    ShareType, TreeConnectRequest, TreeConnectRequestFlags, TreeConnectResponse,
+};
+use smb2::pack::{Pack, ReadCursor, Unpack, WriteCursor};
+use smb2::transport::{ConnectOptions, TcpTransport};
+use smb2::types::flags::{Capabilities, ShareFlags};
+use smb2::types::status::NtStatus;
+use smb2::types::{Command, CreditCharge, TreeId};
+use smb2::{CompoundOp, Frame, NegotiatedParams};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Names of the commands, by number (MS-SMB2, 2.2.1).
+pub(super) const COMMANDS: &[&str] = &[
+    "NEGOTIATE",
+    "SESSION_SETUP",
+    "LOGOFF",
+    "TREE_CONNECT",
+    "TREE_DISCONNECT",
+    "CREATE",
+    "CLOSE",
+    "FLUSH",
+    "READ",
+    "WRITE",
+    "LOCK",
+    "IOCTL",
+    "CANCEL",
+    "ECHO",
+    "QUERY_DIRECTORY",
+    "CHANGE_NOTIFY",
+    "QUERY_INFO",
+    "SET_INFO",
+    "OPLOCK_BREAK",
+];
+
+/// A request to be.
+pub(super) struct Op {
+    command: Command,
+    body: Box<dyn Pack>,
+    charge: u16,
+}
+
+impl Op {
+    /// A request whose payload fits one credit.
+    pub(super) fn new(command: Command, body: impl Pack + 'static) -> Op {
+        Op { command, body: Box::new(body), charge: 1 }
+    }
+
+    /// A request with this much payload, one way or the other.
+    pub(super) fn with_payload(self, bytes: usize) -> Op {
+        let charge = u16::try_from(bytes.div_ceil(1 << 16)).unwrap_or(u16::MAX).max(1);
+        Op { charge, ..self }
+    }
+}
+
+/// Packs a body and notes how long it was.
+struct Measured<'a> {
+    body: &'a dyn Pack,
+    bytes: AtomicUsize,
+}
+
+impl Pack for Measured<'_> {
+    fn pack(&self, cursor: &mut WriteCursor) {
+        let start = cursor.position();
+        self.body.pack(cursor);
+        self.bytes.store(cursor.position() - start, Ordering::Relaxed);
+    }
+}
+
+/// A reply, whatever its status.
+pub(super) struct Reply {
+    pub(super) status: NtStatus,
+    body: Vec<u8>,
+}
+
+impl Reply {
+    /// Reads what a success tells.
+    pub(super) fn read<T: Unpack>(&self) -> Result<T, Failure> {
+        // "Buffer overflow" is a warning that a name was cut which nobody reads.
+        if self.status != NtStatus::SUCCESS && self.status != NtStatus::BUFFER_OVERFLOW {
+            return Err(Failure::Status(self.status));
+        }
+        T::unpack(&mut ReadCursor::new(&self.body)).map_err(garbled)
+    }
+
+    /// # Errors
+    /// If it is no success.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        match self.status {
+            NtStatus::SUCCESS => Ok(()),
+            status => Err(Failure::Status(status)),
+        }
+    }
+
+    /// The body of a success, to be taken apart.
+    pub(super) fn into_body(self) -> Result<Vec<u8>, Failure> {
+        self.check().map(|()| self.body)
+    }
+}
+
+/// What an unreadable reply is.
+pub(super) fn garbled(cause: smb2::Error) -> Failure {
+    tracing::warn!(%cause, "the SMB server sent a reply that makes no sense");
+    Failure::Is(larder_vfs::Error::Io)
+}
+
+/// A connection that can be used until it is lost.
+pub(super) struct Link {
+    connection: Connection,
+    tree: TreeId,
+    /// Which connection of this mount it is, from 1.
+    pub(super) generation: u64,
+    params: NegotiatedParams,
+    lost: AtomicBool,
+    ear: Ear,
+    accounts: Arc<Procedures>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Link {
+    /// Connects, logs in and opens the share, within [`CONNECT_MAX`].
+    pub(super) async fn establish(
+        options: &MountOptions,
+        generation: u64,
+        ear: Ear,
+        accounts: Arc<Procedures>,
+    ) -> Result<Arc<Link>, MountError> {
+        let establishing = connect(options, generation, ear, accounts);
+        match tokio::time::timeout(CONNECT_MAX, establishing).await {
+            Ok(done) => done.map(Arc::new),
+            Err(_) => Err(MountError::too_slow(options)),
+        }
+    }
+
+    /// Whether it is known to be of no use any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Gives it up, and tells.
+    pub(super) fn lose(&self) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            self.connection.mark_dead();
+            (self.ear)(Heard::End);
+        }
+    }
+
+    /// Largest READ and WRITE of the server, in bytes.
+    pub(super) fn payloads_max(&self) -> (u32, u32) {
+        // Without LARGE_MTU, which 2.1 may lack, a request has one credit.
+        let most = match self.params.capabilities.contains(Capabilities::LARGE_MTU) {
+            true => 8 << 20,
+            false => 1 << 16,
+        };
+        (self.params.max_read_size.min(most), self.params.max_write_size.min(most))
+    }
+
+    /// Whether the server has leases.
+    pub(super) fn has_leases(&self) -> bool {
+        self.params.capabilities.contains(Capabilities::LEASING)
+    }
+
+    /// Whether leases are those of SMB 3.
+    pub(super) fn has_leases_v2(&self) -> bool {
+        Version::of(self.params.dialect) >= Some(Version::V3_0)
+    }
+
+    /// The version spoken.
+    pub(super) fn version(&self) -> Version {
+        Version::of(self.params.dialect).unwrap_or(Version::V2_1)
+    }
+
+    /// The connection's CHANGE_NOTIFYs that were sent, by message id.
+    pub(super) fn notifications(&self) -> Vec<u64> {
+        let outstanding = self.connection.outstanding_requests().into_iter();
+        let sent = outstanding
+            .filter(|one| one.command == Command::ChangeNotify && one.sent_age.is_some());
+        sent.map(|one| one.message_id).collect()
+    }
+
+    /// Where tasks of it run.
+    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
+    /// Sends requests in one message, each upon the file of the one before, and waits for the replies:
+    /// one for each.
+    pub(super) async fn chain(self: &Arc<Link>, ops: Vec<Op>) -> Result<Vec<Reply>, Failure> {
+        if self.is_lost() {
+            return Err(Failure::Lost);
+        }
+        let link = Arc::clone(self);
+        let exchange = self.runtime.spawn(async move { link.exchange(&ops).await });
+        exchange.await.unwrap_or(Err(Failure::Lost))
+    }
+
+    /// Sends one request and waits for its reply.
+    pub(super) async fn ask(self: &Arc<Link>, op: Op) -> Result<Reply, Failure> {
+        self.chain(vec![op]).await?.pop().ok_or(Failure::Lost)
+    }
+
+    async fn exchange(&self, ops: &[Op]) -> Result<Vec<Reply>, Failure> {
+        let start = Instant::now();
+        let measured: Vec<_> =
+            ops.iter().map(|op| Measured { body: &*op.body, bytes: AtomicUsize::new(0) }).collect();
+        let tree = Some(self.tree);
+        let results = if let ([op], [body]) = (ops, &measured[..]) {
+            let charge = CreditCharge(op.charge);
+            vec![self.connection.execute_with_credits(op.command, body, tree, charge).await]
+        } else {
+            let compound: Vec<_> = ops
+                .iter()
+                .zip(&measured)
+                .map(|(op, body)| CompoundOp {
+                    command: op.command,
+                    body,
+                    tree_id: tree,
+                    credit_charge: CreditCharge(op.charge),
+                })
+                .collect();
+            self.connection
+                .execute_compound(&compound)
+                .await
+                .map_err(|cause| self.failed(&cause))?
+        };
+        let mut replies = Vec::with_capacity(ops.len());
+        let mut failure = None;
+        for ((op, body), result) in ops.iter().zip(&measured).zip(results) {
+            self.account(op.command, body.bytes.load(Ordering::Relaxed), start, result.as_ref());
+            match result {
+                Ok(frame) if status::ends_session(frame.header.status) => {
+                    tracing::info!(status = %frame.header.status, "the SMB session ended");
+                    self.lose();
+                    failure = Some(Failure::Lost);
+                }
+                Ok(frame) => {
+                    replies.push(Reply { status: frame.header.status, body: frame.body });
+                }
+                Err(cause) => failure = Some(self.failed(&cause)),
+            }
+        }
+        failure.map_or(Ok(replies), Err)
+    }
+
+    /// What an error of the library means: this connection is of no use any more.
+    fn failed(&self, cause: &smb2::Error) -> Failure {
+        if !self.is_lost() {
+            tracing::debug!(%cause, generation = self.generation, "an SMB request failed");
+        }
+        self.lose();
+        Failure::Lost
+    }
+
+    fn account(
+        &self,
+        command: Command,
+        sent: usize,
+        start: Instant,
+        result: Result<&Frame, &smb2::Error>,
+    ) {
+        const HEADER: u64 = super::tap::HEADER_BYTES as u64;
+        let one = self.accounts.of(command as u32);
+        one.calls.fetch_add(1, Ordering::Relaxed);
+        one.bytes_sent.fetch_add(HEADER + sent as u64, Ordering::Relaxed);
+        match result {
+            Ok(frame) => {
+                one.bytes_received.fetch_add(frame.raw.len() as u64, Ordering::Relaxed);
+                one.latency.record(start.elapsed());
+                one.round_trip.record(start.elapsed());
+            }
+            Err(cause) => {
+                one.errors.fetch_add(1, Ordering::Relaxed);
+                if matches!(cause, smb2::Error::Timeout) {
+                    one.timeouts.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.connection.mark_dead();
+    }
+}
+
+async fn connect(
+    options: &MountOptions,
+    generation: u64,
+    ear: Ear,
+    accounts: Arc<Procedures>,
+) -> Result<Link, MountError> {
+    let at = |step: Step| move |cause| MountError::at(step, options, &cause);
+    let transport =
+        TcpTransport::connect_with(options.address(), ConnectOptions::with_timeout(CONNECT_MAX));
+    let transport = Arc::new(transport.await.map_err(at(Step::Connect))?);
+    let tap = || Box::new(Tap::new(Arc::clone(&transport), Arc::clone(&ear)));
+    let host = options.host.clone();
+    let mut connection = Connection::from_transport(tap(), tap(), host.clone());
+    connection.negotiate().await.map_err(at(Step::Negotiate))?;
+    let params = connection.params().expect("they are there after a negotiation");
+    let version = Version::of(params.dialect);
+    let (offered, wanted) = (version.map_or("2.0.2", Version::name), options.version_min);
+    if version < Some(wanted) {
+        return Err(MountError::OldVersion { host, offered, wanted: wanted.name() });
+    }
+    let login = &options.credentials;
+    let session =
+        Session::setup(&mut connection, &login.user, login.password.expose(), &login.domain);
+    let session = session.await.map_err(at(Step::Login))?;
+    if options.sign && !session.should_sign {
+        return Err(MountError::NoSigning);
+    }
+    let (tree, share_encrypts) = open_share(options, &connection).await?;
+    if (options.seal || share_encrypts) && !session.should_encrypt {
+        encrypt(&mut connection, &session, &params)
+            .ok_or(MountError::NoEncryption { host, version: offered })?;
+    }
+    connection.set_response_timeout(Some(options.timeout));
+    let runtime = tokio::runtime::Handle::current();
+    let lost = AtomicBool::new(false);
+    Ok(Link { connection, tree, generation, params, lost, ear, accounts, runtime })
+}
+
+/// Opens the share. Answers its number, and whether it wants its messages encrypted.
+async fn open_share(
+    options: &MountOptions,
+    connection: &Connection,
+) -> Result<(TreeId, bool), MountError> {
+    let at = |cause| MountError::at(Step::Share, options, &cause);
+    let path = format!(r"\\{}\{}", options.host, options.share);
+    let request = TreeConnectRequest { flags: TreeConnectRequestFlags::default(), path };
+    let frame = connection.execute(Command::TreeConnect, &request, None).await.map_err(at)?;
+    if frame.header.status != NtStatus::SUCCESS {
+        let (status, command) = (frame.header.status, Command::TreeConnect);
+        return Err(at(smb2::Error::Protocol { status, command }));
+    }
+    let reply = TreeConnectResponse::unpack(&mut ReadCursor::new(&frame.body)).map_err(at)?;
+    if reply.share_type != ShareType::Disk {
+        let (host, share) = (options.host.clone(), options.share.clone());
+        return Err(MountError::NotAFolder { host, share });
+    }
+    let tree = frame.header.tree_id.ok_or(smb2::Error::Disconnected).map_err(at)?;
+    Ok((tree, reply.share_flags.contains(ShareFlags::ENCRYPT_DATA)))
+}
+
+/// Encrypts from now on, if that was negotiated.
+fn encrypt(
+    connection: &mut Connection,
+    session: &Session,
+    params: &NegotiatedParams,
+) -> Option<()> {
+    let able = params.capabilities.contains(Capabilities::ENCRYPTION);
+    let cipher = params.cipher.or(able.then_some(smb2::crypto::encryption::Cipher::Aes128Ccm))?;
+    let (ours, theirs) = (session.encryption_key.clone()?, session.decryption_key.clone()?);
+    connection.activate_encryption(ours, theirs, cipher);
+    Some(())
+}

@@ -1,0 +1,229 @@
+//! Where files are: the path that leads to a handle.
+//!
+//! The server is asked by path, so a handle without a place means [`Error::Stale`]; the caller then
+//! looks the name up again, which teaches the place. A place may be wrong, because others rename: who
+//! uses one checks that the file at the path is the one that was meant.
+//!
+//! Invariant: at most [`PLACES_MAX`] are kept; when there are more, all but the root are forgotten.
+
+use super::handle::{self, Identity};
+use super::names;
+use larder_vfs::{Error, Handle, Result};
+use std::collections::HashMap;
+
+/// Most places kept: about 200 bytes each.
+pub(super) const PLACES_MAX: usize = 1 << 20;
+/// Deepest path: more is a loop of our own making.
+const DEPTH_MAX: usize = 512;
+
+/// A directory and the component in it.
+type Place = (Handle, String);
+
+/// Every place that is known.
+#[derive(Debug)]
+pub(super) struct Places {
+    root: Handle,
+    /// Path of the root below the share.
+    base: String,
+    of: HashMap<Handle, Place>,
+    at: HashMap<Place, Handle>,
+    /// The handle by which a file went first, by its number.
+    numbers: HashMap<u64, Handle>,
+    places_max: usize,
+}
+
+impl Places {
+    /// With the root only.
+    pub(super) fn new(root: Handle, base: String) -> Places {
+        let mut places = Places {
+            root,
+            base,
+            of: HashMap::new(),
+            at: HashMap::new(),
+            numbers: HashMap::new(),
+            places_max: PLACES_MAX,
+        };
+        places.clear();
+        places
+    }
+
+    fn clear(&mut self) {
+        self.of.clear();
+        self.at.clear();
+        self.numbers.clear();
+        if let Some(identity) = Identity::of(&self.root) {
+            self.numbers.insert(identity.file_id, self.root.clone());
+        }
+    }
+
+    /// The handle by which the file of this number is known.
+    pub(super) fn known(&self, file_id: u64) -> Option<&Handle> {
+        self.numbers.get(&file_id)
+    }
+
+    /// Notes that `component` of `dir` is `file`.
+    pub(super) fn learn(&mut self, dir: &Handle, component: &str, file: &Handle) {
+        if *file == self.root {
+            return;
+        }
+        if self.of.len() >= self.places_max {
+            self.clear();
+        }
+        let place = (dir.clone(), component.to_owned());
+        if let Some(old) = self.of.insert(file.clone(), place.clone()) {
+            if old != place && self.at.get(&old) == Some(file) {
+                self.at.remove(&old);
+            }
+        }
+        if let Some(other) = self.at.insert(place, file.clone()) {
+            if other != *file {
+                self.forget(&other);
+            }
+        }
+        if let Some(identity) = Identity::of(file) {
+            self.numbers.insert(identity.file_id, file.clone());
+        }
+    }
+
+    /// Forgets where `file` is.
+    pub(super) fn forget(&mut self, file: &Handle) {
+        if let Some(place) = self.of.remove(file) {
+            if self.at.get(&place) == Some(file) {
+                self.at.remove(&place);
+            }
+        }
+        if let Some(identity) = Identity::of(file) {
+            if self.numbers.get(&identity.file_id) == Some(file) && *file != self.root {
+                self.numbers.remove(&identity.file_id);
+            }
+        }
+    }
+
+    /// Notes that `component` of `dir` is no more. The file may have other names.
+    pub(super) fn removed(&mut self, dir: &Handle, component: &str) {
+        if let Some(file) = self.child(dir, component) {
+            self.forget(&file);
+        }
+    }
+
+    /// What was last known to be called `component` in `dir`.
+    pub(super) fn child(&self, dir: &Handle, component: &str) -> Option<Handle> {
+        self.at.get(&(dir.clone(), component.to_owned())).cloned()
+    }
+
+    /// The directory that holds `file`; the root holds itself.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if that is not known.
+    pub(super) fn parent(&self, file: &Handle) -> Result<Handle> {
+        if *file == self.root {
+            return Ok(self.root.clone());
+        }
+        self.of.get(file).map(|place| place.0.clone()).ok_or(Error::Stale)
+    }
+
+    /// The path to `file`, below the share.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if a step of it is not known.
+    pub(super) fn path(&self, file: &Handle) -> Result<String> {
+        let mut components = Vec::new();
+        let mut at = file;
+        while *at != self.root {
+            let (dir, component) = self.of.get(at).ok_or(Error::Stale)?;
+            components.push(component.as_str());
+            if components.len() > DEPTH_MAX {
+                return Err(Error::Stale);
+            }
+            at = dir;
+        }
+        let below = components.iter().rev().copied().collect::<Vec<_>>().join("\\");
+        Ok(if below.is_empty() { self.base.clone() } else { names::join(&self.base, &below) })
+    }
+
+    /// Whether `file` is `dir` or lies somewhere below it.
+    pub(super) fn is_below(&self, file: &Handle, dir: &Handle) -> bool {
+        let mut at = Some(file);
+        for _ in 0..DEPTH_MAX {
+            match at {
+                Some(here) if here == dir => return true,
+                Some(here) => at = self.of.get(here).map(|place| &place.0),
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The handle for a server without ids.
+    pub(super) fn handle_by_path(path: &str) -> Handle {
+        handle::by_path(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(number: u64) -> Handle {
+        Identity { file_id: number, created: 1 }.handle(9)
+    }
+
+    fn places() -> Places {
+        let mut places = Places::new(file(1), "base".into());
+        places.learn(&file(1), "d", &file(2));
+        places.learn(&file(2), "f", &file(3));
+        places
+    }
+
+    #[test]
+    fn a_path_is_made_of_places() {
+        let places = places();
+        assert_eq!(places.path(&file(1)).unwrap(), "base");
+        assert_eq!(places.path(&file(3)).unwrap(), "base\\d\\f");
+        assert_eq!(places.path(&file(4)), Err(Error::Stale));
+        assert_eq!(places.parent(&file(3)), Ok(file(2)));
+        assert_eq!(places.parent(&file(1)), Ok(file(1)));
+        assert!(places.is_below(&file(3), &file(2)) && !places.is_below(&file(2), &file(3)));
+    }
+
+    #[test]
+    fn a_renamed_directory_takes_along_what_is_in_it() {
+        let mut places = places();
+        places.learn(&file(1), "e", &file(2));
+        assert_eq!(places.path(&file(3)).unwrap(), "base\\e\\f");
+        assert_eq!(places.child(&file(1), "d"), None);
+        assert_eq!(places.child(&file(1), "e"), Some(file(2)));
+    }
+
+    #[test]
+    fn a_name_that_another_file_took_leads_there_only() {
+        let mut places = places();
+        places.learn(&file(2), "f", &file(5));
+        assert_eq!(places.path(&file(3)), Err(Error::Stale));
+        assert_eq!(places.path(&file(5)).unwrap(), "base\\d\\f");
+        places.forget(&file(5));
+        assert_eq!(places.child(&file(2), "f"), None);
+        assert_eq!(places.known(5), None);
+        assert_eq!(places.known(1), Some(&file(1)));
+    }
+
+    #[test]
+    fn a_loop_ends() {
+        let mut places = places();
+        places.learn(&file(3), "d", &file(2));
+        assert_eq!(places.path(&file(2)), Err(Error::Stale));
+        assert!(!places.is_below(&file(2), &file(9)));
+    }
+
+    #[test]
+    fn there_are_never_too_many() {
+        let mut places = places();
+        places.places_max = 10;
+        for number in 10..100 {
+            places.learn(&file(1), &number.to_string(), &file(number));
+            assert!(places.of.len() <= 10 && places.at.len() <= 10);
+        }
+        assert_eq!(places.path(&file(99)).unwrap(), "base\\99");
+        assert_eq!(places.path(&file(3)), Err(Error::Stale));
+    }
+}

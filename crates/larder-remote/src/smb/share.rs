@@ -1,0 +1,452 @@
+//! The share: what all operations have in common. Paths in, identities checked, opens out.
+
+use super::attr::{Info, Shape};
+use super::files::{File, Files, ServerOpen};
+use super::handle::Identity;
+use super::line::{Line, PAUSES};
+use super::link::{COMMANDS, Link, garbled};
+use super::listing::Snapshots;
+use super::mount::{MountError, MountOptions};
+use super::places::Places;
+use super::status::Failure;
+use super::tap::{Ear, Heard, LeaseKey};
+use super::wire::{self, LeaseRequest, Opening, PREVIOUS};
+use super::{lease, names, status};
+use crate::rpc::stats::Procedures;
+use larder_vfs::{Error, Found, Handle, RemoteLimits, Result, Watcher};
+use smb2::msg::create::{CreateAction, CreateResponse};
+use smb2::msg::directory_info::parse_entries;
+use smb2::msg::query_directory::{FileInformationClass, QueryDirectoryResponse};
+use smb2::msg::query_info::QueryInfoResponse;
+use std::ffi::OsStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use tokio::sync::Semaphore;
+
+/// Most directories that are watched at once. Servers bound the requests that they keep waiting.
+const WATCHES_MAX: usize = 256;
+
+/// Largest file where the server does not say: offsets are signed.
+const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// A file as a look at its path found it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) info: Info,
+    /// The rights that the server grants this login, if it was asked and told.
+    pub(super) maximal: Option<u32>,
+}
+
+/// A file that was opened.
+pub(super) struct Opened {
+    pub(super) open: ServerOpen,
+    pub(super) info: Info,
+    /// State of the lease.
+    pub(super) lease: u32,
+    pub(super) maximal: Option<u32>,
+    /// It was not there before.
+    pub(super) created: bool,
+}
+
+/// A mounted share.
+pub(super) struct Share {
+    pub(super) options: MountOptions,
+    pub(super) line: Line,
+    pub(super) shape: Shape,
+    pub(super) limits: RemoteLimits,
+    pub(super) files: Files,
+    pub(super) snapshots: Mutex<Snapshots>,
+    pub(super) watcher: OnceLock<Weak<dyn Watcher>>,
+    pub(super) watches: Arc<Semaphore>,
+    /// One directory is put under watch at a time.
+    pub(super) watching: tokio::sync::Mutex<()>,
+    /// Makes verifiers of this mount differ from those of others.
+    pub(super) mount_id: u64,
+    pub(super) reconnects: AtomicU64,
+    /// Whether the server has leases and they are wanted.
+    pub(super) leases: bool,
+    pub(super) accounts: Arc<Procedures>,
+    places: Mutex<Places>,
+    root: Handle,
+    volume: u64,
+    /// The server makes ids up.
+    by_path: bool,
+    hook: Arc<Hook>,
+}
+
+/// Where connections find the share that they belong to.
+#[derive(Default)]
+struct Hook(OnceLock<Weak<Share>>);
+
+impl Hook {
+    fn ear(self: &Arc<Hook>, generation: u64) -> Ear {
+        let hook = Arc::clone(self);
+        Arc::new(move |heard| {
+            let share = hook.0.get().and_then(Weak::upgrade);
+            let Some(share) = share else { return };
+            match heard {
+                Heard::Break(taken) => lease::taken(&share, generation, taken),
+                Heard::End => share.cut(generation),
+            }
+        })
+    }
+}
+
+impl Share {
+    /// Connects and looks at the root.
+    pub(super) async fn mount(options: &MountOptions) -> Result<Arc<Share>, MountError> {
+        let accounts = Arc::new(Procedures::new(COMMANDS));
+        let hook = Arc::new(Hook::default());
+        let link = Link::establish(options, 1, hook.ear(1), Arc::clone(&accounts)).await?;
+        let base = names::subpath(&options.path);
+        let look = root(&link, &base);
+        let look = tokio::time::timeout(super::mount::CONNECT_MAX, look);
+        let root = look.await.map_err(|_| MountError::too_slow(options))?;
+        let root = root.map_err(|failure| no_root(options, failure))?;
+        let volume = u64::from(root.volume);
+        let by_path = root.by_path;
+        let handle = match by_path {
+            true => Places::handle_by_path(&base),
+            false => root.info.identity().handle(volume),
+        };
+        let (read_max, write_max) = link.payloads_max();
+        let leases = options.leases && link.has_leases();
+        tracing::info!(
+            host = options.host,
+            share = options.share,
+            version = link.version().name(),
+            leases,
+            ids = !by_path,
+            "mounted an SMB share"
+        );
+        let share = Arc::new(Share {
+            line: Line::new(Arc::clone(&link), options),
+            shape: Shape {
+                uid: options.uid,
+                gid: options.gid,
+                file_mode: options.file_mode & 0o777,
+                dir_mode: options.dir_mode & 0o777,
+                fsid: volume,
+            },
+            limits: RemoteLimits {
+                read_max: options.read_max.min(read_max),
+                write_max: options.write_max.min(write_max),
+                readdir_preferred: 1 << 16,
+                file_size_max: FILE_SIZE_MAX,
+                name_max: root.name_max,
+                time_delta_ns: 100,
+                links: true,
+                symlinks: false,
+                case_insensitive: !root.case_sensitive,
+            },
+            options: options.clone(),
+            files: Files::default(),
+            snapshots: Mutex::default(),
+            watcher: OnceLock::new(),
+            watches: Arc::new(Semaphore::new(WATCHES_MAX)),
+            watching: tokio::sync::Mutex::default(),
+            mount_id: std::hash::BuildHasher::hash_one(
+                &std::collections::hash_map::RandomState::new(),
+                std::process::id(),
+            ),
+            reconnects: AtomicU64::new(0),
+            leases,
+            accounts,
+            places: Mutex::new(Places::new(handle.clone(), base)),
+            root: handle,
+            volume,
+            by_path,
+            hook: Arc::clone(&hook),
+        });
+        // The hook is set once, here.
+        let _ = hook.0.set(Arc::downgrade(&share));
+        if link.is_lost() {
+            share.cut(1);
+        }
+        Ok(share)
+    }
+
+    pub(super) fn root(&self) -> &Handle {
+        &self.root
+    }
+
+    pub(super) fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The path that leads to a file.
+    pub(super) fn path(&self, file: &Handle) -> Result<String> {
+        self.places().path(file)
+    }
+
+    /// The path of a name in a directory, and the component to know it by.
+    pub(super) fn path_in(&self, dir: &Handle, name: &OsStr) -> Result<(String, String)> {
+        let component = names::component(name, self.limits.name_max)?;
+        Ok((names::join(&self.path(dir)?, &component), component))
+    }
+
+    /// Takes note of what a name stands for.
+    pub(super) fn found(&self, dir: &Handle, component: &str, info: &Info) -> Found {
+        let mut places = self.places();
+        let identity = info.identity();
+        let handle = if self.by_path {
+            let path = places.path(dir).map(|dir| names::join(&dir, component));
+            Places::handle_by_path(&path.unwrap_or_default())
+        } else {
+            let known = places.known(identity.file_id).cloned();
+            let same = known.filter(|known| Identity::of(known).is_some_and(|one| info.is(&one)));
+            same.unwrap_or_else(|| identity.handle(self.volume))
+        };
+        places.learn(dir, component, &handle);
+        Found { handle, attr: info.attr(&self.shape) }
+    }
+
+    /// # Errors
+    /// [`Error::Stale`] if that is not the file that `file` means.
+    pub(super) fn verify(&self, file: &Handle, info: &Info) -> Result<(), Failure> {
+        match Identity::of(file) {
+            Some(identity) if !info.is(&identity) => Err(self.lost_track(file)),
+            None if !self.by_path => Err(Failure::Is(Error::Stale)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What it means that nothing is at the path of `file`.
+    pub(super) fn gone(&self, file: &Handle, failure: Failure) -> Failure {
+        match failure.is_absence() || failure.is_pathless() {
+            true => self.lost_track(file),
+            false => failure,
+        }
+    }
+
+    fn lost_track(&self, file: &Handle) -> Failure {
+        self.places().forget(file);
+        if let Some(file) = self.files.leave(file) {
+            tokio::spawn(async move { file.opens.lock().await.close().await });
+        }
+        Failure::Is(Error::Stale)
+    }
+
+    /// Looks at what is at a path.
+    pub(super) async fn look(
+        &self,
+        link: &Arc<Link>,
+        path: String,
+        maximal: bool,
+    ) -> Result<Seen, Failure> {
+        look(link, Opening { maximal, ..Opening::existing(path, wire::LOOK) }).await
+    }
+
+    /// Looks at a file, and checks that it is the one.
+    pub(super) async fn look_at(
+        &self,
+        link: &Arc<Link>,
+        file: &Handle,
+        maximal: bool,
+    ) -> Result<Seen, Failure> {
+        let entry = self.files.get(file);
+        let since = entry.as_deref().map(File::moment);
+        let seen = self.look(link, self.path(file)?, maximal).await;
+        let seen = seen.map_err(|failure| self.gone(file, failure))?;
+        self.verify(file, &seen.info)?;
+        if let (Some(entry), Some(since)) = (entry, since) {
+            entry.saw(since, seen.info);
+        }
+        Ok(seen)
+    }
+
+    /// Looks at a directory that something is about to change in.
+    pub(super) async fn directory(&self, link: &Arc<Link>, dir: &Handle) -> Result<Info, Failure> {
+        let seen = self.look_at(link, dir, false).await?;
+        match seen.info.is_directory() {
+            true => Ok(seen.info),
+            false => Err(Failure::Is(Error::NotDirectory)),
+        }
+    }
+
+    /// Opens a file by its handle, and checks that it is the one.
+    pub(super) async fn open_file(
+        &self,
+        link: &Arc<Link>,
+        file: &Handle,
+        access: u32,
+        options: u32,
+    ) -> Result<Opened, Failure> {
+        let lease = self.own_lease(link, file);
+        let opening = Opening { options, lease, ..Opening::existing(self.path(file)?, access) };
+        let opened = open(link, opening).await.map_err(|failure| self.gone(file, failure))?;
+        self.verify(file, &opened.info)?;
+        Ok(opened)
+    }
+
+    /// The lease on a file, so that an open of ours does not break it.
+    pub(super) fn own_lease(&self, link: &Link, file: &Handle) -> Option<LeaseRequest> {
+        let entry = self.files.get(file)?;
+        entry.lease().map(|_| lease_request(link, entry.key))
+    }
+
+    /// Closes what is open of a file that is about to go; its lease ends.
+    pub(super) async fn close_file(&self, file: &Handle) {
+        if let Some(entry) = self.files.leave(file) {
+            entry.opens.lock().await.close().await;
+        }
+    }
+
+    /// Closes what is open below a directory, and of it.
+    pub(super) async fn close_below(&self, dir: &Handle) {
+        let below = {
+            let places = self.places();
+            self.files.leave_all(|file| places.is_below(file, dir))
+        };
+        for entry in below {
+            entry.opens.lock().await.close().await;
+        }
+    }
+
+    /// The connection of this generation is gone.
+    fn cut(self: &Arc<Share>, generation: u64) {
+        if !self.line.cut(generation) {
+            return;
+        }
+        tracing::warn!(host = self.options.host, "lost the connection to the SMB server");
+        let ended = self.files.end_all();
+        let watcher = self.watcher.get().and_then(Weak::upgrade);
+        let share = Arc::downgrade(self);
+        tokio::spawn(reconnect(share, generation + 1));
+        tokio::spawn(async move {
+            let Some(watcher) = watcher else { return };
+            for file in ended {
+                watcher.broken(&file).await;
+            }
+        });
+    }
+}
+
+/// Connects until it works or nobody wants it any more.
+async fn reconnect(share: Weak<Share>, generation: u64) {
+    let mut pause = PAUSES.0;
+    let mut told = false;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+        let Some(share) = share.upgrade().filter(|share| !share.line.is_shut()) else { return };
+        let (ear, accounts) = (share.hook.ear(generation), Arc::clone(&share.accounts));
+        match Link::establish(&share.options, generation, ear, accounts).await {
+            Ok(link) => {
+                share.reconnects.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(host = share.options.host, "connected to the SMB server again");
+                if share.line.restore(Arc::clone(&link)) && link.is_lost() {
+                    share.cut(generation);
+                }
+                return;
+            }
+            Err(cause) if !told => {
+                told = true;
+                tracing::warn!(%cause, "cannot connect again yet");
+            }
+            Err(_) => (),
+        }
+    }
+}
+
+/// A lease under this key, in the form that the connection speaks.
+pub(super) fn lease_request(link: &Link, key: LeaseKey) -> LeaseRequest {
+    LeaseRequest { key, v2: link.has_leases_v2() }
+}
+
+/// Opens, looks and closes.
+pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Failure> {
+    let ops = vec![opening.op(), wire::query(PREVIOUS), wire::close(PREVIOUS)];
+    let replies = link.chain(ops).await?;
+    let [created, seen, _] = &replies[..] else { return Err(Failure::Lost) };
+    let created = created.read::<CreateResponse>()?;
+    let info = Info::parse(&seen.read::<QueryInfoResponse>()?.output_buffer).map_err(garbled)?;
+    Ok(Seen { info, maximal: wire::granted(&created.create_contexts).1 })
+}
+
+/// Opens and looks. What was opened is closed if nobody waits for it any more.
+pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, Failure> {
+    let own = Arc::clone(link);
+    let opened = link.runtime().spawn(async move {
+        let replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+        let [created, seen] = &replies[..] else { return Err(Failure::Lost) };
+        let created = created.read::<CreateResponse>()?;
+        let open = ServerOpen::new(own, created.file_id);
+        let info = seen.read::<QueryInfoResponse>()?;
+        let info = Info::parse(&info.output_buffer).map_err(garbled)?;
+        let (lease, maximal) = wire::granted(&created.create_contexts);
+        let created = created.create_action == CreateAction::FileCreated;
+        Ok(Opened { open, info, lease, maximal, created })
+    });
+    opened.await.unwrap_or(Err(Failure::Lost))
+}
+
+/// What a look at the root tells of the share.
+struct Root {
+    info: Info,
+    volume: u32,
+    case_sensitive: bool,
+    name_max: u32,
+    by_path: bool,
+}
+
+async fn root(link: &Arc<Link>, base: &str) -> Result<Root, Failure> {
+    let opening =
+        Opening { options: wire::DIRECTORY_FILE, ..Opening::existing(base.to_owned(), wire::LOOK) };
+    let opened = open(link, opening.clone()).await?;
+    let id = opened.open.id;
+    let volume = link.ask(wire::query_volume(id, wire::FS_VOLUME_INFORMATION)).await?;
+    let volume = volume.read::<QueryInfoResponse>();
+    let attributes = link.ask(wire::query_volume(id, wire::FS_ATTRIBUTE_INFORMATION)).await?;
+    let attributes = attributes.read::<QueryInfoResponse>();
+    opened.open.close().await;
+    let again = look(link, opening).await?;
+    let sensitive = probe_case(link, base).await;
+    let volume = volume.and_then(|one| wire::volume_serial(&one.output_buffer).map_err(garbled));
+    let attributes =
+        attributes.and_then(|one| wire::volume_attributes(&one.output_buffer).map_err(garbled));
+    // A server may lack either.
+    let (_, name_max) = attributes.unwrap_or((false, 255));
+    let identity = opened.info.identity();
+    Ok(Root {
+        info: opened.info,
+        volume: volume.unwrap_or(0),
+        case_sensitive: sensitive.unwrap_or(false),
+        name_max: name_max.clamp(14, 255),
+        by_path: identity.is_invented() || identity.file_id != again.info.file_id,
+    })
+}
+
+/// Whether case counts in names: what becomes of a name of the root in the other case. `None` if no
+/// name there can tell. Servers cannot be asked: Samba says "sensitive" however it is set up.
+async fn probe_case(link: &Arc<Link>, base: &str) -> Option<bool> {
+    let opening =
+        Opening { options: wire::DIRECTORY_FILE, ..Opening::existing(base.to_owned(), wire::READ) };
+    let ops = vec![opening.op(), wire::list(PREVIOUS), wire::close(PREVIOUS)];
+    let replies = link.chain(ops).await.ok()?;
+    let listed = replies.get(1)?.read::<QueryDirectoryResponse>().ok()?;
+    let class = FileInformationClass::FileIdBothDirectoryInformation;
+    let entries = parse_entries(class, &listed.output_buffer).ok()?;
+    let (entry, other) = entries.iter().find_map(|entry| {
+        let name = &entry.file_name;
+        let upper = name.to_uppercase();
+        let other = if upper == *name { name.to_lowercase() } else { upper };
+        let tells = other != *name && entries.iter().all(|one| one.file_name != other);
+        tells.then_some((entry, other))
+    })?;
+    let seen = look(link, Opening::existing(names::join(base, &other), wire::LOOK)).await;
+    match seen {
+        Ok(seen) => Some(Some(seen.info.file_id) != entry.file_id),
+        Err(failure) => failure.is_absence().then_some(true),
+    }
+}
+
+fn no_root(options: &MountOptions, failure: Failure) -> MountError {
+    let (share, path) = (options.share.clone(), options.path.clone());
+    let cause = match failure {
+        Failure::Status(code) => status::error(code),
+        Failure::Lost => Error::Io,
+        Failure::Is(error) => error,
+    };
+    MountError::NoSuchFolder { share, path, cause }
+}

@@ -1,0 +1,220 @@
+//! Leases: what they save, and that they are given back in time.
+
+use super::setup::{Setup, mount, options, pattern};
+use larder_testkit::Samba;
+use larder_vfs::{Access, Handle, Remote, Removal, SetAttr, Stability, Watcher};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Passes on what it is told, and does not let the server go on before it may.
+struct Told {
+    files: mpsc::UnboundedSender<Handle>,
+    may_go_on: tokio::sync::Semaphore,
+}
+
+impl Watcher for Told {
+    fn broken<'a>(&'a self, file: &'a Handle) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.files.send(file.clone()).unwrap();
+        Box::pin(async move { drop(self.may_go_on.acquire().await) })
+    }
+}
+
+fn watch(setup: &Setup, at_once: bool) -> (Arc<Told>, mpsc::UnboundedReceiver<Handle>) {
+    let (files, told) = mpsc::unbounded_channel();
+    let permits = if at_once { 1 } else { 0 };
+    let watcher = Arc::new(Told { files, may_go_on: tokio::sync::Semaphore::new(permits) });
+    let weak: std::sync::Weak<Told> = Arc::downgrade(&watcher);
+    setup.smb.watch(weak);
+    (watcher, told)
+}
+
+/// Somebody else puts a file of this content there.
+async fn smbclient_puts(server: Samba, name: &str, content: &[u8]) -> Samba {
+    let local = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(local.path(), content).unwrap();
+    let commands = format!("put {} {name}", local.path().display());
+    let putting = tokio::task::spawn_blocking(move || {
+        server.client(&commands).unwrap_or_else(|error| panic!("{error}"));
+        drop(local);
+        server
+    });
+    putting.await.unwrap()
+}
+
+async fn next(told: &mut mpsc::UnboundedReceiver<Handle>) -> Handle {
+    let next = tokio::time::timeout(Duration::from_secs(20), told.recv());
+    next.await.expect("nothing was told").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_a_lease_nothing_is_asked() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    assert!(setup.smb.gives_leases());
+    let file = setup.file("file", &pattern(50_000)).await;
+    let first = setup.access(&file).await;
+    let lease = first.lease.expect("a lease");
+    let requests = setup.requests();
+    for _ in 0..10 {
+        let again = setup.access(&file).await;
+        assert!(again.lease.is_some_and(|again| again.is(&lease)));
+        assert_eq!(again.attr, first.attr);
+        let attr = setup.smb.getattr(&setup.cred, &file).await.unwrap();
+        assert_eq!(Some(attr), first.attr);
+    }
+    assert_eq!(setup.requests(), requests, "no request");
+    assert!(setup.read(&file, 0, 50_000).await == pattern(50_000));
+    assert_eq!(setup.requests(), requests + 1, "one READ, and no open");
+    assert!(lease.holds());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_else_writes_is_told_before_and_read_after() {
+    let mut setup = Setup::new(|_| (), |_| ()).await;
+    let (watcher, mut told) = watch(&setup, false);
+    let file = setup.file("file", &pattern(100_000)).await;
+    let lease = setup.access(&file).await.lease.expect("a lease");
+    assert!(setup.read(&file, 0, 100_000).await == pattern(100_000));
+    let theirs: Vec<u8> = pattern(120_000).into_iter().rev().collect();
+    let server = setup.server;
+    let content = theirs.clone();
+    let putting = tokio::spawn(async move { smbclient_puts(server, "file", &content).await });
+    assert_eq!(next(&mut told).await, file);
+    assert!(!lease.holds(), "it ends before it is told");
+    assert!(!putting.is_finished(), "they wait until we have given up what depends on it");
+    watcher.may_go_on.add_permits(1);
+    setup.server = putting.await.unwrap();
+    assert!(setup.smb.read(&setup.cred, &file, 0, 200_000).await.unwrap().data == theirs);
+    let again = setup.access(&file).await;
+    assert_eq!(again.attr.unwrap().size, 120_000);
+    assert!(again.lease.is_some(), "and there is a new one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_changes_do_not_end_the_lease_and_tell_what_was_before() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let file = setup.file("file", b"one").await;
+    let first = setup.access(&file).await;
+    let (lease, mut held) = (first.lease.expect("a lease"), first.attr.unwrap());
+    for (offset, data) in [(3, &b"two"[..]), (0, b"ONE"), (6, b"three")] {
+        let change = setup.write(&file, offset, data, Stability::FileSync).await.unwrap().change;
+        assert!(change.follows(&held.validator()), "{change:?} after {held:?}");
+        held = change.after.unwrap();
+        assert_eq!(setup.smb.getattr(&setup.cred, &file).await.unwrap(), held);
+    }
+    let cut = SetAttr { size: Some(4), ..SetAttr::default() };
+    let change = setup.smb.setattr(&setup.cred, &file, cut, None).await.unwrap();
+    assert!(change.follows(&held.validator()));
+    assert_eq!(setup.read(&file, 0, 100).await, "ONEt");
+    assert!(lease.holds());
+    // A burst: nothing is known in between, and the lease goes on.
+    setup.write(&file, 4, b"abc", Stability::Unstable).await.unwrap();
+    setup.write(&file, 7, b"def", Stability::Unstable).await.unwrap();
+    let committed = setup.smb.commit(&setup.cred, &file, 0..0).await.unwrap();
+    assert_eq!(committed.change.after.unwrap().size, 10);
+    let again = setup.access(&file).await;
+    assert!(lease.holds() && again.lease.is_some_and(|again| again.is(&lease)));
+    assert_eq!(again.attr.unwrap().size, 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_mounts_see_what_each_other_writes() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let (_watcher, mut told) = watch(&setup, true);
+    let file = setup.file("file", b"first").await;
+    let lease = setup.access(&file).await.lease.expect("a lease");
+    let other = mount(&options(&setup.server)).await;
+    let root = other.root().await.unwrap().handle;
+    let found = other.lookup(&setup.cred, &root, "file".as_ref()).await.unwrap().found.unwrap();
+    assert_eq!(found.handle, file, "handles are the server's");
+    let data = bytes::Bytes::from_static(b"second");
+    other.write(&setup.cred, &file, 0, data, Stability::FileSync).await.unwrap();
+    assert_eq!(next(&mut told).await, file);
+    assert!(!lease.holds());
+    assert_eq!(setup.read(&file, 0, 100).await, "second");
+    // Both may hold one to read.
+    let (ours, theirs) =
+        (setup.access(&file).await, other.access(&setup.cred, &file, Access::READ));
+    let theirs = theirs.await.unwrap();
+    assert!(ours.lease.is_some_and(|lease| lease.holds()) && theirs.lease.is_some());
+    // Removal takes both.
+    setup.smb.remove(&setup.cred, &setup.root, "file".as_ref(), Removal::File).await.unwrap();
+    assert!(!theirs.lease.unwrap().holds());
+    assert!(!setup.dir.path().join("file").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_in_a_directory_is_told() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let (_watcher, mut told) = watch(&setup, true);
+    let dir = setup.make("dir", larder_vfs::New::Directory).await.unwrap();
+    let lease = setup.access(&dir).await.lease.expect("a watch");
+    let requests = setup.requests();
+    assert!(setup.access(&dir).await.lease.is_some_and(|again| again.is(&lease)));
+    assert_eq!(setup.requests(), requests, "no request");
+    // Behind the server's back, which it hears of from the kernel.
+    std::fs::write(setup.dir.path().join("dir/new"), "x").unwrap();
+    assert_eq!(next(&mut told).await, dir);
+    assert!(!lease.holds());
+    let found = setup.smb.lookup(&setup.cred, &dir, "new".as_ref()).await.unwrap().found;
+    assert_eq!(found.unwrap().attr.size, 1);
+    // Through the server.
+    let again = setup.access(&dir).await.lease.expect("a new watch");
+    let setup = Setup { server: smbclient_puts(setup.server, "dir/other", b"y").await, ..setup };
+    assert_eq!(next(&mut told).await, dir);
+    assert!(!again.holds());
+    // Who holds a watch does not keep a directory alive.
+    setup.access(&dir).await.lease.expect("a third watch");
+    std::fs::remove_dir_all(setup.dir.path().join("dir")).unwrap();
+    assert_eq!(next(&mut told).await, dir);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_changes_end_the_watch_and_leave_nothing_open() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let (cred, root) = (&setup.cred, &setup.root);
+    let dir = setup.make("dir", larder_vfs::New::Directory).await.unwrap();
+    let watch = setup.access(&dir).await.lease.expect("a watch");
+    let name = "a".as_ref();
+    let made = setup.smb.make(cred, &dir, name, larder_vfs::New::File, Default::default()).await;
+    let file = made.unwrap().found.handle;
+    assert!(!watch.holds());
+    setup.access(&file).await.lease.expect("a lease");
+    setup.access(&dir).await.lease.expect("a watch");
+    setup.smb.rename(cred, (root, "dir".as_ref()), (root, "moved".as_ref())).await.unwrap();
+    setup.access(&file).await.lease.expect("a lease at the new place");
+    setup.access(&dir).await.lease.expect("a watch");
+    setup.smb.remove(cred, &dir, name, Removal::File).await.unwrap();
+    setup.access(&dir).await.lease.expect("a watch");
+    setup.smb.remove(cred, root, "moved".as_ref(), Removal::Directory).await.unwrap();
+    assert!(!setup.dir.path().join("moved").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_least_used_lease_makes_room() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let mut leases = Vec::new();
+    for number in 0..600 {
+        let file = setup.make(&number.to_string(), larder_vfs::New::File).await.unwrap();
+        leases.push(setup.access(&file).await.lease.expect("a lease"));
+    }
+    let holding = leases.iter().filter(|lease| lease.holds()).count();
+    assert!((400..=512).contains(&holding), "{holding}");
+    assert!(!leases[0].holds() && leases[599].holds());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_leases_every_look_is_fresh() {
+    let setup = Setup::new(|_| (), |options| options.leases = false).await;
+    assert!(!setup.smb.gives_leases());
+    let file = setup.file("file", b"one").await;
+    assert!(setup.access(&file).await.lease.is_none());
+    let seen = Mutex::new(Vec::new());
+    for content in ["two", "three", ""] {
+        std::fs::write(setup.dir.path().join("file"), content).unwrap();
+        assert_eq!(setup.read(&file, 0, 100).await, content);
+        seen.lock().unwrap().push(setup.access(&file).await.attr.unwrap().size);
+    }
+    assert_eq!(*seen.lock().unwrap(), [3, 5, 0]);
+}
