@@ -21,7 +21,7 @@ pub(crate) struct Opened {
 }
 
 /// Opens the cache of `source` at `dir`, which is made if it is not there, and removed again if no
-/// cache can be made in it. `mountpoint` must not be in it, nor it in `mountpoint`.
+/// cache can be made in it. `mountpoint`, if there is one, must not be in it, nor it in `mountpoint`.
 ///
 /// # Errors
 /// If the directory cannot be used; see [`OpenError`].
@@ -29,7 +29,7 @@ pub(crate) fn open(
     dir: &Path,
     source: &Source,
     limits: &CacheLimits,
-    mountpoint: &Path,
+    mountpoint: Option<&Path>,
 ) -> Result<Opened> {
     let shown = || format!("cannot use the cache directory {}", dir.display());
     let made = !dir.exists();
@@ -37,8 +37,11 @@ pub(crate) fn open(
     DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(shown)?;
     let opened = (|| {
         let dir = dir.canonicalize()?;
-        let apart = !dir.starts_with(mountpoint) && !mountpoint.starts_with(&dir);
-        ensure!(apart, "it and the mountpoint must not lie in each other");
+        let within = |one: &Path| dir.starts_with(one) || one.starts_with(&dir);
+        ensure!(
+            !mountpoint.is_some_and(within),
+            "it and the mountpoint must not lie in each other"
+        );
         let mut config = Config::new(source.to_string().as_bytes());
         config.limits = meant(limits);
         config.boot = BootId::current();
@@ -135,7 +138,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (dir, mountpoint) = (folder.path().join("cache"), folder.path().join("mnt"));
         let open = |source| {
-            open(&dir, &Source::parse(source).unwrap(), &CacheLimits::default(), &mountpoint)
+            open(&dir, &Source::parse(source).unwrap(), &CacheLimits::default(), Some(&mountpoint))
         };
         let opened = open("nfs://server/a").unwrap();
         assert_eq!(opened.dir, dir.canonicalize().unwrap());
@@ -154,7 +157,7 @@ mod tests {
         let source = Source::parse("nfs://server/a").unwrap();
         std::fs::create_dir(folder.path().join("mnt")).unwrap();
         let mountpoint = folder.path().join("mnt").canonicalize().unwrap();
-        assert!(open(&dir, &source, &CacheLimits::default(), &mountpoint).is_err());
+        assert!(open(&dir, &source, &CacheLimits::default(), Some(&mountpoint)).is_err());
         assert!(!dir.exists());
     }
 

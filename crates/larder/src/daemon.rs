@@ -16,19 +16,26 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 
+use crate::login::Secret;
+
 /// Hidden flag of `larder mount`: we are the child.
 pub(crate) const FLAG: &str = "--daemon";
 
 /// What the child writes when the mount is usable.
 const READY: &[u8] = b"ready\n";
 
-/// Runs ourselves in the background and waits until the mount is usable, or the child has failed.
+/// Runs ourselves in the background and waits until the mount is usable, or the child has failed. The
+/// child gets `secret` in its environment.
 ///
 /// # Errors
 /// If the child cannot be started.
-pub(crate) fn start() -> Result<ExitCode> {
+pub(crate) fn start(secret: Option<&Secret>) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find our own program")?;
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(secret) = secret {
+        secret.hand_to(&mut command);
+    }
+    let mut child = command
         .args(std::env::args_os().skip(1))
         .arg(FLAG)
         .stdin(Stdio::null())

@@ -85,8 +85,8 @@ impl Door {
 
 /// What the kernel is told of the mount.
 pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
-    let flags = plan.options.flags;
-    let default = MountOptions::new(plan.source.to_string());
+    let flags = plan.back.options.flags;
+    let default = MountOptions::new(plan.back.source.to_string());
     MountOptions {
         read_only: flags.read_only,
         allow_other: flags.allow_other.unwrap_or(default.allow_other),
@@ -94,10 +94,14 @@ pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
         no_dev: flags.no_dev,
         no_exec: flags.no_exec,
         no_atime: flags.no_atime,
-        transport: plan.options.door.transport,
+        transport: plan.back.options.door.transport,
         survive: plan.survives(),
         // Without a cache on disk there are no local files to hand to the kernel.
-        probe_dir: plan.cache.clone().filter(|_| cache_on_disk && plan.options.passthrough),
+        probe_dir: plan
+            .back
+            .cache
+            .clone()
+            .filter(|_| cache_on_disk && plan.back.options.passthrough),
         ..default
     }
 }
@@ -105,19 +109,15 @@ pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{options, source::Source};
+    use crate::back::Back;
 
     #[test]
     fn the_kernel_is_offered_local_files_unless_that_is_declined() {
         for (typed, cache_on_disk, offered) in
             [("rw", true, true), ("rw", false, false), ("nopassthrough", true, false)]
         {
-            let plan = Plan {
-                source: Source::parse("server:/export").unwrap(),
-                mountpoint: "/mnt".into(),
-                cache: Some("/cache".into()),
-                options: options::parse([typed]).unwrap(),
-            };
+            let back = Back::find("server:/export", Some("/cache".as_ref()), &[typed.to_owned()]);
+            let plan = Plan { back: back.unwrap(), mountpoint: "/mnt".into() };
             let probed = fuse_options(&plan, cache_on_disk).probe_dir;
             assert_eq!(probed.is_some(), offered, "{typed}, {cache_on_disk}");
         }

@@ -6,6 +6,7 @@
 //!
 //! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage).
 
+mod back;
 mod broken;
 mod cache_dir;
 mod command;
@@ -15,6 +16,7 @@ mod door;
 mod error;
 mod exported;
 mod log;
+mod login;
 mod maintenance;
 mod mounted;
 mod mountinfo;
@@ -22,6 +24,7 @@ mod options;
 mod report;
 mod runtime_dir;
 mod series;
+mod server;
 mod source;
 mod stack;
 mod supervisor;

@@ -106,8 +106,8 @@ pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result
 pub(crate) fn record(plan: &Plan, pid: u32, log: Option<PathBuf>) -> Record {
     Record {
         mountpoint: plan.mountpoint.clone(),
-        source: plan.source.to_string(),
-        cache: plan.cache.clone(),
+        source: plan.back.source.to_string(),
+        cache: plan.back.cache.clone(),
         pid,
         log,
     }
@@ -196,7 +196,7 @@ async fn serve_on(
         stack = stack::build(plan, &hold, &sender) => Arc::new(stack?),
         _ = events.recv() => return Err(anyhow!("interrupted before the mount was made")),
     };
-    let record = Record { cache: stack.cache_dir.clone(), ..record };
+    let record = Record { cache: stack.engine.cache_dir.clone(), ..record };
     let answers = answers::Answers {
         stack: stack.clone(),
         keeper: hold.keeper(),
@@ -209,7 +209,7 @@ async fn serve_on(
         .and_then(|()| server.serve(move |request, sink| answers.answer(&request, sink)));
     let ended = match serving {
         Ok(serving) => {
-            tracing::info!(source = %plan.source, mountpoint = %plan.mountpoint.display(), "mounted");
+            tracing::info!(source = %plan.back.source, mountpoint = %plan.mountpoint.display(), "mounted");
             end_of(&stack, plan, &hold, &mut events, &serving).await
         }
         Err(error) if hold.is_ours() => {
@@ -364,7 +364,7 @@ struct Left {
 /// Brings dirty data to the server and takes the mount out of the name space. If the server is dead,
 /// all calls that wait for it fail, and the mount goes however it is used.
 async fn take_away(stack: &Stack, plan: &Plan, how: Leave) -> Result<Left, UnmountError> {
-    let server_dead = !stack.server_answers(ANSWER_MAX).await;
+    let server_dead = !stack.engine.server.answers(ANSWER_MAX).await;
     let lost = if server_dead { not_written_back(stack) } else { write_back(stack).await };
     let left = Left { lost, server_dead };
     if how == Leave::IfUnused && !server_dead && left.lost.is_none() {
@@ -382,14 +382,14 @@ async fn take_away(stack: &Stack, plan: &Plan, how: Leave) -> Result<Left, Unmou
         Err(error) => return Err(error),
     }
     if server_dead {
-        stack.end_calls();
+        stack.engine.server.end_calls();
     }
     Ok(left)
 }
 
 /// Brings dirty data to the server, for a bounded time. Answers what did not get there.
 async fn write_back(stack: &Stack) -> Option<String> {
-    match tokio::time::timeout(WRITE_BACK_MAX, stack.client.write_back_all()).await {
+    match tokio::time::timeout(WRITE_BACK_MAX, stack.engine.client.write_back_all()).await {
         Ok(Ok(())) => None,
         Ok(Err(error)) => {
             tracing::error!("write-back at the end: {error}");
@@ -401,7 +401,7 @@ async fn write_back(stack: &Stack) -> Option<String> {
 
 /// What the server does not hold, for people.
 fn not_written_back(stack: &Stack) -> Option<String> {
-    let status = stack.client.status();
+    let status = stack.engine.client.status();
     let (files, bytes) = (status.dirty_files, status.dirty_bytes);
     (files > 0).then(|| format!("{bytes} bytes of {files} files did not reach the server"))
 }

@@ -14,21 +14,38 @@ mod size;
 mod span;
 mod typed;
 
-pub(crate) use meant::{CacheLimits, LookupCache, Options, ServerLost, Transport};
+pub(crate) use meant::{CacheLimits, LookupCache, Options, ServerLost, SmbOptions, Transport};
 pub(crate) use size::{Bytes, parse_size};
 pub(crate) use span::parse_span;
 pub(crate) use typed::Typed;
 
-/// Reads the values of all `-o` arguments, in their order.
+use crate::source::Protocol;
+
+/// Reads the values of all `-o` arguments, in their order, for a mount by `protocol`.
 ///
 /// # Errors
-/// A line for the user: unknown name, value of the wrong shape, contradiction.
+/// A line for the user: unknown name, value of the wrong shape, contradiction, or what only means
+/// something to another protocol.
+pub(crate) fn parse_for<'a>(
+    protocol: Protocol,
+    arguments: impl IntoIterator<Item = &'a str>,
+) -> Result<Options, String> {
+    let typed = typed(arguments)?;
+    typed.iter().try_for_each(|typed| typed.check(protocol))?;
+    Options::meant(&typed)
+}
+
+/// The same, whatever the protocol.
+#[cfg(test)]
 pub(crate) fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
-    let typed = arguments
+    Options::meant(&typed(arguments)?)
+}
+
+fn typed<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Vec<Typed>, String> {
+    arguments
         .into_iter()
         .flat_map(|argument| argument.split(','))
         .filter(|option| !option.is_empty())
         .map(Typed::parse)
-        .collect::<Result<Vec<_>, _>>()?;
-    Options::meant(&typed)
+        .collect()
 }

@@ -1,25 +1,57 @@
-//! What is mounted: `nfs://HOST[:PORT][/EXPORT]`, or `HOST:/EXPORT` as fstab(5) has it.
+//! What is mounted: `nfs://HOST[:PORT][/EXPORT]`, `smb://[USER@]HOST[:PORT]/SHARE[/FOLDER]`, or as
+//! fstab(5) has them: `HOST:/EXPORT`, `//HOST/SHARE[/FOLDER]`.
 //!
 //! Parsing is pure. A host stays a name here; it is looked up when the mount is made.
 
 use std::fmt;
 
-/// An export of a server.
+/// How its server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// NFSv3.
+    Nfs,
+    /// SMB 2.1 to 3.1.1.
+    Smb,
+}
+
+impl Protocol {
+    fn scheme(self) -> &'static str {
+        match self {
+            Protocol::Nfs => "nfs://",
+            Protocol::Smb => "smb://",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Nfs => "NFS",
+            Protocol::Smb => "SMB",
+        })
+    }
+}
+
+/// An export or a share of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
+    /// How it is spoken to.
+    pub(crate) protocol: Protocol,
+    /// Who logs in, as `[DOMAIN;]USER`, if that is said here (SMB).
+    pub(crate) user: Option<String>,
     /// Name or address; an IPv6 address without its brackets.
     pub(crate) host: String,
-    /// Port of the NFS and MOUNT services. `None`: the portmapper is asked.
+    /// Port of the service (NFS and MOUNT; SMB). `None`: the portmapper is asked; 445.
     pub(crate) port: Option<u16>,
-    /// Path of the export on the server, absolute.
+    /// Path of the export on the server, absolute; of a share: `/SHARE[/FOLDER]`.
     pub(crate) export: String,
 }
 
 /// Longest source, in bytes: paths of the MOUNT protocol have at most that (RFC 1813, 5.1.2).
 const BYTES_MAX: usize = 1024;
 
-/// Scheme of the URL.
-const SCHEME: &str = "nfs://";
+/// What a source looks like, for errors.
+const FORMS: &str = "nfs://HOST[:PORT][/EXPORT] or smb://[USER@]HOST[:PORT]/SHARE";
 
 impl Source {
     /// Reads a source as it was typed.
@@ -30,36 +62,80 @@ impl Source {
         if typed.len() > BYTES_MAX {
             return Err(format!("the source is longer than {BYTES_MAX} bytes"));
         }
-        if let Some(rest) = typed.strip_prefix(SCHEME) {
-            return Source::parse_url(rest);
+        if let Some(rest) = typed.strip_prefix(Protocol::Nfs.scheme()) {
+            return Source::parse_nfs(rest);
+        }
+        if let Some(rest) = typed.strip_prefix(Protocol::Smb.scheme()) {
+            return Source::parse_smb(rest, percent_decoded);
+        }
+        if let Some(rest) = typed.strip_prefix("//") {
+            return Source::parse_smb(rest, |path| Ok(path.to_owned()));
         }
         if let Some((scheme, _)) = typed.split_once("://") {
-            return Err(format!("{scheme} is not supported: use nfs://HOST[:PORT][/EXPORT]"));
+            return Err(format!("{scheme} is not supported: use {FORMS}"));
         }
         match typed.split_once(":/") {
             Some((host, export)) if !host.is_empty() => {
                 let (host, port) = split_port(host)?;
-                Ok(Source { host, port, export: format!("/{export}") })
+                Ok(Source::nfs(host, port, format!("/{export}")))
             }
-            _ => Err(format!("{typed:?} is no source: use nfs://HOST[:PORT][/EXPORT]")),
+            _ => Err(format!("{typed:?} is no source: use {FORMS}")),
         }
     }
 
-    fn parse_url(rest: &str) -> Result<Source, String> {
+    fn nfs(host: String, port: Option<u16>, export: String) -> Source {
+        Source { protocol: Protocol::Nfs, user: None, host, port, export }
+    }
+
+    fn parse_nfs(rest: &str) -> Result<Source, String> {
         let (authority, path) = match rest.find('/') {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
         let (host, port) = split_port(authority)?;
-        Ok(Source { host, port, export: percent_decoded(path)? })
+        Ok(Source::nfs(host, port, percent_decoded(path)?))
+    }
+
+    fn parse_smb(
+        rest: &str,
+        decoded: impl Fn(&str) -> Result<String, String>,
+    ) -> Result<Source, String> {
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (user, authority) = match authority.rsplit_once('@') {
+            Some((user, host)) => (Some(decoded(user)?), host),
+            None => (None, authority),
+        };
+        if user.as_ref().is_some_and(|user| user.contains(':')) {
+            return Err(
+                "a password in the source is seen in the list of processes: use -o credentials=FILE"
+                    .to_owned(),
+            );
+        }
+        let (host, port) = split_port(authority)?;
+        let export = decoded(path.trim_end_matches('/'))?;
+        if export.trim_start_matches('/').is_empty() {
+            return Err(format!("the source names no share: use smb://{host}/SHARE"));
+        }
+        let user = user.filter(|user| !user.is_empty());
+        Ok(Source { protocol: Protocol::Smb, user, host, port, export })
+    }
+
+    /// Share, and folder in it, of an SMB source.
+    pub(crate) fn share(&self) -> (&str, &str) {
+        let export = self.export.trim_start_matches('/');
+        export.split_once('/').unwrap_or((export, ""))
     }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.protocol.scheme())?;
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
         match self.host.contains(':') {
-            true => write!(f, "{SCHEME}[{}]", self.host)?,
-            false => write!(f, "{SCHEME}{}", self.host)?,
+            true => write!(f, "[{}]", self.host)?,
+            false => write!(f, "{}", self.host)?,
         }
         if let Some(port) = self.port {
             write!(f, ":{port}")?;
@@ -109,7 +185,7 @@ mod tests {
     use super::*;
 
     fn source(host: &str, port: Option<u16>, export: &str) -> Source {
-        Source { host: host.to_owned(), port, export: export.to_owned() }
+        Source::nfs(host.to_owned(), port, export.to_owned())
     }
 
     #[test]
@@ -136,7 +212,10 @@ mod tests {
             "server",
             "/export",
             ":/export",
-            "smb://server/share",
+            "smb://server",
+            "smb://server/",
+            "smb://ann:secret@server/share",
+            "http://server/share",
             "nfs://",
             "nfs:///export",
             "nfs://server:",
@@ -155,8 +234,33 @@ mod tests {
     }
 
     #[test]
+    fn shares() {
+        let share = |user: Option<&str>, host: &str, port, export: &str| Source {
+            protocol: Protocol::Smb,
+            user: user.map(str::to_owned),
+            ..Source::nfs(host.to_owned(), port, export.to_owned())
+        };
+        for (typed, meant) in [
+            ("smb://server/share", share(None, "server", None, "/share")),
+            ("smb://ann@server:4450/share/", share(Some("ann"), "server", Some(4450), "/share")),
+            ("smb://OFFICE;ann@[::1]/a%20b/c", share(Some("OFFICE;ann"), "::1", None, "/a b/c")),
+            ("//server/share/folder", share(None, "server", None, "/share/folder")),
+        ] {
+            assert_eq!(Source::parse(typed), Ok(meant), "{typed}");
+        }
+        assert_eq!(Source::parse("//server/share/a/b").unwrap().share(), ("share", "a/b"));
+        assert_eq!(Source::parse("//server/share").unwrap().share(), ("share", ""));
+    }
+
+    #[test]
     fn what_is_shown_is_read_back() {
-        for typed in ["nfs://server/", "nfs://[::1]:2049/a", "nfs://server:12049/export/home"] {
+        for typed in [
+            "smb://server/share",
+            "smb://OFFICE;ann@server:4450/share/folder",
+            "nfs://server/",
+            "nfs://[::1]:2049/a",
+            "nfs://server:12049/export/home",
+        ] {
             assert_eq!(Source::parse(typed).unwrap().to_string(), typed);
         }
     }

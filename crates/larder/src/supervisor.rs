@@ -268,7 +268,11 @@ impl Supervisor<'_> {
         ours.set_nonblocking(true).context("cannot make a socket")?;
         let role = clap::ValueEnum::to_possible_value(&role).expect("all roles have names");
         let given: Vec<OsString> = std::env::args_os().skip(1).collect();
-        let child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        if let Some(secret) = &self.plan.back.asked {
+            secret.hand_to(&mut command);
+        }
+        let child = command
             .args(given)
             .args([ROLE, role.get_name(), RESTARTS, &self.restarts.to_string(), AT])
             .arg(&self.plan.mountpoint)
@@ -285,7 +289,7 @@ impl Supervisor<'_> {
         let session = match &mut self.session {
             Some(session) => session,
             none => {
-                let options = door::fuse_options(self.plan, self.plan.cache.is_some());
+                let options = door::fuse_options(self.plan, self.plan.back.cache.is_some());
                 let opened = Session::open(&self.plan.mountpoint, &options)?;
                 keeper::store(&opened);
                 none.insert(opened)

@@ -6,18 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 use larder_fuse::Session;
 
+use crate::back::Back;
 use crate::control::daemon_lives;
-use crate::error::Usage;
 use crate::mounted::{self, Announce};
-use crate::options;
 use crate::runtime_dir::RuntimeDir;
-use crate::source::Source;
 use crate::stack::Plan;
 use crate::supervisor::Role;
 use crate::{daemon, mountinfo, supervisor, worker};
-
-/// The word for `--cache` that means no cache on disk.
-const NO_CACHE: &str = "none";
 
 const AFTER_HELP: &str = "\
 Options of -o, as in nfs(5) where it has them; a later one overrides an earlier one:
@@ -50,17 +45,31 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
                                 begins, nothing more is stored (10, 7, 3), as in cachefilesd.conf(5)
   memory=SIZE                   budget for buffers and tables (256M)
 
+Of SMB shares, as in mount.cifs(8):
+  credentials=FILE              lines username=, password=, domain=; only its owner may read it
+  username=NAME, domain=NAME    who logs in, if neither the source nor the file says so
+  guest                         nobody logs in
+  uid=N, gid=N                  owner of everything (who mounts)
+  file_mode=M, dir_mode=M       modes of files and directories, in octal (0755)
+  vers=2.1|3.0|3.0.2|3.1.1      the lowest version that will do (2.1)
+  seal, sign                    all messages must be encrypted, or signed
+  lease, nolease                whether the server is asked to tell of changes (lease)
+Without a credentials file the password is that of the variable PASSWD, or the first line of the file
+that PASSWD_FILE names, or it is asked for. It is never an option.
+
 The log goes to --log, else to the runtime directory (see `larder status`); LARDER_LOG=debug makes it
 talk more. With --foreground it goes to standard error.
 
 Example:
-  larder mount nfs://server/export /mnt --cache /var/cache/larder/export -o ro,nconnect=4";
+  larder mount nfs://server/export /mnt --cache /var/cache/larder/export -o ro,nconnect=4
+  larder mount smb://ann@server/share /mnt -o credentials=/etc/larder/share,uid=1000";
 
 /// Arguments of `larder mount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// What to mount: nfs://HOST[:PORT][/EXPORT], or HOST:/EXPORT. With a PORT no portmapper is asked
+    /// What to mount: nfs://HOST[:PORT][/EXPORT] or HOST:/EXPORT (with a PORT no portmapper is asked);
+    /// smb://[[DOMAIN;]USER@]HOST[:PORT]/SHARE[/FOLDER] or //HOST/SHARE[/FOLDER]
     #[arg(value_name = "SOURCE")]
     source: String,
     /// Where: a directory on which nothing is mounted yet
@@ -112,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     if !args.foreground && !args.daemon {
-        return daemon::start();
+        return daemon::start(plan.back.asked.as_ref());
     }
     let announce = if args.daemon { Announce::Parent } else { Announce::Nobody };
     let log = args.log.as_deref().map(std::path::absolute).transpose()?;
@@ -129,27 +138,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// What the arguments mean. `kept` is the mountpoint of a mount that is to go on.
 fn plan(args: &Args, kept: Option<&Path>) -> Result<Plan> {
-    let usage = |line: String| Usage(line);
-    let source = Source::parse(&args.source).map_err(usage)?;
-    let options = options::parse(args.options.iter().map(String::as_str)).map_err(usage)?;
-    let no_cache = args.cache.as_deref() == Some(Path::new(NO_CACHE)) || options.no_disk_cache;
-    if options.door.survive == Some(true) && no_cache {
-        bail!(Usage("option survive needs a cache on disk".to_owned()));
-    }
-    if options.plain && !no_cache {
-        bail!(Usage("option plain needs --cache none: it is the client without one".to_owned()));
-    }
+    let back = Back::find(&args.source, args.cache.as_deref(), &args.options)?;
     let mountpoint = match (&args.at, kept) {
         (Some(mountpoint), _) => mountpoint.clone(),
         (None, Some(kept)) => same_mountpoint(&args.mountpoint, kept)?,
         (None, None) => usable_mountpoint(&args.mountpoint)?,
     };
-    let cache = match (&args.cache, no_cache) {
-        (_, true) => None,
-        (Some(dir), false) => Some(std::path::absolute(dir).context("--cache")?),
-        (None, false) => Some(default_cache_dir(&source)?),
-    };
-    Ok(Plan { source, mountpoint, cache, options })
+    Ok(Plan { back, mountpoint })
 }
 
 /// Checks, without touching the mount, that the one that is to go on is the one that is wanted.
@@ -185,39 +180,9 @@ fn ensure_free(mountpoint: &Path) -> Result<()> {
     bail!("{shown} is busy: {} ({}) is mounted on it", mount.source, mount.kind)
 }
 
-/// The cache directory of a source for which none was named.
-fn default_cache_dir(source: &Source) -> Result<PathBuf> {
-    let all = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
-        _ if rustix::process::geteuid().is_root() => PathBuf::from("/var/cache"),
-        (Some(dir), _) => PathBuf::from(dir),
-        (None, Some(home)) => PathBuf::from(home).join(".cache"),
-        (None, None) => bail!(Usage("say where the cache is to be: --cache DIR".to_owned())),
-    };
-    Ok(all.join("larder").join(file_name(source)))
-}
-
-/// A name for a source that is readable, and different for different sources.
-fn file_name(source: &Source) -> String {
-    let shown = source.to_string();
-    let readable = shown.trim_start_matches("nfs://").trim_end_matches('/');
-    let readable: String = readable
-        .chars()
-        .map(|c| if c.is_alphanumeric() || ".-".contains(c) { c } else { '_' })
-        .collect();
-    format!("{readable}-{}", &mountinfo::short_name(Path::new(&shown))[..8])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cache_directories_of_sources_differ() {
-        let name = |typed| file_name(&Source::parse(typed).unwrap());
-        assert!(name("nfs://server/export").starts_with("server_export-"));
-        assert_ne!(name("nfs://server/a_b"), name("nfs://server/a/b"));
-        assert_eq!(name("server:/export"), name("nfs://server/export"));
-    }
 
     #[test]
     fn a_mountpoint_must_be_a_free_directory() {

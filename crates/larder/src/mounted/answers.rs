@@ -44,7 +44,8 @@ impl Answers {
             Request::Status => Ok(serde_json::to_value(self.status())?),
             Request::Stat => Ok(serde_json::to_value(self.stat())?),
             Request::Series { slice_us, slices_max } => {
-                let recording = self.stack.record(Duration::from_micros(*slice_us))?;
+                let recording =
+                    self.stack.engine.server.record(Duration::from_micros(*slice_us))?;
                 tell_series(recording, *slices_max, sink)
             }
             Request::Unmount { lazy } => {
@@ -62,13 +63,13 @@ impl Answers {
                 Ok(Value::Null)
             }
             Request::CachePin { path, pinned } => self.pin(path, *pinned),
-            other => maintenance::carry_out(&self.stack.cache, other, sink),
+            other => maintenance::carry_out(&self.stack.engine.cache, other, sink),
         }
     }
 
     fn status(&self) -> Status {
-        let client = self.stack.client.status();
-        let rpc = self.stack.rpc();
+        let client = self.stack.engine.client.status();
+        let rpc = self.stack.engine.server.rpc();
         let sum = |of: fn(&crate::report::Procedure) -> u64| rpc.procedures.values().map(of).sum();
         Status {
             mountpoint: self.record.mountpoint.display().to_string(),
@@ -84,7 +85,7 @@ impl Answers {
             uptime_s: self.begin.elapsed().as_secs(),
             server: ServerState {
                 reachable: client.reachable,
-                transport: self.stack.transport().to_owned(),
+                transport: self.stack.engine.server.transport().to_owned(),
                 connected: rpc.connections.iter().filter(|one| one.connected).count() as u64,
             },
             reads: Reads {
@@ -108,7 +109,7 @@ impl Answers {
     }
 
     fn stat(&self) -> Stat {
-        let rpc = self.stack.rpc();
+        let rpc = self.stack.engine.server.rpc();
         Stat {
             mountpoint: self.record.mountpoint.display().to_string(),
             uptime_s: self.begin.elapsed().as_secs(),
@@ -122,8 +123,8 @@ impl Answers {
 
     /// The cache on disk, if there is one.
     fn cache(&self) -> Option<CacheState> {
-        let dir = self.stack.cache_dir.as_ref()?.display().to_string();
-        let usage = self.stack.cache.usage();
+        let dir = self.stack.engine.cache_dir.as_ref()?.display().to_string();
+        let usage = self.stack.engine.cache.usage();
         Some(CacheState {
             dir,
             bytes: usage.bytes,
@@ -145,13 +146,13 @@ impl Answers {
         let mut ino = Ino::ROOT;
         for part in path.components() {
             let Component::Normal(name) = part else { bail!("{part:?} in a path to pin") };
-            let found = self.stack.client.lookup(&Cred::root(), ino, name);
+            let found = self.stack.engine.client.lookup(&Cred::root(), ino, name);
             match self.runtime.block_on(found.wait()).context("cannot look it up")? {
                 Lookup::Found(entry) => ino = entry.ino,
                 Lookup::Absent { .. } => bail!("no such file"),
             }
         }
-        self.stack.cache.pin(FileNo(ino.0), pinned);
+        self.stack.engine.cache.pin(FileNo(ino.0), pinned);
         Ok(Value::Null)
     }
 }

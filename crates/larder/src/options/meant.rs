@@ -1,5 +1,6 @@
 //! Options as meant: one value for everything that the stack needs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::typed::{Typed, Value};
@@ -37,6 +38,8 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     /// Retransmissions before the server counts as lost; `None`: the transport's default.
     pub(crate) retransmissions: Option<u32>,
+    /// What only SMB has.
+    pub(crate) smb: SmbOptions,
     /// The kernel's door.
     pub(crate) door: DoorOptions,
     /// The reference client: same protocol code and timeouts, no cache on disk.
@@ -49,6 +52,35 @@ pub(crate) struct Options {
     pub(crate) cache: CacheLimits,
     /// Most bytes of memory for buffers and tables; `None`: the client's default.
     pub(crate) memory_bytes_max: Option<u64>,
+}
+
+/// What only SMB has (mount.cifs(8)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SmbOptions {
+    /// Lowest version of the protocol; `None`: 2.1.
+    pub(crate) version_min: Option<String>,
+    /// Who logs in.
+    pub(crate) username: Option<String>,
+    /// The user's domain.
+    pub(crate) domain: Option<String>,
+    /// File with user, password and domain.
+    pub(crate) credentials: Option<PathBuf>,
+    /// Without a login.
+    pub(crate) guest: bool,
+    /// Owner of everything; `None`: who mounts.
+    pub(crate) uid: Option<u32>,
+    /// Group of everything; `None`: that of who mounts.
+    pub(crate) gid: Option<u32>,
+    /// Mode of files; `None`: the protocol's default.
+    pub(crate) file_mode: Option<u32>,
+    /// Mode of directories.
+    pub(crate) dir_mode: Option<u32>,
+    /// Messages must be encrypted.
+    pub(crate) seal: bool,
+    /// Messages must be signed.
+    pub(crate) sign: bool,
+    /// No leases are asked for.
+    pub(crate) no_leases: bool,
 }
 
 /// What the kernel is told of the mount (mount(8)).
@@ -192,6 +224,7 @@ impl Options {
             server_lost: typed.server_lost(),
             timeout: typed.number("timeo").map(|tenths| Duration::from_millis(tenths * 100)),
             retransmissions: typed.small("retrans").map(u32::from),
+            smb: typed.smb(),
             door: typed.door()?,
             plain: typed.last(&["plain"]).is_some(),
             no_disk_cache: typed.flag("nofsc", "fsc", false),
@@ -231,6 +264,32 @@ impl<'a> Last<'a> {
     /// A number whose shape keeps it below 65,536.
     fn small(&self, name: &str) -> Option<u16> {
         self.number(name).map(|number| u16::try_from(number).unwrap_or(u16::MAX))
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        match self.last(&[name])? {
+            (_, Value::Text(text)) => Some(text.clone()),
+            (_, Value::Word(word)) => Some((*word).to_owned()),
+            _ => None,
+        }
+    }
+
+    fn smb(&self) -> SmbOptions {
+        let number = |name| self.number(name).and_then(|number| u32::try_from(number).ok());
+        SmbOptions {
+            version_min: self.text("vers").filter(|version| version != "default"),
+            username: self.text("username"),
+            domain: self.text("domain"),
+            credentials: self.text("credentials").map(PathBuf::from),
+            guest: self.last(&["guest"]).is_some() || self.text("sec").as_deref() == Some("none"),
+            uid: number("uid"),
+            gid: number("gid"),
+            file_mode: number("file_mode"),
+            dir_mode: number("dir_mode"),
+            seal: self.last(&["seal"]).is_some(),
+            sign: self.last(&["sign"]).is_some() || self.text("sec").as_deref() == Some("ntlmsspi"),
+            no_leases: self.flag("nolease", "lease", false),
+        }
     }
 
     fn door(&self) -> Result<DoorOptions, String> {
@@ -447,6 +506,20 @@ mod tests {
             (Some(10 << 30), Some(1000))
         );
         assert_eq!(options.cache.free, Marks { run: 20, cull: 10, stop: 5 });
+    }
+
+    #[test]
+    fn logins() {
+        let smb = |typed| parse([typed]).unwrap().smb;
+        assert_eq!(smb("ro"), SmbOptions::default());
+        let ann = smb("user=ann,dom=OFFICE,uid=1000,file_mode=0640,seal,vers=3.1.1");
+        assert_eq!((ann.username.as_deref(), ann.domain.as_deref()), (Some("ann"), Some("OFFICE")));
+        assert_eq!((ann.uid, ann.gid, ann.file_mode), (Some(1000), None, Some(0o640)));
+        assert!(ann.seal && !ann.sign && !ann.guest && !ann.no_leases);
+        assert_eq!(ann.version_min.as_deref(), Some("3.1.1"));
+        assert!(smb("sec=none").guest && smb("guest").guest && smb("sec=ntlmsspi").sign);
+        assert_eq!(smb("vers=default").version_min, None);
+        assert!(smb("nolease").no_leases && !smb("nolease,lease").no_leases);
     }
 
     #[test]

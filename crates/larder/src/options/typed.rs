@@ -20,6 +20,8 @@ pub(super) enum Value {
     Number(u64),
     /// A word that the option knows.
     Word(&'static str),
+    /// Anything.
+    Text(String),
 }
 
 /// What an option takes.
@@ -33,12 +35,21 @@ enum Shape {
     /// 0 to 99, with or without a percent sign.
     Percent,
     Words(&'static [&'static str]),
+    /// Permission bits, in octal.
+    Mode,
+    /// Anything but nothing; with an example.
+    Text(&'static str),
 }
 
-use Shape::{Flag, Number, Percent, Size, Words};
+use Shape::{Flag, Mode, Number, Percent, Size, Text, Words};
+
+use crate::source::Protocol;
 
 /// Longest attribute timeout, in seconds: a year.
 const AC_SECONDS_MAX: u64 = 366 * 24 * 3600;
+
+/// Highest user or group id.
+const ID_MAX: u64 = u32::MAX as u64 - 1;
 
 /// A minute is nfs(5)'s default; an hour is long enough for anyone.
 const TIMEO_DECISECONDS_MAX: u64 = 36_000;
@@ -65,7 +76,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("udp", Flag),
     ("port", Number(0, 65_535)),
     ("mountport", Number(0, 65_535)),
-    ("vers", Words(&["3", "3.0"])),
+    ("vers", Words(&["3", "3.0", "2.1", "3.0.2", "3.02", "3.1.1", "3.11", "default"])),
     ("hard", Flag),
     ("soft", Flag),
     ("softerr", Flag),
@@ -73,7 +84,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("retrans", Number(0, 100)),
     ("resvport", Flag),
     ("noresvport", Flag),
-    ("sec", Words(&["sys"])),
+    ("sec", Words(&["sys", "ntlmssp", "ntlmsspi", "none"])),
     ("nolock", Flag),
     ("fsc", Flag),
     ("nofsc", Flag),
@@ -96,6 +107,18 @@ const KNOWN: &[(&str, Shape)] = &[
     ("noexec", Flag),
     ("allow_other", Flag),
     ("noallow_other", Flag),
+    ("username", Text("ann")),
+    ("domain", Text("OFFICE")),
+    ("credentials", Text("/etc/larder/share.credentials")),
+    ("guest", Flag),
+    ("uid", Number(0, ID_MAX)),
+    ("gid", Number(0, ID_MAX)),
+    ("file_mode", Mode),
+    ("dir_mode", Mode),
+    ("seal", Flag),
+    ("sign", Flag),
+    ("lease", Flag),
+    ("nolease", Flag),
     ("cache_max", Size),
     ("cache_files", Number(1, u64::MAX)),
     ("brun", Percent),
@@ -113,7 +136,43 @@ const KNOWN: &[(&str, Shape)] = &[
 ];
 
 /// Second spellings.
-const ALIASES: &[(&str, &str)] = &[("nfsvers", "vers")];
+const ALIASES: &[(&str, &str)] =
+    &[("nfsvers", "vers"), ("cred", "credentials"), ("dom", "domain"), ("workgroup", "domain")];
+
+/// Options that mean something to one protocol only.
+const ONLY: &[(Protocol, &[&str])] = &[
+    (
+        Protocol::Nfs,
+        &["mountport", "proto", "tcp", "udp", "retrans", "resvport", "noresvport", "nolock"],
+    ),
+    (
+        Protocol::Smb,
+        &[
+            "username",
+            "domain",
+            "credentials",
+            "guest",
+            "uid",
+            "gid",
+            "file_mode",
+            "dir_mode",
+            "seal",
+            "sign",
+            "lease",
+            "nolease",
+        ],
+    ),
+];
+
+/// Words of options that have others for each protocol.
+const ONLY_WORDS: &[(Protocol, &str, &[&str])] = &[
+    (Protocol::Nfs, "vers", &["3", "3.0"]),
+    (Protocol::Nfs, "sec", &["sys"]),
+    (Protocol::Smb, "sec", &["ntlmssp", "ntlmsspi", "none"]),
+];
+
+/// Options with which a secret would be typed where everybody can read it.
+const SECRETS: [&str; 3] = ["password", "pass", "password2"];
 
 /// Options for other programs start so.
 const FOREIGN_PREFIXES: [&str; 2] = ["x-", "X-"];
@@ -131,12 +190,41 @@ impl Typed {
         if FOREIGN_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             return Ok(Typed { name: "defaults", value: Value::Flag });
         }
+        if SECRETS.contains(&name) {
+            return Err(format!(
+                "option {name} would show the password in the list of processes: use \
+                 credentials=FILE, the variable PASSWD, or let it be asked for"
+            ));
+        }
+        // mount(8) has it without a value, mount.cifs(8) with one.
+        let name = if name == "user" && value.is_some() { "username" } else { name };
         let first =
             ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, first)| first);
         let Some((known, shape)) = KNOWN.iter().find(|(known, _)| *known == first) else {
             return Err(unknown(name));
         };
         Ok(Typed { name: known, value: shape.read(name, value)? })
+    }
+}
+
+impl Typed {
+    /// Refuses what means nothing to `protocol`.
+    ///
+    /// # Errors
+    /// A line for the user.
+    pub(crate) fn check(&self, protocol: Protocol) -> Result<(), String> {
+        let Typed { name, value } = self;
+        let others = ONLY.iter().filter(|(only, _)| *only != protocol);
+        if others.clone().any(|(_, names)| names.contains(name)) {
+            return Err(format!("option {name} means nothing to {protocol}"));
+        }
+        let words = ONLY_WORDS.iter().find(|(only, named, _)| (*only, *named) == (protocol, *name));
+        match (words, value) {
+            (Some((_, _, words)), Value::Word(word)) if !words.contains(word) => {
+                Err(format!("option {name}={word}: for {protocol} it is {}", words.join(" or ")))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -174,6 +262,12 @@ impl Shape {
                 Some(word) => Ok(Value::Word(word)),
                 None => Err(bad(format!("not one of {}", words.join(", ")))),
             },
+            Mode => match u32::from_str_radix(value, 8) {
+                Ok(mode) if mode <= 0o777 => Ok(Value::Number(u64::from(mode))),
+                _ => Err(bad("no mode in octal, as 0644".to_owned())),
+            },
+            Text(_) if value.is_empty() => Err(bad("it is empty".to_owned())),
+            Text(_) => Ok(Value::Text(value.to_owned())),
         }
     }
 
@@ -184,6 +278,8 @@ impl Shape {
             Size => "1M".to_owned(),
             Percent => "10%".to_owned(),
             Words(words) => words[0].to_owned(),
+            Mode => "0644".to_owned(),
+            Text(example) => example.to_owned(),
         }
     }
 }
@@ -210,6 +306,10 @@ mod tests {
         check("bcull=7%", Ok(("bcull", Value::Number(7))));
         check("bcull=7", Ok(("bcull", Value::Number(7))));
         check("lookupcache=pos", Ok(("lookupcache", Value::Word("pos"))));
+        check("user=ann", Ok(("username", Value::Text("ann".to_owned()))));
+        check("user", Ok(("user", Value::Flag)));
+        check("cred=/etc/c", Ok(("credentials", Value::Text("/etc/c".to_owned()))));
+        check("dir_mode=0750", Ok(("dir_mode", Value::Number(0o750))));
         check("x-systemd.automount", Ok(("defaults", Value::Flag)));
     }
 
@@ -223,9 +323,31 @@ mod tests {
         check("nconnect=0", Err("from 1 to 16"));
         check("port=70000", Err("65535"));
         check("vers=4", Err("not one of 3"));
+        check("vers=1.0", Err("not one of 3"));
         check("sec=krb5", Err("not one of sys"));
+        check("password=secret", Err("credentials=FILE"));
+        check("file_mode=888", Err("octal"));
+        check("username=", Err("empty"));
         check("bcull=100", Err("percentage"));
         check("cache_max=lots", Err("no size"));
+    }
+
+    #[test]
+    fn options_of_the_other_protocol_are_refused() {
+        for (protocol, typed, part) in [
+            (Protocol::Nfs, "seal", "means nothing to NFS"),
+            (Protocol::Nfs, "vers=3.1.1", "it is 3 or 3.0"),
+            (Protocol::Smb, "udp", "means nothing to SMB"),
+            (Protocol::Smb, "sec=sys", "ntlmssp"),
+        ] {
+            let line = Typed::parse(typed).unwrap().check(protocol).unwrap_err();
+            assert!(line.contains(part), "{line}");
+        }
+        for (protocol, typed) in
+            [(Protocol::Nfs, "vers=3"), (Protocol::Smb, "vers=3.1.1"), (Protocol::Smb, "ro")]
+        {
+            assert_eq!(Typed::parse(typed).unwrap().check(protocol), Ok(()), "{typed}");
+        }
     }
 
     #[test]

@@ -1,0 +1,104 @@
+//! What is behind a door: from what was typed to what is served, from which cache, and how.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use larder_remote::smb::{Credentials, Password};
+
+use crate::error::Usage;
+use crate::login::{Login, Secret};
+use crate::mountinfo;
+use crate::options::{self, Options};
+use crate::source::{Protocol, Source};
+
+/// The word for `--cache` that means no cache on disk.
+const NO_CACHE: &str = "none";
+
+/// What is behind a door.
+#[derive(Clone, Debug)]
+pub(crate) struct Back {
+    /// The export or share.
+    pub(crate) source: Source,
+    /// Who logs in there.
+    pub(crate) login: Credentials,
+    /// The password, if it was asked for: processes that we start need it too.
+    pub(crate) asked: Option<Secret>,
+    /// Directory of the cache; `None`: in memory, and only what is needed to be a file system.
+    pub(crate) cache: Option<PathBuf>,
+    /// How.
+    pub(crate) options: Options,
+}
+
+impl Back {
+    /// What was typed means. A password that nobody has given yet is asked for at the terminal.
+    ///
+    /// # Errors
+    /// Of kind [`Usage`] for what was typed wrongly.
+    pub(crate) fn find(source: &str, cache: Option<&Path>, options: &[String]) -> Result<Back> {
+        let mut source = Source::parse(source).map_err(Usage)?;
+        let options = options::parse_for(source.protocol, options.iter().map(String::as_str));
+        let options = options.map_err(Usage)?;
+        let no_cache = cache == Some(Path::new(NO_CACHE)) || options.no_disk_cache;
+        if options.door.survive == Some(true) && no_cache {
+            bail!(Usage("option survive needs a cache on disk".to_owned()));
+        }
+        if options.plain && !no_cache {
+            bail!(Usage(
+                "option plain needs --cache none: it is the client without one".to_owned()
+            ));
+        }
+        let login = match source.protocol {
+            Protocol::Nfs => Login::nobody(),
+            Protocol::Smb => Login::find(&mut source, &options.smb)?,
+        };
+        let asked = login.ask(&source)?;
+        let mut login = login.credentials;
+        if let Some(asked) = &asked {
+            login.password = Password::new(asked.expose());
+        }
+        let cache = match (cache, no_cache) {
+            (_, true) => None,
+            (Some(dir), false) => Some(std::path::absolute(dir).context("--cache")?),
+            (None, false) => Some(default_cache_dir(&source)?),
+        };
+        Ok(Back { source, login, asked, cache, options })
+    }
+}
+
+/// The cache directory of a source for which none was named.
+fn default_cache_dir(source: &Source) -> Result<PathBuf> {
+    let all = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
+        _ if rustix::process::geteuid().is_root() => PathBuf::from("/var/cache"),
+        (Some(dir), _) => PathBuf::from(dir),
+        (None, Some(home)) => PathBuf::from(home).join(".cache"),
+        (None, None) => bail!(Usage("say where the cache is to be: --cache DIR".to_owned())),
+    };
+    Ok(all.join("larder").join(file_name(source)))
+}
+
+/// A name for a source that is readable, and different for different sources.
+fn file_name(source: &Source) -> String {
+    let shown = source.to_string();
+    let readable = shown.split_once("://").map_or(shown.as_str(), |(_, rest)| rest);
+    let readable: String = readable
+        .trim_end_matches('/')
+        .chars()
+        .map(|c| if c.is_alphanumeric() || ".-".contains(c) { c } else { '_' })
+        .collect();
+    format!("{readable}-{}", &mountinfo::short_name(Path::new(&shown))[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_directories_of_sources_differ() {
+        let name = |typed| file_name(&Source::parse(typed).unwrap());
+        assert!(name("nfs://server/export").starts_with("server_export-"));
+        assert!(name("smb://ann@server/share").starts_with("ann_server_share-"));
+        assert_ne!(name("nfs://server/a_b"), name("nfs://server/a/b"));
+        assert_ne!(name("smb://ann@server/share"), name("smb://bob@server/share"));
+        assert_eq!(name("server:/export"), name("nfs://server/export"));
+    }
+}

@@ -1,0 +1,159 @@
+//! Who logs in at an SMB server: from the source, the options, a file, the environment, or a question.
+//!
+//! The password comes from the first of: the credentials file, `PASSWD`, the file that `PASSWD_FILE`
+//! names, the terminal. (`mount.cifs` has them too.) A password that was asked for is handed to the
+//! daemon and its workers as `PASSWD` in their environment, which only their user can read; it is never
+//! an argument, and never logged.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use larder_remote::smb::{Credentials, Password};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+
+use crate::error::Usage;
+use crate::options::SmbOptions;
+use crate::source::Source;
+
+/// Variable with the password.
+const PASSWORD: &str = "PASSWD";
+/// Variable with the name of a file whose first line is the password.
+const PASSWORD_FILE: &str = "PASSWD_FILE";
+/// Variable with the name of the user, if nobody else names him.
+const USER: &str = "USER";
+
+/// A password that was asked for. It cannot be printed.
+#[derive(Clone)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// The text.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Hands it to a process that is about to be started.
+    pub(crate) fn hand_to(&self, command: &mut Command) {
+        command.env(PASSWORD, &self.0);
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Who logs in, as far as it is known without asking.
+pub(crate) struct Login {
+    /// With an empty password if that is to be asked for.
+    pub(crate) credentials: Credentials,
+    /// Whether the password is still to be asked for.
+    pub(crate) asks: bool,
+}
+
+impl Login {
+    /// Nobody: the protocol has no login, or it is a guest's.
+    pub(crate) fn nobody() -> Login {
+        Login { credentials: Credentials::default(), asks: false }
+    }
+
+    /// Finds out who logs in, and writes it into the source: whatever is cached of it is his.
+    ///
+    /// # Errors
+    /// If what is said contradicts itself, or a file cannot be used.
+    pub(crate) fn find(source: &mut Source, options: &SmbOptions) -> Result<Login> {
+        if options.guest {
+            let named = source.user.is_some() || options.username.is_some();
+            ensure!(!named, Usage("a guest has no name: leave guest or the user out".to_owned()));
+            return Ok(Login::nobody());
+        }
+        let file = options.credentials.as_deref().map(Credentials::read).transpose()?;
+        let has_file = file.is_some();
+        let mut login = file.unwrap_or_default();
+        if let Some(name) = source.user.as_deref().or(options.username.as_deref()) {
+            (login.domain, login.user) = match name.split_once([';', '\\']) {
+                Some((domain, user)) => (domain.to_owned(), user.to_owned()),
+                None => (login.domain, name.to_owned()),
+            };
+        }
+        if let Some(domain) = &options.domain {
+            login.domain.clone_from(domain);
+        }
+        if login.user.is_empty() {
+            login.user = std::env::var(USER).unwrap_or_default();
+        }
+        if login.user.is_empty() {
+            bail!(Usage("say who logs in: smb://USER@HOST/SHARE, or -o guest".to_owned()));
+        }
+        source.user = Some(match login.domain.is_empty() {
+            true => login.user.clone(),
+            false => format!("{};{}", login.domain, login.user),
+        });
+        if has_file {
+            return Ok(Login { credentials: login, asks: false });
+        }
+        let password = given()?;
+        let asks = password.is_none();
+        login.password = password.unwrap_or_default();
+        Ok(Login { credentials: login, asks })
+    }
+
+    /// Asks for what is still missing, at the terminal.
+    ///
+    /// # Errors
+    /// If there is no terminal.
+    pub(crate) fn ask(&self, source: &Source) -> Result<Option<Secret>> {
+        if !self.asks {
+            return Ok(None);
+        }
+        let terminal = File::options().read(true).write(true).open("/dev/tty");
+        let Some(terminal) = terminal.ok().filter(IsTerminal::is_terminal) else {
+            bail!(Usage(format!(
+                "no password for {source}, and no terminal to ask at: use -o credentials=FILE, or the \
+                 variable {PASSWORD}"
+            )));
+        };
+        let line = ask_at(&terminal, &format!("Password for {source}: "));
+        Ok(Some(Secret(line.context("cannot ask for the password")?)))
+    }
+}
+
+/// The password that the environment gives.
+fn given() -> Result<Option<Password>> {
+    if let Ok(password) = std::env::var(PASSWORD) {
+        return Ok(Some(Password::new(password)));
+    }
+    match std::env::var_os(PASSWORD_FILE).map(PathBuf::from) {
+        Some(path) => first_line(&path).map(|line| Some(Password::new(line))),
+        None => Ok(None),
+    }
+}
+
+fn first_line(path: &Path) -> Result<String> {
+    let shown = || format!("cannot read the password from {}", path.display());
+    let mut line = String::new();
+    BufReader::new(File::open(path).with_context(shown)?)
+        .read_line(&mut line)
+        .with_context(shown)?;
+    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// Reads a line that the terminal does not show.
+fn ask_at(terminal: &File, question: &str) -> std::io::Result<String> {
+    let shown = tcgetattr(terminal)?;
+    let mut hidden = shown.clone();
+    hidden.local_modes.remove(LocalModes::ECHO);
+    { terminal }.write_all(question.as_bytes())?;
+    tcsetattr(terminal, OptionalActions::Flush, &hidden)?;
+    let mut line = String::new();
+    let read = BufReader::new(terminal).read_line(&mut line);
+    tcsetattr(terminal, OptionalActions::Flush, &shown)?;
+    { terminal }.write_all(b"\n")?;
+    read?;
+    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
