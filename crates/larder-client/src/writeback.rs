@@ -75,6 +75,7 @@ impl Core {
             if open.is_none() {
                 core.demand(&node, &cred, larder_vfs::Access::MODIFY).await?;
             }
+            let first = !core.has_unsent(&node);
             let written = core.write_held(&node, open.as_deref(), &cred, offset, &data);
             let Some(mut written) = written else {
                 return core.write_through(&node, &cred, offset, data).await;
@@ -82,6 +83,9 @@ impl Core {
             if synchronous || core.too_dirty(&node) {
                 core.upload(&node).await?;
                 written.stability = Stability::FileSync;
+            } else if first && open.is_none() {
+                // No close will come, and the commit of a caller that died neither.
+                core.retry_later(&node);
             }
             Ok(written)
         })
@@ -451,7 +455,7 @@ impl Core {
                 tokio::time::sleep(std::mem::replace(&mut wait, RETRY_AFTER)).await;
                 match core.upload(&node).await {
                     Err(Error::TimedOut) => {}
-                    Ok(()) => return tracing::info!(ino = node.ino.0, "written back at last"),
+                    Ok(()) => return tracing::debug!(ino = node.ino.0, "written back at last"),
                     Err(error) => return core.give_up(&node, error),
                 }
             }

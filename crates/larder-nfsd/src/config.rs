@@ -32,6 +32,9 @@ pub struct Config {
     pub source_ports: SourcePorts,
     /// Who calls without a credential (AUTH_NONE).
     pub anonymous: Cred,
+    /// Whether user 0 of a caller is [`Config::anonymous`] here, for file systems that do not see to it
+    /// themselves.
+    pub squash_root: bool,
     /// Whether every change of the file system goes through this server. If so, replies carry the
     /// attributes from before a change wherever no other call came between, by which clients keep
     /// their caches over their own changes (RFC 1813, 2.6). If not, they would tell lies about
@@ -53,6 +56,7 @@ impl Config {
             allow: Network::loopback().to_vec(),
             source_ports: SourcePorts::Reserved,
             anonymous: Cred::new(65_534, 65_534, &[]),
+            squash_root: false,
             sole_door: false,
             portmapper: None,
             connections_max: 256,

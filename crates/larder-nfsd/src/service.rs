@@ -164,6 +164,9 @@ impl Service {
             return Err(Outcome::AuthError(AUTH_TOOWEAK));
         }
         match &header.credential {
+            Credential::Sys(sys) if sys.uid == 0 && self.config.squash_root => {
+                Ok(self.config.anonymous.clone())
+            }
             Credential::Sys(sys) => Ok(Cred::new(sys.uid, sys.gid, &sys.groups.0)),
             Credential::None => Ok(self.config.anonymous.clone()),
             Credential::Other { .. } if is_null => Ok(self.config.anonymous.clone()),

@@ -4,14 +4,14 @@
 //! export serves without one, too, if the runtime directory cannot be used.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use larder_nfsd::{ProcedureStats, Stats, StatsReader};
 
 use crate::control::{self, CallError, Nowhere, Request, SILENCE_MAX, call, daemon_lives};
-use crate::report::{ExportStat, Served};
+use crate::report::{Behind, ExportStat, Served};
 use crate::runtime_dir::RuntimeDir;
 
 /// An export that answers; its socket goes when this is dropped.
@@ -26,15 +26,17 @@ impl Drop for Answering {
     }
 }
 
-/// Answers for the export of `dir` that listens at `address`. What dead exports left is removed.
+/// Answers for the export of `dir` (or of a source) that listens at `address`; `behind` tells what is
+/// behind it. What dead exports left is removed.
 ///
 /// # Errors
 /// If there can be no socket.
 pub(crate) fn answer(
     runtime_dir: &RuntimeDir,
     address: SocketAddr,
-    dir: &Path,
+    dir: String,
     counted: StatsReader,
+    behind: impl Fn() -> Option<Behind> + Send + Sync + 'static,
 ) -> Result<Answering> {
     let socket = runtime_dir.export_socket(address);
     let locked = runtime_dir.lock()?;
@@ -42,7 +44,7 @@ pub(crate) fn answer(
     let server = control::Server::bind(&socket)?;
     drop(locked);
     let answering = Answering { socket };
-    let (listen, dir) = (address.to_string(), dir.display().to_string());
+    let listen = address.to_string();
     let begin = Instant::now();
     server.serve(move |request, _| match request {
         Request::Stat => Ok(serde_json::to_value(ExportStat {
@@ -50,6 +52,7 @@ pub(crate) fn answer(
             dir: dir.clone(),
             pid: std::process::id(),
             uptime_s: begin.elapsed().as_secs(),
+            behind: behind(),
             ..export_stat(&counted.snapshot())
         })?),
         _ => bail!("this is an export: it tells its counts and no more"),

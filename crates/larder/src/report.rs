@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::Bytes;
 
-pub(crate) use export::{ExportStat, Served};
+pub(crate) use export::{Behind, ExportStat, Served};
 
 /// A limit from which on it is none: the free space of the disk decides then.
 const BYTES_UNLIMITED: u64 = 1 << 50;

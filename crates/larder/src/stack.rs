@@ -15,7 +15,7 @@ use crate::cache_dir;
 use crate::door::{self, Door};
 use crate::mounted::Event;
 use crate::options::LookupCache;
-use crate::report::KernelState;
+use crate::report::{CacheState, KernelState};
 use crate::server::Server;
 use crate::worker::Hold;
 
@@ -99,6 +99,25 @@ impl Engine {
             Client::new(server.remote(), cache.clone(), clock, options, session, start).await;
         let client = client.with_context(|| format!("cannot mount {}", back.source))?;
         Ok(Engine { server, cache, cache_dir, client })
+    }
+
+    /// The cache on disk, if there is one.
+    pub(crate) fn cache_state(&self) -> Option<CacheState> {
+        let dir = self.cache_dir.as_ref()?.display().to_string();
+        let usage = self.cache.usage();
+        Some(CacheState {
+            dir,
+            bytes: usage.bytes,
+            bytes_max: usage.bytes_max,
+            files: usage.files,
+            files_max: usage.files_max,
+            hits: usage.hits,
+            misses: usage.misses,
+            declined: usage.declined,
+            culled: usage.culled,
+            bad_chunks: usage.bad_chunks,
+            failed: usage.poisoned,
+        })
     }
 
     /// Ends all calls, and closes client and cache, after the door was closed: the next start finds a

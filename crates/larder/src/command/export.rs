@@ -1,19 +1,25 @@
-//! `larder export`: a directory as an NFS export.
+//! `larder export`: a directory, or a server's files behind a cache, as an NFS export.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use larder_client::Start;
 use larder_nfsd::{Config, Network, Server, SourcePorts};
 use larder_remote::local::{LocalDir, LocalOptions, Squash};
-use larder_vfs::Direct;
+use larder_vfs::{Direct, FileSystem};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::back::Back;
+use crate::error::Usage;
 use crate::exported::{self, Answering};
 use crate::log;
+use crate::report::Behind;
 use crate::runtime_dir::RuntimeDir;
+use crate::stack::Engine;
 
 /// How long calls in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -24,12 +30,21 @@ const END_MAX: Duration = Duration::from_secs(10);
     after_help = "NFSv3 believes the ids that a client sends. So only root of an allowed machine may \
 call (from a port below 1024; on this machine from any), unless --insecure is given; allowed is this machine if it listens on \
 127.0.0.1 or ::1, else everybody, unless --allow is given; and root of another machine is nobody here, \
-unless --no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049\n  larder stat --export 127.0.0.1:12049"
+unless --no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049\n  larder stat --export 127.0.0.1:12049\n  larder export --source smb://ann@server/share -o credentials=/etc/larder/share \\\n    --cache /var/cache/larder/share --listen 192.0.2.1:12049"
 )]
 pub(crate) struct Args {
     /// The directory, exported as /
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present = "source")]
+    dir: Option<PathBuf>,
+    /// What to export instead: a server's files behind a cache, as `larder mount` takes them
+    #[arg(long, value_name = "SOURCE", conflicts_with_all = ["dir", "shared"])]
+    source: Option<String>,
+    /// Directory of the cache, or `none`, as with `larder mount`
+    #[arg(long, value_name = "DIR|none", requires = "source")]
+    cache: Option<PathBuf>,
+    /// Options of the source, as with `larder mount`
+    #[arg(short, value_name = "OPT[=VALUE],...", requires = "source")]
+    options: Vec<String>,
     /// Where to listen, for NFS and MOUNT, over TCP and UDP; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT")]
     listen: SocketAddr,
@@ -54,10 +69,18 @@ pub(crate) struct Args {
     shared: bool,
 }
 
+/// What is exported.
+enum Exported {
+    /// A directory of this machine.
+    Directory(PathBuf),
+    /// A cached server.
+    Source { back: Box<Back>, engine: Engine },
+}
+
 /// Serves until a signal comes, then lets what is begun end.
 ///
 /// # Errors
-/// If the directory or the address cannot be used.
+/// If what is to be exported, or the address, cannot be used.
 pub(crate) fn run(args: &Args) -> Result<()> {
     log::begin(None)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -71,13 +94,14 @@ async fn serve(args: &Args) -> Result<()> {
     // Before anything is made: a signal meanwhile is then an orderly end.
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
-    let server = args.server().await?;
-    let answering = answering(&server, &args.dir);
-    tracing::info!(dir = %args.dir.display(), address = %server.addr(), "exported");
+    let (exported, server) = args.open().await?;
+    let exported = Arc::new(exported);
+    let answering = exported.answering(&server);
+    tracing::info!(%exported, address = %server.addr(), "exported");
     let shutdown = server.shutdown();
     let mut served = std::pin::pin!(server.run());
     tokio::select! {
-        () = &mut served => return Ok(()),
+        () = &mut served => {}
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
@@ -87,31 +111,93 @@ async fn serve(args: &Args) -> Result<()> {
     if tokio::time::timeout(END_MAX, served).await.is_err() {
         tracing::warn!("calls in flight did not end in {END_MAX:?}");
     }
-    sync_directory(&args.dir)
+    exported.close().await
 }
 
-/// Lets `larder stat --export` ask. Whoever cannot be asked serves all the same.
-fn answering(server: &Server, dir: &Path) -> Option<Answering> {
-    let answering = RuntimeDir::open()
-        .and_then(|runtime| exported::answer(&runtime, server.addr(), dir, server.stats_reader()));
-    answering.inspect_err(|error| tracing::warn!("larder stat cannot ask: {error:#}")).ok()
+impl Exported {
+    /// Lets `larder stat --export` ask. Whoever cannot be asked serves all the same.
+    fn answering(self: &Arc<Self>, server: &Server) -> Option<Answering> {
+        let (asked, counted) = (Arc::downgrade(self), server.stats_reader());
+        let behind = move || asked.upgrade()?.behind();
+        let answering = RuntimeDir::open().and_then(|runtime| {
+            exported::answer(&runtime, server.addr(), self.to_string(), counted, behind)
+        });
+        answering.inspect_err(|error| tracing::warn!("larder stat cannot ask: {error:#}")).ok()
+    }
+
+    fn behind(&self) -> Option<Behind> {
+        match self {
+            Exported::Directory(_) => None,
+            Exported::Source { engine, .. } => {
+                let rpc = engine.server.rpc().procedures;
+                Some(Behind { rpc, cache: engine.cache_state() })
+            }
+        }
+    }
+
+    /// Brings what is not durable yet to where it is: nobody keeps it but us.
+    async fn close(&self) -> Result<()> {
+        match self {
+            Exported::Directory(dir) => {
+                let flushed =
+                    std::fs::File::open(dir).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
+                flushed.with_context(|| format!("cannot flush {}", dir.display()))
+            }
+            Exported::Source { engine, .. } => {
+                let written = tokio::time::timeout(END_MAX, engine.client.write_back_all()).await;
+                if !matches!(written, Ok(Ok(()))) {
+                    tracing::warn!(
+                        "what the server did not take stays in the cache, and is sent next time"
+                    );
+                }
+                engine.close()
+            }
+        }
+    }
 }
 
-/// Brings unstable writes to the disk: nobody keeps them but us.
-fn sync_directory(dir: &Path) -> Result<()> {
-    let flushed = std::fs::File::open(dir).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
-    flushed.with_context(|| format!("cannot flush {}", dir.display()))
+impl fmt::Display for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exported::Directory(dir) => write!(f, "{}", dir.display()),
+            Exported::Source { back, .. } => write!(f, "{}", back.source),
+        }
+    }
 }
 
 impl Args {
-    /// The stack of an export: a local directory, nothing cached, the NFS door.
-    async fn server(&self) -> Result<Server> {
+    /// What is exported, with the NFS door before it.
+    async fn open(&self) -> Result<(Exported, Server)> {
+        let (exported, fs) = match (&self.dir, &self.source) {
+            (Some(dir), _) => self.directory(dir).await?,
+            (None, Some(source)) => self.cached(source).await?,
+            (None, None) => bail!(Usage("say what to export: DIR, or --source SOURCE".to_owned())),
+        };
+        let bound = Server::bind(self.config()?, fs).await;
+        if bound.is_err()
+            && let Exported::Source { engine, .. } = &exported
+        {
+            engine.close()?;
+        }
+        Ok((exported, bound?))
+    }
+
+    /// A local directory: nothing is cached.
+    async fn directory(&self, dir: &Path) -> Result<(Exported, Arc<dyn FileSystem>)> {
         let squash = if self.squashes_root() { Squash::Root } else { Squash::None };
         let options = LocalOptions { squash, read_only: self.read_only, ..LocalOptions::default() };
-        let dir = LocalDir::open(&self.dir, options)?;
-        let fs = Direct::new(Arc::new(dir)).await;
-        let fs = fs.with_context(|| format!("cannot export {}", self.dir.display()))?;
-        Ok(Server::bind(self.config()?, Arc::new(fs)).await?)
+        let fs = Direct::new(Arc::new(LocalDir::open(dir, options)?)).await;
+        let fs = fs.with_context(|| format!("cannot export {}", dir.display()))?;
+        Ok((Exported::Directory(dir.to_owned()), Arc::new(fs)))
+    }
+
+    /// A server, behind a cache.
+    async fn cached(&self, source: &str) -> Result<(Exported, Arc<dyn FileSystem>)> {
+        let mut back = Back::find(source, self.cache.as_deref(), &self.options)?;
+        back.options.flags.read_only |= self.read_only;
+        let engine = Engine::build(&back, None, Start::NewMount).await?;
+        let fs = Arc::new(engine.client.clone());
+        Ok((Exported::Source { back: Box::new(back), engine }, fs))
     }
 
     fn config(&self) -> Result<Config> {
@@ -125,7 +211,9 @@ impl Args {
             source_ports: if self.insecure { SourcePorts::Any } else { SourcePorts::Reserved },
             // A process that changes the directory behind our back is told apart by the attributes,
             // but for the microseconds between looking and changing; see `--shared`.
-            sole_door: !self.shared,
+            sole_door: !self.shared && self.source.is_none(),
+            // A directory's own rules see to it with the ids that it has.
+            squash_root: self.source.is_some() && self.squashes_root(),
             ..default
         })
     }
@@ -148,7 +236,10 @@ mod tests {
 
     fn args(listen: &str, root_squash: bool, no_root_squash: bool) -> Args {
         Args {
-            dir: PathBuf::new(),
+            dir: None,
+            source: None,
+            cache: None,
+            options: Vec::new(),
             listen: listen.parse().unwrap(),
             root_squash,
             no_root_squash,

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Event;
 use crate::control::{Request, Sink};
 use crate::maintenance;
-use crate::report::{CacheState, Dirty, Reads, RpcTotal, ServerState, Stat, State, Status};
+use crate::report::{Dirty, Reads, RpcTotal, ServerState, Stat, State, Status};
 use crate::runtime_dir::Record;
 use crate::series::Batch;
 use crate::stack::Stack;
@@ -96,7 +96,7 @@ impl Answers {
                 open_files: client.open_files,
             },
             dirty: Dirty { files: client.dirty_files, bytes: client.dirty_bytes },
-            cache: self.cache(),
+            cache: self.stack.engine.cache_state(),
             memory_bytes: resident_bytes().unwrap_or(0),
             rpc: RpcTotal {
                 calls: sum(|one| one.calls),
@@ -115,29 +115,10 @@ impl Answers {
             uptime_s: self.begin.elapsed().as_secs(),
             rpc: rpc.procedures,
             connections: rpc.connections,
-            cache: self.cache(),
+            cache: self.stack.engine.cache_state(),
             fuse: self.stack.fuse_requests().into_iter().collect(),
             kernel: self.stack.kernel_state(),
         }
-    }
-
-    /// The cache on disk, if there is one.
-    fn cache(&self) -> Option<CacheState> {
-        let dir = self.stack.engine.cache_dir.as_ref()?.display().to_string();
-        let usage = self.stack.engine.cache.usage();
-        Some(CacheState {
-            dir,
-            bytes: usage.bytes,
-            bytes_max: usage.bytes_max,
-            files: usage.files,
-            files_max: usage.files_max,
-            hits: usage.hits,
-            misses: usage.misses,
-            declined: usage.declined,
-            culled: usage.culled,
-            bad_chunks: usage.bad_chunks,
-            failed: usage.poisoned,
-        })
     }
 
     /// Finds the file below the root as the superuser does, and pins it. The client's node numbers are

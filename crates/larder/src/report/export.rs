@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::{CacheState, Procedure};
 use crate::options::Bytes;
 
 /// What an export served, as it counted itself.
@@ -12,7 +13,7 @@ use crate::options::Bytes;
 pub(crate) struct ExportStat {
     /// Where it listens.
     pub(crate) listen: String,
-    /// The directory.
+    /// The directory, or the source.
     pub(crate) dir: String,
     /// Process of the export.
     pub(crate) pid: u32,
@@ -30,6 +31,17 @@ pub(crate) struct ExportStat {
     pub(crate) refused: u64,
     /// Connections that were made, over TCP.
     pub(crate) connections: u64,
+    /// What is behind it, if it is not a directory of this machine.
+    pub(crate) behind: Option<Behind>,
+}
+
+/// What an export that is served from a cache has behind it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Behind {
+    /// What the server was asked, by procedure.
+    pub(crate) rpc: BTreeMap<String, Procedure>,
+    /// The cache on disk.
+    pub(crate) cache: Option<CacheState>,
 }
 
 /// What was served of a procedure.
@@ -60,7 +72,15 @@ impl fmt::Display for ExportStat {
         writeln!(
             f,
             "{connections} connections; {replayed} calls answered again, {dropped} dropped, {refused} refused"
-        )
+        )?;
+        let Some(Behind { rpc, cache }) = &self.behind else { return Ok(()) };
+        writeln!(f, "asked of {}:", self.dir)?;
+        for (name, Procedure { calls, errors, bytes_sent, bytes_received, .. }) in rpc {
+            let (sent, received) = (Bytes(*bytes_sent), Bytes(*bytes_received));
+            writeln!(f, "{name:<12} {calls:>9} {errors:>7} {sent:>10} {received:>10}")?;
+        }
+        let Some(cache) = cache else { return Ok(()) };
+        writeln!(f, "cache: {} in {} files at {}", Bytes(cache.bytes), cache.files, cache.dir)
     }
 }
 
