@@ -62,6 +62,10 @@ impl std::str::FromStr for Version {
     }
 }
 
+/// How long leases are kept by default: about as long as Windows keeps a file open that its application
+/// closed.
+const LEASE_MAX: Duration = Duration::from_secs(15);
+
 /// What to mount and how. [`MountOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -102,6 +106,9 @@ pub struct MountOptions {
     pub fail_fast: bool,
     /// Whether leases and notifications are asked for.
     pub leases: bool,
+    /// How long a lease on a file is kept at most, and the file open with it. Samba takes no lease back
+    /// when somebody else removes the file: it stays until it is closed, and its name with it.
+    pub lease_max: Duration,
 }
 
 impl MountOptions {
@@ -126,6 +133,7 @@ impl MountOptions {
             recovery: Recovery::Soft,
             fail_fast: false,
             leases: true,
+            lease_max: LEASE_MAX,
         }
     }
 
