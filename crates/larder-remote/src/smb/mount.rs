@@ -81,6 +81,8 @@ pub struct MountOptions {
     pub credentials: Credentials,
     /// The lowest version that will do. The highest that both know is spoken.
     pub version_min: Version,
+    /// The highest version that is offered.
+    pub version_max: Version,
     /// Messages must be signed. They are for every login but a guest's.
     pub sign: bool,
     /// Messages must be encrypted, also if the server does not ask for it.
@@ -121,6 +123,7 @@ impl MountOptions {
             path: String::new(),
             credentials,
             version_min: Version::V2_1,
+            version_max: Version::V3_1_1,
             sign: false,
             seal: false,
             uid: 0,

@@ -54,8 +54,17 @@ async fn version_3_0_2() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn version_3_0_encrypted() {
+    let old = |options: &mut MountOptions| {
+        (options.version_max, options.seal) = (Version::V3_0, true);
+    };
+    check(|_| (), old, Version::V3_0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn version_2_1() {
     check(|samba| samba.protocol_max = "SMB2_10", |_| (), Version::V2_1).await;
+    check(|_| (), |options| options.version_max = Version::V2_1, Version::V2_1).await;
 }
 
 /// Leases are broken by messages that are neither signed nor encrypted, also on such connections.
