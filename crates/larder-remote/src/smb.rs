@@ -25,6 +25,7 @@ mod change;
 mod credentials;
 mod data;
 mod files;
+mod greeting;
 mod handle;
 mod lease;
 mod line;

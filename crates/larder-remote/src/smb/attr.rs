@@ -80,8 +80,11 @@ impl Info {
         }
     }
 
+    /// What the server calls the file. Of a directory that is the number alone: Samba keeps no
+    /// creation time of directories, and a handle has to be the same for the next mount.
     pub(super) fn identity(&self) -> Identity {
-        Identity { file_id: self.file_id, created: self.created }
+        let created = if self.is_directory() { 0 } else { self.created };
+        Identity { file_id: self.file_id, created }
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -98,8 +101,10 @@ impl Info {
     /// a file that it did not create itself: it is the earliest of the other times then, and moves
     /// with them. Such a time proves nothing, and the number decides.
     pub(super) fn is(&self, known: &Identity) -> bool {
+        let same = self.identity();
         let invented = self.created == self.accessed.min(self.written).min(self.changed);
-        self.file_id == known.file_id && (self.created == known.created || invented)
+        let of_a_kind = (same.created == 0) == (known.created == 0);
+        same.file_id == known.file_id && of_a_kind && (same.created == known.created || invented)
     }
 
     pub(super) fn mode(&self, shape: &Shape) -> u32 {

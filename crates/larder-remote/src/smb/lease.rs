@@ -4,6 +4,8 @@
 //! for one on a directory is a pending CHANGE_NOTIFY: directory leases of SMB 3 need a capability that
 //! the library does not announce.
 //!
+//! A lease on a file is given back after a while in any case ([`super::MountOptions::lease_max`]).
+//!
 //! The order of giving back: the lease ends, the watcher is told and waited for, the server hears of
 //! it, the file is closed.
 
@@ -144,8 +146,12 @@ impl Share {
         } else {
             (info, None)
         };
-        if granted.is_some() {
+        if let Some(lease) = &granted {
             opens.read = Some(open);
+            if !info.is_directory() {
+                let entry = Arc::downgrade(&entry);
+                tokio::spawn(age(entry, lease.clone(), self.options.lease_max));
+            }
         }
         Ok((Known { info, maximal }, granted))
     }
@@ -208,6 +214,17 @@ impl Share {
             });
         }
         Ok((info, granted))
+    }
+}
+
+/// Gives a lease back when it is old enough.
+async fn age(entry: Weak<File>, lease: Lease, lease_max: Duration) {
+    tokio::time::sleep(lease_max).await;
+    let Some(entry) = entry.upgrade() else { return };
+    let mut opens = entry.opens.lock().await;
+    if entry.lease().is_some_and(|current| current.is(&lease)) {
+        entry.end();
+        opens.read = None;
     }
 }
 

@@ -3,6 +3,7 @@
 //! Every exchange runs as a task of its own: one that was begun is ended, whoever still waits for
 //! it. The library allocates message ids before it sends, and a gap in them ends the connection.
 
+use super::greeting::Greeting;
 use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
 use super::status::{self, Failure};
 use super::tap::{Ear, Heard, Tap};
@@ -305,10 +306,15 @@ async fn connect(
     let transport =
         TcpTransport::connect_with(options.address(), ConnectOptions::with_timeout(CONNECT_MAX));
     let transport = Arc::new(transport.await.map_err(at(Step::Connect))?);
-    let tap = || Box::new(Tap::new(Arc::clone(&transport), Arc::clone(&ear)));
+    let greeting = Arc::new(Greeting::new(options.version_max));
+    let tap = || {
+        let greeting = Arc::clone(&greeting);
+        Box::new(Tap::new(Arc::clone(&transport), greeting, Arc::clone(&ear)))
+    };
     let host = options.host.clone();
     let mut connection = Connection::from_transport(tap(), tap(), host.clone());
     connection.negotiate().await.map_err(at(Step::Negotiate))?;
+    greeting.settle(&connection);
     let params = connection.params().expect("they are there after a negotiation");
     let version = Version::of(params.dialect);
     let (offered, wanted) = (version.map_or("2.0.2", Version::name), options.version_min);

@@ -62,6 +62,10 @@ impl std::str::FromStr for Version {
     }
 }
 
+/// How long leases are kept by default: about as long as Windows keeps a file open that its application
+/// closed.
+const LEASE_MAX: Duration = Duration::from_secs(15);
+
 /// What to mount and how. [`MountOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -77,6 +81,8 @@ pub struct MountOptions {
     pub credentials: Credentials,
     /// The lowest version that will do. The highest that both know is spoken.
     pub version_min: Version,
+    /// The highest version that is offered.
+    pub version_max: Version,
     /// Messages must be signed. They are for every login but a guest's.
     pub sign: bool,
     /// Messages must be encrypted, also if the server does not ask for it.
@@ -102,6 +108,9 @@ pub struct MountOptions {
     pub fail_fast: bool,
     /// Whether leases and notifications are asked for.
     pub leases: bool,
+    /// How long a lease on a file is kept at most, and the file open with it. Samba takes no lease back
+    /// when somebody else removes the file: it stays until it is closed, and its name with it.
+    pub lease_max: Duration,
 }
 
 impl MountOptions {
@@ -114,6 +123,7 @@ impl MountOptions {
             path: String::new(),
             credentials,
             version_min: Version::V2_1,
+            version_max: Version::V3_1_1,
             sign: false,
             seal: false,
             uid: 0,
@@ -126,6 +136,7 @@ impl MountOptions {
             recovery: Recovery::Soft,
             fail_fast: false,
             leases: true,
+            lease_max: LEASE_MAX,
         }
     }
 

@@ -5,6 +5,7 @@
 //! before anything else sees them. Since nobody vouches for such a frame, all that it can bring about
 //! is that a lease is given up.
 
+use super::greeting::Greeting;
 use smb2::Result;
 use smb2::transport::{ReceiveProgress, TcpTransport, TransportReceive, TransportSend};
 use std::pin::Pin;
@@ -70,12 +71,13 @@ pub(super) type Ear = Arc<dyn Fn(Heard) + Send + Sync>;
 /// One half or both of a TCP transport.
 pub(super) struct Tap {
     transport: Arc<TcpTransport>,
+    greeting: Arc<Greeting>,
     ear: Ear,
 }
 
 impl Tap {
-    pub(super) fn new(transport: Arc<TcpTransport>, ear: Ear) -> Tap {
-        Tap { transport, ear }
+    pub(super) fn new(transport: Arc<TcpTransport>, greeting: Arc<Greeting>, ear: Ear) -> Tap {
+        Tap { transport, greeting, ear }
     }
 }
 
@@ -91,7 +93,7 @@ impl TransportSend for Tap {
         'life1: 'async_trait,
         Self: 'async_trait,
     {
-        self.transport.send(data)
+        Box::pin(async move { self.transport.send(&self.greeting.amend(data)).await })
     }
 }
 
@@ -106,7 +108,10 @@ impl TransportReceive for Tap {
                 match self.transport.receive().await {
                     Ok(frame) => match lease_break(&frame) {
                         Some(taken) => (self.ear)(Heard::Break(taken)),
-                        None => return Ok(frame),
+                        None => {
+                            self.greeting.hear(&frame);
+                            return Ok(frame);
+                        }
                     },
                     Err(error) => {
                         (self.ear)(Heard::End);

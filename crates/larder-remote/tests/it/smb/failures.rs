@@ -1,1 +1,243 @@
-//! failures
+//! What goes wrong: at the mount, and after it.
+
+use super::setup::{Setup, eventually, options, pattern, serve};
+use larder_remote::rpc::Recovery;
+use larder_remote::smb::{Credentials, MountError, MountOptions, Password, Smb, Version};
+use larder_testkit::{Samba, SambaOptions};
+use larder_vfs::{Error, New, Remote, Removal, Stability};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// Mounts, which has to fail within 10 s with one line that says this.
+async fn refused(options: &MountOptions, wanted: &str) -> MountError {
+    let start = Instant::now();
+    let error = Smb::mount(options).await.expect_err(wanted);
+    let line = error.to_string();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}: {line}", start.elapsed());
+    assert!(line.contains(wanted) && !line.contains('\n'), "{line}; {wanted:?} is missing");
+    assert!(!line.contains(Samba::PASSWORD) && !line.contains("wrong"), "{line}");
+    error
+}
+
+#[tokio::test]
+async fn a_mount_that_cannot_be_says_why() {
+    let (server, _dir) = serve(|_| ());
+    let good = options(&server);
+    let login = Credentials::new(Samba::USER, Password::new("wrong"));
+    let bad = MountOptions { credentials: login, ..good.clone() };
+    refused(&bad, "user name or the password").await;
+    let login = Credentials::new("nobody-here", Password::new("wrong"));
+    let bad = MountOptions { credentials: login, ..good.clone() };
+    refused(&bad, "user name or the password").await;
+    let bad = MountOptions { share: "films".into(), ..good.clone() };
+    refused(&bad, "has no share \"films\"").await;
+    let bad = MountOptions { share: "IPC$".into(), ..good.clone() };
+    refused(&bad, "is no folder").await;
+    let bad = MountOptions { path: "no/such".into(), ..good.clone() };
+    refused(&bad, "has no folder \"no/such\"").await;
+    let bad = MountOptions { port: 446, ..good.clone() };
+    refused(&bad, "nothing answers at").await;
+    let bad = MountOptions { host: "no-such-host.invalid".into(), ..good.clone() };
+    refused(&bad, "nothing answers at").await;
+    let guest = MountOptions { credentials: Credentials::default(), ..good };
+    Smb::mount(&guest).await.expect_err("guests are not let in");
+}
+
+#[tokio::test]
+async fn a_server_with_smb_1_only_is_told_apart() {
+    let old = |samba: &mut SambaOptions| (samba.protocol_min, samba.protocol_max) = ("NT1", "NT1");
+    let (server, _dir) = serve(old);
+    refused(&options(&server), "SMB 1").await;
+}
+
+#[tokio::test]
+async fn a_version_below_the_least_is_refused() {
+    let (server, _dir) = serve(|samba| samba.protocol_max = "SMB3_00");
+    let wanted = MountOptions { version_min: Version::V3_1_1, ..options(&server) };
+    refused(&wanted, "speaks SMB 3.0 at best, and 3.1.1").await;
+}
+
+#[tokio::test]
+async fn protection_that_is_not_to_be_had_is_refused() {
+    let (server, _dir) = serve(|samba| samba.protocol_max = "SMB2_10");
+    let sealed = MountOptions { seal: true, ..options(&server) };
+    refused(&sealed, "cannot encrypt").await;
+    let (server, _dir) = serve(|samba| samba.guest = true);
+    let guest = Credentials::default();
+    let signed = MountOptions { sign: true, credentials: guest, ..options(&server) };
+    refused(&signed, "cannot be signed").await;
+}
+
+#[tokio::test]
+async fn a_port_that_never_answers_ends_the_mount_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut options = MountOptions::new("127.0.0.1", "share", Credentials::default());
+    options.port = port;
+    refused(&options, "does not answer").await;
+}
+
+/// Passes bytes on to the server, until it is told to cut.
+struct Proxy {
+    port: u16,
+    cuts: watch::Sender<u32>,
+    refuses: Arc<AtomicBool>,
+}
+
+async fn proxy(server: &Samba) -> Proxy {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (cuts, cut) = watch::channel(0);
+    let refuses = Arc::new(AtomicBool::new(false));
+    let (address, closed) = (server.address(), Arc::clone(&refuses));
+    tokio::spawn(async move {
+        while let Ok((mut ours, _)) = listener.accept().await {
+            if closed.load(Ordering::SeqCst) {
+                continue;
+            }
+            let mut cut = cut.clone();
+            cut.mark_unchanged();
+            tokio::spawn(async move {
+                let mut theirs = TcpStream::connect(address).await.unwrap();
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs) => (),
+                    _ = cut.changed() => (),
+                }
+            });
+        }
+    });
+    Proxy { port, cuts, refuses }
+}
+
+fn through(proxy: &Proxy) -> impl FnOnce(&mut MountOptions) {
+    let port = proxy.port;
+    move |options| (options.host, options.port) = ("127.0.0.1".into(), port)
+}
+
+async fn behind_a_proxy() -> (Setup, Proxy) {
+    let (server, dir) = serve(|_| ());
+    let proxy = proxy(&server).await;
+    let mut options = options(&server);
+    through(&proxy)(&mut options);
+    let smb = super::setup::mount(&options).await;
+    let root = smb.root().await.unwrap().handle;
+    (Setup { smb, root, cred: larder_vfs::Cred::root(), server, dir }, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_connection_ends_leases_and_is_replaced() {
+    let (setup, proxy) = behind_a_proxy().await;
+    let file = setup.file("file", &pattern(500_000)).await;
+    let lease = setup.access(&file).await.lease.expect("a lease");
+    proxy.refuses.store(true, Ordering::SeqCst);
+    proxy.cuts.send_modify(|cuts| *cuts += 1);
+    eventually("the lease ends", || !lease.holds()).await;
+    eventually("the mount knows", || !setup.smb.reachable()).await;
+    let reading = tokio::spawn({
+        let (smb, cred, file) = (Arc::clone(&setup.smb), setup.cred.clone(), file.clone());
+        async move { smb.read(&cred, &file, 0, 500_000).await }
+    });
+    proxy.refuses.store(false, Ordering::SeqCst);
+    assert!(reading.await.unwrap().unwrap().data == pattern(500_000));
+    assert!(setup.smb.reachable());
+    assert_eq!(setup.smb.stats().connections[0].reconnects, 1);
+    assert!(setup.access(&file).await.lease.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_all_the_time_lose_nothing() {
+    let (setup, proxy) = behind_a_proxy().await;
+    let file = setup.file("file", b"").await;
+    let cutting = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_millis(150));
+        for _ in 0..8 {
+            ticks.tick().await;
+            proxy.cuts.send_modify(|cuts| *cuts += 1);
+        }
+        proxy
+    });
+    let data = pattern(6_000_000);
+    for round in 0..4 {
+        // As the client does: what was not committed under the same verifier is sent again.
+        loop {
+            let written = setup.write(&file, 0, &data, Stability::Unstable).await.unwrap();
+            let committed = setup.smb.commit(&setup.cred, &file, 0..0).await.unwrap();
+            if committed.verifier == written.verifier {
+                break;
+            }
+        }
+        let read = setup.smb.read(&setup.cred, &file, 0, 6_000_000).await.unwrap();
+        assert!(read.data == data, "round {round}");
+        let name = format!("name {round}");
+        setup.make(&name, New::File).await.unwrap();
+        let (from, to) = ((&setup.root, name.as_ref()), (&setup.root, "target".as_ref()));
+        setup.smb.rename(&setup.cred, from, to).await.unwrap();
+        setup.smb.remove(&setup.cred, &setup.root, "target".as_ref(), Removal::File).await.unwrap();
+    }
+    cutting.await.unwrap();
+    assert_eq!(std::fs::read_dir(setup.dir.path()).unwrap().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_is_waited_for() {
+    let mut setup = Setup::new(|_| (), |_| ()).await;
+    let file = setup.file("file", &pattern(100_000)).await;
+    let written = setup.write(&file, 100_000, b"tail", Stability::Unstable).await.unwrap();
+    setup.server.kill().unwrap();
+    eventually("the mount knows", || !setup.smb.reachable()).await;
+    let (smb, cred, read) = (Arc::clone(&setup.smb), setup.cred.clone(), file.clone());
+    let reading = tokio::spawn(async move { smb.read(&cred, &read, 0, 100_000).await });
+    let (smb, cred, write) = (Arc::clone(&setup.smb), setup.cred.clone(), file.clone());
+    let writing = tokio::spawn(async move {
+        let data = bytes::Bytes::from_static(b"HEAD");
+        smb.write(&cred, &write, 0, data, Stability::FileSync).await
+    });
+    let server = tokio::task::spawn_blocking(move || {
+        setup.server.boot().unwrap();
+        setup.server
+    });
+    setup.server = server.await.unwrap();
+    let read = reading.await.unwrap().unwrap().data;
+    assert!(read[4..] == pattern(100_000)[4..]);
+    writing.await.unwrap().unwrap();
+    let committed = setup.smb.commit(&setup.cred, &file, 0..0).await.unwrap();
+    assert_ne!(committed.verifier, written.verifier, "what was not committed may be lost");
+    assert_eq!(setup.read(&file, 0, 4).await, "HEAD");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_server_ends_soft_calls_and_not_hard_ones() {
+    let quick = |options: &mut MountOptions| options.timeout = Duration::from_millis(500);
+    let mut setup = Setup::new(|_| (), quick).await;
+    let mut hard = options(&setup.server);
+    (hard.timeout, hard.recovery) = (Duration::from_millis(500), Recovery::Hard);
+    let hard = super::setup::mount(&hard).await;
+    let file = setup.file("file", b"x").await;
+    setup.server.freeze().unwrap();
+    let asking = tokio::spawn(async move { hard.root().await.map(|root| (root, hard)) });
+    let start = Instant::now();
+    let read = setup.smb.read(&setup.cred, &file, 0, 1).await;
+    assert_eq!(read.unwrap_err(), Error::TimedOut);
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(!asking.is_finished());
+    setup.server.thaw().unwrap();
+    asking.await.unwrap().unwrap();
+    assert_eq!(setup.read(&file, 0, 1).await, "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_ends_calls() {
+    let mut setup = Setup::new(|_| (), |options| options.recovery = Recovery::Hard).await;
+    let file = setup.file("file", b"x").await;
+    setup.server.kill().unwrap();
+    let (smb, cred) = (Arc::clone(&setup.smb), setup.cred.clone());
+    let reading = tokio::spawn(async move { smb.read(&cred, &file, 0, 1).await });
+    eventually("the mount knows", || !setup.smb.reachable()).await;
+    assert!(!reading.is_finished());
+    setup.smb.shutdown();
+    assert_eq!(reading.await.unwrap().unwrap_err(), Error::Shutdown);
+    assert_eq!(setup.smb.root().await.unwrap_err(), Error::Shutdown);
+}

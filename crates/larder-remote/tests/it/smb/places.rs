@@ -1,1 +1,101 @@
-//! places
+//! Handles and where they are: identity, staleness, recovery.
+
+use super::setup::{Setup, mount, options};
+use larder_vfs::{Error, New, Remote, Stability};
+
+#[tokio::test]
+async fn a_handle_has_no_place_until_its_name_is_looked_up() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let dir = setup.make("dir", New::Directory).await.unwrap();
+    let name = "file".as_ref();
+    let made = setup.smb.make(&setup.cred, &dir, name, New::File, Default::default()).await;
+    let file = made.unwrap().found.handle;
+    // A mount of later has the handles, as from a cache, but knows no places.
+    let later = mount(&options(&setup.server)).await;
+    let cred = &setup.cred;
+    assert_eq!(later.getattr(cred, &file).await, Err(Error::Stale));
+    assert_eq!(
+        later.access(cred, &file, larder_vfs::Access::READ).await.unwrap_err(),
+        Error::Stale
+    );
+    assert_eq!(later.read(cred, &file, 0, 1).await.unwrap_err(), Error::Stale);
+    assert_eq!(later.lookup(cred, &dir, name).await.unwrap_err(), Error::Stale);
+    let root = later.root().await.unwrap().handle;
+    assert_eq!(root, setup.root);
+    let found = later.lookup(cred, &root, "dir".as_ref()).await.unwrap().found.unwrap();
+    assert_eq!(found.handle, dir);
+    let found = later.lookup(cred, &dir, name).await.unwrap().found.unwrap();
+    assert_eq!(found.handle, file);
+    assert_eq!(later.getattr(cred, &file).await.unwrap(), found.attr);
+}
+
+#[tokio::test]
+async fn a_listing_teaches_places() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    setup.file("file", b"x").await;
+    let later = mount(&options(&setup.server)).await;
+    let root = later.root().await.unwrap().handle;
+    let page = later.readdir(&setup.cred, &root, Default::default(), 4096).await.unwrap();
+    let entry = &page.entries[0];
+    let read = later.read(&setup.cred, entry.handle.as_ref().unwrap(), 0, 9).await.unwrap();
+    assert_eq!(read.data, "x");
+    assert_eq!(entry.attr.unwrap().size, 1);
+}
+
+#[tokio::test]
+async fn what_somebody_renamed_is_stale_until_it_is_found() {
+    let setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let file = setup.file("file", b"x").await;
+    std::fs::rename(setup.dir.path().join("file"), setup.dir.path().join("moved")).unwrap();
+    assert_eq!(setup.smb.getattr(&setup.cred, &file).await, Err(Error::Stale));
+    assert_eq!(setup.find("file").await, None);
+    assert_eq!(setup.find("moved").await, Some(file.clone()), "the same handle");
+    assert_eq!(setup.read(&file, 0, 9).await, "x");
+}
+
+#[tokio::test]
+async fn another_file_at_the_path_is_never_taken_for_the_first() {
+    let setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let file = setup.file("file", b"mine").await;
+    setup.file("other", b"theirs").await;
+    let path = |name| setup.dir.path().join(name);
+    std::fs::rename(path("file"), path("kept")).unwrap();
+    std::fs::rename(path("other"), path("file")).unwrap();
+    assert_eq!(setup.smb.read(&setup.cred, &file, 0, 9).await.unwrap_err(), Error::Stale);
+    let written = setup.write(&file, 0, b"XXXX", Stability::FileSync).await;
+    assert_eq!(written.unwrap_err(), Error::Stale);
+    assert_eq!(std::fs::read(path("file")).unwrap(), b"theirs");
+    assert_eq!(std::fs::read(path("kept")).unwrap(), b"mine");
+}
+
+#[tokio::test]
+async fn a_file_that_the_server_did_not_make_keeps_its_handle() {
+    let setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let path = setup.dir.path().join("local");
+    std::fs::write(&path, "one").unwrap();
+    let file = setup.find("local").await.unwrap();
+    // Samba makes the creation time of such a file up, from times that change.
+    for content in ["two", "three", "four"] {
+        std::fs::read(&path).unwrap();
+        std::fs::write(&path, content).unwrap();
+        let times = std::fs::FileTimes::new().set_accessed(std::time::SystemTime::now());
+        std::fs::File::open(&path).unwrap().set_times(times).unwrap();
+        assert_eq!(setup.read(&file, 0, 9).await, content);
+        assert_eq!(setup.find("local").await, Some(file.clone()));
+    }
+}
+
+#[tokio::test]
+async fn a_subfolder_is_mounted_as_the_root() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    std::fs::create_dir_all(setup.dir.path().join("a/b")).unwrap();
+    std::fs::write(setup.dir.path().join("a/b/file"), "x").unwrap();
+    let mut options = options(&setup.server);
+    options.path = "/a/b/".into();
+    let smb = mount(&options).await;
+    let root = smb.root().await.unwrap().handle;
+    let found = smb.lookup(&setup.cred, &root, "file".as_ref()).await.unwrap().found.unwrap();
+    assert_eq!(smb.read(&setup.cred, &found.handle, 0, 9).await.unwrap().data, "x");
+    let up = smb.lookup(&setup.cred, &root, "..".as_ref()).await.unwrap().found.unwrap();
+    assert_eq!(up.handle, root);
+}

@@ -6,6 +6,7 @@ use larder_testkit::{Samba, SambaOptions};
 use larder_vfs::{Access, Cred, Error, Handle, Judged, New, Remote, SetAttr, Stability};
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub(super) struct Setup {
@@ -119,6 +120,18 @@ impl Setup {
         self.write(&file, 10, b"middle", Stability::FileSync).await.unwrap();
         assert_eq!(self.read(&file, 8, 10).await[2..8], *b"middle");
     }
+}
+
+/// Waits for something that nobody tells.
+pub(super) async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        ticks.tick().await;
+    }
+    panic!("{what}: not after 20 s");
 }
 
 pub(super) fn pattern(length: usize) -> Vec<u8> {

@@ -1,0 +1,113 @@
+//! The negotiation, as larder wants it.
+//!
+//! The library announces neither that it can encrypt, without which Samba does not, nor leaves a choice
+//! of versions. So its NEGOTIATE is amended on its way out (MS-SMB2, 2.2.3). Since SMB 3.1.1 derives
+//! its keys from a hash of both messages, they are kept, and the hash is made anew from them.
+
+use super::mount::Version;
+use smb2::client::Connection;
+use smb2::crypto::kdf::PreauthHasher;
+use smb2::types::flags::Capabilities;
+use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
+
+const NEGOTIATE: u16 = 0;
+/// Offsets in the request: how many versions it lists, ascending from 2.0.2, and what it can do.
+const VERSIONS_AT: usize = 66;
+const CAPABILITIES_AT: usize = 72;
+
+/// Both messages of a negotiation.
+#[derive(Default)]
+struct Said {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+/// What passes while a connection is made.
+pub(super) struct Greeting {
+    versions: u16,
+    said: Mutex<Said>,
+}
+
+fn is_negotiate(frame: &[u8]) -> bool {
+    frame.get(..4) == Some(b"\xfeSMB") && frame.get(12..14) == Some(&NEGOTIATE.to_le_bytes())
+}
+
+impl Greeting {
+    /// That offers no version above this one.
+    pub(super) fn new(version_max: Version) -> Greeting {
+        let versions = match version_max {
+            Version::V2_1 => 2,
+            Version::V3_0 => 3,
+            Version::V3_0_2 => 4,
+            Version::V3_1_1 => 5,
+        };
+        Greeting { versions, said: Mutex::default() }
+    }
+
+    /// The message to send.
+    pub(super) fn amend<'a>(&self, frame: &'a [u8]) -> Cow<'a, [u8]> {
+        if !is_negotiate(frame) || frame.len() < CAPABILITIES_AT + 4 {
+            return Cow::Borrowed(frame);
+        }
+        let mut amended = frame.to_vec();
+        let listed = u16::from_le_bytes([amended[VERSIONS_AT], amended[VERSIONS_AT + 1]]);
+        let versions = listed.min(self.versions);
+        amended[VERSIONS_AT..VERSIONS_AT + 2].copy_from_slice(&versions.to_le_bytes());
+        // All capabilities lie in the first byte.
+        amended[CAPABILITIES_AT] |= Capabilities::ENCRYPTION.to_le_bytes()[0];
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.request.clone_from(&amended);
+        Cow::Owned(amended)
+    }
+
+    /// Takes note of what came.
+    pub(super) fn hear(&self, frame: &[u8]) {
+        if is_negotiate(frame) {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            frame.clone_into(&mut said.reply);
+        }
+    }
+
+    /// Has the connection's keys depend on what was said.
+    pub(super) fn settle(&self, connection: &Connection) {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.with_preauth_hasher_mut(|hasher| {
+            *hasher = PreauthHasher::new();
+            hasher.update(&said.request);
+            hasher.update(&said.reply);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Vec<u8> {
+        let mut frame = vec![0; 110];
+        frame[..4].copy_from_slice(b"\xfeSMB");
+        frame[64] = 36;
+        frame[VERSIONS_AT] = 5;
+        frame[CAPABILITIES_AT] = 7;
+        frame
+    }
+
+    #[test]
+    fn a_negotiation_is_amended() {
+        for (version, count) in [(Version::V2_1, 2), (Version::V3_0_2, 4), (Version::V3_1_1, 5)] {
+            let amended = Greeting::new(version).amend(&request()).into_owned();
+            assert_eq!((amended[VERSIONS_AT], amended[CAPABILITIES_AT]), (count, 0x47));
+        }
+    }
+
+    #[test]
+    fn everything_else_passes_as_it_is() {
+        let greeting = Greeting::new(Version::V2_1);
+        let mut other = request();
+        other[12] = 1;
+        assert!(matches!(greeting.amend(&other), Cow::Borrowed(_)));
+        assert!(matches!(greeting.amend(&request()[..70]), Cow::Borrowed(_)));
+        assert!(matches!(greeting.amend(b"\xfdSMB"), Cow::Borrowed(_)));
+    }
+}
