@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use larder_testkit::{Ganesha, Options, Squash};
+use larder_testkit::{Ganesha, Options, Samba, SambaOptions, Squash};
 use tempfile::TempDir;
 
 /// Longest wait for anything that should happen soon.
@@ -21,14 +21,17 @@ pub(crate) enum Kind {
     Larder,
     /// nfs-ganesha.
     Ganesha,
+    /// Samba.
+    Samba,
 }
 
-/// Both servers.
+/// Both NFS servers.
 pub(crate) const BOTH: [Kind; 2] = [Kind::Larder, Kind::Ganesha];
 
 /// A server that exports [`Server::dir`].
 pub(crate) struct Server {
-    dir: TempDir,
+    /// Of the server that another one re-exports: that one's.
+    dir: Option<TempDir>,
     runtime: TempDir,
     addr: SocketAddr,
     extra: Vec<String>,
@@ -38,6 +41,7 @@ pub(crate) struct Server {
 enum Running {
     Larder(Child),
     Ganesha(Ganesha),
+    Samba(Samba),
     Stopped,
 }
 
@@ -47,18 +51,69 @@ impl Server {
         match kind {
             Kind::Larder => Server::larder(&["--no-root-squash"]),
             Kind::Ganesha => Server::ganesha(Squash::None),
+            Kind::Samba => Server::samba(&SambaOptions::default()),
         }
     }
 
     /// Our own server with these options.
     pub(crate) fn larder(extra: &[&str]) -> Server {
         let dir = export_dir();
-        let addr = free_address();
-        let extra = extra.iter().map(ToString::to_string).collect();
+        let mut arguments = vec![dir.path().to_str().unwrap()];
+        arguments.extend(extra);
+        let mut server = Server::export(&arguments, scratch("larder-run-"));
+        server.dir = Some(dir);
+        server
+    }
+
+    /// Our own server in front of another one, with a cache between.
+    pub(crate) fn reexport(behind: &Server, options: &[&str]) -> Server {
         let runtime = scratch("larder-run-");
-        let mut server = Server { dir, runtime, addr, extra, running: Running::Stopped };
+        let cache = runtime.path().join("cache");
+        let (url, options) = (behind.url(), behind.options(options).join(","));
+        let mut arguments = vec!["--source", &url, "--cache", cache.to_str().unwrap()];
+        arguments.push("--no-root-squash");
+        if !options.is_empty() {
+            arguments.extend(["-o", &options]);
+        }
+        Server::export(&arguments, runtime)
+    }
+
+    fn export(arguments: &[&str], runtime: TempDir) -> Server {
+        let addr = free_address();
+        let extra = arguments.iter().map(ToString::to_string).collect();
+        let mut server = Server { dir: None, runtime, addr, extra, running: Running::Stopped };
         server.restart();
         server
+    }
+
+    /// Samba, with a file of credentials beside it.
+    pub(crate) fn samba(options: &SambaOptions) -> Server {
+        let (dir, runtime) = (export_dir(), scratch("larder-run-"));
+        let samba = Samba::start(dir.path(), options).unwrap();
+        let login = format!("username={}\npassword={}\n", Samba::USER, Samba::PASSWORD);
+        let file = runtime.path().join("credentials");
+        fs::write(&file, login).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let addr = samba.address();
+        let dir = Some(dir);
+        Server { dir, runtime, addr, extra: vec![], running: Running::Samba(samba) }
+    }
+
+    /// The Samba that it is.
+    pub(crate) fn as_samba(&mut self) -> &mut Samba {
+        match &mut self.running {
+            Running::Samba(samba) => samba,
+            _ => panic!("not Samba"),
+        }
+    }
+
+    /// Options with which it is mounted.
+    fn options(&self, more: &[&str]) -> Vec<String> {
+        let login = self.runtime.path().join("credentials");
+        let login = login.exists().then(|| format!("credentials={}", login.display()));
+        let guest = more.contains(&"guest");
+        let login = login.filter(|_| !guest);
+        login.into_iter().chain(more.iter().map(ToString::to_string)).collect()
     }
 
     /// nfs-ganesha.
@@ -68,12 +123,13 @@ impl Server {
         let ganesha = Ganesha::start(dir.path(), &options).unwrap();
         let addr = ganesha.nfs();
         let runtime = scratch("larder-run-");
+        let dir = Some(dir);
         Server { dir, runtime, addr, extra: vec![], running: Running::Ganesha(ganesha) }
     }
 
     /// The exported directory, on the server's side.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.dir.as_ref().unwrap().path().join(name)
     }
 
     /// What to mount.
@@ -82,6 +138,7 @@ impl Server {
             Running::Ganesha(server) => {
                 format!("nfs://{}{}", server.host(), server.export().display())
             }
+            Running::Samba(_) => format!("smb://{}/{}", self.addr, Samba::SHARE),
             _ => format!("nfs://{}/", self.addr),
         }
     }
@@ -113,7 +170,7 @@ impl Server {
     /// Starts our own server (again) on the same address.
     pub(crate) fn restart(&mut self) {
         let mut export = self.larder_here();
-        export.arg("export").arg(self.dir.path()).args(["--listen", &self.addr.to_string()]);
+        export.arg("export").args(["--listen", &self.addr.to_string()]);
         let child = export.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
         self.running = Running::Larder(child);
         eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
@@ -189,7 +246,7 @@ impl Mount {
         fs::create_dir(dirs.path().join("mnt")).unwrap();
         // Other users have to reach the mountpoint.
         fs::set_permissions(dirs.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        let options = options.iter().map(ToString::to_string).collect();
+        let options = server.options(options);
         let (url, cache) = (server.url(), dirs.path().join("cache"));
         Mount { dirs, url, cache, mountpoint: "mnt".to_owned(), options, mounted: false }
     }

@@ -1,0 +1,256 @@
+//! Shares of a real Samba.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::time::{Duration, Instant};
+
+use larder_testkit::{Samba, SambaOptions};
+
+use crate::harness::{Kind, Mount, Server, eventually, larder, pattern, said, shell_as};
+
+/// Longest time that a mount which cannot be may take to say so.
+const ERROR_MAX: Duration = Duration::from_secs(10);
+
+fn samba() -> Server {
+    Server::start(Kind::Samba)
+}
+
+#[test]
+fn file_is_reread_without_a_read_also_after_remount() {
+    let server = samba();
+    let bytes = pattern(1, 5 << 20);
+    fs::write(server.path("big"), &bytes).unwrap();
+    let mut mount = Mount::new(&server, &[]);
+    assert!(fs::read(mount.path("big")).unwrap() == bytes);
+    let cold = mount.calls("READ");
+    assert!(cold > 0);
+    assert!(fs::read(mount.path("big")).unwrap() == bytes);
+    assert_eq!(mount.calls("READ"), cold);
+    for round in 0..2 {
+        mount.remount();
+        assert!(fs::read(mount.path("big")).unwrap() == bytes);
+        assert_eq!(mount.calls("READ"), 0, "round {round}");
+    }
+}
+
+#[test]
+fn own_writes_are_at_the_server_and_stay_cached() {
+    let server = samba();
+    let mut mount = Mount::new(&server, &[]);
+    let bytes = pattern(2, 3 << 20);
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::write(mount.path("dir/new"), &bytes).unwrap();
+    assert!(fs::read(server.path("dir/new")).unwrap() == bytes, "at the server at close");
+    assert!(fs::read(mount.path("dir/new")).unwrap() == bytes);
+    fs::rename(mount.path("dir/new"), mount.path("renamed")).unwrap();
+    mount.remount();
+    assert!(fs::read(mount.path("renamed")).unwrap() == bytes);
+    assert_eq!(mount.calls("READ"), 0);
+}
+
+/// Attributes are trusted for a second without a lease, and as long as it lasts with one.
+#[test]
+fn under_a_lease_stat_and_open_cost_no_request() {
+    let server = samba();
+    fs::create_dir(server.path("dir")).unwrap();
+    fs::write(server.path("dir/file"), "leased").unwrap();
+    let mount = Mount::new(&server, &["actimeo=1"]);
+    let look = || {
+        assert_eq!(fs::metadata(mount.path("dir/file")).unwrap().len(), 6);
+        assert_eq!(fs::read(mount.path("dir/file")).unwrap(), b"leased");
+    };
+    let begin = Instant::now();
+    for _ in 0..3 {
+        look();
+    }
+    let leased = mount.all_calls();
+    while begin.elapsed() < Duration::from_millis(3500) {
+        look();
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let more = mount.calls_by_procedure();
+    assert_eq!(mount.all_calls(), leased, "{more:?}");
+}
+
+#[test]
+fn what_another_client_changes_is_seen_at_once() {
+    let mut server = samba();
+    let mount = Mount::new(&server, &[]);
+    let local = tempfile::tempdir().unwrap();
+    let put = local.path().join("put");
+    for round in 0..5 {
+        let bytes = pattern(round, 100_000 + round as usize);
+        fs::write(&put, &bytes).unwrap();
+        server.as_samba().client(&format!("put {} file", put.display())).unwrap();
+        assert!(fs::read(mount.path("file")).unwrap() == bytes, "round {round}");
+        assert_eq!(fs::metadata(mount.path("file")).unwrap().len(), bytes.len() as u64);
+    }
+    server.as_samba().client("rename file other; mkdir folder").unwrap();
+    // A directory is watched, not leased: word of its change comes right after it.
+    eventually("the new names are seen", || {
+        mount.path("folder").is_dir()
+            && mount.path("other").is_file()
+            && !mount.path("file").exists()
+    });
+}
+
+#[test]
+fn two_mounts_see_what_the_other_has_closed() {
+    let server = samba();
+    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+    for round in 0..6 {
+        let (from, to) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let bytes = pattern(round, 50_000 * (1 + round as usize % 3));
+        fs::write(from.path("file"), &bytes).unwrap();
+        assert!(fs::read(to.path("file")).unwrap() == bytes, "round {round}");
+        assert!(fs::read(from.path("file")).unwrap() == bytes, "round {round}");
+    }
+}
+
+#[test]
+fn server_that_signs_encrypts_or_takes_guests_is_served() {
+    let variants = [
+        (SambaOptions { signing: true, ..SambaOptions::default() }, vec![]),
+        (SambaOptions { encryption: true, ..SambaOptions::default() }, vec![]),
+        (SambaOptions::default(), vec!["seal", "vers=3.1.1"]),
+        (SambaOptions { protocol_max: "SMB2_10", ..SambaOptions::default() }, vec![]),
+        (SambaOptions { guest: true, ..SambaOptions::default() }, vec!["guest"]),
+    ];
+    for (options, mount_options) in variants {
+        let what = format!("{options:?} {mount_options:?}");
+        let server = Server::samba(&options);
+        fs::write(server.path("there"), "read").unwrap();
+        let mut mount = Mount::new(&server, &mount_options);
+        assert_eq!(fs::read(mount.path("there")).unwrap(), b"read", "{what}");
+        let bytes = pattern(3, 2 << 20);
+        fs::write(mount.path("new"), &bytes).unwrap();
+        assert!(fs::read(server.path("new")).unwrap() == bytes, "{what}");
+        mount.remount();
+        assert!(fs::read(mount.path("new")).unwrap() == bytes, "{what}");
+        assert_eq!(mount.calls("READ"), 0, "{what}");
+    }
+}
+
+#[test]
+fn users_of_this_machine_are_kept_apart() {
+    let server = samba();
+    let mount = Mount::new(&server, &["uid=65531", "gid=65531", "file_mode=0600", "dir_mode=0755"]);
+    let (ann, bob) = (65_531, 65_532);
+    let path = mount.path("secret");
+    assert!(shell_as(ann, ann, &format!("echo mine > {}", path.display())));
+    let read = format!("cat {}", path.display());
+    assert!(shell_as(ann, ann, &read));
+    assert!(!shell_as(bob, bob, &read), "cached or not");
+    let meta = fs::metadata(&path).unwrap();
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (ann, ann, 0o600));
+}
+
+#[test]
+fn a_cache_of_one_login_is_not_used_by_another() {
+    let server = Server::samba(&SambaOptions { guest: true, ..SambaOptions::default() });
+    let mut mount = Mount::new(&server, &[]);
+    mount.unmount();
+    let mut guest = Mount::unmounted(&server, &["guest"]);
+    guest.set_cache(mount.cache());
+    let output = guest.command().output().unwrap();
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && line.contains("choose another directory"), "{line}");
+}
+
+/// The line of an error, which comes in time and leaves nothing behind.
+fn refused(mount: &Mount) -> String {
+    let begin = Instant::now();
+    let output = mount.command().output().unwrap();
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(begin.elapsed() < ERROR_MAX, "{line}");
+    assert!(!output.status.success(), "{line}");
+    assert_eq!(line.trim_end().lines().count(), 1, "{line}");
+    assert!(!mount.cache().exists(), "{line}");
+    line
+}
+
+#[test]
+fn what_keeps_a_share_from_being_mounted_is_told_in_a_line() {
+    let server = samba();
+    let mut mount = Mount::unmounted(&server, &[]);
+    mount.set_url(format!("{}-not", server.url()));
+    let line = refused(&mount);
+    assert!(line.contains("has no share \"share-not\""), "{line}");
+
+    let credentials = tempfile::NamedTempFile::new().unwrap();
+    fs::write(credentials.path(), format!("username={}\npassword=wrong\n", Samba::USER)).unwrap();
+    fs::set_permissions(credentials.path(), fs::Permissions::from_mode(0o600)).unwrap();
+    let option = format!("credentials={}", credentials.path().display());
+    let mount = Mount::unmounted(&server, &[&option]);
+    let line = refused(&mount);
+    assert!(line.contains("refuses the user name or the password"), "{line}");
+    assert!(!line.contains("wrong"), "{line}");
+
+    fs::set_permissions(credentials.path(), fs::Permissions::from_mode(0o644)).unwrap();
+    let line = refused(&mount);
+    assert!(line.contains("chmod 600"), "{line}");
+
+    let mut mount = Mount::unmounted(&server, &[]);
+    mount.set_url("smb://127.0.0.1:9/share".to_owned());
+    let line = refused(&mount);
+    assert!(line.contains("nothing answers"), "{line}");
+
+    let old = SambaOptions { protocol_min: "NT1", protocol_max: "NT1", ..SambaOptions::default() };
+    let server = Server::samba(&old);
+    let line = refused(&Mount::unmounted(&server, &[]));
+    assert!(line.contains("no SMB 2 or 3"), "{line}");
+}
+
+#[test]
+fn a_password_comes_from_the_environment_and_is_never_an_argument() {
+    let server = samba();
+    let mut mount = Mount::unmounted(&server, &["credentials=/none"]);
+    let (_, line) = said(&mount, &["mount", &server.url(), "/mnt", "-o", "password=x"]);
+    assert!(line.contains("credentials=FILE"), "{line}");
+    let url = server.url().replace("smb://", &format!("smb://{}@", Samba::USER));
+    let mut command = larder();
+    command.args(["mount", &url]).arg(mount.path("")).arg("--cache").arg(mount.cache());
+    command.envs(mount.larder().get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env("PASSWD", Samba::PASSWORD);
+    crate::harness::succeed(&mut command);
+    mount.mounted();
+    // The worker is replaced, and knows the password too.
+    fs::write(mount.path("file"), "x").unwrap();
+    let worker = mount.pids()[1];
+    crate::harness::run("kill", &["-KILL", &worker.to_string()]);
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"x");
+    for pid in mount.pids() {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        let arguments = String::from_utf8_lossy(&arguments).into_owned();
+        assert!(!arguments.contains(Samba::PASSWORD), "{arguments}");
+    }
+}
+
+/// Reads and writes go on over a server that dies and comes back.
+#[test]
+fn a_restarted_server_costs_no_byte() {
+    let mut server = samba();
+    let bytes = pattern(5, 24 << 20);
+    fs::write(server.path("big"), &bytes).unwrap();
+    let mount = Mount::new(&server, &["hard"]);
+    let mut file = File::open(mount.path("big")).unwrap();
+    let mut read = vec![0; 1 << 20];
+    file.read_exact(&mut read).unwrap();
+    let mut out = File::create(mount.path("out")).unwrap();
+    out.write_all(&bytes[..5 << 20]).unwrap();
+    server.as_samba().kill().unwrap();
+    server.as_samba().boot().unwrap();
+    file.read_to_end(&mut read).unwrap();
+    assert!(read == bytes, "read on");
+    out.write_all(&bytes[5 << 20..]).unwrap();
+    out.sync_all().unwrap();
+    assert!(fs::read(server.path("out")).unwrap() == bytes, "acknowledged by fsync");
+    drop(out);
+    out = File::options().write(true).open(mount.path("out")).unwrap();
+    out.write_all_at(b"once more", 77).unwrap();
+    server.as_samba().kill().unwrap();
+    server.as_samba().boot().unwrap();
+    drop(out);
+    assert_eq!(fs::read(server.path("out")).unwrap()[77..86], *b"once more");
+}
