@@ -161,7 +161,7 @@ impl Share {
             _ => (),
         }
         // What we have open would keep the name alive.
-        self.close_known(&seen.info).await;
+        self.close_known(dir, &component, &seen.info).await;
         if seen.info.is_readonly() {
             self.clear_readonly(link, path.clone(), &seen.info).await?;
         }
@@ -258,7 +258,7 @@ impl Share {
             (true, false) => return Err(Failure::Is(Error::NotDirectory)),
             _ => (),
         }
-        self.close_known(target).await;
+        self.close_known(to.dir, &to.component, target).await;
         if target.is_directory() {
             self.delete(link, to.path.clone(), true).await?;
         } else if target.is_readonly() {
@@ -275,8 +275,9 @@ impl Share {
     }
 
     /// Closes what we have open of a file.
-    async fn close_known(&self, info: &Info) {
-        if let Some(handle) = self.known(info) {
+    async fn close_known(&self, dir: &Handle, component: &str, info: &Info) {
+        let by_name = self.places().child(dir, component);
+        for handle in self.known(info).into_iter().chain(by_name) {
             self.close_file(&handle).await;
         }
     }
@@ -284,10 +285,9 @@ impl Share {
     /// Takes note that a name of a file is gone, and with the last one the file.
     fn removed(&self, dir: &Handle, component: &str, info: &Info) {
         self.places().removed(dir, component);
-        if info.is_directory() || info.links <= 1 {
-            if let Some(handle) = self.known(info) {
-                self.places().forget(&handle);
-            }
+        let last = info.is_directory() || info.links <= 1;
+        if let (true, Some(handle)) = (last, self.known(info)) {
+            self.places().forget(&handle);
         }
     }
 

@@ -378,7 +378,8 @@ impl Files {
 
     /// Ends every lease, since the connection is gone. Answers the files that had one.
     pub(super) fn end_all(&self) -> Vec<Handle> {
-        let files: Vec<_> = self.table().files.drain().map(|(_, file)| file).collect();
+        let Table { files, .. } = std::mem::take(&mut *self.table());
+        let files: Vec<_> = files.into_values().collect();
         let ended = files.iter().filter(|file| {
             file.held().left = true;
             file.end().is_some()

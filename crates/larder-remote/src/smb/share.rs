@@ -18,6 +18,7 @@ use smb2::msg::create::{CreateAction, CreateResponse};
 use smb2::msg::directory_info::parse_entries;
 use smb2::msg::query_directory::{FileInformationClass, QueryDirectoryResponse};
 use smb2::msg::query_info::QueryInfoResponse;
+use smb2::types::status::NtStatus;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -28,6 +29,9 @@ const WATCHES_MAX: usize = 256;
 
 /// Largest file where the server does not say: offsets are signed.
 const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Smallest payload that is worth asking for, in bytes, whatever the options say.
+const PAYLOAD_BYTES_MIN: u32 = 1024;
 
 /// A file as a look at its path found it.
 #[derive(Clone, Copy, Debug)]
@@ -104,41 +108,24 @@ impl Share {
         let root = look.await.map_err(|_| MountError::too_slow(options))?;
         let root = root.map_err(|failure| no_root(options, failure))?;
         let volume = u64::from(root.volume);
-        let by_path = root.by_path;
+        let by_path = root.by_path || !options.server_ids;
         let handle = match by_path {
             true => Places::handle_by_path(&base),
             false => root.info.identity().handle(volume),
         };
-        let (read_max, write_max) = link.payloads_max();
         let leases = options.leases && link.has_leases();
+        let version = link.version().name();
         tracing::info!(
             host = options.host,
             share = options.share,
-            version = link.version().name(),
+            version,
             leases,
-            ids = !by_path,
             "mounted an SMB share"
         );
         let share = Arc::new(Share {
             line: Line::new(Arc::clone(&link), options),
-            shape: Shape {
-                uid: options.uid,
-                gid: options.gid,
-                file_mode: options.file_mode & 0o777,
-                dir_mode: options.dir_mode & 0o777,
-                fsid: volume,
-            },
-            limits: RemoteLimits {
-                read_max: options.read_max.min(read_max),
-                write_max: options.write_max.min(write_max),
-                readdir_preferred: 1 << 16,
-                file_size_max: FILE_SIZE_MAX,
-                name_max: root.name_max,
-                time_delta_ns: 100,
-                links: true,
-                symlinks: false,
-                case_insensitive: !root.case_sensitive,
-            },
+            shape: Shape::new(options, volume),
+            limits: root.limits(options, &link),
             options: options.clone(),
             files: Files::default(),
             snapshots: Mutex::default(),
@@ -368,7 +355,13 @@ pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Fai
 pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, Failure> {
     let own = Arc::clone(link);
     let opened = link.runtime().spawn(async move {
-        let replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+        let mut replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+        let refused = replies.first().is_some_and(|one| one.status == NtStatus::INVALID_PARAMETER);
+        if let (true, Some(_)) = (refused, opening.lease) {
+            // The key is in use under another name of the file.
+            let opening = Opening { lease: None, ..opening };
+            replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+        }
         let [created, seen] = &replies[..] else { return Err(Failure::Lost) };
         let created = created.read::<CreateResponse>()?;
         let open = ServerOpen::new(own, created.file_id);
@@ -388,6 +381,23 @@ struct Root {
     case_sensitive: bool,
     name_max: u32,
     by_path: bool,
+}
+
+impl Root {
+    fn limits(&self, options: &MountOptions, link: &Link) -> RemoteLimits {
+        let (read_max, write_max) = link.payloads_max();
+        RemoteLimits {
+            read_max: options.read_max.clamp(PAYLOAD_BYTES_MIN, read_max),
+            write_max: options.write_max.clamp(PAYLOAD_BYTES_MIN, write_max),
+            readdir_preferred: 1 << 16,
+            file_size_max: FILE_SIZE_MAX,
+            name_max: self.name_max,
+            time_delta_ns: 100,
+            links: true,
+            symlinks: false,
+            case_insensitive: !self.case_sensitive,
+        }
+    }
 }
 
 async fn root(link: &Arc<Link>, base: &str) -> Result<Root, Failure> {
