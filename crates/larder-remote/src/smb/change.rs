@@ -97,7 +97,7 @@ impl Share {
         let attributes = if readonly { FileAttributes::READONLY } else { 0 };
         let opening =
             Opening { disposition, options, attributes, ..Opening::existing(path, wire::LOOK) };
-        let opened = match share::open(link, opening).await {
+        let made = match share::look(link, opening).await {
             Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
                 tracing::warn!(
                     ?name,
@@ -105,9 +105,9 @@ impl Share {
                 );
                 return Err(Failure::Is(Error::Io));
             }
-            opened => opened.map_err(|failure| self.gone_in(dir, failure))?,
+            made => made.map_err(|failure| self.gone_in(dir, failure))?,
         };
-        let info = opened.open.finish(false).await?;
+        let info = made.info;
         let mut found = self.found(dir, &component, &info);
         // A new file has what it was made with; only an old one has something to be cut.
         let cut = set.size.filter(|size| *size != info.size);
@@ -116,7 +116,7 @@ impl Share {
             let change = self.set(link, cred, &found.handle, &set, None).await?;
             found.attr = change.after.unwrap_or(found.attr);
         }
-        if opened.created || *new != New::File {
+        if made.created || *new != New::File {
             self.directory_changed(dir).await;
         }
         Ok(Made { found, dir: Change::default() })
@@ -310,7 +310,7 @@ impl Share {
         let opened = opened?;
         let target = wire::target(&path, false);
         let done = link.ask(wire::set(opened.open.id, wire::LINK_INFORMATION, target)).await?;
-        let info = opened.open.finish(false).await?;
+        let info = opened.open.finish(Vec::new()).await?;
         match done.check() {
             Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
                 let seen = self.look(link, path, false).await?;

@@ -110,8 +110,8 @@ impl Share {
         len: u32,
     ) -> Result<RemoteRead, Failure> {
         let options = wire::NON_DIRECTORY_FILE;
-        let lease = self.own_lease(link, file);
-        let opening = Opening { options, lease, ..Opening::existing(self.path(file)?, wire::READ) };
+        // Who reads breaks no lease to read, so none has to be named.
+        let opening = Opening { options, ..Opening::existing(self.path(file)?, wire::READ) };
         let read = wire::read(PREVIOUS, offset, len.max(1));
         let ops = vec![opening.op(), read, wire::query(PREVIOUS), wire::close(PREVIOUS)];
         let mut replies = link.chain(ops).await?.into_iter();
@@ -138,7 +138,7 @@ impl Share {
     ) -> Result<RemoteRead, Failure> {
         let opened = self.open_file(link, file, wire::READ, wire::NON_DIRECTORY_FILE).await?;
         let read = self.read_open(link, opened.open.id, offset, len).await;
-        let info = opened.open.finish(false).await;
+        let info = opened.open.finish(Vec::new()).await;
         let (data, short) = read?;
         let info = info?;
         let eof = short || offset + data.len() as u64 >= info.size;
@@ -217,7 +217,7 @@ impl Share {
         }
         // Times are final when it is closed.
         let after = match unused {
-            Some(open) => open.finish(false).await.ok(),
+            Some(open) => open.finish(Vec::new()).await.ok(),
             None => None,
         };
         let was = changing.done(after);
@@ -291,7 +291,7 @@ impl Share {
                 Arc::new(opened.await?.open)
             }
         };
-        let after = open.finish(true).await?;
+        let after = open.finish(vec![wire::flush(open.id)]).await?;
         let was = changing.done(Some(after));
         Ok(Committed { verifier: self.verifier(link), change: self.change(was, Some(after)) })
     }

@@ -167,6 +167,11 @@ impl Link {
         (self.params.max_read_size.min(most), self.params.max_write_size.min(most))
     }
 
+    /// Largest answer to ask for of a directory that needs several, in bytes.
+    pub(super) fn answer_max(&self) -> u32 {
+        self.params.max_transact_size.min(self.payloads_max().0).min(512 << 10)
+    }
+
     /// Whether the server has leases.
     pub(super) fn has_leases(&self) -> bool {
         self.params.capabilities.contains(Capabilities::LEASING)

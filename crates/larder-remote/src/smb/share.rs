@@ -39,6 +39,8 @@ pub(super) struct Seen {
     pub(super) info: Info,
     /// The rights that the server grants this login, if it was asked and told.
     pub(super) maximal: Option<u32>,
+    /// It was not there before.
+    pub(super) created: bool,
 }
 
 /// A file that was opened.
@@ -48,8 +50,6 @@ pub(super) struct Opened {
     /// State of the lease.
     pub(super) lease: u32,
     pub(super) maximal: Option<u32>,
-    /// It was not there before.
-    pub(super) created: bool,
 }
 
 /// A mounted share.
@@ -348,7 +348,9 @@ pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Fai
     let [created, seen, _] = &replies[..] else { return Err(Failure::Lost) };
     let created = created.read::<CreateResponse>()?;
     let info = Info::parse(&seen.read::<QueryInfoResponse>()?.output_buffer).map_err(garbled)?;
-    Ok(Seen { info, maximal: wire::granted(&created.create_contexts).1 })
+    let maximal = wire::granted(&created.create_contexts).1;
+    let created = created.create_action == CreateAction::FileCreated;
+    Ok(Seen { info, maximal, created })
 }
 
 /// Opens and looks. What was opened is closed if nobody waits for it any more.
@@ -368,8 +370,7 @@ pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, F
         let info = seen.read::<QueryInfoResponse>()?;
         let info = Info::parse(&info.output_buffer).map_err(garbled)?;
         let (lease, maximal) = wire::granted(&created.create_contexts);
-        let created = created.create_action == CreateAction::FileCreated;
-        Ok(Opened { open, info, lease, maximal, created })
+        Ok(Opened { open, info, lease, maximal })
     });
     opened.await.unwrap_or(Err(Failure::Lost))
 }
@@ -432,7 +433,7 @@ async fn root(link: &Arc<Link>, base: &str) -> Result<Root, Failure> {
 async fn probe_case(link: &Arc<Link>, base: &str) -> Option<bool> {
     let opening =
         Opening { options: wire::DIRECTORY_FILE, ..Opening::existing(base.to_owned(), wire::READ) };
-    let ops = vec![opening.op(), wire::list(PREVIOUS), wire::close(PREVIOUS)];
+    let ops = vec![opening.op(), wire::list(PREVIOUS, wire::ANSWER_BYTES), wire::close(PREVIOUS)];
     let replies = link.chain(ops).await.ok()?;
     let listed = replies.get(1)?.read::<QueryDirectoryResponse>().ok()?;
     let class = FileInformationClass::FileIdBothDirectoryInformation;
