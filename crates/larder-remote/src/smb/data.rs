@@ -203,6 +203,7 @@ impl Share {
         let entry = self.files.enter(file);
         let changing = self.files.changing(file);
         let open = self.writer(link, &entry).await?;
+        let writer = Writer { entry: Arc::clone(&entry), open: Some(Arc::clone(&open)) };
         let unstable = stability == Stability::Unstable;
         let mut done = write_parts(link, open.id, offset, data, self.limits.write_max).await;
         if done.is_ok() && !unstable {
@@ -211,7 +212,7 @@ impl Share {
                 Err(failure) => Err(failure),
             };
         }
-        let unused = entry.wrote(&open, unstable && done.is_ok()).await;
+        let unused = writer.done(unstable && done.is_ok()).await;
         if let Err(failure) = done {
             return Err(self.closed_under_us(&entry, &open, failure).await);
         }
@@ -299,6 +300,31 @@ impl Share {
     /// What unstable writes on this connection depend on.
     fn verifier(&self, link: &Link) -> Verifier {
         Verifier(self.mount_id.wrapping_add(link.generation))
+    }
+}
+
+/// A write that is counted in, and will be counted out also if its caller gives it up.
+struct Writer {
+    entry: Arc<File>,
+    open: Option<Arc<ServerOpen>>,
+}
+
+impl Writer {
+    fn count_out(&mut self, unstable: bool) -> Option<JoinHandle<Option<Arc<ServerOpen>>>> {
+        let (entry, open) = (Arc::clone(&self.entry), self.open.take()?);
+        Some(tokio::spawn(async move { entry.wrote(&open, unstable).await }))
+    }
+
+    /// Counts it out. Answers the open if nobody needs it any more.
+    async fn done(mut self, unstable: bool) -> Option<Arc<ServerOpen>> {
+        self.count_out(unstable)?.await.unwrap_or(None)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Some of it may be written, and not flushed.
+        drop(self.count_out(true));
     }
 }
 

@@ -18,6 +18,7 @@ use smb2::msg::create::{CreateAction, CreateResponse};
 use smb2::msg::directory_info::parse_entries;
 use smb2::msg::query_directory::{FileInformationClass, QueryDirectoryResponse};
 use smb2::msg::query_info::QueryInfoResponse;
+use smb2::types::SessionId;
 use smb2::types::status::NtStatus;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,7 +102,9 @@ impl Share {
     pub(super) async fn mount(options: &MountOptions) -> Result<Arc<Share>, MountError> {
         let accounts = Arc::new(Procedures::new(COMMANDS));
         let hook = Arc::new(Hook::default());
-        let link = Link::establish(options, 1, hook.ear(1), Arc::clone(&accounts)).await?;
+        let link =
+            Link::establish(options, (1, SessionId::NONE), hook.ear(1), Arc::clone(&accounts))
+                .await?;
         let base = names::subpath(&options.path);
         let look = root(&link, &base);
         let look = tokio::time::timeout(super::mount::CONNECT_MAX, look);
@@ -292,14 +295,12 @@ impl Share {
 
     /// The connection of this generation is gone.
     fn cut(self: &Arc<Share>, generation: u64) {
-        if !self.line.cut(generation) {
-            return;
-        }
+        let Some(session) = self.line.cut(generation) else { return };
         tracing::warn!(host = self.options.host, "lost the connection to the SMB server");
         let ended = self.files.end_all();
         let watcher = self.watcher.get().and_then(Weak::upgrade);
         let share = Arc::downgrade(self);
-        tokio::spawn(reconnect(share, generation + 1));
+        tokio::spawn(reconnect(share, generation + 1, session));
         tokio::spawn(async move {
             let Some(watcher) = watcher else { return };
             for file in ended {
@@ -310,7 +311,7 @@ impl Share {
 }
 
 /// Connects until it works or nobody wants it any more.
-async fn reconnect(share: Weak<Share>, generation: u64) {
+async fn reconnect(share: Weak<Share>, generation: u64, previous: SessionId) {
     let mut pause = PAUSES.0;
     let mut told = false;
     loop {
@@ -318,7 +319,8 @@ async fn reconnect(share: Weak<Share>, generation: u64) {
         pause = (pause * 2).min(PAUSES.1);
         let Some(share) = share.upgrade().filter(|share| !share.line.is_shut()) else { return };
         let (ear, accounts) = (share.hook.ear(generation), Arc::clone(&share.accounts));
-        match Link::establish(&share.options, generation, ear, accounts).await {
+        let number = (generation, previous);
+        match Link::establish(&share.options, number, ear, accounts).await {
             Ok(link) => {
                 share.reconnects.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(host = share.options.host, "connected to the SMB server again");

@@ -164,7 +164,8 @@ async fn proxy(server: &Samba) -> Proxy {
                 let mut theirs = TcpStream::connect(address).await.unwrap();
                 tokio::select! {
                     _ = carry(&mut ours, &mut theirs, &swallow) => (),
-                    _ = cut.changed() => (),
+                    // The server does not hear of it.
+                    _ = cut.changed() => std::mem::forget(theirs),
                 }
             });
         }
@@ -383,4 +384,41 @@ async fn a_server_that_is_killed_over_reads_and_writes_loses_nothing() {
     written.await.unwrap();
     assert!(read.await.unwrap() == data);
     assert!(std::fs::read(setup.dir.path().join("new")).unwrap() == data);
+}
+
+/// A write that its caller gives up leaves nothing open that would keep a removed file's name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_is_given_up_leaves_nothing_open() {
+    let mut setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let file = setup.file("file", b"x").await;
+    setup.write(&file, 0, b"y", Stability::Unstable).await.unwrap();
+    setup.server.freeze().unwrap();
+    let before = setup.requests();
+    let writing = tokio::spawn({
+        let (smb, cred) = (Arc::clone(&setup.smb), setup.cred.clone());
+        async move {
+            let data = bytes::Bytes::from_static(b"z");
+            smb.write(&cred, &file, 0, data, Stability::FileSync).await.map(drop)
+        }
+    });
+    tokio::task::yield_now().await;
+    writing.abort();
+    assert!(writing.await.is_err() || setup.requests() >= before);
+    setup.server.thaw().unwrap();
+    setup.server.client("del file").unwrap();
+    eventually("the file is gone", || !setup.dir.path().join("file").exists()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_session_of_a_lost_connection_is_ended_at_the_server() {
+    let (setup, proxy) = behind_a_proxy().await;
+    let file = setup.file("file", b"first").await;
+    let lease = setup.access(&file).await.lease.expect("a lease");
+    proxy.cuts.send_modify(|cuts| *cuts += 1);
+    eventually("the lease ends", || !lease.holds()).await;
+    // Else the server would wait for the lost connection to give its lease back.
+    let start = Instant::now();
+    setup.write(&file, 0, b"FIRST", Stability::FileSync).await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(setup.read(&file, 0, 9).await, "FIRST");
 }
