@@ -1,6 +1,7 @@
 //! What the server says of a file, and what that is in POSIX's words.
 
 use super::handle::Identity;
+use super::mount::MountOptions;
 use larder_vfs::{Access, Attr, Cred, Device, Error, Kind, Result, Time};
 use smb2::msg::directory_info::DirectoryInfoEntry;
 use smb2::pack::ReadCursor;
@@ -141,6 +142,17 @@ impl Info {
 }
 
 impl Shape {
+    /// As the mount's options say.
+    pub(super) fn new(options: &MountOptions, fsid: u64) -> Shape {
+        Shape {
+            uid: options.uid,
+            gid: options.gid,
+            file_mode: options.file_mode & 0o777,
+            dir_mode: options.dir_mode & 0o777,
+            fsid,
+        }
+    }
+
     /// What the mode of an object of this kind grants the caller.
     pub(super) fn rights(&self, cred: &Cred, mode: u32, directory: bool) -> Access {
         let bits = if cred.uid == 0 {
@@ -302,6 +314,10 @@ mod tests {
         assert!(!seen.is(&known), "a later file with its number");
         seen.created = 800;
         assert!(seen.is(&known), "a creation time that the server made up");
+        seen.attributes = FileAttributes::DIRECTORY;
+        assert!(!seen.is(&known) && seen.is(&seen.identity()), "a directory is no file");
+        seen.created = 600;
+        assert_eq!(seen.identity().created, 0, "the times of a directory name nothing");
     }
 
     #[test]

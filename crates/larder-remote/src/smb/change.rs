@@ -97,7 +97,7 @@ impl Share {
         let attributes = if readonly { FileAttributes::READONLY } else { 0 };
         let opening =
             Opening { disposition, options, attributes, ..Opening::existing(path, wire::LOOK) };
-        let opened = match share::open(link, opening).await {
+        let made = match share::look(link, opening).await {
             Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
                 tracing::warn!(
                     ?name,
@@ -105,9 +105,9 @@ impl Share {
                 );
                 return Err(Failure::Is(Error::Io));
             }
-            opened => opened.map_err(|failure| self.gone_in(dir, failure))?,
+            made => made.map_err(|failure| self.gone_in(dir, failure))?,
         };
-        let info = opened.open.finish(false).await?;
+        let info = made.info;
         let mut found = self.found(dir, &component, &info);
         // A new file has what it was made with; only an old one has something to be cut.
         let cut = set.size.filter(|size| *size != info.size);
@@ -116,7 +116,7 @@ impl Share {
             let change = self.set(link, cred, &found.handle, &set, None).await?;
             found.attr = change.after.unwrap_or(found.attr);
         }
-        if opened.created || *new != New::File {
+        if made.created || *new != New::File {
             self.directory_changed(dir).await;
         }
         Ok(Made { found, dir: Change::default() })
@@ -161,7 +161,7 @@ impl Share {
             _ => (),
         }
         // What we have open would keep the name alive.
-        self.close_known(&seen.info).await;
+        self.close_known(dir, &component, &seen.info).await;
         if seen.info.is_readonly() {
             self.clear_readonly(link, path.clone(), &seen.info).await?;
         }
@@ -258,7 +258,7 @@ impl Share {
             (true, false) => return Err(Failure::Is(Error::NotDirectory)),
             _ => (),
         }
-        self.close_known(target).await;
+        self.close_known(to.dir, &to.component, target).await;
         if target.is_directory() {
             self.delete(link, to.path.clone(), true).await?;
         } else if target.is_readonly() {
@@ -275,8 +275,9 @@ impl Share {
     }
 
     /// Closes what we have open of a file.
-    async fn close_known(&self, info: &Info) {
-        if let Some(handle) = self.known(info) {
+    async fn close_known(&self, dir: &Handle, component: &str, info: &Info) {
+        let by_name = self.places().child(dir, component);
+        for handle in self.known(info).into_iter().chain(by_name) {
             self.close_file(&handle).await;
         }
     }
@@ -284,10 +285,9 @@ impl Share {
     /// Takes note that a name of a file is gone, and with the last one the file.
     fn removed(&self, dir: &Handle, component: &str, info: &Info) {
         self.places().removed(dir, component);
-        if info.is_directory() || info.links <= 1 {
-            if let Some(handle) = self.known(info) {
-                self.places().forget(&handle);
-            }
+        let last = info.is_directory() || info.links <= 1;
+        if let (true, Some(handle)) = (last, self.known(info)) {
+            self.places().forget(&handle);
         }
     }
 
@@ -310,7 +310,7 @@ impl Share {
         let opened = opened?;
         let target = wire::target(&path, false);
         let done = link.ask(wire::set(opened.open.id, wire::LINK_INFORMATION, target)).await?;
-        let info = opened.open.finish(false).await?;
+        let info = opened.open.finish(Vec::new()).await?;
         match done.check() {
             Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
                 let seen = self.look(link, path, false).await?;

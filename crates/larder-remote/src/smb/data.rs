@@ -110,8 +110,8 @@ impl Share {
         len: u32,
     ) -> Result<RemoteRead, Failure> {
         let options = wire::NON_DIRECTORY_FILE;
-        let lease = self.own_lease(link, file);
-        let opening = Opening { options, lease, ..Opening::existing(self.path(file)?, wire::READ) };
+        // Who reads breaks no lease to read, so none has to be named.
+        let opening = Opening { options, ..Opening::existing(self.path(file)?, wire::READ) };
         let read = wire::read(PREVIOUS, offset, len.max(1));
         let ops = vec![opening.op(), read, wire::query(PREVIOUS), wire::close(PREVIOUS)];
         let mut replies = link.chain(ops).await?.into_iter();
@@ -138,7 +138,7 @@ impl Share {
     ) -> Result<RemoteRead, Failure> {
         let opened = self.open_file(link, file, wire::READ, wire::NON_DIRECTORY_FILE).await?;
         let read = self.read_open(link, opened.open.id, offset, len).await;
-        let info = opened.open.finish(false).await;
+        let info = opened.open.finish(Vec::new()).await;
         let (data, short) = read?;
         let info = info?;
         let eof = short || offset + data.len() as u64 >= info.size;
@@ -203,6 +203,7 @@ impl Share {
         let entry = self.files.enter(file);
         let changing = self.files.changing(file);
         let open = self.writer(link, &entry).await?;
+        let writer = Writer { entry: Arc::clone(&entry), open: Some(Arc::clone(&open)) };
         let unstable = stability == Stability::Unstable;
         let mut done = write_parts(link, open.id, offset, data, self.limits.write_max).await;
         if done.is_ok() && !unstable {
@@ -211,13 +212,13 @@ impl Share {
                 Err(failure) => Err(failure),
             };
         }
-        let unused = entry.wrote(&open, unstable && done.is_ok()).await;
+        let unused = writer.done(unstable && done.is_ok()).await;
         if let Err(failure) = done {
             return Err(self.closed_under_us(&entry, &open, failure).await);
         }
         // Times are final when it is closed.
         let after = match unused {
-            Some(open) => open.finish(false).await.ok(),
+            Some(open) => open.finish(Vec::new()).await.ok(),
             None => None,
         };
         let was = changing.done(after);
@@ -291,7 +292,7 @@ impl Share {
                 Arc::new(opened.await?.open)
             }
         };
-        let after = open.finish(true).await?;
+        let after = open.finish(vec![wire::flush(open.id)]).await?;
         let was = changing.done(Some(after));
         Ok(Committed { verifier: self.verifier(link), change: self.change(was, Some(after)) })
     }
@@ -299,6 +300,31 @@ impl Share {
     /// What unstable writes on this connection depend on.
     fn verifier(&self, link: &Link) -> Verifier {
         Verifier(self.mount_id.wrapping_add(link.generation))
+    }
+}
+
+/// A write that is counted in, and will be counted out also if its caller gives it up.
+struct Writer {
+    entry: Arc<File>,
+    open: Option<Arc<ServerOpen>>,
+}
+
+impl Writer {
+    fn count_out(&mut self, unstable: bool) -> Option<JoinHandle<Option<Arc<ServerOpen>>>> {
+        let (entry, open) = (Arc::clone(&self.entry), self.open.take()?);
+        Some(tokio::spawn(async move { entry.wrote(&open, unstable).await }))
+    }
+
+    /// Counts it out. Answers the open if nobody needs it any more.
+    async fn done(mut self, unstable: bool) -> Option<Arc<ServerOpen>> {
+        self.count_out(unstable)?.await.unwrap_or(None)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Some of it may be written, and not flushed.
+        drop(self.count_out(true));
     }
 }
 

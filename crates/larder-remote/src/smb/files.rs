@@ -13,7 +13,7 @@
 //! - A lease is ended before anything is told to the watcher or to the server.
 
 use super::attr::Info;
-use super::link::Link;
+use super::link::{Link, Op};
 use super::status::Failure;
 use super::tap::LeaseKey;
 use super::{handle, wire};
@@ -57,19 +57,18 @@ impl ServerOpen {
         }
     }
 
-    /// Makes everything durable if `flush`, closes it, and answers how it was in the end.
-    pub(super) async fn finish(&self, flush: bool) -> Result<Info, Failure> {
-        self.closed.store(true, Ordering::Release);
-        let mut ops = vec![wire::query(self.id), wire::close(self.id)];
-        if flush {
-            ops.insert(0, wire::flush(self.id));
-        }
+    /// Does these last things, closes it, and answers how it was in the end. If one of them fails, it
+    /// stays open.
+    pub(super) async fn finish(&self, mut ops: Vec<Op>) -> Result<Info, Failure> {
+        let last_things = ops.len();
+        ops.extend([wire::query(self.id), wire::close(self.id)]);
         let mut replies = self.link.chain(ops).await?.into_iter();
-        if flush {
+        for _ in 0..last_things {
             replies.next().ok_or(Failure::Lost)?.check()?;
         }
         let seen = replies.next().ok_or(Failure::Lost)?.read::<QueryInfoResponse>()?;
         let closed = replies.next().ok_or(Failure::Lost)?.read::<CloseResponse>()?;
+        self.closed.store(true, Ordering::Release);
         let info = Info::parse(&seen.output_buffer).map_err(super::link::garbled)?;
         // Servers may settle the times at the end. Without them the reply says zero.
         if closed.last_write_time.0 == 0 {
@@ -378,7 +377,8 @@ impl Files {
 
     /// Ends every lease, since the connection is gone. Answers the files that had one.
     pub(super) fn end_all(&self) -> Vec<Handle> {
-        let files: Vec<_> = self.table().files.drain().map(|(_, file)| file).collect();
+        let Table { files, .. } = std::mem::take(&mut *self.table());
+        let files: Vec<_> = files.into_values().collect();
         let ended = files.iter().filter(|file| {
             file.held().left = true;
             file.end().is_some()

@@ -136,7 +136,7 @@ impl Share {
             Err(failure) => return Err(self.gone(file, failure)),
         };
         self.verify(file, &opened.info)?;
-        let Opened { open, info, lease, maximal, .. } = opened;
+        let Opened { open, info, lease, maximal } = opened;
         let maximal = maximal.unwrap_or(u32::MAX);
         let open = Arc::new(open);
         let (info, granted) = if info.is_directory() {

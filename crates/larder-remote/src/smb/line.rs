@@ -8,6 +8,7 @@ use super::mount::MountOptions;
 use super::status::{self, Failure};
 use crate::rpc::Recovery;
 use larder_vfs::{Error, Result};
+use smb2::types::SessionId;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -52,15 +53,19 @@ impl Line {
         }
     }
 
-    /// Notes that the connection of this generation is gone. Answers whether it was in use.
-    pub(super) fn cut(&self, generation: u64) -> bool {
+    /// Notes that the connection of this generation is gone. Answers its session, if it was in use.
+    pub(super) fn cut(&self, generation: u64) -> Option<SessionId> {
+        let mut session = None;
         self.state.send_if_modified(|state| {
-            let current = matches!(state, State::Up(link) if link.generation == generation);
-            if current {
+            if let State::Up(link) = state
+                && link.generation == generation
+            {
+                session = Some(link.session());
                 *state = State::Down;
             }
-            current
-        })
+            session.is_some()
+        });
+        session
     }
 
     /// Takes a new connection into use, unless the mount was shut meanwhile.

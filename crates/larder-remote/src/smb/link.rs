@@ -16,7 +16,7 @@ use smb2::pack::{Pack, ReadCursor, Unpack, WriteCursor};
 use smb2::transport::{ConnectOptions, TcpTransport};
 use smb2::types::flags::{Capabilities, ShareFlags};
 use smb2::types::status::NtStatus;
-use smb2::types::{Command, CreditCharge, TreeId};
+use smb2::types::{Command, CreditCharge, SessionId, TreeId};
 use smb2::{CompoundOp, Frame, NegotiatedParams};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -120,6 +120,7 @@ pub(super) fn garbled(cause: smb2::Error) -> Failure {
 pub(super) struct Link {
     connection: Connection,
     tree: TreeId,
+    session: SessionId,
     /// Which connection of this mount it is, from 1.
     pub(super) generation: u64,
     params: NegotiatedParams,
@@ -130,18 +131,24 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects, logs in and opens the share, within [`CONNECT_MAX`].
+    /// Connects, logs in and opens the share, within [`CONNECT_MAX`]. The server ends the session
+    /// `previous`: what it still had to do of it must not come after what it is asked now.
     pub(super) async fn establish(
         options: &MountOptions,
-        generation: u64,
+        (generation, previous): (u64, SessionId),
         ear: Ear,
         accounts: Arc<Procedures>,
     ) -> Result<Arc<Link>, MountError> {
-        let establishing = connect(options, generation, ear, accounts);
+        let establishing = connect(options, (generation, previous), ear, accounts);
         match tokio::time::timeout(CONNECT_MAX, establishing).await {
             Ok(done) => done.map(Arc::new),
             Err(_) => Err(MountError::too_slow(options)),
         }
+    }
+
+    /// The session that it is.
+    pub(super) fn session(&self) -> SessionId {
+        self.session
     }
 
     /// Whether it is known to be of no use any more.
@@ -165,6 +172,11 @@ impl Link {
             false => 1 << 16,
         };
         (self.params.max_read_size.min(most), self.params.max_write_size.min(most))
+    }
+
+    /// Largest answer to ask for of a directory that needs several, in bytes.
+    pub(super) fn answer_max(&self) -> u32 {
+        self.params.max_transact_size.min(self.payloads_max().0).min(512 << 10)
     }
 
     /// Whether the server has leases.
@@ -298,7 +310,7 @@ impl Drop for Link {
 
 async fn connect(
     options: &MountOptions,
-    generation: u64,
+    (generation, previous): (u64, SessionId),
     ear: Ear,
     accounts: Arc<Procedures>,
 ) -> Result<Link, MountError> {
@@ -315,6 +327,7 @@ async fn connect(
     let mut connection = Connection::from_transport(tap(), tap(), host.clone());
     connection.negotiate().await.map_err(at(Step::Negotiate))?;
     greeting.settle(&connection);
+    connection.set_previous_session_id(previous);
     let params = connection.params().expect("they are there after a negotiation");
     let version = Version::of(params.dialect);
     let (offered, wanted) = (version.map_or("2.0.2", Version::name), options.version_min);
@@ -336,7 +349,8 @@ async fn connect(
     connection.set_response_timeout(Some(options.timeout));
     let runtime = tokio::runtime::Handle::current();
     let lost = AtomicBool::new(false);
-    Ok(Link { connection, tree, generation, params, lost, ear, accounts, runtime })
+    let session = session.session_id;
+    Ok(Link { connection, tree, session, generation, params, lost, ear, accounts, runtime })
 }
 
 /// Opens the share. Answers its number, and whether it wants its messages encrypted.

@@ -16,6 +16,7 @@ use smb2::msg::query_directory::{FileInformationClass, QueryDirectoryResponse};
 use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::status::NtStatus;
 use std::collections::VecDeque;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, PoisonError};
 
 /// Most snapshots kept, and most entries in all of them together.
@@ -112,8 +113,12 @@ impl Share {
         let options = wire::DIRECTORY_FILE;
         let opening = Opening { options, ..Opening::existing(self.path(dir)?, wire::READ) };
         // Most directories fit into one reply, and the second says so.
-        let ops =
-            vec![opening.op(), wire::query(PREVIOUS), wire::list(PREVIOUS), wire::list(PREVIOUS)];
+        let ops = vec![
+            opening.op(),
+            wire::query(PREVIOUS),
+            wire::list(PREVIOUS, wire::ANSWER_BYTES),
+            wire::list(PREVIOUS, wire::ANSWER_BYTES),
+        ];
         let mut replies = link.chain(ops).await?.into_iter();
         let mut next = || replies.next().ok_or(Failure::Lost);
         let opened = match next()?.read::<CreateResponse>() {
@@ -130,7 +135,8 @@ impl Share {
         let mut more = self.take(dir, &next()?, &mut entries)?;
         more = more && self.take(dir, &next()?, &mut entries)?;
         while more {
-            more = self.take(dir, &link.ask(wire::list(open.id)).await?, &mut entries)?;
+            let reply = link.ask(wire::list(open.id, link.answer_max())).await?;
+            more = self.take(dir, &reply, &mut entries)?;
         }
         Ok((info, entries))
     }
@@ -149,12 +155,16 @@ impl Share {
         let class = FileInformationClass::FileIdBothDirectoryInformation;
         let parsed = parse_entries(class, &reply.output_buffer).map_err(garbled)?;
         for entry in parsed {
-            if matches!(entry.file_name.as_str(), "." | "..") {
+            let name = names::name(&entry.file_name);
+            let bytes = name.as_bytes();
+            // Nothing that a server sends may lead out of the directory.
+            if matches!(bytes, b"" | b"." | b"..") || bytes.iter().any(|byte| b"/\0".contains(byte))
+            {
                 continue;
             }
             let found = self.found(dir, &entry.file_name, &Info::of_entry(&entry));
             entries.push(Listed {
-                name: names::name(&entry.file_name),
+                name,
                 fileid: found.attr.fileid,
                 position: entries.len() as u64 + 1,
                 attr: Some(found.attr),

@@ -95,6 +95,9 @@ pub struct MountOptions {
     pub file_mode: u32,
     /// Mode of directories.
     pub dir_mode: u32,
+    /// Files are known by the server's ids; else by their paths, as with `noserverino`, and by these in
+    /// any case where the server has no ids.
+    pub server_ids: bool,
     /// Most bytes in one READ.
     pub read_max: u32,
     /// Most bytes in one WRITE.
@@ -130,6 +133,7 @@ impl MountOptions {
             gid: 0,
             file_mode: 0o755,
             dir_mode: 0o755,
+            server_ids: true,
             read_max: PAYLOAD_BYTES,
             write_max: PAYLOAD_BYTES,
             timeout: Duration::from_secs(15),

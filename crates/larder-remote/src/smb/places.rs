@@ -70,15 +70,16 @@ impl Places {
             self.clear();
         }
         let place = (dir.clone(), component.to_owned());
-        if let Some(old) = self.of.insert(file.clone(), place.clone()) {
-            if old != place && self.at.get(&old) == Some(file) {
-                self.at.remove(&old);
-            }
+        if let Some(old) = self.of.insert(file.clone(), place.clone())
+            && old != place
+            && self.at.get(&old) == Some(file)
+        {
+            self.at.remove(&old);
         }
-        if let Some(other) = self.at.insert(place, file.clone()) {
-            if other != *file {
-                self.forget(&other);
-            }
+        if let Some(other) = self.at.insert(place, file.clone())
+            && other != *file
+        {
+            self.forget(&other);
         }
         if let Some(identity) = Identity::of(file) {
             self.numbers.insert(identity.file_id, file.clone());
@@ -87,15 +88,16 @@ impl Places {
 
     /// Forgets where `file` is.
     pub(super) fn forget(&mut self, file: &Handle) {
-        if let Some(place) = self.of.remove(file) {
-            if self.at.get(&place) == Some(file) {
-                self.at.remove(&place);
-            }
+        if let Some(place) = self.of.remove(file)
+            && self.at.get(&place) == Some(file)
+        {
+            self.at.remove(&place);
         }
-        if let Some(identity) = Identity::of(file) {
-            if self.numbers.get(&identity.file_id) == Some(file) && *file != self.root {
-                self.numbers.remove(&identity.file_id);
-            }
+        if let Some(identity) = Identity::of(file)
+            && self.numbers.get(&identity.file_id) == Some(file)
+            && *file != self.root
+        {
+            self.numbers.remove(&identity.file_id);
         }
     }
 

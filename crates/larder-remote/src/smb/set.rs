@@ -38,16 +38,12 @@ impl Share {
         if guard.is_some_and(|guard| guard != attr.ctime) {
             return Err(Failure::Is(Error::TryAgain));
         }
-        if let Some(size) = set.size {
-            let op =
-                wire::set(opened.open.id, wire::END_OF_FILE_INFORMATION, size.to_le_bytes().into());
-            link.ask(op).await?.check()?;
-        }
-        if let Some(basic) = self.basic(&opened.info, set)? {
-            let op = wire::set(opened.open.id, wire::BASIC_INFORMATION, basic);
-            link.ask(op).await?.check()?;
-        }
-        let after = opened.open.finish(false).await?;
+        let id = opened.open.id;
+        let size = set.size.map(|size| size.to_le_bytes().to_vec());
+        let size = size.map(|size| wire::set(id, wire::END_OF_FILE_INFORMATION, size));
+        let basic = self.basic(&opened.info, set)?;
+        let basic = basic.map(|basic| wire::set(id, wire::BASIC_INFORMATION, basic));
+        let after = opened.open.finish(size.into_iter().chain(basic).collect()).await?;
         let was = changing.done(Some(after));
         Ok(self.change(was, Some(after)))
     }

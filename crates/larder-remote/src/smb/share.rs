@@ -18,6 +18,8 @@ use smb2::msg::create::{CreateAction, CreateResponse};
 use smb2::msg::directory_info::parse_entries;
 use smb2::msg::query_directory::{FileInformationClass, QueryDirectoryResponse};
 use smb2::msg::query_info::QueryInfoResponse;
+use smb2::types::SessionId;
+use smb2::types::status::NtStatus;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -29,12 +31,17 @@ const WATCHES_MAX: usize = 256;
 /// Largest file where the server does not say: offsets are signed.
 const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
+/// Smallest payload that is worth asking for, in bytes, whatever the options say.
+const PAYLOAD_BYTES_MIN: u32 = 1024;
+
 /// A file as a look at its path found it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) info: Info,
     /// The rights that the server grants this login, if it was asked and told.
     pub(super) maximal: Option<u32>,
+    /// It was not there before.
+    pub(super) created: bool,
 }
 
 /// A file that was opened.
@@ -44,8 +51,6 @@ pub(super) struct Opened {
     /// State of the lease.
     pub(super) lease: u32,
     pub(super) maximal: Option<u32>,
-    /// It was not there before.
-    pub(super) created: bool,
 }
 
 /// A mounted share.
@@ -97,48 +102,33 @@ impl Share {
     pub(super) async fn mount(options: &MountOptions) -> Result<Arc<Share>, MountError> {
         let accounts = Arc::new(Procedures::new(COMMANDS));
         let hook = Arc::new(Hook::default());
-        let link = Link::establish(options, 1, hook.ear(1), Arc::clone(&accounts)).await?;
+        let link =
+            Link::establish(options, (1, SessionId::NONE), hook.ear(1), Arc::clone(&accounts))
+                .await?;
         let base = names::subpath(&options.path);
         let look = root(&link, &base);
         let look = tokio::time::timeout(super::mount::CONNECT_MAX, look);
         let root = look.await.map_err(|_| MountError::too_slow(options))?;
         let root = root.map_err(|failure| no_root(options, failure))?;
         let volume = u64::from(root.volume);
-        let by_path = root.by_path;
+        let by_path = root.by_path || !options.server_ids;
         let handle = match by_path {
             true => Places::handle_by_path(&base),
             false => root.info.identity().handle(volume),
         };
-        let (read_max, write_max) = link.payloads_max();
         let leases = options.leases && link.has_leases();
+        let version = link.version().name();
         tracing::info!(
             host = options.host,
             share = options.share,
-            version = link.version().name(),
+            version,
             leases,
-            ids = !by_path,
             "mounted an SMB share"
         );
         let share = Arc::new(Share {
             line: Line::new(Arc::clone(&link), options),
-            shape: Shape {
-                uid: options.uid,
-                gid: options.gid,
-                file_mode: options.file_mode & 0o777,
-                dir_mode: options.dir_mode & 0o777,
-                fsid: volume,
-            },
-            limits: RemoteLimits {
-                read_max: options.read_max.min(read_max),
-                write_max: options.write_max.min(write_max),
-                readdir_preferred: 1 << 16,
-                file_size_max: FILE_SIZE_MAX,
-                name_max: root.name_max,
-                time_delta_ns: 100,
-                links: true,
-                symlinks: false,
-                case_insensitive: !root.case_sensitive,
-            },
+            shape: Shape::new(options, volume),
+            limits: root.limits(options, &link),
             options: options.clone(),
             files: Files::default(),
             snapshots: Mutex::default(),
@@ -305,14 +295,12 @@ impl Share {
 
     /// The connection of this generation is gone.
     fn cut(self: &Arc<Share>, generation: u64) {
-        if !self.line.cut(generation) {
-            return;
-        }
+        let Some(session) = self.line.cut(generation) else { return };
         tracing::warn!(host = self.options.host, "lost the connection to the SMB server");
         let ended = self.files.end_all();
         let watcher = self.watcher.get().and_then(Weak::upgrade);
         let share = Arc::downgrade(self);
-        tokio::spawn(reconnect(share, generation + 1));
+        tokio::spawn(reconnect(share, generation + 1, session));
         tokio::spawn(async move {
             let Some(watcher) = watcher else { return };
             for file in ended {
@@ -323,7 +311,7 @@ impl Share {
 }
 
 /// Connects until it works or nobody wants it any more.
-async fn reconnect(share: Weak<Share>, generation: u64) {
+async fn reconnect(share: Weak<Share>, generation: u64, previous: SessionId) {
     let mut pause = PAUSES.0;
     let mut told = false;
     loop {
@@ -331,7 +319,8 @@ async fn reconnect(share: Weak<Share>, generation: u64) {
         pause = (pause * 2).min(PAUSES.1);
         let Some(share) = share.upgrade().filter(|share| !share.line.is_shut()) else { return };
         let (ear, accounts) = (share.hook.ear(generation), Arc::clone(&share.accounts));
-        match Link::establish(&share.options, generation, ear, accounts).await {
+        let number = (generation, previous);
+        match Link::establish(&share.options, number, ear, accounts).await {
             Ok(link) => {
                 share.reconnects.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(host = share.options.host, "connected to the SMB server again");
@@ -361,22 +350,29 @@ pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Fai
     let [created, seen, _] = &replies[..] else { return Err(Failure::Lost) };
     let created = created.read::<CreateResponse>()?;
     let info = Info::parse(&seen.read::<QueryInfoResponse>()?.output_buffer).map_err(garbled)?;
-    Ok(Seen { info, maximal: wire::granted(&created.create_contexts).1 })
+    let maximal = wire::granted(&created.create_contexts).1;
+    let created = created.create_action == CreateAction::FileCreated;
+    Ok(Seen { info, maximal, created })
 }
 
 /// Opens and looks. What was opened is closed if nobody waits for it any more.
 pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, Failure> {
     let own = Arc::clone(link);
     let opened = link.runtime().spawn(async move {
-        let replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+        let mut replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+        let refused = replies.first().is_some_and(|one| one.status == NtStatus::INVALID_PARAMETER);
+        if let (true, Some(_)) = (refused, opening.lease) {
+            // The key is in use under another name of the file.
+            let opening = Opening { lease: None, ..opening };
+            replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+        }
         let [created, seen] = &replies[..] else { return Err(Failure::Lost) };
         let created = created.read::<CreateResponse>()?;
         let open = ServerOpen::new(own, created.file_id);
         let info = seen.read::<QueryInfoResponse>()?;
         let info = Info::parse(&info.output_buffer).map_err(garbled)?;
         let (lease, maximal) = wire::granted(&created.create_contexts);
-        let created = created.create_action == CreateAction::FileCreated;
-        Ok(Opened { open, info, lease, maximal, created })
+        Ok(Opened { open, info, lease, maximal })
     });
     opened.await.unwrap_or(Err(Failure::Lost))
 }
@@ -388,6 +384,23 @@ struct Root {
     case_sensitive: bool,
     name_max: u32,
     by_path: bool,
+}
+
+impl Root {
+    fn limits(&self, options: &MountOptions, link: &Link) -> RemoteLimits {
+        let (read_max, write_max) = link.payloads_max();
+        RemoteLimits {
+            read_max: options.read_max.clamp(PAYLOAD_BYTES_MIN, read_max),
+            write_max: options.write_max.clamp(PAYLOAD_BYTES_MIN, write_max),
+            readdir_preferred: 1 << 16,
+            file_size_max: FILE_SIZE_MAX,
+            name_max: self.name_max,
+            time_delta_ns: 100,
+            links: true,
+            symlinks: false,
+            case_insensitive: !self.case_sensitive,
+        }
+    }
 }
 
 async fn root(link: &Arc<Link>, base: &str) -> Result<Root, Failure> {
@@ -422,7 +435,7 @@ async fn root(link: &Arc<Link>, base: &str) -> Result<Root, Failure> {
 async fn probe_case(link: &Arc<Link>, base: &str) -> Option<bool> {
     let opening =
         Opening { options: wire::DIRECTORY_FILE, ..Opening::existing(base.to_owned(), wire::READ) };
-    let ops = vec![opening.op(), wire::list(PREVIOUS), wire::close(PREVIOUS)];
+    let ops = vec![opening.op(), wire::list(PREVIOUS, wire::ANSWER_BYTES), wire::close(PREVIOUS)];
     let replies = link.chain(ops).await.ok()?;
     let listed = replies.get(1)?.read::<QueryDirectoryResponse>().ok()?;
     let class = FileInformationClass::FileIdBothDirectoryInformation;

@@ -238,16 +238,16 @@ pub(super) fn write(file_id: FileId, offset: u64, data: Vec<u8>) -> Op {
 }
 
 /// QUERY_DIRECTORY, with ids.
-pub(super) fn list(file_id: FileId) -> Op {
+pub(super) fn list(file_id: FileId, bytes: u32) -> Op {
     let request = QueryDirectoryRequest {
         file_information_class: FileInformationClass::FileIdBothDirectoryInformation,
         flags: QueryDirectoryFlags(0),
         file_index: 0,
         file_id,
-        output_buffer_length: ANSWER_BYTES,
+        output_buffer_length: bytes,
         file_name: "*".into(),
     };
-    Op::new(Command::QueryDirectory, request)
+    Op::new(Command::QueryDirectory, request).with_payload(bytes as usize)
 }
 
 /// CHANGE_NOTIFY, for changes in one directory.

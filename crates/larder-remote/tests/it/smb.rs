@@ -1,5 +1,6 @@
 //! SMB against Samba.
 
+mod eager;
 mod failures;
 mod leases;
 mod places;
@@ -30,21 +31,45 @@ fn traits() -> Traits {
         .without(Ability::DirectoryLinks, "the link count of directories is not told")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_conformance_suite_passes_over_smb() {
-    let setup = Setup::new(|_| (), |_| ()).await;
-    let Setup { smb, root, server, dir, .. } = setup;
-    let smb: Arc<dyn Remote> = smb;
+/// Runs the suite of `larder-vfs`, all cases on one mount.
+async fn conforms(setup: Setup, remote: Arc<dyn Remote>, traits: &Traits) {
     let mut failures = Vec::new();
     for case in cases() {
-        match case.check(&smb, &root, &traits()).await {
+        match case.check(&remote, &setup.root, traits).await {
             Verdict::Passed => (),
             Verdict::Skipped(reason) => println!("{} skipped: {reason}", case.name),
             Verdict::Failed(why) => failures.push(format!("{}: {why}", case.name)),
         }
     }
-    drop((server, dir));
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_conformance_suite_passes_over_smb() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let remote = setup.smb.clone();
+    conforms(setup, remote, &traits()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_conformance_suite_passes_with_leases_on_everything() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let remote = Arc::new(eager::Eager(setup.smb.clone()));
+    conforms(setup, remote, &traits()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_conformance_suite_passes_encrypted() {
+    let setup = Setup::new(|samba| samba.encryption = true, |_| ()).await;
+    let remote = setup.smb.clone();
+    conforms(setup, remote, &traits()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_conformance_suite_passes_over_smb_2_1() {
+    let setup = Setup::new(|samba| samba.protocol_max = "SMB2_10", |_| ()).await;
+    let remote = setup.smb.clone();
+    conforms(setup, remote, &traits()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

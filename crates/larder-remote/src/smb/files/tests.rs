@@ -1,3 +1,5 @@
+//! Leases and what is known under them, without a server.
+
 use super::*;
 
 fn file(number: u8) -> Handle {
@@ -113,10 +115,11 @@ fn the_table_is_bounded_and_the_oldest_leave() {
     let lease = first.granted(first.moment(), known(1)).unwrap();
     for number in 1..3 * FILES_MAX {
         files.enter(&handle(number));
-        assert!(files.table().files.len() <= FILES_MAX);
-        assert_eq!(files.table().files.len(), files.table().keys.len());
+        let table = files.table();
+        assert!(table.files.len() <= FILES_MAX && table.files.len() == table.keys.len());
     }
     assert!(!lease.holds() && files.get(&handle(0)).is_none());
     assert!(files.get(&handle(3 * FILES_MAX - 1)).is_some());
-    assert_eq!(files.end_all(), []);
+    assert_eq!(files.end_all(), [], "none of them had a lease");
+    assert!(files.table().keys.is_empty());
 }

@@ -8,6 +8,7 @@ use larder_vfs::{Error, New, Remote, Removal, Stability};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -85,31 +86,91 @@ struct Proxy {
     port: u16,
     cuts: watch::Sender<u32>,
     refuses: Arc<AtomicBool>,
+    /// The next request that changes a name gets through, but nothing comes back any more.
+    swallows: Arc<AtomicBool>,
+}
+
+/// Whether a message makes, renames, links or removes something.
+fn changes_a_name(message: &[u8]) -> bool {
+    let mut at = 0;
+    loop {
+        let number = |offset: usize| {
+            let bytes = message.get(at + offset..at + offset + 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().unwrap()))
+        };
+        let (command, next) = (number(12).map(|word| word & 0xffff), number(20));
+        // CREATE of what must not exist, SET_INFO.
+        let creates = command == Some(5) && number(100) == Some(2);
+        if creates || command == Some(17) {
+            return true;
+        }
+        match next {
+            Some(next) if next > 0 => at += next as usize,
+            _ => return false,
+        }
+    }
+}
+
+/// Carries messages of the client, and bytes of the server, until one of them ends.
+async fn carry(
+    ours: &mut TcpStream,
+    theirs: &mut TcpStream,
+    swallows: &AtomicBool,
+) -> std::io::Result<()> {
+    let ((mut from_us, mut to_us), (mut from_them, mut to_them)) = (ours.split(), theirs.split());
+    let silent = AtomicBool::new(false);
+    let there = async {
+        loop {
+            let mut message = from_us.read_u32().await?.to_be_bytes().to_vec();
+            let length = u32::from_be_bytes(message[..4].try_into().unwrap()) as usize;
+            message.resize(4 + length, 0);
+            from_us.read_exact(&mut message[4..]).await?;
+            if changes_a_name(&message[4..]) && swallows.swap(false, Ordering::SeqCst) {
+                silent.store(true, Ordering::SeqCst);
+            }
+            to_them.write_all(&message).await?;
+        }
+    };
+    let back = async {
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let count = from_them.read(&mut bytes).await?;
+            if count == 0 {
+                return Ok(());
+            }
+            if !silent.load(Ordering::SeqCst) {
+                to_us.write_all(&bytes[..count]).await?;
+            }
+        }
+    };
+    tokio::select! { ended = there => ended, ended = back => ended }
 }
 
 async fn proxy(server: &Samba) -> Proxy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (cuts, cut) = watch::channel(0);
-    let refuses = Arc::new(AtomicBool::new(false));
-    let (address, closed) = (server.address(), Arc::clone(&refuses));
+    let (refuses, swallows) = (Arc::default(), Arc::default());
+    let (address, closed) = (server.address(), Arc::<AtomicBool>::clone(&refuses));
+    let swallow = Arc::<AtomicBool>::clone(&swallows);
     tokio::spawn(async move {
         while let Ok((mut ours, _)) = listener.accept().await {
             if closed.load(Ordering::SeqCst) {
                 continue;
             }
-            let mut cut = cut.clone();
+            let (mut cut, swallow) = (cut.clone(), Arc::clone(&swallow));
             cut.mark_unchanged();
             tokio::spawn(async move {
                 let mut theirs = TcpStream::connect(address).await.unwrap();
                 tokio::select! {
-                    _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs) => (),
-                    _ = cut.changed() => (),
+                    _ = carry(&mut ours, &mut theirs, &swallow) => (),
+                    // The server does not hear of it.
+                    _ = cut.changed() => std::mem::forget(theirs),
                 }
             });
         }
     });
-    Proxy { port, cuts, refuses }
+    Proxy { port, cuts, refuses, swallows }
 }
 
 fn through(proxy: &Proxy) -> impl FnOnce(&mut MountOptions) {
@@ -240,4 +301,124 @@ async fn shutdown_ends_calls() {
     setup.smb.shutdown();
     assert_eq!(reading.await.unwrap().unwrap_err(), Error::Shutdown);
     assert_eq!(setup.smb.root().await.unwrap_err(), Error::Shutdown);
+}
+
+/// Has a change of names carried out, and its answer lost with the connection.
+async fn unanswered<T: Send + 'static>(
+    proxy: &Proxy,
+    change: impl Future<Output = T> + Send + 'static,
+    happened: impl Fn() -> bool,
+) -> T {
+    proxy.swallows.store(true, Ordering::SeqCst);
+    let changing = tokio::spawn(change);
+    eventually("the change happened", happened).await;
+    assert!(!changing.is_finished());
+    proxy.cuts.send_modify(|cuts| *cuts += 1);
+    changing.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_names_whose_answer_was_lost_are_found_out() {
+    let (setup, proxy) = behind_a_proxy().await;
+    let file = setup.file("file", b"x").await;
+    let path = |name: &str| setup.dir.path().join(name);
+    let parts = || (Arc::clone(&setup.smb), setup.cred.clone(), setup.root.clone());
+
+    let (smb, cred, root) = parts();
+    let renaming = async move {
+        smb.rename(&cred, (&root, "file".as_ref()), (&root, "moved".as_ref())).await.map(drop)
+    };
+    assert_eq!(unanswered(&proxy, renaming, || path("moved").exists()).await, Ok(()));
+    assert_eq!(setup.find("moved").await, Some(file.clone()));
+
+    let (smb, cred, root) = parts();
+    let linked = file.clone();
+    let linking = async move { smb.link(&cred, &linked, &root, "link".as_ref()).await.map(drop) };
+    assert_eq!(unanswered(&proxy, linking, || path("link").exists()).await, Ok(()));
+
+    let (smb, cred, root) = parts();
+    let removing =
+        async move { smb.remove(&cred, &root, "link".as_ref(), Removal::File).await.map(drop) };
+    assert_eq!(unanswered(&proxy, removing, || !path("link").exists()).await, Ok(()));
+
+    // Whose these are, nobody can tell: nothing is claimed.
+    for (name, new) in [("dir", New::Directory), ("lock", New::FileExclusive)] {
+        let (smb, cred, root) = parts();
+        let making = async move {
+            smb.make(&cred, &root, name.as_ref(), new, Default::default()).await.map(drop)
+        };
+        assert_eq!(unanswered(&proxy, making, || path(name).exists()).await, Err(Error::Io));
+    }
+    assert_eq!(setup.smb.stats().connections[0].reconnects, 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_over_reads_and_writes_loses_nothing() {
+    let mut setup = Setup::new(|_| (), |_| ()).await;
+    let data = pattern(12_000_000);
+    let (old, new) = (setup.file("old", &data).await, setup.file("new", b"").await);
+    let read = tokio::spawn({
+        let (smb, cred, old) = (Arc::clone(&setup.smb), setup.cred.clone(), old);
+        async move { smb.read(&cred, &old, 0, 12_000_000).await.unwrap().data }
+    });
+    let written = tokio::spawn({
+        let (smb, cred, data) = (Arc::clone(&setup.smb), setup.cred.clone(), data.clone());
+        async move {
+            loop {
+                let data = bytes::Bytes::from(data.clone());
+                let written = smb.write(&cred, &new, 0, data, Stability::Unstable).await.unwrap();
+                let committed = smb.commit(&cred, &new, 0..0).await.unwrap();
+                if committed.verifier == written.verifier {
+                    return;
+                }
+            }
+        }
+    });
+    let sent = |setup: &Setup, name: &str| {
+        let stats = setup.smb.stats();
+        stats.procedures.iter().any(|one| one.name == name && one.calls > 14)
+    };
+    eventually("some is written", || sent(&setup, "WRITE")).await;
+    setup.server.kill().unwrap();
+    setup.server.boot().unwrap();
+    written.await.unwrap();
+    assert!(read.await.unwrap() == data);
+    assert!(std::fs::read(setup.dir.path().join("new")).unwrap() == data);
+}
+
+/// A write that its caller gives up leaves nothing open that would keep a removed file's name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_is_given_up_leaves_nothing_open() {
+    let mut setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let file = setup.file("file", b"x").await;
+    setup.write(&file, 0, b"y", Stability::Unstable).await.unwrap();
+    setup.server.freeze().unwrap();
+    let before = setup.requests();
+    let writing = tokio::spawn({
+        let (smb, cred) = (Arc::clone(&setup.smb), setup.cred.clone());
+        async move {
+            let data = bytes::Bytes::from_static(b"z");
+            smb.write(&cred, &file, 0, data, Stability::FileSync).await.map(drop)
+        }
+    });
+    tokio::task::yield_now().await;
+    writing.abort();
+    assert!(writing.await.is_err() || setup.requests() >= before);
+    setup.server.thaw().unwrap();
+    setup.server.client("del file").unwrap();
+    eventually("the file is gone", || !setup.dir.path().join("file").exists()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_session_of_a_lost_connection_is_ended_at_the_server() {
+    let (setup, proxy) = behind_a_proxy().await;
+    let file = setup.file("file", b"first").await;
+    let lease = setup.access(&file).await.lease.expect("a lease");
+    proxy.cuts.send_modify(|cuts| *cuts += 1);
+    eventually("the lease ends", || !lease.holds()).await;
+    // Else the server would wait for the lost connection to give its lease back.
+    let start = Instant::now();
+    setup.write(&file, 0, b"FIRST", Stability::FileSync).await.unwrap();
+    assert_eq!(setup.read(&file, 0, 9).await, "FIRST");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }

@@ -5,7 +5,7 @@ use larder_remote::smb::MountOptions;
 use larder_testkit::Samba;
 use larder_vfs::{Access, Error, Handle, Remote, Removal, SetAttr, Stability, Watcher};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -222,11 +222,42 @@ async fn without_leases_every_look_is_fresh() {
     assert!(!setup.smb.gives_leases());
     let file = setup.file("file", b"one").await;
     assert!(setup.access(&file).await.lease.is_none());
-    let seen = Mutex::new(Vec::new());
     for content in ["two", "three", ""] {
         std::fs::write(setup.dir.path().join("file"), content).unwrap();
         assert_eq!(setup.read(&file, 0, 100).await, content);
-        seen.lock().unwrap().push(setup.access(&file).await.attr.unwrap().size);
+        assert_eq!(setup.access(&file).await.attr.unwrap().size, content.len() as u64);
     }
-    assert_eq!(*seen.lock().unwrap(), [3, 5, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_one_for_all_names_of_a_file() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let file = setup.file("one", b"first").await;
+    let lease = setup.access(&file).await.lease.expect("a lease");
+    let (cred, root) = (&setup.cred, &setup.root);
+    setup.smb.link(cred, &file, root, "two".as_ref()).await.unwrap();
+    for name in ["one", "two"] {
+        assert_eq!(setup.find(name).await, Some(file.clone()));
+        setup.write(&file, 0, name.as_bytes(), Stability::FileSync).await.unwrap();
+        setup.access(&file).await;
+        assert_eq!(&setup.read(&file, 0, 100).await[..3], name.as_bytes());
+    }
+    setup.smb.remove(cred, root, "one".as_ref(), Removal::File).await.unwrap();
+    assert!(!lease.holds(), "what is removed is closed first, under all its names");
+    assert_eq!(setup.find("two").await, Some(file.clone()));
+    assert_eq!(setup.read(&file, 0, 100).await, "twost");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_directories_are_watched_and_more_are_not() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let mut leases = Vec::new();
+    for number in 0..300 {
+        let dir = setup.make(&number.to_string(), larder_vfs::New::Directory).await.unwrap();
+        leases.extend(setup.access(&dir).await.lease);
+    }
+    assert_eq!(leases.len(), 256);
+    assert!(leases.iter().all(larder_vfs::Lease::holds));
+    let file = setup.file("file", &pattern(3_000_000)).await;
+    assert!(setup.read(&file, 0, 3_000_000).await == pattern(3_000_000), "credits are left");
 }

@@ -86,6 +86,24 @@ async fn a_file_that_the_server_did_not_make_keeps_its_handle() {
 }
 
 #[tokio::test]
+async fn without_ids_files_go_by_their_paths() {
+    let setup = Setup::new(|_| (), |options| options.server_ids = false).await;
+    setup.data_survives("data", 300_000).await;
+    let file = setup.find("data").await.unwrap();
+    let (cred, root) = (&setup.cred, &setup.root);
+    setup.access(&file).await.lease.expect("a lease");
+    setup.smb.rename(cred, (root, "data".as_ref()), (root, "moved".as_ref())).await.unwrap();
+    assert_eq!(setup.read(&file, 0, 1).await.len(), 1, "our own rename is known");
+    let moved = setup.find("moved").await.unwrap();
+    assert_ne!(moved, file, "the limit that is documented");
+    setup.access(&moved).await.lease.expect("a lease");
+    let removed = setup.smb.remove(cred, root, "moved".as_ref(), larder_vfs::Removal::File);
+    removed.await.unwrap();
+    assert!(!setup.dir.path().join("moved").exists());
+    assert_eq!(setup.smb.getattr(cred, &moved).await, Err(Error::Stale));
+}
+
+#[tokio::test]
 async fn a_subfolder_is_mounted_as_the_root() {
     let setup = Setup::new(|_| (), |_| ()).await;
     std::fs::create_dir_all(setup.dir.path().join("a/b")).unwrap();

@@ -1,7 +1,7 @@
 //! Servers that demand signing or encryption, older versions, guests.
 //!
-//! The suite runs on the plain server only: what differs here lies below the messages, so a few calls
-//! of each kind and data both ways show it.
+//! What differs lies below the messages, so a few calls of each kind and data both ways show it; the
+//! suite runs where every message looks different.
 
 use super::setup::{Setup, mount, options, pattern, serve};
 use larder_remote::smb::{Credentials, MountOptions, Version};
@@ -24,12 +24,9 @@ async fn check(
     let page = setup.smb.readdir(cred, &dir, Default::default(), 4096).await.unwrap();
     assert_eq!(page.entries.len(), 1);
     let moved = page.entries[0].handle.clone().unwrap();
-    let lease = setup.access(&moved).await.lease.expect("a lease");
-    // The server breaks it in the clear, whatever else is encrypted.
-    setup.server.client("cd dir; rm moved; put /etc/hostname other").unwrap();
-    let other = mount(&MountOptions { seal: false, ..options(&setup.server) }).await;
-    drop((other, lease));
-    setup.smb.remove(cred, &dir, "other".as_ref(), Removal::File).await.unwrap();
+    setup.access(&moved).await.lease.expect("a lease");
+    setup.smb.remove(cred, &dir, "moved".as_ref(), Removal::File).await.unwrap();
+    setup.smb.remove(cred, root, "dir".as_ref(), Removal::Directory).await.unwrap();
     assert!(setup.smb.statfs(cred, root).await.unwrap().bytes > 0);
 }
 

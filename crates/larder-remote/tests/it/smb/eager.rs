@@ -1,0 +1,158 @@
+//! A client that takes a lease on whatever it touches, before it does anything with it.
+
+use bytes::Bytes;
+use larder_remote::smb::Smb;
+use larder_vfs::{
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Judged, Listing,
+    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, SetAttr,
+    Stability, StatFs, Time,
+};
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::sync::Arc;
+
+pub(super) struct Eager(pub(super) Arc<Smb>);
+
+/// Takes a lease on each of these, if there is one to be had, and then does the call.
+macro_rules! leased {
+    ($self:ident, [$($file:expr),*], $call:expr) => {
+        Box::pin(async move {
+            $(let _ = $self.0.access(&Cred::root(), $file, Access::READ).await;)*
+            $call.await
+        })
+    };
+}
+
+impl Remote for Eager {
+    fn root(&self) -> Future<'_, Found> {
+        self.0.root()
+    }
+
+    fn limits(&self) -> RemoteLimits {
+        self.0.limits()
+    }
+
+    fn getattr<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr> {
+        leased!(self, [file], self.0.getattr(cred, file))
+    }
+
+    fn setattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetAttr,
+        guard: Option<Time>,
+    ) -> Future<'a, Changed> {
+        leased!(self, [file], self.0.setattr(cred, file, set, guard))
+    }
+
+    fn access<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        wanted: Access,
+    ) -> Future<'a, Judged> {
+        self.0.access(cred, file, wanted)
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, LookedUp> {
+        leased!(self, [dir], self.0.lookup(cred, dir, name))
+    }
+
+    fn readlink<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+    ) -> Future<'a, (OsString, Option<Attr>)> {
+        leased!(self, [file], self.0.readlink(cred, file))
+    }
+
+    fn read<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        len: u32,
+    ) -> Future<'a, RemoteRead> {
+        leased!(self, [file], self.0.read(cred, file, offset, len))
+    }
+
+    fn write<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Future<'a, RemoteWritten> {
+        leased!(self, [file], self.0.write(cred, file, offset, data, stability))
+    }
+
+    fn commit<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        range: Range<u64>,
+    ) -> Future<'a, Committed> {
+        leased!(self, [file], self.0.commit(cred, file, range))
+    }
+
+    fn make<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Future<'a, Made> {
+        leased!(self, [dir], self.0.make(cred, dir, name, new, set))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        what: Removal,
+    ) -> Future<'a, Change> {
+        leased!(self, [dir], self.0.remove(cred, dir, name, what))
+    }
+
+    fn rename<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: (&'a Handle, &'a OsStr),
+        to: (&'a Handle, &'a OsStr),
+    ) -> Future<'a, (Change, Change)> {
+        leased!(self, [from.0, to.0], self.0.rename(cred, from, to))
+    }
+
+    fn link<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, (Option<Attr>, Change)> {
+        leased!(self, [file, dir], self.0.link(cred, file, dir, name))
+    }
+
+    fn readdir<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        cookie: Cookie,
+        bytes_max: u32,
+    ) -> Future<'a, Listing> {
+        leased!(self, [dir], self.0.readdir(cred, dir, cookie, bytes_max))
+    }
+
+    fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
+        leased!(self, [file], self.0.statfs(cred, file))
+    }
+}
