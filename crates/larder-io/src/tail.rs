@@ -60,7 +60,9 @@ impl Tail {
             self.move_window();
         }
         match &mut self.window {
-            Some(window) if window.has_room(self.len, piece.len()) => window.put(self.len, piece)?,
+            Some(window) if window.has_room(self.len, piece.len()) => {
+                window.put(self.len, piece)?
+            }
             _ => self.file.write_at(piece, self.len)?,
         }
         self.len += piece.len() as u64;
@@ -137,7 +139,10 @@ impl Window {
 
     #[allow(unsafe_code)]
     fn put(&mut self, at: u64, piece: &[u8]) -> io::Result<()> {
-        assert!(at >= self.start && self.has_room(at, piece.len()), "a piece outside of the window");
+        assert!(
+            at >= self.start && self.has_room(at, piece.len()),
+            "a piece outside of the window"
+        );
         let offset = usize::try_from(at - self.start).expect("a window is small");
         // SAFETY: the piece lies within the mapping, as asserted, which `&mut self` has alone, and which
         // nobody else knows, so it does not overlap `piece`. Where the kernel cannot give a page, the
