@@ -255,6 +255,18 @@ impl CachedFile {
         state
     }
 
+    /// The state, if nobody has it and it is loaded, or to be had from the index alone.
+    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.try_lock().ok()?;
+        if !state.loaded {
+            if lock(&self.store.carried).contains(&self.no) {
+                return None;
+            }
+            self.load(&mut state);
+        }
+        Some(state)
+    }
+
     /// Exempts the file from culling, or not.
     pub(crate) fn pin(&self, pinned: bool) {
         let mut state = self.state();

@@ -66,8 +66,16 @@ impl Log {
     ) -> (Log, Option<Vec<Change>>) {
         let first = generation.unwrap_or(0);
         let (file, buffer, older) = (None, Vec::new(), Vec::new());
-        let mut log =
-            Log { disk, boot, generation: first, file, broken: false, buffer, older, removed: false };
+        let mut log = Log {
+            disk,
+            boot,
+            generation: first,
+            file,
+            broken: false,
+            buffer,
+            older,
+            removed: false,
+        };
         let Some(mut changes) = generation.and_then(|first| log.read(first)) else {
             log.remove();
             return (log, None);

@@ -283,7 +283,7 @@ impl Core {
         if !last {
             state.known.attr.nlink -= 1;
             state.move_ctime(self.now());
-            self.table.persist(child.ino, &state);
+            self.table.persist(child.ino, &mut state);
             return;
         }
         state.removed = true;
@@ -484,7 +484,7 @@ impl Core {
                 let mut state = child.state();
                 state.known.hint = Some((to.0.ino, to.1.to_owned()));
                 state.move_ctime(self.now());
-                self.table.persist(child.ino, &state);
+                self.table.persist(child.ino, &mut state);
             }
             None => self.cache.drop_name(to.0.no(), name_bytes(to.1)),
         }

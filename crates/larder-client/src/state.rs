@@ -19,6 +19,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Time, Validator};
 
 use crate::open::Opens;
+use crate::options::TtlRange;
 use crate::record::{Known, Page};
 use crate::session::Unfinished;
 
@@ -32,6 +33,8 @@ pub(crate) struct State {
     pub(crate) handle: Handle,
     /// What is kept in the index too.
     pub(crate) known: Known,
+    /// The server has confirmed what is known, and the index does not have the time of that yet.
+    pub(crate) confirmed: bool,
     /// Our own changes that are under way.
     changes: Changes,
     /// What the server lets whom do.
@@ -103,19 +106,13 @@ pub(crate) struct Settled {
     pub(crate) ours: bool,
 }
 
-/// Attribute timeouts of one kind of file.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TtlRange {
-    pub(crate) min: Duration,
-    pub(crate) max: Duration,
-}
-
 impl State {
     /// A file of which we have read a record, or that a reply has just described.
     pub(crate) fn new(handle: Handle, known: Known) -> State {
         State {
             handle,
             known,
+            confirmed: false,
             changes: Changes::default(),
             rights: Rights::default(),
             opens: Opens::default(),
