@@ -207,11 +207,27 @@ impl Core {
         Answer::later(async move {
             core.check_open(&node, &cred, &flags).await?;
             if flags.truncate {
+                core.refuse_executed(&node, &flags).await?;
                 let set = SetAttr { size: Some(0), ..SetAttr::default() };
                 core.setattr(&cred, ino, None, set).await?;
             }
             core.choose_away(node, cred, flags).await
         })
+    }
+
+    /// Refuses to cut a file that is being executed by an open for reading. Else the kernel does so itself,
+    /// but there it looks only when we have opened the file, and cut it.
+    async fn refuse_executed(&self, node: &Node, flags: &OpenFlags) -> Result<()> {
+        let is_executed = || {
+            let table = self.open_table();
+            table.values().any(|open| open.flags.execute && open.node.ino == node.ino)
+        };
+        if flags.write || !is_executed() {
+            return Ok(());
+        }
+        // The program may have ended, and its release be on its way.
+        self.await_release(node).await;
+        if is_executed() { Err(Error::Executed) } else { Ok(()) }
     }
 
     /// Checks freshness and rights; asks the server at most once.
