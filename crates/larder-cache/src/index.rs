@@ -32,7 +32,7 @@ pub(crate) const SUSPECT_FILE: &str = "suspect";
 const TABLE: TableDefinition<'static, &'static [u8], &'static [u8]> =
     TableDefinition::new("larder");
 /// Enough for the upper levels of the tree of a million files; the leaves stay in the page cache.
-const REDB_CACHE_BYTES: usize = 32 << 20;
+const REDB_CACHE_BYTES: usize = 8 << 20;
 /// Entries and bytes in memory at which a commit is asked for.
 pub(crate) const PENDING_ENTRIES_MAX: usize = 16 * 1024;
 pub(crate) const PENDING_BYTES_MAX: usize = 8 << 20;
