@@ -6,6 +6,7 @@
 mod coherence;
 mod faults;
 mod killed;
+mod log;
 mod model;
 mod retried;
 mod rig;
