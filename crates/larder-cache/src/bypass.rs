@@ -5,11 +5,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use larder_io::{DiskFile, Stamp};
 
 use crate::file::CachedFile;
+use crate::lock;
 use crate::state::State;
 use crate::sums::{chunk_range, chunks_of};
 
@@ -128,6 +129,18 @@ impl CachedFile {
 
 /// Within the crate.
 impl CachedFile {
+    /// The state, if nobody has it and it is loaded, or to be had from the index alone.
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.try_lock().ok()?;
+        if !state.loaded {
+            if lock(&self.store.carried).contains(&self.number()) {
+                return None;
+            }
+            self.load(&mut state);
+        }
+        Some(state)
+    }
+
     pub(crate) fn whole_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
         if state.version.is_none() || self.settle(state).is_err() {
             return None;

@@ -57,7 +57,7 @@ pub struct CachedFile {
     no: FileNo,
     pub(crate) store: Arc<Store>,
     me: Weak<CachedFile>,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
 }
 
 impl CachedFile {
@@ -255,18 +255,6 @@ impl CachedFile {
         state
     }
 
-    /// The state, if nobody has it and it is loaded, or to be had from the index alone.
-    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
-        let mut state = self.state.try_lock().ok()?;
-        if !state.loaded {
-            if lock(&self.store.carried).contains(&self.no) {
-                return None;
-            }
-            self.load(&mut state);
-        }
-        Some(state)
-    }
-
     /// Exempts the file from culling, or not.
     pub(crate) fn pin(&self, pinned: bool) {
         let mut state = self.state();
@@ -399,7 +387,7 @@ impl CachedFile {
 
 /// Steps of the above; all work on a locked state.
 impl CachedFile {
-    fn load(&self, state: &mut State) {
+    pub(crate) fn load(&self, state: &mut State) {
         self.load_saved(state);
         self.load_local(state);
     }

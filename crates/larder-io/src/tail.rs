@@ -59,12 +59,11 @@ impl Tail {
         if self.window.as_ref().is_none_or(|window| !window.has_room(self.len, piece.len())) {
             self.move_window();
         }
-        match &mut self.window {
-            Some(window) if window.has_room(self.len, piece.len()) => {
-                window.put(self.len, piece)?
-            }
-            _ => self.file.write_at(piece, self.len)?,
-        }
+        let put = match &mut self.window {
+            Some(window) if window.has_room(self.len, piece.len()) => window.put(self.len, piece),
+            _ => self.file.write_at(piece, self.len),
+        };
+        put?;
         self.len += piece.len() as u64;
         Ok(())
     }
