@@ -28,6 +28,9 @@ use crate::state::LocalEnd;
 /// Write requests of one file under way at once.
 const REQUESTS_MAX: usize = 8;
 
+/// More than this is read and sent by the runtime: whoever received the request has others to receive.
+const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
+
 /// How often everything is sent again because the server restarted in between.
 const RESENDS_MAX: u32 = 8;
 
@@ -237,6 +240,9 @@ impl Core {
         if dirty.is_empty() {
             self.settle_clean(node, &file);
             return Ok(());
+        }
+        if dirty.iter().map(|range| range.end - range.start).sum::<u64>() > SENT_IN_PLACE_BYTES {
+            tokio::task::yield_now().await;
         }
         let cred = self.writer(node);
         self.check_before_upload(node, &cred).await?;
