@@ -5,13 +5,17 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use larder_io::{DiskFile, Stamp};
 
 use crate::file::CachedFile;
+use crate::lock;
 use crate::state::State;
 use crate::sums::{chunk_range, chunks_of};
+
+/// As much of a local file is read where others wait for the thread.
+const READ_QUICKLY_BYTES: u64 = 128 << 10;
 
 /// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
 /// the version it was handed out for, as long as this is held.
@@ -33,6 +37,31 @@ impl CachedFile {
         let mut state = self.state();
         let file = self.whole_file(&mut state)?;
         Self::hand_out(&mut state, file)
+    }
+
+    /// Whether handing the local file out, to be `written` or not, or finding that this is not possible, takes no
+    /// longer than a few system calls: no other version than `version` is to be removed, nothing to be
+    /// verified, nothing to be committed, and nobody else is at it.
+    pub fn is_ready(&self, version: &[u8], written: bool) -> bool {
+        let Some(mut state) = self.try_state() else { return false };
+        let is_other = state.version.as_deref().is_some_and(|held| held != version);
+        if (is_other && state.serial != 0) || self.settle(&mut state).is_err() {
+            return false;
+        }
+        if is_other || !state.known.contains(0..state.size) {
+            return true;
+        }
+        let is_short = state.size <= READ_QUICKLY_BYTES;
+        (is_short || state.stamped) && !(written && (state.vouched || !is_short))
+    }
+
+    /// Whether [`CachedFile::collect_bypass`] and [`CachedFile::end_bypass`] read little or nothing.
+    pub fn collects_quickly(&self) -> bool {
+        let Some(state) = self.try_state() else { return false };
+        let now = self.local(&state).and_then(|file| file.stamp());
+        state.bypasses == 0
+            || now
+                .is_ok_and(|now| now.size <= READ_QUICKLY_BYTES || state.collected_at == Some(now))
     }
 
     /// Names the local file among all that the file ever had; 0 without one. A kernel that holds a
@@ -100,6 +129,18 @@ impl CachedFile {
 
 /// Within the crate.
 impl CachedFile {
+    /// The state, if nobody has it and it is loaded, or to be had from the index alone.
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.try_lock().ok()?;
+        if !state.loaded {
+            if lock(&self.store.carried).contains(&self.number()) {
+                return None;
+            }
+            self.load(&mut state);
+        }
+        Some(state)
+    }
+
     pub(crate) fn whole_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
         if state.version.is_none() || self.settle(state).is_err() {
             return None;

@@ -57,7 +57,7 @@ pub struct CachedFile {
     no: FileNo,
     pub(crate) store: Arc<Store>,
     me: Weak<CachedFile>,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
 }
 
 impl CachedFile {
@@ -387,7 +387,7 @@ impl CachedFile {
 
 /// Steps of the above; all work on a locked state.
 impl CachedFile {
-    fn load(&self, state: &mut State) {
+    pub(crate) fn load(&self, state: &mut State) {
         self.load_saved(state);
         self.load_local(state);
     }

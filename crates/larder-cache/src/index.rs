@@ -21,7 +21,7 @@ use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefin
 use crate::config::CacheError;
 use crate::lock;
 use crate::log::{Change, Log};
-use crate::overlay::{Batch, Overlay};
+use crate::overlay::{Batch, OF_A_SESSION, Overlay};
 use crate::records::{bytes_key, seal, tag, unseal};
 
 /// Name of the database file.
@@ -32,7 +32,7 @@ pub(crate) const SUSPECT_FILE: &str = "suspect";
 const TABLE: TableDefinition<'static, &'static [u8], &'static [u8]> =
     TableDefinition::new("larder");
 /// Enough for the upper levels of the tree of a million files; the leaves stay in the page cache.
-const REDB_CACHE_BYTES: usize = 32 << 20;
+const REDB_CACHE_BYTES: usize = 8 << 20;
 /// Entries and bytes in memory at which a commit is asked for.
 pub(crate) const PENDING_ENTRIES_MAX: usize = 16 * 1024;
 pub(crate) const PENDING_BYTES_MAX: usize = 8 << 20;
@@ -110,6 +110,9 @@ impl Index {
             disk_error,
             wake,
         };
+        let stored = OF_A_SESSION.iter().flat_map(|tag| index.scan_all(&[*tag]));
+        let stored = Overlay::new(stored.map(|(key, _)| key));
+        *lock(&index.overlay) = stored;
         Ok(index)
     }
 
@@ -208,15 +211,12 @@ impl Index {
                 log.append(&changes);
                 log_is_full = log.wants_commit();
             }
-            let gone: Vec<bool> =
-                changes.iter().map(|change| self.leaves_nothing(change)).collect();
             let mut overlay = lock(&self.overlay);
-            for ((key, value), gone) in changes.into_iter().zip(gone) {
-                match poisoned {
-                    false if gone => overlay.take_back(&key),
-                    false => overlay.put(key, value),
-                    true if is_number_record(&key) => overlay.put(key, value),
-                    true => (),
+            for (key, value) in changes {
+                match value {
+                    _ if poisoned && !is_number_record(&key) => (),
+                    None => overlay.remove(key),
+                    value => overlay.put(key, value),
                 }
             }
             (overlay.total(), overlay.pending())
@@ -232,16 +232,6 @@ impl Index {
         } else if pending_entries > entries_max || pending_bytes > bytes_max || log_is_full {
             (self.wake)();
         }
-    }
-
-    /// Whether a change deletes what the database never had: records of a session come and go, and
-    /// most need never be written. The caller holds `log`, so no commit begins.
-    fn leaves_nothing(&self, (key, value): &Change) -> bool {
-        let is_local = matches!(key.first(), Some(&tag::LOCAL | &tag::DIRTY_RANGE | &tag::SESSION));
-        value.is_none()
-            && is_local
-            && !lock(&self.overlay).is_committing(key)
-            && self.read(|view| Ok(view.get(&**key)?.is_none())).unwrap_or(false)
     }
 
     /// Up to `count_max` records whose keys begin with `prefix`, from `start` on, and where to go

@@ -11,13 +11,14 @@
 //!
 //! Invariants:
 //! - A change is in the log before anybody can see it in the index.
+//! - Behind its last group a segment has zeros, or a part of a group under way when the process died.
 //! - A segment has all changes of its time, or none: if an append fails the segment is emptied, and
 //!   the log is *broken* until the next commit.
 
 use std::io;
 use std::sync::Arc;
 
-use larder_io::{BootId, Disk, DiskFile, OpenMode};
+use larder_io::{BootId, Disk, OpenMode, Tail};
 
 /// One change: key, and value or deletion.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
@@ -40,9 +41,9 @@ pub(crate) struct Log {
     disk: Arc<dyn Disk>,
     boot: BootId,
     generation: u64,
-    /// The present segment; `None` while the log is broken.
-    file: Option<Arc<dyn DiskFile>>,
-    len: u64,
+    /// The present segment; `None` while the log is broken, and before the first commit.
+    file: Option<Tail>,
+    broken: bool,
     buffer: Vec<u8>,
     /// Generations before the present one that still have bytes.
     older: Vec<u64>,
@@ -65,8 +66,16 @@ impl Log {
     ) -> (Log, Option<Vec<Change>>) {
         let first = generation.unwrap_or(0);
         let (file, buffer, older) = (None, Vec::new(), Vec::new());
-        let mut log =
-            Log { disk, boot, generation: first, file, len: 0, buffer, older, removed: false };
+        let mut log = Log {
+            disk,
+            boot,
+            generation: first,
+            file,
+            broken: false,
+            buffer,
+            older,
+            removed: false,
+        };
         let Some(mut changes) = generation.and_then(|first| log.read(first)) else {
             log.remove();
             return (log, None);
@@ -83,19 +92,19 @@ impl Log {
     pub(crate) fn next(&mut self) -> u64 {
         self.older.push(self.generation);
         self.generation += 1;
-        self.len = 0;
         self.removed = false;
         let begun = self.begin();
+        self.broken = false;
         self.file = begun.inspect_err(|error| self.tell(error)).ok();
         self.generation
     }
 
-    fn begin(&mut self) -> io::Result<Arc<dyn DiskFile>> {
+    fn begin(&self) -> io::Result<Tail> {
         let file = self.disk.open(&path(self.generation), OpenMode::Create)?;
         file.set_len(0)?;
-        file.write_at(&self.header(self.generation), 0)?;
-        self.len = HEADER_BYTES as u64;
-        Ok(file)
+        let mut tail = Tail::new(file);
+        tail.append(&self.header(self.generation))?;
+        Ok(tail)
     }
 
     /// The commit is durable: the older segments are not needed any more.
@@ -107,9 +116,9 @@ impl Log {
         }
     }
 
-    /// Appends changes that belong together, in one write. Does nothing while the log is broken.
+    /// Appends changes that belong together. Does nothing while the log is broken.
     pub(crate) fn append(&mut self, changes: &[Change]) {
-        let Some(file) = &self.file else { return };
+        let Some(file) = &mut self.file else { return };
         self.buffer.clear();
         self.buffer.extend_from_slice(&[0; GROUP_HEADER_BYTES]);
         for (key, value) in changes {
@@ -119,14 +128,11 @@ impl Log {
         }
         let (head, body) = self.buffer.split_at_mut(GROUP_HEADER_BYTES);
         head[..4].copy_from_slice(&length(body).to_le_bytes());
-        head[4..].copy_from_slice(&checksum(self.generation, self.len, body).to_le_bytes());
-        match file.write_at(&self.buffer, self.len) {
-            Ok(()) => self.len += self.buffer.len() as u64,
-            Err(error) => {
-                self.tell(&error);
-                let _ = file.set_len(0);
-                (self.file, self.len) = (None, u64::MAX);
-            }
+        head[4..].copy_from_slice(&checksum(self.generation, file.len_bytes(), body).to_le_bytes());
+        if let Err(error) = file.append(&self.buffer) {
+            self.tell(&error);
+            let _ = self.file.take().map(|file| file.into_file().set_len(0));
+            self.broken = true;
         }
         if self.buffer.capacity() > BUFFER_BYTES_MAX {
             self.buffer = Vec::new();
@@ -135,7 +141,7 @@ impl Log {
 
     /// Whether a commit should come soon: the segment is long, or an append failed.
     pub(crate) fn wants_commit(&self) -> bool {
-        self.len > SEGMENT_BYTES_MAX
+        self.broken || self.file.as_ref().is_some_and(|file| file.len_bytes() > SEGMENT_BYTES_MAX)
     }
 
     /// Removes all segments; nothing more is logged.
@@ -213,7 +219,7 @@ fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 fn take_group<'a>(generation: u64, at: u64, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let len = usize::try_from(take_u32(rest)?).ok()?;
+    let len = usize::try_from(take_u32(rest)?).ok().filter(|len| *len > 0)?;
     let sum = take_u32(rest)?;
     let body = take(rest, len)?;
     (checksum(generation, at, body) == sum).then_some(body)
@@ -296,6 +302,25 @@ mod tests {
         }
         counts.dedup();
         assert_eq!(counts, [None, Some(0), Some(2), Some(3)]);
+    }
+
+    /// The room behind the last group is there already: a group under way may be there in part.
+    #[test]
+    fn a_group_that_is_there_in_part_ends_the_replay() {
+        let disk = SimDisk::new();
+        let mut log = written(&disk);
+        let file = disk.open("log.2", OpenMode::Existing).unwrap();
+        let before = file.len().unwrap();
+        log.append(&[change(13), change(14)]);
+        let mut group = vec![0; (file.len().unwrap() - before) as usize];
+        file.read_exact_at(&mut group, before).unwrap();
+        for len in 0..=group.len() {
+            let part = [&group[..len], &vec![0; group.len() - len + 100]].concat();
+            file.write_at(&part, before).unwrap();
+            let count = Log::open(Arc::new(disk.crash(larder_io::Image::Written)), BOOT, Some(2));
+            let expected = if len == group.len() { 5 } else { 3 };
+            assert_eq!(count.1.map(|changes| changes.len()), Some(expected), "{len}");
+        }
     }
 
     /// No flipped bit brings a change that was not made.

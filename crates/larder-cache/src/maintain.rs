@@ -24,6 +24,9 @@ pub(crate) const DATA_DIRS: u32 = 256;
 const SWEEP_DIRS: u32 = 16;
 /// Victims picked in one walk over the records.
 const VICTIMS_MAX: usize = 4096;
+/// With fewer changes between two checkpoints a cache is idle. What many took in memory goes back to the
+/// machine then: it lies in small pieces between what is still in use, so the C library keeps it.
+const IDLE_ENTRIES_MAX: usize = 100;
 /// Files used within the same hour are culled by size.
 const RECENCY_STEP_SEC: u64 = 3600;
 /// Culling that did not get far enough walks over all records again only after this time: what
@@ -35,7 +38,13 @@ const PAGE: usize = 1024;
 impl Store {
     /// The loop of the maintenance thread.
     pub(crate) fn maintain(self: &Arc<Self>, interval: Duration) {
+        let mut was_busy = false;
         while self.bell.wait(interval) {
+            let is_busy = self.index.waiting().0 > IDLE_ENTRIES_MAX;
+            if was_busy && !is_busy {
+                larder_io::memory::give_back();
+            }
+            was_busy = is_busy;
             match self.checkpoint() {
                 Ok(()) => (),
                 Err(CacheError::Closed) => return,

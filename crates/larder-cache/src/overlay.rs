@@ -3,10 +3,15 @@
 //! Two layers: `pending` takes changes, `committing` is the batch that a commit is writing. A
 //! reader looks into both, newest first, so a change is seen from the moment it is put until the
 //! database has it.
+//!
+//! Records of one session come and go, and most are gone before a commit begins. So it is known here which
+//! of them the database has: the removal of any other leaves nothing to be written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
+
+use crate::records::tag;
 
 /// Key to value; `None` deletes.
 pub(crate) type Batch = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
@@ -21,9 +26,20 @@ pub(crate) struct Overlay {
     pending_bytes: usize,
     committing: Arc<Batch>,
     committing_bytes: usize,
+    /// Keys of [`OF_A_SESSION`] that the database has.
+    stored: BTreeSet<Box<[u8]>>,
 }
 
+/// Tables whose records are of one session.
+pub(crate) const OF_A_SESSION: [u8; 3] = [tag::LOCAL, tag::DIRTY_RANGE, tag::SESSION];
+
 impl Overlay {
+    /// Over a database that has the records `stored` of [`OF_A_SESSION`].
+    pub(crate) fn new(stored: impl IntoIterator<Item = Vec<u8>>) -> Overlay {
+        let stored = stored.into_iter().map(Vec::into_boxed_slice).collect();
+        Overlay { stored, ..Overlay::default() }
+    }
+
     /// The newest change of a key, if there is one.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         let change = self.pending.get(key).or_else(|| self.committing.get(key))?;
@@ -41,14 +57,13 @@ impl Overlay {
         }
     }
 
-    /// Whether a change of this key is on its way to the database now.
-    pub(crate) fn is_committing(&self, key: &[u8]) -> bool {
-        self.committing.contains_key(key)
-    }
-
-    /// Takes a change back that no commit has begun to write.
-    pub(crate) fn take_back(&mut self, key: &[u8]) {
-        if let Some((key, value)) = self.pending.remove_entry(key) {
+    /// Removes a record: as a change, or by taking back what no commit has begun to write, if that is all.
+    pub(crate) fn remove(&mut self, key: Vec<u8>) {
+        let is_of_session = key.first().is_some_and(|tag| OF_A_SESSION.contains(tag));
+        if !is_of_session || self.stored.contains(&*key) || self.committing.contains_key(&*key) {
+            return self.put(key, None);
+        }
+        if let Some((key, value)) = self.pending.remove_entry(&*key) {
             self.pending_bytes -= cost(&key, value.as_deref());
         }
     }
@@ -77,6 +92,19 @@ impl Overlay {
 
     /// The database has the batch.
     pub(crate) fn end_commit(&mut self) {
+        for tag in OF_A_SESSION {
+            let table = (Bound::Included(&[tag][..]), Bound::Excluded(&[tag + 1][..]));
+            for (key, value) in self.committing.range::<[u8], _>(table) {
+                match value {
+                    Some(_) => self.stored.insert(key.clone()),
+                    None => self.stored.remove(key),
+                };
+            }
+        }
+        self.forget_batch();
+    }
+
+    fn forget_batch(&mut self) {
         self.committing = Arc::default();
         self.committing_bytes = 0;
     }
@@ -86,7 +114,7 @@ impl Overlay {
         let mut all = (*self.committing).clone();
         all.append(&mut self.pending);
         all.retain(|key, _| keeps(key));
-        self.end_commit();
+        self.forget_batch();
         self.pending_bytes = all.iter().map(|(key, value)| cost(key, value.as_deref())).sum();
         self.pending = all;
     }

@@ -209,7 +209,7 @@ impl Core {
         }
         let mut state = node.state();
         state.known.target = Some(target.clone());
-        self.table.persist(ino, &state);
+        self.table.persist(ino, &mut state);
         Ok(target)
     }
 

@@ -8,19 +8,19 @@ use std::time::Duration;
 use larder_cache::{Cache, CachedFile};
 use larder_io::{Clock, Monotonic};
 use larder_vfs::{
-    Access, Attr, Change, Cred, Entry, Error, Found, Fresh, Ino, Kernel, OpenId, Remote, Result,
-    StatFs, Time,
+    Access, Attr, Change, Cred, Entry, Error, Found, Fresh, Ino, Kernel, Kind, OpenId, Remote,
+    Result, StatFs, Time,
 };
 use tokio::sync::Semaphore;
 
 use crate::node::{Node, Table};
 use crate::open::OpenFile;
-use crate::options::Options;
+use crate::options::{Options, TtlRange};
 use crate::record::{Known, version_bytes};
 use crate::resume::Start;
 use crate::rights;
 use crate::session::{Carried, OPEN_BLOCK};
-use crate::state::{Seen, State, TtlRange};
+use crate::state::{Seen, State};
 
 /// How long an unmount waits for bytes on their way from the server to the cache.
 const LANDING_WAIT: Duration = Duration::from_secs(1);
@@ -262,9 +262,11 @@ impl Core {
     }
 
     /// Attribute timeouts of this file.
-    pub(crate) fn ttl_range(&self, state: &State) -> TtlRange {
-        let (min, max) =
-            if state.is_directory() { self.options.directory_ttl } else { self.options.file_ttl };
+    pub(crate) fn ttl_range(&self, kind: Kind) -> TtlRange {
+        let (min, max) = match kind {
+            Kind::Directory => self.options.directory_ttl,
+            _ => self.options.file_ttl,
+        };
         TtlRange { min, max }
     }
 
@@ -292,11 +294,11 @@ impl Core {
         asked: Monotonic,
         hint: Option<(Ino, std::ffi::OsString)>,
     ) -> Arc<Node> {
-        let node = self.table.get_or_insert(&found.handle, || Known {
+        let (node, is_new) = self.table.get_or_insert(&found.handle, || Known {
             attr: found.attr,
             session: self.session,
             asked,
-            ttl: Duration::ZERO,
+            ttl: self.ttl_range(found.attr.kind).at_first(),
             // Not a number that names may carry from before, should the record have been lost.
             epoch: self.session,
             listing: None,
@@ -304,23 +306,34 @@ impl Core {
             target: None,
             cookie_verifier: 0,
         });
-        if hint.is_some() {
-            node.state().known.hint = hint;
+        if is_new {
+            return node;
         }
-        self.observe(&node, found.attr, asked);
+        let is_moved = hint.is_some() && {
+            let mut state = node.state();
+            let is_moved = state.known.hint != hint;
+            state.known.hint = hint;
+            is_moved
+        };
+        self.observe_at(&node, found.attr, asked, is_moved);
         node
     }
 
     /// Takes in a description that rode on the reply to a call made at `asked`.
     pub(crate) fn observe(&self, node: &Node, attr: Attr, asked: Monotonic) -> Seen {
+        self.observe_at(node, attr, asked, false)
+    }
+
+    /// The same of a file that was perhaps found under another name.
+    fn observe_at(&self, node: &Node, attr: Attr, asked: Monotonic, is_moved: bool) -> Seen {
         let mut state = node.state();
-        let ttl = self.ttl_range(&state);
-        if state.known.ttl.is_zero() && state.known.asked == asked {
-            state.known.ttl = ttl.min;
-        }
+        let ttl = self.ttl_range(state.known.attr.kind);
+        let before = Attr { atime: attr.atime, ..state.known.attr };
         let seen = state.observe(attr, self.session, asked, ttl);
-        if seen != Seen::Older {
-            self.table.persist(node.ino, &state);
+        let is_same = seen == Seen::Same && before == attr && !is_moved;
+        state.confirmed |= is_same;
+        if !is_same && (seen != Seen::Older || is_moved) {
+            self.table.persist(node.ino, &mut state);
         }
         if let Seen::Moved { from } = seen {
             self.carry(node, &mut state, from);
@@ -339,7 +352,7 @@ impl Core {
     /// What is held under the version `from` is valid under the present one too.
     pub(crate) fn carry(&self, node: &Node, state: &mut State, from: larder_vfs::Validator) {
         let attr = state.known.attr;
-        if attr.kind != larder_vfs::Kind::File {
+        if attr.kind != Kind::File {
             return;
         }
         if state.pages == Some(from) {
@@ -360,11 +373,11 @@ impl Core {
     /// Ends a change of ours that [`Core::begin_change`] began, and keeps what is still valid.
     pub(crate) fn end_change(&self, node: &Node, replies: impl IntoIterator<Item = Change>) {
         let mut state = node.state();
-        let ttl = self.ttl_range(&state);
+        let ttl = self.ttl_range(state.known.attr.kind);
         let Some(settled) = state.end_change(replies, self.session, self.now(), ttl) else {
             return;
         };
-        self.table.persist(node.ino, &state);
+        self.table.persist(node.ino, &mut state);
         if settled.ours {
             self.carry(node, &mut state, settled.from);
         } else if state.pages.take().is_some() {
@@ -446,6 +459,14 @@ impl Core {
         let verdict = if granted & telling == telling { RootSquash::No } else { RootSquash::Yes };
         self.root_squash.store(verdict as u8, Ordering::Relaxed);
     }
+}
+
+/// Runs `work` here if that is `quick`, else as [`blocking`].
+pub(crate) async fn blocking_unless<T: Send + 'static>(
+    quick: bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    if quick { Ok(work()) } else { blocking(work).await }
 }
 
 /// Runs what may wait for the local disk away from the threads that drive the network.

@@ -337,6 +337,8 @@ impl Core {
             consumed: AtomicBool::new(false),
         });
         let (core, node, cred) = (self.clone(), node.clone(), cred.clone());
+        // Who reads may close before the bytes land: the version that they are of would be forgotten.
+        let file = self.file(&node);
         let in_air = flight.clone();
         self.in_air.send_modify(|flights| *flights += 1);
         self.runtime.spawn(async move {
@@ -344,7 +346,7 @@ impl Core {
             let bytes = result.clone().ok();
             land.send_replace(Some(result));
             let kept = match bytes {
-                Some(bytes) if core.options.cache_data => core.store(&node, &in_air, bytes).await,
+                Some(bytes) if core.options.cache_data => Core::store(file, &in_air, bytes).await,
                 Some(_) => false,
                 None => true,
             };
@@ -403,8 +405,7 @@ impl Core {
     }
 
     /// Gives the bytes to the cache; answers whether it has them.
-    async fn store(&self, node: &Node, flight: &Flight, bytes: Bytes) -> bool {
-        let file = self.file(node);
+    async fn store(file: Arc<CachedFile>, flight: &Flight, bytes: Bytes) -> bool {
         let version = version_bytes(&flight.version);
         let start = flight.range.start;
         let filled = blocking(move || file.fill(&version, start, &bytes)).await;

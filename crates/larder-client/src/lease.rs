@@ -65,7 +65,7 @@ impl Core {
             if state.is_directory() {
                 state.forget_contents();
             }
-            self.table.persist(ino, &state);
+            self.table.persist(ino, &mut state);
             state.is_directory()
         };
         if let Err(error) = self.upload(&node).await {

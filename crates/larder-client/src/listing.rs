@@ -144,7 +144,7 @@ impl Core {
     fn keep_page(&self, dir: &Node, page: &Arc<Page>) {
         let mut state = dir.state();
         if std::mem::replace(&mut state.known.cookie_verifier, page.verifier) != page.verifier {
-            self.table.persist(dir.ino, &state);
+            self.table.persist(dir.ino, &mut state);
         }
         let epoch = state.known.epoch;
         let head = state.known.listing.filter(|head| head.epoch == epoch);
@@ -162,7 +162,7 @@ impl Core {
         let pages = if number == 0 { 1 } else { pages };
         state.last_page = Some((number, page.clone()));
         state.known.listing = Some(ListingHead { epoch, pages, complete: page.eof });
-        self.table.persist(dir.ino, &state);
+        self.table.persist(dir.ino, &mut state);
         drop(state);
         self.cache.put_listing(dir.no(), number, &page.encode());
     }

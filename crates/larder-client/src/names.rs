@@ -74,10 +74,14 @@ impl Core {
         Name::decode(&record).filter(|held| held.epoch == dir.state().known.epoch)
     }
 
-    /// Records what a name stands for.
+    /// Records what a name stands for. What is on record is not written once more: that would cost a
+    /// listing that brings nothing new as much as the first one.
     pub(crate) fn put_name(&self, dir: &Node, name: &OsStr, child: Option<Ino>) {
         let epoch = dir.state().known.epoch;
-        self.cache.put_name(dir.no(), name_bytes(name), &Name { epoch, child }.encode());
+        let record = Name { epoch, child }.encode();
+        if self.cache.name(dir.no(), name_bytes(name)).as_ref() != Some(&record) {
+            self.cache.put_name(dir.no(), name_bytes(name), &record);
+        }
     }
 
     async fn lookup_remote(&self, dir: &Arc<Node>, cred: &Cred, name: &OsStr) -> Result<Lookup> {
@@ -293,7 +297,7 @@ impl Core {
         if !last {
             state.known.attr.nlink -= 1;
             state.move_ctime(self.now());
-            self.table.persist(child.ino, &state);
+            self.table.persist(child.ino, &mut state);
             return;
         }
         state.removed = true;
@@ -494,7 +498,7 @@ impl Core {
                 let mut state = child.state();
                 state.known.hint = Some((to.0.ino, to.1.to_owned()));
                 state.move_ctime(self.now());
-                self.table.persist(child.ino, &state);
+                self.table.persist(child.ino, &mut state);
             }
             None => self.cache.drop_name(to.0.no(), name_bytes(to.1)),
         }

@@ -4,7 +4,8 @@
 //! - There is at most one [`Node`] per number in memory: the table gives out clones of one `Arc` and
 //!   forgets a node only when nobody else holds it.
 //! - What a node knows is in the index whenever its lock is free ([`Table::persist`] follows each
-//!   change), so forgetting it costs memory only.
+//!   change), so forgetting it costs memory only. That the server has confirmed it anew is put there when
+//!   the node leaves memory: a process that dies before loses that, and its successor asks sooner.
 //! - The table is bounded; nodes that are open or have unsent changes do not count.
 
 use std::collections::HashMap;
@@ -76,31 +77,45 @@ impl Table {
         Some(self.insert(&mut nodes, ino, State::new(Handle::new(&handle), known)))
     }
 
-    /// The node that the server names `handle`, known or new. `describe` makes the first description
+    /// The node that the server names `handle`, and whether it is new. `describe` makes the first description
     /// of a new one.
     pub(crate) fn get_or_insert(
         &self,
         handle: &Handle,
         describe: impl FnOnce() -> Known,
-    ) -> Arc<Node> {
+    ) -> (Arc<Node>, bool) {
         let no = self.cache.assign(handle.as_bytes());
         let ino = Ino(no.0);
         if let Some(node) = self.get(ino) {
-            return node;
+            return (node, false);
         }
         let known = describe();
         let mut nodes = self.lock();
         if let Some(node) = nodes.get(&ino) {
-            return node.clone();
+            return (node.clone(), false);
         }
         self.cache.put_node(no, &known.encode());
-        self.insert(&mut nodes, ino, State::new(handle.clone(), known))
+        (self.insert(&mut nodes, ino, State::new(handle.clone(), known)), true)
     }
 
     /// Records what is known in the index: durable at the next checkpoint. Call it with the node's
     /// lock held, after each change.
-    pub(crate) fn persist(&self, ino: Ino, state: &State) {
+    pub(crate) fn persist(&self, ino: Ino, state: &mut State) {
+        state.confirmed = false;
         self.cache.put_node(FileNo(ino.0), &state.known.encode());
+    }
+
+    /// Whether a node can leave memory, with what the index still lacks put there.
+    fn lets_go(&self, node: &Arc<Node>) -> bool {
+        if Arc::strong_count(node) > 1 {
+            return false;
+        }
+        let mut state = node.state();
+        let idle = state.is_idle();
+        if idle && state.confirmed {
+            self.persist(node.ino, &mut state);
+        }
+        idle
     }
 
     /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few are there.
@@ -109,8 +124,7 @@ impl Table {
         if nodes.len() <= FORGOTTEN_KEPT {
             return;
         }
-        let is_idle = |node: &Arc<Node>| Arc::strong_count(node) == 1 && node.state().is_idle();
-        if nodes.get(&ino).is_some_and(is_idle) {
+        if nodes.get(&ino).is_some_and(|node| self.lets_go(node)) {
             nodes.remove(&ino);
             if nodes.capacity() > 8 * FORGOTTEN_KEPT && nodes.len() < nodes.capacity() / 4 {
                 let wanted = nodes.len() * 2;
@@ -128,7 +142,7 @@ impl Table {
 
     fn insert(&self, nodes: &mut HashMap<Ino, Arc<Node>>, ino: Ino, state: State) -> Arc<Node> {
         if nodes.len() >= self.nodes_max {
-            forget_idle(nodes, self.nodes_max / 2);
+            self.forget_idle(nodes);
         }
         let node = Arc::new(Node {
             ino,
@@ -144,15 +158,15 @@ impl Table {
     fn lock(&self) -> MutexGuard<'_, HashMap<Ino, Arc<Node>>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Forgets nodes that nobody uses until `keep` are left. Which ones is left to the hash order: a node
-/// that is forgotten wrongly costs a look into the index.
-fn forget_idle(nodes: &mut HashMap<Ino, Arc<Node>>, keep: usize) {
-    let mut excess = nodes.len().saturating_sub(keep);
-    nodes.retain(|_, node| {
-        let forget = excess > 0 && Arc::strong_count(node) == 1 && node.state().is_idle();
-        excess -= usize::from(forget);
-        !forget
-    });
+    /// Forgets nodes that nobody uses until half of the limit is left. Which ones is left to the hash order:
+    /// a node that is forgotten wrongly costs a look into the index.
+    fn forget_idle(&self, nodes: &mut HashMap<Ino, Arc<Node>>) {
+        let mut excess = nodes.len().saturating_sub(self.nodes_max / 2);
+        nodes.retain(|_, node| {
+            let forget = excess > 0 && self.lets_go(node);
+            excess -= usize::from(forget);
+            !forget
+        });
+    }
 }

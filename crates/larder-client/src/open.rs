@@ -21,7 +21,7 @@ use larder_vfs::{
     Opened, Result, SetAttr, Time, Validator,
 };
 
-use crate::core::{Core, blocking};
+use crate::core::{Core, blocking_unless};
 use crate::node::Node;
 use crate::record::version_bytes;
 use crate::rights;
@@ -207,11 +207,27 @@ impl Core {
         Answer::later(async move {
             core.check_open(&node, &cred, &flags).await?;
             if flags.truncate {
+                core.refuse_executed(&node, &flags).await?;
                 let set = SetAttr { size: Some(0), ..SetAttr::default() };
                 core.setattr(&cred, ino, None, set).await?;
             }
-            blocking(move || core.choose(&node, cred, flags)).await
+            core.choose_away(node, cred, flags).await
         })
+    }
+
+    /// Refuses to cut a file that is being executed by an open for reading. Else the kernel does so itself,
+    /// but there it looks only when we have opened the file, and cut it.
+    async fn refuse_executed(&self, node: &Node, flags: &OpenFlags) -> Result<()> {
+        let is_executed = || {
+            let table = self.open_table();
+            table.values().any(|open| open.flags.execute && open.node.ino == node.ino)
+        };
+        if flags.write || !is_executed() {
+            return Ok(());
+        }
+        // The program may have ended, and its release be on its way.
+        self.await_release(node).await;
+        if is_executed() { Err(Error::Executed) } else { Ok(()) }
     }
 
     /// Checks freshness and rights; asks the server at most once.
@@ -262,9 +278,21 @@ impl Core {
         let set = SetAttr { size: flags.truncate.then_some(0).or(set.size), ..set };
         let node = self.make_node(&dir, cred, name, new, set).await?;
         let entry = self.entry(&dir, &node);
-        let (core, cred) = (self.clone(), cred.clone());
-        let opened = blocking(move || core.choose(&node, cred, flags)).await?;
+        let opened = self.clone().choose_away(node, cred.clone(), flags).await?;
         Ok((entry, opened))
+    }
+
+    /// Chooses the way of a new open file, here unless that may wait for the local disk.
+    async fn choose_away(
+        self: Arc<Self>,
+        node: Arc<Node>,
+        cred: Cred,
+        flags: OpenFlags,
+    ) -> Result<Opened> {
+        let file = self.file(&node);
+        let version = version_bytes(&node.state().known.attr.validator());
+        let quick = file.is_ready(&version, flags.write);
+        blocking_unless(quick, move || self.choose(&node, cred, flags)).await
     }
 
     /// Chooses the way of a new open file and counts it. May wait for the local disk.
@@ -417,7 +445,8 @@ impl Core {
             // not know that, would look as if something was lost.
             self.forget_open(id);
             let file = self.file(node);
-            if blocking(move || file.end_bypass()).await?.is_err() {
+            let quick = file.collects_quickly();
+            if blocking_unless(quick, move || file.end_bypass()).await?.is_err() {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
             }
         }

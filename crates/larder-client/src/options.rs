@@ -48,6 +48,20 @@ pub enum LookupCache {
     None,
 }
 
+/// Attribute timeouts of one kind of file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TtlRange {
+    pub(crate) min: Duration,
+    pub(crate) max: Duration,
+}
+
+impl TtlRange {
+    /// Of what was just described for the first time.
+    pub(crate) fn at_first(self) -> Duration {
+        (self.min * 2).clamp(self.min, self.max)
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {

@@ -2,7 +2,8 @@
 //!
 //! *Resume*: the kernel goes on with the same mount. Open files are there again under their numbers, with
 //! their ways and local files; hidden files, errors not yet reported and unsent data are what they
-//! were. The server is asked nothing: what is known is as good as it was, since the clock goes on.
+//! were. The server is asked nothing: what is known is as good as it was, since the clock goes on (but for
+//! answers of the server that told nothing new: they are not on record, so it is asked again sooner).
 //!
 //! *New mount*: nobody holds the open files any more. Hidden files are removed at the server, unsent
 //! data is sent in the background, and a file that somebody else has changed meanwhile gets it too:

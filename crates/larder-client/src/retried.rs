@@ -156,6 +156,6 @@ impl Core {
         let mut state = dir.state();
         state.forget_contents();
         state.known.ttl = std::time::Duration::ZERO;
-        self.table.persist(dir.ino, &state);
+        self.table.persist(dir.ino, &mut state);
     }
 }

@@ -19,6 +19,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
 
 use crate::open::Opens;
+use crate::options::TtlRange;
 use crate::record::{Known, Page};
 use crate::session::Unfinished;
 
@@ -36,6 +37,8 @@ pub(crate) struct State {
     pub(crate) lease: Option<Lease>,
     /// When it was asked for one and gave none.
     pub(crate) lease_refused: Option<Monotonic>,
+    /// The server has confirmed what is known, and the index does not have the time of that yet.
+    pub(crate) confirmed: bool,
     /// Our own changes that are under way.
     changes: Changes,
     /// What the server lets whom do.
@@ -107,13 +110,6 @@ pub(crate) struct Settled {
     pub(crate) ours: bool,
 }
 
-/// Attribute timeouts of one kind of file.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TtlRange {
-    pub(crate) min: Duration,
-    pub(crate) max: Duration,
-}
-
 impl State {
     /// A file of which we have read a record, or that a reply has just described.
     pub(crate) fn new(handle: Handle, known: Known) -> State {
@@ -122,6 +118,7 @@ impl State {
             known,
             lease: None,
             lease_refused: None,
+            confirmed: false,
             changes: Changes::default(),
             rights: Rights::default(),
             opens: Opens::default(),

@@ -19,7 +19,7 @@ use larder_cache::CachedFile;
 use larder_vfs::{Answer, Change, Cred, Error, Ino, OpenId, Result, Stability, Verifier, Written};
 use tokio::task::JoinSet;
 
-use crate::core::{Core, blocking, on_handle};
+use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::node::Node;
 use crate::open::OpenFile;
 use crate::record::version_bytes;
@@ -27,6 +27,9 @@ use crate::state::LocalEnd;
 
 /// Write requests of one file under way at once.
 const REQUESTS_MAX: usize = 8;
+
+/// More than this is read and sent by the runtime: whoever received the request has others to receive.
+const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
 
 /// How often everything is sent again because the server restarted in between.
 const RESENDS_MAX: u32 = 8;
@@ -242,6 +245,9 @@ impl Core {
             self.settle_clean(node, &file);
             return Ok(());
         }
+        if dirty.iter().map(|range| range.end - range.start).sum::<u64>() > SENT_IN_PLACE_BYTES {
+            tokio::task::yield_now().await;
+        }
         let cred = self.writer(node);
         self.check_before_upload(node, &cred).await?;
         self.begin_change(node);
@@ -257,7 +263,8 @@ impl Core {
         }
         let before = node.state().opens.local_end();
         let bypassed = file.clone();
-        blocking(move || bypassed.collect_bypass()).await?.map_err(|error| {
+        let quick = file.collects_quickly();
+        blocking_unless(quick, move || bypassed.collect_bypass()).await?.map_err(|error| {
             tracing::error!(ino = node.ino.0, %error, "cannot read back what was written locally");
             Error::Io
         })?;
@@ -399,7 +406,7 @@ impl Core {
             self.untold_writes.store(true, Ordering::Relaxed);
         }
         let mut state = node.state();
-        let ttl = self.ttl_range(&state);
+        let ttl = self.ttl_range(state.known.attr.kind);
         let changes = std::mem::take(&mut sent.changes);
         let settled = state.end_change(changes, self.session, self.now(), ttl);
         let ours = settled.is_some_and(|settled| settled.ours);
@@ -407,7 +414,7 @@ impl Core {
         if ours && state.pages == Some(held) {
             state.pages = Some(state.known.attr.validator());
         }
-        self.table.persist(node.ino, &state);
+        self.table.persist(node.ino, &mut state);
         drop(state);
         // After the server's new size was recorded: what is clean and not held is asked for up to there.
         self.mark_clean(node, file, dirty, &sent);

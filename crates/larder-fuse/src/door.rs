@@ -31,6 +31,7 @@ use crate::convert;
 use crate::counts::Counts;
 use crate::errno::errno;
 use crate::groups::Groups;
+use crate::late::Late;
 use crate::listing::{self, Listings};
 use crate::notify::Invalidations;
 use crate::output::{Output, Response};
@@ -168,7 +169,7 @@ impl Door {
             Answer::Now(result) => Response::Now(encode(self, context, result)),
             Answer::Later(future) => {
                 let door = Arc::clone(self);
-                Response::Later(Box::pin(async move { encode(&door, context, future.await) }))
+                Late::begin(async move { encode(&door, context, future.await) })
             }
         }
     }

@@ -29,6 +29,7 @@ pub(crate) fn errno(error: Error) -> i32 {
         Error::NoData => libc::ENXIO,
         Error::TryAgain => libc::EAGAIN,
         Error::Busy => libc::EBUSY,
+        Error::Executed => libc::ETXTBSY,
         Error::TimedOut => libc::ETIMEDOUT,
         Error::Shutdown => libc::ENOTCONN,
         // The version that was being read is gone, as is a file behind a stale handle.

@@ -35,6 +35,7 @@ mod errno;
 mod error;
 mod groups;
 mod helper;
+mod late;
 mod ledger;
 mod listing;
 mod mounted;

@@ -30,6 +30,7 @@ use crate::abi::{Dirent, EntryOut};
 use crate::convert;
 use crate::door::Door;
 use crate::errno::errno;
+use crate::late::Late;
 use crate::output::{Output, Response};
 
 /// Offsets from here on, below [`TOP`], stand for cookies that were written down.
@@ -170,12 +171,12 @@ impl Part {
             }
             answer => {
                 let door = Arc::clone(door);
-                Response::Later(Box::pin(async move {
+                Late::begin(async move {
                     match self.complete(&door, answer).await {
                         Ok(entries) => self.fill(&door, entries),
                         Err(error) => Output::error(errno(error)),
                     }
-                }))
+                })
             }
         }
     }

@@ -1,19 +1,17 @@
 //! What a request is answered with, before any transport has it.
 
-use std::future::Future;
-use std::pin::Pin;
-
 use bytes::Bytes;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::CreateOut;
+use crate::late::Late;
 
 /// The answer to one request.
 pub(crate) enum Response {
     /// It is there.
     Now(Output),
     /// It will be.
-    Later(Pin<Box<dyn Future<Output = Output> + Send>>),
+    Later(Late),
     /// The kernel expects none.
     Nothing,
 }

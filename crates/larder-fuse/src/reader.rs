@@ -1,7 +1,7 @@
 //! Transport A: requests are read from `/dev/fuse`, each answered with one vectored write.
 //!
-//! A thread for each descriptor. A warm answer is written by the thread that read the request; one that
-//! has to wait is driven by the runtime, and written from there.
+//! A thread for each descriptor. An answer that has nothing to wait for is written by the thread that read the
+//! request; any other one is driven on by the runtime, and written from there.
 
 use std::io;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ pub(crate) fn serve(
     runtime: &Handle,
     io_bytes_max: usize,
 ) -> io::Result<()> {
+    let _entered = runtime.enter();
     // In words, so that structures behind the header are aligned.
     let mut buffer = vec![0_u64; (io_bytes_max + HEADROOM).max(MIN_READ_BUFFER) / 8];
     loop {
@@ -54,9 +55,9 @@ pub(crate) fn serve(
                 door.counts.add(request.header.opcode);
                 match door.answer(&request) {
                     Response::Now(output) => device.reply(unique, &output),
-                    Response::Later(future) => {
+                    Response::Later(late) => {
                         let pending = Pending::new(door, device, unique);
-                        runtime.spawn(async move { pending.reply(&future.await) });
+                        late.drive(runtime, move |output| pending.reply(&output));
                     }
                     Response::Nothing => {}
                 }

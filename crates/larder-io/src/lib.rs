@@ -10,7 +10,7 @@
 //!
 //! Everything here may block. Nothing here knows about remote file systems, caches or servers.
 //! System calls go through `rustix`; unsafe code is in [`handle`] and
-//! [`pages`], for calls that it lacks.
+//! [`pages`], for calls that it lacks, and behind [`Tail`], for memory that is a file.
 
 mod boot;
 mod clock;
@@ -22,6 +22,7 @@ pub mod memory;
 pub mod pages;
 mod real;
 mod sim;
+mod tail;
 
 pub use boot::BootId;
 pub use clock::{Clock, Monotonic, RealClock, SimClock, WallTime};
@@ -29,3 +30,4 @@ pub use disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
 pub use mem::MemDisk;
 pub use real::RealDisk;
 pub use sim::{CrashPoint, CrashPoints, Fault, Image, SimDisk};
+pub use tail::Tail;

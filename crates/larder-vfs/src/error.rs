@@ -55,6 +55,8 @@ pub enum Error {
     TryAgain,
     /// A text file or swap file is busy.
     Busy,
+    /// The file is being executed (ETXTBSY).
+    Executed,
     /// The server did not answer within the mount's limit.
     TimedOut,
     /// The mount is being shut down.
@@ -91,6 +93,7 @@ impl fmt::Display for Error {
             Error::BadCookie => "directory cookie is stale",
             Error::TryAgain => "server asks to try again later",
             Error::Busy => "file is busy",
+            Error::Executed => "the file is being executed",
             Error::TimedOut => "server did not answer in time",
             Error::Shutdown => "mount is shutting down",
             Error::Changed => "file changed on the server while it was being read",

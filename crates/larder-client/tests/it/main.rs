@@ -7,6 +7,7 @@ mod coherence;
 mod faults;
 mod killed;
 mod leases;
+mod log;
 mod model;
 mod retried;
 mod rig;

@@ -95,6 +95,8 @@ impl Queue {
     /// If the ring breaks.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut completed = Vec::new();
+        let runtime = self.runtime.clone();
+        let _entered = runtime.enter();
         // All may wait for answers at a time, while the mount is alive.
         while self.lent > 0 || !self.mail.is_closed() {
             match self.ring.submit_and_wait(1) {
@@ -145,9 +147,9 @@ impl Queue {
         match response {
             Response::Now(output) => self.give_back(entry, &output),
             Response::Nothing => self.give_back(entry, &Output::empty()),
-            Response::Later(future) => {
+            Response::Later(late) => {
                 let pending = Pending::new(&self.door, &self.mail, entry);
-                self.runtime.spawn(async move { pending.reply(future.await) });
+                late.drive(&self.runtime, move |output| pending.reply(output));
                 Ok(())
             }
         }

@@ -54,6 +54,31 @@ fn operations_fail_with_the_right_errors() {
     });
 }
 
+/// Also not by an open for reading, of which the kernel asks us before it looks.
+#[test]
+fn a_program_that_runs_is_not_written_to() {
+    on_every_mount(|mount, _, who| {
+        let program = mount.path("program");
+        fs::copy("/usr/bin/sleep", &program).unwrap();
+        let len = fs::metadata(&program).unwrap().len();
+        let mut running = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
+            let flags = rustix::fs::OFlags::from_bits_retain(flags as u32);
+            let opened = rustix::fs::open(&program, flags, rustix::fs::Mode::empty());
+            assert_eq!(opened.unwrap_err(), rustix::io::Errno::TXTBSY, "{who} {flags:?}");
+        }
+        assert_eq!(fs::metadata(&program).unwrap().len(), len, "{who}");
+        assert!(running.try_wait().unwrap().is_none(), "{who}: it runs on");
+        running.kill().unwrap();
+        running.wait().unwrap();
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::TRUNC;
+        eventually(&format!("{who}: it is released"), || {
+            rustix::fs::open(&program, flags, rustix::fs::Mode::empty()).is_ok()
+        });
+        assert_eq!(fs::metadata(&program).unwrap().len(), 0, "{who}");
+    });
+}
+
 /// close(2) returns before the kernel releases the file: an unlink may find it still open, and hide it.
 #[test]
 fn files_unlinked_just_after_close_leave_nothing_behind() {

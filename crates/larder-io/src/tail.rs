@@ -1,0 +1,314 @@
+//! The end of a file that grows by small pieces, without a system call for each: [`Tail`].
+//!
+//! The file is given room ahead, and that part of it, the *window*, is mapped into memory. What is put
+//! there is in the page cache at once, so it outlives the process as what write(2) wrote does, and is no
+//! more durable. Where room or mapping is refused, or there is no descriptor, pieces are written.
+//!
+//! Invariants:
+//! - [`Tail::append`] returns an error if the piece may not be in the file, however the medium fails: a page
+//!   that the kernel cannot give raises SIGBUS, and our handler puts memory of the process in the window's
+//!   place, which `append` then notices. A SIGBUS anywhere else goes to whoever had it before.
+//! - Bytes of the file behind the tail are zeros, or those of a piece that was under way when the process died.
+//!
+//! Left out: reading, which is [`DiskFile`]'s.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Once, OnceLock};
+
+use rustix::fs::FallocateFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::disk::DiskFile;
+
+/// Room that is taken at a time. A multiple of every page size (64 KiB at most).
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// Windows of a process; more tails than this write.
+const WINDOWS_MAX: usize = 64;
+
+/// A file at whose end is written.
+#[derive(Debug)]
+pub struct Tail {
+    file: Arc<dyn DiskFile>,
+    len: u64,
+    window: Option<Window>,
+    /// The file cannot be mapped, so it is not tried again.
+    writes: bool,
+}
+
+impl Tail {
+    /// The end of an empty file.
+    pub fn new(file: Arc<dyn DiskFile>) -> Tail {
+        let writes = file.as_fd().is_none();
+        Tail { file, len: 0, window: None, writes }
+    }
+
+    /// Bytes appended.
+    pub fn len_bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// Puts a piece behind all others. Not durable; it outlives the process.
+    ///
+    /// # Errors
+    /// Those of pwrite(2), or `EIO` if the medium does not give a page. The tail is not to be used after one.
+    pub fn append(&mut self, piece: &[u8]) -> io::Result<()> {
+        if self.window.as_ref().is_none_or(|window| !window.has_room(self.len, piece.len())) {
+            self.move_window();
+        }
+        let put = match &mut self.window {
+            Some(window) if window.has_room(self.len, piece.len()) => window.put(self.len, piece),
+            _ => self.file.write_at(piece, self.len),
+        };
+        put?;
+        self.len += piece.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the file back, which may be longer than what was appended.
+    pub fn into_file(self) -> Arc<dyn DiskFile> {
+        self.file
+    }
+
+    /// Has the window begin where the next piece goes.
+    fn move_window(&mut self) {
+        self.window = None;
+        if self.writes {
+            return;
+        }
+        match Window::open(&*self.file, self.len) {
+            Ok(window) => self.window = Some(window),
+            Err(error) => {
+                tracing::debug!(%error, "a file is written piece by piece");
+                self.writes = true;
+            }
+        }
+    }
+}
+
+/// A mapped part of a file.
+struct Window {
+    slot: &'static Slot,
+    base: NonNull<u8>,
+    start: u64,
+}
+
+// SAFETY: the mapping belongs to the window, whichever thread has it.
+#[allow(unsafe_code)]
+unsafe impl Send for Window {}
+// SAFETY: what is mapped is touched with an exclusive reference only.
+#[allow(unsafe_code)]
+unsafe impl Sync for Window {}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window").field("start", &self.start).finish_non_exhaustive()
+    }
+}
+
+impl Window {
+    /// Takes room for the file from the page of `at` on, and maps it.
+    #[allow(unsafe_code)]
+    fn open(file: &dyn DiskFile, at: u64) -> io::Result<Window> {
+        let fd = file.as_fd().ok_or(io::ErrorKind::Unsupported)?;
+        let start = at - at % rustix::param::page_size() as u64;
+        // Without blocks of its own a page would fail when the disk is full.
+        rustix::fs::fallocate(fd, FallocateFlags::empty(), start, WINDOW_BYTES as u64)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at a place of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), WINDOW_BYTES, protection, flags, fd, start)
+        }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        match Slot::take(base) {
+            Some(slot) => Ok(Window { slot, base, start }),
+            None => {
+                unmap(base);
+                Err(io::ErrorKind::OutOfMemory.into())
+            }
+        }
+    }
+
+    fn has_room(&self, at: u64, len: usize) -> bool {
+        at + len as u64 <= self.start + WINDOW_BYTES as u64
+    }
+
+    #[allow(unsafe_code)]
+    fn put(&mut self, at: u64, piece: &[u8]) -> io::Result<()> {
+        assert!(
+            at >= self.start && self.has_room(at, piece.len()),
+            "a piece outside of the window"
+        );
+        let offset = usize::try_from(at - self.start).expect("a window is small");
+        // SAFETY: the piece lies within the mapping, as asserted, which `&mut self` has alone, and which
+        // nobody else knows, so it does not overlap `piece`. Where the kernel cannot give a page, the
+        // handler puts another one there before the access goes on.
+        unsafe {
+            self.base.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len());
+        }
+        let lost = self.slot.lost.load(Ordering::Acquire);
+        if lost { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        unmap(self.base);
+        self.slot.base.store(0, Ordering::Release);
+    }
+}
+
+#[allow(unsafe_code)]
+fn unmap(base: NonNull<u8>) {
+    // SAFETY: it is a mapping of ours, of this length, and nobody has a reference into it.
+    let unmapped = unsafe { rustix::mm::munmap(base.as_ptr().cast(), WINDOW_BYTES) };
+    debug_assert_eq!(unmapped, Ok(()));
+}
+
+/// A window, as the handler of SIGBUS knows it.
+struct Slot {
+    /// Its address; 0 without one.
+    base: AtomicUsize,
+    /// It is memory of the process by now.
+    lost: AtomicBool,
+}
+
+static SLOTS: [Slot; WINDOWS_MAX] =
+    [const { Slot { base: AtomicUsize::new(0), lost: AtomicBool::new(false) } }; WINDOWS_MAX];
+
+impl Slot {
+    /// A free one, for a mapping that nobody has touched yet.
+    fn take(base: NonNull<u8>) -> Option<&'static Slot> {
+        listen();
+        let is_free = |slot: &&Slot| {
+            let taken = slot.base.compare_exchange(
+                0,
+                base.as_ptr() as usize,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            taken.is_ok()
+        };
+        let slot = SLOTS.iter().find(is_free)?;
+        slot.lost.store(false, Ordering::Release);
+        Some(slot)
+    }
+}
+
+/// Who had SIGBUS before us.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Takes SIGBUS, once.
+#[allow(unsafe_code)]
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: all zeros is a `sigaction` (no flags, an empty mask, the default action).
+        let (mut ours, mut before) =
+            unsafe { (std::mem::zeroed::<libc::sigaction>(), std::mem::zeroed()) };
+        // SAFETY: it only writes `before`.
+        unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) };
+        // Before the handler can run.
+        let _ = BEFORE.set(before);
+        ours.sa_sigaction = on_bus_error as *const () as usize;
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // SAFETY: the handler has the signature that `SA_SIGINFO` asks for, and does only what may be
+        // done in a handler (signal-safety(7)): atomics, mmap(2), sigaction(2) and raise(3).
+        let taken = unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) };
+        debug_assert_eq!(taken, 0);
+    });
+}
+
+/// The kernel cannot give a page of a mapping.
+#[allow(unsafe_code)]
+extern "C" fn on_bus_error(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    _context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel gives a valid `siginfo_t` with the address, where it is a fault.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    let is_fault = code > 0;
+    let is_in = |slot: &&Slot| {
+        let base = slot.base.load(Ordering::Acquire);
+        base != 0 && (base..base + WINDOW_BYTES).contains(&address)
+    };
+    if is_fault && let Some(slot) = SLOTS.iter().find(is_in) {
+        let base = slot.base.load(Ordering::Acquire) as *mut libc::c_void;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: it replaces a mapping of ours as a whole. The thread that faulted is in `Window::put`
+        // and holds the window, so it is not unmapped meanwhile.
+        let mapped = unsafe { libc::mmap(base, WINDOW_BYTES, protection, flags, -1, 0) };
+        if mapped == base {
+            return slot.lost.store(true, Ordering::Release);
+        }
+    }
+    let before = BEFORE.get().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: gives the signal back to whoever had it; a fault is repeated then.
+    unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
+    if !is_fault {
+        // SAFETY: no memory is touched; it is delivered when we return.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Disk, Image, MemDisk, OpenMode, RealDisk, SimDisk};
+
+    fn pieces() -> impl Iterator<Item = Vec<u8>> {
+        // Some cross the end of a page, some that of a window, and one is longer than a window.
+        (1_u32..3000).map(|n| vec![n as u8; if n == 1500 { 300_000 } else { n as usize % 331 }])
+    }
+
+    fn check(disk: &dyn Disk) {
+        let mut tail = Tail::new(disk.open("log", OpenMode::Create).unwrap());
+        let mut expected = Vec::new();
+        for piece in pieces() {
+            tail.append(&piece).unwrap();
+            expected.extend(piece);
+        }
+        assert_eq!(tail.len_bytes(), expected.len() as u64);
+        // Somebody else sees it while it is being written.
+        let other = disk.open("log", OpenMode::Existing).unwrap();
+        let mut found = vec![1; usize::try_from(other.len().unwrap()).unwrap()];
+        other.read_exact_at(&mut found, 0).unwrap();
+        let (found, behind) = found.split_at(expected.len());
+        assert!(found == expected && behind.iter().all(|byte| *byte == 0));
+        assert_eq!(tail.into_file().len().unwrap(), other.len().unwrap());
+    }
+
+    #[test]
+    fn what_is_appended_is_in_the_file_on_every_disk() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        check(&RealDisk::open(folder.path()).unwrap());
+        check(&MemDisk::new());
+        let disk = SimDisk::new();
+        check(&disk);
+        assert!(!disk.crash(Image::Written).files().is_empty());
+    }
+
+    /// The file is cut behind our back, which stands for a medium that does not give a page.
+    #[test]
+    fn a_page_that_is_not_given_is_an_error() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let disk = RealDisk::open(folder.path()).unwrap();
+        let mut tail = Tail::new(disk.open("log", OpenMode::Create).unwrap());
+        tail.append(b"there").unwrap();
+        let mut whole = Tail::new(disk.open("other", OpenMode::Create).unwrap());
+        whole.append(b"there").unwrap();
+        disk.open("log", OpenMode::Existing).unwrap().set_len(0).unwrap();
+        let failed = tail.append(b"gone").unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(libc::EIO));
+        assert!(tail.append(b"gone").is_err());
+        whole.append(b", too").unwrap();
+        let mut found = [0; 10];
+        whole.into_file().read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"there, too");
+    }
+}
