@@ -1,10 +1,11 @@
 //! An export of a cached server: one machine fetches for all, and answers as a file server does.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 
-use crate::harness::{Kind, Mount, Server, eventually, pattern, succeed};
+use crate::harness::{Kind, Mount, Server, eventually, pattern, scratch, succeed};
+use crate::shell::Shell;
 
 /// Calls of a procedure that an export made to the server behind it.
 fn asked_behind(export: &Server, procedure: &str) -> u64 {
@@ -77,21 +78,22 @@ fn handles_and_acknowledged_writes_survive_its_death() {
         fs::write(server.path("a/b/file"), &bytes).unwrap();
         let mut export = Server::reexport(&server, &[]);
         let mount = Mount::new(&export, &["hard"]);
-        let mut open = File::open(mount.path("a/b/file")).unwrap();
-        let mut read = vec![0; 100_000];
-        open.read_exact(&mut read).unwrap();
-        let inode = fs::metadata(mount.path("a/b/file")).unwrap().ino();
-        let mut out = File::create(mount.path("a/b/out")).unwrap();
-        out.write_all(&bytes).unwrap();
-        out.sync_all().unwrap();
-        out.write_all(b"more").unwrap();
+        let local = scratch("larder-local-");
+        fs::write(local.path().join("bytes"), &bytes).unwrap();
+        let (at, local) = (mount.path("a/b"), local.path());
+        let (at_shown, local_shown) = (at.display(), local.display());
+        let mut shell = Shell::new(Command::new("/bin/sh"));
+        shell.run(&format!("exec 3<{at_shown}/file 4>{at_shown}/out"));
+        shell.run(&format!("dd bs=100000 count=1 status=none <&3 >{local_shown}/read"));
+        let inode = fs::metadata(at.join("file")).unwrap().ino();
+        shell.run(&format!("cat {local_shown}/bytes >&4; sync {at_shown}/out; printf more >&4"));
         export.kill();
         export.restart();
-        open.read_to_end(&mut read).unwrap();
-        assert!(read == bytes, "{kind:?}: read on");
-        assert_eq!(fs::metadata(mount.path("a/b/file")).unwrap().ino(), inode, "{kind:?}");
-        out.write_all(b" and more").unwrap();
-        drop(out);
+        shell.run(&format!("cat <&3 >>{local_shown}/read"));
+        assert!(fs::read(local.join("read")).unwrap() == bytes, "{kind:?}: read on");
+        assert_eq!(fs::metadata(at.join("file")).unwrap().ino(), inode, "{kind:?}");
+        shell.run("printf ' and more' >&4");
+        shell.run("exec 3<&- 4>&-");
         let expected = [&bytes[..], b"more and more"].concat();
         assert!(fs::read(server.path("a/b/out")).unwrap() == expected, "{kind:?}");
         assert!(fs::read(mount.path("a/b/out")).unwrap() == expected, "{kind:?}");

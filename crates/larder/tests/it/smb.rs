@@ -1,13 +1,14 @@
 //! Shares of a real Samba.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use larder_testkit::{Samba, SambaOptions};
 
-use crate::harness::{Kind, Mount, Server, eventually, larder, pattern, said, shell_as};
+use crate::harness::{Kind, Mount, Server, eventually, larder, pattern, said, scratch, shell_as};
+use crate::shell::Shell;
 
 /// Longest time that a mount which cannot be may take to say so.
 const ERROR_MAX: Duration = Duration::from_secs(10);
@@ -234,23 +235,26 @@ fn a_restarted_server_costs_no_byte() {
     let bytes = pattern(5, 24 << 20);
     fs::write(server.path("big"), &bytes).unwrap();
     let mount = Mount::new(&server, &["hard"]);
-    let mut file = File::open(mount.path("big")).unwrap();
-    let mut read = vec![0; 1 << 20];
-    file.read_exact(&mut read).unwrap();
-    let mut out = File::create(mount.path("out")).unwrap();
-    out.write_all(&bytes[..5 << 20]).unwrap();
+    let local = scratch("larder-local-");
+    fs::write(local.path().join("head"), &bytes[..5 << 20]).unwrap();
+    fs::write(local.path().join("tail"), &bytes[5 << 20..]).unwrap();
+    let (at, local) = (mount.path(""), local.path());
+    let (at_shown, local_shown) = (at.display(), local.display());
+    let mut shell = Shell::new(Command::new("/bin/sh"));
+    shell.run(&format!("exec 3<{at_shown}/big 4>{at_shown}/out"));
+    shell.run(&format!(
+        "dd bs=1M count=1 status=none <&3 >{local_shown}/read; cat {local_shown}/head >&4"
+    ));
     server.as_samba().kill().unwrap();
     server.as_samba().boot().unwrap();
-    file.read_to_end(&mut read).unwrap();
-    assert!(read == bytes, "read on");
-    out.write_all(&bytes[5 << 20..]).unwrap();
-    out.sync_all().unwrap();
+    shell.run(&format!("cat <&3 >>{local_shown}/read"));
+    assert!(fs::read(local.join("read")).unwrap() == bytes, "read on");
+    shell.run(&format!("cat {local_shown}/tail >&4; sync {at_shown}/out"));
     assert!(fs::read(server.path("out")).unwrap() == bytes, "acknowledged by fsync");
-    drop(out);
-    out = File::options().write(true).open(mount.path("out")).unwrap();
-    out.write_all_at(b"once more", 77).unwrap();
+    shell.run("printf 'once more' >&4");
     server.as_samba().kill().unwrap();
     server.as_samba().boot().unwrap();
-    drop(out);
-    assert_eq!(fs::read(server.path("out")).unwrap()[77..86], *b"once more");
+    shell.run("exec 3<&- 4>&-");
+    let expected = [&bytes[..], b"once more"].concat();
+    assert!(fs::read(server.path("out")).unwrap() == expected, "acknowledged by close");
 }
