@@ -20,10 +20,12 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod changes;
 mod core;
 mod fetch;
 mod fill;
 mod fs;
+mod later;
 mod lease;
 mod listing;
 mod names;

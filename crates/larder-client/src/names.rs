@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_vfs::{
-    Access, Answer, Change, Cred, Entry, Error, Found, Ino, Kind, LookedUp, Lookup, New, Removal,
-    RenameFlags, Result, SetAttr,
+    Access, Answer, Change, Cred, Entry, Error, Found, Handle, Ino, Kind, LookedUp, Lookup, New,
+    Removal, RenameFlags, Result, SetAttr,
 };
 
 use crate::core::{Core, RootSquash, on_handle};
@@ -303,6 +303,11 @@ impl Core {
         state.removed = true;
         if state.opens.is_empty() {
             state.local = None;
+        } else {
+            // A server may give the handle to the next file that is made (SMB: inode numbers come again),
+            // which must not be taken for this one.
+            state.handle = Handle::new(&[b"removed", &child.ino.0.to_be_bytes()[..]].concat());
+            self.cache.rekey(child.no(), state.handle.as_bytes());
         }
         self.note_unfinished(child.ino, &mut state);
         if state.opens.is_empty() {

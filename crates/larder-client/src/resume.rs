@@ -238,7 +238,7 @@ impl Core {
                 };
                 match removed {
                     Err(Error::TimedOut) => {
-                        tokio::time::sleep(crate::writeback::RETRY_AFTER).await;
+                        tokio::time::sleep(crate::later::RETRY_AFTER).await;
                         continue;
                     }
                     Err(Error::Shutdown) => return,

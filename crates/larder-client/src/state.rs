@@ -18,6 +18,7 @@ use std::time::Duration;
 use larder_io::Monotonic;
 use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
 
+use crate::changes::{Changes, file_follows, follow, recency};
 use crate::open::Opens;
 use crate::options::TtlRange;
 use crate::record::{Known, Page};
@@ -342,49 +343,6 @@ impl State {
             && self.hiding.is_none()
             && self.write_error.is_none()
     }
-}
-
-/// Newest description: by change attribute, else by change time, else by modification time.
-fn recency(attr: &Attr) -> (Option<u64>, Time, Time, u64) {
-    (attr.change, attr.ctime, attr.mtime, attr.size)
-}
-
-/// Whether all `changes` follow on `from` and on each other, so that they are the only ones.
-fn follow(from: Validator, changes: &[Change]) -> bool {
-    let mut reached = vec![from];
-    let mut left: Vec<&Change> = changes.iter().collect();
-    while let Some(next) =
-        left.iter().position(|change| reached.iter().any(|version| change.follows(version)))
-    {
-        reached.extend(left.swap_remove(next).after.map(|attr| attr.validator()));
-    }
-    left.is_empty()
-}
-
-/// The same for the changes of a file. Its requests run in parallel, and servers report states between
-/// them that no reply describes, so it is enough that one of them found the version `from`. If none
-/// tells so, a file that was `checked` shortly before counts as untouched, unless a reply tells of a
-/// state that none of ours has made.
-fn file_follows(from: Validator, changes: &[Change], checked: bool) -> bool {
-    if changes.iter().any(|change| change.follows(&from)) {
-        return true;
-    }
-    let made: Vec<Validator> =
-        changes.iter().filter_map(|change| Some(change.after?.validator())).collect();
-    let mut told = changes.iter().filter(|change| change.before.is_some());
-    checked && told.all(|change| made.iter().any(|version| change.follows(version)))
-}
-
-/// Changes of our own that are under way.
-#[derive(Default)]
-struct Changes {
-    in_flight: u32,
-    replies: Vec<Change>,
-    ended: Monotonic,
-    /// The file was described shortly before the first one.
-    checked: bool,
-    /// The lease under which the first one began.
-    lease: Option<Lease>,
 }
 
 /// The server's judgement of each user that asked.

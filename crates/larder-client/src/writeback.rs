@@ -12,7 +12,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
 use larder_cache::CachedFile;
@@ -33,9 +32,6 @@ const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
 
 /// How often everything is sent again because the server restarted in between.
 const RESENDS_MAX: u32 = 8;
-
-/// Time between attempts to write back what the server did not take.
-pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What a round of requests brought.
 struct Sent {
@@ -446,27 +442,6 @@ impl Core {
         file.reset(&version, attr.size);
         drop(state);
         self.invalidate(node.ino);
-    }
-
-    /// Tries again and again to write back what could not be sent when the file was closed, for as
-    /// long as the server is out of reach.
-    pub(crate) fn retry_later(self: &Arc<Self>, node: &Arc<Node>) {
-        self.retry_after(node, RETRY_AFTER);
-    }
-
-    /// The same, with the first try after `wait`.
-    pub(crate) fn retry_after(self: &Arc<Self>, node: &Arc<Node>, mut wait: Duration) {
-        let (core, node) = (self.clone(), node.clone());
-        self.runtime.clone().spawn(async move {
-            loop {
-                tokio::time::sleep(std::mem::replace(&mut wait, RETRY_AFTER)).await;
-                match core.upload(&node).await {
-                    Err(Error::TimedOut) => {}
-                    Ok(()) => return tracing::debug!(ino = node.ino.0, "written back at last"),
-                    Err(error) => return core.give_up(&node, error),
-                }
-            }
-        });
     }
 
     /// The server refuses the bytes for good.

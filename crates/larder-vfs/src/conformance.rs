@@ -55,6 +55,8 @@ pub enum Ability {
     DistinctTimes,
     /// The time of the last change of attributes is told, and applications cannot set it back.
     ChangeTime,
+    /// A handle is never given to another file.
+    HandlesOnce,
     /// Making a file that must not exist.
     ExclusiveCreate,
     /// Mode bits, and judging by them.

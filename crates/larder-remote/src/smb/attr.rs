@@ -81,11 +81,9 @@ impl Info {
         }
     }
 
-    /// What the server calls the file. Of a directory that is the number alone: Samba keeps no
-    /// creation time of directories, and a handle has to be the same for the next mount.
+    /// What the server calls the file.
     pub(super) fn identity(&self) -> Identity {
-        let created = if self.is_directory() { 0 } else { self.created };
-        Identity { file_id: self.file_id, created }
+        Identity { file_id: self.file_id, directory: self.is_directory() }
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -97,15 +95,8 @@ impl Info {
     }
 
     /// Whether this is the file that was called `known`.
-    ///
-    /// The creation time tells a file from a later one that got its number. But Samba makes it up for
-    /// a file that it did not create itself: it is the earliest of the other times then, and moves
-    /// with them. Such a time proves nothing, and the number decides.
     pub(super) fn is(&self, known: &Identity) -> bool {
-        let same = self.identity();
-        let invented = self.created == self.accessed.min(self.written).min(self.changed);
-        let of_a_kind = (same.created == 0) == (known.created == 0);
-        same.file_id == known.file_id && of_a_kind && (same.created == known.created || invented)
+        self.identity() == *known
     }
 
     pub(super) fn mode(&self, shape: &Shape) -> u32 {
@@ -311,13 +302,9 @@ mod tests {
         assert!(!seen.is(&known));
         seen.file_id -= 1;
         seen.created = 600;
-        assert!(!seen.is(&known), "a later file with its number");
-        seen.created = 800;
         assert!(seen.is(&known), "a creation time that the server made up");
         seen.attributes = FileAttributes::DIRECTORY;
         assert!(!seen.is(&known) && seen.is(&seen.identity()), "a directory is no file");
-        seen.created = 600;
-        assert_eq!(seen.identity().created, 0, "the times of a directory name nothing");
     }
 
     #[test]

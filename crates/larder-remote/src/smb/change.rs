@@ -328,7 +328,7 @@ impl Share {
 }
 
 fn same_file(one: &Info, other: &Info) -> bool {
-    one.file_id == other.file_id && one.created == other.created
+    one.identity() == other.identity()
 }
 
 /// Whether both ends are one name, in a directory where case does not count.

@@ -1,21 +1,29 @@
 //! What a [`Handle`] of an SMB share is made of: never a name, so that it survives a rename.
 //!
-//! The first byte is a version. Version 1 holds what the server calls the file: its file id, when it
-//! was created and the volume. Version 2 is for servers that make ids up: a hash of the path, which
+//! The first byte is a version. Version 1 holds what the server calls the file: its file id, whether it
+//! is a directory, and the volume. Version 2 is for servers that make ids up: a hash of the path, which
 //! therefore changes when the file is renamed, and means another file when one takes the name.
+//!
+//! When the file was created is left out on purpose, though it would tell a file from a later one that
+//! got its number. Samba makes the time up for files that it did not create, as the earliest of the
+//! others, so it moves when the file is read or written, and the file would lose its cache. NTFS
+//! counts the uses of a number in the id itself; elsewhere the later file passes for a new version of
+//! the earlier one, which its times and size tell.
 
 use larder_vfs::Handle;
 
 const BY_ID: u8 = 1;
 const BY_PATH: u8 = 2;
+/// Version, kind, file id, volume.
+const LEN: usize = 1 + 1 + 8 + 8;
 
 /// What a server calls a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     /// Number of the file on its volume; of a deleted file it may be given again.
     pub(super) file_id: u64,
-    /// When it was created, as FILETIME.
-    pub(super) created: u64,
+    /// Whether it is a directory: never another version of a file.
+    pub(super) directory: bool,
 }
 
 impl Identity {
@@ -27,18 +35,21 @@ impl Identity {
 
     /// The handle of the file on this volume.
     pub(super) fn handle(&self, volume: u64) -> Handle {
-        let mut bytes = [BY_ID; 25];
-        bytes[1..9].copy_from_slice(&self.file_id.to_le_bytes());
-        bytes[9..17].copy_from_slice(&self.created.to_le_bytes());
-        bytes[17..].copy_from_slice(&volume.to_le_bytes());
+        let mut bytes = [BY_ID; LEN];
+        bytes[1] = u8::from(self.directory);
+        bytes[2..10].copy_from_slice(&self.file_id.to_le_bytes());
+        bytes[10..].copy_from_slice(&volume.to_le_bytes());
         Handle::new(&bytes)
     }
 
     /// What a handle of version 1 was made of.
     pub(super) fn of(handle: &Handle) -> Option<Identity> {
-        let bytes: &[u8; 25] = handle.as_bytes().try_into().ok()?;
-        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-        (bytes[0] == BY_ID).then(|| Identity { file_id: number(1), created: number(9) })
+        let bytes: &[u8; LEN] = handle.as_bytes().try_into().ok()?;
+        let file_id = u64::from_le_bytes(std::array::from_fn(|byte| bytes[2 + byte]));
+        match bytes[..2] {
+            [BY_ID, kind @ 0..=1] => Some(Identity { file_id, directory: kind == 1 }),
+            _ => None,
+        }
     }
 }
 
@@ -63,18 +74,26 @@ mod tests {
     #[test]
     fn a_handle_tells_what_it_was_made_of() {
         for number in [0, 1, 77, u64::MAX / 3, u64::MAX] {
-            let identity = Identity { file_id: number, created: number.rotate_left(9) };
-            assert_eq!(Identity::of(&identity.handle(number ^ 5)), Some(identity));
+            for directory in [false, true] {
+                let identity = Identity { file_id: number, directory };
+                assert_eq!(Identity::of(&identity.handle(number ^ 5)), Some(identity));
+            }
         }
-        assert_ne!(
-            Identity { file_id: 1, created: 2 }.handle(3),
-            Identity { file_id: 1, created: 3 }.handle(3)
-        );
+        let file = Identity { file_id: 1, directory: false };
+        assert_ne!(file.handle(3), Identity { directory: true, ..file }.handle(3));
+        assert_ne!(file.handle(3), file.handle(4));
     }
 
     #[test]
     fn other_bytes_are_no_identity() {
-        for bytes in [&[][..], &[1], &[1; 24], &[1; 26], &[2; 25]] {
+        for bytes in [
+            &[][..],
+            &[1],
+            &[1; 17],
+            &[1; 19],
+            &[2; 18],
+            &[[1, 2, 0].as_slice(), &[0; 15]].concat(),
+        ] {
             assert_eq!(Identity::of(&Handle::new(bytes)), None, "{bytes:?}");
         }
         assert_eq!(Identity::of(&by_path("a\\b")), None);

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     fn file(number: u64) -> Handle {
-        Identity { file_id: number, created: 1 }.handle(9)
+        Identity { file_id: number, directory: false }.handle(9)
     }
 
     fn places() -> Places {

@@ -28,6 +28,7 @@ fn traits() -> Traits {
         .without(Ability::Guard, "the case sets a mode, which is not kept")
         .without(Ability::Before, "only a lease proves what was before, and the cases take none")
         .without(Ability::ChangeTime, "Samba tells mtime for the change time")
+        .without(Ability::HandlesOnce, "numbers come again, and Samba makes creation times up")
         .without(Ability::DirectoryLinks, "the link count of directories is not told")
 }
 

@@ -44,6 +44,7 @@ super::table! {
     rename_onto_another_link [HardLinks];
     directory_link_counts [DirectoryLinks];
     stale_after_removal;
+    stale_for_ever [HandlesOnce];
 }
 
 async fn lookup_finds_what_was_made(bench: Bench) -> Outcome {
@@ -364,7 +365,13 @@ async fn stale_after_removal(bench: Bench) -> Outcome {
     refused("getattr", bench.remote.getattr(&bench.owner, &file).await, &stale)?;
     refused("read", bench.remote.read(&bench.owner, &file, 0, 1).await, &stale)?;
     let found = bench.remote.lookup(&bench.owner, &inner, OsStr::new("x")).await;
-    refused("lookup", found, &stale)?;
+    refused("lookup", found, &stale)
+}
+
+async fn stale_for_ever(bench: Bench) -> Outcome {
+    let file = bench.file("a", b"x").await?;
+    works("remove", bench.remove(&bench.dir, "a", Removal::File).await)?;
     bench.file("a", b"").await?;
+    let stale = [Error::Stale, Error::NotFound];
     refused("the new file's name", bench.remote.getattr(&bench.owner, &file).await, &stale)
 }

@@ -83,6 +83,10 @@ async fn a_file_that_the_server_did_not_make_keeps_its_handle() {
         assert_eq!(setup.read(&file, 0, 9).await, content);
         assert_eq!(setup.find("local").await, Some(file.clone()));
     }
+    let later = mount(&options(&setup.server)).await;
+    let root = later.root().await.unwrap().handle;
+    let found = later.lookup(&setup.cred, &root, "local".as_ref()).await.unwrap().found.unwrap();
+    assert_eq!(found.handle, file, "also for a later mount");
 }
 
 #[tokio::test]

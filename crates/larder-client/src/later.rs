@@ -1,0 +1,35 @@
+//! Write-back that nobody waits for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_vfs::Error;
+
+use crate::core::Core;
+use crate::node::Node;
+
+/// Time between attempts to write back what the server did not take.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+impl Core {
+    /// Tries again and again to write back what could not be sent when the file was closed, for as
+    /// long as the server is out of reach.
+    pub(crate) fn retry_later(self: &Arc<Self>, node: &Arc<Node>) {
+        self.retry_after(node, RETRY_AFTER);
+    }
+
+    /// The same, with the first try after `wait`.
+    pub(crate) fn retry_after(self: &Arc<Self>, node: &Arc<Node>, mut wait: Duration) {
+        let (core, node) = (self.clone(), node.clone());
+        self.runtime.clone().spawn(async move {
+            loop {
+                tokio::time::sleep(std::mem::replace(&mut wait, RETRY_AFTER)).await;
+                match core.upload(&node).await {
+                    Err(Error::TimedOut) => {}
+                    Ok(()) => return tracing::debug!(ino = node.ino.0, "written back at last"),
+                    Err(error) => return core.give_up(&node, error),
+                }
+            }
+        });
+    }
+}
