@@ -11,7 +11,7 @@ use crate::link::Shape;
 use crate::record::Test;
 use crate::rpc::Calls;
 use crate::runner::{self, Limits};
-use crate::stand::{Contestant, LARDER, PLAIN, Stand};
+use crate::stand::{Contestant, Door, LARDER, PLAIN, Stand};
 use crate::suite::{self, Size};
 
 /// What one work cost.
@@ -51,7 +51,7 @@ const ATTRIBUTES: &[&str] = &["actimeo=86400"];
 /// # Errors
 /// If the mounts cannot be made.
 pub fn measure(larder: &Path, size: Size, interrupted: &AtomicBool) -> Result<Vec<Cost>> {
-    let mut stand = Stand::new(larder, Shape::default())?;
+    let mut stand = Stand::new(larder, Door::Nfs, Shape::default())?;
     let plain = Contestant { options: ATTRIBUTES, ..PLAIN };
     let cached = Contestant { options: ATTRIBUTES, ..LARDER };
     let targets = [stand.mount(&plain)?, stand.mount(&cached)?];

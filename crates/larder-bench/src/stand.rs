@@ -1,4 +1,4 @@
-//! A stand: an export of our server and mounts of it, made as a user makes them, by the binary's own
+//! A stand: an export of our server, or a share of Samba, and mounts of it, made as a user makes them, by the binary's own
 //! commands, and gone when it is dropped.
 //!
 //! Every contestant has a directory of its own in the export, so that none profits from what another
@@ -6,16 +6,20 @@
 //! the default of `larder mount`, for all of them.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
+
+mod served;
+
+pub use served::Door;
+use served::{Export, spawn_at};
 
 use crate::link::netns::Netns;
 use crate::link::proxy::{self, Proxy};
@@ -23,9 +27,6 @@ use crate::link::{Shape, measure};
 use crate::record::Link;
 use crate::rpc::Counter;
 use crate::target::{Target, mount_of};
-
-/// Longest wait for a server to listen.
-const START_MAX: Duration = Duration::from_secs(20);
 
 /// Where the server listens in a network namespace of its own.
 const PORT: u16 = 12049;
@@ -75,6 +76,7 @@ pub fn contestants(suite: &str) -> Vec<Contestant> {
 #[derive(Debug)]
 pub struct Stand {
     larder: PathBuf,
+    door: Door,
     // In this order they go: mounts, server, link, files.
     mounts: Vec<Arc<Mount>>,
     export: Export,
@@ -96,33 +98,38 @@ enum Way {
 }
 
 impl Stand {
-    /// Exports an empty directory behind a link of this shape, and measures the link. As root the kernel
+    /// Exports an empty directory by `door` behind a link of this shape, and measures the link. As root the kernel
     /// holds the rate (a network namespace); a delay, a loss, or not being root take the proxy.
     ///
     /// # Errors
     /// If the link cannot be made, or the server does not come up.
-    pub fn new(larder: &Path, shape: Shape) -> Result<Stand> {
+    pub fn new(larder: &Path, door: Door, shape: Shape) -> Result<Stand> {
         // On a real disk: /tmp may be memory, and may be closed to other users.
         let top = tempfile::Builder::new().prefix("larder-bench-").tempdir_in("/var/tmp")?;
         let dir = top.path().join("export");
         fs::create_dir(&dir)?;
         fs::create_dir(top.path().join("local"))?;
+        let start = |address, netns: Option<&Netns>| match door {
+            Door::Nfs => Export::nfs(larder, &dir, address, netns),
+            Door::Smb => Export::smb(&top.path().join("samba"), &dir, address, netns),
+        };
         let rate_alone = shape.delay.is_zero() && shape.loss == 0.0;
         let here = || -> Result<SocketAddr> { Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?) };
         let (way, link, export) = if shape == Shape::default() {
-            (Way::Loopback, measure::loopback()?, Export::start(larder, &dir, here()?, None)?)
+            (Way::Loopback, measure::loopback()?, start(here()?, None)?)
         } else if rate_alone && rustix::process::geteuid().is_root() {
             let netns = Netns::create(shape.rate_bits_per_s)?;
             let link = measure::netns(&netns)?;
-            let export = Export::start(larder, &dir, (netns.inside(), PORT).into(), Some(&netns))?;
+            let export = start((netns.inside(), PORT).into(), Some(&netns))?;
             (Way::Netns(netns), link, export)
         } else {
-            let export = Export::start(larder, &dir, here()?, None)?;
+            let export = start(here()?, None)?;
             let proxy = Proxy::start(&proxy::Options::to(export.address, shape))?;
             (Way::Proxy(proxy), measure::proxy(shape)?, export)
         };
         Ok(Stand {
             larder: larder.to_path_buf(),
+            door,
             mounts: Vec::new(),
             export,
             way,
@@ -198,12 +205,13 @@ impl Stand {
         let cache = contestant.cached.then(|| home.join("cache"));
         let mut options = vec![MEMORY];
         options.extend(contestant.options);
+        options.extend(self.door.options());
         if !contestant.cached {
             options.push("plain");
         }
         let mount = Arc::new(Mount {
             larder: self.larder.clone(),
-            source: format!("nfs://{}/", self.address()),
+            source: self.door.source(self.address()),
             mountpoint: home.join("mnt"),
             cache: cache.clone(),
             options: options.join(","),
@@ -230,53 +238,6 @@ impl Stand {
         target.options = mount_of(&dir).unwrap_or_default();
         target.disks = vec![dir];
         target
-    }
-}
-
-/// Our server, as a process.
-#[derive(Debug)]
-struct Export {
-    child: Child,
-    dir: PathBuf,
-    address: SocketAddr,
-}
-
-impl Export {
-    fn start(
-        larder: &Path,
-        dir: &Path,
-        address: SocketAddr,
-        netns: Option<&Netns>,
-    ) -> Result<Export> {
-        let mut run = Command::new(larder);
-        run.arg("export").arg(dir).args(["--listen", &address.to_string(), "--no-root-squash"]);
-        run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        let child = spawn_at(&mut run, netns)?;
-        let mut export = Export { child, dir: dir.to_path_buf(), address };
-        let deadline = Instant::now() + START_MAX;
-        while TcpStream::connect_timeout(&address, START_MAX).is_err() {
-            let ended = export.child.try_wait()?;
-            ensure!(ended.is_none(), "larder export ended at once ({})", ended.unwrap_or_default());
-            ensure!(Instant::now() < deadline, "larder export does not listen on {address}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(export)
-    }
-}
-
-/// Starts a program where a server is to be.
-fn spawn_at(command: &mut Command, netns: Option<&Netns>) -> Result<Child> {
-    match netns {
-        Some(netns) => netns.spawn(command),
-        None => command.spawn().with_context(|| format!("cannot run {command:?}")),
-    }
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        drop(self.child.wait());
     }
 }
 

@@ -11,7 +11,7 @@ use larder_bench::link::Shape;
 use larder_bench::machine;
 use larder_bench::record::{self, FORMAT, Run};
 use larder_bench::runner::{self, Limits};
-use larder_bench::stand::{Stand, contestants};
+use larder_bench::stand::{Door, Stand, contestants};
 use larder_bench::suite::{self, Suite};
 use larder_bench::target::{Target, mount_of};
 
@@ -62,9 +62,28 @@ pub(super) struct Plan {
     /// which a proxy is used instead of the kernel [default: as published, 10mbit or 100mbit]
     #[arg(long, value_name = "RATE[,delay=MS][,loss=PERCENT]")]
     link: Option<Shape>,
+    /// The server that is started for the run: ours, or Samba (smbd must be installed)
+    #[arg(long, value_enum, default_value = "nfs")]
+    server: Server,
     /// Directory of the run [default: bench/runs/<date>-<commit>-<host>]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+/// A server, as it is typed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Server {
+    Nfs,
+    Smb,
+}
+
+impl From<Server> for Door {
+    fn from(server: Server) -> Door {
+        match server {
+            Server::Nfs => Door::Nfs,
+            Server::Smb => Door::Smb,
+        }
+    }
 }
 
 /// Runs the suites.
@@ -146,7 +165,7 @@ impl Plan {
     /// If it cannot be made.
     pub(super) fn stand(&self, suite: &Suite) -> Result<Stand> {
         let published = suite.link_bits_per_s.map(Shape::of_rate);
-        Stand::new(&larder()?, self.link.or(published).unwrap_or_default())
+        Stand::new(&larder()?, self.server.into(), self.link.or(published).unwrap_or_default())
     }
 }
 

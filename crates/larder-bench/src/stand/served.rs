@@ -1,0 +1,130 @@
+//! The server of a stand, as a process.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::link::netns::Netns;
+
+/// Longest wait for a server to listen.
+const START_MAX: Duration = Duration::from_secs(20);
+
+/// What Samba calls the directory.
+const SHARE: &str = "share";
+
+/// How the directory of a stand is exported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Door {
+    /// By our own NFS server.
+    #[default]
+    Nfs,
+    /// By Samba, to guests.
+    Smb,
+}
+
+impl Door {
+    /// What is mounted.
+    pub(super) fn source(self, address: SocketAddr) -> String {
+        match self {
+            Door::Nfs => format!("nfs://{address}/"),
+            Door::Smb => format!("smb://{address}/{SHARE}"),
+        }
+    }
+
+    /// Mount options that it takes.
+    pub(super) fn options(self) -> &'static [&'static str] {
+        match self {
+            Door::Nfs => &[],
+            Door::Smb => &["guest"],
+        }
+    }
+}
+
+/// Our server, as a process.
+#[derive(Debug)]
+pub(super) struct Export {
+    child: Child,
+    pub(super) dir: PathBuf,
+    pub(super) address: SocketAddr,
+}
+
+impl Export {
+    pub(super) fn nfs(
+        larder: &Path,
+        dir: &Path,
+        address: SocketAddr,
+        netns: Option<&Netns>,
+    ) -> Result<Export> {
+        let mut run = Command::new(larder);
+        run.arg("export").arg(dir).args(["--listen", &address.to_string(), "--no-root-squash"]);
+        Export::listening(&mut run, dir, address, netns)
+    }
+
+    /// Samba, for guests who work as root, with all that it keeps in `state`.
+    pub(super) fn smb(
+        state: &Path,
+        dir: &Path,
+        address: SocketAddr,
+        netns: Option<&Netns>,
+    ) -> Result<Export> {
+        fs::create_dir_all(state)?;
+        let place = state.display();
+        let folders = ["private dir", "lock directory", "state directory", "cache directory"];
+        let folders = folders.into_iter().chain(["pid directory", "ncalrpc dir"]);
+        let folders: String = folders.map(|name| format!(" {name} = {place}\n")).collect();
+        let configuration = format!(
+            "[global]\n server role = standalone server\n disable netbios = yes\n smb ports = {}\n{folders} \
+             log file = {place}/log\n load printers = no\n disable spoolss = yes\n map to guest = Bad User\n \
+             server min protocol = SMB2_10\n\
+             [{SHARE}]\n path = {}\n read only = no\n guest ok = yes\n force user = root\n",
+            address.port(),
+            dir.display()
+        );
+        let conf = state.join("smb.conf");
+        fs::write(&conf, configuration)?;
+        let mut run = Command::new("smbd");
+        run.args(["--foreground", "--no-process-group", "--configfile"]).arg(&conf);
+        Export::listening(&mut run, dir, address, netns)
+    }
+
+    /// Starts a server and waits until it listens.
+    fn listening(
+        run: &mut Command,
+        dir: &Path,
+        address: SocketAddr,
+        netns: Option<&Netns>,
+    ) -> Result<Export> {
+        run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let child = spawn_at(run, netns)?;
+        let mut export = Export { child, dir: dir.to_path_buf(), address };
+        let deadline = Instant::now() + START_MAX;
+        while TcpStream::connect_timeout(&address, START_MAX).is_err() {
+            let ended = export.child.try_wait()?;
+            ensure!(ended.is_none(), "the server ended at once ({})", ended.unwrap_or_default());
+            ensure!(Instant::now() < deadline, "the server does not listen on {address}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(export)
+    }
+}
+
+/// Starts a program where a server is to be.
+pub(super) fn spawn_at(command: &mut Command, netns: Option<&Netns>) -> Result<Child> {
+    match netns {
+        Some(netns) => netns.spawn(command),
+        None => command.spawn().with_context(|| format!("cannot run {command:?}")),
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        drop(self.child.wait());
+    }
+}
