@@ -147,6 +147,18 @@ impl Samba {
         )
     }
 
+    /// Has the server end everybody's use of the share, with their connections open: what they opened is
+    /// closed, and they have to connect to the share anew.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if it cannot be told so.
+    pub fn close_share(&mut self) -> Result<(), StartError> {
+        let (state, share) = (self.state.display(), Samba::SHARE);
+        self.sandbox.run(&format!(
+            "smbcontrol --configfile={state}/conf smbd close-share {share} >/dev/null 2>&1"
+        ))
+    }
+
     /// Stops the server from answering, with its connections open.
     ///
     /// # Errors

@@ -208,6 +208,27 @@ async fn a_cut_connection_ends_leases_and_is_replaced() {
     assert!(setup.access(&file).await.lease.is_some());
 }
 
+/// The server forgets the use of the share, as it does with a session that has expired: the connection is there,
+/// and every request on it is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_share_that_the_server_closes_is_connected_to_anew() {
+    let mut setup = Setup::new(|_| (), |_| ()).await;
+    let file = setup.file("file", &pattern(100_000)).await;
+    assert!(setup.access(&file).await.lease.is_some());
+    let out = setup.file("out", b"").await;
+    let written = setup.write(&out, 0, b"before", Stability::Unstable).await.unwrap();
+    setup.server.close_share().unwrap();
+    assert!(setup.read(&file, 0, 100_000).await == pattern(100_000));
+    assert_eq!(setup.smb.stats().connections[0].reconnects, 1);
+    setup.write(&out, 6, b" and after", Stability::Unstable).await.unwrap();
+    let committed = setup.smb.commit(&setup.cred, &out, 0..0).await.unwrap();
+    if committed.verifier != written.verifier {
+        // As the client does: what the server may have lost is sent again.
+        setup.write(&out, 0, b"before and after", Stability::FileSync).await.unwrap();
+    }
+    assert_eq!(std::fs::read(setup.dir.path().join("out")).unwrap(), b"before and after");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_all_the_time_lose_nothing() {
     let (setup, proxy) = behind_a_proxy().await;
