@@ -143,7 +143,17 @@ const ALIASES: &[(&str, &str)] =
 const ONLY: &[(Protocol, &[&str])] = &[
     (
         Protocol::Nfs,
-        &["mountport", "proto", "tcp", "udp", "retrans", "resvport", "noresvport", "nolock"],
+        &[
+            "nconnect",
+            "mountport",
+            "proto",
+            "tcp",
+            "udp",
+            "retrans",
+            "resvport",
+            "noresvport",
+            "nolock",
+        ],
     ),
     (
         Protocol::Smb,
@@ -338,6 +348,7 @@ mod tests {
             (Protocol::Nfs, "seal", "means nothing to NFS"),
             (Protocol::Nfs, "vers=3.1.1", "it is 3 or 3.0"),
             (Protocol::Smb, "udp", "means nothing to SMB"),
+            (Protocol::Smb, "nconnect=4", "means nothing to SMB"),
             (Protocol::Smb, "sec=sys", "ntlmssp"),
         ] {
             let line = Typed::parse(typed).unwrap().check(protocol).unwrap_err();
