@@ -266,11 +266,6 @@ fn slot(object: &Handle) -> usize {
 fn stale(errno: Errno) -> Error {
     match errno {
         Errno::STALE | Errno::INVAL | Errno::NOENT | Errno::PERM | Errno::LOOP => Error::Stale,
-        // What ext4 says of an inode that it is just freeing.
-        Errno::IO | Errno::UCLEAN | Errno::BADMSG => {
-            tracing::debug!(%errno, "a handle that cannot be opened");
-            Error::Stale
-        }
         other => error(other),
     }
 }
