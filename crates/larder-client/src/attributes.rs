@@ -51,16 +51,15 @@ impl Core {
         state.ctime_is_old() && !is_told
     }
 
-    /// Asks the server for the attributes; for a lease too on a directory, whose names need one.
-    pub(crate) async fn revalidate(&self, node: &Node, cred: &Cred) -> Result<()> {
-        let directory = node.state().is_directory();
-        if directory && self.wants_lease(node) {
-            return self.ask_rights(node, cred).await;
+    /// Asks the server for the attributes. The names of a directory need a lease too, for which nobody waits.
+    pub(crate) async fn revalidate(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
+        if node.state().is_directory() {
+            self.lease_later(node, cred);
         }
         self.ask_attributes(node, cred).await
     }
 
-    async fn ask_attributes(&self, node: &Node, cred: &Cred) -> Result<()> {
+    pub(crate) async fn ask_attributes(&self, node: &Node, cred: &Cred) -> Result<()> {
         let asked = self.now();
         match on_handle!(self, node, handle => self.remote.getattr(cred, &handle)) {
             Ok(attr) => {
@@ -156,7 +155,7 @@ impl Core {
 
     /// Sets attributes at the server. Unsent data goes first, so that a time that is set stays.
     pub(crate) async fn setattr(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         ino: Ino,
         open: Option<OpenId>,
@@ -193,7 +192,7 @@ impl Core {
     }
 
     /// Target of a symbolic link: held for as long as the link is the same version.
-    pub(crate) async fn readlink(&self, cred: &Cred, ino: Ino) -> Result<OsString> {
+    pub(crate) async fn readlink(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Result<OsString> {
         let node = self.node(ino)?;
         if !self.is_fresh(&node) {
             self.revalidate(&node, cred).await?;

@@ -9,9 +9,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Handle, Ino, Lease, Watcher};
+use larder_vfs::{Cred, Handle, Ino, Lease, Watcher};
 
 use crate::core::Core;
 use crate::node::Node;
@@ -42,6 +43,21 @@ impl Core {
         let state = node.state();
         let refused = state.lease_refused;
         !state.leased() && refused.is_none_or(|at| self.now().since(at) >= REFUSED_FOR)
+    }
+
+    /// Asks for a lease on a directory, and does not wait for it.
+    pub(crate) fn lease_later(self: &Arc<Self>, dir: &Arc<Node>, cred: &Cred) {
+        if !self.wants_lease(dir) || std::mem::replace(&mut dir.state().lease_asked, true) {
+            return;
+        }
+        let (core, dir, cred) = (self.clone(), dir.clone(), cred.clone());
+        self.runtime.spawn(async move {
+            let answer = core.ask_rights(&dir, &cred).await;
+            dir.state().lease_asked = false;
+            if let Err(error) = answer {
+                tracing::debug!(ino = dir.ino.0, %error, "no lease on a directory");
+            }
+        });
     }
 
     /// Keeps a lease that came with attributes, unless those count for nothing; or remembers that the

@@ -39,7 +39,7 @@ impl Core {
 
     /// Entries after `offset`.
     pub(crate) async fn readdir(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         ino: Ino,
         offset: u64,

@@ -68,6 +68,30 @@ impl Core {
         self.is_fresh(&child).then(|| Ok(Lookup::Found(self.entry(dir, &child))))
     }
 
+    /// The answer, if a lease on the directory makes one of what is held. Where the file would have to be asked
+    /// about in any case, nobody waits for the lease, and later lookups have it.
+    async fn lookup_leased(
+        self: &Arc<Self>,
+        dir: &Arc<Node>,
+        cred: &Cred,
+        name: &OsStr,
+    ) -> Result<Option<Result<Lookup>>> {
+        if !self.wants_lease(dir) {
+            return Ok(None);
+        }
+        let held = self.name(dir, name);
+        let child = held.as_ref().map(|held| held.child.and_then(|ino| self.table.get(ino)));
+        match child {
+            None if self.is_fresh(dir) => {}
+            Some(child) if child.as_ref().is_none_or(|child| self.is_fresh(child)) => {
+                self.ask_rights(dir, cred).await?;
+                return Ok(self.lookup_held(dir, cred, name));
+            }
+            _ => self.lease_later(dir, cred),
+        }
+        Ok(None)
+    }
+
     /// What the index says of a name, if it is of the directory's present epoch.
     pub(crate) fn name(&self, dir: &Node, name: &OsStr) -> Option<Name> {
         let record = self.cache.name(dir.no(), name_bytes(name))?;
@@ -84,17 +108,18 @@ impl Core {
         }
     }
 
-    async fn lookup_remote(&self, dir: &Arc<Node>, cred: &Cred, name: &OsStr) -> Result<Lookup> {
+    async fn lookup_remote(
+        self: &Arc<Self>,
+        dir: &Arc<Node>,
+        cred: &Cred,
+        name: &OsStr,
+    ) -> Result<Lookup> {
         if name == ".." {
             return self.lookup_parent(dir, cred).await;
         }
         self.settle_root_squash(dir).await?;
-        // Under a lease, what is held of the directory is an answer, and for longer than a timeout.
-        if self.wants_lease(dir) && (!self.is_fresh(dir) || self.name(dir, name).is_some()) {
-            self.ask_rights(dir, cred).await?;
-            if let Some(answer) = self.lookup_held(dir, cred, name) {
-                return answer;
-            }
+        if let Some(answer) = self.lookup_leased(dir, cred, name).await? {
+            return answer;
         }
         let asked = self.now();
         let answer = on_handle!(self, dir, handle => self.remote.lookup(cred, &handle, name));
@@ -129,7 +154,7 @@ impl Core {
     }
 
     /// `..`, for doors that ask for it: by where the directory was last seen, else by the server.
-    async fn lookup_parent(&self, dir: &Arc<Node>, cred: &Cred) -> Result<Lookup> {
+    async fn lookup_parent(self: &Arc<Self>, dir: &Arc<Node>, cred: &Cred) -> Result<Lookup> {
         let hint = dir.state().known.hint.as_ref().map(|(parent, _)| *parent);
         let parent = match hint.and_then(|ino| self.table.get(ino)) {
             _ if dir.ino == Ino::ROOT => dir.clone(),
@@ -212,7 +237,7 @@ impl Core {
 
     /// Removes an entry.
     pub(crate) async fn remove(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         parent: Ino,
         name: &OsStr,
@@ -265,7 +290,7 @@ impl Core {
     /// asked, since such a file must be hidden, and so it is for a directory, in which hidden names may be
     /// about to go.
     async fn child_to_go(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         dir: &Arc<Node>,
         name: &OsStr,
@@ -441,7 +466,7 @@ impl Core {
 
     /// Renames.
     pub(crate) async fn rename(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         from: (Ino, &OsStr),
         to: (Ino, &OsStr),
@@ -512,7 +537,7 @@ impl Core {
 
     /// Gives a file another name.
     pub(crate) async fn link(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         ino: Ino,
         parent: Ino,

@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub(crate) lease: Option<Lease>,
     /// When it was asked for one and gave none.
     pub(crate) lease_refused: Option<Monotonic>,
+    /// It is being asked for one that nobody waits for.
+    pub(crate) lease_asked: bool,
     /// The server has confirmed what is known, and the index does not have the time of that yet.
     pub(crate) confirmed: bool,
     /// Our own changes that are under way.
@@ -119,6 +121,7 @@ impl State {
             known,
             lease: None,
             lease_refused: None,
+            lease_asked: false,
             confirmed: false,
             changes: Changes::default(),
             rights: Rights::default(),

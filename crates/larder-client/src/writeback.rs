@@ -275,7 +275,7 @@ impl Core {
         if lately || !self.untold_writes.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.revalidate(node, cred).await
+        self.ask_attributes(node, cred).await
     }
 
     fn writer(&self, node: &Node) -> Cred {

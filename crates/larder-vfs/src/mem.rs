@@ -48,7 +48,9 @@ struct Connection {
     /// What the next calls fail with, in order.
     faults: VecDeque<Error>,
     reach: Reach,
-    /// Calls that wait for the server to come back.
+    /// Calls of this method wait.
+    held: Option<&'static str>,
+    /// Calls that wait, for the server to come back or to be let go.
     waiting: Vec<Waker>,
     gives_leases: bool,
     watcher: Option<Weak<dyn Watcher>>,
@@ -141,6 +143,12 @@ impl MemRemote {
         self.set_reach(Reach::Reachable);
     }
 
+    /// Calls of `method` wait from now on; with `None`, all go on.
+    pub fn hold(&self, method: Option<&'static str>) {
+        self.connection().held = method;
+        self.wake();
+    }
+
     /// How often `method` of [`Remote`] was called on this connection, failed calls included.
     pub fn calls(&self, method: &str) -> u64 {
         self.connection().calls.get(method).copied().unwrap_or(0)
@@ -158,10 +166,13 @@ impl MemRemote {
 
     fn set_reach(&self, reach: Reach) {
         self.server().leases.disconnect(self.number);
-        let mut connection = self.connection();
-        connection.reach = reach;
-        let waiting = std::mem::take(&mut connection.waiting);
-        drop(connection);
+        self.connection().reach = reach;
+        self.wake();
+    }
+
+    /// Has calls that wait see whether they still must.
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut self.connection().waiting);
         waiting.into_iter().for_each(Waker::wake);
     }
 
@@ -171,13 +182,15 @@ impl MemRemote {
         std::future::poll_fn(|context| {
             let mut connection = self.connection();
             match connection.reach {
-                Reach::Silent => {
+                Reach::TimingOut => Poll::Ready(Err(Error::TimedOut)),
+                Reach::ShutDown => Poll::Ready(Err(Error::Shutdown)),
+                Reach::Reachable if connection.held != Some(method) => {
+                    Poll::Ready(connection.faults.pop_front().map_or(Ok(()), Err))
+                }
+                Reach::Silent | Reach::Reachable => {
                     connection.waiting.push(context.waker().clone());
                     Poll::Pending
                 }
-                Reach::TimingOut => Poll::Ready(Err(Error::TimedOut)),
-                Reach::ShutDown => Poll::Ready(Err(Error::Shutdown)),
-                Reach::Reachable => Poll::Ready(connection.faults.pop_front().map_or(Ok(()), Err)),
             }
         })
         .await

@@ -125,6 +125,8 @@ pub(crate) fn serve(
     server: Server,
     announce: impl FnOnce(&Record) -> Result<()>,
 ) -> Result<End> {
+    // The first call must not wait for our own program to be read.
+    larder_io::memory::populate_program();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

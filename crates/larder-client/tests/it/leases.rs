@@ -1,5 +1,7 @@
 //! Leases: what they save, and that nothing old is believed when they end.
 
+use std::time::Duration;
+
 use larder_client::{LookupCache, Options};
 use larder_vfs::SetAttr;
 
@@ -29,6 +31,29 @@ async fn under_a_lease_stat_open_and_read_cost_no_request_however_long_it_lasts(
         assert_eq!(rig.names().await, ["file"]);
     }
     // The absent name was asked for once, before the last round.
+    assert_eq!(rig.server.calls_total(), 0);
+}
+
+/// After a remount names are known and no file is fresh: each costs one question, and not the lease's as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_lease_on_a_directory_whose_files_must_be_asked_about() {
+    let (rig, other) = leased().await;
+    other.put("file", b"x").await;
+    rig.stat("file").await;
+    rig.advance(100_000);
+    rig.server.reset_calls();
+    rig.server.hold(Some("access"));
+    let stat = tokio::time::timeout(Duration::from_secs(10), rig.stat("file"));
+    assert_eq!(stat.await.expect("it must not wait for the lease").attr.size, 1);
+    assert_eq!((rig.server.calls("lookup"), rig.server.calls_total()), (1, 2));
+    // The next ones have it. That it is asked for once is all that they wait for.
+    rig.server.hold(None);
+    assert!(rig.find("absent").await.is_none());
+    rig.advance(100_000);
+    assert!(rig.find("absent").await.is_none());
+    rig.advance(100_000);
+    rig.server.reset_calls();
+    assert!(rig.find("absent").await.is_none());
     assert_eq!(rig.server.calls_total(), 0);
 }
 
