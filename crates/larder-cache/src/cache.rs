@@ -27,7 +27,7 @@ use crate::{FileNo, lock, open};
 /// treats it as a crash.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     /// Shared by the handles; the last one stops the thread.
     _keeper: Arc<Keeper>,
 }

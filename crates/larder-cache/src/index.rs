@@ -50,6 +50,14 @@ struct Engine {
     view: Table,
 }
 
+impl Engine {
+    fn close(self) -> Result<(), String> {
+        drop(self.view);
+        let database = Arc::into_inner(self.database).ok_or("a commit is running")?;
+        database.close().map_err(|error| error.to_string())
+    }
+}
+
 #[derive(Debug)]
 struct Numbers {
     next: u64,
@@ -376,18 +384,31 @@ impl Index {
         self.commit()?;
         let _turn = lock(&self.turn);
         let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Engine { database, view }) = engine else {
-            return Err(CacheError::Closed);
-        };
-        let closed = guarded(move || {
-            drop(view);
-            let database = Arc::into_inner(database).ok_or("a commit is running")?;
-            database.close().map_err(|error| error.to_string())
-        });
-        closed.map_err(|message| {
+        let engine = engine.ok_or(CacheError::Closed)?;
+        guarded(|| engine.close()).map_err(|message| {
             self.poison(&message);
             CacheError::Poisoned
         })
+    }
+
+    /// Gives back what redb keeps in memory of the file: closes the database and opens it again, since there is
+    /// no other way. Writes a few pages and syncs; readers wait for that.
+    pub(crate) fn shed(&self) {
+        let _turn = lock(&self.turn);
+        let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(engine) = slot.take() else { return };
+        let reopened = guarded(|| {
+            engine.close()?;
+            let file = self.disk.open(INDEX_FILE, OpenMode::Create).map_err(|e| e.to_string())?;
+            open_engine(Backend { file, disk_error: Arc::clone(&self.disk_error) }, false)
+        });
+        match reopened {
+            Ok(engine) => *slot = Some(engine),
+            Err(message) => {
+                drop(slot);
+                self.poison(&message);
+            }
+        }
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {

@@ -41,15 +41,16 @@ impl Store {
         let mut was_busy = false;
         while self.bell.wait(interval) {
             let is_busy = self.index.waiting().0 > IDLE_ENTRIES_MAX;
-            if was_busy && !is_busy {
-                larder_io::memory::give_back();
-            }
-            was_busy = is_busy;
+            let rests = std::mem::replace(&mut was_busy, is_busy) && !is_busy;
             match self.checkpoint() {
                 Ok(()) => (),
                 Err(CacheError::Closed) => return,
                 // The index has said so already; what is in memory can still be read.
                 Err(CacheError::Poisoned | CacheError::Disk(_)) => (),
+            }
+            if rests {
+                self.index.shed();
+                larder_io::memory::give_back();
             }
         }
     }

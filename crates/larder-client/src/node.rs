@@ -52,29 +52,39 @@ impl Node {
 /// As many nodes stay in memory although the kernel has let them go: what the server said of rights is
 /// known nowhere else.
 const FORGOTTEN_KEPT: usize = 1024;
+/// More nodes than this are many, until there are only [`FEW`].
+const MANY: usize = 8 * FORGOTTEN_KEPT;
+const FEW: usize = 64;
 
 /// The nodes in memory, over the index.
 pub(crate) struct Table {
     cache: Cache,
-    nodes: Mutex<HashMap<Ino, Arc<Node>>>,
+    nodes: Mutex<Nodes>,
     nodes_max: usize,
+}
+
+#[derive(Default)]
+struct Nodes {
+    by_ino: HashMap<Ino, Arc<Node>>,
+    /// There were many, and not few since.
+    many: bool,
 }
 
 impl Table {
     pub(crate) fn new(cache: Cache, nodes_max: usize) -> Table {
-        Table { cache, nodes: Mutex::new(HashMap::new()), nodes_max }
+        Table { cache, nodes: Mutex::default(), nodes_max }
     }
 
     /// The node with this number; `None` if it is not known at all.
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Node>> {
         let mut nodes = self.lock();
-        if let Some(node) = nodes.get(&ino) {
+        if let Some(node) = nodes.by_ino.get(&ino) {
             return Some(node.clone());
         }
         let no = FileNo(ino.0);
         let known = Known::decode(&self.cache.node(no)?)?;
         let handle = self.cache.key_of(no).filter(|key| key.len() <= Handle::LEN_MAX)?;
-        Some(self.insert(&mut nodes, ino, State::new(Handle::new(&handle), known)))
+        Some(self.insert(&mut nodes.by_ino, ino, State::new(Handle::new(&handle), known)))
     }
 
     /// The node that the server names `handle`, and whether it is new. `describe` makes the first description
@@ -91,11 +101,11 @@ impl Table {
         }
         let known = describe();
         let mut nodes = self.lock();
-        if let Some(node) = nodes.get(&ino) {
+        if let Some(node) = nodes.by_ino.get(&ino) {
             return (node.clone(), false);
         }
         self.cache.put_node(no, &known.encode());
-        (self.insert(&mut nodes, ino, State::new(handle.clone(), known)), true)
+        (self.insert(&mut nodes.by_ino, ino, State::new(handle.clone(), known)), true)
     }
 
     /// Records what is known in the index: durable at the next checkpoint. Call it with the node's
@@ -118,17 +128,24 @@ impl Table {
         idle
     }
 
-    /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few are there.
+    /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few are there. After
+    /// many were there all of them leave: those few would lie spread over the memory of the many, and keep it.
     pub(crate) fn forget(&self, ino: Ino) {
         let mut nodes = self.lock();
-        if nodes.len() <= FORGOTTEN_KEPT {
+        nodes.many |= nodes.by_ino.len() > MANY;
+        nodes.many &= nodes.by_ino.len() > FEW;
+        if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_KEPT {
+            if let Some(node) = nodes.by_ino.get(&ino) {
+                // It is the largest part of a directory that was listed, and in the index too.
+                node.state().last_page = None;
+            }
             return;
         }
-        if nodes.get(&ino).is_some_and(|node| self.lets_go(node)) {
-            nodes.remove(&ino);
-            if nodes.capacity() > 8 * FORGOTTEN_KEPT && nodes.len() < nodes.capacity() / 4 {
-                let wanted = nodes.len() * 2;
-                nodes.shrink_to(wanted);
+        if nodes.by_ino.get(&ino).is_some_and(|node| self.lets_go(node)) {
+            nodes.by_ino.remove(&ino);
+            if nodes.by_ino.capacity() > MANY && nodes.by_ino.len() < nodes.by_ino.capacity() / 4 {
+                let wanted = nodes.by_ino.len() * 2;
+                nodes.by_ino.shrink_to(wanted);
                 drop(nodes);
                 larder_io::memory::give_back();
             }
@@ -137,7 +154,7 @@ impl Table {
 
     /// All nodes in memory.
     pub(crate) fn in_memory(&self) -> Vec<Arc<Node>> {
-        self.lock().values().cloned().collect()
+        self.lock().by_ino.values().cloned().collect()
     }
 
     fn insert(&self, nodes: &mut HashMap<Ino, Arc<Node>>, ino: Ino, state: State) -> Arc<Node> {
@@ -155,7 +172,7 @@ impl Table {
         node
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, Arc<Node>>> {
+    fn lock(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

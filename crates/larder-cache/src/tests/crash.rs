@@ -140,6 +140,9 @@ impl Workload {
 
     fn checkpoint(&mut self) {
         self.cache.checkpoint().unwrap();
+        if self.random.below(2) == 0 {
+            self.cache.store.index.shed();
+        }
         for &no in &self.nos {
             let file = self.cache.file(no);
             let Some(version) = file.version() else { continue };

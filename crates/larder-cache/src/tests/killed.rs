@@ -101,7 +101,12 @@ impl Work {
             11 => self.kernel_writes(at),
             12 => self.put(at),
             13 => self.discard(at, &file),
-            14 => self.cache.checkpoint().unwrap(),
+            14 => {
+                self.cache.checkpoint().unwrap();
+                if self.random.below(2) == 0 {
+                    self.cache.store.index.shed();
+                }
+            }
             _ => {
                 let key = self.random.next().to_le_bytes().to_vec();
                 let no = self.cache.assign(&key);

@@ -208,6 +208,20 @@ async fn forgotten_nodes_leave_memory() {
     assert_eq!(rig.server.calls_total(), 0, "what is known stays known");
 }
 
+/// A thousand nodes would lie spread over the memory of many, and keep all of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_many_were_in_memory_hardly_any_stays() {
+    let rig = Rig::new(Options::default()).await;
+    let mut inos = Vec::new();
+    for n in 0..9000 {
+        rig.put(&format!("file{n}"), b"x").await;
+        inos.push(rig.find(&format!("file{n}")).await.unwrap());
+    }
+    inos.iter().for_each(|ino| rig.client.forget(*ino, 1));
+    assert!(rig.client.status().nodes_in_memory <= 64);
+    assert_eq!(rig.find("file7").await, Some(inos[7]), "the number stays");
+}
+
 /// A kill at every change of the cache's disk while a file is written back, and cut or extended: the next
 /// process reads what was written, and so does the server in the end. The kernel sends the truncation
 /// again, as nobody has answered it.

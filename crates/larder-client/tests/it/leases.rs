@@ -45,8 +45,8 @@ async fn nobody_waits_for_a_lease_on_a_directory_whose_files_must_be_asked_about
     rig.server.hold(Some("access"));
     let stat = tokio::time::timeout(Duration::from_secs(10), rig.stat("file"));
     assert_eq!(stat.await.expect("it must not wait for the lease").attr.size, 1);
-    assert_eq!((rig.server.calls("lookup"), rig.server.calls_total()), (1, 2));
-    // The next ones have it. That it is asked for once is all that they wait for.
+    assert_eq!(rig.server.calls("lookup"), 1);
+    // The next ones have it, if not before then after asking for it once.
     rig.server.hold(None);
     assert!(rig.find("absent").await.is_none());
     rig.advance(100_000);
