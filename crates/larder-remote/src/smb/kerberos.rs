@@ -9,13 +9,19 @@
 //! caches that are no files, encryption types other than AES with SHA-1 and RC4 (the library has no more).
 
 use super::credentials::Credentials;
+use super::greeting::Greeting;
 use super::kdc::{Kdc, Said};
 use super::krb5_conf::Krb5Conf;
 use super::mount::{MountError, MountOptions, Step};
+use super::tap::HEADER_BYTES;
 use super::{status, tickets};
 use smb2::auth::kerberos::KerberosCredentials;
 use smb2::auth::kerberos::ccache::CCache;
+use smb2::auth::kerberos::messages::{parse_gss_api_wrapper, parse_krb_error};
+use smb2::auth::spnego::parse_neg_token_resp;
 use smb2::client::{Connection, Session};
+use smb2::msg::session_setup::SessionSetupResponse;
+use smb2::pack::{ReadCursor, Unpack};
 use smb2::types::status::NtStatus;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -246,6 +252,7 @@ pub(super) async fn log_in(
     kerberos: &Kerberos,
     options: &MountOptions,
     connection: &mut Connection,
+    greeting: &Greeting,
 ) -> Result<Session, MountError> {
     let mut login = options.credentials.clone();
     let (tickets, host) = (kerberos.tickets_of(&mut login)?, &options.host);
@@ -271,11 +278,43 @@ pub(super) async fn log_in(
             None => Session::setup_kerberos(connection, &credentials, host).await,
         }
     };
-    tokio::select! {
-        session = logging_in => {
-            session.map_err(|error| meaning(&error, options, &login, &kdc.name(), kdc.said()))
+    let session = tokio::select! {
+        session = logging_in => session,
+        error = kdc.serve() => return Err(error.into()),
+    };
+    if let Some(code) = objection(&greeting.login_reply()) {
+        return Err(objected(options, &login, code));
+    }
+    session.map_err(|error| meaning(&error, options, &login, &kdc.name(), kdc.said()))
+}
+
+/// What a server objects to a ticket (RFC 4120, 7.5.9), if it asks to go on with that instead of ending
+/// the login: 0 if it does not say. The library takes such a reply for a bad signature in SMB 3, and
+/// for the end of the login in SMB 2.
+fn objection(reply: &[u8]) -> Option<i32> {
+    let status = u32::from_le_bytes(reply.get(8..12)?.try_into().ok()?);
+    if !NtStatus(status).is_more_processing_required() {
+        return None;
+    }
+    let mut body = ReadCursor::new(reply.get(HEADER_BYTES..)?);
+    let said = SessionSetupResponse::unpack(&mut body).and_then(|reply| {
+        let token = parse_neg_token_resp(&reply.security_buffer)?.response_token;
+        let (_, inner, _) = parse_gss_api_wrapper(&token.unwrap_or_default())?;
+        // The kind of token comes first (RFC 4121, 4.1).
+        parse_krb_error(inner.get(2..).unwrap_or_default())
+    });
+    Some(said.map_or(0, |error| error.error_code))
+}
+
+/// The error for that.
+fn objected(options: &MountOptions, login: &Credentials, code: i32) -> MountError {
+    let host = options.host.clone();
+    match code {
+        33 | 37 => MountError::Clock { host },
+        _ => {
+            let (principal, cause) = (principal(login), format!("Kerberos error {code}"));
+            KerberosError::TicketRefused { host, principal, cause }.into()
         }
-        error = kdc.serve() => Err(error.into()),
     }
 }
 
@@ -371,6 +410,17 @@ mod tests {
             assert!(error.contains(wanted) && !error.contains('\n'), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_objection_is_read() {
+        let mut reply = vec![0; HEADER_BYTES];
+        assert_eq!(objection(&reply), None);
+        reply[8..12].copy_from_slice(&0xC000_0016_u32.to_le_bytes());
+        for length in 0..reply.len() {
+            assert_eq!(objection(&reply[..length]), None, "{length}");
+        }
+        assert_eq!(objection(&reply), Some(0), "it asks to go on, and does not say why");
     }
 
     #[test]

@@ -335,7 +335,7 @@ async fn connect(
     if version < Some(wanted) {
         return Err(MountError::OldVersion { host, offered, wanted: wanted.name() });
     }
-    let session = log_in(options, &mut connection).await?;
+    let session = log_in(options, &mut connection, &greeting).await?;
     if options.sign && !session.should_sign {
         return Err(MountError::NoSigning);
     }
@@ -355,10 +355,11 @@ async fn connect(
 async fn log_in(
     options: &MountOptions,
     connection: &mut Connection,
+    greeting: &Greeting,
 ) -> Result<Session, MountError> {
     let login = &options.credentials;
     if let Some(kerberos) = &login.kerberos {
-        return kerberos::log_in(kerberos, options, connection).await;
+        return kerberos::log_in(kerberos, options, connection, greeting).await;
     }
     let session = Session::setup(connection, &login.user, login.password.expose(), &login.domain);
     session.await.map_err(|cause| MountError::at(Step::Login, options, &cause))

@@ -2,12 +2,12 @@
 
 use super::failures::refused;
 use super::setup::{Setup, eventually, mount, options, pattern, serve};
-use larder_remote::smb::{Credentials, Kerberos, MountOptions, Password, Version};
+use larder_remote::smb::{Credentials, Kerberos, MountOptions, Password, Smb, Version};
 use larder_testkit::{KdcOptions, Samba};
-use larder_vfs::{Cred, Remote, Stability};
+use larder_vfs::{Cred, Handle, New, Remote, Removal, SetAttr, Stability};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 const HOURS_S: i32 = 2 * 3600;
@@ -146,16 +146,110 @@ async fn a_server_whose_clock_is_off_is_named() {
             samba.clock_ahead_s = clock_ahead_s;
         });
         let options = with_password(&server, Samba::PASSWORD);
-        refused(&options, "clock").await;
-        println!(
-            "{:?}\n{}",
-            larder_remote::smb::Smb::mount(&options).await.map_err(|e| e.to_string()),
-            server
-                .log()
-                .lines()
-                .filter(|l| l.contains("NT_STATUS") || l.contains("gss"))
-                .collect::<Vec<_>>()
-                .join("\n")
-        );
+        for version_max in [Version::V3_1_1, Version::V2_1] {
+            let options = MountOptions { version_max, ..options.clone() };
+            refused(&options, &format!("clocks of {}", server.host())).await;
+        }
     }
+}
+
+/// Reads a file again and again, and counts.
+async fn reread(smb: &Smb, file: &Handle, wanted: &[u8], goes_on: &AtomicBool) -> u32 {
+    let mut rounds = 0;
+    while goes_on.load(Ordering::SeqCst) {
+        let read = smb.read(&Cred::root(), file, 0, wanted.len() as u32).await.unwrap();
+        assert!(read.data == wanted, "round {rounds}");
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Writes a file again and again. What was committed is at the server, at once.
+async fn rewrite(smb: &Smb, file: &Handle, at_server: &Path, goes_on: &AtomicBool) -> u32 {
+    let (mut rounds, mut sent_again) = (0, 0);
+    while goes_on.load(Ordering::SeqCst) {
+        let data: Vec<u8> =
+            pattern(3_000_000 + rounds as usize).iter().map(|b| b ^ rounds as u8).collect();
+        // As the client does: what was not committed under the same verifier is sent again.
+        loop {
+            let content = bytes::Bytes::from(data.clone());
+            let written =
+                smb.write(&Cred::root(), file, 0, content, Stability::Unstable).await.unwrap();
+            let committed = smb.commit(&Cred::root(), file, 0..0).await.unwrap();
+            if committed.verifier == written.verifier {
+                break;
+            }
+            sent_again += 1;
+        }
+        assert!(std::fs::read(at_server).unwrap() == data, "round {rounds}");
+        rounds += 1;
+    }
+    println!("{rounds} rounds of writes, {sent_again} sent again");
+    rounds
+}
+
+/// Makes, renames and removes.
+async fn rename(smb: &Smb, root: &Handle, goes_on: &AtomicBool) -> u32 {
+    let (mut rounds, cred) = (0, Cred::root());
+    while goes_on.load(Ordering::SeqCst) {
+        let (from, to) = (format!("from {rounds}"), format!("to {rounds}"));
+        let (from, to) = (from.as_ref(), to.as_ref());
+        smb.make(&cred, root, from, New::File, SetAttr::default()).await.unwrap();
+        smb.rename(&cred, (root, from), (root, to)).await.unwrap();
+        smb.remove(&cred, root, to, Removal::File).await.unwrap();
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Tickets live for two seconds, and Samba ends each session with its ticket.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_expire_over_reads_and_writes_lose_nothing() {
+    let (server, dir, options) = realm(KdcOptions { ticket_life_s: 2, ..KdcOptions::default() });
+    let setup = mounted(server, dir, &options).await;
+    let data = pattern(6_000_000);
+    let (old, new) = (setup.file("old", &data).await, setup.file("new", b"").await);
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let at_server = setup.dir.path().join("new");
+    let parts = || (Arc::clone(&setup.smb), Arc::clone(&goes_on));
+    let (smb, on) = parts();
+    let reading = tokio::spawn(async move { reread(&smb, &old, &data, &on).await });
+    let (smb, on) = parts();
+    let writing = tokio::spawn(async move { rewrite(&smb, &new, &at_server, &on).await });
+    let ((smb, on), root) = (parts(), setup.root.clone());
+    let renaming = tokio::spawn(async move { rename(&smb, &root, &on).await });
+    let reconnects = || setup.smb.stats().connections[0].reconnects;
+    let failed = || reading.is_finished() || writing.is_finished() || renaming.is_finished();
+    eventually("sessions expire", || reconnects() >= 3 || failed()).await;
+    goes_on.store(false, Ordering::SeqCst);
+    let rounds = (reading.await.unwrap(), writing.await.unwrap(), renaming.await.unwrap());
+    let expired = setup.server.expired();
+    println!("{} sessions, {expired} refusals, rounds {rounds:?}", reconnects());
+    assert!(expired >= 3 && rounds.0 > 0 && rounds.1 > 0 && rounds.2 > 0);
+    assert_eq!(std::fs::read_dir(setup.dir.path()).unwrap().count(), 2);
+}
+
+/// The ticket cache is read again at each login.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_waits_for_a_renewed_ticket() {
+    let (server, dir, _) = realm(KdcOptions::default());
+    let options = with_tickets(&server, &server.kinit(5).unwrap());
+    let setup = mounted(server, dir, &options).await;
+    let data = pattern(100_000);
+    let file = setup.file("file", &data).await;
+    let lease = setup.access(&file).await.lease.expect("a lease");
+    let out = setup.file("out", b"").await;
+    let written = setup.write(&out, 0, b"not committed", Stability::Unstable).await.unwrap();
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let (smb, on) = (Arc::clone(&setup.smb), Arc::clone(&goes_on));
+    let reading = tokio::spawn(async move { reread(&smb, &file, &data, &on).await });
+    eventually("the session expires", || !setup.smb.reachable()).await;
+    assert!(!lease.holds() && setup.server.expired() > 0);
+    assert!(!reading.is_finished(), "it waits");
+    setup.server.kinit(3600).unwrap();
+    eventually("the mount goes on", || setup.smb.reachable()).await;
+    goes_on.store(false, Ordering::SeqCst);
+    assert!(reading.await.unwrap() > 0);
+    let committed = setup.smb.commit(&setup.cred, &out, 0..0).await.unwrap();
+    assert_ne!(committed.verifier, written.verifier, "it is to be sent again");
 }
