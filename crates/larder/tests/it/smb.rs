@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use larder_testkit::{Samba, SambaOptions};
+use larder_testkit::{KdcOptions, Samba, SambaOptions};
 
 use crate::harness::{Kind, Mount, Server, eventually, larder, pattern, said, scratch, shell_as};
 use crate::shell::Shell;
@@ -163,8 +163,12 @@ fn a_cache_of_one_login_is_not_used_by_another() {
 
 /// The line of an error, which comes in time and leaves nothing behind.
 fn refused(mount: &Mount) -> String {
+    refused_by(&mut mount.command(), mount)
+}
+
+fn refused_by(command: &mut Command, mount: &Mount) -> String {
     let begin = Instant::now();
-    let output = mount.command().output().unwrap();
+    let output = command.output().unwrap();
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(begin.elapsed() < ERROR_MAX, "{line}");
     assert!(!output.status.success(), "{line}");
@@ -228,6 +232,49 @@ fn a_password_comes_from_the_environment_and_is_never_an_argument() {
         let arguments = String::from_utf8_lossy(&arguments).into_owned();
         assert!(!arguments.contains(Samba::PASSWORD), "{arguments}");
     }
+}
+
+/// A command that mounts with the tickets of kinit.
+fn with_tickets(server: &mut Server, mount: &Mount, tickets: &str) -> Command {
+    let mut command = mount.larder();
+    command.args(["mount", &server.url()]).arg(mount.path("")).arg("--cache").arg(mount.cache());
+    command.args(["-o", "sec=krb5i"]).env_remove("PASSWD");
+    command.env("KRB5_CONFIG", server.as_samba().krb5_conf()).env("KRB5CCNAME", tickets);
+    command
+}
+
+#[test]
+fn kerberos_vouches_with_a_password_or_with_tickets() {
+    let kerberos = Some(KdcOptions::default());
+    let mut server = Server::samba(&SambaOptions { kerberos, ..SambaOptions::default() });
+    let (domain, kdc) = (format!("domain={}", Samba::REALM), server.as_samba().host());
+    let kdc = format!("kdc={kdc}");
+    let mut mount = Mount::new(&server, &["sec=krb5", &domain, &kdc]);
+    fs::write(mount.path("file"), "written").unwrap();
+    assert_eq!(fs::read(server.path("file")).unwrap(), b"written", "at the server at close");
+    mount.unmount();
+
+    let tickets = server.as_samba().kinit(3600).unwrap();
+    let tickets = format!("FILE:{}", tickets.display());
+    crate::harness::succeed(&mut with_tickets(&mut server, &mount, &tickets));
+    mount.mounted();
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"written");
+    assert_eq!(mount.calls("READ"), 0, "the cache is the user's, however he logs in");
+    let source = mount.status()["source"].as_str().unwrap().to_owned();
+    assert!(source.contains(&format!("{};{}@", Samba::REALM, Samba::USER)), "{source}");
+    mount.unmount();
+
+    for (tickets, wanted) in [
+        ("FILE:/none", "no Kerberos ticket cache /none; run kinit"),
+        ("KEYRING:persistent:0", "KRB5CCNAME"),
+    ] {
+        let fresh = Mount::unmounted(&server, &[]);
+        let line = refused_by(&mut with_tickets(&mut server, &fresh, tickets), &fresh);
+        assert!(line.contains(wanted), "{line}");
+    }
+    server.as_samba().kill_kdc().unwrap();
+    let fresh = Mount::unmounted(&server, &["sec=krb5", &domain, &kdc]);
+    assert!(refused(&fresh).contains("does not answer by TCP"));
 }
 
 /// Reads and writes go on over a server that dies and comes back.
