@@ -108,6 +108,13 @@ impl Kdc {
         )
     }
 
+    /// Gives the service another key than its keytab has.
+    pub(crate) fn rekey(&self, sandbox: &mut Sandbox) -> Result<(), StartError> {
+        let (place, host) = (self.place.display(), self.host);
+        let query = format!("cpw -randkey cifs/{host}");
+        sandbox.run(&format!("kadmin.local -r {REALM} -q '{query}' >>{place}/out 2>&1"))
+    }
+
     /// The clients' configuration.
     pub(crate) fn krb5_conf(&self) -> PathBuf {
         self.place.join("krb5.conf")

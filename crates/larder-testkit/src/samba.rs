@@ -174,6 +174,15 @@ impl Samba {
         self.kdc().kinit((Samba::USER, Samba::PASSWORD), life_s)
     }
 
+    /// Has the KDC give the server another key, of which the server is not told.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if that is not possible.
+    pub fn rekey(&mut self) -> Result<(), StartError> {
+        let kdc = self.kdc.as_ref().expect("there is a realm");
+        kdc.rekey(&mut self.sandbox)
+    }
+
     /// Ends the KDC.
     ///
     /// # Errors

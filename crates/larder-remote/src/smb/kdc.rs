@@ -12,6 +12,7 @@ use super::kerberos::KerberosError;
 use smb2::auth::kerberos::messages::parse_krb_error;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
@@ -62,6 +63,8 @@ pub(super) struct Kdc {
     socket: UdpSocket,
     /// In the order in which they are asked, as `HOST[:PORT]`.
     addresses: Vec<String>,
+    /// Which of them answered last: it is asked first, as the others may have cost time.
+    answered: AtomicUsize,
     said: Mutex<Said>,
 }
 
@@ -70,7 +73,8 @@ impl Kdc {
     pub(super) async fn open(addresses: Vec<String>) -> Result<Kdc, KerberosError> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let socket = socket.map_err(|cause| unreachable(&addresses, cause.to_string()))?;
-        Ok(Kdc { socket, addresses, said: Mutex::new(Said::Nothing) })
+        let (answered, said) = (AtomicUsize::new(0), Mutex::new(Said::Nothing));
+        Ok(Kdc { socket, addresses, answered, said })
     }
 
     /// What the library is to take for the KDC's address.
@@ -117,10 +121,15 @@ impl Kdc {
     /// What the last one did instead of answering.
     async fn ask(&self, question: &[u8], deadline: Instant) -> Result<Vec<u8>, String> {
         let mut problem = "none is named".to_owned();
-        for address in &self.addresses {
-            let asked = timeout(KDC_MAX, exchange(address, question));
+        let count = self.addresses.len();
+        let first = self.answered.load(Ordering::Relaxed);
+        for index in (first..first + count).map(|index| index % count) {
+            let asked = timeout(KDC_MAX, exchange(&self.addresses[index], question));
             problem = match timeout_at(deadline, asked).await {
-                Ok(Ok(Ok(answer))) => return Ok(answer),
+                Ok(Ok(Ok(answer))) => {
+                    self.answered.store(index, Ordering::Relaxed);
+                    return Ok(answer);
+                }
                 Ok(Ok(Err(cause))) => cause.to_string(),
                 Ok(Err(_)) => format!("no answer within {} s", KDC_MAX.as_secs()),
                 Err(_) => format!("no answer within {} s", ALL_MAX.as_secs()),
@@ -164,6 +173,7 @@ fn with_port(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::net::TcpListener;
 
     #[test]
     fn addresses_of_kdcs() {
@@ -187,26 +197,39 @@ mod tests {
         assert_eq!(Said::of(&[]), Said::Nothing);
     }
 
-    #[tokio::test]
-    async fn a_kdc_that_hangs_up_is_followed_by_the_next() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        tokio::spawn(async move {
-            drop(listener.accept().await.unwrap());
+    /// Answers each question of three bytes, until it has done so often enough.
+    async fn answer(listener: TcpListener, times: usize) {
+        for _ in 0..times {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut question = [0; 7];
             stream.read_exact(&mut question).await.unwrap();
             assert_eq!(question, *b"\0\0\0\x03ask");
             stream.write_all(b"\0\0\0\x02\x6d\0").await.unwrap();
-        });
-        let kdc = Kdc::open(vec![address.clone(), address]).await.unwrap();
-        let library = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        library.send_to(b"ask", kdc.door().unwrap()).await.unwrap();
-        let mut answer = [0; 10];
-        tokio::select! {
-            received = library.recv_from(&mut answer) => assert_eq!(received.unwrap().0, 2),
-            error = kdc.serve() => panic!("{error}"),
         }
-        assert_eq!((kdc.said(), &answer[..2]), (Said::Ticket, &b"\x6d\0"[..]));
+    }
+
+    #[tokio::test]
+    async fn a_kdc_that_hangs_up_is_followed_by_the_next_and_not_asked_again() {
+        let listen = || TcpListener::bind("127.0.0.1:0");
+        let (first, second) = (listen().await.unwrap(), listen().await.unwrap());
+        let address = |one: &TcpListener| one.local_addr().unwrap().to_string();
+        let kdc = Kdc::open(vec![address(&first), address(&second)]).await.unwrap();
+        let hanging_up = tokio::spawn(async move { drop(first.accept().await.unwrap()) });
+        let answering = tokio::spawn(answer(second, 2));
+        let library = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut reply = [0; 10];
+        for _ in 0..2 {
+            library.send_to(b"ask", kdc.door().unwrap()).await.unwrap();
+            tokio::select! {
+                received = library.recv_from(&mut reply) => assert_eq!(received.unwrap().0, 2),
+                error = kdc.serve() => panic!("{error}"),
+            }
+            assert_eq!((kdc.said(), &reply[..2]), (Said::Ticket, &b"\x6d\0"[..]));
+            assert_eq!(kdc.answered.load(Ordering::Relaxed), 1);
+        }
+        hanging_up.await.unwrap();
+        answering.await.unwrap();
+        library.send_to(b"ask", kdc.door().unwrap()).await.unwrap();
+        assert!(kdc.serve().await.to_string().contains("refused"));
     }
 }
