@@ -150,6 +150,21 @@ impl Kdc {
             false => Err(failed("kinit", String::from_utf8_lossy(&output.stderr))),
         }
     }
+
+    /// Has kvno(1) add a ticket for the service to that ticket cache.
+    pub(crate) fn kvno(&self) -> Result<(), StartError> {
+        let output = Command::new("kvno")
+            .arg("-c")
+            .arg(self.place.join("tickets"))
+            .arg(format!("cifs/{}@{REALM}", self.host))
+            .env("KRB5_CONFIG", self.krb5_conf())
+            .output()
+            .map_err(|cause| StartError::Missing { program: "kvno", cause })?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(failed("kvno", String::from_utf8_lossy(&output.stderr))),
+        }
+    }
 }
 
 /// What to put before a command that shall take the clock to be ahead by so much.

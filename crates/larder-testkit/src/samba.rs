@@ -174,6 +174,14 @@ impl Samba {
         self.kdc().kinit((Samba::USER, Samba::PASSWORD), life_s)
     }
 
+    /// Has kvno(1) add a ticket for this server to the ticket cache of [`kinit`](Self::kinit).
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] with the words of kvno.
+    pub fn kvno(&self) -> Result<(), StartError> {
+        self.kdc().kvno()
+    }
+
     /// Has the KDC give the server another key, of which the server is not told.
     ///
     /// # Errors

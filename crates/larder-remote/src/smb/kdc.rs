@@ -6,7 +6,8 @@
 //! finds out at once that nobody is there; what comes back is looked at on its way.
 //!
 //! Whoever runs on this machine may knock at the door while a login lasts. He gets from the KDC what
-//! he would get by asking it himself, and can at most spoil the words for a login that fails.
+//! he would get by asking it himself. With answers that he makes up he can make a login fail, as
+//! anybody between us and a KDC can; tickets are sealed with keys that he does not have.
 
 use super::kerberos::KerberosError;
 use smb2::auth::kerberos::messages::parse_krb_error;

@@ -61,6 +61,11 @@ async fn a_password_or_a_ticket_cache_lets_in() {
         assert_eq!(setup.smb.version(), Some(version), "{name}");
         setup.data_survives(name, 500_001).await;
     }
+    // Whoever has a ticket for the server needs no KDC.
+    setup.server.kvno().unwrap();
+    setup.server.kill_kdc().unwrap();
+    setup.smb = mount(&by_ticket).await;
+    setup.data_survives("without a KDC", 500_001).await;
 }
 
 #[tokio::test]
