@@ -234,6 +234,37 @@ fn a_password_comes_from_the_environment_and_is_never_an_argument() {
     }
 }
 
+/// Reads and writes go on over a server that dies and comes back.
+#[test]
+fn a_restarted_server_costs_no_byte() {
+    let mut server = samba();
+    let bytes = pattern(5, 24 << 20);
+    fs::write(server.path("big"), &bytes).unwrap();
+    let mount = Mount::new(&server, &["hard"]);
+    let local = scratch("larder-local-");
+    fs::write(local.path().join("head"), &bytes[..5 << 20]).unwrap();
+    fs::write(local.path().join("tail"), &bytes[5 << 20..]).unwrap();
+    let (at, local) = (mount.path(""), local.path());
+    let (at_shown, local_shown) = (at.display(), local.display());
+    let mut shell = Shell::new(Command::new("/bin/sh"));
+    shell.run(&format!("exec 3<{at_shown}/big 4>{at_shown}/out"));
+    shell.run(&format!(
+        "dd bs=1M count=1 status=none <&3 >{local_shown}/read; cat {local_shown}/head >&4"
+    ));
+    server.as_samba().kill().unwrap();
+    server.as_samba().boot().unwrap();
+    shell.run(&format!("cat <&3 >>{local_shown}/read"));
+    assert!(fs::read(local.join("read")).unwrap() == bytes, "read on");
+    shell.run(&format!("cat {local_shown}/tail >&4; sync {at_shown}/out"));
+    assert!(fs::read(server.path("out")).unwrap() == bytes, "acknowledged by fsync");
+    shell.run("printf 'once more' >&4");
+    server.as_samba().kill().unwrap();
+    server.as_samba().boot().unwrap();
+    shell.run("exec 3<&- 4>&-");
+    let expected = [&bytes[..], b"once more"].concat();
+    assert!(fs::read(server.path("out")).unwrap() == expected, "acknowledged by close");
+}
+
 /// A command that mounts with the tickets of kinit.
 fn with_tickets(server: &mut Server, mount: &Mount, tickets: &str) -> Command {
     let mut command = mount.larder();
@@ -275,35 +306,4 @@ fn kerberos_vouches_with_a_password_or_with_tickets() {
     server.as_samba().kill_kdc().unwrap();
     let fresh = Mount::unmounted(&server, &["sec=krb5", &domain, &kdc]);
     assert!(refused(&fresh).contains("does not answer by TCP"));
-}
-
-/// Reads and writes go on over a server that dies and comes back.
-#[test]
-fn a_restarted_server_costs_no_byte() {
-    let mut server = samba();
-    let bytes = pattern(5, 24 << 20);
-    fs::write(server.path("big"), &bytes).unwrap();
-    let mount = Mount::new(&server, &["hard"]);
-    let local = scratch("larder-local-");
-    fs::write(local.path().join("head"), &bytes[..5 << 20]).unwrap();
-    fs::write(local.path().join("tail"), &bytes[5 << 20..]).unwrap();
-    let (at, local) = (mount.path(""), local.path());
-    let (at_shown, local_shown) = (at.display(), local.display());
-    let mut shell = Shell::new(Command::new("/bin/sh"));
-    shell.run(&format!("exec 3<{at_shown}/big 4>{at_shown}/out"));
-    shell.run(&format!(
-        "dd bs=1M count=1 status=none <&3 >{local_shown}/read; cat {local_shown}/head >&4"
-    ));
-    server.as_samba().kill().unwrap();
-    server.as_samba().boot().unwrap();
-    shell.run(&format!("cat <&3 >>{local_shown}/read"));
-    assert!(fs::read(local.join("read")).unwrap() == bytes, "read on");
-    shell.run(&format!("cat {local_shown}/tail >&4; sync {at_shown}/out"));
-    assert!(fs::read(server.path("out")).unwrap() == bytes, "acknowledged by fsync");
-    shell.run("printf 'once more' >&4");
-    server.as_samba().kill().unwrap();
-    server.as_samba().boot().unwrap();
-    shell.run("exec 3<&- 4>&-");
-    let expected = [&bytes[..], b"once more"].concat();
-    assert!(fs::read(server.path("out")).unwrap() == expected, "acknowledged by close");
 }
