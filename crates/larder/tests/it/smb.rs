@@ -280,9 +280,13 @@ fn kerberos_vouches_with_a_password_or_with_tickets() {
     let mut server = Server::samba(&SambaOptions { kerberos, ..SambaOptions::default() });
     let (domain, kdc) = (format!("domain={}", Samba::REALM), server.as_samba().host());
     let kdc = format!("kdc={kdc}");
-    let mut mount = Mount::new(&server, &["sec=krb5", &domain, &kdc]);
+    let mut mount = Mount::unmounted(&server, &["sec=krb5", &domain, &kdc]);
+    crate::harness::succeed(mount.command().env("LARDER_LOG", "trace"));
+    mount.mounted();
     fs::write(mount.path("file"), "written").unwrap();
     assert_eq!(fs::read(server.path("file")).unwrap(), b"written", "at the server at close");
+    let log = mount.log();
+    assert!(log.contains("mounted an SMB share") && !log.contains(Samba::PASSWORD), "{log}");
     mount.unmount();
 
     let tickets = server.as_samba().kinit(3600).unwrap();
@@ -306,4 +310,30 @@ fn kerberos_vouches_with_a_password_or_with_tickets() {
     server.as_samba().kill_kdc().unwrap();
     let fresh = Mount::unmounted(&server, &["sec=krb5", &domain, &kdc]);
     assert!(refused(&fresh).contains("does not answer by TCP"));
+}
+
+/// Tickets live for two seconds, and Samba ends each session with its ticket.
+#[test]
+fn sessions_that_expire_cost_no_byte() {
+    let kerberos = Some(KdcOptions { ticket_life_s: 2, ..KdcOptions::default() });
+    let options = SambaOptions { kerberos, log_level: 3, ..SambaOptions::default() };
+    let mut server = Server::samba(&options);
+    let (domain, kdc) = (format!("domain={}", Samba::REALM), server.as_samba().host());
+    let mount = Mount::new(&server, &["sec=krb5", &domain, &format!("kdc={kdc}"), "hard"]);
+    let mut rounds = 0;
+    eventually("sessions expire", || {
+        let bytes = pattern(rounds, 2 << 20);
+        let (ours, theirs) = (format!("ours {rounds}"), format!("theirs {rounds}"));
+        fs::write(server.path(&theirs), &bytes).unwrap();
+        fs::write(mount.path(&ours), &bytes).unwrap();
+        assert!(fs::read(server.path(&ours)).unwrap() == bytes, "at the server at close");
+        assert!(fs::read(mount.path(&theirs)).unwrap() == bytes, "round {rounds}");
+        rounds += 1;
+        server.as_samba().expired() >= 2
+    });
+    for round in 0..rounds {
+        let read = fs::read(mount.path(&format!("ours {round}"))).unwrap();
+        assert!(read == pattern(round, 2 << 20), "round {round}");
+    }
+    println!("{rounds} rounds, {} refusals", server.as_samba().expired());
 }
