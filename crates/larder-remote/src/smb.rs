@@ -18,7 +18,7 @@
 //!   What is done about changes of names whose answer was lost stands in [`change`].
 //!
 //! Absent on purpose: symbolic links and special files, DFS, several channels, directory leases (the
-//! library does not announce that it knows them), Kerberos.
+//! library does not announce that it knows them).
 
 mod attr;
 mod change;
@@ -27,6 +27,9 @@ mod data;
 mod files;
 mod greeting;
 mod handle;
+mod kdc;
+mod kerberos;
+mod krb5_conf;
 mod lease;
 mod line;
 mod link;
@@ -38,9 +41,11 @@ mod set;
 mod share;
 mod status;
 mod tap;
+mod tickets;
 mod wire;
 
 pub use credentials::{Credentials, CredentialsError, Password};
+pub use kerberos::{Kerberos, KerberosError};
 pub use mount::{MountError, MountOptions, PORT, Version};
 
 use crate::rpc::{ConnectionSnapshot, Snapshot};

@@ -10,9 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod ganesha;
+mod kdc;
 mod samba;
 mod sandbox;
 
 pub use ganesha::{Ganesha, Network, Options, Squash};
+pub use kdc::KdcOptions;
 pub use samba::{Samba, SambaOptions};
 pub use sandbox::StartError;

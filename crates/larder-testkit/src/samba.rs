@@ -1,5 +1,6 @@
 //! Samba: SMB 2 and 3, and `smbclient` as somebody else who uses the same share.
 
+use crate::kdc::{self, Kdc, KdcOptions};
 use crate::sandbox::{Sandbox, StartError, failed};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -27,6 +28,10 @@ pub struct SambaOptions {
     pub protocol_min: &'static str,
     /// The highest dialect.
     pub protocol_max: &'static str,
+    /// Whether a Kerberos realm knows it, and its user.
+    pub kerberos: Option<KdcOptions>,
+    /// How far its clock is ahead, in seconds.
+    pub clock_ahead_s: i32,
     /// How much it logs, from 0 to 10.
     pub log_level: u8,
     /// More lines for the section of the share.
@@ -42,6 +47,8 @@ impl Default for SambaOptions {
             encryption: false,
             protocol_min: "SMB2_10",
             protocol_max: "SMB3_11",
+            kerberos: None,
+            clock_ahead_s: 0,
             log_level: 1,
             share_lines: "",
         }
@@ -55,6 +62,8 @@ pub struct Samba {
     host: Ipv4Addr,
     /// Configuration, databases and logs.
     state: PathBuf,
+    kdc: Option<Kdc>,
+    clock_ahead_s: i32,
 }
 
 impl Samba {
@@ -64,6 +73,8 @@ impl Samba {
     pub const USER: &str = "root";
     /// Their password.
     pub const PASSWORD: &str = "larder, only for tests";
+    /// The Kerberos realm, if there is one.
+    pub const REALM: &str = kdc::REALM;
 
     /// Starts a server that shares `export`, and waits until it answers.
     ///
@@ -88,7 +99,12 @@ impl Samba {
             "printf '%s\\n%s\\n' '{password}' '{password}' | \
              smbpasswd -c {place}/conf -s -a {user} >/dev/null 2>&1"
         ))?;
-        let mut samba = Samba { sandbox, host, state };
+        let login = (Samba::USER, Samba::PASSWORD);
+        let kdc = options
+            .kerberos
+            .map(|kdc| Kdc::start(&mut sandbox, state.join(KDC_FOLDER), host, login, &kdc));
+        let kdc = kdc.transpose()?;
+        let mut samba = Samba { sandbox, host, state, kdc, clock_ahead_s: options.clock_ahead_s };
         samba.boot()?;
         Ok(samba)
     }
@@ -108,9 +124,9 @@ impl Samba {
     /// # Errors
     /// [`StartError::Failed`] with the server's last words.
     pub fn boot(&mut self) -> Result<(), StartError> {
-        let state = self.state.display();
+        let (state, clock) = (self.state.display(), kdc::clock(self.clock_ahead_s)?);
         self.sandbox.run(&format!(
-            "smbd -F --no-process-group -s {state}/conf >{state}/out 2>&1 & child=$!"
+            "{clock} smbd -F --no-process-group -s {state}/conf >{state}/out 2>&1 & child=$!"
         ))?;
         let deadline = Instant::now() + START_MAX;
         while let Err(error) = TcpStream::connect_timeout(&self.address(), Duration::from_secs(1)) {
@@ -134,6 +150,74 @@ impl Samba {
     /// What the server has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.state.join("log")).unwrap_or_default()
+    }
+
+    /// How many requests the server refused because their session had expired. Needs a log level of 3.
+    pub fn expired(&self) -> usize {
+        self.log().matches("NT_STATUS_NETWORK_SESSION_EXPIRED").count()
+    }
+
+    /// The clients' krb5.conf(5) of the realm.
+    ///
+    /// # Panics
+    /// As all that has to do with the realm: if there is none.
+    pub fn krb5_conf(&self) -> PathBuf {
+        self.kdc().krb5_conf()
+    }
+
+    /// Has kinit(1) get a ticket for the user, which lives for so many seconds. Answers the ticket
+    /// cache, which is replaced.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] with the words of kinit.
+    pub fn kinit(&self, life_s: u32) -> Result<PathBuf, StartError> {
+        self.kdc().kinit((Samba::USER, Samba::PASSWORD), life_s)
+    }
+
+    /// Has kvno(1) add a ticket for this server to the ticket cache of [`kinit`](Self::kinit).
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] with the words of kvno.
+    pub fn kvno(&self) -> Result<(), StartError> {
+        self.kdc().kvno()
+    }
+
+    /// Has the KDC give the server another key, of which the server is not told.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if that is not possible.
+    pub fn rekey(&mut self) -> Result<(), StartError> {
+        let kdc = self.kdc.as_ref().expect("there is a realm");
+        kdc.rekey(&mut self.sandbox)
+    }
+
+    /// Ends the KDC.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if it is gone already.
+    pub fn kill_kdc(&mut self) -> Result<(), StartError> {
+        Kdc::kill(&mut self.sandbox)
+    }
+
+    /// Stops the KDC from answering; connections to it are still made.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if it is gone.
+    pub fn freeze_kdc(&mut self) -> Result<(), StartError> {
+        Kdc::freeze(&mut self.sandbox)
+    }
+
+    /// Starts the KDC after [`kill_kdc`](Self::kill_kdc) and waits until it answers.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] with its last words.
+    pub fn boot_kdc(&mut self) -> Result<(), StartError> {
+        let kdc = self.kdc.as_mut().expect("there is a realm");
+        kdc.boot(&mut self.sandbox)
+    }
+
+    fn kdc(&self) -> &Kdc {
+        self.kdc.as_ref().expect("there is a realm")
     }
 
     /// Ends the server, with the processes that serve its connections, as a crash would.
@@ -208,6 +292,9 @@ impl Drop for Samba {
     }
 }
 
+/// Where the realm's files are, in the state directory.
+const KDC_FOLDER: &str = "kdc";
+
 const FOLDERS: [&str; 6] = ["private", "lock", "state", "cache", "pid", "ncalrpc"];
 
 fn configuration(state: &Path, export: &Path, options: &SambaOptions) -> String {
@@ -216,6 +303,14 @@ fn configuration(state: &Path, export: &Path, options: &SambaOptions) -> String 
     let signing = if options.signing { "mandatory" } else { "auto" };
     let encryption = if options.encryption { "required" } else { "default" };
     let guests = if options.guest { "Bad User" } else { "Never" };
+    let kerberos = options.kerberos.map_or_else(String::new, |_| {
+        let keytab = state.join(KDC_FOLDER).join("keytab");
+        let (realm, keytab) = (Samba::REALM, keytab.display());
+        format!(
+            " realm = {realm}\n kerberos method = dedicated keytab\n \
+             dedicated keytab file = {keytab}\n"
+        )
+    });
     let SambaOptions { protocol_min, protocol_max, log_level, share_lines, .. } = options;
     // Whoever logs in works as root, so that tests need no users of the machine.
     format!(
@@ -228,7 +323,7 @@ fn configuration(state: &Path, export: &Path, options: &SambaOptions) -> String 
          printcap name = /dev/null\n disable spoolss = yes\n map to guest = {guests}\n \
          guest account = nobody\n server signing = {signing}\n server smb encrypt = {encryption}\n \
          server min protocol = {protocol_min}\n server max protocol = {protocol_max}\n \
-         client min protocol = NT1\n\
+         client min protocol = NT1\n{kerberos}\
          [{}]\n path = {export}\n read only = no\n guest ok = {}\n force user = root\n \
          store dos attributes = yes\n strict sync = yes\n {share_lines}\n",
         Samba::SHARE,

@@ -3,7 +3,8 @@
 //! The password comes from the first of: the credentials file, `PASSWD`, the file that `PASSWD_FILE`
 //! names, the terminal. (`mount.cifs` has them too.) A password that was asked for is handed to the
 //! daemon and its workers as `PASSWD` in their environment, which only their user can read; it is never
-//! an argument, and never logged.
+//! an argument, and never logged. With Kerberos nobody is asked: without a password the ticket cache is
+//! used, which `KRB5CCNAME` names.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use larder_remote::smb::{Credentials, Password};
+use larder_remote::smb::{Credentials, Kerberos, Password};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use crate::error::Usage;
@@ -25,6 +26,13 @@ const PASSWORD: &str = "PASSWD";
 const PASSWORD_FILE: &str = "PASSWD_FILE";
 /// Variable with the name of the user, if nobody else names him.
 const USER: &str = "USER";
+
+/// Variable with Kerberos' ticket cache, and where that is without it (`_UID` follows).
+const TICKETS: &str = "KRB5CCNAME";
+const TICKETS_DEFAULT: &str = "/tmp/krb5cc_";
+/// Variable with Kerberos' configuration files, separated by colons, and what it is without it.
+const KERBEROS: &str = "KRB5_CONFIG";
+const KERBEROS_DEFAULT: &str = "/etc/krb5.conf";
 
 /// A password that was asked for. It cannot be printed.
 #[derive(Clone)]
@@ -70,6 +78,10 @@ impl Login {
         if options.guest {
             let named = source.user.is_some() || options.username.is_some();
             ensure!(!named, Usage("a guest has no name: leave guest or the user out".to_owned()));
+            ensure!(
+                !options.kerberos,
+                Usage("options guest and sec contradict each other".to_owned())
+            );
             return Ok(Login::nobody());
         }
         let file = options.credentials.as_deref().map(Credentials::read).transpose()?;
@@ -84,6 +96,14 @@ impl Login {
         if let Some(domain) = &options.domain {
             login.domain.clone_from(domain);
         }
+        let password = if has_file { Some(login.password) } else { given()? };
+        let asks = password.is_none() && !options.kerberos;
+        login.password = password.unwrap_or_default();
+        if options.kerberos {
+            let kerberos = kerberos(options)?;
+            kerberos.complete(&mut login)?;
+            login.kerberos = Some(kerberos);
+        }
         if login.user.is_empty() {
             login.user = std::env::var(USER).unwrap_or_default();
         }
@@ -94,12 +114,6 @@ impl Login {
             true => login.user.clone(),
             false => format!("{};{}", login.domain, login.user),
         });
-        if has_file {
-            return Ok(Login { credentials: login, asks: false });
-        }
-        let password = given()?;
-        let asks = password.is_none();
-        login.password = password.unwrap_or_default();
         Ok(Login { credentials: login, asks })
     }
 
@@ -120,6 +134,32 @@ impl Login {
         };
         let line = ask_at(&terminal, &format!("Password for {source}: "));
         Ok(Some(Secret(line.context("cannot ask for the password")?)))
+    }
+}
+
+/// Where Kerberos' tickets and KDCs are found.
+fn kerberos(options: &SmbOptions) -> Result<Kerberos> {
+    let config = std::env::var_os(KERBEROS).unwrap_or_else(|| KERBEROS_DEFAULT.into());
+    let tickets = match std::env::var(TICKETS) {
+        Ok(name) => ticket_file(&name).map_err(Usage)?.to_owned(),
+        Err(_) => format!("{TICKETS_DEFAULT}{}", rustix::process::getuid().as_raw()),
+    };
+    Ok(Kerberos {
+        kdc: options.kdc.clone(),
+        // A daemon leaves the directory in which it was started.
+        tickets: std::path::absolute(&tickets).context(TICKETS)?,
+        config: std::env::split_paths(&config).collect(),
+    })
+}
+
+/// The file of a ticket cache: `FILE:PATH` or a path.
+fn ticket_file(name: &str) -> Result<&str, String> {
+    match name.split_once(':') {
+        Some(("FILE" | "WRFILE", path)) => Ok(path),
+        Some((kind, _)) if !kind.contains('/') => Err(format!(
+            "ticket caches of the kind {kind} cannot be used: set {TICKETS} to FILE:PATH, and run kinit"
+        )),
+        _ => Ok(name),
     }
 }
 
@@ -156,4 +196,24 @@ fn ask_at(terminal: &File, question: &str) -> std::io::Result<String> {
     { terminal }.write_all(b"\n")?;
     read?;
     Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticket_caches_are_files() {
+        for (name, file) in [
+            ("FILE:/run/tickets", Some("/run/tickets")),
+            ("/tmp/krb5cc_0", Some("/tmp/krb5cc_0")),
+            ("/tmp/a:b", Some("/tmp/a:b")),
+            ("KEYRING:persistent:0", None),
+            ("KCM:", None),
+            ("DIR:/tmp/tickets", None),
+        ] {
+            assert_eq!(ticket_file(name).ok(), file, "{name}");
+        }
+        assert!(ticket_file("KCM:0").unwrap_err().contains("FILE:PATH"));
+    }
 }

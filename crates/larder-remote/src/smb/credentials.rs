@@ -1,5 +1,6 @@
 //! Who logs in, and the file in which `mount.cifs` keeps that (`credentials=`).
 
+use super::kerberos::Kerberos;
 use std::fmt;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
@@ -32,8 +33,15 @@ pub struct Credentials {
     pub user: String,
     /// Its password.
     pub password: Password,
-    /// Its domain or workgroup; may be empty.
+    /// Its domain, workgroup or Kerberos realm; may be empty.
     pub domain: String,
+    /// How Kerberos is asked to vouch for it. `None`: it logs in by NTLM.
+    pub kerberos: Option<Kerberos>,
+}
+
+/// Whether only its owner may use a file.
+pub(super) fn is_private(metadata: &std::fs::Metadata) -> bool {
+    metadata.permissions().mode() & 0o077 == 0
 }
 
 impl fmt::Debug for Credentials {
@@ -76,12 +84,12 @@ pub enum CredentialsError {
 impl Credentials {
     /// An account of the server.
     pub fn new(user: &str, password: Password) -> Credentials {
-        Credentials { user: user.to_owned(), password, domain: String::new() }
+        Credentials { user: user.to_owned(), password, ..Credentials::default() }
     }
 
     /// Whether this is a guest.
     pub fn is_guest(&self) -> bool {
-        self.user.is_empty()
+        self.user.is_empty() && self.kerberos.is_none()
     }
 
     /// Reads a file of `mount.cifs`: lines of `username=`, `password=`, `domain=`.
@@ -91,8 +99,7 @@ impl Credentials {
     pub fn read(path: &Path) -> Result<Credentials, CredentialsError> {
         let unreadable = |cause| CredentialsError::Unreadable { path: path.to_owned(), cause };
         let file = std::fs::File::open(path).map_err(unreadable)?;
-        let mode = file.metadata().map_err(unreadable)?.permissions().mode();
-        if mode & 0o077 != 0 {
+        if !is_private(&file.metadata().map_err(unreadable)?) {
             return Err(CredentialsError::Exposed { path: path.to_owned() });
         }
         let mut text = String::new();

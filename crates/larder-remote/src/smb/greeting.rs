@@ -2,7 +2,8 @@
 //!
 //! The library announces neither that it can encrypt, without which Samba does not, nor leaves a choice
 //! of versions. So its NEGOTIATE is amended on its way out (MS-SMB2, 2.2.3). Since SMB 3.1.1 derives
-//! its keys from a hash of both messages, they are kept, and the hash is made anew from them.
+//! its keys from a hash of both messages, they are kept, and the hash is made anew from them. The last
+//! reply to a login is kept too: what a server objects to a ticket stands there, and the library drops it.
 
 use super::mount::Version;
 use smb2::client::Connection;
@@ -12,15 +13,17 @@ use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
 const NEGOTIATE: u16 = 0;
+const SESSION_SETUP: u16 = 1;
 /// Offsets in the request: how many versions it lists, ascending from 2.0.2, and what it can do.
 const VERSIONS_AT: usize = 66;
 const CAPABILITIES_AT: usize = 72;
 
-/// Both messages of a negotiation.
+/// Both messages of a negotiation, and the end of a login.
 #[derive(Default)]
 struct Said {
     request: Vec<u8>,
     reply: Vec<u8>,
+    login: Vec<u8>,
 }
 
 /// What passes while a connection is made.
@@ -29,8 +32,8 @@ pub(super) struct Greeting {
     said: Mutex<Said>,
 }
 
-fn is_negotiate(frame: &[u8]) -> bool {
-    frame.get(..4) == Some(b"\xfeSMB") && frame.get(12..14) == Some(&NEGOTIATE.to_le_bytes())
+fn is(command: u16, frame: &[u8]) -> bool {
+    frame.get(..4) == Some(b"\xfeSMB") && frame.get(12..14) == Some(&command.to_le_bytes())
 }
 
 impl Greeting {
@@ -47,7 +50,7 @@ impl Greeting {
 
     /// The message to send.
     pub(super) fn amend<'a>(&self, frame: &'a [u8]) -> Cow<'a, [u8]> {
-        if !is_negotiate(frame) || frame.len() < CAPABILITIES_AT + 4 {
+        if !is(NEGOTIATE, frame) || frame.len() < CAPABILITIES_AT + 4 {
             return Cow::Borrowed(frame);
         }
         let mut amended = frame.to_vec();
@@ -63,10 +66,16 @@ impl Greeting {
 
     /// Takes note of what came.
     pub(super) fn hear(&self, frame: &[u8]) {
-        if is_negotiate(frame) {
+        let (negotiates, logs_in) = (is(NEGOTIATE, frame), is(SESSION_SETUP, frame));
+        if negotiates || logs_in {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            frame.clone_into(&mut said.reply);
+            frame.clone_into(if negotiates { &mut said.reply } else { &mut said.login });
         }
+    }
+
+    /// The last reply to a login, with its header; empty if there was none.
+    pub(super) fn login_reply(&self) -> Vec<u8> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).login.clone()
     }
 
     /// Has the connection's keys depend on what was said.
@@ -99,6 +108,17 @@ mod tests {
             let amended = Greeting::new(version).amend(&request()).into_owned();
             assert_eq!((amended[VERSIONS_AT], amended[CAPABILITIES_AT]), (count, 0x47));
         }
+    }
+
+    #[test]
+    fn the_reply_to_a_login_is_kept() {
+        let greeting = Greeting::new(Version::V3_1_1);
+        let mut reply = request();
+        greeting.hear(&reply);
+        assert!(greeting.login_reply().is_empty());
+        reply[12] = 1;
+        greeting.hear(&reply);
+        assert_eq!(greeting.login_reply(), reply);
     }
 
     #[test]

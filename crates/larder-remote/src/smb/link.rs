@@ -4,6 +4,7 @@
 //! it. The library allocates message ids before it sends, and a gap in them ends the connection.
 
 use super::greeting::Greeting;
+use super::kerberos;
 use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
 use super::status::{self, Failure};
 use super::tap::{Ear, Heard, Tap};
@@ -334,10 +335,7 @@ async fn connect(
     if version < Some(wanted) {
         return Err(MountError::OldVersion { host, offered, wanted: wanted.name() });
     }
-    let login = &options.credentials;
-    let session =
-        Session::setup(&mut connection, &login.user, login.password.expose(), &login.domain);
-    let session = session.await.map_err(at(Step::Login))?;
+    let session = log_in(options, &mut connection, &greeting).await?;
     if options.sign && !session.should_sign {
         return Err(MountError::NoSigning);
     }
@@ -351,6 +349,20 @@ async fn connect(
     let lost = AtomicBool::new(false);
     let session = session.session_id;
     Ok(Link { connection, tree, session, generation, params, lost, ear, accounts, runtime })
+}
+
+/// Logs in, by Kerberos or NTLM.
+async fn log_in(
+    options: &MountOptions,
+    connection: &mut Connection,
+    greeting: &Greeting,
+) -> Result<Session, MountError> {
+    let login = &options.credentials;
+    if let Some(kerberos) = &login.kerberos {
+        return kerberos::log_in(kerberos, options, connection, greeting).await;
+    }
+    let session = Session::setup(connection, &login.user, login.password.expose(), &login.domain);
+    session.await.map_err(|cause| MountError::at(Step::Login, options, &cause))
 }
 
 /// Opens the share. Answers its number, and whether it wants its messages encrypted.

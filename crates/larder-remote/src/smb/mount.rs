@@ -1,6 +1,7 @@
 //! What to mount and how, and what may be wrong with it.
 
 use super::credentials::Credentials;
+use super::kerberos::KerberosError;
 use crate::rpc::Recovery;
 use smb2::types::Dialect;
 use smb2::types::status::NtStatus;
@@ -228,6 +229,9 @@ pub enum MountError {
         /// Who wanted in.
         user: String,
     },
+    /// Kerberos does not vouch for the user.
+    #[error(transparent)]
+    Kerberos(#[from] KerberosError),
     /// The clocks differ.
     #[error("the clocks of {host} and of this machine differ too much to log in; set them (NTP)")]
     Clock {

@@ -17,6 +17,8 @@ pub(super) const OPLOCK_NOT_GRANTED: NtStatus = NtStatus(0xC000_00E2);
 pub(super) const USER_MAPPED_FILE: NtStatus = NtStatus(0xC000_0243);
 pub(super) const EAS_NOT_SUPPORTED: NtStatus = NtStatus(0xC000_004F);
 pub(super) const TIME_DIFFERENCE_AT_DC: NtStatus = NtStatus(0xC000_0133);
+pub(super) const BAD_TOKEN_TYPE: NtStatus = NtStatus(0xC000_00A8);
+pub(super) const NO_SUCH_USER: NtStatus = NtStatus(0xC000_0064);
 pub(super) const NETWORK_ACCESS_REVOKED: NtStatus = NtStatus(0xC000_02FD);
 pub(super) const CONNECTION_DISCONNECTED: NtStatus = NtStatus(0xC000_020C);
 

@@ -2,6 +2,7 @@
 
 mod eager;
 mod failures;
+mod kerberos;
 mod leases;
 mod places;
 mod setup;

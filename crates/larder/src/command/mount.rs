@@ -53,16 +53,22 @@ Of SMB shares, as in mount.cifs(8):
   file_mode=M, dir_mode=M       modes of files and directories, in octal (0755)
   vers=2.1|3.0|3.0.2|3.1.1      the lowest version that will do (2.1)
   seal, sign                    all messages must be encrypted, or signed
+  sec=ntlmssp|krb5|none         how one logs in: NTLM, Kerberos, not at all (ntlmssp); with an i behind
+                                (ntlmsspi, krb5i) all messages must be signed
+  kdc=HOST[:PORT]               the KDC of the Kerberos realm, if krb5.conf(5) does not say
   lease, nolease                whether the server is asked to tell of changes (lease)
 Without a credentials file the password is that of the variable PASSWD, or the first line of the file
-that PASSWD_FILE names, or it is asked for. It is never an option.
+that PASSWD_FILE names, or it is asked for. It is never an option. With sec=krb5 it is not asked for: without
+one the tickets are those of kinit(1), in the file that KRB5CCNAME names, or /tmp/krb5cc_UID. The domain is
+the realm; HOST must be the name that the server has there.
 
 The log goes to --log, else to the runtime directory (see `larder status`); LARDER_LOG=debug makes it
 talk more. With --foreground it goes to standard error.
 
 Example:
   larder mount nfs://server/export /mnt --cache /var/cache/larder/export -o ro,nconnect=4
-  larder mount smb://ann@server/share /mnt -o credentials=/etc/larder/share,uid=1000";
+  larder mount smb://ann@server/share /mnt -o credentials=/etc/larder/share,uid=1000
+  kinit ann@OFFICE.EXAMPLE && larder mount smb://server.office.example/share /mnt -o sec=krb5";
 
 /// Arguments of `larder mount`.
 #[derive(Debug, clap::Args)]

@@ -65,6 +65,10 @@ pub(crate) struct SmbOptions {
     pub(crate) domain: Option<String>,
     /// File with user, password and domain.
     pub(crate) credentials: Option<PathBuf>,
+    /// Whether Kerberos vouches for the user.
+    pub(crate) kerberos: bool,
+    /// Kerberos' KDC, as `HOST[:PORT]`; `None`: krb5.conf(5) says.
+    pub(crate) kdc: Option<String>,
     /// Without a login.
     pub(crate) guest: bool,
     /// Owner of everything; `None`: who mounts.
@@ -276,18 +280,21 @@ impl<'a> Last<'a> {
 
     fn smb(&self) -> SmbOptions {
         let number = |name| self.number(name).and_then(|number| u32::try_from(number).ok());
+        let sec = self.text("sec").unwrap_or_default();
         SmbOptions {
             version_min: self.text("vers").filter(|version| version != "default"),
             username: self.text("username"),
             domain: self.text("domain"),
             credentials: self.text("credentials").map(PathBuf::from),
-            guest: self.last(&["guest"]).is_some() || self.text("sec").as_deref() == Some("none"),
+            kerberos: sec.starts_with("krb5"),
+            kdc: self.text("kdc"),
+            guest: self.last(&["guest"]).is_some() || sec == "none",
             uid: number("uid"),
             gid: number("gid"),
             file_mode: number("file_mode"),
             dir_mode: number("dir_mode"),
             seal: self.last(&["seal"]).is_some(),
-            sign: self.last(&["sign"]).is_some() || self.text("sec").as_deref() == Some("ntlmsspi"),
+            sign: self.last(&["sign"]).is_some() || ["ntlmsspi", "krb5i"].contains(&sec.as_str()),
             no_leases: self.flag("nolease", "lease", false),
         }
     }
@@ -518,6 +525,10 @@ mod tests {
         assert!(ann.seal && !ann.sign && !ann.guest && !ann.no_leases);
         assert_eq!(ann.version_min.as_deref(), Some("3.1.1"));
         assert!(smb("sec=none").guest && smb("guest").guest && smb("sec=ntlmsspi").sign);
+        assert!(smb("sec=krb5").kerberos && !smb("sec=krb5").sign && !smb("sec=ntlmssp").kerberos);
+        let kerberos = smb("sec=krb5i,kdc=kdc.test:8888");
+        assert!(kerberos.kerberos && kerberos.sign && !kerberos.guest);
+        assert_eq!(kerberos.kdc.as_deref(), Some("kdc.test:8888"));
         assert_eq!(smb("vers=default").version_min, None);
         assert!(smb("nolease").no_leases && !smb("nolease,lease").no_leases);
     }

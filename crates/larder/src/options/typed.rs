@@ -84,7 +84,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("retrans", Number(0, 100)),
     ("resvport", Flag),
     ("noresvport", Flag),
-    ("sec", Words(&["sys", "ntlmssp", "ntlmsspi", "none"])),
+    ("sec", Words(&["sys", "ntlmssp", "ntlmsspi", "krb5", "krb5i", "none"])),
     ("nolock", Flag),
     ("fsc", Flag),
     ("nofsc", Flag),
@@ -110,6 +110,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("username", Text("ann")),
     ("domain", Text("OFFICE")),
     ("credentials", Text("/etc/larder/share.credentials")),
+    ("kdc", Text("kdc.office.example")),
     ("guest", Flag),
     ("uid", Number(0, ID_MAX)),
     ("gid", Number(0, ID_MAX)),
@@ -161,6 +162,7 @@ const ONLY: &[(Protocol, &[&str])] = &[
             "username",
             "domain",
             "credentials",
+            "kdc",
             "guest",
             "uid",
             "gid",
@@ -178,7 +180,7 @@ const ONLY: &[(Protocol, &[&str])] = &[
 const ONLY_WORDS: &[(Protocol, &str, &[&str])] = &[
     (Protocol::Nfs, "vers", &["3", "3.0"]),
     (Protocol::Nfs, "sec", &["sys"]),
-    (Protocol::Smb, "sec", &["ntlmssp", "ntlmsspi", "none"]),
+    (Protocol::Smb, "sec", &["ntlmssp", "ntlmsspi", "krb5", "krb5i", "none"]),
 ];
 
 /// Options with which a secret would be typed where everybody can read it.
@@ -334,7 +336,7 @@ mod tests {
         check("port=70000", Err("65535"));
         check("vers=4", Err("not one of 3"));
         check("vers=1.0", Err("not one of 3"));
-        check("sec=krb5", Err("not one of sys"));
+        check("sec=krb5p", Err("not one of sys, ntlmssp, ntlmsspi, krb5, krb5i, none"));
         check("password=secret", Err("credentials=FILE"));
         check("file_mode=888", Err("octal"));
         check("username=", Err("empty"));
@@ -350,6 +352,8 @@ mod tests {
             (Protocol::Smb, "udp", "means nothing to SMB"),
             (Protocol::Smb, "nconnect=4", "means nothing to SMB"),
             (Protocol::Smb, "sec=sys", "ntlmssp"),
+            (Protocol::Nfs, "sec=krb5", "for NFS it is sys"),
+            (Protocol::Nfs, "kdc=host", "means nothing to NFS"),
         ] {
             let line = Typed::parse(typed).unwrap().check(protocol).unwrap_err();
             assert!(line.contains(part), "{line}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use larder_testkit::{Samba, SambaOptions};
+use larder_testkit::{KdcOptions, Samba, SambaOptions};
 
 use crate::harness::{Kind, Mount, Server, eventually, larder, pattern, said, scratch, shell_as};
 use crate::shell::Shell;
@@ -163,8 +163,12 @@ fn a_cache_of_one_login_is_not_used_by_another() {
 
 /// The line of an error, which comes in time and leaves nothing behind.
 fn refused(mount: &Mount) -> String {
+    refused_by(&mut mount.command(), mount)
+}
+
+fn refused_by(command: &mut Command, mount: &Mount) -> String {
     let begin = Instant::now();
-    let output = mount.command().output().unwrap();
+    let output = command.output().unwrap();
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(begin.elapsed() < ERROR_MAX, "{line}");
     assert!(!output.status.success(), "{line}");
@@ -259,4 +263,77 @@ fn a_restarted_server_costs_no_byte() {
     shell.run("exec 3<&- 4>&-");
     let expected = [&bytes[..], b"once more"].concat();
     assert!(fs::read(server.path("out")).unwrap() == expected, "acknowledged by close");
+}
+
+/// A command that mounts with the tickets of kinit.
+fn with_tickets(server: &mut Server, mount: &Mount, tickets: &str) -> Command {
+    let mut command = mount.larder();
+    command.args(["mount", &server.url()]).arg(mount.path("")).arg("--cache").arg(mount.cache());
+    command.args(["-o", "sec=krb5i"]).env_remove("PASSWD");
+    command.env("KRB5_CONFIG", server.as_samba().krb5_conf()).env("KRB5CCNAME", tickets);
+    command
+}
+
+#[test]
+fn kerberos_vouches_with_a_password_or_with_tickets() {
+    let kerberos = Some(KdcOptions::default());
+    let mut server = Server::samba(&SambaOptions { kerberos, ..SambaOptions::default() });
+    let (domain, kdc) = (format!("domain={}", Samba::REALM), server.as_samba().host());
+    let kdc = format!("kdc={kdc}");
+    let mut mount = Mount::unmounted(&server, &["sec=krb5", &domain, &kdc]);
+    crate::harness::succeed(mount.command().env("LARDER_LOG", "trace"));
+    mount.mounted();
+    fs::write(mount.path("file"), "written").unwrap();
+    assert_eq!(fs::read(server.path("file")).unwrap(), b"written", "at the server at close");
+    let log = mount.log();
+    assert!(log.contains("mounted an SMB share") && !log.contains(Samba::PASSWORD), "{log}");
+    mount.unmount();
+
+    let tickets = server.as_samba().kinit(3600).unwrap();
+    let tickets = format!("FILE:{}", tickets.display());
+    crate::harness::succeed(&mut with_tickets(&mut server, &mount, &tickets));
+    mount.mounted();
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"written");
+    assert_eq!(mount.calls("READ"), 0, "the cache is the user's, however he logs in");
+    let source = mount.status()["source"].as_str().unwrap().to_owned();
+    assert!(source.contains(&format!("{};{}@", Samba::REALM, Samba::USER)), "{source}");
+    mount.unmount();
+
+    for (tickets, wanted) in [
+        ("FILE:/none", "no Kerberos ticket cache /none; run kinit"),
+        ("KEYRING:persistent:0", "KRB5CCNAME"),
+    ] {
+        let fresh = Mount::unmounted(&server, &[]);
+        let line = refused_by(&mut with_tickets(&mut server, &fresh, tickets), &fresh);
+        assert!(line.contains(wanted), "{line}");
+    }
+    server.as_samba().kill_kdc().unwrap();
+    let fresh = Mount::unmounted(&server, &["sec=krb5", &domain, &kdc]);
+    assert!(refused(&fresh).contains("does not answer by TCP"));
+}
+
+/// Tickets live for two seconds, and Samba ends each session with its ticket.
+#[test]
+fn sessions_that_expire_cost_no_byte() {
+    let kerberos = Some(KdcOptions { ticket_life_s: 2, ..KdcOptions::default() });
+    let options = SambaOptions { kerberos, log_level: 3, ..SambaOptions::default() };
+    let mut server = Server::samba(&options);
+    let (domain, kdc) = (format!("domain={}", Samba::REALM), server.as_samba().host());
+    let mount = Mount::new(&server, &["sec=krb5", &domain, &format!("kdc={kdc}"), "hard"]);
+    let mut rounds = 0;
+    eventually("sessions expire", || {
+        let bytes = pattern(rounds, 2 << 20);
+        let (ours, theirs) = (format!("ours {rounds}"), format!("theirs {rounds}"));
+        fs::write(server.path(&theirs), &bytes).unwrap();
+        fs::write(mount.path(&ours), &bytes).unwrap();
+        assert!(fs::read(server.path(&ours)).unwrap() == bytes, "at the server at close");
+        assert!(fs::read(mount.path(&theirs)).unwrap() == bytes, "round {rounds}");
+        rounds += 1;
+        server.as_samba().expired() >= 2
+    });
+    for round in 0..rounds {
+        let read = fs::read(mount.path(&format!("ours {round}"))).unwrap();
+        assert!(read == pattern(round, 2 << 20), "round {round}");
+    }
+    println!("{rounds} rounds, {} refusals", server.as_samba().expired());
 }

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// Mounts, which has to fail within 10 s with one line that says this.
-async fn refused(options: &MountOptions, wanted: &str) -> MountError {
+pub(super) async fn refused(options: &MountOptions, wanted: &str) -> MountError {
     let start = Instant::now();
     let error = Smb::mount(options).await.expect_err(wanted);
     let line = error.to_string();

@@ -1,0 +1,444 @@
+//! A login by Kerberos (RFC 4120; MS-SMB2, 3.2.4.2.3): whose it is, with which tickets, and what went
+//! wrong.
+//!
+//! With a password the KDC is asked for tickets at each login, else they are those of a ticket cache,
+//! which is read again at each login: so a mount goes on as long as somebody renews them. Tickets that
+//! the KDC gives here are kept nowhere.
+//!
+//! Absent on purpose: KDCs by DNS, realms that trust each other, principals of several parts, ticket
+//! caches that are no files, encryption types other than AES with SHA-1 and RC4 (the library has no more).
+
+use super::credentials::Credentials;
+use super::greeting::Greeting;
+use super::kdc::{Kdc, Said};
+use super::krb5_conf::Krb5Conf;
+use super::mount::{MountError, MountOptions, Step};
+use super::tap::HEADER_BYTES;
+use super::{status, tickets};
+use smb2::auth::kerberos::KerberosCredentials;
+use smb2::auth::kerberos::ccache::CCache;
+use smb2::auth::kerberos::messages::{parse_gss_api_wrapper, parse_krb_error};
+use smb2::auth::spnego::parse_neg_token_resp;
+use smb2::client::{Connection, Session};
+use smb2::msg::session_setup::SessionSetupResponse;
+use smb2::pack::{ReadCursor, Unpack};
+use smb2::types::status::NtStatus;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+use thiserror::Error;
+
+/// Where tickets and KDCs are found.
+#[derive(Clone, Debug, Default)]
+pub struct Kerberos {
+    /// The KDC as `HOST[:PORT]`. `None`: `config` says.
+    pub kdc: Option<String>,
+    /// The ticket cache, which is used if there is no password.
+    pub tickets: PathBuf,
+    /// Files as krb5.conf(5).
+    pub config: Vec<PathBuf>,
+}
+
+/// Why a login by Kerberos failed: one line with the cause and the next step.
+#[derive(Debug, Error)]
+pub enum KerberosError {
+    /// There is no ticket cache.
+    #[error(
+        "there is no Kerberos ticket cache {}; run kinit, or give a password (credentials=)",
+        path.display()
+    )]
+    NoTickets {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// It cannot be read.
+    #[error("cannot read the Kerberos ticket cache {}: {cause}; run kinit", path.display())]
+    TicketsUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: String,
+    },
+    /// Others may read it.
+    #[error(
+        "the Kerberos ticket cache {0} can be read by others; run: chmod 600 {0}", path.display()
+    )]
+    TicketsExposed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is neither ours nor root's.
+    #[error(
+        "the Kerberos ticket cache {} belongs to user {owner}, and neither to who mounts nor to root",
+        path.display()
+    )]
+    TicketsOfAnother {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// It is of another principal than the mount.
+    #[error("the Kerberos ticket cache is of {found}, and not of {wanted}; run: kinit {wanted}")]
+    OtherPrincipal {
+        /// Of the ticket cache.
+        found: String,
+        /// Of the mount.
+        wanted: String,
+    },
+    /// It has nothing for this.
+    #[error("the Kerberos ticket cache has no ticket of the realm {realm}; run kinit")]
+    NoTicket {
+        /// The realm.
+        realm: String,
+    },
+    /// What it has is too old.
+    #[error("the Kerberos ticket of the realm {realm} has expired; run kinit")]
+    Expired {
+        /// The realm.
+        realm: String,
+    },
+    /// It has an unknown kind of key.
+    #[error(
+        "the Kerberos ticket has the encryption type {etype}, which is not supported; run kinit with \
+         default_tkt_enctypes = aes256-cts-hmac-sha1-96 in krb5.conf"
+    )]
+    Encryption {
+        /// Its number.
+        etype: u32,
+    },
+    /// Nobody named the realm.
+    #[error(
+        "no Kerberos realm is named; say USER@REALM or domain=REALM, or set default_realm in krb5.conf"
+    )]
+    NoRealm,
+    /// Nobody named a KDC of the realm.
+    #[error(
+        "no KDC of the Kerberos realm {realm} is named; say kdc=HOST, or name it in krb5.conf \
+         (DNS is not asked)"
+    )]
+    NoKdc {
+        /// The realm.
+        realm: String,
+    },
+    /// No KDC answers.
+    #[error(
+        "the KDC {kdc} does not answer by TCP: {cause}; check its name (kdc=, krb5.conf), that it runs, \
+         and that no firewall stands between"
+    )]
+    Unreachable {
+        /// All that were asked.
+        kdc: String,
+        /// What came instead.
+        cause: String,
+    },
+    /// Wrong password.
+    #[error("the KDC {kdc} refuses the password of {principal}; check both: case counts in names")]
+    Password {
+        /// Who was asked.
+        kdc: String,
+        /// Who wanted in.
+        principal: String,
+    },
+    /// No such user.
+    #[error("the KDC {kdc} does not know {principal}; check the user name and the realm")]
+    UnknownUser {
+        /// Who was asked.
+        kdc: String,
+        /// Who wanted in.
+        principal: String,
+    },
+    /// No such server.
+    #[error(
+        "the KDC {kdc} does not know the service cifs/{host}@{realm}; mount by the name that the server \
+         has in the realm"
+    )]
+    UnknownService {
+        /// Who was asked.
+        kdc: String,
+        /// The server, as it is called in the mount.
+        host: String,
+        /// The realm.
+        realm: String,
+    },
+    /// The clocks differ.
+    #[error(
+        "the clocks of the KDC {kdc} and of this machine differ too much to log in; set them (NTP)"
+    )]
+    Clock {
+        /// Who was asked.
+        kdc: String,
+    },
+    /// The KDC said something else.
+    #[error("the KDC {kdc} refuses {principal}: Kerberos error {code} {text:?}; see its log")]
+    Refused {
+        /// Who was asked.
+        kdc: String,
+        /// Who wanted in.
+        principal: String,
+        /// The error (RFC 4120, 7.5.9).
+        code: i32,
+        /// Its own words.
+        text: String,
+    },
+    /// The server does not take the ticket.
+    #[error(
+        "{host} does not accept the Kerberos ticket of {principal} ({cause}); check that it knows the \
+         user, its keytab, and its clock; see its log"
+    )]
+    TicketRefused {
+        /// The server.
+        host: String,
+        /// Who wanted in.
+        principal: String,
+        /// What it said.
+        cause: String,
+    },
+}
+
+impl Kerberos {
+    /// Finds out what the credentials leave open of user and realm: from the ticket cache if there is
+    /// no password, else from the configuration. Blocks.
+    ///
+    /// # Errors
+    /// If there is no realm, or no ticket cache that can be used, or it is somebody else's.
+    pub fn complete(&self, credentials: &mut Credentials) -> Result<(), KerberosError> {
+        self.tickets_of(credentials).map(drop)
+    }
+
+    /// The same, and the tickets if there is no password.
+    fn tickets_of(&self, login: &mut Credentials) -> Result<Option<CCache>, KerberosError> {
+        if let Some((user, realm)) = login.user.clone().split_once('@') {
+            (login.user, login.domain) = (user.to_owned(), realm.to_owned());
+        }
+        if !login.password.expose().is_empty() {
+            if login.domain.is_empty() {
+                let realm = Krb5Conf::read(&self.config).default_realm;
+                login.domain = realm.ok_or(KerberosError::NoRealm)?;
+            }
+            return Ok(None);
+        }
+        let cache = tickets::read(&self.tickets)?;
+        let owner = &cache.default_principal;
+        let [user] = &owner.components[..] else {
+            let cause = "its principal has several parts, which is not supported".to_owned();
+            return Err(KerberosError::TicketsUnreadable { path: self.tickets.clone(), cause });
+        };
+        let same = |ours: &str, theirs: &str| ours.is_empty() || ours == theirs;
+        if !same(&login.user, user) || !same(&login.domain, &owner.realm) {
+            let found = format!("{user}@{}", owner.realm);
+            return Err(KerberosError::OtherPrincipal { found, wanted: principal(login) });
+        }
+        (login.user, login.domain) = (user.clone(), owner.realm.clone());
+        Ok(Some(cache))
+    }
+
+    fn kdcs(&self, realm: &str) -> Vec<String> {
+        match &self.kdc {
+            Some(kdc) => vec![kdc.clone()],
+            None => Krb5Conf::read(&self.config).kdcs(realm),
+        }
+    }
+}
+
+fn principal(login: &Credentials) -> String {
+    match login.domain.is_empty() {
+        true => login.user.clone(),
+        false => format!("{}@{}", login.user, login.domain),
+    }
+}
+
+/// Logs in. The service is `cifs/` with the host as the mount names it.
+pub(super) async fn log_in(
+    kerberos: &Kerberos,
+    options: &MountOptions,
+    connection: &mut Connection,
+    greeting: &Greeting,
+) -> Result<Session, MountError> {
+    let mut login = options.credentials.clone();
+    let (tickets, host) = (kerberos.tickets_of(&mut login)?, &options.host);
+    let realm = login.domain.clone();
+    let tickets = tickets.map(|cache| tickets::usable(cache, &realm, host, now_s())).transpose()?;
+    let kdcs = kerberos.kdcs(&realm);
+    let has_ticket = |cache: &CCache| cache.find_service_ticket("cifs", host, &realm).is_some();
+    if kdcs.is_empty() && !tickets.as_ref().is_some_and(has_ticket) {
+        return Err(KerberosError::NoKdc { realm }.into());
+    }
+    let kdc = Kdc::open(kdcs).await?;
+    let credentials = KerberosCredentials {
+        username: login.user.clone(),
+        password: login.password.expose().to_owned(),
+        realm,
+        kdc_address: kdc.door()?,
+    };
+    let logging_in = async {
+        match &tickets {
+            Some(tickets) => {
+                Session::setup_kerberos_from_ccache(connection, &credentials, host, tickets).await
+            }
+            None => Session::setup_kerberos(connection, &credentials, host).await,
+        }
+    };
+    let session = tokio::select! {
+        session = logging_in => session,
+        error = kdc.serve() => return Err(error.into()),
+    };
+    if let Some(code) = objection(&greeting.login_reply()) {
+        return Err(objected(options, &login, code));
+    }
+    session.map_err(|error| meaning(&error, options, &login, &kdc.name(), kdc.said()))
+}
+
+/// What a server objects to a ticket (RFC 4120, 7.5.9), if it asks to go on with that instead of ending
+/// the login: 0 if it does not say. The library takes such a reply for a bad signature in SMB 3, and
+/// for the end of the login in SMB 2.
+fn objection(reply: &[u8]) -> Option<i32> {
+    let status = u32::from_le_bytes(reply.get(8..12)?.try_into().ok()?);
+    if !NtStatus(status).is_more_processing_required() {
+        return None;
+    }
+    let mut body = ReadCursor::new(reply.get(HEADER_BYTES..)?);
+    let said = SessionSetupResponse::unpack(&mut body).and_then(|reply| {
+        let token = parse_neg_token_resp(&reply.security_buffer)?.response_token;
+        let (_, inner, _) = parse_gss_api_wrapper(&token.unwrap_or_default())?;
+        // The kind of token comes first (RFC 4121, 4.1).
+        parse_krb_error(inner.get(2..).unwrap_or_default())
+    });
+    Some(said.map_or(0, |error| error.error_code))
+}
+
+/// The error for that.
+fn objected(options: &MountOptions, login: &Credentials, code: i32) -> MountError {
+    let host = options.host.clone();
+    match code {
+        33 | 37 => MountError::Clock { host },
+        _ => {
+            let (principal, cause) = (principal(login), format!("Kerberos error {code}"));
+            KerberosError::TicketRefused { host, principal, cause }.into()
+        }
+    }
+}
+
+/// What an error of the library means, after the KDC said this.
+fn meaning(
+    error: &smb2::Error,
+    options: &MountOptions,
+    login: &Credentials,
+    kdc: &str,
+    said: Said,
+) -> MountError {
+    match (error, said) {
+        (smb2::Error::Protocol { status, .. }, _) if refuses_ticket(*status) => {
+            KerberosError::TicketRefused {
+                host: options.host.clone(),
+                principal: principal(login),
+                cause: status.to_string(),
+            }
+            .into()
+        }
+        (smb2::Error::Auth { .. }, Said::Error(code, text)) => {
+            refused(options, login, kdc, code, text).into()
+        }
+        // A KDC that asks for no proof of the password gives a ticket that only the right one opens.
+        (_, Said::Granting) => {
+            KerberosError::Password { kdc: kdc.to_owned(), principal: principal(login) }.into()
+        }
+        _ => MountError::at(Step::Login, options, error),
+    }
+}
+
+/// Whether a server says so that it does not like the ticket, or has no user for it.
+fn refuses_ticket(status: NtStatus) -> bool {
+    matches!(
+        status,
+        NtStatus::LOGON_FAILURE
+            | NtStatus::ACCESS_DENIED
+            | NtStatus::INVALID_PARAMETER
+            | status::BAD_TOKEN_TYPE
+            | status::NO_SUCH_USER
+    )
+}
+
+/// What an error of the KDC means (RFC 4120, 7.5.9).
+fn refused(
+    options: &MountOptions,
+    login: &Credentials,
+    kdc: &str,
+    code: i32,
+    text: String,
+) -> KerberosError {
+    let (kdc, principal) = (kdc.to_owned(), principal(login));
+    let realm = login.domain.clone();
+    match code {
+        6 => KerberosError::UnknownUser { kdc, principal },
+        7 => KerberosError::UnknownService { kdc, host: options.host.clone(), realm },
+        // Some say of a wrong password that the proof of it is damaged.
+        24 | 31 if !login.password.expose().is_empty() => {
+            KerberosError::Password { kdc, principal }
+        }
+        32 => KerberosError::Expired { realm },
+        // 33: not valid yet.
+        33 | 37 => KerberosError::Clock { kdc },
+        _ => KerberosError::Refused { kdc, principal, code, text },
+    }
+}
+
+/// By this machine's clock.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::credentials::Password;
+    use super::*;
+
+    #[test]
+    fn each_error_of_a_kdc_says_what_to_do() {
+        let login = Credentials::new("ann", Password::new("secret"));
+        let login = Credentials { domain: "HOME.TEST".into(), ..login };
+        let options = MountOptions::new("nas", "films", login.clone());
+        for (code, wanted) in [
+            (6, "does not know ann@HOME.TEST"),
+            (7, "cifs/nas@HOME.TEST"),
+            (24, "refuses the password of ann@HOME.TEST"),
+            (32, "run kinit"),
+            (33, "clocks of the KDC k:88"),
+            (37, "clocks of the KDC k:88"),
+            (12, "Kerberos error 12 \"of\\nthe KDC\""),
+        ] {
+            let error = refused(&options, &login, "k:88", code, "of\nthe KDC".into()).to_string();
+            assert!(error.contains(wanted) && !error.contains('\n'), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_objection_is_read() {
+        let mut reply = vec![0; HEADER_BYTES];
+        assert_eq!(objection(&reply), None);
+        reply[8..12].copy_from_slice(&0xC000_0016_u32.to_le_bytes());
+        for length in 0..reply.len() {
+            assert_eq!(objection(&reply[..length]), None, "{length}");
+        }
+        assert_eq!(objection(&reply), Some(0), "it asks to go on, and does not say why");
+    }
+
+    #[test]
+    fn the_realm_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("krb5.conf");
+        std::fs::write(&config, "[libdefaults]\ndefault_realm = HOME.TEST\n").unwrap();
+        for (user, domain, config, wanted) in [
+            ("ann", "", vec![config.clone()], Some("HOME.TEST")),
+            ("ann", "OFFICE.TEST", vec![config.clone()], Some("OFFICE.TEST")),
+            ("ann@LAB.TEST", "", vec![config], Some("LAB.TEST")),
+            ("ann", "", vec![], None),
+        ] {
+            let kerberos = Kerberos { config, ..Kerberos::default() };
+            let mut login = Credentials::new(user, Password::new("secret"));
+            login.domain = domain.to_owned();
+            let realm = kerberos.complete(&mut login).map(|()| login.domain);
+            assert_eq!(realm.ok().as_deref(), wanted, "{user} {domain}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! MIT Kerberos: a realm of its own in the sandbox of a server.
+
+use crate::sandbox::{Sandbox, StartError, failed};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest that it may take to start.
+const START_MAX: Duration = Duration::from_secs(30);
+/// Between two questions whether it has.
+const POLL: Duration = Duration::from_millis(10);
+/// Where it listens.
+const PORT: u16 = 88;
+/// Its realm.
+pub(crate) const REALM: &str = "LARDER.TEST";
+
+/// How the realm is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct KdcOptions {
+    /// Longest life of a ticket for the server, in seconds.
+    pub ticket_life_s: u32,
+    /// How far the clock of the KDC is ahead, in seconds.
+    pub clock_ahead_s: i32,
+    /// Whether the user has to prove that he knows his password before he gets a ticket.
+    pub asks_for_proof: bool,
+}
+
+impl Default for KdcOptions {
+    /// Tickets for a day from a KDC whose clock is right.
+    fn default() -> KdcOptions {
+        KdcOptions { ticket_life_s: 86_400, clock_ahead_s: 0, asks_for_proof: true }
+    }
+}
+
+/// A running KDC. Its sandbox ends it.
+#[derive(Debug)]
+pub(crate) struct Kdc {
+    host: Ipv4Addr,
+    place: PathBuf,
+    clock_ahead_s: i32,
+}
+
+impl Kdc {
+    /// Makes a realm with one user and the service `cifs/HOST`, and starts its KDC.
+    pub(crate) fn start(
+        sandbox: &mut Sandbox,
+        place: PathBuf,
+        host: Ipv4Addr,
+        (user, password): (&str, &str),
+        options: &KdcOptions,
+    ) -> Result<Kdc, StartError> {
+        for program in ["krb5kdc", "kdb5_util", "kadmin.local", "kinit"] {
+            let found = sandbox.run(&format!("command -v {program} >/dev/null"));
+            found.map_err(|_| StartError::NotInstalled { program })?;
+        }
+        let mut kdc = Kdc { host, place, clock_ahead_s: options.clock_ahead_s };
+        let written = std::fs::create_dir_all(&kdc.place)
+            .and_then(|()| std::fs::write(kdc.krb5_conf(), krb5_conf(host)))
+            .and_then(|()| std::fs::write(kdc.place.join("kdc.conf"), kdc_conf(&kdc.place)));
+        written.map_err(|cause| failed("configuration of the KDC", cause))?;
+        let (place, life_s) = (kdc.place.display(), options.ticket_life_s);
+        let proof = if options.asks_for_proof { '+' } else { '-' };
+        let keytab = kdc.keytab();
+        let keytab = keytab.display();
+        sandbox.run(&format!(
+            "export KRB5_CONFIG={place}/krb5.conf KRB5_KDC_PROFILE={place}/kdc.conf"
+        ))?;
+        sandbox.run(&format!("kdb5_util create -s -r {REALM} -P master >{place}/out 2>&1"))?;
+        for query in [
+            format!("addprinc -pw \"{password}\" {proof}requires_preauth {user}"),
+            format!("addprinc -randkey -maxlife {life_s}sec cifs/{host}"),
+            format!("ktadd -k {keytab} cifs/{host}"),
+        ] {
+            sandbox.run(&format!("kadmin.local -r {REALM} -q '{query}' >>{place}/out 2>&1"))?;
+        }
+        kdc.boot(sandbox)?;
+        Ok(kdc)
+    }
+
+    /// Starts the KDC, after [`kill`](Self::kill) too, and waits until it answers.
+    pub(crate) fn boot(&mut self, sandbox: &mut Sandbox) -> Result<(), StartError> {
+        let (place, clock) = (self.place.display(), clock(self.clock_ahead_s)?);
+        sandbox.run(&format!("{clock} krb5kdc -n -r {REALM} >>{place}/out 2>&1 & kdc=$!"))?;
+        let deadline = Instant::now() + START_MAX;
+        let address = SocketAddr::new(self.host.into(), PORT);
+        while let Err(error) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
+            let dead = sandbox.run("kill -0 $kdc").is_err();
+            if dead || Instant::now() > deadline {
+                let said = std::fs::read_to_string(self.place.join("out")).unwrap_or_default();
+                return Err(failed("krb5kdc does not answer", format!("{error}\n{said}")));
+            }
+            // There is no event to wait for: the server is somebody else's.
+            std::thread::park_timeout(POLL);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn kill(sandbox: &mut Sandbox) -> Result<(), StartError> {
+        sandbox.run("{ kill -9 $kdc; wait $kdc; } 2>/dev/null; true")
+    }
+
+    /// Stops it from answering.
+    pub(crate) fn freeze(sandbox: &mut Sandbox) -> Result<(), StartError> {
+        sandbox.run(
+            "kill -STOP $kdc; until grep -q '^State:.T' /proc/$kdc/status; do sleep 0.01; done",
+        )
+    }
+
+    /// Gives the service another key than its keytab has.
+    pub(crate) fn rekey(&self, sandbox: &mut Sandbox) -> Result<(), StartError> {
+        let (place, host) = (self.place.display(), self.host);
+        let query = format!("cpw -randkey cifs/{host}");
+        sandbox.run(&format!("kadmin.local -r {REALM} -q '{query}' >>{place}/out 2>&1"))
+    }
+
+    /// The clients' configuration.
+    pub(crate) fn krb5_conf(&self) -> PathBuf {
+        self.place.join("krb5.conf")
+    }
+
+    /// The service's key.
+    pub(crate) fn keytab(&self) -> PathBuf {
+        self.place.join("keytab")
+    }
+
+    /// Has kinit(1) get a ticket-granting ticket. Answers the ticket cache, which is replaced.
+    pub(crate) fn kinit(
+        &self,
+        (user, password): (&str, &str),
+        life_s: u32,
+    ) -> Result<PathBuf, StartError> {
+        let tickets = self.place.join("tickets");
+        let mut child = Command::new("kinit")
+            .args(["-l", &format!("{life_s}s"), "-c"])
+            .arg(&tickets)
+            .arg(format!("{user}@{REALM}"))
+            .env("KRB5_CONFIG", self.krb5_conf())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|cause| StartError::Missing { program: "kinit", cause })?;
+        let asked = child.stdin.take().map(|mut stdin| writeln!(stdin, "{password}"));
+        asked.transpose().map_err(|cause| failed("kinit", cause))?;
+        let output = child.wait_with_output().map_err(|cause| failed("kinit", cause))?;
+        match output.status.success() {
+            true => Ok(tickets),
+            false => Err(failed("kinit", String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+
+    /// Has kvno(1) add a ticket for the service to that ticket cache.
+    pub(crate) fn kvno(&self) -> Result<(), StartError> {
+        let output = Command::new("kvno")
+            .arg("-c")
+            .arg(self.place.join("tickets"))
+            .arg(format!("cifs/{}@{REALM}", self.host))
+            .env("KRB5_CONFIG", self.krb5_conf())
+            .output()
+            .map_err(|cause| StartError::Missing { program: "kvno", cause })?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(failed("kvno", String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+}
+
+/// What to put before a command that shall take the clock to be ahead by so much.
+pub(crate) fn clock(ahead_s: i32) -> Result<String, StartError> {
+    if ahead_s == 0 {
+        return Ok(String::new());
+    }
+    let libraries = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let mut library = libraries.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
+    let library = library.find(|path| path.exists());
+    let library = library.ok_or(StartError::NotInstalled { program: "libfaketime" })?;
+    Ok(format!("LD_PRELOAD={} FAKETIME={ahead_s:+}s", library.display()))
+}
+
+fn krb5_conf(host: Ipv4Addr) -> String {
+    format!(
+        "[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n rdns = false\n\
+         [realms]\n {REALM} = {{\n  kdc = {host}:{PORT}\n }}\n"
+    )
+}
+
+fn kdc_conf(place: &Path) -> String {
+    let place = place.display();
+    // With a PAC, which MIT's KDC adds from 1.20 on, Samba takes no ticket outside of a domain.
+    format!(
+        "[kdcdefaults]\n kdc_listen = {PORT}\n kdc_tcp_listen = {PORT}\n\
+         [realms]\n {REALM} = {{\n  database_name = {place}/principal\n  \
+         key_stash_file = {place}/stash\n  max_life = 1d\n  disable_pac = true\n }}\n\
+         [logging]\n kdc = FILE:{place}/log\n"
+    )
+}
