@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use larder_remote::smb::{Credentials, Password};
 
 use crate::error::Usage;
-use crate::login::{Login, Secret};
+use crate::login::Login;
 use crate::mountinfo;
 use crate::options::{self, Options};
 use crate::source::{Protocol, Source};
@@ -22,7 +22,7 @@ pub(crate) struct Back {
     /// Who logs in there.
     pub(crate) login: Credentials,
     /// The password, if it was asked for: processes that we start need it too.
-    pub(crate) asked: Option<Secret>,
+    pub(crate) asked: Option<Password>,
     /// Directory of the cache; `None`: in memory, and only what is needed to be a file system.
     pub(crate) cache: Option<PathBuf>,
     /// How.
@@ -54,7 +54,7 @@ impl Back {
         let asked = login.ask(&source)?;
         let mut login = login.credentials;
         if let Some(asked) = &asked {
-            login.password = Password::new(asked.expose());
+            login.password = asked.clone();
         }
         let cache = match (cache, no_cache) {
             (_, true) => None,

@@ -15,8 +15,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
+use larder_remote::smb::Password;
 
-use crate::login::Secret;
+use crate::login;
 
 /// Hidden flag of `larder mount`: we are the child.
 pub(crate) const FLAG: &str = "--daemon";
@@ -25,15 +26,15 @@ pub(crate) const FLAG: &str = "--daemon";
 const READY: &[u8] = b"ready\n";
 
 /// Runs ourselves in the background and waits until the mount is usable, or the child has failed. The
-/// child gets `secret` in its environment.
+/// child gets `password` in its environment.
 ///
 /// # Errors
 /// If the child cannot be started.
-pub(crate) fn start(secret: Option<&Secret>) -> Result<ExitCode> {
+pub(crate) fn start(password: Option<&Password>) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find our own program")?;
     let mut command = Command::new(program);
-    if let Some(secret) = secret {
-        secret.hand_to(&mut command);
+    if let Some(password) = password {
+        login::hand(password, &mut command);
     }
     let mut child = command
         .args(std::env::args_os().skip(1))

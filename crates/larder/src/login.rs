@@ -6,7 +6,6 @@
 //! an argument, and never logged. With Kerberos nobody is asked: without a password the ticket cache is
 //! used, which `KRB5CCNAME` names.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -34,26 +33,9 @@ const TICKETS_DEFAULT: &str = "/tmp/krb5cc_";
 const KERBEROS: &str = "KRB5_CONFIG";
 const KERBEROS_DEFAULT: &str = "/etc/krb5.conf";
 
-/// A password that was asked for. It cannot be printed.
-#[derive(Clone)]
-pub(crate) struct Secret(String);
-
-impl Secret {
-    /// The text.
-    pub(crate) fn expose(&self) -> &str {
-        &self.0
-    }
-
-    /// Hands it to a process that is about to be started.
-    pub(crate) fn hand_to(&self, command: &mut Command) {
-        command.env(PASSWORD, &self.0);
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
-    }
+/// Hands a password that was asked for to a process that is about to be started.
+pub(crate) fn hand(password: &Password, command: &mut Command) {
+    command.env(PASSWORD, password.expose());
 }
 
 /// Who logs in, as far as it is known without asking.
@@ -121,7 +103,7 @@ impl Login {
     ///
     /// # Errors
     /// If there is no terminal.
-    pub(crate) fn ask(&self, source: &Source) -> Result<Option<Secret>> {
+    pub(crate) fn ask(&self, source: &Source) -> Result<Option<Password>> {
         if !self.asks {
             return Ok(None);
         }
@@ -133,7 +115,7 @@ impl Login {
             )));
         };
         let line = ask_at(&terminal, &format!("Password for {source}: "));
-        Ok(Some(Secret(line.context("cannot ask for the password")?)))
+        Ok(Some(Password::new(line.context("cannot ask for the password")?)))
     }
 }
 

@@ -36,7 +36,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::mounted::{self, Announce, Traces};
 use crate::runtime_dir::Record;
 use crate::stack::Plan;
-use crate::{daemon, door, log};
+use crate::{daemon, door, log, login};
 use backoff::{Crashes, Next};
 pub(crate) use keeper::kept;
 
@@ -269,8 +269,8 @@ impl Supervisor<'_> {
         let role = clap::ValueEnum::to_possible_value(&role).expect("all roles have names");
         let given: Vec<OsString> = std::env::args_os().skip(1).collect();
         let mut command = Command::new(&self.program);
-        if let Some(secret) = &self.plan.back.asked {
-            secret.hand_to(&mut command);
+        if let Some(password) = &self.plan.back.asked {
+            login::hand(password, &mut command);
         }
         let child = command
             .args(given)

@@ -20,9 +20,15 @@ impl Password {
         Password(text.into())
     }
 
-    /// The text, for the library that hashes it.
-    pub(super) fn expose(&self) -> &str {
+    /// The text, for who hashes it or hands it on.
+    pub fn expose(&self) -> &str {
         &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password")
     }
 }
 
