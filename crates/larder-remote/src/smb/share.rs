@@ -2,7 +2,6 @@
 
 use super::attr::{Info, Shape};
 use super::files::{File, Files, ServerOpen};
-use super::handle::Identity;
 use super::line::{Line, PAUSES};
 use super::link::{COMMANDS, Link, garbled};
 use super::listing::Snapshots;
@@ -175,18 +174,18 @@ impl Share {
         Ok((names::join(&self.path(dir)?, &component), component))
     }
 
+    /// The handle of a file, unless they are made of paths.
+    pub(super) fn handle(&self, info: &Info) -> Option<Handle> {
+        (!self.by_path).then(|| info.identity().handle(self.volume))
+    }
+
     /// Takes note of what a name stands for.
     pub(super) fn found(&self, dir: &Handle, component: &str, info: &Info) -> Found {
         let mut places = self.places();
-        let identity = info.identity();
-        let handle = if self.by_path {
+        let handle = self.handle(info).unwrap_or_else(|| {
             let path = places.path(dir).map(|dir| names::join(&dir, component));
             Places::handle_by_path(&path.unwrap_or_default())
-        } else {
-            let known = places.known(identity.file_id).cloned();
-            let same = known.filter(|known| Identity::of(known).is_some_and(|one| info.is(&one)));
-            same.unwrap_or_else(|| identity.handle(self.volume))
-        };
+        });
         places.learn(dir, component, &handle);
         Found { handle, attr: info.attr(&self.shape) }
     }
@@ -194,9 +193,8 @@ impl Share {
     /// # Errors
     /// [`Error::Stale`] if that is not the file that `file` means.
     pub(super) fn verify(&self, file: &Handle, info: &Info) -> Result<(), Failure> {
-        match Identity::of(file) {
-            Some(identity) if !info.is(&identity) => Err(self.lost_track(file)),
-            None if !self.by_path => Err(Failure::Is(Error::Stale)),
+        match self.handle(info) {
+            Some(found) if found != *file => Err(self.lost_track(file)),
             _ => Ok(()),
         }
     }
