@@ -72,7 +72,8 @@ impl Share {
         Ok(LookedUp { found, dir: parent })
     }
 
-    /// Makes something. `again` says that an earlier try may have made it.
+    /// Makes something. `again` says that an earlier try may have made it. Of an old file the size is
+    /// not set.
     pub(super) async fn make(
         &self,
         link: &Arc<Link>,
@@ -107,15 +108,7 @@ impl Share {
             }
             made => made.map_err(|failure| self.gone_in(dir, failure))?,
         };
-        let info = made.info;
-        let mut found = self.found(dir, &component, &info);
-        // A new file has what it was made with; only an old one has something to be cut.
-        let cut = set.size.filter(|size| *size != info.size);
-        if let (Some(size), false) = (cut, info.is_directory()) {
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            let change = self.set(link, cred, &found.handle, &set, None).await?;
-            found.attr = change.after.unwrap_or(found.attr);
-        }
+        let found = self.found(dir, &component, &made.info);
         if made.created || *new != New::File {
             self.directory_changed(dir).await;
         }
@@ -213,7 +206,7 @@ impl Share {
             return Ok(());
         }
         match source.is_directory() {
-            true => self.close_below(&moved).await,
+            true => self.close_below(link, &moved).await,
             false => self.close_file(&moved).await,
         }
         let options = wire::OPEN_REPARSE_POINT;
@@ -256,6 +249,7 @@ impl Share {
         }
         self.close_known(to.dir, &to.component, target).await;
         if target.is_directory() {
+            self.settle(link).await;
             self.delete(link, to.path.clone(), true).await?;
         } else if target.is_readonly() {
             self.clear_readonly(link, to.path.clone(), target).await?;
