@@ -50,6 +50,13 @@ pub(super) fn by_path(path: &str) -> Handle {
     Handle::new(&bytes)
 }
 
+/// A number of the file, of those made one after another mostly one after another; not its own alone.
+pub(super) fn number(handle: &Handle) -> u64 {
+    // The file id, or a part of the hash. What somebody else made up may be shorter.
+    let bytes = handle.as_bytes().get(2..10).and_then(|bytes| bytes.try_into().ok());
+    u64::from_le_bytes(bytes.unwrap_or_default())
+}
+
 /// FNV-1a with 128 bits: the same in every process, so that handles outlive a mount.
 pub(super) fn hash(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -69,6 +76,8 @@ mod tests {
         assert_ne!(file.handle(3), Identity { file_id: 2, ..file }.handle(3));
         assert_ne!(file.handle(3), Identity { directory: true, ..file }.handle(3));
         assert_ne!(by_path("a\\b"), by_path("a\\c"));
+        assert_eq!((number(&file.handle(3)), number(&Handle::new(b"short"))), (1, 0));
+        assert_ne!(number(&by_path("a\\b")), number(&by_path("a\\c")));
         assert_eq!(
             file.handle(3).as_bytes(),
             [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]

@@ -94,11 +94,12 @@ pub(super) async fn further(
     lines
 }
 
-/// Which of so many lines a file lives on.
+/// Which of so many lines a file lives on: numbers at any equal distance are spread evenly, also few
+/// of them (multiples of the golden ratio; Knuth, The Art of Computer Programming, 6.4).
 fn number(file: &Handle, lines: usize) -> usize {
-    // The lowest bits of this hash depend on the lowest ones of each byte alone.
-    let hash = handle::hash(file.as_bytes()) >> 64;
-    (hash % lines as u128) as usize
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let place = handle::number(file).wrapping_mul(GOLDEN);
+    (u128::from(place) * lines as u128 >> 64) as usize
 }
 
 impl Share {
@@ -187,15 +188,16 @@ mod tests {
 
     #[test]
     fn files_are_spread_over_all_lines() {
-        for (lines, step) in [(1, 1), (2, 1), (2, 2), (3, 1), (4, 4), (4, 64), (16, 1), (16, 256)] {
-            let mut files = vec![0; lines];
-            for file_id in (1000_u64..).step_by(step).take(1600) {
-                let file = Identity { file_id, directory: false }.handle(77);
-                files[number(&file, lines)] += 1;
+        for lines in 1..=16 {
+            for (step, per_line) in [(1, 2), (1, 100), (2, 100), (3, 100), (64, 100), (256, 100)] {
+                let mut files = vec![0; lines];
+                for file_id in (1000_u64..).step_by(step).take(per_line * lines) {
+                    let file = Identity { file_id, directory: false }.handle(77);
+                    files[number(&file, lines)] += 1;
+                }
+                let even = files.iter().all(|one| (per_line / 2..=per_line * 2).contains(one));
+                assert!(even, "{lines} lines, each {step}th number: {files:?}");
             }
-            let fair = 1600 / lines;
-            let even = files.iter().all(|one| (fair / 2..=fair * 2).contains(one));
-            assert!(even, "{lines} lines, each {step}th number: {files:?}");
         }
     }
 }
