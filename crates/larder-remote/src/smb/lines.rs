@@ -2,12 +2,12 @@
 //!
 //! Each has a session and a use of the share of its own: the library cannot bind several to one
 //! session, and an open belongs to a session (MS-SMB2, 3.3.1.10). Each has a ClientGuid of its own, too,
-//! so to the server they are several clients. With one for all, Samba would serve them all in one process
-//! (that is its multichannel), and the lease of one could be used by another.
+//! so to the server they are several clients, with leases that the others cannot use (3.3.5.9.8): with
+//! one for all, Samba would serve them in one process, as channels.
 //!
 //! Invariants:
-//! - A file lives on one line for good, which its handle names: what opens it for its data goes there,
-//!   with the lease's key, as any other line would break the lease. What opens it for its attributes
+//! - A file lives on one line for good, which its handle tells. What opens it for its data goes there, with
+//!   the key of its lease: by another line it would break the lease. What opens it for its attributes
 //!   breaks none, and what removes or renames it closes it first.
 //! - A connection is known by its generation, which no other of the mount has.
 
@@ -35,8 +35,8 @@ pub(super) struct Hook {
 }
 
 impl Hook {
-    /// Hangs up the share, once.
-    pub(super) fn hang(&self, share: &Arc<Share>) {
+    /// From now on connections find the share. What they told before is made up for. Called once.
+    pub(super) fn attach(&self, share: &Arc<Share>) {
         let _ = self.share.set(Arc::downgrade(share));
         for link in share.lines.iter().filter_map(Line::link).filter(|link| link.is_lost()) {
             share.cut(link.generation);
@@ -99,7 +99,7 @@ pub(super) async fn further(
 fn number(file: &Handle, lines: usize) -> usize {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let place = handle::number(file).wrapping_mul(GOLDEN);
-    (u128::from(place) * lines as u128 >> 64) as usize
+    ((u128::from(place) * lines as u128) >> 64) as usize
 }
 
 impl Share {
@@ -122,12 +122,11 @@ impl Share {
     }
 
     /// Waits until every connection but this one has carried out what was sent on it so far, as closes
-    /// that nobody waits for.
+    /// that nobody waits for. What a lost one had open stays so until it is replaced.
     pub(super) async fn settle(&self, link: &Link) {
         let mut asking = JoinSet::new();
         let links = self.lines.iter().filter_map(Line::link);
         for link in links.filter(|other| other.generation != link.generation) {
-            // One that is lost has nothing open.
             asking.spawn(async move { link.ask(wire::echo()).await.map(drop) });
         }
         while asking.join_next().await.is_some() {}

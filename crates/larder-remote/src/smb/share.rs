@@ -128,7 +128,7 @@ impl Share {
             by_path,
             hook: Arc::clone(&hook),
         });
-        hook.hang(&share);
+        hook.attach(&share);
         Ok(share)
     }
 
