@@ -14,11 +14,12 @@
 //!   apart, each call is judged by the modes that the mount states, as with `mount.cifs`, and by what
 //!   the server grants the login. Servers keep no modes; see [`set`] for what chmod does.
 //! - **Writes** are unstable until they are flushed; those of a burst share an open ([`data`]).
-//! - **Recovery**: a lost connection ends all leases, and is replaced; calls are sent again ([`line`]).
-//!   What is done about changes of names whose answer was lost stands in [`change`].
+//! - **Connections**: one or several (`nconnect`); each file lives on one of them ([`lines`]).
+//! - **Recovery**: a lost connection ends the leases of its files, and is replaced; calls are sent again
+//!   ([`line`]). What is done about changes of names whose answer was lost stands in [`change`].
 //!
-//! Absent on purpose: symbolic links and special files, DFS, several channels, directory leases (the
-//! library does not announce that it knows them).
+//! Absent on purpose: symbolic links and special files, DFS, several channels of one session, directory
+//! leases (the library does not announce that it knows them).
 
 mod attr;
 mod change;
@@ -32,6 +33,7 @@ mod kerberos;
 mod krb5_conf;
 mod lease;
 mod line;
+mod lines;
 mod link;
 mod listing;
 mod mount;
@@ -48,20 +50,19 @@ pub use credentials::{Credentials, CredentialsError, Password};
 pub use kerberos::{Kerberos, KerberosError};
 pub use mount::{MountError, MountOptions, PORT, Version};
 
-use crate::rpc::{ConnectionSnapshot, Snapshot};
+use crate::rpc::Snapshot;
 use bytes::Bytes;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
+    Kind, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
     SetAttr, Stability, StatFs, Time, Watcher,
 };
-use line::call;
+use line::{Line, call};
 use share::Share;
 use smb2::msg::query_info::QueryInfoResponse;
 use status::Failure;
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// A mounted share of an SMB server.
@@ -88,23 +89,13 @@ impl Smb {
     /// What every command cost so far, in the shape of [`crate::rpc::RpcClient::stats`].
     pub fn stats(&self) -> Snapshot {
         let share = &self.share;
-        let procedures = share.accounts.snapshot();
-        let calls = procedures.iter().map(|one| one.calls).sum();
-        let errors: u64 = procedures.iter().map(|one| one.errors).sum();
-        let connection = ConnectionSnapshot {
-            connected: self.reachable(),
-            offered: calls,
-            completed: calls - errors,
-            timeouts: procedures.iter().map(|one| one.timeouts).sum(),
-            reconnects: share.reconnects.load(Ordering::Relaxed),
-            ..ConnectionSnapshot::default()
-        };
-        Snapshot { procedures, connections: vec![connection] }
+        let connections = share.lines.iter().map(Line::snapshot).collect();
+        Snapshot { procedures: share.accounts.snapshot(), connections }
     }
 
     /// The version of the protocol that is spoken, if there is a connection.
     pub fn version(&self) -> Option<Version> {
-        self.share.line.link().map(|link| link.version())
+        self.share.lines.iter().find_map(Line::link).map(|link| link.version())
     }
 }
 
@@ -119,7 +110,8 @@ impl Remote for Smb {
         Box::pin(async move {
             let share = &self.share;
             let handle = share.root().clone();
-            let seen = call!(share.line, |link, _again| share.look_at(&link, &handle, false))?;
+            let seen =
+                call!(share.line(&handle), |link, _again| share.look_at(&link, &handle, false))?;
             Ok(Found { attr: seen.info.attr(&share.shape), handle })
         })
     }
@@ -135,7 +127,7 @@ impl Remote for Smb {
             if let Some((_, known)) = known {
                 return Ok(known.info.attr(&share.shape));
             }
-            let seen = call!(share.line, |link, _again| share.look_at(&link, file, false))?;
+            let seen = call!(share.line(file), |link, _again| share.look_at(&link, file, false))?;
             Ok(seen.info.attr(&share.shape))
         })
     }
@@ -149,7 +141,7 @@ impl Remote for Smb {
     ) -> Future<'a, Changed> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, _again| share.set(&link, cred, file, &set, guard))
+            call!(share.line(file), |link, _again| share.set(&link, cred, file, &set, guard))
         })
     }
 
@@ -163,7 +155,9 @@ impl Remote for Smb {
             let share = &self.share;
             match share.judge_now(cred, file, wanted) {
                 Some(judged) => Ok(judged),
-                None => call!(share.line, |link, _again| share.judge(&link, cred, file, wanted)),
+                None => {
+                    call!(share.line(file), |link, _again| share.judge(&link, cred, file, wanted))
+                }
             }
         })
     }
@@ -185,7 +179,7 @@ impl Remote for Smb {
     ) -> Future<'a, LookedUp> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, _again| share.look_up(&link, cred, dir, name))
+            call!(share.line(dir), |link, _again| share.look_up(&link, cred, dir, name))
         })
     }
 
@@ -197,7 +191,7 @@ impl Remote for Smb {
         Box::pin(async move {
             // There are none, so whatever it is, it is none.
             let share = &self.share;
-            call!(share.line, |link, _again| share.look_at(&link, file, false))?;
+            call!(share.line(file), |link, _again| share.look_at(&link, file, false))?;
             Err(Error::InvalidArgument)
         })
     }
@@ -211,7 +205,7 @@ impl Remote for Smb {
     ) -> Future<'a, RemoteRead> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, _again| share.read(&link, cred, file, offset, len))
+            call!(share.line(file), |link, _again| share.read(&link, cred, file, offset, len))
         })
     }
 
@@ -225,7 +219,7 @@ impl Remote for Smb {
     ) -> Future<'a, RemoteWritten> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, _again| share
+            call!(share.line(file), |link, _again| share
                 .write(&link, cred, file, offset, &data, stability))
         })
     }
@@ -238,7 +232,7 @@ impl Remote for Smb {
     ) -> Future<'a, Committed> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, _again| share.commit(&link, file))
+            call!(share.line(file), |link, _again| share.commit(&link, file))
         })
     }
 
@@ -252,7 +246,24 @@ impl Remote for Smb {
     ) -> Future<'a, Made> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, again| share.make(&link, cred, (dir, name), &new, &set, again))
+            let mut made = call!(share.line(dir), |link, again| share.make(
+                &link,
+                cred,
+                (dir, name),
+                &new,
+                &set,
+                again
+            ))?;
+            // A new file has what it was made with; only an old one has something to be cut.
+            let Found { handle: file, attr } = &mut made.found;
+            let cut = set.size.filter(|size| attr.kind == Kind::File && *size != attr.size);
+            if cut.is_some() {
+                let set = SetAttr { size: cut, ..SetAttr::default() };
+                let cut = call!(share.line(file), |link, _again| share
+                    .set(&link, cred, file, &set, None))?;
+                *attr = cut.after.unwrap_or(*attr);
+            }
+            Ok(made)
         })
     }
 
@@ -265,7 +276,13 @@ impl Remote for Smb {
     ) -> Future<'a, Change> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, again| share.remove(&link, cred, (dir, name), what, again))
+            call!(share.line_at(dir, name), |link, again| share.remove(
+                &link,
+                cred,
+                (dir, name),
+                what,
+                again
+            ))
         })
     }
 
@@ -277,7 +294,8 @@ impl Remote for Smb {
     ) -> Future<'a, (Change, Change)> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, again| share.rename(&link, cred, from, to, again))?;
+            call!(share.line_at(from.0, from.1), |link, again| share
+                .rename(&link, cred, from, to, again))?;
             Ok((Change::default(), Change::default()))
         })
     }
@@ -291,7 +309,7 @@ impl Remote for Smb {
     ) -> Future<'a, (Option<Attr>, Change)> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, again| share.link(&link, cred, file, (dir, name), again))
+            call!(share.line(file), |link, again| share.link(&link, cred, file, (dir, name), again))
         })
     }
 
@@ -304,23 +322,23 @@ impl Remote for Smb {
     ) -> Future<'a, Listing> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, _again| share.list(&link, cred, dir, cookie, bytes_max))
+            call!(share.line(dir), |link, _again| share.list(&link, cred, dir, cookie, bytes_max))
         })
     }
 
     fn statfs<'a>(&'a self, _cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line, |link, _again| share.space(&link, file))
+            call!(share.line(file), |link, _again| share.space(&link, file))
         })
     }
 
     fn reachable(&self) -> bool {
-        self.share.line.link().is_some_and(|link| !link.is_lost())
+        self.share.lines.iter().any(Line::is_up)
     }
 
     fn shutdown(&self) {
-        self.share.line.shut();
+        self.share.lines.iter().for_each(Line::shut);
     }
 }
 

@@ -147,6 +147,22 @@ impl Samba {
         format!("{error}\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"))
     }
 
+    /// How many connections to the server are established, as its kernel says.
+    ///
+    /// # Panics
+    /// If `/proc` does not tell.
+    pub fn connections(&self) -> usize {
+        // Of every line the second word is the local address, the fourth the state (proc(5)).
+        let (port, established) = (format!(":{PORT:04X}"), "01");
+        let tables = ["tcp", "tcp6"].map(|table| {
+            let path = format!("/proc/{}/net/{table}", self.sandbox.process());
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+        });
+        let sockets = tables.iter().flat_map(|table| table.lines().skip(1));
+        let ours = sockets.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        ours.filter(|words| words[1].ends_with(&port) && words[3] == established).count()
+    }
+
     /// What the server has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.state.join("log")).unwrap_or_default()

@@ -94,8 +94,8 @@ impl Sandbox {
     pub(crate) fn link(&mut self) -> Result<Ipv4Addr, StartError> {
         static LINKS: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), LINKS.fetch_add(1, Relaxed));
-        // A quarter of 10.64.0.0/10 for each: unique for 16 links of each process.
-        let subnet = (process.wrapping_mul(16) + number % 16) % (1 << 20);
+        // Four addresses of 10.64.0.0/10 for each: unique for any 64 links in a row of each process.
+        let subnet = process.wrapping_mul(64).wrapping_add(number % 64) % (1 << 20);
         let base = u32::from(Ipv4Addr::new(10, 64, 0, 0)) + 4 * subnet;
         let (ours, theirs) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
         let name = format!("ld{process:x}-{number}");

@@ -158,6 +158,7 @@ fn smb_options(
         gid: asked.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
         file_mode: asked.file_mode.unwrap_or(default.file_mode),
         dir_mode: asked.dir_mode.unwrap_or(default.dir_mode),
+        connections: options.connections.into(),
         read_max: options.read_max.unwrap_or(default.read_max),
         write_max: options.write_max.unwrap_or(default.write_max),
         timeout: options.timeout.unwrap_or(default.timeout),

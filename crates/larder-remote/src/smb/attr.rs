@@ -94,11 +94,6 @@ impl Info {
         !self.is_directory() && FileAttributes(self.attributes).is_readonly()
     }
 
-    /// Whether this is the file that was called `known`.
-    pub(super) fn is(&self, known: &Identity) -> bool {
-        self.identity() == *known
-    }
-
     pub(super) fn mode(&self, shape: &Shape) -> u32 {
         match (self.is_directory(), self.is_readonly()) {
             (true, _) => shape.dir_mode,
@@ -297,14 +292,14 @@ mod tests {
     fn a_file_is_known_again() {
         let mut seen = info(0);
         let known = seen.identity();
-        assert!(seen.is(&known));
+        assert_eq!(seen.identity(), known);
         seen.file_id += 1;
-        assert!(!seen.is(&known));
+        assert_ne!(seen.identity(), known);
         seen.file_id -= 1;
         seen.created = 600;
-        assert!(seen.is(&known), "a creation time that the server made up");
+        assert_eq!(seen.identity(), known, "a creation time that the server made up");
         seen.attributes = FileAttributes::DIRECTORY;
-        assert!(!seen.is(&known) && seen.is(&seen.identity()), "a directory is no file");
+        assert_ne!(seen.identity(), known, "a directory is no file");
     }
 
     #[test]

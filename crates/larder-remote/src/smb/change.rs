@@ -72,7 +72,8 @@ impl Share {
         Ok(LookedUp { found, dir: parent })
     }
 
-    /// Makes something. `again` says that an earlier try may have made it.
+    /// Makes something. `again` says that an earlier try may have made it. Of an old file the size is
+    /// not set.
     pub(super) async fn make(
         &self,
         link: &Arc<Link>,
@@ -107,15 +108,7 @@ impl Share {
             }
             made => made.map_err(|failure| self.gone_in(dir, failure))?,
         };
-        let info = made.info;
-        let mut found = self.found(dir, &component, &info);
-        // A new file has what it was made with; only an old one has something to be cut.
-        let cut = set.size.filter(|size| *size != info.size);
-        if let (Some(size), false) = (cut, info.is_directory()) {
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            let change = self.set(link, cred, &found.handle, &set, None).await?;
-            found.attr = change.after.unwrap_or(found.attr);
-        }
+        let found = self.found(dir, &component, &made.info);
         if made.created || *new != New::File {
             self.directory_changed(dir).await;
         }
@@ -194,9 +187,9 @@ impl Share {
         let (from, to) = tokio::join!(self.end(link, from), self.end(link, to));
         let (from, to) = (from?, to?);
         let Some(source) = from.seen else {
-            let moved = |known: &Handle| to.seen.is_some_and(|seen| self.is(known, &seen));
+            let there = to.seen.and_then(|seen| self.handle(&seen));
             // The place still says what the source was.
-            let done = again && known.as_ref().is_some_and(moved);
+            let done = again && known.is_some() && known == there;
             return if done { Ok(()) } else { Err(Failure::Is(Error::NotFound)) };
         };
         let moved = self.found(from.dir, &from.component, &source).handle;
@@ -213,7 +206,7 @@ impl Share {
             return Ok(());
         }
         match source.is_directory() {
-            true => self.close_below(&moved).await,
+            true => self.close_below(link, &moved).await,
             false => self.close_file(&moved).await,
         }
         let options = wire::OPEN_REPARSE_POINT;
@@ -240,10 +233,6 @@ impl Share {
         Ok(End { dir, component, path, seen })
     }
 
-    fn is(&self, known: &Handle, info: &Info) -> bool {
-        super::handle::Identity::of(known).is_some_and(|identity| info.is(&identity))
-    }
-
     /// Clears the target of a rename as far as the server does not do it: empty directories, and
     /// read-only files.
     async fn give_way(
@@ -260,6 +249,7 @@ impl Share {
         }
         self.close_known(to.dir, &to.component, target).await;
         if target.is_directory() {
+            self.settle(link).await;
             self.delete(link, to.path.clone(), true).await?;
         } else if target.is_readonly() {
             self.clear_readonly(link, to.path.clone(), target).await?;
@@ -268,16 +258,10 @@ impl Share {
         Ok(())
     }
 
-    /// The handle by which a file is known already.
-    fn known(&self, info: &Info) -> Option<Handle> {
-        let handle = self.places().known(info.file_id).cloned()?;
-        self.is(&handle, info).then_some(handle)
-    }
-
     /// Closes what we have open of a file.
     async fn close_known(&self, dir: &Handle, component: &str, info: &Info) {
         let by_name = self.places().child(dir, component);
-        for handle in self.known(info).into_iter().chain(by_name) {
+        for handle in self.handle(info).into_iter().chain(by_name) {
             self.close_file(&handle).await;
         }
     }
@@ -286,7 +270,7 @@ impl Share {
     fn removed(&self, dir: &Handle, component: &str, info: &Info) {
         self.places().removed(dir, component);
         let last = info.is_directory() || info.links <= 1;
-        if let (true, Some(handle)) = (last, self.known(info)) {
+        if let (true, Some(handle)) = (last, self.handle(info)) {
             self.places().forget(&handle);
         }
     }
@@ -314,7 +298,7 @@ impl Share {
         match done.check() {
             Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
                 let seen = self.look(link, path, false).await?;
-                if !self.is(file, &seen.info) {
+                if self.handle(&seen.info).as_ref() != Some(file) {
                     return Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION));
                 }
             }

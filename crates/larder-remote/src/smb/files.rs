@@ -106,7 +106,8 @@ pub(super) struct Writing {
     used: Instant,
 }
 
-/// The opens of a file.
+/// The opens of a file. Their lock is kept until they are closed: who removes the file may ask by
+/// another connection.
 #[derive(Default)]
 pub(super) struct Opens {
     /// That of the lease.
@@ -115,11 +116,16 @@ pub(super) struct Opens {
 }
 
 impl Opens {
-    /// Closes them, and waits until they are.
-    pub(super) async fn close(&mut self) {
+    /// Closes that of the lease, and waits until it is.
+    pub(super) async fn close_read(&mut self) {
         if let Some(read) = self.read.take() {
             read.close().await;
         }
+    }
+
+    /// Closes them, and waits until they are.
+    pub(super) async fn close(&mut self) {
+        self.close_read().await;
         if let Some(writing) = self.write.take() {
             writing.open.close().await;
         }
@@ -271,6 +277,7 @@ impl File {
                     return;
                 }
                 if writing.users == 0 && writing.used.elapsed() >= WRITE_IDLE {
+                    open.close().await;
                     opens.write = None;
                     return;
                 }
@@ -375,15 +382,20 @@ impl Files {
         handles.iter().filter_map(|handle| table.leave(handle)).collect()
     }
 
-    /// Ends every lease, since the connection is gone. Answers the files that had one.
-    pub(super) fn end_all(&self) -> Vec<Handle> {
-        let Table { files, .. } = std::mem::take(&mut *self.table());
-        let files: Vec<_> = files.into_values().collect();
-        let ended = files.iter().filter(|file| {
+    /// Takes all files out whose connection is gone, which `chosen` names. Answers those whose lease
+    /// held until now.
+    pub(super) fn end_all(&self, chosen: impl Fn(&Handle) -> bool) -> Vec<Handle> {
+        let mut table = self.table();
+        let gone: Vec<_> = table.files.extract_if(|handle, _| chosen(handle)).collect();
+        for (_, file) in &gone {
+            table.keys.remove(&file.key);
+        }
+        drop(table);
+        let ended = gone.iter().filter(|(_, file)| {
             file.held().left = true;
             file.end().is_some()
         });
-        ended.map(|file| file.handle.clone()).collect()
+        ended.map(|(handle, _)| handle.clone()).collect()
     }
 
     /// Begins a change of ours.

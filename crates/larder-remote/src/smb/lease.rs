@@ -33,9 +33,7 @@ const SENT_POLL: Duration = Duration::from_micros(100);
 
 /// The server takes a lease back. Called between two of its messages, so the rest is a task.
 pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
-    let Some(link) = share.line.link().filter(|link| link.generation == generation) else {
-        return;
-    };
+    let Some(link) = share.link_of(generation) else { return };
     let file = share.files.by_key(&taken.key);
     let held = file.as_ref().is_some_and(|file| file.end().is_some());
     let share = Arc::clone(share);
@@ -51,7 +49,7 @@ pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
             // Unless it was granted anew meanwhile.
             let mut opens = file.opens.lock().await;
             if file.lease().is_none() {
-                opens.read = None;
+                opens.close_read().await;
             }
         }
     });
@@ -224,7 +222,7 @@ async fn age(entry: Weak<File>, lease: Lease, lease_max: Duration) {
     let mut opens = entry.opens.lock().await;
     if entry.lease().is_some_and(|current| current.is(&lease)) {
         entry.end();
-        opens.read = None;
+        opens.close_read().await;
     }
 }
 
@@ -250,6 +248,6 @@ async fn watch_ended(
     share.tell(&entry.handle).await;
     let mut opens = entry.opens.lock().await;
     if entry.lease().is_none() {
-        opens.read = None;
+        opens.close_read().await;
     }
 }

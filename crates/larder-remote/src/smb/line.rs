@@ -1,15 +1,19 @@
-//! The mount's way to its server: the connection there is, or the waiting for the next one.
+//! A way of the mount to its server: the connection there is, or the waiting for the next one.
 //!
 //! A connection that is lost is replaced by one task, with growing pauses; calls wait for it. What a
 //! call does when its answer was lost is its own affair: it learns that from its [`Attempt`].
+//!
+//! A mount with several has lines that know nothing of each other.
 
-use super::link::Link;
+use super::link::{Accounts, Link};
 use super::mount::MountOptions;
 use super::status::{self, Failure};
-use crate::rpc::Recovery;
+use crate::rpc::stats::ProcedureStats;
+use crate::rpc::{ConnectionSnapshot, Recovery};
 use larder_vfs::{Error, Result};
 use smb2::types::SessionId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -33,15 +37,20 @@ pub(super) struct Line {
     recovery: Recovery,
     limit: Duration,
     fail_fast: bool,
+    pub(super) accounts: Accounts,
+    reconnects: AtomicU64,
 }
 
 impl Line {
+    /// With its first connection.
     pub(super) fn new(link: Arc<Link>, options: &MountOptions) -> Line {
         Line {
+            accounts: link.accounts().clone(),
             state: watch::Sender::new(State::Up(link)),
             recovery: options.recovery,
             limit: options.limit(),
             fail_fast: options.fail_fast,
+            reconnects: AtomicU64::new(0),
         }
     }
 
@@ -68,11 +77,31 @@ impl Line {
         session
     }
 
+    /// Whether there is a connection that can be used.
+    pub(super) fn is_up(&self) -> bool {
+        self.link().is_some_and(|link| !link.is_lost())
+    }
+
+    /// What its connections did so far.
+    pub(super) fn snapshot(&self) -> ConnectionSnapshot {
+        let ProcedureStats { calls, errors, timeouts, .. } = &*self.accounts.connection;
+        let (calls, errors) = (calls.load(Ordering::Relaxed), errors.load(Ordering::Relaxed));
+        ConnectionSnapshot {
+            connected: self.is_up(),
+            offered: calls,
+            completed: calls.saturating_sub(errors),
+            timeouts: timeouts.load(Ordering::Relaxed),
+            reconnects: self.reconnects.load(Ordering::Relaxed),
+            ..ConnectionSnapshot::default()
+        }
+    }
+
     /// Takes a new connection into use, unless the mount was shut meanwhile.
     pub(super) fn restore(&self, link: Arc<Link>) -> bool {
         self.state.send_if_modified(|state| {
             let wanted = matches!(state, State::Down);
             if wanted {
+                self.reconnects.fetch_add(1, Ordering::Relaxed);
                 *state = State::Up(link);
             }
             wanted

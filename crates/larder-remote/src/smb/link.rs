@@ -8,7 +8,7 @@ use super::kerberos;
 use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
 use super::status::{self, Failure};
 use super::tap::{Ear, Heard, Tap};
-use crate::rpc::stats::Procedures;
+use crate::rpc::stats::{ProcedureStats, Procedures};
 use smb2::client::{Connection, Session};
 use smb2::msg::tree_connect::{
     ShareType, TreeConnectRequest, TreeConnectRequestFlags, TreeConnectResponse,
@@ -117,6 +117,22 @@ pub(super) fn garbled(cause: smb2::Error) -> Failure {
     Failure::Is(larder_vfs::Error::Io)
 }
 
+/// What requests cost.
+#[derive(Clone)]
+pub(super) struct Accounts {
+    /// By command, on all connections of the mount.
+    pub(super) commands: Arc<Procedures>,
+    /// In sum, on this connection and those that it replaced.
+    pub(super) connection: Arc<ProcedureStats>,
+}
+
+impl Accounts {
+    /// Of a connection that replaces none.
+    pub(super) fn new(commands: &Arc<Procedures>) -> Accounts {
+        Accounts { commands: Arc::clone(commands), connection: Arc::default() }
+    }
+}
+
 /// A connection that can be used until it is lost.
 pub(super) struct Link {
     connection: Connection,
@@ -127,7 +143,7 @@ pub(super) struct Link {
     params: NegotiatedParams,
     lost: AtomicBool,
     ear: Ear,
-    accounts: Arc<Procedures>,
+    accounts: Accounts,
     runtime: tokio::runtime::Handle,
 }
 
@@ -138,7 +154,7 @@ impl Link {
         options: &MountOptions,
         (generation, previous): (u64, SessionId),
         ear: Ear,
-        accounts: Arc<Procedures>,
+        accounts: Accounts,
     ) -> Result<Arc<Link>, MountError> {
         let establishing = connect(options, (generation, previous), ear, accounts);
         match tokio::time::timeout(CONNECT_MAX, establishing).await {
@@ -150,6 +166,11 @@ impl Link {
     /// The session that it is.
     pub(super) fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// What its requests cost.
+    pub(super) fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     /// Whether it is known to be of no use any more.
@@ -284,19 +305,20 @@ impl Link {
         result: Result<&Frame, &smb2::Error>,
     ) {
         const HEADER: u64 = super::tap::HEADER_BYTES as u64;
-        let one = self.accounts.of(command as u32);
-        one.calls.fetch_add(1, Ordering::Relaxed);
-        one.bytes_sent.fetch_add(HEADER + sent as u64, Ordering::Relaxed);
-        match result {
-            Ok(frame) => {
-                one.bytes_received.fetch_add(frame.raw.len() as u64, Ordering::Relaxed);
-                one.latency.record(start.elapsed());
-                one.round_trip.record(start.elapsed());
-            }
-            Err(cause) => {
-                one.errors.fetch_add(1, Ordering::Relaxed);
-                if matches!(cause, smb2::Error::Timeout) {
-                    one.timeouts.fetch_add(1, Ordering::Relaxed);
+        for one in [self.accounts.commands.of(command as u32), &*self.accounts.connection] {
+            one.calls.fetch_add(1, Ordering::Relaxed);
+            one.bytes_sent.fetch_add(HEADER + sent as u64, Ordering::Relaxed);
+            match result {
+                Ok(frame) => {
+                    one.bytes_received.fetch_add(frame.raw.len() as u64, Ordering::Relaxed);
+                    one.latency.record(start.elapsed());
+                    one.round_trip.record(start.elapsed());
+                }
+                Err(cause) => {
+                    one.errors.fetch_add(1, Ordering::Relaxed);
+                    if matches!(cause, smb2::Error::Timeout) {
+                        one.timeouts.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
         }
@@ -313,7 +335,7 @@ async fn connect(
     options: &MountOptions,
     (generation, previous): (u64, SessionId),
     ear: Ear,
-    accounts: Arc<Procedures>,
+    accounts: Accounts,
 ) -> Result<Link, MountError> {
     let at = |step: Step| move |cause| MountError::at(step, options, &cause);
     let transport =

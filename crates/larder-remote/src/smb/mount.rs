@@ -99,6 +99,9 @@ pub struct MountOptions {
     /// Files are known by the server's ids; else by their paths, as with `noserverino`, and by these in
     /// any case where the server has no ids.
     pub server_ids: bool,
+    /// How many connections to use (`nconnect`), at least one. The mount does with fewer if the server
+    /// refuses further ones.
+    pub connections: usize,
     /// Most bytes in one READ.
     pub read_max: u32,
     /// Most bytes in one WRITE.
@@ -135,6 +138,7 @@ impl MountOptions {
             file_mode: 0o755,
             dir_mode: 0o755,
             server_ids: true,
+            connections: 1,
             read_max: PAYLOAD_BYTES,
             write_max: PAYLOAD_BYTES,
             timeout: Duration::from_secs(15),

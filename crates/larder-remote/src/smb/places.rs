@@ -6,7 +6,7 @@
 //!
 //! Invariant: at most [`PLACES_MAX`] are kept; when there are more, all but the root are forgotten.
 
-use super::handle::{self, Identity};
+use super::handle;
 use super::names;
 use larder_vfs::{Error, Handle, Result};
 use std::collections::HashMap;
@@ -27,38 +27,13 @@ pub(super) struct Places {
     base: String,
     of: HashMap<Handle, Place>,
     at: HashMap<Place, Handle>,
-    /// The handle by which a file went first, by its number.
-    numbers: HashMap<u64, Handle>,
     places_max: usize,
 }
 
 impl Places {
     /// With the root only.
     pub(super) fn new(root: Handle, base: String) -> Places {
-        let mut places = Places {
-            root,
-            base,
-            of: HashMap::new(),
-            at: HashMap::new(),
-            numbers: HashMap::new(),
-            places_max: PLACES_MAX,
-        };
-        places.clear();
-        places
-    }
-
-    fn clear(&mut self) {
-        self.of.clear();
-        self.at.clear();
-        self.numbers.clear();
-        if let Some(identity) = Identity::of(&self.root) {
-            self.numbers.insert(identity.file_id, self.root.clone());
-        }
-    }
-
-    /// The handle by which the file of this number is known.
-    pub(super) fn known(&self, file_id: u64) -> Option<&Handle> {
-        self.numbers.get(&file_id)
+        Places { root, base, of: HashMap::new(), at: HashMap::new(), places_max: PLACES_MAX }
     }
 
     /// Notes that `component` of `dir` is `file`.
@@ -67,7 +42,8 @@ impl Places {
             return;
         }
         if self.of.len() >= self.places_max {
-            self.clear();
+            self.of.clear();
+            self.at.clear();
         }
         let place = (dir.clone(), component.to_owned());
         if let Some(old) = self.of.insert(file.clone(), place.clone())
@@ -81,9 +57,6 @@ impl Places {
         {
             self.forget(&other);
         }
-        if let Some(identity) = Identity::of(file) {
-            self.numbers.insert(identity.file_id, file.clone());
-        }
     }
 
     /// Forgets where `file` is.
@@ -92,12 +65,6 @@ impl Places {
             && self.at.get(&place) == Some(file)
         {
             self.at.remove(&place);
-        }
-        if let Some(identity) = Identity::of(file)
-            && self.numbers.get(&identity.file_id) == Some(file)
-            && *file != self.root
-        {
-            self.numbers.remove(&identity.file_id);
         }
     }
 
@@ -164,6 +131,7 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
+    use super::super::handle::Identity;
     use super::*;
 
     fn file(number: u64) -> Handle {
@@ -205,8 +173,7 @@ mod tests {
         assert_eq!(places.path(&file(5)).unwrap(), "base\\d\\f");
         places.forget(&file(5));
         assert_eq!(places.child(&file(2), "f"), None);
-        assert_eq!(places.known(5), None);
-        assert_eq!(places.known(1), Some(&file(1)));
+        assert_eq!(places.path(&file(5)), Err(Error::Stale));
     }
 
     #[test]

@@ -2,16 +2,16 @@
 
 use super::attr::{Info, Shape};
 use super::files::{File, Files, ServerOpen};
-use super::handle::Identity;
-use super::line::{Line, PAUSES};
-use super::link::{COMMANDS, Link, garbled};
+use super::line::Line;
+use super::lines::{self, Hook};
+use super::link::{Accounts, COMMANDS, Link, garbled};
 use super::listing::Snapshots;
 use super::mount::{MountError, MountOptions};
 use super::places::Places;
 use super::status::Failure;
-use super::tap::{Ear, Heard, LeaseKey};
+use super::tap::LeaseKey;
 use super::wire::{self, LeaseRequest, Opening, PREVIOUS};
-use super::{lease, names, status};
+use super::{names, status};
 use crate::rpc::stats::Procedures;
 use larder_vfs::{Error, Found, Handle, RemoteLimits, Result, Watcher};
 use smb2::msg::create::{CreateAction, CreateResponse};
@@ -21,7 +21,6 @@ use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::SessionId;
 use smb2::types::status::NtStatus;
 use std::ffi::OsStr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::sync::Semaphore;
 
@@ -56,7 +55,8 @@ pub(super) struct Opened {
 /// A mounted share.
 pub(super) struct Share {
     pub(super) options: MountOptions,
-    pub(super) line: Line,
+    /// At least one.
+    pub(super) lines: Vec<Line>,
     pub(super) shape: Shape,
     pub(super) limits: RemoteLimits,
     pub(super) files: Files,
@@ -67,7 +67,6 @@ pub(super) struct Share {
     pub(super) watching: tokio::sync::Mutex<()>,
     /// Makes verifiers of this mount differ from those of others.
     pub(super) mount_id: u64,
-    pub(super) reconnects: AtomicU64,
     /// Whether the server has leases and they are wanted.
     pub(super) leases: bool,
     pub(super) accounts: Arc<Procedures>,
@@ -76,25 +75,7 @@ pub(super) struct Share {
     volume: u64,
     /// The server makes ids up.
     by_path: bool,
-    hook: Arc<Hook>,
-}
-
-/// Where connections find the share that they belong to.
-#[derive(Default)]
-struct Hook(OnceLock<Weak<Share>>);
-
-impl Hook {
-    fn ear(self: &Arc<Hook>, generation: u64) -> Ear {
-        let hook = Arc::clone(self);
-        Arc::new(move |heard| {
-            let share = hook.0.get().and_then(Weak::upgrade);
-            let Some(share) = share else { return };
-            match heard {
-                Heard::Break(taken) => lease::taken(&share, generation, taken),
-                Heard::End => share.cut(generation),
-            }
-        })
-    }
+    pub(super) hook: Arc<Hook>,
 }
 
 impl Share {
@@ -102,14 +83,13 @@ impl Share {
     pub(super) async fn mount(options: &MountOptions) -> Result<Arc<Share>, MountError> {
         let accounts = Arc::new(Procedures::new(COMMANDS));
         let hook = Arc::new(Hook::default());
-        let link =
-            Link::establish(options, (1, SessionId::NONE), hook.ear(1), Arc::clone(&accounts))
-                .await?;
+        let account = Accounts::new(&accounts);
+        let link = lines::connect(options, &hook, SessionId::NONE, account).await?;
         let base = names::subpath(&options.path);
-        let look = root(&link, &base);
-        let look = tokio::time::timeout(super::mount::CONNECT_MAX, look);
-        let root = look.await.map_err(|_| MountError::too_slow(options))?;
-        let root = root.map_err(|failure| no_root(options, failure))?;
+        let further = async { Ok(lines::further(options, &hook, &accounts).await) };
+        let (root, further) = tokio::try_join!(root_in_time(options, &link, &base), further)?;
+        let lines: Vec<_> =
+            std::iter::once(Line::new(Arc::clone(&link), options)).chain(further).collect();
         let volume = u64::from(root.volume);
         let by_path = root.by_path || !options.server_ids;
         let handle = match by_path {
@@ -123,10 +103,11 @@ impl Share {
             share = options.share,
             version,
             leases,
+            connections = lines.len(),
             "mounted an SMB share"
         );
         let share = Arc::new(Share {
-            line: Line::new(Arc::clone(&link), options),
+            lines,
             shape: Shape::new(options, volume),
             limits: root.limits(options, &link),
             options: options.clone(),
@@ -139,7 +120,6 @@ impl Share {
                 &std::collections::hash_map::RandomState::new(),
                 std::process::id(),
             ),
-            reconnects: AtomicU64::new(0),
             leases,
             accounts,
             places: Mutex::new(Places::new(handle.clone(), base)),
@@ -148,11 +128,7 @@ impl Share {
             by_path,
             hook: Arc::clone(&hook),
         });
-        // The hook is set once, here.
-        let _ = hook.0.set(Arc::downgrade(&share));
-        if link.is_lost() {
-            share.cut(1);
-        }
+        hook.attach(&share);
         Ok(share)
     }
 
@@ -175,18 +151,18 @@ impl Share {
         Ok((names::join(&self.path(dir)?, &component), component))
     }
 
+    /// The handle of a file, unless they are made of paths.
+    pub(super) fn handle(&self, info: &Info) -> Option<Handle> {
+        (!self.by_path).then(|| info.identity().handle(self.volume))
+    }
+
     /// Takes note of what a name stands for.
     pub(super) fn found(&self, dir: &Handle, component: &str, info: &Info) -> Found {
         let mut places = self.places();
-        let identity = info.identity();
-        let handle = if self.by_path {
+        let handle = self.handle(info).unwrap_or_else(|| {
             let path = places.path(dir).map(|dir| names::join(&dir, component));
             Places::handle_by_path(&path.unwrap_or_default())
-        } else {
-            let known = places.known(identity.file_id).cloned();
-            let same = known.filter(|known| Identity::of(known).is_some_and(|one| info.is(&one)));
-            same.unwrap_or_else(|| identity.handle(self.volume))
-        };
+        });
         places.learn(dir, component, &handle);
         Found { handle, attr: info.attr(&self.shape) }
     }
@@ -194,9 +170,8 @@ impl Share {
     /// # Errors
     /// [`Error::Stale`] if that is not the file that `file` means.
     pub(super) fn verify(&self, file: &Handle, info: &Info) -> Result<(), Failure> {
-        match Identity::of(file) {
-            Some(identity) if !info.is(&identity) => Err(self.lost_track(file)),
-            None if !self.by_path => Err(Failure::Is(Error::Stale)),
+        match self.handle(info) {
+            Some(found) if found != *file => Err(self.lost_track(file)),
             _ => Ok(()),
         }
     }
@@ -282,8 +257,8 @@ impl Share {
         }
     }
 
-    /// Closes what is open below a directory, and of it.
-    pub(super) async fn close_below(&self, dir: &Handle) {
+    /// Closes what is open below a directory, and of it: servers rename no directory with open files.
+    pub(super) async fn close_below(&self, link: &Link, dir: &Handle) {
         let below = {
             let places = self.places();
             self.files.leave_all(|file| places.is_below(file, dir))
@@ -291,50 +266,7 @@ impl Share {
         for entry in below {
             entry.opens.lock().await.close().await;
         }
-    }
-
-    /// The connection of this generation is gone.
-    fn cut(self: &Arc<Share>, generation: u64) {
-        let Some(session) = self.line.cut(generation) else { return };
-        tracing::warn!(host = self.options.host, "lost the connection to the SMB server");
-        let ended = self.files.end_all();
-        let watcher = self.watcher.get().and_then(Weak::upgrade);
-        let share = Arc::downgrade(self);
-        tokio::spawn(reconnect(share, generation + 1, session));
-        tokio::spawn(async move {
-            let Some(watcher) = watcher else { return };
-            for file in ended {
-                watcher.broken(&file).await;
-            }
-        });
-    }
-}
-
-/// Connects until it works or nobody wants it any more.
-async fn reconnect(share: Weak<Share>, generation: u64, previous: SessionId) {
-    let mut pause = PAUSES.0;
-    let mut told = false;
-    loop {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
-        let Some(share) = share.upgrade().filter(|share| !share.line.is_shut()) else { return };
-        let (ear, accounts) = (share.hook.ear(generation), Arc::clone(&share.accounts));
-        let number = (generation, previous);
-        match Link::establish(&share.options, number, ear, accounts).await {
-            Ok(link) => {
-                share.reconnects.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(host = share.options.host, "connected to the SMB server again");
-                if share.line.restore(Arc::clone(&link)) && link.is_lost() {
-                    share.cut(generation);
-                }
-                return;
-            }
-            Err(cause) if !told => {
-                told = true;
-                tracing::warn!(%cause, "cannot connect again yet");
-            }
-            Err(_) => (),
-        }
+        self.settle(link).await;
     }
 }
 
@@ -401,6 +333,16 @@ impl Root {
             case_insensitive: !self.case_sensitive,
         }
     }
+}
+
+async fn root_in_time(
+    options: &MountOptions,
+    link: &Arc<Link>,
+    base: &str,
+) -> Result<Root, MountError> {
+    let root = tokio::time::timeout(super::mount::CONNECT_MAX, root(link, base));
+    let root = root.await.map_err(|_| MountError::too_slow(options))?;
+    root.map_err(|failure| no_root(options, failure))
 }
 
 async fn root(link: &Arc<Link>, base: &str) -> Result<Root, Failure> {

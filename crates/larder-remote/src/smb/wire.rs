@@ -7,6 +7,7 @@ use smb2::msg::change_notify::ChangeNotifyRequest;
 use smb2::msg::close::{CloseRequest, SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB};
 use smb2::msg::create::{CreateDisposition, CreateRequest, ImpersonationLevel, ShareAccess};
 use smb2::msg::create_context::{CreateContext, find, pack_contexts, parse_contexts};
+use smb2::msg::echo::EchoRequest;
 use smb2::msg::flush::FlushRequest;
 use smb2::msg::query_directory::{
     FileInformationClass, QueryDirectoryFlags, QueryDirectoryRequest,
@@ -137,6 +138,11 @@ pub(super) fn granted(contexts: &[u8]) -> (u32, Option<u32>) {
 /// CLOSE, which answers the final attributes.
 pub(super) fn close(file_id: FileId) -> Op {
     Op::new(Command::Close, CloseRequest { flags: SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB, file_id })
+}
+
+/// ECHO, which does nothing.
+pub(super) fn echo() -> Op {
+    Op::new(Command::Echo, EchoRequest)
 }
 
 /// QUERY_INFO for all that there is to know of a file.

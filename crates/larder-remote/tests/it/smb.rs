@@ -1,10 +1,12 @@
 //! SMB against Samba.
 
+mod connections;
 mod eager;
 mod failures;
 mod kerberos;
 mod leases;
 mod places;
+mod proxy;
 mod setup;
 mod variants;
 
@@ -56,6 +58,20 @@ async fn the_conformance_suite_passes_over_smb() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_conformance_suite_passes_with_leases_on_everything() {
     let setup = Setup::new(|_| (), |_| ()).await;
+    let remote = Arc::new(eager::Eager(setup.smb.clone()));
+    conforms(setup, remote, &traits()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_conformance_suite_passes_over_several_connections() {
+    let setup = Setup::new(|_| (), |options| options.connections = 3).await;
+    let remote = setup.smb.clone();
+    conforms(setup, remote, &traits()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_conformance_suite_passes_over_several_connections_with_leases() {
+    let setup = Setup::new(|_| (), |options| options.connections = 3).await;
     let remote = Arc::new(eager::Eager(setup.smb.clone()));
     conforms(setup, remote, &traits()).await;
 }

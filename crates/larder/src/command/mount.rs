@@ -25,7 +25,7 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
   cto, nocto                    whether an open asks the server for changes (cto)
   sync                          every write is at the server's disk when it returns
   rsize=SIZE, wsize=SIZE        most bytes of a READ or WRITE (what the server prefers, up to 1M)
-  nconnect=N                    connections to the server, 1 to 16 (1)
+  nconnect=N                    connections to the server, 1 to 16 (1); of a share each file uses one of them
   proto=tcp|udp                 how messages travel (tcp)
   port=N, mountport=N           where the services are, if the portmapper is not to be asked
   soft, softerr, hard           a server that does not answer: fail, fail, wait (soft)

@@ -144,17 +144,7 @@ const ALIASES: &[(&str, &str)] =
 const ONLY: &[(Protocol, &[&str])] = &[
     (
         Protocol::Nfs,
-        &[
-            "nconnect",
-            "mountport",
-            "proto",
-            "tcp",
-            "udp",
-            "retrans",
-            "resvport",
-            "noresvport",
-            "nolock",
-        ],
+        &["mountport", "proto", "tcp", "udp", "retrans", "resvport", "noresvport", "nolock"],
     ),
     (
         Protocol::Smb,
@@ -350,7 +340,7 @@ mod tests {
             (Protocol::Nfs, "seal", "means nothing to NFS"),
             (Protocol::Nfs, "vers=3.1.1", "it is 3 or 3.0"),
             (Protocol::Smb, "udp", "means nothing to SMB"),
-            (Protocol::Smb, "nconnect=4", "means nothing to SMB"),
+            (Protocol::Smb, "mountport=4", "means nothing to SMB"),
             (Protocol::Smb, "sec=sys", "ntlmssp"),
             (Protocol::Nfs, "sec=krb5", "for NFS it is sys"),
             (Protocol::Nfs, "kdc=host", "means nothing to NFS"),
@@ -358,9 +348,12 @@ mod tests {
             let line = Typed::parse(typed).unwrap().check(protocol).unwrap_err();
             assert!(line.contains(part), "{line}");
         }
-        for (protocol, typed) in
-            [(Protocol::Nfs, "vers=3"), (Protocol::Smb, "vers=3.1.1"), (Protocol::Smb, "ro")]
-        {
+        for (protocol, typed) in [
+            (Protocol::Nfs, "vers=3"),
+            (Protocol::Smb, "vers=3.1.1"),
+            (Protocol::Smb, "ro"),
+            (Protocol::Smb, "nconnect=4"),
+        ] {
             assert_eq!(Typed::parse(typed).unwrap().check(protocol), Ok(()), "{typed}");
         }
     }

@@ -246,6 +246,36 @@ fn a_password_comes_from_the_environment_and_is_never_an_argument() {
     }
 }
 
+#[test]
+fn a_share_is_used_over_several_connections() {
+    let mut server = samba();
+    let bytes = pattern(6, 300_000);
+    let mount = Mount::new(&server, &["nconnect=3", "hard"]);
+    for number in 0..12 {
+        fs::write(mount.path(&format!("file {number}")), &bytes).unwrap();
+    }
+    assert_eq!(server.as_samba().connections(), 3);
+    assert_eq!(mount.json(&["status"])["server"]["connected"], 3);
+    let used = |mount: &Mount, column: &str| -> Vec<u64> {
+        let stat = mount.json(&["stat"]);
+        let connections = stat["connections"].as_array().unwrap();
+        connections.iter().map(|one| one[column].as_u64().unwrap()).collect()
+    };
+    assert!(
+        used(&mount, "completed").iter().all(|one| *one > 4),
+        "{:?}",
+        used(&mount, "completed")
+    );
+    server.as_samba().kill().unwrap();
+    server.as_samba().boot().unwrap();
+    for number in 0..12 {
+        let name = format!("file {number}");
+        fs::write(mount.path(&name), &bytes[number..]).unwrap();
+        assert!(fs::read(server.path(&name)).unwrap() == bytes[number..], "{name}");
+    }
+    assert_eq!(used(&mount, "reconnects"), [1, 1, 1]);
+}
+
 /// Reads and writes go on over a server that dies and comes back.
 #[test]
 fn a_restarted_server_costs_no_byte() {

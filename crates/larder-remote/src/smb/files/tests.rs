@@ -120,6 +120,21 @@ fn the_table_is_bounded_and_the_oldest_leave() {
     }
     assert!(!lease.holds() && files.get(&handle(0)).is_none());
     assert!(files.get(&handle(3 * FILES_MAX - 1)).is_some());
-    assert_eq!(files.end_all(), [], "none of them had a lease");
+    assert_eq!(files.end_all(|_| true), [], "none of them had a lease");
     assert!(files.table().keys.is_empty());
+}
+
+#[test]
+fn a_lost_connection_ends_the_leases_of_its_files_only() {
+    let files = Files::default();
+    let entries: Vec<_> = (0..4).map(|number| files.enter(&file(number))).collect();
+    let leased = |number: usize| entries[number].granted(entries[number].moment(), known(5));
+    let (one, two) = (leased(1).unwrap(), leased(2).unwrap());
+    let asked = entries[3].moment();
+    let odd = |handle: &Handle| handle.as_bytes()[0] % 2 == 1;
+    assert_eq!(files.end_all(odd), [file(1)]);
+    assert!(!one.holds() && two.holds());
+    assert!(entries[3].granted(asked, known(5)).is_none(), "its answer was on its way");
+    assert!(files.by_key(&entries[1].key).is_none() && files.by_key(&entries[2].key).is_some());
+    assert_eq!(files.table().keys.len(), 2);
 }

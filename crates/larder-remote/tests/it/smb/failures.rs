@@ -1,16 +1,15 @@
 //! What goes wrong: at the mount, and after it.
 
+use super::proxy::{Proxy, behind_a_proxy};
 use super::setup::{Setup, eventually, options, pattern, serve};
 use larder_remote::rpc::Recovery;
 use larder_remote::smb::{Credentials, MountError, MountOptions, Password, Smb, Version};
 use larder_testkit::{Samba, SambaOptions};
 use larder_vfs::{Error, New, Remote, Removal, Stability};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::TcpListener;
 
 /// Mounts, which has to fail within 10 s with one line that says this.
 pub(super) async fn refused(options: &MountOptions, wanted: &str) -> MountError {
@@ -81,116 +80,9 @@ async fn a_port_that_never_answers_ends_the_mount_in_time() {
     refused(&options, "does not answer").await;
 }
 
-/// Passes bytes on to the server, until it is told to cut.
-struct Proxy {
-    port: u16,
-    cuts: watch::Sender<u32>,
-    refuses: Arc<AtomicBool>,
-    /// The next request that changes a name gets through, but nothing comes back any more.
-    swallows: Arc<AtomicBool>,
-}
-
-/// Whether a message makes, renames, links or removes something.
-fn changes_a_name(message: &[u8]) -> bool {
-    let mut at = 0;
-    loop {
-        let number = |offset: usize| {
-            let bytes = message.get(at + offset..at + offset + 4)?;
-            Some(u32::from_le_bytes(bytes.try_into().unwrap()))
-        };
-        let (command, next) = (number(12).map(|word| word & 0xffff), number(20));
-        // CREATE of what must not exist, SET_INFO.
-        let creates = command == Some(5) && number(100) == Some(2);
-        if creates || command == Some(17) {
-            return true;
-        }
-        match next {
-            Some(next) if next > 0 => at += next as usize,
-            _ => return false,
-        }
-    }
-}
-
-/// Carries messages of the client, and bytes of the server, until one of them ends.
-async fn carry(
-    ours: &mut TcpStream,
-    theirs: &mut TcpStream,
-    swallows: &AtomicBool,
-) -> std::io::Result<()> {
-    let ((mut from_us, mut to_us), (mut from_them, mut to_them)) = (ours.split(), theirs.split());
-    let silent = AtomicBool::new(false);
-    let there = async {
-        loop {
-            let mut message = from_us.read_u32().await?.to_be_bytes().to_vec();
-            let length = u32::from_be_bytes(message[..4].try_into().unwrap()) as usize;
-            message.resize(4 + length, 0);
-            from_us.read_exact(&mut message[4..]).await?;
-            if changes_a_name(&message[4..]) && swallows.swap(false, Ordering::SeqCst) {
-                silent.store(true, Ordering::SeqCst);
-            }
-            to_them.write_all(&message).await?;
-        }
-    };
-    let back = async {
-        let mut bytes = vec![0; 1 << 16];
-        loop {
-            let count = from_them.read(&mut bytes).await?;
-            if count == 0 {
-                return Ok(());
-            }
-            if !silent.load(Ordering::SeqCst) {
-                to_us.write_all(&bytes[..count]).await?;
-            }
-        }
-    };
-    tokio::select! { ended = there => ended, ended = back => ended }
-}
-
-async fn proxy(server: &Samba) -> Proxy {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let (cuts, cut) = watch::channel(0);
-    let (refuses, swallows) = (Arc::default(), Arc::default());
-    let (address, closed) = (server.address(), Arc::<AtomicBool>::clone(&refuses));
-    let swallow = Arc::<AtomicBool>::clone(&swallows);
-    tokio::spawn(async move {
-        while let Ok((mut ours, _)) = listener.accept().await {
-            if closed.load(Ordering::SeqCst) {
-                continue;
-            }
-            let (mut cut, swallow) = (cut.clone(), Arc::clone(&swallow));
-            cut.mark_unchanged();
-            tokio::spawn(async move {
-                let mut theirs = TcpStream::connect(address).await.unwrap();
-                tokio::select! {
-                    _ = carry(&mut ours, &mut theirs, &swallow) => (),
-                    // The server does not hear of it.
-                    _ = cut.changed() => std::mem::forget(theirs),
-                }
-            });
-        }
-    });
-    Proxy { port, cuts, refuses, swallows }
-}
-
-fn through(proxy: &Proxy) -> impl FnOnce(&mut MountOptions) {
-    let port = proxy.port;
-    move |options| (options.host, options.port) = ("127.0.0.1".into(), port)
-}
-
-async fn behind_a_proxy() -> (Setup, Proxy) {
-    let (server, dir) = serve(|_| ());
-    let proxy = proxy(&server).await;
-    let mut options = options(&server);
-    through(&proxy)(&mut options);
-    let smb = super::setup::mount(&options).await;
-    let root = smb.root().await.unwrap().handle;
-    (Setup { smb, root, cred: larder_vfs::Cred::root(), server, dir }, proxy)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_connection_ends_leases_and_is_replaced() {
-    let (setup, proxy) = behind_a_proxy().await;
+    let (setup, proxy) = behind_a_proxy(|_| (), |_| ()).await;
     let file = setup.file("file", &pattern(500_000)).await;
     let lease = setup.access(&file).await.lease.expect("a lease");
     proxy.refuses.store(true, Ordering::SeqCst);
@@ -231,7 +123,7 @@ async fn a_share_that_the_server_closes_is_connected_to_anew() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_all_the_time_lose_nothing() {
-    let (setup, proxy) = behind_a_proxy().await;
+    let (setup, proxy) = behind_a_proxy(|_| (), |_| ()).await;
     let file = setup.file("file", b"").await;
     let cutting = tokio::spawn(async move {
         let mut ticks = tokio::time::interval(Duration::from_millis(150));
@@ -340,7 +232,7 @@ async fn unanswered<T: Send + 'static>(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_of_names_whose_answer_was_lost_are_found_out() {
-    let (setup, proxy) = behind_a_proxy().await;
+    let (setup, proxy) = behind_a_proxy(|_| (), |_| ()).await;
     let file = setup.file("file", b"x").await;
     let path = |name: &str| setup.dir.path().join(name);
     let parts = || (Arc::clone(&setup.smb), setup.cred.clone(), setup.root.clone());
@@ -432,7 +324,7 @@ async fn a_write_that_is_given_up_leaves_nothing_open() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_session_of_a_lost_connection_is_ended_at_the_server() {
-    let (setup, proxy) = behind_a_proxy().await;
+    let (setup, proxy) = behind_a_proxy(|_| (), |_| ()).await;
     let file = setup.file("file", b"first").await;
     let lease = setup.access(&file).await.lease.expect("a lease");
     proxy.cuts.send_modify(|cuts| *cuts += 1);

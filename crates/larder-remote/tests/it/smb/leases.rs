@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Passes on what it is told, and does not let the server go on before it may.
-struct Told {
+pub(super) struct Told {
     files: mpsc::UnboundedSender<Handle>,
     may_go_on: tokio::sync::Semaphore,
 }
@@ -22,7 +22,7 @@ impl Watcher for Told {
     }
 }
 
-fn watch(setup: &Setup, at_once: bool) -> (Arc<Told>, mpsc::UnboundedReceiver<Handle>) {
+pub(super) fn watch(setup: &Setup, at_once: bool) -> (Arc<Told>, mpsc::UnboundedReceiver<Handle>) {
     let (files, told) = mpsc::unbounded_channel();
     let permits = if at_once { 1 } else { 0 };
     let watcher = Arc::new(Told { files, may_go_on: tokio::sync::Semaphore::new(permits) });
@@ -32,7 +32,7 @@ fn watch(setup: &Setup, at_once: bool) -> (Arc<Told>, mpsc::UnboundedReceiver<Ha
 }
 
 /// Somebody else puts a file of this content there.
-async fn smbclient_puts(server: Samba, name: &str, content: &[u8]) -> Samba {
+pub(super) async fn smbclient_puts(server: Samba, name: &str, content: &[u8]) -> Samba {
     let local = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(local.path(), content).unwrap();
     let commands = format!("put {} {name}", local.path().display());
@@ -44,7 +44,7 @@ async fn smbclient_puts(server: Samba, name: &str, content: &[u8]) -> Samba {
     putting.await.unwrap()
 }
 
-async fn next(told: &mut mpsc::UnboundedReceiver<Handle>) -> Handle {
+pub(super) async fn next(told: &mut mpsc::UnboundedReceiver<Handle>) -> Handle {
     let next = tokio::time::timeout(Duration::from_secs(20), told.recv());
     next.await.expect("nothing was told").unwrap()
 }

@@ -1,0 +1,202 @@
+//! The connections of a mount: which of them serves a file, how they are made, and made again.
+//!
+//! Each has a session and a use of the share of its own: the library cannot bind several to one
+//! session, and an open belongs to a session (MS-SMB2, 3.3.1.10). Each has a ClientGuid of its own, too,
+//! so to the server they are several clients, with leases that the others cannot use (3.3.5.9.8): with
+//! one for all, Samba would serve them in one process, as channels.
+//!
+//! Invariants:
+//! - A file lives on one line for good, which its handle tells. What opens it for its data goes there, with
+//!   the key of its lease: by another line it would break the lease. What opens it for its attributes
+//!   breaks none, and what removes or renames it closes it first.
+//! - A connection is known by its generation, which no other of the mount has.
+
+use super::handle;
+use super::line::{Line, PAUSES};
+use super::link::{Accounts, Link};
+use super::mount::{MountError, MountOptions};
+use super::share::Share;
+use super::tap::{Ear, Heard};
+use super::{lease, names, wire};
+use crate::rpc::stats::Procedures;
+use larder_vfs::Handle;
+use smb2::types::SessionId;
+use std::ffi::OsStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use tokio::task::JoinSet;
+
+/// Where connections find the share that they belong to.
+#[derive(Default)]
+pub(super) struct Hook {
+    share: OnceLock<Weak<Share>>,
+    /// Connections that were begun.
+    begun: AtomicU64,
+}
+
+impl Hook {
+    /// From now on connections find the share. What they told before is made up for. Called once.
+    pub(super) fn attach(&self, share: &Arc<Share>) {
+        let _ = self.share.set(Arc::downgrade(share));
+        for link in share.lines.iter().filter_map(Line::link).filter(|link| link.is_lost()) {
+            share.cut(link.generation);
+        }
+    }
+
+    fn ear(self: &Arc<Hook>, generation: u64) -> Ear {
+        let hook = Arc::clone(self);
+        Arc::new(move |heard| {
+            let share = hook.share.get().and_then(Weak::upgrade);
+            let Some(share) = share else { return };
+            match heard {
+                Heard::Break(taken) => lease::taken(&share, generation, taken),
+                Heard::End => share.cut(generation),
+            }
+        })
+    }
+}
+
+/// Connects. The server ends the session `previous`.
+pub(super) async fn connect(
+    options: &MountOptions,
+    hook: &Arc<Hook>,
+    previous: SessionId,
+    accounts: Accounts,
+) -> Result<Arc<Link>, MountError> {
+    let generation = hook.begun.fetch_add(1, Ordering::Relaxed) + 1;
+    Link::establish(options, (generation, previous), hook.ear(generation), accounts).await
+}
+
+/// The lines beside the first: as many as are wanted, or as the server lets us have.
+pub(super) async fn further(
+    options: &MountOptions,
+    hook: &Arc<Hook>,
+    commands: &Arc<Procedures>,
+) -> Vec<Line> {
+    let mut connecting = JoinSet::new();
+    for _ in 1..options.connections {
+        let (options, hook, accounts) =
+            (options.clone(), Arc::clone(hook), Accounts::new(commands));
+        connecting.spawn(async move { connect(&options, &hook, SessionId::NONE, accounts).await });
+    }
+    let (mut lines, mut refused) = (Vec::new(), None);
+    while let Some(done) = connecting.join_next().await {
+        match done {
+            Ok(Ok(link)) => lines.push(Line::new(link, options)),
+            Ok(Err(cause)) => refused = Some(cause),
+            Err(_) => (),
+        }
+    }
+    if let Some(cause) = refused {
+        let (wanted, connections) = (options.connections, 1 + lines.len());
+        tracing::warn!(wanted, connections, %cause, "the SMB server takes no more connections");
+    }
+    lines
+}
+
+/// Which of so many lines a file lives on: numbers at any equal distance are spread evenly, also few
+/// of them (multiples of the golden ratio; Knuth, The Art of Computer Programming, 6.4).
+fn number(file: &Handle, lines: usize) -> usize {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let place = handle::number(file).wrapping_mul(GOLDEN);
+    ((u128::from(place) * lines as u128) >> 64) as usize
+}
+
+impl Share {
+    /// The line that a file lives on.
+    pub(super) fn line(&self, file: &Handle) -> &Line {
+        &self.lines[number(file, self.lines.len())]
+    }
+
+    /// The line by which a name is changed: that of the file, if it is known, so that the server has
+    /// closed what was closed of it by then; else the directory's.
+    pub(super) fn line_at(&self, dir: &Handle, name: &OsStr) -> &Line {
+        let component = names::component(name, self.limits.name_max).ok();
+        let file = component.and_then(|component| self.places().child(dir, &component));
+        self.line(file.as_ref().unwrap_or(dir))
+    }
+
+    /// The connection of this generation, if it is in use.
+    pub(super) fn link_of(&self, generation: u64) -> Option<Arc<Link>> {
+        self.lines.iter().filter_map(Line::link).find(|link| link.generation == generation)
+    }
+
+    /// Waits until every connection but this one has carried out what was sent on it so far, as closes
+    /// that nobody waits for. What a lost one had open stays so until it is replaced.
+    pub(super) async fn settle(&self, link: &Link) {
+        let mut asking = JoinSet::new();
+        let links = self.lines.iter().filter_map(Line::link);
+        for link in links.filter(|other| other.generation != link.generation) {
+            asking.spawn(async move { link.ask(wire::echo()).await.map(drop) });
+        }
+        while asking.join_next().await.is_some() {}
+    }
+
+    /// The connection of this generation is gone: the leases of its files end, and a new one is made.
+    fn cut(self: &Arc<Share>, generation: u64) {
+        let mut lines = self.lines.iter().enumerate();
+        let cut = lines.find_map(|(at, line)| Some((at, line.cut(generation)?)));
+        let Some((at, session)) = cut else { return };
+        let host = &self.options.host;
+        tracing::warn!(host, connection = at, "lost a connection to the SMB server");
+        let ended = self.files.end_all(|file| number(file, self.lines.len()) == at);
+        let watcher = self.watcher.get().and_then(Weak::upgrade);
+        tokio::spawn(reconnect(Arc::downgrade(self), at, session));
+        tokio::spawn(async move {
+            let Some(watcher) = watcher else { return };
+            for file in ended {
+                watcher.broken(&file).await;
+            }
+        });
+    }
+}
+
+/// Connects the line `at` until it works or nobody wants it any more.
+async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
+    let mut pause = PAUSES.0;
+    let mut told = false;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+        let Some(share) = share.upgrade() else { return };
+        let (line, host) = (&share.lines[at], &share.options.host);
+        if line.is_shut() {
+            return;
+        }
+        match connect(&share.options, &share.hook, previous, line.accounts.clone()).await {
+            Ok(link) => {
+                tracing::info!(host, connection = at, "connected to the SMB server again");
+                if line.restore(Arc::clone(&link)) && link.is_lost() {
+                    share.cut(link.generation);
+                }
+                return;
+            }
+            Err(cause) if !told => {
+                told = true;
+                tracing::warn!(connection = at, %cause, "cannot connect again yet");
+            }
+            Err(_) => (),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::handle::Identity;
+
+    #[test]
+    fn files_are_spread_over_all_lines() {
+        for lines in 1..=16 {
+            for (step, per_line) in [(1, 2), (1, 100), (2, 100), (3, 100), (64, 100), (256, 100)] {
+                let mut files = vec![0; lines];
+                for file_id in (1000_u64..).step_by(step).take(per_line * lines) {
+                    let file = Identity { file_id, directory: false }.handle(77);
+                    files[number(&file, lines)] += 1;
+                }
+                let even = files.iter().all(|one| (per_line / 2..=per_line * 2).contains(one));
+                assert!(even, "{lines} lines, each {step}th number: {files:?}");
+            }
+        }
+    }
+}
