@@ -22,6 +22,7 @@ pub mod data;
 pub mod link;
 pub mod machine;
 pub mod memory;
+mod process;
 pub mod progress;
 pub mod published;
 pub mod record;

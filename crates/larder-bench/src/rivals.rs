@@ -15,7 +15,6 @@
 mod fuse;
 mod gluster;
 mod juicefs;
-mod process;
 mod rclone;
 mod server;
 mod sshd;
@@ -26,6 +25,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
+use crate::process;
 use crate::stand::Stand;
 use crate::target::{Target, mount_of};
 use fuse::Mount;

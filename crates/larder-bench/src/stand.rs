@@ -9,11 +9,12 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 mod served;
@@ -24,12 +25,16 @@ use served::{Export, spawn_at};
 use crate::link::netns::Netns;
 use crate::link::proxy::{self, Proxy};
 use crate::link::{Shape, measure};
+use crate::process::succeed_within;
 use crate::record::Link;
 use crate::rpc::Counter;
 use crate::target::{Target, mount_of};
 
 /// Where the server listens in a network namespace of its own.
 const PORT: u16 = 12049;
+
+/// Longest wait for a command of ours: an unmount writes back.
+const COMMAND_MAX: Duration = Duration::from_secs(120);
 
 /// Memory of each of our mounts: the same for all.
 const MEMORY: &str = "memory=256M";
@@ -261,7 +266,7 @@ impl Mount {
             Some(dir) => command.arg(dir),
             None => command.arg("none"),
         };
-        succeed(command.args(["-o", &self.options]))?;
+        succeed_within(command.args(["-o", &self.options]), COMMAND_MAX)?;
         *mounted = true;
         Ok(())
     }
@@ -269,7 +274,8 @@ impl Mount {
     fn unmount(&self) -> Result<()> {
         let mut mounted = self.mounted();
         if std::mem::take(&mut *mounted) {
-            succeed(Command::new(&self.larder).arg("umount").arg(&self.mountpoint))?;
+            let mut command = Command::new(&self.larder);
+            succeed_within(command.arg("umount").arg(&self.mountpoint), COMMAND_MAX)?;
         }
         Ok(())
     }
@@ -295,23 +301,4 @@ impl Drop for Stand {
             }
         }
     }
-}
-
-/// Runs a command of ours that must succeed; its own line says why it did not.
-fn succeed(command: &mut Command) -> Result<()> {
-    // Through files: a daemon that is left behind may hold the other end of a pipe.
-    let mut said = tempfile::tempfile()?;
-    let status = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(said.try_clone()?)
-        .process_group(0)
-        .status()?;
-    if status.success() {
-        return Ok(());
-    }
-    let mut line = String::new();
-    std::io::Seek::rewind(&mut said)?;
-    std::io::Read::read_to_string(&mut said, &mut line)?;
-    bail!("{}", line.trim().trim_start_matches("larder: "))
 }

@@ -419,8 +419,8 @@ impl Core {
             self.unlinked(child, Removal::File);
         }
         let mut state = child.state();
-        if removed == Err(Error::TimedOut) {
-            // The next mount will find it.
+        if matches!(removed, Err(Error::TimedOut | Error::Shutdown)) {
+            // The next mount will find it, or find that it is gone.
             state.silly = Some((dir_ino, name));
         }
         self.note_unfinished(child.ino, &mut state);

@@ -230,32 +230,45 @@ impl Core {
         }
         let (core, node) = (self.clone(), node.clone());
         self.runtime.spawn(async move {
-            let (dir, name) = hidden;
             loop {
-                let removed = match core.node(dir) {
-                    Ok(dir) => core.remove_entry(&cred, &dir, &name, Removal::File).await,
-                    Err(error) => Err(error),
-                };
-                match removed {
-                    Err(Error::TimedOut) => {
-                        tokio::time::sleep(crate::later::RETRY_AFTER).await;
-                        continue;
-                    }
+                match core.removes_hidden(&node, &hidden, &cred).await {
+                    Err(Error::TimedOut) => tokio::time::sleep(crate::later::RETRY_AFTER).await,
                     Err(Error::Shutdown) => return,
-                    // It never got that name: the file is where it was.
-                    Err(Error::NotFound) if core.cache.unsent().contains(&node.no()) => {
-                        core.send_from_before(&node);
-                    }
-                    Err(Error::NotFound) => {}
-                    Err(error) => tell_left(&node, error),
-                    Ok(()) => {
-                        core.cache.drop_file(node.no());
-                        core.cache.drop_node(node.no());
+                    done => {
+                        match done {
+                            Ok(true) => {
+                                core.cache.drop_file(node.no());
+                                core.cache.drop_node(node.no());
+                            }
+                            Ok(false) if core.cache.unsent().contains(&node.no()) => {
+                                core.send_from_before(&node);
+                            }
+                            Ok(false) => {}
+                            Err(error) => tell_left(&node, error),
+                        }
+                        return core.forget_unfinished(node.ino);
                     }
                 }
-                return core.forget_unfinished(node.ino);
             }
         });
+    }
+
+    /// Removes a hidden file at the server. Answers `false` if it never got its hidden name, and is where it was.
+    async fn removes_hidden(
+        &self,
+        node: &Node,
+        (dir, name): &(Ino, OsString),
+        cred: &Cred,
+    ) -> Result<bool> {
+        let dir = self.node(*dir)?;
+        match self.remove_entry(cred, &dir, name, Removal::File).await {
+            // Or it had that name, and the earlier run was killed after it was removed.
+            Err(Error::NotFound) => match self.remote.getattr(cred, &node.handle()).await {
+                Err(Error::Stale) => Ok(true),
+                there => there.map(|_| false),
+            },
+            removed => removed.map(|()| true),
+        }
     }
 }
 

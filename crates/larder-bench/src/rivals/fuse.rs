@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
-use super::process::{self, COMMAND_MAX, END_MAX, START_MAX, still_runs, wait_for};
+use crate::process::{self, COMMAND_MAX, END_MAX, START_MAX, still_runs, wait_for};
 
 /// How a rival is mounted.
 #[derive(Debug)]

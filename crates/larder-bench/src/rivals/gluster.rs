@@ -13,9 +13,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 
 use super::fuse::{Mount, Plan, mountpoint};
-use super::process::{START_MAX, succeed, wait_for};
 use super::server::Server;
-use super::{Entrant, FILES_TRUSTED_S, MEMORY_MIB, Parts, Rival, process};
+use super::{Entrant, FILES_TRUSTED_S, MEMORY_MIB, Parts, Rival};
+use crate::process;
+use crate::process::{START_MAX, succeed, wait_for};
 use crate::stand::Stand;
 
 /// GlusterFS as a rival.

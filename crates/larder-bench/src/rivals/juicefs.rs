@@ -8,7 +8,8 @@ use anyhow::Result;
 use super::fuse::{Mount, Plan, cache, mountpoint};
 use super::server::{Server, free_address};
 use super::sshd::Sshd;
-use super::{Entrant, FILES_TRUSTED_S, MEMORY_MIB, NAMES_TRUSTED_S, Parts, Rival, process};
+use super::{Entrant, FILES_TRUSTED_S, MEMORY_MIB, NAMES_TRUSTED_S, Parts, Rival};
+use crate::process;
 use crate::stand::Stand;
 
 /// JuiceFS as a rival.

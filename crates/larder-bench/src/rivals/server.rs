@@ -8,8 +8,8 @@ use std::process::{Child, Command};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::process::{self, START_MAX, still_runs, wait_for};
 use crate::link::proxy::{self, Proxy};
+use crate::process::{self, START_MAX, still_runs, wait_for};
 use crate::stand::Stand;
 
 /// A running server. Dropped, it ends, and with it what it left running.

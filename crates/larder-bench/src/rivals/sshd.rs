@@ -8,8 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::process::{find, succeed};
 use super::server::{Server, free_address};
+use crate::process::{find, succeed};
 use crate::stand::Stand;
 
 /// Where sshd, run as root, locks itself in: it must be there, and is of all sshds of the machine.

@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use super::fuse::{Mount, Plan, mountpoint};
 use super::sshd::Sshd;
-use super::{Entrant, FILES_TRUSTED_S, NAMES_TRUSTED_S, Parts, Rival, process};
+use super::{Entrant, FILES_TRUSTED_S, NAMES_TRUSTED_S, Parts, Rival};
+use crate::process;
 use crate::stand::Stand;
 
 /// sshfs as a rival.

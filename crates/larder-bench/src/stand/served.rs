@@ -5,14 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::link::netns::Netns;
-
-/// Longest wait for a server to listen.
-const START_MAX: Duration = Duration::from_secs(20);
+use crate::process::{self, START_MAX};
 
 /// What Samba calls the directory.
 const SHARE: &str = "share";
@@ -102,13 +99,11 @@ impl Export {
         run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let child = spawn_at(run, netns)?;
         let mut export = Export { child, dir: dir.to_path_buf(), address };
-        let deadline = Instant::now() + START_MAX;
-        while TcpStream::connect_timeout(&address, START_MAX).is_err() {
+        process::wait_for("the server's start", START_MAX, || {
             let ended = export.child.try_wait()?;
             ensure!(ended.is_none(), "the server ended at once ({})", ended.unwrap_or_default());
-            ensure!(Instant::now() < deadline, "the server does not listen on {address}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            Ok(TcpStream::connect_timeout(&address, START_MAX).ok())
+        })?;
         Ok(export)
     }
 }
@@ -123,8 +118,6 @@ pub(super) fn spawn_at(command: &mut Command, netns: Option<&Netns>) -> Result<C
 
 impl Drop for Export {
     fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        drop(self.child.wait());
+        process::end(&mut self.child);
     }
 }

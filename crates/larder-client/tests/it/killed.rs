@@ -175,6 +175,44 @@ async fn new_mount_after_a_kill_sends_what_was_unsent_and_removes_hidden_files()
     }
 }
 
+/// What was written to it is nobody's any more, and nothing to report.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hidden_file_that_was_removed_before_the_kill_is_not_written_back() {
+    let rig = Rig::new(Options::default()).await;
+    rig.create("hidden").await.write(0, b"gone").await.unwrap();
+    rig.remove("hidden").await.unwrap();
+    let other = rig.foreigner().await;
+    let hidden = other.names().await.pop().unwrap();
+    other.remove(&hidden).await.unwrap();
+    let rig = rig.kill(Start::NewMount).await;
+    rig.sent().await;
+    assert_eq!(rig.server.calls("write"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hidden_file_whose_removal_the_end_of_the_mount_interrupts_is_removed_by_the_next() {
+    let rig = Rig::new(Options::default()).await;
+    let open = rig.create("hidden").await;
+    open.write(0, b"gone").await.unwrap();
+    rig.remove("hidden").await.unwrap();
+    rig.server.hold(Some("remove"));
+    rig.server.reset_calls();
+    let ending = async {
+        while rig.server.calls("remove") == 0 {
+            tokio::task::yield_now().await;
+        }
+        rig.server.shutdown();
+    };
+    let released = rig.client.release(open.ino, open.id).wait();
+    assert_eq!(tokio::join!(released, ending).0, Err(Error::Shutdown));
+    rig.client.end_mount();
+    let rig = rig.kill(Start::NewMount).await;
+    while !rig.foreigner().await.names().await.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    rig.sent().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_mount_after_a_kill_is_the_last_close() {
     let rig = Rig::new(Options::default()).await;

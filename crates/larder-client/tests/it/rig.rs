@@ -244,7 +244,7 @@ impl Rig {
 pub(crate) struct Open<'a> {
     rig: &'a Rig,
     pub(crate) ino: Ino,
-    id: OpenId,
+    pub(crate) id: OpenId,
 }
 
 impl Open<'_> {

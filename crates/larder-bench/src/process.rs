@@ -13,11 +13,11 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Longest wait for a command that does its work and ends.
-pub(super) const COMMAND_MAX: Duration = Duration::from_secs(30);
+pub(crate) const COMMAND_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for a server to listen, for a mount to answer.
-pub(super) const START_MAX: Duration = Duration::from_secs(60);
+pub(crate) const START_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a process that was asked to end; then it is killed.
-pub(super) const END_MAX: Duration = Duration::from_secs(10);
+pub(crate) const END_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for a process that was killed: one that hangs in the kernel is left to it.
 const KILLED_MAX: Duration = Duration::from_secs(2);
 /// Between two looks at something that others do.
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const SAID_BYTES_MAX: usize = 400;
 
 /// Where a program lies in the path.
-pub(super) fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     find_in(&std::env::var_os("PATH")?, program)
 }
 
@@ -43,7 +43,7 @@ fn find_in(path: &OsStr, program: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Of the look, which ends it; or that it took too long to do `what`.
-pub(super) fn wait_for<T>(
+pub(crate) fn wait_for<T>(
     what: &str,
     limit: Duration,
     mut look: impl FnMut() -> Result<Option<T>>,
@@ -62,7 +62,7 @@ pub(super) fn wait_for<T>(
 ///
 /// # Errors
 /// With what it said, or that it took longer than `limit`; then it was killed.
-pub(super) fn succeed_within(command: &mut Command, limit: Duration) -> Result<String> {
+pub(crate) fn succeed_within(command: &mut Command, limit: Duration) -> Result<String> {
     // Through a file: what it leaves behind may hold the other end of a pipe.
     let mut said = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
@@ -85,12 +85,12 @@ pub(super) fn succeed_within(command: &mut Command, limit: Duration) -> Result<S
 ///
 /// # Errors
 /// As there.
-pub(super) fn succeed(command: &mut Command) -> Result<String> {
+pub(crate) fn succeed(command: &mut Command) -> Result<String> {
     succeed_within(command, COMMAND_MAX)
 }
 
 /// The line with its name in what a program says of its version, else the first; empty if it says nothing.
-pub(super) fn version(program: &str, argument: &str) -> String {
+pub(crate) fn version(program: &str, argument: &str) -> String {
     line_about(program, &succeed(Command::new(program).arg(argument)).unwrap_or_default())
 }
 
@@ -103,7 +103,7 @@ fn line_about(program: &str, text: &str) -> String {
 ///
 /// # Errors
 /// If the log cannot be made.
-pub(super) fn log_to(command: &mut Command, log: &Path) -> Result<()> {
+pub(crate) fn log_to(command: &mut Command, log: &Path) -> Result<()> {
     let file = File::create(log).with_context(|| log.display().to_string())?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     Ok(())
@@ -113,7 +113,7 @@ pub(super) fn log_to(command: &mut Command, log: &Path) -> Result<()> {
 ///
 /// # Errors
 /// Then.
-pub(super) fn still_runs(child: &mut Child, name: &str, log: &Path) -> Result<()> {
+pub(crate) fn still_runs(child: &mut Child, name: &str, log: &Path) -> Result<()> {
     match child.try_wait()? {
         None => Ok(()),
         Some(status) => bail!("{name} ended ({status}): {}", end_of_log(log)),
@@ -121,7 +121,7 @@ pub(super) fn still_runs(child: &mut Child, name: &str, log: &Path) -> Result<()
 }
 
 /// The end of a log, in one line.
-pub(super) fn end_of_log(log: &Path) -> String {
+pub(crate) fn end_of_log(log: &Path) -> String {
     end_of(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default())).to_owned()
 }
 
@@ -133,7 +133,7 @@ fn end_of(text: &str) -> &str {
 
 /// Asks a process and its group to end, and kills them if they do not. Returns when the process is gone,
 /// or hangs in the kernel.
-pub(super) fn end(child: &mut Child) {
+pub(crate) fn end(child: &mut Child) {
     let group = Pid::from_child(child);
     let _ = kill_process_group(group, Signal::TERM);
     if waited(child, END_MAX).is_none() {
@@ -144,13 +144,13 @@ pub(super) fn end(child: &mut Child) {
 }
 
 /// Kills a process and its group.
-pub(super) fn kill(child: &mut Child) {
+pub(crate) fn kill(child: &mut Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     waited(child, KILLED_MAX);
 }
 
 /// How a process ended, if it does so in time.
-pub(super) fn waited(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+pub(crate) fn waited(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     wait_for("the end", limit, || Ok(child.try_wait()?)).ok()
 }
 
