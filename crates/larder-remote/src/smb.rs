@@ -18,8 +18,7 @@
 //! - **Recovery**: a lost connection ends the leases of its files, and is replaced; calls are sent again
 //!   ([`line`]). What is done about changes of names whose answer was lost stands in [`change`].
 //!
-//! Absent on purpose: symbolic links and special files, DFS, several channels of one session, directory
-//! leases (the library does not announce that it knows them).
+//! Absent on purpose: symbolic links and special files, DFS, several channels of one session.
 
 mod attr;
 mod change;

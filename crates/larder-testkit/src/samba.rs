@@ -109,6 +109,22 @@ impl Samba {
         Ok(samba)
     }
 
+    /// The version that is installed, its first two numbers.
+    ///
+    /// # Errors
+    /// [`StartError`] if there is none, or it says something else.
+    pub fn version() -> Result<(u32, u32), StartError> {
+        let output = Command::new("smbd").arg("--version").output();
+        let output = output.map_err(|cause| StartError::Missing { program: "smbd", cause })?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let numbers = said.split(|one: char| !one.is_ascii_digit()).filter(|one| !one.is_empty());
+        let numbers: Vec<_> = numbers.map_while(|one| one.parse().ok()).take(2).collect();
+        match numbers[..] {
+            [major, minor] => Ok((major, minor)),
+            _ => Err(failed("smbd --version", &said)),
+        }
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.host(), PORT)

@@ -98,6 +98,7 @@ impl Share {
         let attributes = if readonly { FileAttributes::READONLY } else { 0 };
         let opening =
             Opening { disposition, options, attributes, ..Opening::existing(path, wire::LOOK) };
+        self.give_up(dir).await;
         let made = match share::look(link, opening).await {
             Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
                 tracing::warn!(
@@ -110,7 +111,7 @@ impl Share {
         };
         let found = self.found(dir, &component, &made.info);
         if made.created || *new != New::File {
-            self.directory_changed(dir).await;
+            self.give_up(dir).await;
         }
         Ok(Made { found, dir: Change::default() })
     }
@@ -123,11 +124,12 @@ impl Share {
         }
     }
 
-    /// Our own change would end the watch anyway, a moment later.
-    async fn directory_changed(&self, dir: &Handle) {
+    /// Gives back what we have on a directory before a change of ours in it: the server would take it back, a
+    /// moment later. And after it, since somebody may have got it anew meanwhile.
+    async fn give_up(&self, dir: &Handle) {
         if let Some(entry) = self.files.get(dir) {
             entry.end();
-            entry.opens.lock().await.read = None;
+            entry.opens.lock().await.close_read().await;
         }
     }
 
@@ -153,6 +155,7 @@ impl Share {
             (Removal::Directory, false) => return Err(Failure::Is(Error::NotDirectory)),
             _ => (),
         }
+        self.give_up(dir).await;
         // What we have open would keep the name alive.
         self.close_known(dir, &component, &seen.info).await;
         if seen.info.is_readonly() {
@@ -160,7 +163,7 @@ impl Share {
         }
         self.delete(link, path, what == Removal::Directory).await?;
         self.removed(dir, &component, &seen.info);
-        self.directory_changed(dir).await;
+        self.give_up(dir).await;
         Ok(Change::default())
     }
 
@@ -205,6 +208,8 @@ impl Share {
             // Two names of one file: POSIX has it that nothing happens.
             return Ok(());
         }
+        self.give_up(from.dir).await;
+        self.give_up(to.dir).await;
         match source.is_directory() {
             true => self.close_below(link, &moved).await,
             false => self.close_file(&moved).await,
@@ -214,8 +219,8 @@ impl Share {
         let target = wire::target(&to.path, true);
         act(link, &opening, wire::RENAME_INFORMATION, target).await?;
         self.places().learn(to.dir, &to.component, &moved);
-        self.directory_changed(from.dir).await;
-        self.directory_changed(to.dir).await;
+        self.give_up(from.dir).await;
+        self.give_up(to.dir).await;
         Ok(())
     }
 
@@ -292,6 +297,7 @@ impl Share {
         let (parent, opened) = tokio::join!(parent, opened);
         parent?;
         let opened = opened?;
+        self.give_up(dir).await;
         let target = wire::target(&path, false);
         let done = link.ask(wire::set(opened.open.id, wire::LINK_INFORMATION, target)).await?;
         let info = opened.open.finish(Vec::new()).await?;
@@ -306,7 +312,7 @@ impl Share {
         }
         let found = self.found(dir, &component, &info);
         changing.done(Some(info));
-        self.directory_changed(dir).await;
+        self.give_up(dir).await;
         Ok((Some(found.attr), Change::default()))
     }
 }

@@ -208,6 +208,11 @@ impl File {
         Moment { ends: held.ends, changes: held.changes, quiet: held.changing == 0 }
     }
 
+    /// Whether a lease ended since then.
+    pub(super) fn ended_since(&self, since: Moment) -> bool {
+        self.held().ends != since.ends
+    }
+
     /// Notes what was asked for at that moment, and seen since, if it is still true.
     pub(super) fn saw(&self, since: Moment, info: Info) {
         let mut held = self.held();

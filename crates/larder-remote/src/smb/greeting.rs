@@ -1,7 +1,7 @@
 //! The negotiation, as larder wants it.
 //!
-//! The library announces neither that it can encrypt, without which Samba does not, nor leaves a choice
-//! of versions. So its NEGOTIATE is amended on its way out (MS-SMB2, 2.2.3). Since SMB 3.1.1 derives
+//! The library announces neither that it can encrypt, without which Samba does not, nor that its user
+//! knows leases on directories, nor leaves a choice of versions. So its NEGOTIATE is amended on its way out (MS-SMB2, 2.2.3). Since SMB 3.1.1 derives
 //! its keys from a hash of both messages, they are kept, and the hash is made anew from them. The last
 //! reply to a login is kept too: what a server objects to a ticket stands there, and the library drops it.
 
@@ -58,7 +58,8 @@ impl Greeting {
         let versions = listed.min(self.versions);
         amended[VERSIONS_AT..VERSIONS_AT + 2].copy_from_slice(&versions.to_le_bytes());
         // All capabilities lie in the first byte.
-        amended[CAPABILITIES_AT] |= Capabilities::ENCRYPTION.to_le_bytes()[0];
+        let more = Capabilities::ENCRYPTION | Capabilities::DIRECTORY_LEASING;
+        amended[CAPABILITIES_AT] |= more.to_le_bytes()[0];
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.request.clone_from(&amended);
         Cow::Owned(amended)
@@ -106,7 +107,7 @@ mod tests {
     fn a_negotiation_is_amended() {
         for (version, count) in [(Version::V2_1, 2), (Version::V3_0_2, 4), (Version::V3_1_1, 5)] {
             let amended = Greeting::new(version).amend(&request()).into_owned();
-            assert_eq!((amended[VERSIONS_AT], amended[CAPABILITIES_AT]), (count, 0x47));
+            assert_eq!((amended[VERSIONS_AT], amended[CAPABILITIES_AT]), (count, 0x67));
         }
     }
 

@@ -1,10 +1,9 @@
 //! Leases: asking for them, and giving them back.
 //!
-//! A lease on a file comes with an open for reading (MS-SMB2, 2.2.13.2.8), which is kept. What stands
-//! for one on a directory is a pending CHANGE_NOTIFY: directory leases of SMB 3 need a capability that
-//! the library does not announce.
+//! A lease comes with an open for reading (MS-SMB2, 2.2.13.2.8), which is kept. Where a server gives none on
+//! directories (SMB 2.1; Samba before 4.22), a pending CHANGE_NOTIFY stands for one.
 //!
-//! A lease on a file is given back after a while in any case ([`super::MountOptions::lease_max`]).
+//! A lease is given back after a while in any case ([`super::MountOptions::lease_max`]).
 //!
 //! The order of giving back: the lease ends, the watcher is told and waited for, the server hears of
 //! it, the file is closed.
@@ -76,7 +75,15 @@ impl Share {
         let reads = (self.shape.rights(cred, files, false) | self.shape.rights(cred, dirs, true))
             .contains(Access::READ);
         let (known, lease) = match self.leases && reads {
-            true => self.with_lease(link, file).await?,
+            true => {
+                let entry = self.files.enter(file);
+                let since = entry.moment();
+                match self.with_lease(link, file).await? {
+                    // One that ended meanwhile crossed our question: a server that is asked again has another.
+                    (_, None) if entry.ended_since(since) => self.with_lease(link, file).await?,
+                    answer => answer,
+                }
+            }
             false => (self.without_lease(link, file).await?, None),
         };
         Ok(self.judged(cred, &known, lease, wanted))
@@ -137,19 +144,19 @@ impl Share {
         let Opened { open, info, lease, maximal } = opened;
         let maximal = maximal.unwrap_or(u32::MAX);
         let open = Arc::new(open);
-        let (info, granted) = if info.is_directory() {
+        let (info, granted) = if lease & LEASE_READ != 0 {
+            let granted = entry.granted(since, Known { info, maximal });
+            if let Some(lease) = granted.clone() {
+                tokio::spawn(age(Arc::downgrade(&entry), lease, self.options.lease_max));
+            }
+            (info, granted)
+        } else if info.is_directory() {
             self.watch_directory(&entry, &open, since, Known { info, maximal }).await?
-        } else if lease & LEASE_READ != 0 {
-            (info, entry.granted(since, Known { info, maximal }))
         } else {
             (info, None)
         };
-        if let Some(lease) = &granted {
+        if granted.is_some() {
             opens.read = Some(open);
-            if !info.is_directory() {
-                let entry = Arc::downgrade(&entry);
-                tokio::spawn(age(entry, lease.clone(), self.options.lease_max));
-            }
         }
         Ok((Known { info, maximal }, granted))
     }

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
+/// From this version on Samba has leases on directories.
+const LEASES_DIRECTORIES: (u32, u32) = (4, 22);
+
 /// Passes on what it is told, and does not let the server go on before it may.
 pub(super) struct Told {
     files: mpsc::UnboundedSender<Handle>,
@@ -71,7 +74,7 @@ async fn under_a_lease_nothing_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_else_writes_is_told_before_and_read_after() {
+async fn what_somebody_else_writes_is_told_and_read_after() {
     let mut setup = Setup::new(|_| (), |_| ()).await;
     let (watcher, mut told) = watch(&setup, false);
     let file = setup.file("file", &pattern(100_000)).await;
@@ -83,7 +86,7 @@ async fn what_somebody_else_writes_is_told_before_and_read_after() {
     let putting = tokio::spawn(async move { smbclient_puts(server, "file", &content).await });
     assert_eq!(next(&mut told).await, file);
     assert!(!lease.holds(), "it ends before it is told");
-    assert!(!putting.is_finished(), "they wait until we have given up what depends on it");
+    // They do not wait until we have given up what depends on it: that we do for ourselves.
     watcher.may_go_on.add_permits(1);
     setup.server = putting.await.unwrap();
     assert!(setup.smb.read(&setup.cred, &file, 0, 200_000).await.unwrap().data == theirs);
@@ -156,24 +159,31 @@ async fn a_file_that_somebody_else_removes_goes_soon() {
     setup.file("file", b"a new one").await;
 }
 
+/// By a lease, or else by a watch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_in_a_directory_is_told() {
     let setup = Setup::new(|_| (), |_| ()).await;
     let (_watcher, mut told) = watch(&setup, true);
     let dir = setup.make("dir", larder_vfs::New::Directory).await.unwrap();
-    let lease = setup.access(&dir).await.lease.expect("a watch");
+    let looks = setup.calls("QUERY_INFO");
+    let lease = setup.access(&dir).await.lease.expect("a lease or a watch");
+    // What is watched is looked at again when it is.
+    let leased = setup.calls("QUERY_INFO") == looks + 1;
+    assert_eq!(leased, Samba::version().unwrap() >= LEASES_DIRECTORIES);
     let requests = setup.requests();
     assert!(setup.access(&dir).await.lease.is_some_and(|again| again.is(&lease)));
     assert_eq!(setup.requests(), requests, "no request");
-    // Behind the server's back, which it hears of from the kernel.
-    std::fs::write(setup.dir.path().join("dir/new"), "x").unwrap();
+    let setup = Setup { server: smbclient_puts(setup.server, "dir/other", b"y").await, ..setup };
     assert_eq!(next(&mut told).await, dir);
     assert!(!lease.holds());
-    let found = setup.smb.lookup(&setup.cred, &dir, "new".as_ref()).await.unwrap().found;
+    let found = setup.smb.lookup(&setup.cred, &dir, "other".as_ref()).await.unwrap().found;
     assert_eq!(found.unwrap().attr.size, 1);
-    // Through the server.
-    let again = setup.access(&dir).await.lease.expect("a new watch");
-    let setup = Setup { server: smbclient_puts(setup.server, "dir/other", b"y").await, ..setup };
+    let again = setup.access(&dir).await.lease.expect("a new one");
+    if leased {
+        return;
+    }
+    // Behind the server's back, which hears of it from the kernel, and tells watchers.
+    std::fs::write(setup.dir.path().join("dir/new"), "x").unwrap();
     assert_eq!(next(&mut told).await, dir);
     assert!(!again.holds());
     // Who holds a watch does not keep a directory alive.
@@ -249,14 +259,15 @@ async fn a_lease_is_one_for_all_names_of_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_directories_are_watched_and_more_are_not() {
+async fn many_directories_are_leased_or_watched_and_not_all_are_watched() {
     let setup = Setup::new(|_| (), |_| ()).await;
     let mut leases = Vec::new();
     for number in 0..300 {
         let dir = setup.make(&number.to_string(), larder_vfs::New::Directory).await.unwrap();
         leases.extend(setup.access(&dir).await.lease);
     }
-    assert_eq!(leases.len(), 256);
+    let leased = Samba::version().unwrap() >= LEASES_DIRECTORIES;
+    assert_eq!(leases.len(), if leased { 300 } else { 256 });
     assert!(leases.iter().all(larder_vfs::Lease::holds));
     let file = setup.file("file", &pattern(3_000_000)).await;
     assert!(setup.read(&file, 0, 3_000_000).await == pattern(3_000_000), "credits are left");

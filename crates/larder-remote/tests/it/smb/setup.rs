@@ -89,7 +89,13 @@ impl Setup {
         self.smb.access(&self.cred, file, Access::READ).await.unwrap()
     }
 
-    /// Requests that were sent so far.
+    /// Requests of this command that were answered so far.
+    pub(super) fn calls(&self, command: &str) -> u64 {
+        let stats = self.smb.stats().procedures;
+        stats.iter().find(|one| one.name == command).map_or(0, |one| one.calls)
+    }
+
+    /// Requests that were answered so far.
     pub(super) fn requests(&self) -> u64 {
         self.smb.stats().procedures.iter().map(|one| one.calls).sum()
     }
