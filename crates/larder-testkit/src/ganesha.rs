@@ -8,12 +8,8 @@ use larder_wire::{Procedure, mount3, nfs3, portmap, record};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The longest that a server may take to start.
-const START_MAX: Duration = Duration::from_secs(30);
-/// Between two questions whether it has.
-const POLL: Duration = Duration::from_millis(10);
 /// Where MOUNT listens.
 const MOUNT_PORT: u16 = 20048;
 
@@ -124,38 +120,8 @@ impl Ganesha {
             "ganesha.nfsd -F -E {epoch} -f {state}/conf -L {state}/log -p /run/ganesha.pid & child=$!"
         );
         self.sandbox.run(&start)?;
-        let deadline = Instant::now() + START_MAX;
-        while let Err(error) = self.answers() {
-            let dead = self.sandbox.run("kill -0 $child").is_err();
-            if dead || Instant::now() > deadline {
-                return Err(failed("nfs-ganesha does not answer", self.last_words(&error)));
-            }
-            // There is no event to wait for: the server is somebody else's.
-            std::thread::park_timeout(POLL);
-        }
-        Ok(())
-    }
-
-    /// Whether NFS and MOUNT answer and are registered.
-    fn answers(&self) -> io::Result<()> {
-        ask(self.nfs(), &nfs3::NULL3args {})?;
-        ask(self.mount(), &mount3::NULLargs {})?;
-        let mapper = SocketAddr::new(self.host(), portmap::PORT);
-        for prog in [nfs3::PROGRAM, mount3::PROGRAM] {
-            for prot in [portmap::IPPROTO_TCP, portmap::IPPROTO_UDP] {
-                let mapping = portmap::mapping { prog, vers: 3, prot, port: 0 };
-                if ask(mapper, &portmap::GETPORTargs { mapping })? == 0 {
-                    return Err(io::ErrorKind::NotFound.into());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn last_words(&self, error: &io::Error) -> String {
-        let log = std::fs::read_to_string(self.state.join("log")).unwrap_or_default();
-        let last = log.lines().rev().take(10).collect::<Vec<_>>();
-        format!("{error}\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"))
+        let (nfs, mount, log) = (self.nfs(), self.mount(), self.state.join("log"));
+        self.sandbox.wait_for("nfs-ganesha", "child", &[&log], || answers(nfs, mount))
     }
 
     /// Ends the server as a crash would; unstable writes that it holds are lost with it.
@@ -225,6 +191,22 @@ fn configuration(export: &Path, options: &Options) -> String {
          EXPORT {{ Export_Id = 1; Path = {path}; Pseudo = {path}; Access_Type = {access}; \
          Squash = {squash}; SecType = sys; Transports = TCP, UDP; Attr_Expiration_Time = 0; FSAL {{ Name = VFS; }} }}\n"
     )
+}
+
+/// Whether NFS and MOUNT answer and are registered.
+fn answers(nfs: SocketAddr, mount: SocketAddr) -> io::Result<()> {
+    ask(nfs, &nfs3::NULL3args {})?;
+    ask(mount, &mount3::NULLargs {})?;
+    let mapper = SocketAddr::new(nfs.ip(), portmap::PORT);
+    for prog in [nfs3::PROGRAM, mount3::PROGRAM] {
+        for prot in [portmap::IPPROTO_TCP, portmap::IPPROTO_UDP] {
+            let mapping = portmap::mapping { prog, vers: 3, prot, port: 0 };
+            if ask(mapper, &portmap::GETPORTargs { mapping })? == 0 {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Calls a procedure, over a connection of its own.

@@ -1,16 +1,11 @@
 //! MIT Kerberos: a realm of its own in the sandbox of a server.
 
-use crate::sandbox::{Sandbox, StartError, failed};
+use crate::sandbox::{Sandbox, StartError, failed, listens};
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-/// The longest that it may take to start.
-const START_MAX: Duration = Duration::from_secs(30);
-/// Between two questions whether it has.
-const POLL: Duration = Duration::from_millis(10);
 /// Where it listens.
 const PORT: u16 = 88;
 /// Its realm.
@@ -62,7 +57,7 @@ impl Kdc {
         written.map_err(|cause| failed("configuration of the KDC", cause))?;
         let (place, life_s) = (kdc.place.display(), options.ticket_life_s);
         let proof = if options.asks_for_proof { '+' } else { '-' };
-        let keytab = kdc.keytab();
+        let keytab = keytab(&kdc.place);
         let keytab = keytab.display();
         sandbox.run(&format!(
             "export KRB5_CONFIG={place}/krb5.conf KRB5_KDC_PROFILE={place}/kdc.conf"
@@ -83,18 +78,8 @@ impl Kdc {
     pub(crate) fn boot(&mut self, sandbox: &mut Sandbox) -> Result<(), StartError> {
         let (place, clock) = (self.place.display(), clock(self.clock_ahead_s)?);
         sandbox.run(&format!("{clock} krb5kdc -n -r {REALM} >>{place}/out 2>&1 & kdc=$!"))?;
-        let deadline = Instant::now() + START_MAX;
-        let address = SocketAddr::new(self.host.into(), PORT);
-        while let Err(error) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
-            let dead = sandbox.run("kill -0 $kdc").is_err();
-            if dead || Instant::now() > deadline {
-                let said = std::fs::read_to_string(self.place.join("out")).unwrap_or_default();
-                return Err(failed("krb5kdc does not answer", format!("{error}\n{said}")));
-            }
-            // There is no event to wait for: the server is somebody else's.
-            std::thread::park_timeout(POLL);
-        }
-        Ok(())
+        let (address, log) = (SocketAddr::new(self.host.into(), PORT), self.place.join("out"));
+        sandbox.wait_for("krb5kdc", "kdc", &[&log], || listens(address))
     }
 
     pub(crate) fn kill(sandbox: &mut Sandbox) -> Result<(), StartError> {
@@ -118,11 +103,6 @@ impl Kdc {
     /// The clients' configuration.
     pub(crate) fn krb5_conf(&self) -> PathBuf {
         self.place.join("krb5.conf")
-    }
-
-    /// The service's key.
-    pub(crate) fn keytab(&self) -> PathBuf {
-        self.place.join("keytab")
     }
 
     /// Has kinit(1) get a ticket-granting ticket. Answers the ticket cache, which is replaced.
@@ -165,6 +145,11 @@ impl Kdc {
             false => Err(failed("kvno", String::from_utf8_lossy(&output.stderr))),
         }
     }
+}
+
+/// The service's key.
+pub(crate) fn keytab(place: &Path) -> PathBuf {
+    place.join("keytab")
 }
 
 /// What to put before a command that shall take the clock to be ahead by so much.

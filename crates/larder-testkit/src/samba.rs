@@ -1,17 +1,11 @@
 //! Samba: SMB 2 and 3, and `smbclient` as somebody else who uses the same share.
 
 use crate::kdc::{self, Kdc, KdcOptions};
-use crate::sandbox::{Sandbox, StartError, failed};
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use crate::sandbox::{Sandbox, StartError, failed, listens};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-/// The longest that a server may take to start.
-const START_MAX: Duration = Duration::from_secs(30);
-/// Between two questions whether it has.
-const POLL: Duration = Duration::from_millis(10);
 /// Where it listens.
 const PORT: u16 = 445;
 
@@ -144,23 +138,8 @@ impl Samba {
         self.sandbox.run(&format!(
             "{clock} smbd -F --no-process-group -s {state}/conf >{state}/out 2>&1 & child=$!"
         ))?;
-        let deadline = Instant::now() + START_MAX;
-        while let Err(error) = TcpStream::connect_timeout(&self.address(), Duration::from_secs(1)) {
-            let dead = self.sandbox.run("kill -0 $child").is_err();
-            if dead || Instant::now() > deadline {
-                return Err(failed("smbd does not answer", self.last_words(&error)));
-            }
-            // There is no event to wait for: the server is somebody else's.
-            std::thread::park_timeout(POLL);
-        }
-        Ok(())
-    }
-
-    fn last_words(&self, error: &io::Error) -> String {
-        let read = |name| std::fs::read_to_string(self.state.join(name)).unwrap_or_default();
-        let log = read("out") + &read("log");
-        let last = log.lines().rev().take(10).collect::<Vec<_>>();
-        format!("{error}\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"))
+        let (address, logs) = (self.address(), ["out", "log"].map(|log| self.state.join(log)));
+        self.sandbox.wait_for("smbd", "child", &[&logs[0], &logs[1]], || listens(address))
     }
 
     /// How many connections to the server are established, as its kernel says.
@@ -336,7 +315,7 @@ fn configuration(state: &Path, export: &Path, options: &SambaOptions) -> String 
     let encryption = if options.encryption { "required" } else { "default" };
     let guests = if options.guest { "Bad User" } else { "Never" };
     let kerberos = options.kerberos.map_or_else(String::new, |_| {
-        let keytab = state.join(KDC_FOLDER).join("keytab");
+        let keytab = kdc::keytab(&state.join(KDC_FOLDER));
         let (realm, keytab) = (Samba::REALM, keytab.display());
         format!(
             " realm = {realm}\n kerberos method = dedicated keytab\n \

@@ -1,10 +1,19 @@
 //! A shell in namespaces of its own, and the link to it.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::Ipv4Addr;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use thiserror::Error;
+
+/// The longest that a server may take to start.
+const START_MAX: Duration = Duration::from_secs(30);
+/// Between two questions whether it has.
+const POLL: Duration = Duration::from_millis(10);
+/// Lines of a log's end that an error shows.
+const LAST_LINES: usize = 10;
 
 /// Why a server did not start.
 #[derive(Debug, Error)]
@@ -90,6 +99,30 @@ impl Sandbox {
         }
     }
 
+    /// Asks a server that was started until it answers. Its process is in the shell's variable `child`.
+    ///
+    /// # Errors
+    /// That it ended or took too long, with what was last said to us, and the ends of its logs.
+    pub(crate) fn wait_for(
+        &mut self,
+        server: &str,
+        child: &str,
+        logs: &[&Path],
+        ask: impl Fn() -> io::Result<()>,
+    ) -> Result<(), StartError> {
+        let deadline = Instant::now() + START_MAX;
+        while let Err(error) = ask() {
+            let dead = self.run(&format!("kill -0 ${child}")).is_err();
+            if dead || Instant::now() > deadline {
+                let step = format!("{server} does not answer");
+                return Err(failed(step, format!("{error}\n{}", last_words(logs))));
+            }
+            // There is no event to wait for: the server is somebody else's.
+            std::thread::park_timeout(POLL);
+        }
+        Ok(())
+    }
+
     /// Lays a cable between the namespace of the test and the sandbox. Answers the address inside.
     pub(crate) fn link(&mut self) -> Result<Ipv4Addr, StartError> {
         static LINKS: AtomicU32 = AtomicU32::new(0);
@@ -111,6 +144,18 @@ impl Sandbox {
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
+}
+
+/// Whether a server takes connections.
+pub(crate) fn listens(address: SocketAddr) -> io::Result<()> {
+    TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(drop)
+}
+
+fn last_words(logs: &[&Path]) -> String {
+    let read = |log: &&Path| std::fs::read_to_string(log).unwrap_or_default();
+    let text: String = logs.iter().map(read).collect();
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
 }
 
 /// Runs lines until there are no more. The exit of this shell, process 1 of its namespace, ends
