@@ -231,7 +231,7 @@ impl Core {
         let (core, node) = (self.clone(), node.clone());
         self.runtime.spawn(async move {
             loop {
-                match core.removes_hidden(&node, &hidden, &cred).await {
+                match core.remove_left_behind(&node, &hidden, &cred).await {
                     Err(Error::TimedOut) => tokio::time::sleep(crate::later::RETRY_AFTER).await,
                     Err(Error::Shutdown) => return,
                     done => {
@@ -254,7 +254,7 @@ impl Core {
     }
 
     /// Removes a hidden file at the server. Answers `false` if it never got its hidden name, and is where it was.
-    async fn removes_hidden(
+    async fn remove_left_behind(
         &self,
         node: &Node,
         (dir, name): &(Ino, OsString),

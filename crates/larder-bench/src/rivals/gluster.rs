@@ -15,8 +15,7 @@ use anyhow::{Context, Result};
 use super::fuse::{Mount, Plan, mountpoint};
 use super::server::Server;
 use super::{Entrant, FILES_TRUSTED_S, MEMORY_MIB, Parts, Rival};
-use crate::process;
-use crate::process::{START_MAX, succeed, wait_for};
+use crate::process::{self, START_MAX, succeed, wait_for};
 use crate::stand::Stand;
 
 /// GlusterFS as a rival.
