@@ -326,6 +326,8 @@ impl Core {
             return;
         }
         state.removed = true;
+        // Whoever removes the hidden name of an open file leaves nothing to do for its last release.
+        let hidden = state.silly.take();
         if state.opens.is_empty() {
             state.local = None;
         } else {
@@ -335,8 +337,12 @@ impl Core {
             self.cache.rekey(child.no(), state.handle.as_bytes());
         }
         self.note_unfinished(child.ino, &mut state);
-        if state.opens.is_empty() {
-            drop(state);
+        let is_open = !state.opens.is_empty();
+        drop(state);
+        if let Some(dir) = hidden.and_then(|(dir, _)| self.node(dir).ok()) {
+            hidden_name_is_gone(&dir);
+        }
+        if !is_open {
             self.cache.drop_file(child.no());
             self.cache.drop_listing(child.no());
             self.cache.drop_node(child.no());

@@ -9,5 +9,6 @@ mod killed;
 mod leases;
 mod log;
 mod model;
+mod passthrough;
 mod retried;
 mod rig;

@@ -1,0 +1,126 @@
+//! A kernel that reads and writes local files itself.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use larder_cache::{Cache, Config};
+use larder_client::{Client, Options, Start};
+use larder_io::{BootId, Clock, RealDisk, SimClock};
+use larder_vfs::{
+    DataPath, FileSystem, Ino, Kernel, LocalFile, MemRemote, OpenFlags, OpenId, Remote, Removal,
+    SetAttr,
+};
+
+use crate::rig::{WRITE, root};
+
+/// A kernel that reads and writes local files itself.
+struct Passthrough;
+
+impl Kernel for Passthrough {
+    fn passthrough(&self) -> bool {
+        true
+    }
+
+    fn invalidate(&self, _: Ino, _: bool) {}
+
+    fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
+}
+
+async fn on_directory(dir: &Path, server: MemRemote, start: Start) -> (Client, Cache) {
+    let clock: Arc<dyn Clock> = Arc::new(SimClock::new());
+    let boot = Some(BootId(1));
+    let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
+    let cache = Cache::open(Arc::new(RealDisk::open(dir).unwrap()), clock.clone(), config).unwrap();
+    let remote: Arc<dyn Remote> = Arc::new(server);
+    let options = Options::default();
+    let client = Client::new(remote, cache.clone(), clock, options, 1, start).await.unwrap();
+    client.attach(Arc::new(Passthrough));
+    (client, cache)
+}
+
+/// A new file in the root directory, whose local file the kernel writes.
+async fn create(client: &Client, name: &str) -> (Ino, OpenId, LocalFile) {
+    let flags = OpenFlags { truncate: true, ..WRITE };
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let created = client.create(&root(), Ino::ROOT, OsStr::new(name), set, flags);
+    let (entry, opened) = created.wait().await.unwrap();
+    let DataPath::Passthrough(local) = opened.path else { panic!("not by the kernel") };
+    (entry.ino, opened.id, local)
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// The data file that the kernel of the copied world has open.
+fn data_file(dir: &Path) -> fs::File {
+    let mut files = Vec::new();
+    for dir in fs::read_dir(dir.join("data")).unwrap() {
+        files.extend(fs::read_dir(dir.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()));
+    }
+    assert_eq!(files.len(), 1, "no other local file is made");
+    fs::File::options().write(true).open(&files[0]).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_kernel_wrote_itself_outlives_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+    fs::create_dir(&before).unwrap();
+    let server = MemRemote::new();
+    let (client, _) = on_directory(&before, server.another_client(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "file").await;
+    rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
+    // The copy stands for the directory after the process died.
+    copy_tree(&before, &after);
+    let (client, _) = on_directory(&after, server.another_client(), Start::Resume).await;
+    let attr = client.getattr(&root(), ino).wait().await.unwrap().attr;
+    assert_eq!(attr.size, 13);
+    let kernel = data_file(&after);
+    rustix::io::pwrite(kernel.as_fd(), b", and after it", 13).unwrap();
+    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.release(ino, open).wait().await.unwrap();
+    let found = server.root();
+    let found = found.await.unwrap();
+    let file = server.lookup(&root(), &found.handle, OsStr::new("file")).await.unwrap();
+    let handle = file.found.unwrap().handle;
+    let read = server.read(&root(), &handle, 0, 100).await.unwrap();
+    assert_eq!(&read.data[..], b"by the kernel, and after it");
+}
+
+/// Whoever empties a directory removes the hidden names of files that are still open, too. What was written
+/// to them is nobody's any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = MemRemote::new();
+    let (client, cache) =
+        on_directory(folder.path(), server.another_client(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "file").await;
+    let remove = async |name: &OsStr| {
+        client.remove(&root(), Ino::ROOT, name, Removal::File).wait().await.unwrap();
+    };
+    remove(OsStr::new("file")).await;
+    client.opendir(&root(), Ino::ROOT).wait().await.unwrap();
+    let names = client.readdir(&root(), Ino::ROOT, 0, 1000, true).wait().await.unwrap();
+    let hidden = names.iter().find(|entry| entry.name.as_encoded_bytes().starts_with(b".nfs"));
+    remove(&hidden.unwrap().name).await;
+
+    rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
+    let attr = client.getattr(&root(), ino).wait().await.unwrap().attr;
+    assert_eq!((attr.nlink, attr.size), (0, 13));
+    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.release(ino, open).wait().await.unwrap();
+    assert_eq!(cache.unsent(), []);
+}
