@@ -76,6 +76,8 @@ impl Queue {
             device,
             runtime,
         };
+        let files = [queue.device.as_fd().as_raw_fd(), queue.mail.bell()];
+        queue.ring.submitter().register_files(&files)?;
         queue.listen_to_bell()?;
         for entry in 0..depth {
             queue.command(entry, URING_REGISTER)?;
@@ -167,7 +169,7 @@ impl Queue {
         let uring_cmd = UringCmd { commit_id, qid: self.cpu, ..UringCmd::default() };
         let mut payload = [0; 80];
         payload[..size_of::<UringCmd>()].copy_from_slice(uring_cmd.as_bytes());
-        let fuse = types::Fd(self.device.as_fd().as_raw_fd());
+        let fuse = types::Fixed(0);
         let mut command = opcode::UringCmd80::new(fuse, number)
             .cmd(payload)
             .addr(Some(self.slots.places(entry)))
