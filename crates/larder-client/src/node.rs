@@ -54,7 +54,7 @@ impl Node {
 const FORGOTTEN_KEPT: usize = 1024;
 /// More nodes than this are many, until there are only [`FEW`].
 const MANY: usize = 8 * FORGOTTEN_KEPT;
-const FEW: usize = 64;
+const FEW: usize = FORGOTTEN_KEPT / 16;
 
 /// The nodes in memory, over the index.
 pub(crate) struct Table {
@@ -129,11 +129,16 @@ impl Table {
     }
 
     /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few are there. After
-    /// many were there all of them leave: those few would lie spread over the memory of the many, and keep it.
+    /// many were there all that nobody uses leave: the last ones lie spread over the memory of the many, and
+    /// would keep it.
     pub(crate) fn forget(&self, ino: Ino) {
         let mut nodes = self.lock();
         nodes.many |= nodes.by_ino.len() > MANY;
-        nodes.many &= nodes.by_ino.len() > FEW;
+        if nodes.many && nodes.by_ino.len() <= FEW {
+            nodes.many = false;
+            nodes.by_ino.retain(|_, node| !self.lets_go(node));
+            return;
+        }
         if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_KEPT {
             if let Some(node) = nodes.by_ino.get(&ino) {
                 // It is the largest part of a directory that was listed, and in the index too.

@@ -239,7 +239,7 @@ async fn forgotten_nodes_leave_memory() {
 
 /// A thousand nodes would lie spread over the memory of many, and keep all of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_many_were_in_memory_hardly_any_stays() {
+async fn after_many_were_in_memory_none_stays() {
     let rig = Rig::new(Options::default()).await;
     let mut inos = Vec::new();
     for n in 0..9000 {
@@ -247,7 +247,7 @@ async fn after_many_were_in_memory_hardly_any_stays() {
         inos.push(rig.find(&format!("file{n}")).await.unwrap());
     }
     inos.iter().for_each(|ino| rig.client.forget(*ino, 1));
-    assert!(rig.client.status().nodes_in_memory <= 64);
+    assert!(rig.client.status().nodes_in_memory <= 1);
     assert_eq!(rig.find("file7").await, Some(inos[7]), "the number stays");
 }
 
