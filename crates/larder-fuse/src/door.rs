@@ -37,6 +37,7 @@ use crate::notify::Invalidations;
 use crate::output::{Output, Response};
 use crate::passthrough::Ways;
 use crate::request::{Operation, Request};
+use crate::waits::Waits;
 
 /// What answers requests, whatever brings them.
 pub(crate) struct Door {
@@ -46,7 +47,8 @@ pub(crate) struct Door {
     pub(crate) ways: Ways,
     pub(crate) listings: Listings,
     pub(crate) counts: Counts,
-    /// Requests whose answer is not there yet.
+    pub(crate) waits: Waits,
+    /// Requests that are not answered yet.
     pub(crate) waiting: AtomicU64,
     /// Another process takes over: what is read now is left to it.
     pub(crate) leaving: AtomicBool,
@@ -144,8 +146,11 @@ impl Door {
                 Response::Now(Output::empty())
             }
             Operation::Destroy => Response::Now(Output::empty()),
-            // The wait goes on: an answer that comes late is taken all the same.
-            Operation::Interrupt(_) | Operation::NotifyReply { .. } => Response::Nothing,
+            Operation::Interrupt(interrupt) => {
+                self.interrupted(interrupt.unique);
+                Response::Nothing
+            }
+            Operation::NotifyReply { .. } => Response::Nothing,
             Operation::Init(_) => Response::error(libc::EIO),
             // Asked again each time, whatever the answer.
             Operation::Ioctl { .. } => Response::error(libc::ENOTTY),
@@ -174,7 +179,7 @@ impl Door {
         }
     }
 
-    fn forget(&self, inodes: impl IntoIterator<Item = (Ino, u64)>) -> Response {
+    pub(crate) fn forget(&self, inodes: impl IntoIterator<Item = (Ino, u64)>) -> Response {
         for (ino, count) in inodes {
             self.counts.take_back(count);
             self.fs.forget(ino, count);

@@ -49,6 +49,7 @@ mod reader;
 pub mod request;
 mod ring;
 mod session;
+mod waits;
 
 pub use counts::References;
 pub use error::MountError;

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_vfs::{Answer, Cred, DirEntry, Entry, Error, Ino, Kind, Lookup, Result};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{Dirent, EntryOut};
 use crate::convert;
@@ -284,7 +284,7 @@ fn dirent(ino: u64, off: u64, name_len: usize, kind: Kind) -> Dirent {
 
 /// Appends a `struct fuse_direntplus` if there is room.
 fn put(out: &mut Vec<u8>, room: usize, entry: &EntryOut, dirent: &Dirent, name: &[u8]) -> bool {
-    let len = (size_of::<EntryOut>() + size_of::<Dirent>() + name.len()).next_multiple_of(8);
+    let len = entry_len(name.len());
     if out.len() + len > room {
         return false;
     }
@@ -294,6 +294,21 @@ fn put(out: &mut Vec<u8>, room: usize, entry: &EntryOut, dirent: &Dirent, name: 
     out.extend_from_slice(name);
     out.resize(end, 0);
     true
+}
+
+/// The nodes that the kernel takes from an answer, which [`Part::fill`] made.
+pub(crate) fn nodes(mut answer: &[u8]) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        let (entry, rest) = EntryOut::read_from_prefix(answer).ok()?;
+        let (dirent, _) = Dirent::read_from_prefix(rest).ok()?;
+        answer = answer.get(entry_len(dirent.namelen as usize)..)?;
+        Some(entry.nodeid)
+    })
+}
+
+/// Bytes of a `struct fuse_direntplus`.
+fn entry_len(name_len: usize) -> usize {
+    (size_of::<EntryOut>() + size_of::<Dirent>() + name_len).next_multiple_of(8)
 }
 
 #[cfg(test)]
@@ -363,5 +378,17 @@ mod tests {
         assert_eq!(out.len(), 160);
         assert!(!put(&mut out, 319, &entry, &dirent, b"names"));
         assert!(put(&mut out, 320, &entry, &dirent, b"names"));
+    }
+
+    #[test]
+    fn nodes_of_an_answer_are_found() {
+        let mut out = Vec::new();
+        for (nodeid, name) in [(0, "."), (7, "a"), (8, "a longer name"), (9, "12345678")] {
+            let entry = EntryOut { nodeid, ..EntryOut::default() };
+            let dirent = dirent(1, 1, name.len(), Kind::File);
+            assert!(put(&mut out, 4096, &entry, &dirent, name.as_bytes()));
+        }
+        assert!(nodes(&out).eq([0, 7, 8, 9]));
+        assert!(nodes(&[]).eq([]));
     }
 }

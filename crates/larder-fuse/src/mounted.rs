@@ -36,6 +36,7 @@ use crate::options::{MountOptions, Transport};
 use crate::passthrough::Ways;
 use crate::ring::Rings;
 use crate::session::Session;
+use crate::waits::Waits;
 use crate::{reader, ring};
 
 /// Longest time that [`Mounted::unmount`] takes.
@@ -126,6 +127,7 @@ pub fn serve(
         ways,
         listings: Listings::default(),
         counts: Counts::default(),
+        waits: Waits::default(),
         waiting: AtomicU64::new(0),
         leaving: AtomicBool::new(false),
     });

@@ -56,8 +56,9 @@ pub(crate) fn serve(
                 match door.answer(&request) {
                     Response::Now(output) => device.reply(unique, &output),
                     Response::Later(late) => {
-                        let pending = Pending::new(door, device, unique);
-                        late.drive(runtime, move |output| pending.reply(&output));
+                        let device = Arc::clone(device);
+                        let reply = move |output: Output| device.reply(unique, &output);
+                        door.answer_later(&request, late, runtime, reply);
                     }
                     Response::Nothing => {}
                 }
@@ -95,36 +96,5 @@ impl Busy<'_> {
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// A request whose answer is not there yet. Dropped without one (a future that panicked), it is answered
-/// with an error, so that nobody waits for ever.
-struct Pending {
-    door: Arc<Door>,
-    device: Arc<Device>,
-    unique: u64,
-    answered: bool,
-}
-
-impl Pending {
-    fn new(door: &Arc<Door>, device: &Arc<Device>, unique: u64) -> Pending {
-        door.waiting.fetch_add(1, Ordering::AcqRel);
-        Pending { door: Arc::clone(door), device: Arc::clone(device), unique, answered: false }
-    }
-
-    fn reply(mut self, output: &Output) {
-        self.device.reply(self.unique, output);
-        self.answered = true;
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        // Of a mount that is handed on, the next process answers.
-        if !self.answered && !self.door.leaving.load(Ordering::Acquire) {
-            self.device.reply(self.unique, &Output::error(libc::EIO));
-        }
-        self.door.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }

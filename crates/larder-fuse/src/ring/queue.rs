@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
@@ -138,23 +138,24 @@ impl Queue {
         let (header, commit_id, request) = self.slots.request(entry);
         self.taken[entry] = (header.unique, commit_id);
         self.door.counts.add(header.opcode);
-        let response = match request {
-            Ok(request) => self.door.answer(&request),
-            Err(Malformed::Opcode) => Response::error(libc::ENOSYS),
+        let output = match request {
+            Ok(request) => match self.door.answer(&request) {
+                Response::Later(late) => {
+                    let mail = Arc::clone(&self.mail);
+                    let reply = move |output| mail.put(entry, output);
+                    self.door.answer_later(&request, late, &self.runtime, reply);
+                    return Ok(());
+                }
+                Response::Now(output) => output,
+                Response::Nothing => Output::empty(),
+            },
+            Err(Malformed::Opcode) => Output::error(libc::ENOSYS),
             Err(error) => {
                 tracing::warn!(%error, opcode = header.opcode, "a request is refused");
-                Response::error(libc::EINVAL)
+                Output::error(libc::EINVAL)
             }
         };
-        match response {
-            Response::Now(output) => self.give_back(entry, &output),
-            Response::Nothing => self.give_back(entry, &Output::empty()),
-            Response::Later(late) => {
-                let pending = Pending::new(&self.door, &self.mail, entry);
-                late.drive(&self.runtime, move |output| pending.reply(output));
-                Ok(())
-            }
-        }
+        self.give_back(entry, &output)
     }
 
     /// Answers, and lends the entry to the kernel again. Both happen at the next submission.
@@ -199,35 +200,5 @@ impl Queue {
         let pushed = unsafe { self.ring.submission().push(command) };
         // Each entry and the bell have at most one command under way, and the ring has room for all.
         pushed.map_err(|_| io::Error::other("a ring is full"))
-    }
-}
-
-/// A request whose answer is not there yet. Dropped without one (a future that panicked), it is answered
-/// with an error, so that nobody waits for ever.
-struct Pending {
-    door: Arc<Door>,
-    mail: Arc<Mailbox>,
-    entry: usize,
-    answered: bool,
-}
-
-impl Pending {
-    fn new(door: &Arc<Door>, mail: &Arc<Mailbox>, entry: usize) -> Pending {
-        door.waiting.fetch_add(1, Ordering::AcqRel);
-        Pending { door: Arc::clone(door), mail: Arc::clone(mail), entry, answered: false }
-    }
-
-    fn reply(mut self, output: Output) {
-        self.mail.put(self.entry, output);
-        self.answered = true;
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.mail.put(self.entry, Output::error(libc::EIO));
-        }
-        self.door.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }

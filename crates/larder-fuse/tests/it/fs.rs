@@ -41,8 +41,8 @@ pub(crate) struct TestFs {
     pub(crate) later: AtomicBool,
     /// Reads never end.
     pub(crate) stuck: AtomicBool,
-    /// Reads wait while this is so.
-    pub(crate) held: tokio::sync::watch::Sender<bool>,
+    /// Calls of this name wait while it is there.
+    pub(crate) held: tokio::sync::watch::Sender<Option<&'static str>>,
     /// Listings come without attributes.
     pub(crate) bare: AtomicBool,
     /// Added to every cookie.
@@ -93,7 +93,7 @@ impl TestFs {
             way: Mutex::new(Way::Cached),
             later: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
-            held: tokio::sync::watch::Sender::new(false),
+            held: tokio::sync::watch::Sender::new(None),
             bare: AtomicBool::new(false),
             cookie_base: AtomicU64::new(0),
         })
@@ -152,6 +152,13 @@ impl TestFs {
         result: Result<T>,
     ) -> Answer<T> {
         self.calls.lock().unwrap().push((name, cred.clone()));
+        if *self.held.borrow() == Some(name) {
+            let mut held = self.held.subscribe();
+            return Answer::later(async move {
+                held.wait_for(|held| *held != Some(name)).await.map_err(|_| Error::Io)?;
+                result
+            });
+        }
         match self.later.load(SeqCst) {
             true => Answer::later(async move {
                 tokio::task::yield_now().await;
@@ -479,14 +486,6 @@ impl FileSystem for TestFs {
         if self.stuck.load(SeqCst) {
             self.calls.lock().unwrap().push(("read", cred.clone()));
             return Answer::later(std::future::pending());
-        }
-        if *self.held.borrow() {
-            self.calls.lock().unwrap().push(("read", cred.clone()));
-            let mut held = self.held.subscribe();
-            return Answer::later(async move {
-                held.wait_for(|held| !held).await.map_err(|_| Error::Io)?;
-                Ok(vec![7; len as usize].into())
-            });
         }
         let data = self.with_file(ino, |file| {
             let mut data = vec![0; len as usize];

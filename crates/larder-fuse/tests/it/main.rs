@@ -5,6 +5,7 @@
 
 mod data;
 mod fs;
+mod killed;
 mod lifecycle;
 mod listings;
 mod model;

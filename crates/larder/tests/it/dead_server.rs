@@ -1,9 +1,11 @@
 //! The server goes away: everything ends in time, and what is cached stays readable.
 
 use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, Mount, Server, eventually, pattern};
+use crate::harness::{Kind, Mount, Server, eventually, pattern, run};
 
 #[test]
 fn umount_returns_in_time_when_the_server_is_dead() {
@@ -62,6 +64,50 @@ fn operations_on_a_dead_server_end_and_cached_data_stays_readable() {
     server.thaw();
     eventually("the server is used again", || {
         fs::read(mount.path("other")).is_ok_and(|read| read == bytes)
+    });
+}
+
+/// Also on a hard mount, as with the kernel's own clients, and when it has files to be flushed on its way out. What
+/// it wrote is sent when the server is back.
+#[test]
+fn killed_process_does_not_wait_for_a_silent_server() {
+    let server = Server::start(Kind::Larder);
+    // One each: whoever makes a name keeps others from the directory.
+    let dirs = ["a", "b", "c", "d"].map(|name| server.path(name));
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let mount = Mount::new(&server, &["hard"]);
+    run("ls", &["-l", mount.path("").to_str().unwrap()]);
+    let start = |script: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).current_dir(mount.path("")).stdin(Stdio::piped());
+        shell.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let waits = |child: &Child| {
+        let stack = fs::read_to_string(format!("/proc/{}/stack", child.id()));
+        stack.is_ok_and(|stack| stack.contains("request_wait_answer"))
+    };
+    let mut writer = start("exec 3>written; echo data >&3; echo ready; read line");
+    writer.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    server.freeze();
+    let scripts =
+        ["exec stat a/absent", "exec ls b", "exec mkdir c/made", ": >d/new; exec sleep 100"];
+    let mut all: Vec<Child> = scripts.map(start).into();
+    for child in &all {
+        eventually("it waits for the server", || waits(child));
+    }
+    all.push(writer);
+    for child in &mut all {
+        run("kill", &["-KILL", &child.id().to_string()]);
+        eventually("it ends", || child.try_wait().unwrap().is_some());
+    }
+    server.thaw();
+    let written = || fs::read_to_string(server.path("written")).is_ok_and(|it| it == "data\n");
+    eventually("what was written is sent", written);
+    eventually("nothing is open", || mount.status()["reads"]["open_files"] == 0);
+    eventually("every reference comes back", || {
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        let kernel = mount.json(&["stat"])["kernel"].clone();
+        kernel["given"] == kernel["returned"]
     });
 }
 

@@ -1,0 +1,366 @@
+//! Requests whose answer is not there yet, and callers that are killed while they wait for one.
+//!
+//! The kernel tells us (INTERRUPT) when a caller that waits gets a signal. If the signal is to end it, its request is
+//! answered with EINTR at once, so that the process can go; any other signal changes nothing, as with the
+//! kernel's own network file systems. What was asked for is carried on with. Nobody takes its answer when it comes,
+//! and so what the kernel would hold by it is taken back.
+//!
+//! Of a second signal the kernel does not tell, and of none while a process that was ended closes its files.
+//! So requests that were interrupted, and each FLUSH, are looked at every [`LOOK_EVERY`] until they are answered.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use larder_vfs::{Answer, Ino, Kernel, OpenId};
+use tokio::runtime::Handle;
+use zerocopy::FromBytes;
+
+use crate::abi::{CreateOut, EntryOut, InHeader, Opcode, OpenOut, UNIQUE_RESEND};
+use crate::door::Door;
+use crate::late::Late;
+use crate::listing;
+use crate::output::Output;
+use crate::request::{Operation, Request};
+
+/// Between two looks at callers that may be killed.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The bit of SIGKILL among pending signals. Every signal that ends a process is turned into this one
+/// (`complete_signal` in `kernel/signal.c`), but for those that dump core.
+const SIGKILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
+
+/// A thread that is being ended (`include/linux/sched.h`).
+const PF_EXITING: u64 = 4;
+
+/// Gives an answer to the kernel.
+type Reply = Box<dyn FnOnce(Output) + Send>;
+
+/// The requests that wait.
+#[derive(Default)]
+pub(crate) struct Waits(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    /// By the kernel's number of them. Whoever takes one out answers it.
+    waiting: HashMap<u64, Wait>,
+    watched: Vec<Watched>,
+    /// Somebody looks at those watched from time to time.
+    is_watching: bool,
+}
+
+struct Wait {
+    /// The thread that waits; 0 if we cannot see it.
+    caller: u32,
+    reply: Reply,
+}
+
+struct Watched {
+    unique: u64,
+    /// It was not there at the last look: answered, or about to be put in.
+    missed: bool,
+}
+
+impl Waits {
+    fn put(&self, unique: u64, wait: Wait) {
+        let before = self.lock().waiting.insert(unique, wait);
+        debug_assert!(before.is_none(), "a number comes once");
+    }
+
+    fn take(&self, unique: u64) -> Option<Reply> {
+        self.lock().waiting.remove(&unique).map(|wait| wait.reply)
+    }
+
+    /// Adds a request to those looked at. Answers whether somebody has to begin with that.
+    fn watch(&self, unique: u64) -> bool {
+        let mut table = self.lock();
+        table.watched.push(Watched { unique, missed: false });
+        !std::mem::replace(&mut table.is_watching, true)
+    }
+
+    /// Callers of the requests that are watched. Whoever was answered is watched no more.
+    fn callers(&self) -> Vec<(u64, u32)> {
+        let mut table = self.lock();
+        let Table { waiting, watched, is_watching } = &mut *table;
+        watched.retain_mut(|one| {
+            let missing = !waiting.contains_key(&one.unique);
+            !(missing && std::mem::replace(&mut one.missed, missing))
+        });
+        *is_watching = !watched.is_empty();
+        let caller = |one: &Watched| waiting.get(&one.unique).map(|wait| (one.unique, wait.caller));
+        watched.iter().filter_map(caller).collect()
+    }
+
+    fn caller(&self, unique: u64) -> Option<u32> {
+        self.lock().waiting.get(&unique).map(|wait| wait.caller)
+    }
+
+    fn is_watching(&self) -> bool {
+        self.lock().is_watching
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The number by which a request is known; one that is sent again keeps it.
+fn number(unique: u64) -> u64 {
+    unique & !UNIQUE_RESEND
+}
+
+impl Door {
+    /// Has `late` answered by `reply` once it is there. To be called by a thread that has entered the runtime.
+    pub(crate) fn answer_later(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        late: Late,
+        runtime: &Handle,
+        reply: impl FnOnce(Output) + Send + 'static,
+    ) {
+        let header = request.header;
+        let unique = number(header.unique);
+        self.waits.put(unique, Wait { caller: header.pid, reply: Box::new(reply) });
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let names = names_changed(request);
+        let pending = Pending { door: Arc::clone(self), header, names };
+        late.drive(runtime, move |output| pending.answer(output));
+        if header.opcode == Opcode::Flush as u32 && self.waits.watch(unique) {
+            self.look_from_time_to_time();
+        }
+    }
+
+    /// The caller of a request got a signal while it waited.
+    pub(crate) fn interrupted(self: &Arc<Self>, unique: u64) {
+        let unique = number(unique);
+        if self.waits.caller(unique).is_some_and(is_killed) {
+            self.let_go(unique);
+        } else if self.waits.watch(unique) {
+            self.look_from_time_to_time();
+        }
+    }
+
+    fn look_from_time_to_time(self: &Arc<Self>) {
+        let door = Arc::clone(self);
+        tokio::spawn(async move {
+            while door.waits.is_watching() {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let callers = door.waits.callers();
+                for (unique, _) in callers.into_iter().filter(|(_, caller)| is_killed(*caller)) {
+                    door.let_go(unique);
+                }
+            }
+        });
+    }
+
+    /// The caller is killed, and waits no longer.
+    fn let_go(&self, unique: u64) {
+        if let Some(reply) = self.reply_to(unique) {
+            reply(Output::error(libc::EINTR));
+        }
+    }
+
+    /// What answers the request, if that was not done yet.
+    fn reply_to(&self, unique: u64) -> Option<Reply> {
+        let reply = self.waits.take(unique)?;
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        Some(reply)
+    }
+
+    /// Lets go of what the kernel would hold by an answer that it did not take, and has it forget what it
+    /// believes because it does not know that this was done.
+    fn take_back(&self, header: &InHeader, names: &[(Ino, OsString)], output: &Output) {
+        for (dir, name) in names {
+            self.kernel.invalidate_entry(*dir, name);
+        }
+        if output.errno != 0 {
+            return;
+        }
+        let ino = Ino(header.nodeid);
+        match Opcode::from_number(header.opcode) {
+            Some(
+                Opcode::Lookup | Opcode::Mknod | Opcode::Mkdir | Opcode::Symlink | Opcode::Link,
+            ) => {
+                if let Ok((entry, _)) = EntryOut::read_from_prefix(output.fixed()) {
+                    self.take_nodes_back([entry.nodeid]);
+                }
+            }
+            Some(Opcode::Create) => {
+                if let Ok((created, _)) = CreateOut::read_from_prefix(output.fixed()) {
+                    self.take_open_back(Ino(created.entry.nodeid), created.open);
+                    self.take_nodes_back([created.entry.nodeid]);
+                }
+            }
+            Some(Opcode::Open) => {
+                if let Ok((open, _)) = OpenOut::read_from_prefix(output.fixed()) {
+                    self.take_open_back(ino, open);
+                }
+            }
+            Some(Opcode::Setattr) => self.kernel.invalidate(ino, true),
+            Some(Opcode::Readdirplus) => self.take_nodes_back(listing::nodes(&output.data)),
+            _ => {}
+        }
+    }
+
+    /// 0 is none: a name that is not there.
+    fn take_nodes_back(&self, nodes: impl IntoIterator<Item = u64>) {
+        self.forget(nodes.into_iter().filter(|node| *node != 0).map(|node| (Ino(node), 1)));
+    }
+
+    fn take_open_back(&self, ino: Ino, open: OpenOut) {
+        let open = OpenId(open.fh);
+        self.ways.release(ino, open);
+        if let Answer::Later(closing) = self.fs.release(ino, open) {
+            // As with any release, there is nobody to tell.
+            tokio::spawn(closing);
+        }
+    }
+}
+
+/// Whoever drives a request that waits. Dropped without an answer (a future that panicked), it is answered with
+/// an error, so that nobody waits for ever.
+struct Pending {
+    door: Arc<Door>,
+    header: InHeader,
+    /// What changes in the kernel's view of directories.
+    names: Vec<(Ino, OsString)>,
+}
+
+impl Pending {
+    fn answer(self, output: Output) {
+        match self.door.reply_to(number(self.header.unique)) {
+            Some(reply) => reply(output),
+            None => self.door.take_back(&self.header, &self.names, &output),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let Some(reply) = self.door.reply_to(number(self.header.unique)) else { return };
+        // Of a mount that is handed on, the next process answers.
+        if !self.door.leaving.load(Ordering::Acquire) {
+            reply(Output::error(libc::EIO));
+        }
+    }
+}
+
+/// Directories and names that a request makes, removes, or has stand for something else.
+fn names_changed(request: &Request<'_>) -> Vec<(Ino, OsString)> {
+    let dir = request.header.nodeid;
+    let named = |dir: u64, name: &OsStr| (Ino(dir), name.to_owned());
+    match request.operation {
+        Operation::Symlink { name, .. }
+        | Operation::Mknod { name, .. }
+        | Operation::Mkdir { name, .. }
+        | Operation::Link { name, .. }
+        | Operation::Create { name, .. }
+        | Operation::Unlink { name }
+        | Operation::Rmdir { name } => vec![named(dir, name)],
+        Operation::Rename { rename, from, to } => vec![named(dir, from), named(rename.newdir, to)],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a thread was told by a signal to end, or is on its way out because of one.
+fn is_killed(thread: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat"));
+    thread != 0 && stat.is_ok_and(|stat| tells_of_an_end(&stat).unwrap_or(false))
+}
+
+/// From the file `stat`; see proc_pid_stat(5).
+fn tells_of_an_end(stat: &str) -> Option<bool> {
+    // The second field is a name, in which anything may be.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let (flags, pending, exit_code) = (field(9)?, field(31)?, field(52)?);
+    let ended_by = exit_code & 0x7f;
+    Some(pending & SIGKILL_BIT != 0 || (flags & PF_EXITING != 0 && ended_by != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_killed_is_told_from_others() {
+        let stat = |flags: u64, pending: u64, exit_code: u64| {
+            let mut fields = vec!["0".to_owned(); 50];
+            fields[0] = "S".to_owned();
+            fields[9 - 3] = flags.to_string();
+            fields[31 - 3] = pending.to_string();
+            fields[52 - 3] = exit_code.to_string();
+            tells_of_an_end(&format!("42 (a) S (b) {}\n", fields.join(" ")))
+        };
+        assert_eq!(stat(0x40_0000, 0, 0), Some(false));
+        assert_eq!(stat(0x40_0000, 1 << (libc::SIGUSR1 - 1), 0), Some(false));
+        assert_eq!(stat(0x40_0000, 1 << (libc::SIGKILL - 1), 0), Some(true));
+        assert_eq!(stat(0x40_0004, 0, 3 << 8), Some(false), "it ends by itself");
+        assert_eq!(stat(0x40_0004, 0, 15), Some(true));
+        assert_eq!(tells_of_an_end("42 (a"), None);
+        assert_eq!(tells_of_an_end("42 (a) S 1"), None);
+    }
+
+    #[test]
+    fn living_processes_are_not_killed() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        assert!(!is_killed(child.id()));
+        assert!(!is_killed(0));
+        assert!(is_killed_after_death(&mut child));
+    }
+
+    /// A process that was killed and not waited for has left its files, but shows how it ended.
+    fn is_killed_after_death(child: &mut std::process::Child) -> bool {
+        child.kill().unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        let is_killed = is_killed(child.id());
+        child.wait().unwrap();
+        is_killed
+    }
+
+    fn told(waits: &Waits, unique: u64) -> std::sync::mpsc::Receiver<i32> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let reply = Box::new(move |output: Output| sender.send(output.errno).unwrap());
+        waits.put(unique, Wait { caller: unique as u32 * 10, reply });
+        receiver
+    }
+
+    #[test]
+    fn a_request_is_watched_until_it_is_answered() {
+        let waits = Waits::default();
+        let first = told(&waits, 1);
+        let _second = told(&waits, 2);
+        assert!(waits.watch(1));
+        assert!(!waits.watch(2), "somebody does already");
+        assert_eq!(waits.callers(), [(1, 10), (2, 20)]);
+        waits.take(1).unwrap()(Output::error(7));
+        assert_eq!(first.recv(), Ok(7));
+        assert!(waits.take(1).is_none(), "it is answered once");
+        assert_eq!(waits.callers(), [(2, 20)]);
+        assert_eq!(waits.callers(), [(2, 20)]);
+        drop(waits.take(2));
+        waits.callers();
+        assert!(waits.is_watching());
+        waits.callers();
+        assert!(!waits.is_watching());
+        assert!(waits.watch(3));
+    }
+
+    /// A request may be interrupted before the thread that received it has put it in.
+    #[test]
+    fn what_is_interrupted_early_is_found_later() {
+        let waits = Waits::default();
+        waits.watch(1);
+        assert_eq!(waits.callers(), []);
+        let _reply = told(&waits, 1);
+        assert_eq!(waits.callers(), [(1, 10)]);
+    }
+}

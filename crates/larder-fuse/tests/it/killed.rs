@@ -1,0 +1,154 @@
+//! Callers that get a signal while they wait for an answer.
+
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use larder_vfs::Ino;
+
+use crate::{Mount, eventually};
+
+/// A process that has the mount as its directory.
+fn process(mount: &Mount, command: &[&str]) -> Child {
+    let mut process = Command::new(command[0]);
+    process.args(&command[1..]).current_dir(&mount.dir);
+    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Reads a line that a process says.
+fn hears(child: &mut Child, line: &str) {
+    let mut said = vec![0; line.len() + 1];
+    child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(said, format!("{line}\n").as_bytes());
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+}
+
+fn ended(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    eventually("the process ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+fn hold(mount: &Mount, call: Option<&'static str>) {
+    mount.fs.held.send_replace(call);
+}
+
+fn interrupts(mount: &Mount) -> u64 {
+    let requests = mount.mounted.requests();
+    requests.iter().find(|(name, _)| name == "INTERRUPT").map_or(0, |(_, count)| *count)
+}
+
+/// What the kernel would have held by the answers that nobody took is let go: references and open files.
+#[test]
+fn killed_callers_go_at_once_and_leave_nothing() {
+    let mount = Mount::new();
+    mount.file("file", b"x");
+    std::fs::create_dir(mount.path("dir")).unwrap();
+    std::fs::write(mount.path("dir/inside"), "x").unwrap();
+    mount.fs.fill(Ino::ROOT, std::iter::once("behind".to_owned()));
+    let cases = [
+        ("lookup", "exec stat behind", "KILL"),
+        ("lookup", "exec stat absent", "TERM"),
+        ("open", "exec cat file", "INT"),
+        ("create", ": > new; sleep 60", "KILL"),
+        ("make", "exec mkdir made", "KILL"),
+        ("opendir", "exec ls dir", "HUP"),
+        ("readdir", "exec ls dir", "KILL"),
+        ("statfs", "exec stat -f .", "KILL"),
+        ("remove", "exec rm -f file", "KILL"),
+    ];
+    for (call, script, name) in cases {
+        let before = mount.fs.count(call);
+        hold(&mount, Some(call));
+        let mut child = process(&mount, &["sh", "-c", script]);
+        eventually(call, || mount.fs.count(call) > before);
+        signal(&child, name);
+        assert!(ended(&mut child).signal().is_some(), "{script}");
+        hold(&mount, None);
+    }
+    let count = |call| mount.fs.count(call);
+    eventually("all that was opened is closed", || {
+        count("open") + count("create") == count("release")
+    });
+    assert!(mount.path("made").exists(), "what was asked for is carried on with");
+    eventually("no reference is left", || {
+        std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        let lookups = mount.fs.lookups.lock().unwrap();
+        lookups.iter().all(|(ino, count)| *count == 0 || *ino == Ino::ROOT.0)
+    });
+    let references = mount.mounted.references();
+    assert_eq!(references.given, references.returned);
+}
+
+/// Prints `handled` for each SIGUSR1.
+const HANDLES_SIGNALS: &str = "
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: print('handled', flush=True))
+print('ready', flush=True)
+os.stat(input())
+print('there', flush=True)
+";
+
+/// A caller that handles a signal waits on. The kernel does not tell of a second one.
+#[test]
+fn only_signals_that_end_a_process_interrupt_it() {
+    let mount = Mount::new();
+    mount.fs.fill(Ino::ROOT, ["first", "second"].into_iter().map(str::to_owned));
+    let waits = |name: &str| {
+        let mut child = process(&mount, &["python3", "-I", "-c", HANDLES_SIGNALS]);
+        hears(&mut child, "ready");
+        let (lookups, interrupted) = (mount.fs.count("lookup"), interrupts(&mount));
+        hold(&mount, Some("lookup"));
+        writeln!(child.stdin.as_mut().unwrap(), "{name}").unwrap();
+        eventually("it waits", || mount.fs.count("lookup") > lookups);
+        signal(&child, "USR1");
+        eventually("the kernel tells of it", || interrupts(&mount) > interrupted);
+        assert!(child.try_wait().unwrap().is_none());
+        child
+    };
+    let mut child = waits("first");
+    hold(&mount, None);
+    hears(&mut child, "handled");
+    hears(&mut child, "there");
+    assert!(ended(&mut child).success());
+
+    // Any other signal waits behind the first one.
+    let mut child = waits("second");
+    signal(&child, "KILL");
+    assert!(ended(&mut child).signal().is_some());
+    hold(&mount, None);
+}
+
+/// Writes, and ends when its input does.
+const WRITES: &str = "exec 3>file; echo data >&3; echo ready; read line";
+
+/// The files of a process are flushed when it is on its way out, and takes no more signals.
+#[test]
+fn killed_process_does_not_wait_for_its_flushes() {
+    let mount = Mount::new();
+    let writes = || {
+        let mut child = process(&mount, &["sh", "-c", WRITES]);
+        hears(&mut child, "ready");
+        hold(&mount, Some("flush"));
+        (child, mount.fs.count("flush"))
+    };
+    let (mut child, before) = writes();
+    signal(&child, "KILL");
+    assert!(ended(&mut child).signal().is_some());
+    assert!(mount.fs.count("flush") > before);
+    hold(&mount, None);
+
+    let (mut child, before) = writes();
+    drop(child.stdin.take());
+    eventually("it flushes", || mount.fs.count("flush") > before);
+    assert!(child.try_wait().unwrap().is_none(), "one that ends by itself waits for its data");
+    hold(&mount, None);
+    ended(&mut child);
+}
