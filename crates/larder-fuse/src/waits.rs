@@ -80,8 +80,9 @@ impl Waits {
         !std::mem::replace(&mut table.is_watching, true)
     }
 
-    /// Callers of the requests that are watched. Whoever was answered is watched no more.
-    fn callers(&self) -> Vec<(u64, u32)> {
+    /// Callers of the requests that are watched; `None`, and nobody has to look any more, if there is no such request.
+    /// What was answered is watched no more.
+    fn callers(&self) -> Option<Vec<(u64, u32)>> {
         let mut table = self.lock();
         let Table { waiting, watched, is_watching } = &mut *table;
         watched.retain_mut(|one| {
@@ -90,15 +91,11 @@ impl Waits {
         });
         *is_watching = !watched.is_empty();
         let caller = |one: &Watched| waiting.get(&one.unique).map(|wait| (one.unique, wait.caller));
-        watched.iter().filter_map(caller).collect()
+        is_watching.then(|| watched.iter().filter_map(caller).collect())
     }
 
     fn caller(&self, unique: u64) -> Option<u32> {
         self.lock().waiting.get(&unique).map(|wait| wait.caller)
-    }
-
-    fn is_watching(&self) -> bool {
-        self.lock().is_watching
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -145,9 +142,9 @@ impl Door {
     fn look_from_time_to_time(self: &Arc<Self>) {
         let door = Arc::clone(self);
         tokio::spawn(async move {
-            while door.waits.is_watching() {
+            loop {
                 tokio::time::sleep(LOOK_EVERY).await;
-                let callers = door.waits.callers();
+                let Some(callers) = door.waits.callers() else { return };
                 for (unique, _) in callers.into_iter().filter(|(_, caller)| is_killed(*caller)) {
                     door.let_go(unique);
                 }
@@ -266,8 +263,9 @@ fn names_changed(request: &Request<'_>) -> Vec<(Ino, OsString)> {
 
 /// Whether a thread was told by a signal to end, or is on its way out because of one.
 fn is_killed(thread: u32) -> bool {
+    // One that is not there is in a namespace that we cannot see.
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat"));
-    thread != 0 && stat.is_ok_and(|stat| tells_of_an_end(&stat).unwrap_or(false))
+    stat.is_ok_and(|stat| tells_of_an_end(&stat).unwrap_or(false))
 }
 
 /// From the file `stat`; see proc_pid_stat(5).
@@ -340,18 +338,16 @@ mod tests {
         let _second = told(&waits, 2);
         assert!(waits.watch(1));
         assert!(!waits.watch(2), "somebody does already");
-        assert_eq!(waits.callers(), [(1, 10), (2, 20)]);
+        assert_eq!(waits.callers(), Some(vec![(1, 10), (2, 20)]));
         waits.take(1).unwrap()(Output::error(7));
         assert_eq!(first.recv(), Ok(7));
         assert!(waits.take(1).is_none(), "it is answered once");
-        assert_eq!(waits.callers(), [(2, 20)]);
-        assert_eq!(waits.callers(), [(2, 20)]);
+        assert_eq!(waits.callers(), Some(vec![(2, 20)]));
+        assert_eq!(waits.callers(), Some(vec![(2, 20)]));
         drop(waits.take(2));
-        waits.callers();
-        assert!(waits.is_watching());
-        waits.callers();
-        assert!(!waits.is_watching());
-        assert!(waits.watch(3));
+        assert_eq!(waits.callers(), Some(vec![]));
+        assert_eq!(waits.callers(), None);
+        assert!(waits.watch(3), "nobody does any more");
     }
 
     /// A request may be interrupted before the thread that received it has put it in.
@@ -359,8 +355,8 @@ mod tests {
     fn what_is_interrupted_early_is_found_later() {
         let waits = Waits::default();
         waits.watch(1);
-        assert_eq!(waits.callers(), []);
+        assert_eq!(waits.callers(), Some(vec![]));
         let _reply = told(&waits, 1);
-        assert_eq!(waits.callers(), [(1, 10)]);
+        assert_eq!(waits.callers(), Some(vec![(1, 10)]));
     }
 }
