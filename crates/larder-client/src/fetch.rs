@@ -8,7 +8,8 @@
 //!   them the flight keeps them. A cache that declines costs nothing but the next read.
 //! - Every reply tells which version it was read from. Bytes of another version than the flight began
 //!   with are thrown away and the read starts over, so no read mixes versions; nor does a sequential
-//!   read of one open file (see [`Core::note_version`]).
+//!   read of one open file (see [`crate::stream`]). A file that others change faster than that is read
+//!   past the cache in the end ([`Core::read_as_it_is`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,18 +22,13 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::core::{Core, blocking, on_handle};
 use crate::node::Node;
-use crate::open::{OpenFile, Stream};
+use crate::open::OpenFile;
 use crate::plan::{FileEnd, Slice, Source, plan};
 use crate::record::version_bytes;
+use crate::stream::advance;
 
-/// How often a read starts over because the file changed meanwhile, before it gives up.
-const RESTARTS_MAX: u32 = 16;
-
-/// First readahead window of a sequential reader, in bytes.
-const WINDOW_START_BYTES: u64 = 512 << 10;
-
-/// How far out of order the kernel may ask for the pieces of one sequential read, in bytes.
-const REORDER_BYTES: u64 = 1 << 20;
+/// How often a read is begun, if the file changes meanwhile each time.
+const TRIES_MAX: u32 = 4;
 
 /// The flights of one node.
 #[derive(Default)]
@@ -173,10 +169,12 @@ impl Core {
             return None;
         }
         if let Some(open) = open {
-            if let Err(error) = self.note_version(node, open, &wanted) {
-                return Some(Err(error));
-            }
+            let version = match self.check_version(node, open, &wanted) {
+                Ok(version) => version,
+                Err(error) => return Some(Err(error)),
+            };
             let mut stream = open.stream();
+            stream.version = Some(version);
             let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
             self.read_ahead(node, open, readahead);
         }
@@ -186,12 +184,14 @@ impl Core {
     }
 
     fn slices(&self, node: &Node, file: &CachedFile, wanted: Range<u64>) -> Vec<Slice> {
-        let end = {
-            let state = node.state();
-            FileEnd { size: state.attr().size, zero_point: state.known.attr.size }
-        };
+        let end = Core::file_end(node);
         let held = file.held(wanted.start..wanted.end.min(end.size).max(wanted.start));
         plan(wanted, end, &held)
+    }
+
+    fn file_end(node: &Node) -> FileEnd {
+        let state = node.state();
+        FileEnd { size: state.attr().size, zero_point: state.known.attr.size }
     }
 
     /// Fetches a range into the cache for nobody in particular.
@@ -213,13 +213,13 @@ impl Core {
         open: Option<&OpenFile>,
         wanted: Range<u64>,
     ) -> Result<Bytes> {
-        for _ in 0..RESTARTS_MAX {
+        for _ in 0..TRIES_MAX {
             let file = self.file(node);
             self.prepare(node, &file);
             let version = node.state().known.attr.validator();
             let slices = self.slices(node, &file, wanted.clone());
             if let Some(open) = open {
-                self.note_version(node, open, &wanted)?;
+                self.check_version(node, open, &wanted)?;
                 // Locked while requests are launched: of two reads that come together, one finds the
                 // other's requests.
                 let mut stream = open.stream();
@@ -232,13 +232,55 @@ impl Core {
                 self.launch_missing(node, cred, &version, &slices, None);
             }
             match self.gather(node, &file, &version, &slices).await {
-                Ok(Some(bytes)) => return Ok(bytes),
+                Ok(Some(bytes)) => {
+                    if let Some(open) = open {
+                        open.stream().version = Some(version);
+                    }
+                    return Ok(bytes);
+                }
                 Ok(None) | Err(Lost::Changed) => {}
                 Err(Lost::Failed(error)) => return Err(error),
             }
         }
-        tracing::warn!(ino = node.ino.0, "file changes faster than it can be read");
-        Err(Error::TryAgain)
+        // What is handed out ends where this version does.
+        let version = node.state().known.attr.validator();
+        let bytes = self.read_as_it_is(node, cred, wanted).await?;
+        if let Some(open) = open {
+            open.stream().version = Some(version);
+        }
+        Ok(bytes)
+    }
+
+    /// Reads what the server has now, and what it does not have yet, while no change of ours is on its way. Each of
+    /// its replies is of one version, but nobody knows of which, so the cache gets none of it.
+    async fn read_as_it_is(&self, node: &Node, cred: &Cred, wanted: Range<u64>) -> Result<Bytes> {
+        let _turn = node.transfer.lock().await;
+        let file = self.file(node);
+        let request_max = u64::from(self.request_bytes_max());
+        let mut pieces = Vec::new();
+        for slice in plan(wanted, Core::file_end(node), &file.dirty()) {
+            if slice.source != Source::Remote {
+                pieces.push(read_slices(&file, &[slice]).ok_or(Error::Io)?);
+                continue;
+            }
+            let mut at = slice.range.start;
+            while at < slice.range.end {
+                let len = (slice.range.end - at).min(request_max) as u32;
+                let asked = self.now();
+                let read =
+                    on_handle!(self, node, handle => self.remote.read(cred, &handle, at, len))?;
+                if let Some(attr) = read.attr {
+                    self.observe(node, attr, asked);
+                }
+                if read.data.is_empty() {
+                    // Somebody has cut the file.
+                    return Ok(joined(pieces));
+                }
+                at += read.data.len() as u64;
+                pieces.push(read.data);
+            }
+        }
+        Ok(joined(pieces))
     }
 
     /// Launches a flight for each part that is neither held nor under way. Chunks are fetched whole. Of
@@ -498,53 +540,6 @@ impl Core {
         }
         self.launch(node, &open.cred, &version, range, Launch::Ahead);
     }
-
-    /// Holds an open file that is read in sequence to one version.
-    ///
-    /// # Errors
-    /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
-    /// version is not to be had. A reader that had reached the end of the older version goes on: to
-    /// it the file has grown.
-    fn note_version(&self, node: &Node, open: &OpenFile, wanted: &Range<u64>) -> Result<()> {
-        let (now, ours) = {
-            let state = node.state();
-            let ours = state.local.is_some() || state.changing() || open.flags.write;
-            (state.known.attr.validator(), ours)
-        };
-        let mut stream = open.stream();
-        let begun = stream.version.filter(|begun| !begun.same(&now));
-        let mixes = begun.is_some_and(|begun| wanted.start < begun.size) && !stream.jumped;
-        if mixes && !ours && wanted.start != 0 {
-            tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
-            return Err(Error::Changed);
-        }
-        stream.version = Some(now);
-        Ok(())
-    }
-}
-
-/// Moves the stream on. Answers what to read ahead if reads are sequential, else `None`.
-fn advance(stream: &mut Stream, wanted: &Range<u64>, window_max: u64) -> Option<Range<u64>> {
-    let sequential = wanted.start <= stream.reached + REORDER_BYTES
-        && wanted.end + REORDER_BYTES >= stream.reached;
-    if !sequential {
-        stream.jumped |= stream.reached > 0;
-        stream.window = 0;
-        stream.reached = wanted.end;
-        return None;
-    }
-    let Stream { reached, window, .. } = stream;
-    if wanted.end > *reached {
-        let first = *reached == 0 && wanted.start == 0;
-        // One read from the beginning may be a look at the head; the second one makes a sequence.
-        *window = match *window {
-            0 if first => 0,
-            0 => WINDOW_START_BYTES,
-            window => (window * 2).min(window_max),
-        };
-        *reached = wanted.end;
-    }
-    (*window > 0).then(|| *reached..*reached + *window)
 }
 
 /// KiB of a range, for the budgets.

@@ -40,6 +40,7 @@ mod retried;
 mod rights;
 mod session;
 mod state;
+mod stream;
 mod writeback;
 
 pub use crate::core::{Client, Status};

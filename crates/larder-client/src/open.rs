@@ -18,7 +18,7 @@ use std::time::Duration;
 use larder_cache::CachedFile;
 use larder_vfs::{
     Access, Answer, Cred, DataPath, Entry, Error, Ino, Kind, LocalFile, New, OpenFlags, OpenId,
-    Opened, Result, SetAttr, Time, Validator,
+    Opened, Result, SetAttr, Time,
 };
 
 use crate::core::{Core, blocking_unless};
@@ -27,6 +27,7 @@ use crate::record::version_bytes;
 use crate::rights;
 use crate::session::OpenRecord;
 use crate::state::{LocalEnd, State};
+use crate::stream::Stream;
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the
 /// lookup's reply is its freshness check, as one open(2) makes both.
@@ -47,20 +48,6 @@ pub(crate) struct OpenFile {
     stream: Mutex<Stream>,
     /// A descriptor of it was closed: the last one, unless it was duplicated or inherited.
     flushed: AtomicBool,
-}
-
-/// How an open file has been read so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stream {
-    /// Offset after the farthest byte read.
-    pub(crate) reached: u64,
-    /// Readahead window in bytes; 0 while reads are not in sequence.
-    pub(crate) window: u64,
-    /// The version that a sequential read has seen so far; before the first read, that of the open,
-    /// whose pages the kernel may hold.
-    pub(crate) version: Option<Validator>,
-    /// It was not read in sequence.
-    pub(crate) jumped: bool,
 }
 
 impl OpenFile {

@@ -53,6 +53,8 @@ struct Connection {
     /// Calls that wait, for the server to come back or to be let go.
     waiting: Vec<Waker>,
     gives_leases: bool,
+    /// Somebody else writes to whatever is read.
+    grows: bool,
     watcher: Option<Weak<dyn Watcher>>,
 }
 
@@ -147,6 +149,12 @@ impl MemRemote {
     pub fn hold(&self, method: Option<&'static str>) {
         self.connection().held = method;
         self.wake();
+    }
+
+    /// From now on somebody else appends a byte (`+`) to each file that is read through this connection, before
+    /// each READ: it never has the version that was known before.
+    pub fn grow_when_read(&self) {
+        self.connection().grows = true;
     }
 
     /// How often `method` of [`Remote`] was called on this connection, failed calls included.
@@ -323,7 +331,13 @@ impl Remote for MemRemote {
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead> {
-        self.call("read", move |server| server.read(cred, file, offset, len))
+        self.call("read", move |server| {
+            if self.connection().grows {
+                let end = server.getattr(file)?.size;
+                server.write(&Cred::root(), file, end, b"+", Stability::FileSync)?;
+            }
+            server.read(cred, file, offset, len)
+        })
     }
 
     fn write<'a>(

@@ -86,3 +86,26 @@ async fn failed_operations_leave_names_as_they_were() {
     assert!(rig.server.reachable());
     assert_eq!(rig.cat("file").await, b"x");
 }
+
+/// A log on the server, for one, that grows while it is read over a slow link.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_that_others_change_all_the_time_is_read() {
+    let rig = Rig::new(Options::default()).await;
+    let bytes = pattern(1, 300_000);
+    rig.foreigner().await.put("log", &bytes).await;
+    rig.server.grow_when_read();
+    let open = rig.open(&root(), "log", READ).await.unwrap();
+    let mut found = Vec::new();
+    while found.len() < bytes.len() + 10 {
+        found.extend(open.read(found.len() as u64, 1 << 20).await.unwrap());
+    }
+    assert!(found[..bytes.len()] == bytes);
+    assert!(found[bytes.len()..].iter().all(|byte| *byte == b'+'));
+
+    // What is not sent yet belongs to it.
+    let ours = rig.open(&root(), "log", WRITE).await.unwrap();
+    ours.write(1000, b"ours").await.unwrap();
+    let mut both = bytes;
+    both[1000..1004].copy_from_slice(b"ours");
+    assert!(ours.read(500, 2000).await.unwrap() == both[500..2500]);
+}

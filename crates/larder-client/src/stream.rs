@@ -1,0 +1,87 @@
+//! Open files that are read in sequence: how far ahead of them to read, and of which version they get bytes.
+
+use std::ops::Range;
+
+use larder_vfs::{Error, Result, Validator};
+
+use crate::core::Core;
+use crate::node::Node;
+use crate::open::OpenFile;
+
+/// First readahead window of a sequential reader, in bytes.
+const WINDOW_START_BYTES: u64 = 512 << 10;
+
+/// How far out of order the kernel may ask for the pieces of one sequential read, in bytes.
+const REORDER_BYTES: u64 = 1 << 20;
+
+/// How an open file has been read so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stream {
+    /// Offset after the farthest byte read.
+    pub(crate) reached: u64,
+    /// Readahead window in bytes; 0 while reads are not in sequence.
+    pub(crate) window: u64,
+    /// The version that a sequential read has seen so far; before the first read, that of the open,
+    /// whose pages the kernel may hold.
+    pub(crate) version: Option<Validator>,
+    /// It was not read in sequence.
+    pub(crate) jumped: bool,
+}
+
+/// Moves the stream on. Answers what to read ahead if reads are sequential, else `None`.
+pub(crate) fn advance(
+    stream: &mut Stream,
+    wanted: &Range<u64>,
+    window_max: u64,
+) -> Option<Range<u64>> {
+    let sequential = wanted.start <= stream.reached + REORDER_BYTES
+        && wanted.end + REORDER_BYTES >= stream.reached;
+    if !sequential {
+        stream.jumped |= stream.reached > 0;
+        stream.window = 0;
+        stream.reached = wanted.end;
+        return None;
+    }
+    let Stream { reached, window, .. } = stream;
+    if wanted.end > *reached {
+        let first = *reached == 0 && wanted.start == 0;
+        // One read from the beginning may be a look at the head; the second one makes a sequence.
+        *window = match *window {
+            0 if first => 0,
+            0 => WINDOW_START_BYTES,
+            window => (window * 2).min(window_max),
+        };
+        *reached = wanted.end;
+    }
+    (*window > 0).then(|| *reached..*reached + *window)
+}
+
+impl Core {
+    /// Holds an open file that is read in sequence to one version: answers the present one, to be noted with the
+    /// stream when bytes of it are handed out.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
+    /// version is not to be had. A reader that had reached the end of the older version goes on: to
+    /// it the file has grown.
+    pub(crate) fn check_version(
+        &self,
+        node: &Node,
+        open: &OpenFile,
+        wanted: &Range<u64>,
+    ) -> Result<Validator> {
+        let (now, ours) = {
+            let state = node.state();
+            let ours = state.local.is_some() || state.changing() || open.flags.write;
+            (state.known.attr.validator(), ours)
+        };
+        let stream = open.stream();
+        let begun = stream.version.filter(|begun| !begun.same(&now));
+        let mixes = begun.is_some_and(|begun| wanted.start < begun.size) && !stream.jumped;
+        if mixes && !ours && wanted.start != 0 {
+            tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
+            return Err(Error::Changed);
+        }
+        Ok(now)
+    }
+}
