@@ -311,6 +311,12 @@ async fn leave(stack: &Stack, hold: &Hold) -> Result<()> {
             "nobody keeps this mount (option survive): unmount it and mount it again"
         ));
     }
+    if !stack.engine.server.answers(ANSWER_MAX).await {
+        // The next worker would wait for it, with nothing served meanwhile.
+        return Err(anyhow!(
+            "its server does not answer; it is served as before: try again when the server is back"
+        ));
+    }
     if let Some(text) = write_back(stack).await {
         tracing::info!("{text}; the next worker brings it there");
     }

@@ -58,7 +58,13 @@ pub(crate) fn call(
     sink: &mut dyn Sink,
 ) -> Result<(Value, Connection), CallError> {
     let stream = UnixStream::connect(socket).map_err(|_| CallError::Dead)?;
-    let hung = |error: std::io::Error| CallError::Hung(error.to_string());
+    let hung = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => CallError::Hung(format!(
+            "nothing came within {} s; a worker that has just begun waits for its server, and its log says so",
+            silence_max.as_secs()
+        )),
+        _ => CallError::Hung(error.to_string()),
+    };
     stream.set_read_timeout(Some(silence_max)).map_err(hung)?;
     stream.set_write_timeout(Some(silence_max)).map_err(hung)?;
     let mut text = serde_json::to_string(request).map_err(|e| CallError::Hung(e.to_string()))?;

@@ -226,6 +226,25 @@ fn an_upgrade_goes_on_with_open_files() {
     assert_eq!(mount.json(&["status"])["restarts"], 0, "nobody died");
 }
 
+/// The next worker would wait for the server; this one serves what is cached.
+#[test]
+fn no_upgrade_while_the_server_is_silent() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("a"), "cached").unwrap();
+    let mount = Mount::new(&server, &["timeo=10", "retrans=0"]);
+    assert_eq!(fs::read(mount.path("a")).unwrap(), b"cached");
+    let before = mount.pids();
+    server.freeze();
+    let (code, text) = said(&mount, &["upgrade", mount.path("").to_str().unwrap()]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("its server does not answer; it is served as before"), "{text}");
+    assert_eq!(mount.pids(), before);
+    assert_eq!(fs::read(mount.path("a")).unwrap(), b"cached");
+    server.thaw();
+    succeed(mount.larder().arg("upgrade").arg(mount.path("")));
+    assert_ne!(mount.pids()[1], before[1]);
+}
+
 #[test]
 fn a_mount_that_is_not_to_survive_says_so() {
     let server = Server::start(Kind::Larder);
