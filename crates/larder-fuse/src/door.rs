@@ -47,8 +47,9 @@ pub(crate) struct Door {
     pub(crate) ways: Ways,
     pub(crate) listings: Listings,
     pub(crate) counts: Counts,
+    /// Requests whose answer is not there yet.
     pub(crate) waits: Waits,
-    /// Requests that are not answered yet.
+    /// How many are not answered yet, those included that are being looked at.
     pub(crate) waiting: AtomicU64,
     /// Another process takes over: what is read now is left to it.
     pub(crate) leaving: AtomicBool,

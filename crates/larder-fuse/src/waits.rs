@@ -154,16 +154,15 @@ impl Door {
 
     /// The caller is killed, and waits no longer.
     fn let_go(&self, unique: u64) {
-        if let Some(reply) = self.reply_to(unique) {
-            reply(Output::error(libc::EINTR));
-        }
+        self.answer_now(unique, Output::error(libc::EINTR));
     }
 
-    /// What answers the request, if that was not done yet.
-    fn reply_to(&self, unique: u64) -> Option<Reply> {
-        let reply = self.waits.take(unique)?;
+    /// Answers a request, or gives the answer back if somebody has done so already.
+    fn answer_now(&self, unique: u64, output: Output) -> Option<Output> {
+        let Some(reply) = self.waits.take(unique) else { return Some(output) };
+        reply(output);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
-        Some(reply)
+        None
     }
 
     /// Lets go of what the kernel would hold by an answer that it did not take, and has it forget what it
@@ -227,19 +226,21 @@ struct Pending {
 
 impl Pending {
     fn answer(self, output: Output) {
-        match self.door.reply_to(number(self.header.unique)) {
-            Some(reply) => reply(output),
-            None => self.door.take_back(&self.header, &self.names, &output),
+        if let Some(output) = self.door.answer_now(number(self.header.unique), output) {
+            self.door.take_back(&self.header, &self.names, &output);
         }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let Some(reply) = self.door.reply_to(number(self.header.unique)) else { return };
-        // Of a mount that is handed on, the next process answers.
+        let unique = number(self.header.unique);
         if !self.door.leaving.load(Ordering::Acquire) {
-            reply(Output::error(libc::EIO));
+            // It was answered, but for a panic.
+            self.door.answer_now(unique, Output::error(libc::EIO));
+        } else if self.door.waits.take(unique).is_some() {
+            // Of a mount that is handed on, the next process answers.
+            self.door.waiting.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

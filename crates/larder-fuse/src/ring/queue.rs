@@ -19,6 +19,9 @@ use crate::door::Door;
 use crate::output::{Output, Response};
 use crate::request::Malformed;
 
+/// The device among the files that are registered with the ring.
+const DEVICE: u32 = 0;
+
 /// Marks the completion that says that there is mail.
 const BELL: u64 = u64::MAX;
 
@@ -76,8 +79,7 @@ impl Queue {
             device,
             runtime,
         };
-        let files = [queue.device.as_fd().as_raw_fd(), queue.mail.bell()];
-        queue.ring.submitter().register_files(&files)?;
+        queue.ring.submitter().register_files(&[queue.device.as_fd().as_raw_fd()])?;
         queue.listen_to_bell()?;
         for entry in 0..depth {
             queue.command(entry, URING_REGISTER)?;
@@ -170,7 +172,7 @@ impl Queue {
         let uring_cmd = UringCmd { commit_id, qid: self.cpu, ..UringCmd::default() };
         let mut payload = [0; 80];
         payload[..size_of::<UringCmd>()].copy_from_slice(uring_cmd.as_bytes());
-        let fuse = types::Fixed(0);
+        let fuse = types::Fixed(DEVICE);
         let mut command = opcode::UringCmd80::new(fuse, number)
             .cmd(payload)
             .addr(Some(self.slots.places(entry)))
