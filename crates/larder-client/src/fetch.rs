@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use larder_cache::{CHUNK_BYTES, CachedFile, Filled};
-use larder_vfs::{Answer, Attr, Cred, Error, Ino, OpenId, Result, Validator};
+use larder_vfs::{Answer, Attr, Cred, Error, Ino, OpenId, RemoteRead, Result, Validator};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::core::{Core, blocking, on_handle};
@@ -169,12 +169,11 @@ impl Core {
             return None;
         }
         if let Some(open) = open {
-            let version = match self.check_version(node, open, &wanted) {
-                Ok(version) => version,
-                Err(error) => return Some(Err(error)),
-            };
             let mut stream = open.stream();
-            stream.version = Some(version);
+            match stream.check(node, open.flags.write, &wanted) {
+                Ok(version) => stream.version = Some(version),
+                Err(error) => return Some(Err(error)),
+            }
             let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
             self.read_ahead(node, open, readahead);
         }
@@ -213,16 +212,30 @@ impl Core {
         open: Option<&OpenFile>,
         wanted: Range<u64>,
     ) -> Result<Bytes> {
+        let (bytes, version) = self.read_with_version(node, cred, open, wanted).await?;
+        if let Some(open) = open {
+            open.stream().version = Some(version);
+        }
+        Ok(bytes)
+    }
+
+    async fn read_with_version(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        open: Option<&OpenFile>,
+        wanted: Range<u64>,
+    ) -> Result<(Bytes, Validator)> {
         for _ in 0..TRIES_MAX {
             let file = self.file(node);
             self.prepare(node, &file);
             let version = node.state().known.attr.validator();
             let slices = self.slices(node, &file, wanted.clone());
             if let Some(open) = open {
-                self.check_version(node, open, &wanted)?;
                 // Locked while requests are launched: of two reads that come together, one finds the
                 // other's requests.
                 let mut stream = open.stream();
+                stream.check(node, open.flags.write, &wanted)?;
                 let reached = stream.reached;
                 let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
                 let sequence = readahead.as_ref().map(|_| reached);
@@ -232,23 +245,14 @@ impl Core {
                 self.launch_missing(node, cred, &version, &slices, None);
             }
             match self.gather(node, &file, &version, &slices).await {
-                Ok(Some(bytes)) => {
-                    if let Some(open) = open {
-                        open.stream().version = Some(version);
-                    }
-                    return Ok(bytes);
-                }
+                Ok(Some(bytes)) => return Ok((bytes, version)),
                 Ok(None) | Err(Lost::Changed) => {}
                 Err(Lost::Failed(error)) => return Err(error),
             }
         }
         // What is handed out ends where this version does.
         let version = node.state().known.attr.validator();
-        let bytes = self.read_as_it_is(node, cred, wanted).await?;
-        if let Some(open) = open {
-            open.stream().version = Some(version);
-        }
-        Ok(bytes)
+        Ok((self.read_as_it_is(node, cred, wanted).await?, version))
     }
 
     /// Reads what the server has now, and what it does not have yet, while no change of ours is on its way. Each of
@@ -265,10 +269,8 @@ impl Core {
             }
             let mut at = slice.range.start;
             while at < slice.range.end {
-                let len = (slice.range.end - at).min(request_max) as u32;
-                let asked = self.now();
-                let read =
-                    on_handle!(self, node, handle => self.remote.read(cred, &handle, at, len))?;
+                let range = at..slice.range.end.min(at + request_max);
+                let (read, asked) = self.ask_bytes(node, cred, &range).await?;
                 if let Some(attr) = read.attr {
                     self.observe(node, attr, asked);
                 }
@@ -404,18 +406,8 @@ impl Core {
 
     /// Asks the server for the bytes of a flight.
     async fn fetch(&self, node: &Node, cred: &Cred, flight: &Flight) -> Result<Bytes, Lost> {
-        let len = u32::try_from(flight.range.end - flight.range.start).expect("requests are short");
-        let kib = kib(&flight.range);
-        let _turn = self
-            .transfer_budget
-            .acquire_many(kib)
-            .await
-            .map_err(|_| Lost::Failed(Error::Shutdown))?;
-        let asked = self.now();
-        let start = flight.range.start;
-        let read = on_handle!(self, node, handle => self.remote.read(cred, &handle, start, len))
-            .map_err(Lost::Failed)?;
-        self.counters.read_bytes_remote.fetch_add(read.data.len() as u64, Ordering::Relaxed);
+        let (read, asked) =
+            self.ask_bytes(node, cred, &flight.range).await.map_err(Lost::Failed)?;
         let attr = match read.attr {
             Some(attr) => attr,
             None => on_handle!(self, node, handle => self.remote.getattr(cred, &handle))
@@ -423,6 +415,22 @@ impl Core {
         };
         self.judge_reply(node, flight, attr, asked, &read.data)?;
         Ok(read.data)
+    }
+
+    /// One READ, within the budget for what is under way; and when it was asked.
+    async fn ask_bytes(
+        &self,
+        node: &Node,
+        cred: &Cred,
+        range: &Range<u64>,
+    ) -> Result<(RemoteRead, larder_io::Monotonic)> {
+        let len = u32::try_from(range.end - range.start).expect("requests are short");
+        let turn = self.transfer_budget.acquire_many(kib(range)).await;
+        let _turn = turn.map_err(|_| Error::Shutdown)?;
+        let (asked, start) = (self.now(), range.start);
+        let read = on_handle!(self, node, handle => self.remote.read(cred, &handle, start, len))?;
+        self.counters.read_bytes_remote.fetch_add(read.data.len() as u64, Ordering::Relaxed);
+        Ok((read, asked))
     }
 
     /// Whether the bytes belong to the version that the flight set out for.

@@ -4,9 +4,7 @@ use std::ops::Range;
 
 use larder_vfs::{Error, Result, Validator};
 
-use crate::core::Core;
 use crate::node::Node;
-use crate::open::OpenFile;
 
 /// First readahead window of a sequential reader, in bytes.
 const WINDOW_START_BYTES: u64 = 512 << 10;
@@ -56,28 +54,27 @@ pub(crate) fn advance(
     (*window > 0).then(|| *reached..*reached + *window)
 }
 
-impl Core {
-    /// Holds an open file that is read in sequence to one version: answers the present one, to be noted with the
-    /// stream when bytes of it are handed out.
+impl Stream {
+    /// Holds a file that is read in sequence, `written` through the same open file or not, to one version: answers the
+    /// present one, to be noted when bytes of it are handed out.
     ///
     /// # Errors
     /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
     /// version is not to be had. A reader that had reached the end of the older version goes on: to
     /// it the file has grown.
-    pub(crate) fn check_version(
+    pub(crate) fn check(
         &self,
         node: &Node,
-        open: &OpenFile,
+        written: bool,
         wanted: &Range<u64>,
     ) -> Result<Validator> {
         let (now, ours) = {
             let state = node.state();
-            let ours = state.local.is_some() || state.changing() || open.flags.write;
+            let ours = state.local.is_some() || state.changing() || written;
             (state.known.attr.validator(), ours)
         };
-        let stream = open.stream();
-        let begun = stream.version.filter(|begun| !begun.same(&now));
-        let mixes = begun.is_some_and(|begun| wanted.start < begun.size) && !stream.jumped;
+        let begun = self.version.filter(|begun| !begun.same(&now));
+        let mixes = begun.is_some_and(|begun| wanted.start < begun.size) && !self.jumped;
         if mixes && !ours && wanted.start != 0 {
             tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
             return Err(Error::Changed);

@@ -39,10 +39,8 @@ pub(crate) struct TestFs {
     pub(crate) way: Mutex<Way>,
     /// Answer through the runtime.
     pub(crate) later: AtomicBool,
-    /// Reads never end.
-    pub(crate) stuck: AtomicBool,
     /// Calls of this name wait while it is there.
-    pub(crate) held: tokio::sync::watch::Sender<Option<&'static str>>,
+    held: tokio::sync::watch::Sender<Option<&'static str>>,
     /// Listings come without attributes.
     pub(crate) bare: AtomicBool,
     /// Added to every cookie.
@@ -92,7 +90,6 @@ impl TestFs {
             lookups: Mutex::default(),
             way: Mutex::new(Way::Cached),
             later: AtomicBool::new(false),
-            stuck: AtomicBool::new(false),
             held: tokio::sync::watch::Sender::new(None),
             bare: AtomicBool::new(false),
             cookie_base: AtomicU64::new(0),
@@ -105,6 +102,11 @@ impl TestFs {
 
     pub(crate) fn set_way(&self, way: Way) {
         *self.way.lock().unwrap() = way;
+    }
+
+    /// Calls of this name wait from now on; with `None`, all go on.
+    pub(crate) fn hold(&self, name: Option<&'static str>) {
+        self.held.send_replace(name);
     }
 
     /// How often `name` was called.
@@ -483,10 +485,6 @@ impl FileSystem for TestFs {
         offset: u64,
         len: u32,
     ) -> Answer<Bytes> {
-        if self.stuck.load(SeqCst) {
-            self.calls.lock().unwrap().push(("read", cred.clone()));
-            return Answer::later(std::future::pending());
-        }
         let data = self.with_file(ino, |file| {
             let mut data = vec![0; len as usize];
             let mut filled = 0;

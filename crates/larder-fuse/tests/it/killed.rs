@@ -36,10 +36,6 @@ fn ended(child: &mut Child) -> ExitStatus {
     status.unwrap()
 }
 
-fn hold(mount: &Mount, call: Option<&'static str>) {
-    mount.fs.held.send_replace(call);
-}
-
 fn interrupts(mount: &Mount) -> u64 {
     let requests = mount.mounted.requests();
     requests.iter().find(|(name, _)| name == "INTERRUPT").map_or(0, |(_, count)| *count)
@@ -66,12 +62,12 @@ fn killed_callers_go_at_once_and_leave_nothing() {
     ];
     for (call, script, name) in cases {
         let before = mount.fs.count(call);
-        hold(&mount, Some(call));
+        mount.fs.hold(Some(call));
         let mut child = process(&mount, &["sh", "-c", script]);
         eventually(call, || mount.fs.count(call) > before);
         signal(&child, name);
         assert!(ended(&mut child).signal().is_some(), "{script}");
-        hold(&mount, None);
+        mount.fs.hold(None);
     }
     let count = |call| mount.fs.count(call);
     eventually("all that was opened is closed", || {
@@ -105,7 +101,7 @@ fn only_signals_that_end_a_process_interrupt_it() {
         let mut child = process(&mount, &["python3", "-I", "-c", HANDLES_SIGNALS]);
         hears(&mut child, "ready");
         let (lookups, interrupted) = (mount.fs.count("lookup"), interrupts(&mount));
-        hold(&mount, Some("lookup"));
+        mount.fs.hold(Some("lookup"));
         writeln!(child.stdin.as_mut().unwrap(), "{name}").unwrap();
         eventually("it waits", || mount.fs.count("lookup") > lookups);
         signal(&child, "USR1");
@@ -114,7 +110,7 @@ fn only_signals_that_end_a_process_interrupt_it() {
         child
     };
     let mut child = waits("first");
-    hold(&mount, None);
+    mount.fs.hold(None);
     hears(&mut child, "handled");
     hears(&mut child, "there");
     assert!(ended(&mut child).success());
@@ -123,7 +119,7 @@ fn only_signals_that_end_a_process_interrupt_it() {
     let mut child = waits("second");
     signal(&child, "KILL");
     assert!(ended(&mut child).signal().is_some());
-    hold(&mount, None);
+    mount.fs.hold(None);
 }
 
 /// Writes, and ends when its input does.
@@ -136,19 +132,19 @@ fn killed_process_does_not_wait_for_its_flushes() {
     let writes = || {
         let mut child = process(&mount, &["sh", "-c", WRITES]);
         hears(&mut child, "ready");
-        hold(&mount, Some("flush"));
+        mount.fs.hold(Some("flush"));
         (child, mount.fs.count("flush"))
     };
     let (mut child, before) = writes();
     signal(&child, "KILL");
     assert!(ended(&mut child).signal().is_some());
     assert!(mount.fs.count("flush") > before);
-    hold(&mount, None);
+    mount.fs.hold(None);
 
     let (mut child, before) = writes();
     drop(child.stdin.take());
     eventually("it flushes", || mount.fs.count("flush") > before);
     assert!(child.try_wait().unwrap().is_none(), "one that ends by itself waits for its data");
-    hold(&mount, None);
+    mount.fs.hold(None);
     ended(&mut child);
 }

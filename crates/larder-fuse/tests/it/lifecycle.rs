@@ -5,7 +5,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 use larder_fuse::{MountError, MountOptions, UNMOUNT_LIMIT, mount};
@@ -61,7 +60,7 @@ fn unmount_while_the_file_system_does_not_answer() {
     let mount = Mount::new();
     let path = mount.file("a", b"x");
     mount.fs.kernel().invalidate(larder_vfs::Ino(2), false);
-    mount.fs.stuck.store(true, SeqCst);
+    mount.fs.hold(Some("read"));
     mount.fs.set_way(crate::fs::Way::Direct);
     let reader = std::thread::spawn(move || fs::read(path));
     eventually("the read has come", || mount.fs.count("read") > 0);

@@ -117,7 +117,7 @@ fn many_requests_wait_and_all_are_answered() {
     let mount = Mount::new();
     let path = mount.file("a", &[7; 4096]);
     mount.fs.set_way(crate::fs::Way::Direct);
-    mount.fs.held.send_replace(Some("read"));
+    mount.fs.hold(Some("read"));
     let readers: Vec<_> = (0..READERS)
         .map(|_| {
             let path = path.clone();
@@ -130,7 +130,7 @@ fn many_requests_wait_and_all_are_answered() {
         .collect();
     // With io_uring, sixteen of a CPU wait in the file system, and others of that CPU before it.
     eventually("they wait", || mount.fs.count("read") >= 16);
-    mount.fs.held.send_replace(None);
+    mount.fs.hold(None);
     for reader in readers {
         assert_eq!(reader.join().unwrap(), [7; 64]);
     }
