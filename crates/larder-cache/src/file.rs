@@ -16,6 +16,7 @@ use larder_io::{DiskFile, OpenMode};
 
 use crate::gauge::count;
 use crate::pool::{data_dir, data_path};
+use crate::ranges::RangeSet;
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
 use crate::state::{SIZE_MAX, State, ZEROS_MAX};
 use crate::store::Store;
@@ -107,29 +108,43 @@ impl CachedFile {
         found
     }
 
-    /// Forgets all bytes, dirty ones too, and starts over with another version of `size` bytes.
+    /// Forgets all bytes and starts over with another version of `size` bytes, unless there are local
+    /// changes. Answers whether it did.
     ///
     /// The new version gets a new local file; descriptors of the old one keep showing it.
-    pub fn reset(&self, version: &[u8], size: u64) {
+    pub fn reset(&self, version: &[u8], size: u64) -> bool {
         let mut state = self.state();
-        self.reset_locked(&mut state, version, size);
+        let is_clean = !state.has_changes();
+        if is_clean {
+            self.reset_locked(&mut state, version, size);
+        }
+        is_clean
     }
 
-    /// The bytes held are known to be those of a newer validator too.
+    /// Forgets all bytes, dirty ones too, and starts over.
+    #[cfg(test)]
+    pub(crate) fn start_over(&self, version: &[u8], size: u64) {
+        self.reset_locked(&mut self.state(), version, size);
+    }
+
+    /// The bytes held are known to be those of a newer validator too, unless some are dirty. Answers whether
+    /// they are.
     ///
     /// To be called after the server has acknowledged own changes and says that nobody else made
-    /// any. Without a version before, or if the size is not the one here and nothing is dirty, it
-    /// is a [`CachedFile::reset`].
-    pub fn set_version(&self, version: &[u8], size: u64) {
+    /// any. Without a version before, or if the size is not the one here, it is a
+    /// [`CachedFile::reset`], but for a file that is bypassed.
+    pub fn set_version(&self, version: &[u8], size: u64) -> bool {
         let mut state = self.state();
-        let is_whole_new = state.version.is_none()
-            || (state.size != size && state.dirty.is_empty() && state.bypasses == 0);
+        if !state.dirty.is_empty() {
+            return false;
+        }
+        let is_whole_new = state.version.is_none() || (state.size != size && state.bypasses == 0);
         if is_whole_new {
             self.reset_locked(&mut state, version, size);
-            return;
+            return true;
         }
         if state.current && state.version.as_deref() == Some(version) {
-            return;
+            return true;
         }
         state.version = Some(version.to_vec());
         state.current = true;
@@ -138,6 +153,7 @@ impl CachedFile {
         state.record_changed = true;
         self.queue(&mut state);
         self.note(&mut state);
+        true
     }
 
     /// Offers clean bytes of a version. Never overwrites bytes that are held, never waits for a
@@ -188,6 +204,14 @@ impl CachedFile {
         self.state().dirty.iter().collect()
     }
 
+    /// Dirty ranges, which are to be sent. What is written from now on stays dirty, whatever is marked
+    /// clean, until this is called again.
+    pub fn begin_sending(&self) -> Vec<Range<u64>> {
+        let mut state = self.state();
+        state.rewritten = Some(RangeSet::default());
+        state.dirty.iter().collect()
+    }
+
     /// Fills `buf` with dirty bytes to send.
     ///
     /// # Errors
@@ -207,13 +231,18 @@ impl CachedFile {
         file.read_exact_at(buf, offset)
     }
 
-    /// The server holds these bytes on stable storage.
+    /// The server holds these bytes on stable storage, but for those that were written since
+    /// [`CachedFile::begin_sending`].
     pub fn mark_clean(&self, range: Range<u64>) {
         let mut state = self.state();
         if !state.dirty.intersects(range.clone()) {
             return;
         }
-        state.set_dirty(range, false);
+        let sent = match &state.rewritten {
+            Some(rewritten) => rewritten.gaps(range),
+            None => vec![range],
+        };
+        sent.into_iter().for_each(|part| state.set_dirty(part, false));
         // The version is that of before the change until the caller says otherwise.
         state.current = false;
         state.acknowledged = true;

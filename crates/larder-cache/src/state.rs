@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub(crate) known: RangeSet,
     /// Changed by [`State::set_dirty`] only, so that the index hears of it.
     pub(crate) dirty: RangeSet,
+    /// What became dirty since somebody began to send the dirty bytes.
+    pub(crate) rewritten: Option<RangeSet>,
     pub(crate) sums: Sums,
     pub(crate) charged: u64,
     pub(crate) pinned: bool,
@@ -126,7 +128,13 @@ impl State {
 
     /// Makes a range dirty, or not.
     pub(crate) fn set_dirty(&mut self, range: Range<u64>, is_dirty: bool) {
-        if range.is_empty() || (is_dirty && self.dirty.contains(range.clone())) {
+        if range.is_empty() {
+            return;
+        }
+        if is_dirty && let Some(rewritten) = &mut self.rewritten {
+            rewritten.insert(range.clone());
+        }
+        if is_dirty && self.dirty.contains(range.clone()) {
             return;
         }
         let before = self.dirty.around(&range);

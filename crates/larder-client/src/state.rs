@@ -66,8 +66,6 @@ pub(crate) struct State {
     pub(crate) write_error: Option<Error>,
     /// On whose behalf dirty data is written back.
     pub(crate) writer: Option<Cred>,
-    /// Ranges written while a write-back was under way: they stay dirty.
-    pub(crate) rewritten: Vec<std::ops::Range<u64>>,
     /// Somebody else changed the file while it had dirty bytes: once they are written back, what is
     /// held mixes two versions and must go.
     pub(crate) mixed: bool,
@@ -135,7 +133,6 @@ impl State {
             removed: false,
             write_error: None,
             writer: None,
-            rewritten: Vec::new(),
             mixed: false,
             looked_up_by: None,
             last_page: None,

@@ -113,14 +113,15 @@ impl Core {
         let mut state = node.state();
         let size = state.attr().size.max(end);
         let is_first = state.local.is_none();
+        if is_first && !state.opens.bypassing() {
+            // The server may have told of another version since we looked.
+            let version = version_bytes(&state.known.attr.validator());
+            state.mixed |= file.version().as_ref() != Some(&version);
+        }
         state.local = Some(LocalEnd { size, mtime: self.wall() });
         if is_first || state.writer.as_ref().is_none_or(|writer| writer != cred) {
             state.writer = Some(cred.first_time());
             self.note_unfinished(node.ino, &mut state);
-        }
-        state.rewritten.push(at..end);
-        if state.rewritten.len() > 64 {
-            state.rewritten = merged(std::mem::take(&mut state.rewritten));
         }
         drop(state);
         self.start_early_write_back(node, &file);
@@ -180,8 +181,11 @@ impl Core {
         let answer = on_handle!(self, node, handle =>
             self.remote.write(cred, &handle, offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
-        // Under a version that no server gives, so that the change cannot carry it on.
-        self.file(node).reset(b"given up", 0);
+        // Under a version that no server gives, so that the change cannot carry it on. What was written
+        // meanwhile, and did find room, stays; what is held beside it goes once that is sent.
+        if !self.file(node).reset(b"given up", 0) {
+            node.state().mixed = true;
+        }
         self.end_change(node, changes);
         answer?;
         Ok(Written { len, stability: Stability::FileSync, verifier: self.verifier() })
@@ -232,11 +236,7 @@ impl Core {
             return Ok(());
         }
         self.collect(node, &file).await?;
-        let dirty = {
-            let mut state = node.state();
-            state.rewritten.clear();
-            file.dirty()
-        };
+        let dirty = file.begin_sending();
         if dirty.is_empty() {
             self.settle_clean(node, &file);
             return Ok(());
@@ -296,9 +296,18 @@ impl Core {
         dirty: &[Range<u64>],
     ) -> Sent {
         let mut changes = Vec::new();
+        let mut recovered = false;
         for _ in 0..RESENDS_MAX {
+            let handle = node.handle();
             let mut sent = self.send(node, file, cred, dirty).await;
             changes.append(&mut sent.changes);
+            if matches!(sent.result, Err(Error::Stale)) && !recovered {
+                recovered = true;
+                match self.recover(node, &handle).await {
+                    Ok(_) => continue,
+                    Err(error) => sent.result = Err(error),
+                }
+            }
             sent.changes = std::mem::take(&mut changes);
             if sent.result.is_err() || sent.stable {
                 return sent;
@@ -375,19 +384,6 @@ impl Core {
         }
     }
 
-    /// What the server has on its disk is clean, but for what was written again meanwhile.
-    fn mark_clean(&self, node: &Node, file: &CachedFile, dirty: &[Range<u64>], sent: &Sent) {
-        if sent.result.is_err() {
-            return;
-        }
-        let rewritten = merged(node.state().rewritten.clone());
-        for range in dirty {
-            for part in without(range.clone(), &rewritten) {
-                file.mark_clean(part);
-            }
-        }
-    }
-
     /// Draws the conclusions of a write-back from the versions that the server reported.
     fn end_upload(
         &self,
@@ -413,8 +409,8 @@ impl Core {
         self.table.persist(node.ino, &mut state);
         drop(state);
         // After the server's new size was recorded: what is clean and not held is asked for up to there.
-        self.mark_clean(node, file, dirty, &sent);
         sent.result?;
+        dirty.iter().for_each(|range| file.mark_clean(range.clone()));
         self.settle_clean(node, file);
         Ok(())
     }
@@ -422,26 +418,26 @@ impl Core {
     /// If nothing is dirty any more, what is held is the server's present version, or goes.
     fn settle_clean(&self, node: &Node, file: &CachedFile) {
         let mut state = node.state();
-        if !file.dirty().is_empty() {
+        let attr = state.known.attr;
+        let version = version_bytes(&attr.validator());
+        // A mixed file's writer keeps the local file for now; the last release finds the mark again.
+        let keeps = state.mixed && state.opens.bypassing();
+        let settled = match state.mixed {
+            true if keeps => file.dirty().is_empty(),
+            true => file.reset(&version, attr.size),
+            false => file.set_version(&version, attr.size),
+        };
+        if !settled {
             return;
         }
         state.local = None;
         self.note_unfinished(node.ino, &mut state);
-        let attr = state.known.attr;
-        let version = version_bytes(&attr.validator());
-        if !state.mixed {
-            file.set_version(&version, attr.size);
-            return;
+        if state.mixed && !keeps {
+            state.mixed = false;
+            state.pages = None;
+            drop(state);
+            self.invalidate(node.ino);
         }
-        if state.opens.bypassing() {
-            // Its writer keeps the local file for now; the last release finds the mark again.
-            return;
-        }
-        state.mixed = false;
-        state.pages = None;
-        file.reset(&version, attr.size);
-        drop(state);
-        self.invalidate(node.ino);
     }
 
     /// The server refuses the bytes for good.
@@ -518,60 +514,17 @@ fn cut(range: Range<u64>, request_max: u64) -> impl Iterator<Item = Range<u64>> 
     })
 }
 
-/// Sorted and disjoint.
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|range| range.start);
-    let mut out: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match out.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => out.push(range),
-        }
-    }
-    out
-}
-
-/// The parts of `range` outside `holes`, which are sorted and disjoint.
-fn without(range: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut parts = Vec::new();
-    let mut at = range.start;
-    for hole in holes.iter().filter(|hole| hole.end > range.start && hole.start < range.end) {
-        if hole.start > at {
-            parts.push(at..hole.start);
-        }
-        at = at.max(hole.end);
-    }
-    if at < range.end {
-        parts.push(at..range.end);
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Cutting, merging and subtracting agree with sets of bytes, in every small case.
+    /// The pieces of a range are its bytes in order, in every small case.
     #[test]
-    fn range_arithmetic_agrees_with_sets() {
-        let set = |ranges: &[Range<u64>]| -> Vec<u64> {
-            let mut all: Vec<u64> = ranges.iter().cloned().flatten().collect();
-            all.sort_unstable();
-            all.dedup();
-            all
-        };
-        let pairs: Vec<Range<u64>> = (0..6).flat_map(|a| (a + 1..7).map(move |b| a..b)).collect();
-        for a in &pairs {
-            for b in &pairs {
-                let both = [a.clone(), b.clone()];
-                assert_eq!(set(&merged(both.to_vec())), set(&both));
-                let rest = without(a.clone(), std::slice::from_ref(b));
-                let expected: Vec<u64> = a.clone().filter(|x| !b.contains(x)).collect();
-                assert_eq!(set(&rest), expected);
-            }
+    fn pieces_are_the_whole() {
+        for range in (0..6).flat_map(|a| (a + 1..7).map(move |b| a..b)) {
             for max in 1..4 {
-                let pieces: Vec<_> = cut(a.clone(), max).collect();
-                assert_eq!(set(&pieces), a.clone().collect::<Vec<_>>());
+                let pieces: Vec<_> = cut(range.clone(), max).collect();
+                assert!(pieces.iter().cloned().flatten().eq(range.clone()));
                 assert!(pieces.iter().all(|piece| piece.end - piece.start <= max));
             }
         }

@@ -117,6 +117,11 @@ impl MemRemote {
         self.server().restart();
     }
 
+    /// The server is restored from elsewhere: every file has a new handle, and the old ones are stale.
+    pub fn give_new_handles(&self) {
+        self.server().give_new_handles();
+    }
+
     /// Says whether the server's disk is full.
     pub fn set_full(&self, full: bool) {
         self.server().full = full;

@@ -135,7 +135,7 @@ impl Workload {
         let size = self.random.below(5 * CHUNK);
         let content = bytes(self.versions, 0..size);
         self.contents.insert((file.number(), version.clone()), content);
-        file.reset(&version, size);
+        file.start_over(&version, size);
     }
 
     fn checkpoint(&mut self) {

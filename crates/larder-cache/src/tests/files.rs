@@ -121,6 +121,32 @@ fn local_changes_are_dirty_until_acknowledged() {
     assert!(whole(&file).is_some());
 }
 
+/// Whoever sends dirty bytes does not hold up who writes: what the server has then is older.
+#[test]
+fn what_is_written_while_bytes_are_sent_stays_dirty() {
+    let disk = SimDisk::new();
+    let cache = open(&disk);
+    let file = filled(&cache, b"v1", 1, 2 * CHUNK);
+    file.write(0, &[1; 100]).unwrap();
+    assert_eq!(file.begin_sending(), [0..100]);
+    file.write(90, &[2; 5]).unwrap();
+    file.write(200, &[2; 5]).unwrap();
+    file.mark_clean(0..100);
+    assert_eq!(file.dirty(), [90..95, 200..205]);
+    assert!(!file.set_version(b"v2", 2 * CHUNK));
+    assert!(!file.reset(b"v2", 2 * CHUNK));
+    assert_eq!(file.version().as_deref(), Some(&b"v1"[..]));
+    assert_eq!(read(&file, 90..95).unwrap(), [2; 5]);
+
+    for range in file.begin_sending() {
+        file.mark_clean(range);
+    }
+    assert!(file.set_version(b"v2", 2 * CHUNK));
+    assert_eq!(read(&file, 90..95).unwrap(), [2; 5]);
+    assert!(file.reset(b"v3", CHUNK));
+    assert_eq!(file.held(0..CHUNK), []);
+}
+
 #[test]
 fn changes_without_a_new_version_are_not_saved() {
     let disk = SimDisk::new();

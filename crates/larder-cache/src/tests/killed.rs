@@ -129,7 +129,7 @@ impl Work {
         let version = self.next_version();
         let local = bytes(self.versions, 0..self.random.below(END));
         self.contents.insert(version.clone(), local.clone());
-        file.reset(&version, local.len() as u64);
+        file.start_over(&version, local.len() as u64);
         let dirty = vec![false; local.len()];
         self.world.files.insert(at, Truth { version, local, dirty, bypassed: false });
     }

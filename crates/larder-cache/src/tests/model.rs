@@ -212,7 +212,7 @@ impl Run {
         self.versions += 1;
         let size = self.random.below(END);
         self.model = Model::new(self.versions, size);
-        self.file.reset(&self.model.name(), size);
+        self.file.start_over(&self.model.name(), size);
     }
 
     fn restart(&mut self) {

@@ -1,7 +1,9 @@
 //! Servers that restart, fill up, fail or vanish.
 
+use std::ffi::OsStr;
+
 use larder_client::Options;
-use larder_vfs::{Error, Remote};
+use larder_vfs::{Error, FileSystem, Ino, New, Remote, SetAttr};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
@@ -85,6 +87,42 @@ async fn failed_operations_leave_names_as_they_were() {
     }
     assert!(rig.server.reachable());
     assert_eq!(rig.cat("file").await, b"x");
+}
+
+/// A server that was restored, or one that names files by path and was connected to anew. Files are found by where
+/// they were; what was written and not sent gets there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_with_new_handles_are_found_by_their_paths() {
+    let rig = Rig::new(Options::default()).await;
+    let made =
+        rig.client.make(&root(), Ino::ROOT, OsStr::new("dir"), New::Directory, SetAttr::default());
+    let dir = made.wait().await.unwrap().ino;
+    rig.create_in(dir, "read").await.close().await.unwrap();
+    rig.put("dir/read", b"old").await;
+    let written = rig.create_in(dir, "written").await;
+    written.write(0, b"new").await.unwrap();
+    rig.server.give_new_handles();
+    written.close().await.unwrap();
+    assert_eq!(rig.foreigner().await.cat("dir/written").await, b"new");
+    assert_eq!(rig.cat("dir/read").await, b"old");
+    rig.server.give_new_handles();
+    rig.put("dir/read", b"newer").await;
+    assert_eq!(rig.foreigner().await.cat("dir/read").await, b"newer");
+}
+
+/// Another file under the name is not the one that was written to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_that_was_replaced_behind_a_new_handle_is_another() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"old").await;
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"new").await.unwrap();
+    let elsewhere = rig.foreigner().await;
+    elsewhere.remove("file").await.unwrap();
+    elsewhere.put("file", b"another").await;
+    rig.server.give_new_handles();
+    assert_eq!(open.flush().await, Err(Error::Stale));
+    assert_eq!(rig.foreigner().await.cat("file").await, b"another");
 }
 
 /// A log on the server, for one, that grows while it is read over a slow link.

@@ -10,7 +10,7 @@ use crate::{
 
 use super::node::{Body, Directory, READ, SET_GID, WRITE};
 use super::pages::Pages;
-use super::server::{ROOT, Server, handle_of};
+use super::server::{ROOT, Server};
 
 const COOKIE_VERIFIER: u64 = 0x6c61_7264;
 const TARGET_LEN_MAX: usize = 4095;
@@ -285,7 +285,7 @@ impl Server {
                 fileid: *file,
                 position: **position,
                 attr: Some(self.node(*file).attr(*file)),
-                handle: Some(handle_of(*file)),
+                handle: Some(self.handle_of(*file)),
             });
             rest.next();
         }

@@ -29,17 +29,8 @@ pub(super) struct Server {
     /// Changes so far: the clock, in nanoseconds.
     ticks: u64,
     verifier: u64,
-}
-
-/// The number in a handle of ours.
-fn number_of(handle: &Handle) -> Result<u64> {
-    let bytes = handle.as_bytes().try_into().map_err(|_| Error::Stale)?;
-    Ok(u64::from_be_bytes(bytes))
-}
-
-/// A handle for a number.
-pub(super) fn handle_of(number: u64) -> Handle {
-    Handle::new(&number.to_be_bytes())
+    /// Which handles are good, see [`Server::give_new_handles`].
+    generation: u32,
 }
 
 impl Server {
@@ -52,6 +43,7 @@ impl Server {
             next: ROOT,
             ticks: 0,
             verifier: 1,
+            generation: 0,
         };
         let mut root = server.new_node(&Cred::root(), Body::Directory(Directory::new(ROOT)));
         (root.mode, root.nlink) = (0o777, 2);
@@ -108,9 +100,23 @@ impl Server {
         self.nodes.get_mut(&number).expect("numbers in the tree have nodes")
     }
 
+    /// A handle for a number.
+    pub(super) fn handle_of(&self, number: u64) -> Handle {
+        Handle::new(&[&number.to_be_bytes()[..], &self.generation.to_be_bytes()].concat())
+    }
+
+    /// From now on every file has another handle.
+    pub(super) fn give_new_handles(&mut self) {
+        self.generation += 1;
+    }
+
     /// The number of a file that is still there.
     pub(super) fn resolve(&self, handle: &Handle) -> Result<u64> {
-        let number = number_of(handle)?;
+        let (number, generation) = handle.as_bytes().split_first_chunk().ok_or(Error::Stale)?;
+        let number = u64::from_be_bytes(*number);
+        if generation != self.generation.to_be_bytes() {
+            return Err(Error::Stale);
+        }
         if self.nodes.contains_key(&number) { Ok(number) } else { Err(Error::Stale) }
     }
 
@@ -167,7 +173,7 @@ impl Server {
     }
 
     pub(super) fn found(&self, number: u64) -> Found {
-        Found { handle: handle_of(number), attr: self.node(number).attr(number) }
+        Found { handle: self.handle_of(number), attr: self.node(number).attr(number) }
     }
 
     pub(super) fn root(&self) -> Found {
