@@ -40,7 +40,7 @@ impl Target {
         let asked = || call(&self.socket, request, SILENCE_MAX, &mut Nowhere);
         // A worker that dies breaks off; the socket stays, and the next worker answers.
         let (value, _) = asked().or_else(|error| match error {
-            CallError::Hung(_) if request.can_be_repeated() => asked(),
+            CallError::BrokeOff if request.can_be_repeated() => asked(),
             error => Err(error),
         })?;
         serde_json::from_value(value).map_err(|error| CallError::Hung(error.to_string()))

@@ -58,7 +58,7 @@ fn status_of(runtime: &RuntimeDir, record: &Record) -> Result<Option<Status>> {
     let state = match target.ask(&Request::Status) {
         Ok(status) => return Ok(Some(status)),
         Err(CallError::Dead) => State::Dead,
-        Err(CallError::Hung(_) | CallError::Failed(_)) => State::Hung,
+        Err(CallError::BrokeOff | CallError::Hung(_) | CallError::Failed(_)) => State::Hung,
     };
     let ours = |mount: mountinfo::Mount| mount.kind == mountinfo::KIND;
     if state == State::Dead && !mountinfo::mounted_at(&record.mountpoint)?.is_some_and(ours) {

@@ -20,6 +20,9 @@ const RETURN_WITHIN: Duration = Duration::from_secs(5);
 /// Kept back from that for detaching by ourselves.
 const DETACH_TAKES: Duration = Duration::from_millis(500);
 
+/// Least time in which an answer may come.
+const ANSWER_TAKES: Duration = Duration::from_millis(50);
+
 /// Arguments of `larder umount`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -50,9 +53,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
     let patience = RETURN_WITHIN - DETACH_TAKES;
     let request = Request::Unmount { lazy: args.lazy };
-    let told = match call(&runtime.socket(&mountpoint), &request, patience, &mut Nowhere) {
+    let left = || patience.saturating_sub(begin.elapsed());
+    let asked = loop {
+        let silence_max = left().max(ANSWER_TAKES);
+        match call(&runtime.socket(&mountpoint), &request, silence_max, &mut Nowhere) {
+            // Nobody listens any more, or the next worker will answer.
+            Err(CallError::BrokeOff) if !left().is_zero() => {}
+            answered => break answered,
+        }
+    };
+    let told = match asked {
         Ok((lost, connection)) => {
-            wait_for_exit(connection, patience.saturating_sub(begin.elapsed()));
+            wait_for_exit(connection, left());
             lost.as_str().map(str::to_owned)
         }
         Err(CallError::Failed(text)) if is_ours(&mountpoint)? => {
@@ -62,6 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Err(CallError::Failed(_)) => None,
         // What it had not written back is told by the next mount, from its cache.
         Err(CallError::Dead) => None,
+        Err(CallError::BrokeOff) => Some("its daemon ended before it answered".to_owned()),
         Err(CallError::Hung(how)) => Some(format!("the daemon did not answer ({how})")),
     };
     if is_ours(&mountpoint)? {

@@ -1,6 +1,6 @@
 //! The commands' end of the control socket.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,9 @@ use super::{LINE_BYTES_MAX, Line, Progress, Request, Sink};
 pub(crate) enum CallError {
     /// Nobody listens: the daemon is dead, or there never was one.
     Dead,
-    /// The daemon listens but says nothing, or broke off.
+    /// Whoever was to answer ended before. The socket may be another process's by now.
+    BrokeOff,
+    /// The daemon listens, but says nothing, or nothing that makes sense.
     Hung(String),
     /// The daemon answered that it failed.
     Failed(String),
@@ -25,6 +27,7 @@ impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             CallError::Dead => f.write_str("no daemon answers for this mount"),
+            CallError::BrokeOff => f.write_str("the daemon ended before it answered"),
             CallError::Hung(how) => write!(f, "the daemon does not answer: {how}"),
             CallError::Failed(text) => f.write_str(text),
         }
@@ -58,22 +61,22 @@ pub(crate) fn call(
     sink: &mut dyn Sink,
 ) -> Result<(Value, Connection), CallError> {
     let stream = UnixStream::connect(socket).map_err(|_| CallError::Dead)?;
-    let hung = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => CallError::Hung(format!(
-            "nothing came within {} s; a worker that has just begun waits for its server, and its log says so",
-            silence_max.as_secs()
-        )),
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => CallError::BrokeOff,
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            CallError::Hung(format!("nothing came within {} s", silence_max.as_secs()))
+        }
         _ => CallError::Hung(error.to_string()),
     };
-    stream.set_read_timeout(Some(silence_max)).map_err(hung)?;
-    stream.set_write_timeout(Some(silence_max)).map_err(hung)?;
+    stream.set_read_timeout(Some(silence_max)).map_err(failed)?;
+    stream.set_write_timeout(Some(silence_max)).map_err(failed)?;
     let mut text = serde_json::to_string(request).map_err(|e| CallError::Hung(e.to_string()))?;
     text.push('\n');
-    (&stream).write_all(text.as_bytes()).map_err(hung)?;
+    (&stream).write_all(text.as_bytes()).map_err(failed)?;
     let mut lines = BufReader::new(stream);
     loop {
         let mut line = String::new();
-        (&mut lines).take(LINE_BYTES_MAX).read_line(&mut line).map_err(hung)?;
+        (&mut lines).take(LINE_BYTES_MAX).read_line(&mut line).map_err(failed)?;
         match serde_json::from_str(&line) {
             Ok(Line::Progress(progress)) => {
                 if !sink.progress(progress) {
@@ -85,7 +88,9 @@ pub(crate) fn call(
             }
             Ok(Line::Done(value)) => return Ok((value, Connection(lines.into_inner()))),
             Ok(Line::Failed(text)) => return Err(CallError::Failed(text)),
-            Err(_) if line.is_empty() => return Err(CallError::Hung("it broke off".to_owned())),
+            Err(_) if !line.ends_with('\n') && (line.len() as u64) < LINE_BYTES_MAX => {
+                return Err(CallError::BrokeOff);
+            }
             Err(error) => return Err(CallError::Hung(error.to_string())),
         }
     }

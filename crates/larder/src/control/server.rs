@@ -248,6 +248,28 @@ mod tests {
     }
 
     #[test]
+    fn who_ends_before_the_answer_breaks_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        let says: [(&[u8], bool); 3] = [(b"", false), (b"", true), (b"{\"done\"", true)];
+        for (says, reads) in says {
+            let asking = std::thread::spawn({
+                let path = path.clone();
+                move || call(&path, &Request::Status, SOON, &mut Nowhere).map(|(value, _)| value)
+            });
+            let (mut stream, _) = listener.accept().unwrap();
+            if reads {
+                stream.read_exact(&mut [0; 5]).unwrap();
+            }
+            stream.write_all(says).unwrap();
+            drop(stream);
+            let answer = asking.join().unwrap();
+            assert!(matches!(answer, Err(CallError::BrokeOff)), "{says:?} {reads}: {answer:?}");
+        }
+    }
+
+    #[test]
     fn the_connection_of_an_unmount_outlives_its_answer() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{larder, run, scratch, succeed};
+use crate::harness::{MayForget, larder, run, scratch, succeed};
 
 fn bench(dir: &Path, args: &[&str]) -> Command {
     let mut command = larder();
@@ -24,6 +24,8 @@ fn records(dir: &Path) -> usize {
 
 #[test]
 fn no_badros_work_costs_more_rpcs_cached_than_plain() {
+    // It counts as well.
+    let _alone = MayForget::now();
     let dir = scratch("larder-bench-test-");
     let output = succeed(&mut bench(dir.path(), &["rpc-budget", "--size", "smoke"]));
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -39,6 +41,7 @@ fn no_badros_work_costs_more_rpcs_cached_than_plain() {
 
 #[test]
 fn interrupted_run_leaves_nothing_mounted_and_keeps_what_was_finished() {
+    let _forgetting = MayForget::now();
     let dir = scratch("larder-bench-test-");
     let mut running = bench(dir.path(), &["run", "badros", "--size", "smoke", "--out", "out"])
         .stderr(Stdio::piped())
@@ -63,6 +66,7 @@ fn interrupted_run_leaves_nothing_mounted_and_keeps_what_was_finished() {
 /// Without sshfs it is absent; with it, it takes part. The others are looked for in an empty path.
 #[test]
 fn comparison_names_the_absent_and_measures_those_who_are_there() {
+    let _forgetting = MayForget::now();
     let dir = scratch("larder-bench-test-");
     let compare = ["compare", "fscache", "--size", "smoke", "--rounds", "1", "--link", "none"];
     let without = [&compare[..], &["--out", "without"]].concat();

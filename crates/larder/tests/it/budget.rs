@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::harness::{BOTH, Kind, Mount, Server, pattern};
+use crate::harness::{BOTH, Mount, Server, kernel_remembers, pattern};
 
 /// What is done on a mount, and its name.
 type Work = (&'static str, fn(&Path));
@@ -119,26 +119,14 @@ fn costs(server: &Server, mount: &Mount) -> Vec<BTreeMap<String, u64>> {
     WORKS.iter().map(cost).collect()
 }
 
-/// The least that each work costs in three runs: other tests empty the kernel's caches meanwhile, which makes
-/// it ask again. That only adds.
-fn least(kind: Kind, mount: impl Fn(&Server) -> Mount) -> Vec<BTreeMap<String, u64>> {
-    let run = || {
-        let server = Server::start(kind);
-        costs(&server, &mount(&server))
-    };
-    let total = |calls: &BTreeMap<String, u64>| calls.values().sum::<u64>();
-    let fewer = |a: Vec<_>, b: Vec<_>| {
-        let pairs = a.into_iter().zip(b);
-        pairs.map(|(a, b)| if total(&b) < total(&a) { b } else { a }).collect()
-    };
-    fewer(fewer(run(), run()), run())
-}
-
 #[test]
 fn cached_work_costs_no_more_rpcs_than_plain() {
+    let _counting = kernel_remembers();
     for kind in BOTH {
-        let plain = least(kind, |server| Mount::plain(server, LASTING));
-        let cached = least(kind, |server| Mount::new(server, LASTING));
+        let [plain, cached] = [Mount::plain, Mount::new].map(|mount| {
+            let server = Server::start(kind);
+            costs(&server, &mount(&server, LASTING))
+        });
         for ((work, plain), cached) in WORKS.iter().zip(plain).zip(cached) {
             let total = |calls: &BTreeMap<String, u64>| calls.values().sum::<u64>();
             println!("{kind:?}: {:28} plain {plain:?} cached {cached:?}", work.0);

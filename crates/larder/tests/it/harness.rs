@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use larder_testkit::{Ganesha, Options, Samba, SambaOptions, Squash};
@@ -13,6 +14,35 @@ use tempfile::TempDir;
 
 /// Longest wait for anything that should happen soon.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// What the kernel holds in memory is one thing for all tests: those that count what it asks us for keep others
+/// from emptying it.
+static KERNEL_MEMORY: RwLock<()> = RwLock::new(());
+
+/// Nobody empties the kernel's memory meanwhile. Not to be held where [`Mount::remount`] is called.
+pub(crate) fn kernel_remembers() -> RwLockReadGuard<'static, ()> {
+    KERNEL_MEMORY.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Leave to empty the kernel's memory, and to run what does.
+pub(crate) struct MayForget(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>);
+
+impl MayForget {
+    /// Waits until nobody counts.
+    pub(crate) fn now() -> MayForget {
+        MayForget(KERNEL_MEMORY.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Empties it of names and inodes that nobody uses.
+    pub(crate) fn names(&self) {
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    }
+
+    /// Empties it of file data, too.
+    pub(crate) fn everything(&self) {
+        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    }
+}
 
 /// Which server a test runs against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,13 +173,17 @@ impl Server {
         }
     }
 
-    /// Ends our own server without a word; its port answers with a reset from then on.
+    /// Ends our own server or Samba without a word; its port answers with a reset from then on.
     pub(crate) fn kill(&mut self) {
-        if let Running::Larder(child) = &mut self.running {
-            child.kill().unwrap();
-            child.wait().unwrap();
+        match &mut self.running {
+            Running::Larder(child) => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                self.running = Running::Stopped;
+            }
+            Running::Samba(samba) => samba.kill().unwrap(),
+            Running::Ganesha(_) | Running::Stopped => panic!("not killed in tests"),
         }
-        self.running = Running::Stopped;
     }
 
     /// Stops our own server in the middle of everything: it holds its connections and is silent.
@@ -167,8 +201,11 @@ impl Server {
         run("kill", &[&format!("-{name}"), &child.id().to_string()]);
     }
 
-    /// Starts our own server (again) on the same address.
+    /// Starts our own server or Samba (again) on the same address.
     pub(crate) fn restart(&mut self) {
+        if let Running::Samba(samba) = &mut self.running {
+            return samba.boot().unwrap();
+        }
         let mut export = self.larder_here();
         export.arg("export").args(["--listen", &self.addr.to_string()]);
         let child = export.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
@@ -325,7 +362,7 @@ impl Mount {
     /// Unmounts and mounts again, with nothing of the files left in the page cache.
     pub(crate) fn remount(&mut self) {
         self.unmount();
-        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        MayForget::now().everything();
         self.mount();
     }
 

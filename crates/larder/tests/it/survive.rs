@@ -226,25 +226,6 @@ fn an_upgrade_goes_on_with_open_files() {
     assert_eq!(mount.json(&["status"])["restarts"], 0, "nobody died");
 }
 
-/// The next worker would wait for the server; this one serves what is cached.
-#[test]
-fn no_upgrade_while_the_server_is_silent() {
-    let server = Server::start(Kind::Larder);
-    fs::write(server.path("a"), "cached").unwrap();
-    let mount = Mount::new(&server, &["timeo=10", "retrans=0"]);
-    assert_eq!(fs::read(mount.path("a")).unwrap(), b"cached");
-    let before = mount.pids();
-    server.freeze();
-    let (code, text) = said(&mount, &["upgrade", mount.path("").to_str().unwrap()]);
-    assert_eq!(code, Some(1));
-    assert!(text.contains("its server does not answer; it is served as before"), "{text}");
-    assert_eq!(mount.pids(), before);
-    assert_eq!(fs::read(mount.path("a")).unwrap(), b"cached");
-    server.thaw();
-    succeed(mount.larder().arg("upgrade").arg(mount.path("")));
-    assert_ne!(mount.pids()[1], before[1]);
-}
-
 #[test]
 fn a_mount_that_is_not_to_survive_says_so() {
     let server = Server::start(Kind::Larder);
@@ -280,6 +261,35 @@ fn a_mount_outlives_its_supervisor_and_both_leave_a_clean_cache() {
     let verify = succeed(mount.larder().args(["cache", "verify"]).arg(mount.cache()));
     let report = String::from_utf8_lossy(&verify.stdout).into_owned();
     assert!(report.contains(" 0 wrong"), "{report}");
+}
+
+/// With a supervisor the next worker answers; without one the mount is dead, which is no failure of umount.
+#[test]
+fn umount_that_a_worker_took_and_did_not_answer_succeeds() {
+    for supervised in [true, false] {
+        let server = Server::start(Kind::Larder);
+        let mut mount = Mount::new(&server, &[]);
+        fs::write(mount.path("written"), "here").unwrap();
+        let [keeper, worker] = mount.pids().map(|pid| pid.to_string());
+        if !supervised {
+            run("kill", &["-KILL", &keeper]);
+        }
+        run("kill", &["-STOP", &worker]);
+        let mut umount = mount.larder();
+        let umount = umount.arg("umount").arg(mount.path("")).stderr(Stdio::piped()).spawn();
+        let umount = umount.unwrap();
+        eventually("it waits for its answer", || {
+            let stack = fs::read_to_string(format!("/proc/{}/stack", umount.id()));
+            stack.is_ok_and(|stack| stack.contains("unix_stream"))
+        });
+        run("kill", &["-KILL", &worker]);
+        let ended = umount.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "supervised {supervised}: {said}");
+        assert!(!mount.path("written").exists());
+        mount.mount();
+        assert_eq!(fs::read(mount.path("written")).unwrap(), b"here");
+    }
 }
 
 /// A question may break off with the worker that was to answer it.
