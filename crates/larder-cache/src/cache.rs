@@ -166,6 +166,16 @@ impl Cache {
         self.store.file(no)
     }
 
+    /// Keeps a record of the caller about the volume, in the place of the one before.
+    pub fn put_volume(&self, record: &[u8]) {
+        self.store.index.put(vec![tag::VOLUME], Some(record.to_vec()));
+    }
+
+    /// The record of [`Cache::put_volume`].
+    pub fn volume(&self) -> Option<Vec<u8>> {
+        self.store.index.get(&[tag::VOLUME])
+    }
+
     /// Keeps a record of the caller for as long as the machine goes on: it survives the process, and is
     /// gone after a reboot. Without [`Config::boot`] it is not kept at all.
     pub fn put_session(&self, record: &[u8], value: &[u8]) {

@@ -122,14 +122,14 @@ pub(crate) use on_handle;
 
 impl Client {
     /// Puts a client together. For a new mount it asks the server for the root, so it waits for one
-    /// round trip; a resumed one asks nothing if the index knows the root, and reads the local disk
-    /// (all of each file that the kernel was writing itself).
+    /// round trip. One that is resumed, or whose server is known to be out of reach, asks nothing if the
+    /// index knows the root, and reads the local disk (all of each file that the kernel was writing itself).
     ///
     /// `session` must differ from that of every earlier run on this cache (a random number). A client
     /// that resumes goes on under the number of the run before.
     ///
     /// # Errors
-    /// What the server answers.
+    /// What the server answers; [`Error::TimedOut`] if it is out of reach and the index has no root.
     pub async fn new(
         remote: Arc<dyn Remote>,
         cache: Cache,
@@ -146,8 +146,11 @@ impl Client {
         let (session, first_open) = before.map_or((session, 1), |run| (run.session, run.next_open));
         let table = Table::new(cache.clone(), options.nodes_in_memory_max);
         let asked = clock.now();
-        let root = match before.and_then(|_| table.get(Ino::ROOT)) {
+        let is_away = !remote.reachable();
+        let held = table.get(Ino::ROOT).filter(|_| before.is_some() || is_away);
+        let root = match held {
             Some(_) => None,
+            None if is_away => return Err(Error::TimedOut),
             None => Some(remote.root().await?),
         };
         if let Some(root) = &root {
@@ -208,7 +211,7 @@ impl Client {
         };
         for node in core.table.in_memory() {
             status.nodes_in_memory += 1;
-            if node.state().local.is_some() {
+            if core.has_unsent(&node) {
                 let dirty = core.file(&node).dirty();
                 status.dirty_files += u64::from(!dirty.is_empty());
                 status.dirty_bytes += dirty.iter().map(|r| r.end - r.start).sum::<u64>();
@@ -225,8 +228,7 @@ impl Client {
     pub async fn write_back_all(&self) -> Result<()> {
         let mut result = Ok(());
         for node in self.core.table.in_memory() {
-            let pending = node.state().local.is_some() || node.state().opens.bypassing();
-            if pending {
+            if self.core.has_unsent(&node) {
                 result = result.and(self.core.upload(&node).await);
             }
         }

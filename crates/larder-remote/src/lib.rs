@@ -1,5 +1,6 @@
 //! Servers as [`larder_vfs::Remote`], and the transport that leads to them.
 //!
+//! - [`later`] is a server that is yet to be reached.
 //! - [`local`] serves a local directory.
 //! - [`nfs3`] speaks NFS version 3.
 //! - [`smb`] speaks SMB 2.1 to 3.1.1.
@@ -10,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod later;
 pub mod local;
 pub mod nfs3;
 pub mod rpc;

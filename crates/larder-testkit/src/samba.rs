@@ -88,19 +88,27 @@ impl Samba {
             let found = sandbox.run(&format!("command -v {program} >/dev/null"));
             found.map_err(|_| StartError::NotInstalled { program })?;
         }
-        let (user, password, place) = (Samba::USER, Samba::PASSWORD, state.display());
-        sandbox.run(&format!(
-            "printf '%s\\n%s\\n' '{password}' '{password}' | \
-             smbpasswd -c {place}/conf -s -a {user} >/dev/null 2>&1"
-        ))?;
         let login = (Samba::USER, Samba::PASSWORD);
         let kdc = options
             .kerberos
             .map(|kdc| Kdc::start(&mut sandbox, state.join(KDC_FOLDER), host, login, &kdc));
         let kdc = kdc.transpose()?;
         let mut samba = Samba { sandbox, host, state, kdc, clock_ahead_s: options.clock_ahead_s };
+        samba.set_password(Samba::PASSWORD)?;
         samba.boot()?;
         Ok(samba)
+    }
+
+    /// Gives [`Samba::USER`] another password.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if that is refused.
+    pub fn set_password(&mut self, password: &str) -> Result<(), StartError> {
+        let (user, place) = (Samba::USER, self.state.display());
+        self.sandbox.run(&format!(
+            "printf '%s\\n%s\\n' '{password}' '{password}' | \
+             smbpasswd -c {place}/conf -s -a {user} >/dev/null 2>&1"
+        ))
     }
 
     /// The version that is installed, its first two numbers.

@@ -15,6 +15,7 @@ mod daemon;
 mod door;
 mod error;
 mod exported;
+mod known;
 mod log;
 mod login;
 mod maintenance;

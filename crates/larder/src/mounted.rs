@@ -311,14 +311,12 @@ async fn leave(stack: &Stack, hold: &Hold) -> Result<()> {
             "nobody keeps this mount (option survive): unmount it and mount it again"
         ));
     }
-    if !stack.engine.server.answers(ANSWER_MAX).await {
-        // The next worker would wait for it, with nothing served meanwhile.
-        return Err(anyhow!(
-            "its server does not answer; it is served as before: try again when the server is back"
-        ));
-    }
     if let Some(text) = write_back(stack).await {
         tracing::info!("{text}; the next worker brings it there");
+    }
+    // What was read lately is not lost to the next worker.
+    if let Err(error) = tokio::task::block_in_place(|| stack.engine.cache.checkpoint()) {
+        tracing::warn!(%error, "the cache cannot be saved");
     }
     if !tokio::task::block_in_place(|| stack.leave(LEAVE_MAX)) {
         tracing::info!("some requests are left to the next worker unanswered");

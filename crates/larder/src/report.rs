@@ -77,6 +77,9 @@ pub(crate) enum State {
 pub(crate) struct ServerState {
     /// Whether it answered last time.
     pub(crate) reachable: bool,
+    /// Why it has not been reached since the worker began, if that was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
     /// `tcp` or `udp`.
     pub(crate) transport: String,
     /// Connections that are up.
@@ -280,6 +283,9 @@ impl Status {
         let answers = if self.server.reachable { "answers" } else { "does not answer" };
         let (count, transport) = (self.server.connected, &self.server.transport);
         writeln!(f, "  server   {answers}; {count} {transport} connection(s)")?;
+        if let Some(problem) = &self.server.problem {
+            writeln!(f, "           {problem}")?;
+        }
         self.fmt_cache(f)?;
         if self.dirty.files > 0 {
             let Dirty { files, bytes } = self.dirty;

@@ -4,20 +4,40 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use larder_remote::later::{Later, Remembered};
 use larder_remote::nfs3::{self, Nfs3};
 use larder_remote::rpc::{self, Recording, Recovery, Snapshot, SourcePort};
-use larder_remote::smb::{self, Credentials, Smb};
+use larder_remote::smb::{self, Smb};
 use larder_vfs::Remote;
 
+use crate::back::Back;
 use crate::options::{Options, ServerLost, Transport};
 use crate::report::{Connection, Latency, Procedure};
-use crate::source::{Protocol, Source};
+use crate::source::Protocol;
 
-/// A server that was reached.
-pub(crate) enum Server {
-    Nfs(Arc<Nfs3>),
-    Smb(Arc<Smb>),
+/// Longest wait for the first answer of a server without which a mount can go on.
+const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The server of a mount. It may be yet to be reached.
+pub(crate) struct Server {
+    way: Way,
+    /// `tcp` or `udp`.
+    transport: &'static str,
+}
+
+enum Way {
+    Nfs(Later<Nfs3>),
+    Smb(Later<Smb>),
+}
+
+/// Why a server could not be reached.
+#[derive(Debug)]
+pub(crate) struct Unreached {
+    /// It does not answer, so it may be there later.
+    pub(crate) is_away: bool,
+    /// What keeps it from being mounted, with the next step.
+    pub(crate) why: anyhow::Error,
 }
 
 /// What the procedures and connections of a mount did.
@@ -27,42 +47,102 @@ pub(crate) struct Rpc {
 }
 
 impl Server {
-    /// Reaches the server of `source`. `login` is who logs in, where the protocol has that.
+    /// Reaches the server of `back`.
     ///
     /// # Errors
-    /// What keeps it from being mounted, with the next step.
-    pub(crate) async fn reach(
-        source: &Source,
-        options: &Options,
-        login: &Credentials,
-    ) -> Result<Server> {
-        let reached = match source.protocol {
-            Protocol::Nfs => {
-                let reached = Nfs3::mount(&nfs_options(source, options)).await;
-                reached.map(|nfs| Server::Nfs(Arc::new(nfs))).map_err(anyhow::Error::from)
-            }
+    /// [`Unreached`].
+    pub(crate) async fn reach(back: &Back) -> Result<Server, Unreached> {
+        let transport = transport(back);
+        let way = match back.source.protocol {
+            Protocol::Nfs => match Nfs3::mount(&nfs_options(back)).await {
+                Ok(nfs) => Ok(Way::Nfs(Later::reached(nfs))),
+                Err(error) => Err((error.is_absence(), error.into())),
+            },
             Protocol::Smb => {
-                let reached = Smb::mount(&smb_options(source, options, login)?).await;
-                reached.map(|smb| Server::Smb(Arc::new(smb))).map_err(anyhow::Error::from)
+                let options = smb_options(back);
+                let options = options.map_err(|why| Unreached { is_away: false, why })?;
+                match Smb::mount(&options).await {
+                    Ok(smb) => Ok(Way::Smb(Later::reached(smb))),
+                    Err(error) => Err((error.is_absence(), error.into())),
+                }
             }
         };
-        reached.with_context(|| format!("cannot mount {source}"))
+        let cannot = |why: anyhow::Error| why.context(format!("cannot mount {}", back.source));
+        way.map(|way| Server { way, transport })
+            .map_err(|(is_away, why)| Unreached { is_away, why: cannot(why) })
+    }
+
+    /// As [`Server::reach`], if it does not take long.
+    ///
+    /// # Errors
+    /// [`Unreached`], also if there is no answer after some seconds.
+    pub(crate) async fn reach_soon(back: &Back) -> Result<Server, Unreached> {
+        let reached = tokio::time::timeout(FIRST_ANSWER_MAX, Server::reach(back)).await;
+        reached.unwrap_or_else(|_| {
+            let seconds = FIRST_ANSWER_MAX.as_secs();
+            let why = anyhow!("cannot mount {}: no answer within {seconds} s", back.source);
+            Err(Unreached { is_away: true, why })
+        })
+    }
+
+    /// Begins to reach the server of `back`, of which so much is known, after a try that failed because of
+    /// `problem`.
+    ///
+    /// # Errors
+    /// If the options mean nothing.
+    pub(crate) fn reach_later(back: &Back, known: Remembered, problem: String) -> Result<Server> {
+        let hard = back.options.server_lost == ServerLost::Wait;
+        let limit = |soft: Duration| (!hard).then_some(soft);
+        let way = match back.source.protocol {
+            Protocol::Nfs => {
+                let options = nfs_options(back);
+                Way::Nfs(Later::begin(known, problem, limit(options.limit()), move || {
+                    let options = options.clone();
+                    async move { Nfs3::mount(&options).await }
+                }))
+            }
+            Protocol::Smb => {
+                let options = smb_options(back)?;
+                Way::Smb(Later::begin(known, problem, limit(options.limit()), move || {
+                    let options = options.clone();
+                    async move { Smb::mount(&options).await }
+                }))
+            }
+        };
+        Ok(Server { way, transport: transport(back) })
     }
 
     /// As the client sees it.
     pub(crate) fn remote(&self) -> Arc<dyn Remote> {
-        match self {
-            Server::Nfs(nfs) => nfs.clone(),
-            Server::Smb(smb) => smb.clone(),
+        match &self.way {
+            Way::Nfs(nfs) => as_remote(nfs),
+            Way::Smb(smb) => as_remote(smb),
         }
     }
 
-    /// Counts since the mount.
+    /// What the next mount is to know of it, if it was reached.
+    pub(crate) fn known(&self) -> Option<Remembered> {
+        match &self.way {
+            Way::Nfs(nfs) => nfs.get().map(|nfs| Remembered::of(&*nfs)),
+            Way::Smb(smb) => smb.get().map(|smb| Remembered::of(&*smb)),
+        }
+    }
+
+    /// Why it has not been reached so far, if that was tried.
+    pub(crate) fn problem(&self) -> Option<String> {
+        match &self.way {
+            Way::Nfs(nfs) => nfs.problem(),
+            Way::Smb(smb) => smb.problem(),
+        }
+    }
+
+    /// Counts since it was reached.
     pub(crate) fn rpc(&self) -> Rpc {
-        let Snapshot { procedures, connections } = match self {
-            Server::Nfs(nfs) => nfs.rpc().stats(),
-            Server::Smb(smb) => smb.stats(),
+        let snapshot = match &self.way {
+            Way::Nfs(nfs) => nfs.get().map(|nfs| nfs.rpc().stats()),
+            Way::Smb(smb) => smb.get().map(|smb| smb.stats()),
         };
+        let Snapshot { procedures, connections } = snapshot.unwrap_or_default();
         let name = |one: &rpc::ProcedureSnapshot| match one.name {
             "" => format!("procedure {}", one.number),
             name => name.to_owned(),
@@ -74,31 +154,32 @@ impl Server {
     /// Begins to record what each connection to the server does, in slices of `width`.
     ///
     /// # Errors
-    /// If there are too many recordings, or `width` is none, or the protocol has none.
+    /// If there are too many recordings, or `width` is none, or the protocol has none, or the server was
+    /// not reached yet.
     pub(crate) fn record(&self, width: Duration) -> Result<Recording> {
-        match self {
-            Server::Nfs(nfs) => Ok(nfs.rpc().record(width)?),
-            Server::Smb(_) => bail!("time slices are recorded of NFS only, so far"),
+        match &self.way {
+            Way::Nfs(nfs) => {
+                let nfs = nfs.get().context("the server has not been reached yet")?;
+                Ok(nfs.rpc().record(width)?)
+            }
+            Way::Smb(_) => bail!("time slices are recorded of NFS only, so far"),
         }
     }
 
     /// How messages travel.
     pub(crate) fn transport(&self) -> &'static str {
-        match self {
-            Server::Nfs(nfs) => match nfs.rpc().config().transport {
-                rpc::Transport::Tcp => "tcp",
-                rpc::Transport::Udp => "udp",
-            },
-            Server::Smb(_) => "tcp",
-        }
+        self.transport
     }
 
     /// Whether the server answers now, within `wait_max`.
     pub(crate) async fn answers(&self, wait_max: Duration) -> bool {
         let asked = async {
-            match self {
-                Server::Nfs(nfs) => nfs.rpc().ping().await.is_ok(),
-                Server::Smb(smb) => smb.root().await.is_ok(),
+            match &self.way {
+                Way::Nfs(nfs) => match nfs.get() {
+                    Some(nfs) => nfs.rpc().ping().await.is_ok(),
+                    None => false,
+                },
+                Way::Smb(smb) => smb.get().is_some() && smb.root().await.is_ok(),
             }
         };
         tokio::time::timeout(wait_max, asked).await.unwrap_or(false)
@@ -110,8 +191,24 @@ impl Server {
     }
 }
 
+/// Without the detour, if that is over.
+fn as_remote<R: Remote>(later: &Later<R>) -> Arc<dyn Remote> {
+    match later.get() {
+        Some(remote) => remote,
+        None => Arc::new(later.clone()),
+    }
+}
+
+fn transport(back: &Back) -> &'static str {
+    match (back.source.protocol, back.options.transport) {
+        (Protocol::Nfs, Transport::Udp) => "udp",
+        _ => "tcp",
+    }
+}
+
 /// The NFS client's options, as the mount's options mean them.
-fn nfs_options(source: &Source, options: &Options) -> nfs3::MountOptions {
+fn nfs_options(back: &Back) -> nfs3::MountOptions {
+    let Back { source, options, .. } = back;
     let default = nfs3::MountOptions::new(&source.host, &source.export);
     nfs3::MountOptions {
         port: options.port.or(source.port),
@@ -135,11 +232,8 @@ fn nfs_options(source: &Source, options: &Options) -> nfs3::MountOptions {
 }
 
 /// The SMB client's options, as the mount's options mean them.
-fn smb_options(
-    source: &Source,
-    options: &Options,
-    login: &Credentials,
-) -> Result<smb::MountOptions> {
+fn smb_options(back: &Back) -> Result<smb::MountOptions> {
+    let Back { source, options, login, .. } = back;
     let (share, path) = source.share();
     let default = smb::MountOptions::new(&source.host, share, login.clone());
     let asked = &options.smb;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use larder_cache::{Cache, Limits};
 use larder_client::{Client, Start};
 use larder_io::{Clock, RealClock};
@@ -13,14 +13,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::back::Back;
 use crate::cache_dir;
 use crate::door::{self, Door};
+use crate::known;
 use crate::mounted::Event;
 use crate::options::LookupCache;
 use crate::report::{CacheState, KernelState};
-use crate::server::Server;
+use crate::server::{Server, Unreached};
 use crate::worker::Hold;
-
-/// Between two tries to reach a server with which a mount is to go on.
-const SERVER_ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// What is to be mounted, and where.
 #[derive(Clone, Debug)]
@@ -85,15 +83,19 @@ impl Engine {
         mountpoint: Option<&Path>,
         start: Start,
     ) -> Result<Engine> {
-        let server = back.reach(start).await?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
-        let (cache, cache_dir) = match &back.cache {
-            Some(dir) => {
-                let opened = cache_dir::open(dir, &back.source, &back.options.cache, mountpoint)?;
-                (opened.cache, Some(opened.dir))
-            }
-            None => (Cache::in_memory(clock.clone(), Limits::in_memory())?, None),
+        let open = || back.open_cache(mountpoint, clock.clone());
+        let (server, (cache, cache_dir)) = if back.may_begin_without_server(start) {
+            let opened = open()?;
+            (back.reach_or_go_on(start, &opened.0).await?, opened)
+        } else {
+            // If it cannot be reached, no cache is made.
+            let server = Server::reach(back).await.map_err(|unreached| back.told(unreached))?;
+            (server, open()?)
         };
+        if let Some(known) = server.known() {
+            known::keep(&cache, &known);
+        }
         let (options, session) = (client_options(back), session_number()?);
         let client =
             Client::new(server.remote(), cache.clone(), clock, options, session, start).await;
@@ -134,21 +136,47 @@ impl Engine {
 }
 
 impl Back {
-    /// Reaches the server. What goes on with a mount waits for a server that is away: so do its users.
-    async fn reach(&self, start: Start) -> Result<Server> {
-        let mut told = false;
-        loop {
-            match Server::reach(&self.source, &self.options, &self.login).await {
-                Err(error) if start == Start::Resume => {
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(
-                            "waiting for the server, to go on with the mount: {error:#}"
-                        );
-                    }
-                    tokio::time::sleep(SERVER_ASKED_EVERY).await;
-                }
-                reached => return reached,
+    /// Opens the cache, and says where it is, if that is on disk.
+    fn open_cache(
+        &self,
+        mountpoint: Option<&Path>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Cache, Option<PathBuf>)> {
+        match &self.cache {
+            Some(dir) => {
+                let opened = cache_dir::open(dir, &self.source, &self.options.cache, mountpoint)?;
+                Ok((opened.cache, Some(opened.dir)))
             }
+            None => Ok((Cache::in_memory(clock, Limits::in_memory())?, None)),
+        }
+    }
+
+    /// Whether there may be a cache that knows the server, and what it knows is enough to begin.
+    fn may_begin_without_server(&self, start: Start) -> bool {
+        let wanted = start == Start::Resume || self.options.background;
+        wanted && self.cache.as_ref().is_some_and(|dir| dir.exists())
+    }
+
+    /// Reaches the server, or begins with what `cache` knows of it. What goes on with a mount also does so
+    /// if the server refuses it now.
+    async fn reach_or_go_on(&self, start: Start, cache: &Cache) -> Result<Server> {
+        let Some(known) = known::of(cache) else {
+            return Server::reach(self).await.map_err(|unreached| unreached.why);
+        };
+        match Server::reach_soon(self).await {
+            Err(Unreached { is_away, why }) if is_away || start == Start::Resume => {
+                tracing::warn!("{why:#}; serving what is cached meanwhile");
+                Server::reach_later(self, known, format!("{why:#}"))
+            }
+            reached => reached.map_err(|unreached| unreached.why),
+        }
+    }
+
+    /// Why there is no mount, and what would help.
+    fn told(&self, Unreached { is_away, why }: Unreached) -> anyhow::Error {
+        match self.cache.as_ref().filter(|dir| is_away && dir.exists()) {
+            Some(dir) => anyhow!("{why:#}; option bg mounts what {} holds of it", dir.display()),
+            None => why,
         }
     }
 }

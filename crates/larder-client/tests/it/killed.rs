@@ -110,6 +110,30 @@ async fn resume_needs_no_server() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"unsent");
 }
 
+/// A server that is away need not be there for a new mount either, if it was there for an earlier one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_mount_needs_no_server_that_is_known() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("held", b"held").await;
+    assert_eq!(rig.cat("held").await, b"held");
+    rig.names().await;
+    rig.foreigner().await.put("other", b"not held").await;
+    rig.advance(3600);
+    rig.server.time_out();
+    let rig = rig.remount().await;
+    assert_eq!(rig.names().await, ["held"]);
+    assert_eq!(rig.cat("held").await, b"held");
+    let open = rig.open(&root(), "held", WRITE).await.unwrap();
+    open.write(0, b"edit").await.unwrap();
+    assert_eq!(open.close().await, Err(Error::TimedOut));
+    rig.server.reconnect();
+    rig.sent().await;
+    rig.advance(3600);
+    assert_eq!(rig.names().await, ["held", "other"]);
+    assert_eq!(rig.cat("other").await, b"not held");
+    assert_eq!(rig.foreigner().await.cat("held").await, b"edit");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upload_that_was_waiting_goes_on_after_a_resume() {
     let rig = Rig::new(Options::default()).await;

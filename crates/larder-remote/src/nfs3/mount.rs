@@ -88,6 +88,14 @@ impl MountOptions {
     }
 }
 
+impl MountOptions {
+    /// After how long a soft call ends.
+    pub fn limit(&self) -> Duration {
+        let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        config(self, anywhere).limit()
+    }
+}
+
 /// Why an export could not be mounted: one line with the cause and the next step.
 #[derive(Debug, Error)]
 pub enum MountError {
@@ -184,6 +192,20 @@ pub enum MountError {
         /// What it said.
         status: String,
     },
+}
+
+impl MountError {
+    /// Whether nobody answers, so that it may be otherwise later.
+    pub fn is_absence(&self) -> bool {
+        matches!(
+            self,
+            MountError::Resolve { .. }
+                | MountError::NoPortMapper { .. }
+                | MountError::NotRegistered { .. }
+                | MountError::Unreachable { .. }
+                | MountError::Silent { .. }
+        )
+    }
 }
 
 /// What MOUNT was asked, to tell it when it is over.

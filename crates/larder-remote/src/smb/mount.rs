@@ -311,6 +311,16 @@ pub(super) enum Step {
 }
 
 impl MountError {
+    /// Whether nobody answers, so that it may be otherwise later.
+    pub fn is_absence(&self) -> bool {
+        matches!(
+            self,
+            MountError::Unreachable { .. }
+                | MountError::Silent { .. }
+                | MountError::Kerberos(KerberosError::Unreachable { .. })
+        )
+    }
+
     /// What an error of the library means at this step.
     pub(super) fn at(step: Step, options: &MountOptions, error: &smb2::Error) -> MountError {
         let (address, cause) = (options.address(), error.to_string());

@@ -85,6 +85,7 @@ impl Answers {
             uptime_s: self.begin.elapsed().as_secs(),
             server: ServerState {
                 reachable: client.reachable,
+                problem: self.stack.engine.server.problem(),
                 transport: self.stack.engine.server.transport().to_owned(),
                 connected: rpc.connections.iter().filter(|one| one.connected).count() as u64,
             },

@@ -32,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) mount_port: Option<u16>,
     /// Whether to call from a port below 1024; `None`: if the caller is privileged.
     pub(crate) reserved_port: Option<bool>,
+    /// Whether a mount may begin without the server, with what its cache holds.
+    pub(crate) background: bool,
     /// What happens when the server does not answer.
     pub(crate) server_lost: ServerLost,
     /// Time to the first retransmission; `None`: the transport's default.
@@ -225,6 +227,7 @@ impl Options {
             reserved_port: typed
                 .last(&["resvport", "noresvport"])
                 .map(|(name, _)| name == "resvport"),
+            background: typed.flag("bg", "fg", false),
             server_lost: typed.server_lost(),
             timeout: typed.number("timeo").map(|tenths| Duration::from_millis(tenths * 100)),
             retransmissions: typed.small("retrans").map(u32::from),

@@ -77,6 +77,8 @@ const KNOWN: &[(&str, Shape)] = &[
     ("port", Number(0, 65_535)),
     ("mountport", Number(0, 65_535)),
     ("vers", Words(&["3", "3.0", "2.1", "3.0.2", "3.02", "3.1.1", "3.11", "default"])),
+    ("bg", Flag),
+    ("fg", Flag),
     ("hard", Flag),
     ("soft", Flag),
     ("softerr", Flag),

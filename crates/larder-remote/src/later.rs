@@ -1,0 +1,290 @@
+//! [`Later`]: a server that is yet to be reached, as [`Remote`].
+//!
+//! Who holds enough in a cache to begin without a server need not wait for it. Until it is reached it counts as
+//! out of reach, limits are those that it had before, and calls wait, as they do for any server that is
+//! silent. It is tried for ever, with growing pauses.
+
+use bytes::Bytes;
+use larder_vfs::{
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
+    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
+    SetAttr, Stability, StatFs, Time, Watcher,
+};
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Display};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// First and longest pause between tries.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What must be known of a server before it is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Remembered {
+    /// What [`Remote::limits`] said when it was reached last.
+    pub limits: RemoteLimits,
+    /// What [`Remote::gives_leases`] said.
+    pub gives_leases: bool,
+}
+
+impl Remembered {
+    /// What `remote` says now.
+    pub fn of(remote: &dyn Remote) -> Remembered {
+        Remembered { limits: remote.limits(), gives_leases: remote.gives_leases() }
+    }
+}
+
+/// A server that may be yet to be reached. Clones are the same one; when the last is dropped, it is tried
+/// no more.
+pub struct Later<R> {
+    inner: Arc<Inner<R>>,
+}
+
+struct Inner<R> {
+    state: watch::Sender<State<R>>,
+    /// As long as it is not reached.
+    remembered: Remembered,
+    /// How long a call waits for it to be reached; `None`: for ever.
+    limit: Option<Duration>,
+    watcher: OnceLock<Weak<dyn Watcher>>,
+}
+
+enum State<R> {
+    /// Why the last try failed.
+    Away(String),
+    Reached(Arc<R>),
+    /// Nobody wants it any more, and it was not reached.
+    Shut,
+}
+
+impl<R> Clone for Later<R> {
+    fn clone(&self) -> Later<R> {
+        Later { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<R> fmt::Debug for Later<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self.inner.state.borrow() {
+            State::Away(_) => "Later(away)",
+            State::Reached(_) => "Later(reached)",
+            State::Shut => "Later(shut)",
+        })
+    }
+}
+
+impl<R: Remote> Later<R> {
+    /// A server that was reached already.
+    pub fn reached(remote: R) -> Later<R> {
+        let remembered = Remembered::of(&remote);
+        Later::new(State::Reached(Arc::new(remote)), remembered, None)
+    }
+
+    /// Begins to reach a server by `connect`, on the tokio runtime of the caller, after a try that failed
+    /// because of `problem`. Calls wait for it for `limit` at most (`None`: for ever), and end with
+    /// [`Error::TimedOut`] then.
+    pub fn begin<F, E>(
+        remembered: Remembered,
+        problem: String,
+        limit: Option<Duration>,
+        mut connect: impl FnMut() -> F + Send + 'static,
+    ) -> Later<R>
+    where
+        F: std::future::Future<Output = Result<R, E>> + Send,
+        E: Display + Send,
+    {
+        let later = Later::new(State::Away(problem), remembered, limit);
+        let (inner, mut state) = (Arc::downgrade(&later.inner), later.inner.state.subscribe());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = reach(&inner, &mut connect) => {}
+                // An error means that nobody is left who could want it.
+                _ = state.wait_for(|state| matches!(state, State::Shut)) => {}
+            }
+        });
+        later
+    }
+
+    fn new(state: State<R>, remembered: Remembered, limit: Option<Duration>) -> Later<R> {
+        let (state, watcher) = (watch::Sender::new(state), OnceLock::new());
+        Later { inner: Arc::new(Inner { state, remembered, limit, watcher }) }
+    }
+
+    /// The server itself, once it was reached.
+    pub fn get(&self) -> Option<Arc<R>> {
+        match &*self.inner.state.borrow() {
+            State::Reached(remote) => Some(Arc::clone(remote)),
+            _ => None,
+        }
+    }
+
+    /// Why it is out of reach, if it has not been reached so far.
+    pub fn problem(&self) -> Option<String> {
+        match &*self.inner.state.borrow() {
+            State::Away(problem) => Some(problem.clone()),
+            _ => None,
+        }
+    }
+
+    /// The server, as soon as it is reached.
+    async fn server(&self) -> Result<Arc<R>> {
+        if let Some(remote) = self.get() {
+            return Ok(remote);
+        }
+        let mut state = self.inner.state.subscribe();
+        let settled = state.wait_for(|state| matches!(state, State::Reached(_) | State::Shut));
+        let settled = match self.inner.limit {
+            None => settled.await,
+            Some(limit) => {
+                tokio::time::timeout(limit, settled).await.map_err(|_| Error::TimedOut)?
+            }
+        };
+        match settled.as_deref() {
+            Ok(State::Reached(remote)) => Ok(Arc::clone(remote)),
+            _ => Err(Error::Shutdown),
+        }
+    }
+}
+
+/// Tries until the server is reached.
+async fn reach<R: Remote, F, E>(inner: &Weak<Inner<R>>, connect: &mut impl FnMut() -> F)
+where
+    F: std::future::Future<Output = Result<R, E>>,
+    E: Display,
+{
+    let mut pause = PAUSES.0;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+        match connect().await {
+            Ok(remote) => return arrived(inner, Arc::new(remote)),
+            Err(problem) => still_away(inner, problem.to_string()),
+        }
+    }
+}
+
+fn still_away<R>(inner: &Weak<Inner<R>>, problem: String) {
+    let Some(inner) = inner.upgrade() else { return };
+    inner.state.send_if_modified(|state| match state {
+        State::Away(before) => {
+            *before = problem;
+            true
+        }
+        State::Reached(_) | State::Shut => false,
+    });
+}
+
+fn arrived<R: Remote>(inner: &Weak<Inner<R>>, remote: Arc<R>) {
+    let Some(inner) = inner.upgrade() else { return };
+    let is_wanted = inner.state.send_if_modified(|state| {
+        if matches!(state, State::Shut) {
+            return false;
+        }
+        // Under the lock of the state: who sets the watcher later sees that it was reached.
+        if let Some(watcher) = inner.watcher.get() {
+            remote.watch(watcher.clone());
+        }
+        tracing::info!("the server is reached");
+        *state = State::Reached(Arc::clone(&remote));
+        true
+    });
+    if !is_wanted {
+        remote.shutdown();
+    }
+}
+
+/// Methods that wait for the server and ask it.
+macro_rules! ask_when_reached {
+    ($(fn $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {$(
+        fn $name<'a>(&'a self, $($argument: $kind),*) -> Future<'a, $answer> {
+            Box::pin(async move { self.server().await?.$name($($argument),*).await })
+        }
+    )*};
+}
+
+impl<R: Remote> Remote for Later<R> {
+    ask_when_reached! {
+        fn root() -> Found;
+        fn getattr(cred: &'a Cred, file: &'a Handle) -> Attr;
+        fn setattr(
+            cred: &'a Cred,
+            file: &'a Handle,
+            set: SetAttr,
+            guard: Option<Time>
+        ) -> Changed;
+        fn access(cred: &'a Cred, file: &'a Handle, wanted: Access) -> Judged;
+        fn lookup(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr) -> LookedUp;
+        fn readlink(cred: &'a Cred, file: &'a Handle) -> (OsString, Option<Attr>);
+        fn read(cred: &'a Cred, file: &'a Handle, offset: u64, len: u32) -> RemoteRead;
+        fn write(
+            cred: &'a Cred,
+            file: &'a Handle,
+            offset: u64,
+            data: Bytes,
+            stability: Stability
+        ) -> RemoteWritten;
+        fn commit(cred: &'a Cred, file: &'a Handle, range: Range<u64>) -> Committed;
+        fn make(
+            cred: &'a Cred,
+            dir: &'a Handle,
+            name: &'a OsStr,
+            new: New,
+            set: SetAttr
+        ) -> Made;
+        fn remove(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr, what: Removal) -> Change;
+        fn rename(
+            cred: &'a Cred,
+            from: (&'a Handle, &'a OsStr),
+            to: (&'a Handle, &'a OsStr)
+        ) -> (Change, Change);
+        fn link(
+            cred: &'a Cred,
+            file: &'a Handle,
+            dir: &'a Handle,
+            name: &'a OsStr
+        ) -> (Option<Attr>, Change);
+        fn readdir(cred: &'a Cred, dir: &'a Handle, cookie: Cookie, bytes_max: u32) -> Listing;
+        fn statfs(cred: &'a Cred, file: &'a Handle) -> StatFs;
+    }
+
+    fn limits(&self) -> RemoteLimits {
+        self.get().map_or(self.inner.remembered.limits, |remote| remote.limits())
+    }
+
+    fn gives_leases(&self) -> bool {
+        self.get().map_or(self.inner.remembered.gives_leases, |remote| remote.gives_leases())
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watcher>) {
+        // Only the first counts, as the trait has it.
+        let _ = self.inner.watcher.set(watcher.clone());
+        if let Some(remote) = self.get() {
+            remote.watch(watcher);
+        }
+    }
+
+    fn reachable(&self) -> bool {
+        match &*self.inner.state.borrow() {
+            State::Away(_) | State::Shut => false,
+            State::Reached(remote) => remote.reachable(),
+        }
+    }
+
+    fn shutdown(&self) {
+        self.inner.state.send_if_modified(|state| {
+            let is_away = matches!(state, State::Away(_));
+            if is_away {
+                *state = State::Shut;
+            }
+            is_away
+        });
+        if let Some(remote) = self.get() {
+            remote.shutdown();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

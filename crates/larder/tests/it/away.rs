@@ -1,0 +1,146 @@
+//! Mounts that begin, or go on, while their server is away.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Kind, Mount, Server, eventually, pattern, run, said, succeed};
+
+/// Servers that can be killed and started again.
+const KINDS: [Kind; 2] = [Kind::Larder, Kind::Samba];
+
+/// The server counts as gone after a second; attributes are trusted for none.
+const IMPATIENT: [&str; 2] = ["timeo=10", "actimeo=0"];
+
+fn is_reachable(mount: &Mount) -> bool {
+    mount.status()["server"]["reachable"].as_bool().unwrap()
+}
+
+/// A worker that begins while the server is silent, after a death or an upgrade, serves what is cached. Commands
+/// answer, and once the server is back all is as before.
+#[test]
+fn workers_begin_without_a_silent_server() {
+    let server = Server::start(Kind::Larder);
+    let bytes = pattern(1, 200_000);
+    fs::write(server.path("cached"), &bytes).unwrap();
+    fs::write(server.path("other"), "here").unwrap();
+    let mount = Mount::new(&server, &IMPATIENT);
+    assert!(fs::read(mount.path("cached")).unwrap() == bytes);
+    server.freeze();
+    let [_, first] = mount.pids();
+    succeed(mount.larder().arg("upgrade").arg(mount.path("")));
+    let [_, second] = mount.pids();
+    assert_ne!(first, second);
+    assert!(fs::read(mount.path("cached")).unwrap() == bytes, "after an upgrade");
+    assert!(!is_reachable(&mount));
+
+    run("kill", &["-KILL", &second.to_string()]);
+    eventually("another worker serves", || mount.pids()[1] != second);
+    assert!(fs::read(mount.path("cached")).unwrap() == bytes, "after a death");
+    let status = mount.status();
+    let problem = status["server"]["problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("no answer within 5 s"), "{problem}");
+    let error = fs::read(mount.path("other")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
+
+    fs::write(server.path("cached"), "changed").unwrap();
+    server.thaw();
+    eventually("the server is used again", || is_reachable(&mount));
+    assert_eq!(fs::read(mount.path("cached")).unwrap(), b"changed");
+    assert_eq!(fs::read(mount.path("other")).unwrap(), b"here");
+}
+
+/// With option `bg` a mount begins with what its cache holds, and what is written then is sent when the server is there.
+#[test]
+fn a_mount_begins_without_its_server() {
+    for kind in KINDS {
+        let mut server = Server::start(kind);
+        let bytes = pattern(2, 100_000);
+        fs::create_dir(server.path("dir")).unwrap();
+        fs::write(server.path("dir/cached"), &bytes).unwrap();
+        fs::write(server.path("dir/edited"), "first\n").unwrap();
+        fs::write(server.path("dir/unread"), "not cached").unwrap();
+        let mut mount = Mount::new(&server, &[&IMPATIENT[..], &["bg"]].concat());
+        for name in ["cached", "edited"] {
+            fs::read(mount.path("dir").join(name)).unwrap();
+        }
+        run("ls", &["-l", mount.path("dir").to_str().unwrap()]);
+        mount.unmount();
+        server.kill();
+
+        mount.mount();
+        let names = |path| {
+            let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<_> = entries.collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(mount.path("dir")), ["cached", "edited", "unread"], "{kind:?}");
+        assert!(fs::read(mount.path("dir/cached")).unwrap() == bytes, "{kind:?}");
+        let error = fs::read(mount.path("dir/unread")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT), "{kind:?}");
+        assert!(!is_reachable(&mount));
+        let problem = mount.status()["server"]["problem"].as_str().unwrap().to_owned();
+        assert!(problem.contains("check"), "{kind:?}: {problem}");
+        // It is said by close(2) that the server does not have it; it is not lost.
+        let script = format!("echo second >>{}", mount.path("dir/edited").display());
+        drop(std::process::Command::new("sh").args(["-c", &script]).output().unwrap());
+        assert_eq!(fs::read(mount.path("dir/edited")).unwrap(), b"first\nsecond\n", "{kind:?}");
+        assert_eq!(mount.status()["dirty"]["files"], 1, "{kind:?}");
+
+        server.restart();
+        eventually("the server is used", || is_reachable(&mount));
+        assert_eq!(fs::read(mount.path("dir/unread")).unwrap(), b"not cached", "{kind:?}");
+        let sent = || fs::read(server.path("dir/edited")).unwrap() == b"first\nsecond\n";
+        eventually("what was written is sent", sent);
+        fs::write(server.path("dir/cached"), "changed").unwrap();
+        eventually("changes are seen", || {
+            fs::read(mount.path("dir/cached")).unwrap() == b"changed"
+        });
+    }
+}
+
+/// Without `bg` it does not, and says what would help; nor does one of which nothing is cached, or one that is refused.
+#[test]
+fn a_mount_without_its_server_is_asked_for() {
+    let mut server = Server::start(Kind::Larder);
+    let mut mount = Mount::new(&server, &[]);
+    mount.unmount();
+    server.kill();
+    let failed = mount.command().output().unwrap();
+    let text = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success() && text.contains("option bg mounts what"), "{text}");
+
+    let unseen = Mount::unmounted(&server, &["bg"]);
+    let failed = unseen.command().output().unwrap();
+    let text = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success() && !text.contains("option bg"), "{text}");
+    assert!(!unseen.cache().exists());
+    assert_eq!(said(&unseen, &["status"]).1, "nothing is mounted\n");
+
+    let mut samba = Server::start(Kind::Samba);
+    let mut mount = Mount::new(&samba, &["bg"]);
+    mount.unmount();
+    samba.as_samba().set_password("another").unwrap();
+    let failed = mount.command().output().unwrap();
+    let text = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success() && text.contains("the password"), "{text}");
+}
+
+/// It unmounts, and ends in time, before the server was ever there.
+#[test]
+fn a_mount_without_its_server_unmounts_in_time() {
+    let mut server = Server::start(Kind::Larder);
+    fs::write(server.path("cached"), "here").unwrap();
+    let mut mount = Mount::new(&server, &["bg", "hard"]);
+    fs::read(mount.path("cached")).unwrap();
+    mount.unmount();
+    server.kill();
+    mount.mount();
+    assert_eq!(fs::read(mount.path("cached")).unwrap(), b"here");
+    let path = mount.path("absent");
+    let waiting = std::thread::spawn(move || fs::read(path));
+    let begin = Instant::now();
+    mount.unmount();
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(waiting.join().unwrap().is_err());
+}
