@@ -5,7 +5,7 @@
 //! happens outside the lock: bytes that are known only ever change by a local write, which may
 //! race with a read here as it may in a kernel; a new version is a new local file.
 //!
-//! [`crate::save`] writes the state to the index, [`crate::local`] what is changed here;
+//! [`crate::change`] makes local changes, [`crate::save`] writes the state to the index, [`crate::local`] what is changed here;
 //! [`crate::state`] has its invariants.
 
 use std::io;
@@ -16,9 +16,8 @@ use larder_io::{DiskFile, OpenMode};
 
 use crate::gauge::count;
 use crate::pool::{data_dir, data_path};
-use crate::ranges::RangeSet;
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
-use crate::state::{SIZE_MAX, State, ZEROS_MAX};
+use crate::state::{SIZE_MAX, State};
 use crate::store::Store;
 use crate::sums::{chunk_range, chunks_of};
 use crate::{FileNo, lock};
@@ -164,102 +163,6 @@ impl CachedFile {
             count(&self.store.gauge.counters.declined);
         }
         if stored { Filled::Stored } else { Filled::Declined }
-    }
-
-    /// Changes bytes locally; they are dirty until [`CachedFile::mark_clean`]. Extends the file.
-    ///
-    /// The first change of a file that the index vouches for waits for a commit (two syncs).
-    ///
-    /// # Errors
-    /// [`NoSpace`]: nothing is promised about the bytes of this write, and clean bytes there are
-    /// no longer held; other dirty bytes stay.
-    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
-        let mut state = self.state();
-        let end = offset.checked_add(data.len() as u64).ok_or(NoSpace)?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        let written = self.write_locked(&mut state, offset..end, data);
-        self.note(&mut state);
-        written
-    }
-
-    /// Cuts or extends the file locally; new bytes are zeros and held. No byte becomes dirty: the
-    /// new size is the caller's to send. Waits like [`CachedFile::write`].
-    ///
-    /// # Errors
-    /// [`NoSpace`] if the disk refuses; then no byte of the file is held unless it is dirty.
-    pub fn truncate(&self, size: u64) -> Result<(), NoSpace> {
-        let mut state = self.state();
-        if size == state.size && state.bypasses == 0 {
-            return Ok(());
-        }
-        let truncated = self.truncate_locked(&mut state, size);
-        self.note(&mut state);
-        truncated
-    }
-
-    /// Dirty ranges: sorted, disjoint, not empty, not touching.
-    pub fn dirty(&self) -> Vec<Range<u64>> {
-        self.state().dirty.iter().collect()
-    }
-
-    /// Dirty ranges, which are to be sent. What is written from now on stays dirty, whatever is marked
-    /// clean, until this is called again.
-    pub fn begin_sending(&self) -> Vec<Range<u64>> {
-        let mut state = self.state();
-        state.rewritten = Some(RangeSet::default());
-        state.dirty.iter().collect()
-    }
-
-    /// Fills `buf` with dirty bytes to send.
-    ///
-    /// # Errors
-    /// `InvalidInput` if not all of them are dirty; else what the disk says: these bytes are then
-    /// lost, and the caller must say so to the application.
-    pub fn read_dirty(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let state = self.state();
-        let end = offset.saturating_add(buf.len() as u64);
-        if !state.dirty.contains(offset..end) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        if buf.is_empty() {
-            return Ok(());
-        }
-        let file = self.local(&state)?;
-        drop(state);
-        file.read_exact_at(buf, offset)
-    }
-
-    /// The server holds these bytes on stable storage, but for those that were written since
-    /// [`CachedFile::begin_sending`].
-    pub fn mark_clean(&self, range: Range<u64>) {
-        let mut state = self.state();
-        if !state.dirty.intersects(range.clone()) {
-            return;
-        }
-        let sent = match &state.rewritten {
-            Some(rewritten) => rewritten.gaps(range),
-            None => vec![range],
-        };
-        sent.into_iter().for_each(|part| state.set_dirty(part, false));
-        // The version is that of before the change until the caller says otherwise.
-        state.current = false;
-        state.acknowledged = true;
-        state.changes += 1;
-        self.queue(&mut state);
-        self.note(&mut state);
-    }
-
-    /// Gives up all local changes, and with them everything that is held of the file.
-    pub fn discard_dirty(&self) {
-        let mut state = self.state();
-        if state.dirty.is_empty() && state.current {
-            return;
-        }
-        self.drop_content(&mut state);
-        state.version = None;
-        state.size = 0;
     }
 
     /// Says that the file was used, for the order of culling.
@@ -532,14 +435,6 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Verifies the chunks that a change of `range` cuts in two, as their sums go with it.
-    fn detach_edges(&self, state: &mut State, range: Range<u64>) -> Result<(), NoSpace> {
-        for chunk in [range.start / crate::CHUNK_BYTES, range.end / crate::CHUNK_BYTES] {
-            self.verify_chunk(state, chunk).map_err(|_| NoSpace)?;
-        }
-        Ok(())
-    }
-
     fn reset_locked(&self, state: &mut State, version: &[u8], size: u64) {
         self.drop_content(state);
         state.version = Some(version.to_vec());
@@ -631,121 +526,6 @@ impl CachedFile {
         state.check();
         self.queue(&mut state);
         true
-    }
-
-    /// Takes back what the index vouches for, then lets the change happen.
-    pub(crate) fn begin_change(&self, state: &mut State, end: u64) -> Result<(), NoSpace> {
-        let in_vain = state.version.is_none() || end > SIZE_MAX || self.store.is_out_of_use();
-        if in_vain || self.settle(state).is_err() {
-            return Err(NoSpace);
-        }
-        self.mark_dirty(state)?;
-        state.current = false;
-        state.changes += 1;
-        self.queue(state);
-        if state.bypasses > 0 {
-            // The kernel may have moved the end; what it wrote is collected later.
-            self.follow_local(state).map_err(|_| NoSpace)?;
-        }
-        Ok(())
-    }
-
-    fn write_locked(
-        &self,
-        state: &mut State,
-        range: Range<u64>,
-        data: &[u8],
-    ) -> Result<(), NoSpace> {
-        let Range { start: offset, end } = range;
-        self.begin_change(state, end)?;
-        if offset > state.size {
-            self.extend(state, offset)?;
-        }
-        let chunks = chunks_of(&(offset..end));
-        self.detach_edges(state, offset..end)?;
-        let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
-        if !self.store.reserve(more) {
-            return Err(NoSpace);
-        }
-        let written = self.create_local(state).and_then(|file| file.write_at(data, offset));
-        if let Err(error) = written {
-            self.store.note_error(&error);
-            self.store.gauge.change_chunks(more, 0);
-            let stop = end.min(state.size);
-            state.forget_clean(offset.min(stop)..stop);
-            self.recharge(state);
-            return Err(NoSpace);
-        }
-        if end > state.size {
-            state.set_size(end);
-        }
-        state.charged += more;
-        state.known.insert(offset..end);
-        state.set_dirty(offset..end, true);
-        state.touch_chunks(chunks);
-        state.check();
-        Ok(())
-    }
-
-    fn truncate_locked(&self, state: &mut State, size: u64) -> Result<(), NoSpace> {
-        self.begin_change(state, size)?;
-        if size > state.size {
-            return self.extend(state, size);
-        }
-        let old = state.size;
-        self.detach_edges(state, size..old)?;
-        if state.serial != 0 {
-            let cut = self.local(state).and_then(|file| file.set_len(size));
-            if let Err(error) = cut {
-                self.store.note_error(&error);
-                let all = 0..state.size;
-                state.forget_clean(all);
-                self.recharge(state);
-                return Err(NoSpace);
-            }
-        }
-        state.set_size(size);
-        self.recharge(state);
-        Ok(())
-    }
-
-    fn mark_dirty(&self, state: &mut State) -> Result<(), NoSpace> {
-        if state.vouched {
-            self.store.index.put(key(tag::DIRTY, self.no, &[]), Some(Vec::new()));
-            state.marked = true;
-            self.store.index.commit().map_err(|_| NoSpace)?;
-            state.vouched = false;
-        }
-        Ok(())
-    }
-
-    /// Moves the end of file forward; the new bytes are zeros.
-    fn extend(&self, state: &mut State, size: u64) -> Result<(), NoSpace> {
-        let old = state.size;
-        self.detach_edges(state, old..old)?;
-        let holds_zeros = size - old <= ZEROS_MAX;
-        if state.serial != 0 || holds_zeros {
-            let extended = self.create_local(state).and_then(|file| {
-                // A write that failed may have left bytes past the end.
-                file.set_len(old)?;
-                file.set_len(size)
-            });
-            if let Err(error) = extended {
-                self.store.note_error(&error);
-                return Err(NoSpace);
-            }
-        }
-        state.set_size(size);
-        if holds_zeros {
-            let chunks = chunks_of(&(old..size));
-            let more = chunks.end - chunks.start - state.charged_in(chunks);
-            if self.store.reserve(more) {
-                state.charged += more;
-                state.known.insert(old..size);
-            }
-        }
-        state.check();
-        Ok(())
     }
 
     /// Brings the accounts in line with what is known.

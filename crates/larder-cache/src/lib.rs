@@ -28,6 +28,7 @@
 
 mod bypass;
 mod cache;
+mod change;
 mod config;
 mod file;
 mod gauge;
