@@ -214,8 +214,9 @@ impl Cache {
     }
 
     /// Stops the cache for all holders: checkpoint, then a mark that this was a clean stop.
-    /// Afterwards everything is a miss and nothing is stored. Unsent changes and session records, if
-    /// there are any, stay for the next open in this boot.
+    /// Afterwards everything is a miss and nothing is stored. Unsent changes, if there are any, are
+    /// synced, and stay for the next open, with the session records; without any, these stay for an
+    /// open in this boot.
     ///
     /// # Errors
     /// As [`Cache::checkpoint`]; the next open then treats it as a crash.
@@ -224,8 +225,10 @@ impl Cache {
         if self.store.is_closed() {
             return Err(CacheError::Closed);
         }
+        let unsent = self.unsent();
+        self.store.sync_unsent(&unsent);
         let saved = self.store.save();
-        let unsent = !self.unsent().is_empty();
+        let unsent = !unsent.is_empty();
         let keeps_log = unsent || !self.session_records().is_empty();
         let is_clean = lock(&self.store.unsaved).is_empty() && !unsent;
         self.store.closed.store(true, Ordering::Release);

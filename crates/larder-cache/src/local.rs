@@ -1,4 +1,5 @@
-//! Local changes as records, so that they outlive the process (not the boot; see [`crate::log`]).
+//! Local changes as records, so that they outlive the process; and the boot, if they were synced at the end
+//! (see [`crate::log`]).
 //!
 //! A file with local changes has a [`LocalRecord`], and a record for each dirty range: its end, under
 //! its start, so that a write costs one record however many ranges there are. They are put after the
@@ -32,6 +33,8 @@ pub(crate) struct LocalRecord {
     pub(crate) bypass: bool,
     /// Bytes were acknowledged since the version was set.
     pub(crate) acknowledged: bool,
+    /// All of the local file was synced before the index committed this.
+    pub(crate) synced: bool,
     /// Validator of the bytes below the changes.
     pub(crate) version: Vec<u8>,
 }
@@ -39,7 +42,8 @@ pub(crate) struct LocalRecord {
 impl LocalRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(17 + self.version.len());
-        out.push(u8::from(self.bypass) | u8::from(self.acknowledged) << 1);
+        let flags = [self.bypass, self.acknowledged, self.synced];
+        out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         out.extend_from_slice(&self.serial.to_le_bytes());
         out.extend_from_slice(&self.size.to_le_bytes());
         out.extend_from_slice(&self.version);
@@ -51,8 +55,9 @@ impl LocalRecord {
         let (serial, rest) = rest.split_first_chunk::<8>()?;
         let (size, version) = rest.split_first_chunk::<8>()?;
         let (serial, size) = (u64::from_le_bytes(*serial), u64::from_le_bytes(*size));
-        let (bypass, acknowledged) = (flags & 1 != 0, flags & 2 != 0);
-        Some(LocalRecord { serial, size, bypass, acknowledged, version: version.to_vec() })
+        let [bypass, acknowledged, synced] = [1, 2, 4].map(|bit| flags & bit != 0);
+        let version = version.to_vec();
+        Some(LocalRecord { serial, size, bypass, acknowledged, synced, version })
     }
 }
 
@@ -72,6 +77,7 @@ impl State {
                     && noted.size.max(self.dirty.end()) == self.size
                     && noted.bypass == self.may_be_bypassed()
                     && noted.acknowledged == self.acknowledged
+                    && noted.synced == self.synced
                     && self.version.as_ref() == Some(&noted.version)
             }
         }
@@ -82,6 +88,25 @@ impl State {
 pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
     let records = index.scan_all(&[tag::LOCAL]);
     records.iter().filter_map(|(key, _)| number_in_key(key)).collect()
+}
+
+/// Forgets local changes that may not be on the disk as their records say. Answers the files whose changes were
+/// kept, and those whose were not.
+pub(crate) fn keep_synced(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>) {
+    let (mut kept, mut lost) = (BTreeSet::new(), BTreeSet::new());
+    for (record_key, value) in index.scan_all(&[tag::LOCAL]) {
+        let Some(no) = number_in_key(&record_key) else { continue };
+        if LocalRecord::decode(&value).is_some_and(|record| record.synced) {
+            kept.insert(no);
+        } else {
+            lost.insert(no);
+            index.put(record_key, None);
+        }
+    }
+    let ranges = index.scan_all(&[tag::DIRTY_RANGE]).into_iter();
+    let is_kept = |key: &[u8]| number_in_key(key).is_some_and(|no| kept.contains(&no));
+    index.put_all(ranges.filter(|(key, _)| !is_kept(key)).map(|(key, _)| (key, None)).collect());
+    (kept, lost)
 }
 
 fn range_key(no: FileNo, start: u64) -> Vec<u8> {
@@ -111,6 +136,7 @@ impl CachedFile {
                 size: state.size,
                 bypass: state.may_be_bypassed(),
                 acknowledged: state.acknowledged,
+                synced: state.synced,
                 version: state.version.clone().unwrap_or_default(),
             });
             let value = state.noted.as_ref().map(LocalRecord::encode);
@@ -121,6 +147,13 @@ impl CachedFile {
             puts.push((range_key(self.number(), start), end));
         }
         index.put_all(puts);
+    }
+
+    /// The local file with its changes was synced: the next commit makes them outlive the boot.
+    pub(crate) fn note_synced(&self) {
+        let mut state = self.state();
+        state.synced = true;
+        self.note(&mut state);
     }
 
     /// Removes the records, as the changes are given up.
@@ -156,6 +189,7 @@ impl CachedFile {
             state.known.insert(range);
         }
         let is_bypassed = record.bypass;
+        state.synced = record.synced;
         state.noted = Some(record);
         if state.serial != 0 {
             let found = self.local(state).and_then(|file| Ok((file.len()?, file)));

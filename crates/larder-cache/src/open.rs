@@ -14,7 +14,7 @@ use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 use crate::config::{CacheError, Config, OpenError};
 use crate::gauge::Gauge;
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
-use crate::local::with_local_changes;
+use crate::local::{keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
 use crate::pool::{Pool, data_path};
 use crate::records::{
@@ -276,13 +276,14 @@ fn try_start(
     index.reserve_numbers(first);
     let (session, trust_floor) = next_session(&index, start);
     let usage = saved_usage(&index);
-    let unsent = if continued { with_local_changes(&index) } else { drop_session(&index) };
-    let mut dropped = drop_dirty(&**disk, &index, |no| continued && unsent.contains(&no));
+    let (unsent, lost) =
+        if continued { (with_local_changes(&index), BTreeSet::new()) } else { end_boot(&index) };
+    let mut dropped = drop_dirty(&**disk, &index, |no| unsent.contains(&no));
     if continued {
         // They reached the server, or are still here: only clean bytes went.
         dropped.marks = 0;
     } else {
-        dropped.tell(&unsent);
+        dropped.tell(&lost);
     }
     index.commit()?;
     if attempt != Attempt::AsItIs && disk.open(SUSPECT_FILE, OpenMode::Existing).is_ok() {
@@ -308,15 +309,16 @@ fn next_session(index: &Index, start: Start) -> (u64, u64) {
     (session, floor)
 }
 
-/// Drops what is worth nothing without the process, the boot or the log that it belongs to. Returns
-/// the files that had local changes.
-fn drop_session(index: &Index) -> BTreeSet<FileNo> {
-    let files = with_local_changes(index);
-    for tag in [tag::LOCAL, tag::DIRTY_RANGE, tag::SESSION] {
-        let records = index.scan_all(&[tag]);
+/// Drops what is worth nothing without the process, the boot or the log that it belongs to. Answers
+/// the files whose local changes were kept, and those whose were not.
+fn end_boot(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>) {
+    let (kept, lost) = keep_synced(index);
+    // What is known of the kept ones belongs to them.
+    if kept.is_empty() {
+        let records = index.scan_all(&[tag::SESSION]);
         index.put_all(records.into_iter().map(|(key, _)| (key, None)).collect());
     }
-    files
+    (kept, lost)
 }
 
 /// What [`drop_dirty`] dropped.

@@ -15,7 +15,7 @@ use crate::records::{FileRecord, bytes_key, encode_group, key, tag};
 use crate::state::State;
 use crate::store::Store;
 use crate::sums::{GROUP_CHUNKS, chunks_of};
-use crate::{CHUNK_BYTES, lock};
+use crate::{CHUNK_BYTES, FileNo, lock};
 
 /// From this many files on, one sync of the whole file system is cheaper than one for each: every
 /// fdatasync of a new file costs a journal commit.
@@ -51,6 +51,21 @@ impl Store {
             self.index.put(usage, Some(value));
         }
         self.index.commit()
+    }
+
+    /// Makes the local changes of these files durable, and has the next commit say so. Nobody may
+    /// change them meanwhile.
+    pub(crate) fn sync_unsent(self: &Arc<Self>, files: &[FileNo]) {
+        if files.is_empty() {
+            return;
+        }
+        match self.disk.sync_all() {
+            Ok(()) => files.iter().for_each(|no| self.file(*no).note_synced()),
+            Err(error) => tracing::warn!(
+                %error,
+                "the cache disk does not sync; what is unsent is lost with the next boot"
+            ),
+        }
     }
 
     /// Makes bytes and names durable; returns the files for which that is so.

@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub(crate) bypassed_before: bool,
     /// Bytes were acknowledged since the version was set.
     pub(crate) acknowledged: bool,
+    /// All of the local file was synced since its last local change.
+    pub(crate) synced: bool,
     /// What the index says of the local changes.
     pub(crate) noted: Option<LocalRecord>,
     /// Dirty ranges, start and end or nothing, that the index has yet to be told.
@@ -131,6 +133,7 @@ impl State {
         if range.is_empty() {
             return;
         }
+        self.synced = false;
         if is_dirty && let Some(rewritten) = &mut self.rewritten {
             rewritten.insert(range.clone());
         }

@@ -134,6 +134,30 @@ async fn new_mount_needs_no_server_that_is_known() {
     assert_eq!(rig.foreigner().await.cat("held").await, b"edit");
 }
 
+/// Who worked without his server and shuts his machine down in order has lost nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unsent_data_outlives_an_orderly_stop_and_a_boot() {
+    let rig = Rig::new(Options::default()).await;
+    let bytes = pattern(1, 300_000);
+    rig.put("edited", &bytes).await;
+    let (edited, new) =
+        (rig.open(&root(), "edited", WRITE).await.unwrap(), rig.create("new").await);
+    rig.server.time_out();
+    edited.write(100_000, b"edited").await.unwrap();
+    new.write(0, b"new").await.unwrap();
+    assert_eq!(edited.close().await, Err(Error::TimedOut));
+    assert_eq!(new.close().await, Err(Error::TimedOut));
+    let mut expected = bytes;
+    expected[100_000..100_006].copy_from_slice(b"edited");
+    let rig = rig.reboot().await;
+    assert_eq!(rig.cat("new").await, b"new");
+    rig.server.reconnect();
+    rig.sent().await;
+    let other = rig.foreigner().await;
+    assert!(other.cat("edited").await == expected);
+    assert_eq!(other.cat("new").await, b"new");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upload_that_was_waiting_goes_on_after_a_resume() {
     let rig = Rig::new(Options::default()).await;

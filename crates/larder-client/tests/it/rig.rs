@@ -99,6 +99,15 @@ impl Rig {
         Rig::on(self.server, self.clock, self.disk, self.options).await
     }
 
+    /// Unmounts whatever the server has not got, and mounts again after the machine was booted.
+    pub(crate) async fn reboot(self) -> Rig {
+        self.client.end_mount();
+        self.cache.close().unwrap();
+        let disk = Arc::new(self.disk.crash(Image::Synced));
+        let cache = open_cache_in(BootId(BOOT.0 + 1), &self.clock, disk.clone());
+        Rig::with(self.server, self.clock, disk, cache, self.options, Start::NewMount).await
+    }
+
     /// The process dies; another one resumes the mount, or makes a new one, on what is left. The
     /// server forgets nothing.
     pub(crate) async fn kill(self, start: Start) -> Rig {
@@ -283,7 +292,11 @@ impl Open<'_> {
 }
 
 fn open_cache(clock: &Arc<SimClock>, disk: Arc<dyn Disk>) -> Cache {
-    let boot = Some(BOOT);
+    open_cache_in(BOOT, clock, disk)
+}
+
+fn open_cache_in(boot: BootId, clock: &Arc<SimClock>, disk: Arc<dyn Disk>) -> Cache {
+    let boot = Some(boot);
     let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
     Cache::open(disk, clock.clone(), config).unwrap()
 }

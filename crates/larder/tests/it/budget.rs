@@ -103,18 +103,26 @@ fn furnish(server: &Server) {
     }
 }
 
-/// Calls of each procedure that each work costs.
+/// By how much counts have grown, where they have.
+fn more(
+    mut counts: BTreeMap<String, u64>,
+    before: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    counts.retain(|name, count| {
+        *count -= before.get(name).unwrap_or(&0);
+        *count > 0
+    });
+    counts
+}
+
+/// Calls of each procedure that each work costs. What the kernel asked for is printed.
 fn costs(server: &Server, mount: &Mount) -> Vec<BTreeMap<String, u64>> {
     furnish(server);
     let cost = |work: &Work| {
-        let before = mount.calls_by_procedure();
+        let (calls, asked) = (mount.calls_by_procedure(), mount.messages());
         work.1(&mount.path(""));
-        let mut calls = mount.calls_by_procedure();
-        calls.retain(|name, calls| {
-            *calls -= before.get(name).unwrap_or(&0);
-            *calls > 0
-        });
-        calls
+        println!("{:28} {:?}", work.0, more(mount.messages(), &asked));
+        more(mount.calls_by_procedure(), &calls)
     };
     WORKS.iter().map(cost).collect()
 }

@@ -388,6 +388,13 @@ impl Mount {
         rpc.iter().map(|(name, of)| (name.clone(), of["calls"].as_u64().unwrap())).collect()
     }
 
+    /// Messages of each kind that the kernel has sent.
+    pub(crate) fn messages(&self) -> BTreeMap<String, u64> {
+        let stat = self.json(&["stat"]);
+        let counts = stat["fuse"].as_object().unwrap().iter();
+        counts.map(|(name, count)| (name.clone(), count.as_u64().unwrap())).collect()
+    }
+
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let mut command = self.larder();
         command.args(args).arg(self.mountpoint()).arg("--json");
