@@ -139,11 +139,13 @@ fn walk_over_many_files_stays_within_memory_and_gives_it_back() {
     let peak_kib = memory_kib(&mount, "VmHWM");
     assert!(peak_kib < 256 << 10, "{peak_kib} KiB");
 
-    MayForget::now().names();
+    let forgetting = MayForget::now();
     eventually("every reference comes back", || {
+        forgetting.names();
         let kernel = mount.json(&["stat"])["kernel"].clone();
         kernel["given"] == kernel["returned"] && kernel["nodes_in_memory"].as_u64() <= Some(1)
     });
+    drop(forgetting);
     eventually("the memory is given back", || {
         memory_kib(&mount, "RssAnon") <= begin_kib + MORE_AFTER_USE_KIB
     });
