@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod export;
 pub(crate) mod mount;
+pub(crate) mod mount_helper;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod umount;

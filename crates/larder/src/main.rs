@@ -37,7 +37,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use command::{bench, cache, export, mount, stat, status, umount, upgrade};
+use command::{bench, cache, export, mount, mount_helper, stat, status, umount, upgrade};
 
 /// Mount NFS exports through a persistent local cache.
 #[derive(Debug, Parser)]
@@ -71,7 +71,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = run(&Cli::parse().command);
+    let mut typed = std::env::args_os();
+    let done = match mount_helper::is_meant(typed.next().as_deref()) {
+        true => mount_helper::run(typed),
+        false => run(&Cli::parse().command),
+    };
     done.unwrap_or_else(|error| {
         eprintln!("larder: {error:#}");
         ExitCode::from(error::exit_code(&error))

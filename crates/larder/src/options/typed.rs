@@ -136,6 +136,10 @@ const KNOWN: &[(&str, Shape)] = &[
     ("nofail", Flag),
     ("user", Flag),
     ("nouser", Flag),
+    ("users", Flag),
+    ("nousers", Flag),
+    ("owner", Flag),
+    ("group", Flag),
 ];
 
 /// Second spellings.

@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, Mount, Server, eventually, pattern, run, said};
+use crate::harness::{Kind, Mount, Server, eventually, pattern, run, said, succeed};
 
 fn check(mount: &Mount, args: &[&str], code: i32, word: &str) {
     let (found, text) = said(mount, args);
@@ -97,6 +98,31 @@ fn a_mount_in_use_is_detached_only_when_asked() {
     let mut read = String::new();
     file.read_to_string(&mut read).unwrap();
     assert_eq!(read, "abc");
+}
+
+/// As fstab(5) has it: mount(8) looks for a program in /sbin, which is ours in a name space of its own.
+#[test]
+fn mount_finds_its_helper() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("file"), "by mount(8)").unwrap();
+    let mount = Mount::unmounted(&server, &[]);
+    let script = "mount -t tmpfs none /usr/sbin && ln -s \"$LARDER\" /usr/sbin/mount.larder \
+        && echo \"$URL $MNT larder rw,nosuid,_netdev,noauto,cache=$CACHE,actimeo=1 0 0\" >\"$FSTAB\" \
+        && mount -T \"$FSTAB\" \"$MNT\" </dev/null && cat \"$MNT/file\" && grep -F \" ${MNT%/} \" /proc/mounts \
+        && \"$LARDER\" umount \"$MNT\"";
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "sh", "-c", script]).envs([
+        ("LARDER", Path::new(env!("CARGO_BIN_EXE_larder"))),
+        ("URL", Path::new(&server.url())),
+        ("MNT", &mount.path("")),
+        ("CACHE", &mount.cache()),
+        ("FSTAB", &mount.cache().with_file_name("fstab")),
+        ("LARDER_RUNTIME_DIR", &mount.cache().with_file_name("run")),
+    ]);
+    let output = succeed(&mut shell);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("by mount(8)") && said.contains("nosuid"), "{said}");
+    assert!(mount.cache().join("larder-cache").exists());
 }
 
 #[test]
