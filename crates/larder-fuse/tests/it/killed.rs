@@ -8,10 +8,11 @@ use larder_vfs::Ino;
 
 use crate::{Mount, eventually};
 
-/// A process that has the mount as its directory.
+/// A process that has the mount as its directory, and ignores no signal, whatever its parent does: what is run in
+/// the background ignores SIGINT.
 fn process(mount: &Mount, command: &[&str]) -> Child {
-    let mut process = Command::new(command[0]);
-    process.args(&command[1..]).current_dir(&mount.dir);
+    let mut process = Command::new("env");
+    process.arg("--default-signal").args(command).current_dir(&mount.dir);
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
