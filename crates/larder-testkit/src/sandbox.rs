@@ -12,6 +12,10 @@ use thiserror::Error;
 const START_MAX: Duration = Duration::from_secs(30);
 /// Between two questions whether it has.
 const POLL: Duration = Duration::from_millis(10);
+/// How many subnets links are chosen from.
+const SUBNETS: u32 = 1 << 20;
+/// How many of them may be in use in a row.
+const SUBNETS_TRIED: u32 = 1000;
 /// Lines of a log's end that an error shows.
 const LAST_LINES: usize = 10;
 
@@ -125,19 +129,32 @@ impl Sandbox {
 
     /// Lays a cable between the namespace of the test and the sandbox. Answers the address inside.
     pub(crate) fn link(&mut self) -> Result<Ipv4Addr, StartError> {
-        static LINKS: AtomicU32 = AtomicU32::new(0);
-        let (process, number) = (std::process::id(), LINKS.fetch_add(1, Relaxed));
-        // Four addresses of 10.64.0.0/10 for each: unique for any 64 links in a row of each process.
-        let subnet = process.wrapping_mul(64).wrapping_add(number % 64) % (1 << 20);
+        let (subnet, name) = self.cable()?;
+        // Four addresses of 10.64.0.0/10 for each.
         let base = u32::from(Ipv4Addr::new(10, 64, 0, 0)) + 4 * subnet;
         let (ours, theirs) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
-        let name = format!("ld{process:x}-{number}");
-        let namespace = self.child.id();
-        ip(&format!("link add {name} type veth peer name eth0 netns {namespace}"))?;
         ip(&format!("address add {ours}/30 dev {name}"))?;
         ip(&format!("link set {name} up"))?;
         self.run(&format!("ip address add {theirs}/30 dev eth0 && ip link set eth0 up"))?;
         Ok(theirs)
+    }
+
+    /// Makes the cable. It is called by the number of its subnet, so that no two have the same, whoever made
+    /// the other: the addresses of a link that another test holds would lead there.
+    fn cable(&self) -> Result<(u32, String), StartError> {
+        static LINKS: AtomicU32 = AtomicU32::new(0);
+        let namespace = self.child.id();
+        for _ in 0..SUBNETS_TRIED {
+            let number = LINKS.fetch_add(1, Relaxed);
+            let subnet = std::process::id().wrapping_mul(64).wrapping_add(number) % SUBNETS;
+            let name = format!("larder{subnet:x}");
+            let line = format!("link add {name} type veth peer name eth0 netns {namespace}");
+            match ip(&line) {
+                Err(StartError::Failed { detail, .. }) if detail.contains("File exists") => {}
+                made => return made.map(|()| (subnet, name)),
+            }
+        }
+        Err(failed("ip link add", "so many names in a row are in use"))
     }
 
     /// Process id whose namespaces are the sandbox's.
