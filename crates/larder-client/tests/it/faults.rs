@@ -47,6 +47,7 @@ async fn cached_data_is_served_while_the_server_is_out_of_reach() {
     rig.put("file", &bytes).await;
     let rig = rig.remount().await;
     assert_eq!(rig.cat("file").await, bytes);
+    rig.landed().await;
     rig.server.time_out();
     rig.advance(1000);
     assert_eq!(rig.cat("file").await, bytes);

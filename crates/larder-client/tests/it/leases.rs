@@ -22,6 +22,7 @@ async fn under_a_lease_stat_open_and_read_cost_no_request_however_long_it_lasts(
     other.put("file", &bytes).await;
     rig.names().await;
     assert_eq!(rig.cat("file").await, bytes);
+    rig.landed().await;
     for _ in 0..3 {
         rig.advance(10_000);
         rig.server.reset_calls();
@@ -114,6 +115,7 @@ async fn a_lost_connection_ends_leases() {
     other.put("file", b"one").await;
     rig.names().await;
     assert_eq!(rig.cat("file").await, b"one");
+    rig.landed().await;
     rig.server.time_out();
     other.put("file", b"three").await;
     assert_eq!(rig.cat("file").await, b"one", "the server is out of reach");

@@ -133,6 +133,11 @@ impl Rig {
         Open { rig: self, ino, id }
     }
 
+    /// Waits until what was read is in the cache.
+    pub(crate) async fn landed(&self) {
+        self.client.write_back_all().await.unwrap();
+    }
+
     pub(crate) fn checkpoint(&self) {
         self.cache.checkpoint().unwrap();
     }
