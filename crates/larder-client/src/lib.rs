@@ -32,6 +32,7 @@ mod names;
 mod node;
 mod open;
 mod options;
+mod paths;
 mod plan;
 mod record;
 mod recover;
@@ -45,4 +46,5 @@ mod writeback;
 
 pub use crate::core::{Client, Status};
 pub use options::{LookupCache, Options};
+pub use paths::last_path;
 pub use resume::Start;

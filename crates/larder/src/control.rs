@@ -51,7 +51,11 @@ pub(crate) enum Request {
     /// does.
     Upgrade,
     /// Lists what the cache holds: an item per file.
-    CacheLs,
+    CacheLs {
+        /// Only files of which the server has not all yet.
+        #[serde(default)]
+        unsent: bool,
+    },
     /// Checks every checksum.
     CacheVerify,
     /// Removes the least valuable files.

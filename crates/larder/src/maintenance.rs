@@ -4,7 +4,8 @@
 use std::fmt::Write;
 
 use anyhow::{Result, bail, ensure};
-use larder_cache::{Cache, VerifyProgress};
+use larder_cache::{Cache, FileNo, Listed, VerifyProgress};
+use larder_client::last_path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,6 +22,9 @@ const PROGRESS_BYTES: u64 = 16 << 20;
 pub(crate) struct Held {
     /// Its persistent number.
     pub(crate) number: u64,
+    /// Where it was last seen below the mountpoint, if that is known.
+    #[serde(default)]
+    pub(crate) path: Option<String>,
     /// The server's handle, in hexadecimal, if it is still known.
     pub(crate) handle: Option<String>,
     /// Bytes held.
@@ -31,6 +35,9 @@ pub(crate) struct Held {
     pub(crate) pinned: bool,
     /// Whether the server has not all of it yet.
     pub(crate) dirty: bool,
+    /// Bytes that are known to wait for the server.
+    #[serde(default)]
+    pub(crate) unsent_bytes: u64,
     /// Last use, in seconds since 1970.
     pub(crate) last_use_sec: u64,
 }
@@ -61,7 +68,8 @@ pub(crate) struct Freed {
 /// If nobody listens any more, if the disk fails, or if the request is none of these.
 pub(crate) fn carry_out(cache: &Cache, request: &Request, sink: &mut dyn Sink) -> Result<Value> {
     match request {
-        Request::CacheLs => list(cache, sink),
+        Request::CacheLs { unsent: false } => list(cache, sink),
+        Request::CacheLs { unsent: true } => list_unsent(cache, sink),
         Request::CacheVerify => verify(cache, sink),
         Request::CacheCull { bytes_target } => {
             cache.checkpoint()?;
@@ -93,17 +101,42 @@ fn list(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
         };
         after = Some(last.no);
         for file in batch {
-            let held = Held {
-                number: file.no.0,
-                handle: file.key.as_deref().map(hexadecimal),
-                held_bytes: file.held_bytes,
-                size: file.size,
-                pinned: file.pinned,
-                dirty: file.dirty,
-                last_use_sec: file.last_use_sec,
-            };
-            sink.item(serde_json::to_value(held)?)?;
+            sink.item(serde_json::to_value(held(cache, &file))?)?;
         }
+    }
+}
+
+/// Files of which the server has not all yet, also those of which the index has no other record.
+fn list_unsent(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
+    for no in cache.unsent() {
+        let before = no.0.checked_sub(1).map(FileNo);
+        let listed = cache.list(before, 1).into_iter().find(|listed| listed.no == no);
+        let new = || Listed {
+            no,
+            key: cache.key_of(no),
+            held_bytes: 0,
+            size: cache.file(no).size(),
+            pinned: false,
+            dirty: true,
+            last_use_sec: 0,
+        };
+        sink.item(serde_json::to_value(held(cache, &listed.unwrap_or_else(new)))?)?;
+    }
+    Ok(Value::Null)
+}
+
+fn held(cache: &Cache, file: &Listed) -> Held {
+    let unsent = if file.dirty { cache.file(file.no).dirty() } else { Vec::new() };
+    Held {
+        number: file.no.0,
+        path: last_path(cache, file.no).map(|path| path.to_string_lossy().into_owned()),
+        handle: file.key.as_deref().map(hexadecimal),
+        held_bytes: file.held_bytes,
+        size: file.size,
+        pinned: file.pinned,
+        dirty: file.dirty,
+        unsent_bytes: unsent.iter().map(|range| range.end - range.start).sum(),
+        last_use_sec: file.last_use_sec,
     }
 }
 

@@ -34,13 +34,16 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// List the files that a cache holds
+    /// List the files that a cache holds, with the paths at which they were last seen
     #[command(
-        after_help = "Example:\n  larder cache ls /mnt --json | jq -s 'map(.held_bytes) | add'"
+        after_help = "Example:\n  larder cache ls /mnt --unsent\n  larder cache ls /mnt --json | jq -s 'map(.held_bytes) | add'"
     )]
     Ls {
         #[command(flatten)]
         target: Target,
+        /// Only files of which the server has not all yet
+        #[arg(long)]
+        unsent: bool,
         /// Print a line of JSON per file
         #[arg(long)]
         json: bool,
@@ -97,8 +100,9 @@ struct Target {
 /// If there is no such cache, if its disk fails, if `verify` found something wrong.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.what {
-        What::Ls { target, json } => {
-            target.ask::<Value>(&Request::CacheLs, &mut Shown::new(*json)).map(|_| ())
+        What::Ls { target, unsent, json } => {
+            let request = Request::CacheLs { unsent: *unsent };
+            target.ask::<Value>(&request, &mut Shown::new(*json)).map(|_| ())
         }
         What::Verify(target) => {
             let Verified { files, chunks, bad_chunks } =
@@ -193,15 +197,16 @@ impl Sink for Shown {
             return print(&format!("{item}\n"));
         }
         let held: Held = serde_json::from_value(item)?;
+        let unsent = Bytes(held.unsent_bytes);
         let notes = match (held.pinned, held.dirty) {
-            (false, false) => "",
-            (true, false) => " pinned",
-            (false, true) => " dirty",
-            (true, true) => " pinned, dirty",
+            (false, false) => String::new(),
+            (true, false) => "  (pinned)".to_owned(),
+            (false, true) => format!("  ({unsent} unsent)"),
+            (true, true) => format!("  (pinned, {unsent} unsent)"),
         };
         let (bytes, size) = (Bytes(held.held_bytes), Bytes(held.size));
-        let handle = held.handle.as_deref().unwrap_or("-");
-        print(&format!("{:>8} {bytes:>10} of {size:>10}  {handle}{notes}\n", held.number))
+        let path = held.path.unwrap_or_else(|| format!("file {}", held.number));
+        print(&format!("{bytes:>10} of {size:>10}  {path}{notes}\n"))
     }
 }
 

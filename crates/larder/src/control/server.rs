@@ -176,7 +176,7 @@ mod tests {
 
     fn start(path: &Path) -> Serving {
         let handle = |request: Request, reply: &mut dyn Sink| match request {
-            Request::CacheLs => {
+            Request::CacheLs { .. } => {
                 reply.item(Value::from(1))?;
                 reply.progress(Progress { files: 1, ..Progress::default() });
                 Ok(Value::from(2))
@@ -211,7 +211,7 @@ mod tests {
         let path = folder.path().join("s");
         let serving = start(&path);
         let mut seen = Seen::default();
-        let (value, _) = call(&path, &Request::CacheLs, SOON, &mut seen).unwrap();
+        let (value, _) = call(&path, &Request::CacheLs { unsent: false }, SOON, &mut seen).unwrap();
         assert_eq!((value, seen), (Value::from(2), Seen { items: vec![Value::from(1)], files: 1 }));
         serving.drain(SOON);
     }

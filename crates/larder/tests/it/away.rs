@@ -86,6 +86,9 @@ fn a_mount_begins_without_its_server() {
         drop(std::process::Command::new("sh").args(["-c", &script]).output().unwrap());
         assert_eq!(fs::read(mount.path("dir/edited")).unwrap(), b"first\nsecond\n", "{kind:?}");
         assert_eq!(mount.status()["dirty"]["files"], 1, "{kind:?}");
+        let (_, unsent) =
+            said(&mount, &["cache", "ls", "--unsent", mount.path("").to_str().unwrap()]);
+        assert!(unsent.ends_with("  dir/edited  (13 B unsent)\n"), "{kind:?}: {unsent}");
 
         server.restart();
         eventually("the server is used", || is_reachable(&mount));

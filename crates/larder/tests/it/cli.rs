@@ -195,7 +195,8 @@ fn cache_commands_work_mounted_and_not() {
     check(&mount, &["cache", "verify", text(&cache)], 0, "64 chunks, 0 wrong");
     mount.unmount();
     check(&mount, &["cache", "verify", text(&cache)], 0, "64 chunks, 0 wrong");
-    check(&mount, &["cache", "ls", text(&cache)], 0, "1.00 MiB");
+    check(&mount, &["cache", "ls", text(&cache)], 0, "1.00 MiB of   1.00 MiB  file  (pinned)");
+    check(&mount, &["cache", "ls", text(&cache), "--unsent"], 0, "");
     check(&mount, &["cache", "drop", text(&cache)], 0, "1 files removed");
     // It is still known that it is to be kept.
     check(&mount, &["cache", "ls", text(&cache)], 0, "0 B of   1.00 MiB");
