@@ -52,6 +52,12 @@ pub(super) async fn next(told: &mut mpsc::UnboundedReceiver<Handle>) -> Handle {
     next.await.expect("nothing was told").unwrap()
 }
 
+/// What is told within a second.
+async fn soon(told: &mut mpsc::UnboundedReceiver<Handle>) -> Option<Handle> {
+    let next = tokio::time::timeout(Duration::from_secs(1), told.recv()).await;
+    next.ok().map(Option::unwrap)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_a_lease_nothing_is_asked() {
     let setup = Setup::new(|_| (), |_| ()).await;
@@ -182,14 +188,41 @@ async fn a_change_in_a_directory_is_told() {
     if leased {
         return;
     }
-    // Behind the server's back, which hears of it from the kernel, and tells watchers.
-    std::fs::write(setup.dir.path().join("dir/new"), "x").unwrap();
-    assert_eq!(next(&mut told).await, dir);
+    // Behind the server's back, which hears of it from the kernel, and tells watchers. It has the kernel watch
+    // only a moment after it has answered, so the first changes may be missed.
+    let mut changes = 0;
+    let told_of = loop {
+        std::fs::write(setup.dir.path().join(format!("dir/new{changes}")), "x").unwrap();
+        changes += 1;
+        if let Some(file) = soon(&mut told).await {
+            break file;
+        }
+        assert!(changes < 20, "nothing was told");
+    };
+    assert_eq!(told_of, dir);
     assert!(!again.holds());
-    // Who holds a watch does not keep a directory alive.
-    setup.access(&dir).await.lease.expect("a third watch");
-    std::fs::remove_dir_all(setup.dir.path().join("dir")).unwrap();
-    assert_eq!(next(&mut told).await, dir);
+}
+
+/// Who holds a watch does not keep a directory alive, and is told when it goes. Samba may miss that, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watched_directory_can_go() {
+    if Samba::version().unwrap() >= LEASES_DIRECTORIES {
+        eprintln!("left out: this Samba leases directories, which are not watched then");
+        return;
+    }
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let (_watcher, mut told) = watch(&setup, true);
+    for _ in 0..20 {
+        let dir = setup.make("dir", larder_vfs::New::Directory).await.unwrap();
+        std::fs::write(setup.dir.path().join("dir/inside"), "x").unwrap();
+        setup.access(&dir).await.lease.expect("a watch");
+        std::fs::remove_dir_all(setup.dir.path().join("dir")).unwrap();
+        if let Some(gone) = soon(&mut told).await {
+            assert_eq!(gone, dir);
+            return;
+        }
+    }
+    panic!("nothing was told");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
