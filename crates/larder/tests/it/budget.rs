@@ -127,19 +127,29 @@ fn costs(server: &Server, mount: &Mount) -> Vec<BTreeMap<String, u64>> {
     WORKS.iter().map(cost).collect()
 }
 
+/// Rounds of which the least counts, work by work. Whatever another test starts meanwhile closes our descriptors in
+/// its own table, and sends what was written so far: that only adds, to either mount.
+const ROUNDS: usize = 3;
+
 #[test]
 fn cached_work_costs_no_more_rpcs_than_plain() {
     let _counting = kernel_remembers();
+    let total = |calls: &BTreeMap<String, u64>| calls.values().sum::<u64>();
     for kind in BOTH {
-        let [plain, cached] = [Mount::plain, Mount::new].map(|mount| {
-            let server = Server::start(kind);
-            costs(&server, &mount(&server, LASTING))
-        });
-        for ((work, plain), cached) in WORKS.iter().zip(plain).zip(cached) {
-            let total = |calls: &BTreeMap<String, u64>| calls.values().sum::<u64>();
-            println!("{kind:?}: {:28} plain {plain:?} cached {cached:?}", work.0);
-            let within = total(&cached) <= total(&plain);
-            assert!(within, "{kind:?}: {}: plain {plain:?}, cached {cached:?}", work.0);
+        let mut rounds = [Vec::new(), Vec::new()];
+        for _ in 0..ROUNDS {
+            for (mount, rounds) in [Mount::plain, Mount::new].iter().zip(&mut rounds) {
+                let server = Server::start(kind);
+                rounds.push(costs(&server, &mount(&server, LASTING)));
+            }
+        }
+        for (at, (work, _)) in WORKS.iter().enumerate() {
+            let [plain, cached] = rounds.each_ref().map(|rounds| {
+                rounds.iter().map(|costs| &costs[at]).min_by_key(|calls| total(calls)).unwrap()
+            });
+            println!("{kind:?}: {work:28} plain {plain:?} cached {cached:?}");
+            let within = total(cached) <= total(plain);
+            assert!(within, "{kind:?}: {work}: plain {plain:?}, cached {cached:?}");
         }
     }
 }
