@@ -128,6 +128,7 @@ impl CachedFile {
         }
         self.mark_dirty(state)?;
         state.current = false;
+        state.synced = false;
         state.changes += 1;
         self.queue(state);
         if state.bypasses > 0 {

@@ -125,3 +125,20 @@ fn after_a_reboot_unsent_changes_are_dropped_and_counted() {
         (None, None)
     );
 }
+
+/// What the kernel writes itself is not on the disk because what lay there before was.
+#[test]
+fn a_bypass_after_a_stop_with_unsent_changes_ends_their_mark() {
+    let disk = SimDisk::new();
+    let cache = open_in(&disk, 1);
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v1", 0);
+    file.write(0, b"unsent").unwrap();
+    cache.close().unwrap();
+    let cache = open_in(&disk, 2);
+    assert_eq!(cache.unsent(), [file.number()]);
+    let _kernel = begin_bypass(&cache.file(file.number())).expect("it is whole");
+    cache.checkpoint().unwrap();
+    let after = open_in(&disk.crash(Image::Synced), 3);
+    assert_eq!((after.unsent(), after.usage().dirty_dropped), (vec![], 1));
+}
