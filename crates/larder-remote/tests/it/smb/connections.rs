@@ -68,8 +68,10 @@ async fn a_mount_does_with_the_connections_that_it_gets() {
     let setup =
         Setup::new(|samba| samba.share_lines = few, |options| options.connections = 4).await;
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert_eq!(setup.smb.stats().connections.len(), 2);
-    eventually("no others are left", || setup.server.connections() == 2).await;
+    // Samba counts before it lets somebody in, so two who come at once may both get the last place.
+    let connections = setup.smb.stats().connections.len();
+    assert!((2..4).contains(&connections), "{connections}");
+    eventually("no others are left", || setup.server.connections() == connections).await;
     for (name, file) in &files(&setup, &pattern(10_000)).await {
         assert!(setup.read(file, 0, 10_000).await == pattern(10_000), "{name}");
     }
