@@ -51,6 +51,11 @@ impl CachedFile {
         self.state().dirty.iter().collect()
     }
 
+    /// How many bytes are dirty.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.state().dirty.iter().map(|range| range.end - range.start).sum()
+    }
+
     /// Dirty ranges, which are to be sent. What is written from now on stays dirty, whatever is marked
     /// clean, until this is called again.
     pub fn begin_sending(&self) -> Vec<Range<u64>> {

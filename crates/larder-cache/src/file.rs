@@ -5,8 +5,8 @@
 //! happens outside the lock: bytes that are known only ever change by a local write, which may
 //! race with a read here as it may in a kernel; a new version is a new local file.
 //!
-//! [`crate::change`] makes local changes, [`crate::save`] writes the state to the index, [`crate::local`] what is changed here;
-//! [`crate::state`] has its invariants.
+//! [`crate::change`] makes local changes, [`crate::save`] writes the state to the index, [`crate::local`]
+//! what is changed here; [`crate::state`] has its invariants.
 
 use std::io;
 use std::ops::Range;

@@ -212,9 +212,9 @@ impl Client {
         for node in core.table.in_memory() {
             status.nodes_in_memory += 1;
             if core.has_unsent(&node) {
-                let dirty = core.file(&node).dirty();
-                status.dirty_files += u64::from(!dirty.is_empty());
-                status.dirty_bytes += dirty.iter().map(|r| r.end - r.start).sum::<u64>();
+                let bytes = core.file(&node).dirty_bytes();
+                status.dirty_files += u64::from(bytes > 0);
+                status.dirty_bytes += bytes;
             }
         }
         status

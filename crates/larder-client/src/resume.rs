@@ -207,8 +207,7 @@ impl Core {
 
     /// Sends what an earlier mount left, and says so.
     fn send_from_before(self: &Arc<Self>, node: &Arc<Node>) {
-        let file = self.file(node);
-        let bytes: u64 = file.dirty().iter().map(|range| range.end - range.start).sum();
+        let bytes = self.file(node).dirty_bytes();
         let name = node.state().known.hint.as_ref().map(|(_, name)| name.clone());
         if self.options.read_only {
             tracing::warn!(ino = node.ino.0, ?name, bytes, "unsent data stays: read-only mount");

@@ -134,19 +134,13 @@ impl Core {
         Verifier(self.session)
     }
 
-    fn dirty_bytes(file: &CachedFile) -> u64 {
-        file.dirty().iter().map(|range| range.end - range.start).sum()
-    }
-
     fn too_dirty(&self, node: &Node) -> bool {
-        Core::dirty_bytes(&self.file(node)) > 4 * self.options.dirty_bytes_max
+        self.file(node).dirty_bytes() > 4 * self.options.dirty_bytes_max
     }
 
     /// Long writes go to the server while they are still being made.
     fn start_early_write_back(self: &Arc<Self>, node: &Arc<Node>, file: &CachedFile) {
-        if Core::dirty_bytes(file) <= self.options.dirty_bytes_max
-            || node.transfer.try_lock().is_err()
-        {
+        if file.dirty_bytes() <= self.options.dirty_bytes_max || node.transfer.try_lock().is_err() {
             return;
         }
         let (core, node) = (self.clone(), node.clone());
@@ -420,19 +414,19 @@ impl Core {
         let mut state = node.state();
         let attr = state.known.attr;
         let version = version_bytes(&attr.validator());
-        // A mixed file's writer keeps the local file for now; the last release finds the mark again.
-        let keeps = state.mixed && state.opens.bypassing();
-        let settled = match state.mixed {
-            true if keeps => file.dirty().is_empty(),
-            true => file.reset(&version, attr.size),
-            false => file.set_version(&version, attr.size),
+        let (is_mixed, is_bypassed) = (state.mixed, state.opens.bypassing());
+        let settled = match (is_mixed, is_bypassed) {
+            (false, _) => file.set_version(&version, attr.size),
+            (true, false) => file.reset(&version, attr.size),
+            // Its writer keeps the local file for now; the last release finds the mark again.
+            (true, true) => file.dirty().is_empty(),
         };
         if !settled {
             return;
         }
         state.local = None;
         self.note_unfinished(node.ino, &mut state);
-        if state.mixed && !keeps {
+        if is_mixed && !is_bypassed {
             state.mixed = false;
             state.pages = None;
             drop(state);

@@ -126,7 +126,6 @@ fn list_unsent(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
 }
 
 fn held(cache: &Cache, file: &Listed) -> Held {
-    let unsent = if file.dirty { cache.file(file.no).dirty() } else { Vec::new() };
     Held {
         number: file.no.0,
         path: last_path(cache, file.no).map(|path| path.to_string_lossy().into_owned()),
@@ -135,7 +134,7 @@ fn held(cache: &Cache, file: &Listed) -> Held {
         size: file.size,
         pinned: file.pinned,
         dirty: file.dirty,
-        unsent_bytes: unsent.iter().map(|range| range.end - range.start).sum(),
+        unsent_bytes: if file.dirty { cache.file(file.no).dirty_bytes() } else { 0 },
         last_use_sec: file.last_use_sec,
     }
 }

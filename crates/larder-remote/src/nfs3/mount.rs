@@ -86,9 +86,7 @@ impl MountOptions {
             readdirplus: true,
         }
     }
-}
 
-impl MountOptions {
     /// After how long a soft call ends.
     pub fn limit(&self) -> Duration {
         let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));

@@ -105,18 +105,22 @@ fn a_mount_begins_without_its_server() {
 /// Without `bg` it does not, and says what would help; nor does one of which nothing is cached, or one that is refused.
 #[test]
 fn a_mount_without_its_server_is_asked_for() {
+    let why = |mount: &Mount| {
+        let failed = mount.command().output().unwrap();
+        let text = String::from_utf8_lossy(&failed.stderr).into_owned();
+        assert!(!failed.status.success(), "{text}");
+        text
+    };
     let mut server = Server::start(Kind::Larder);
     let mut mount = Mount::new(&server, &[]);
     mount.unmount();
     server.kill();
-    let failed = mount.command().output().unwrap();
-    let text = String::from_utf8_lossy(&failed.stderr).into_owned();
-    assert!(!failed.status.success() && text.contains("option bg mounts what"), "{text}");
+    let text = why(&mount);
+    assert!(text.contains("option bg mounts what"), "{text}");
 
     let unseen = Mount::unmounted(&server, &["bg"]);
-    let failed = unseen.command().output().unwrap();
-    let text = String::from_utf8_lossy(&failed.stderr).into_owned();
-    assert!(!failed.status.success() && !text.contains("option bg"), "{text}");
+    let text = why(&unseen);
+    assert!(!text.contains("option bg"), "{text}");
     assert!(!unseen.cache().exists());
     assert_eq!(said(&unseen, &["status"]).1, "nothing is mounted\n");
 
@@ -124,9 +128,8 @@ fn a_mount_without_its_server_is_asked_for() {
     let mut mount = Mount::new(&samba, &["bg"]);
     mount.unmount();
     samba.as_samba().set_password("another").unwrap();
-    let failed = mount.command().output().unwrap();
-    let text = String::from_utf8_lossy(&failed.stderr).into_owned();
-    assert!(!failed.status.success() && text.contains("the password"), "{text}");
+    let text = why(&mount);
+    assert!(text.contains("the password"), "{text}");
 }
 
 /// It unmounts, and ends in time, before the server was ever there.

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run};
+use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run, waits_in};
 
 #[test]
 fn umount_returns_in_time_when_the_server_is_dead() {
@@ -82,10 +82,6 @@ fn killed_process_does_not_wait_for_a_silent_server() {
         shell.args(["-c", script]).current_dir(mount.path("")).stdin(Stdio::piped());
         shell.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
     };
-    let waits = |child: &Child| {
-        let stack = fs::read_to_string(format!("/proc/{}/stack", child.id()));
-        stack.is_ok_and(|stack| stack.contains("request_wait_answer"))
-    };
     let mut writer = start("exec 3>written; echo data >&3; echo ready; read line");
     writer.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     server.freeze();
@@ -93,7 +89,7 @@ fn killed_process_does_not_wait_for_a_silent_server() {
         ["exec stat a/absent", "exec ls b", "exec mkdir c/made", ": >d/new; exec sleep 100"];
     let mut all: Vec<Child> = scripts.map(start).into();
     for child in &all {
-        eventually("it waits for the server", || waits(child));
+        eventually("it waits for the server", || waits_in(child, "request_wait_answer"));
     }
     all.push(writer);
     for child in &mut all {

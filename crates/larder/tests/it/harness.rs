@@ -462,6 +462,12 @@ pub(crate) fn larder() -> Command {
     Command::new(env!("CARGO_BIN_EXE_larder"))
 }
 
+/// Whether a process waits in this function of the kernel.
+pub(crate) fn waits_in(child: &Child, function: &str) -> bool {
+    let stack = fs::read_to_string(format!("/proc/{}/stack", child.id()));
+    stack.is_ok_and(|stack| stack.contains(function))
+}
+
 /// Runs a command that must succeed.
 pub(crate) fn succeed(command: &mut Command) -> Output {
     let output = command.stdin(Stdio::null()).output().unwrap();

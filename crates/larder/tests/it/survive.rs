@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::harness::{Kind, Mount, Server, eventually, pattern, run, said, succeed, tree};
+use crate::harness::{
+    Kind, Mount, Server, eventually, pattern, run, said, succeed, tree, waits_in,
+};
 
 /// Kills whoever serves, and waits until somebody serves again.
 fn kill_worker(mount: &Mount) {
@@ -278,10 +280,7 @@ fn umount_that_a_worker_took_and_did_not_answer_succeeds() {
         let mut umount = mount.larder();
         let umount = umount.arg("umount").arg(mount.path("")).stderr(Stdio::piped()).spawn();
         let umount = umount.unwrap();
-        eventually("it waits for its answer", || {
-            let stack = fs::read_to_string(format!("/proc/{}/stack", umount.id()));
-            stack.is_ok_and(|stack| stack.contains("unix_stream"))
-        });
+        eventually("it waits for its answer", || waits_in(&umount, "unix_stream"));
         run("kill", &["-KILL", &worker]);
         let ended = umount.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
