@@ -212,13 +212,16 @@ async fn a_watched_directory_can_go() {
     }
     let setup = Setup::new(|_| (), |_| ()).await;
     let (_watcher, mut told) = watch(&setup, true);
+    let mut watched = Vec::new();
     for _ in 0..20 {
         let dir = setup.make("dir", larder_vfs::New::Directory).await.unwrap();
         std::fs::write(setup.dir.path().join("dir/inside"), "x").unwrap();
         setup.access(&dir).await.lease.expect("a watch");
+        watched.push(dir);
         std::fs::remove_dir_all(setup.dir.path().join("dir")).unwrap();
+        // It may be told late, of one of those before.
         if let Some(gone) = soon(&mut told).await {
-            assert_eq!(gone, dir);
+            assert!(watched.contains(&gone), "{gone:?} is none of {watched:?}");
             return;
         }
     }
