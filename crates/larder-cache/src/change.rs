@@ -109,9 +109,7 @@ impl CachedFile {
         if state.dirty.is_empty() && state.current {
             return;
         }
-        self.drop_content(&mut state);
-        state.version = None;
-        state.size = 0;
+        self.forget_locked(&mut state);
     }
 }
 

@@ -167,6 +167,8 @@ pub struct Usage {
     pub dirty_dropped: u64,
     /// Local files without an index entry that were removed.
     pub orphans_removed: u64,
+    /// Files in the cache directory with changes that no server took, for people to look at.
+    pub set_aside: u64,
     /// Whether the index is out of use after a failure.
     pub poisoned: bool,
 }

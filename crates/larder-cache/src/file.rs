@@ -199,8 +199,11 @@ impl CachedFile {
 
     /// Forgets everything, dirty bytes too.
     pub(crate) fn forget(&self) {
-        let mut state = self.state();
-        self.drop_content(&mut state);
+        self.forget_locked(&mut self.state());
+    }
+
+    pub(crate) fn forget_locked(&self, state: &mut State) {
+        self.drop_content(state);
         state.version = None;
         state.size = 0;
     }

@@ -12,7 +12,7 @@
 //!   *held* across restarts if all of it is known, and then it has a checksum.
 //! - A **version** is the opaque validator under which clean bytes are held. Another version means
 //!   another local file, so a descriptor handed out never changes under its reader.
-//! - **Dirty** bytes are local changes that no server has acknowledged.
+//! - **Dirty** bytes are local changes that no server has acknowledged. What no server will take can be *set aside*.
 //!
 //! Invariants:
 //! - A read returns bytes that were filled or written for the version the file says it holds, or a
@@ -26,6 +26,7 @@
 //!
 //! On-disk format: `docs/formats/cache.md`. Left out on purpose: coherence, fetching and write-back.
 
+mod aside;
 mod bypass;
 mod cache;
 mod change;

@@ -197,6 +197,8 @@ impl CachedFile {
                 Ok((len, file)) if is_bypassed => self.find_bypassed(state, &sums, len, &file),
                 // It died while it cut the file: that is the only way a local file gets too short.
                 Ok((len, _)) => state.set_size(len.min(state.size)),
+                // It died in the middle of that.
+                Err(_) if self.store.is_aside(no, state.serial) => self.drop_content(state),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     tracing::error!(file = no.0, "the local file with unsent data is gone");
                     count(&self.store.gauge.counters.dirty_dropped);

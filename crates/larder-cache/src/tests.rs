@@ -3,6 +3,7 @@
 // A list of held ranges often has one range.
 #![allow(clippy::single_range_in_vec_init)]
 
+mod aside;
 mod boots;
 mod corruption;
 mod crash;

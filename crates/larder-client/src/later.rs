@@ -13,7 +13,7 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Core {
     /// Tries again and again to write back what could not be sent when the file was closed, for as
-    /// long as the server is out of reach.
+    /// long as the server is out of reach. What it refuses then is set aside.
     pub(crate) fn retry_later(self: &Arc<Self>, node: &Arc<Node>) {
         self.retry_after(node, RETRY_AFTER);
     }
@@ -26,8 +26,10 @@ impl Core {
                 tokio::time::sleep(std::mem::replace(&mut wait, RETRY_AFTER)).await;
                 match core.upload(&node).await {
                     Err(Error::TimedOut) => {}
+                    // It is the next mount's to send.
+                    Err(Error::Shutdown) => return,
                     Ok(()) => return tracing::debug!(ino = node.ino.0, "written back at last"),
-                    Err(error) => return core.give_up(&node, error),
+                    Err(error) => return core.set_aside(&node, error).await,
                 }
             }
         });

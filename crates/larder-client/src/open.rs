@@ -412,8 +412,9 @@ impl Core {
             // What a mapping wrote after the last close has nobody to report an error to.
             match self.upload(node).await {
                 Err(Error::TimedOut) => self.retry_later(node),
+                // What is unsent is the next mount's to send.
+                Ok(()) | Err(Error::Shutdown) => {}
                 Err(error) => self.give_up(node, error),
-                Ok(()) => {}
             }
         }
         let (last, last_writer) = {

@@ -10,6 +10,7 @@
 //! the last close wins, as if the writer had closed it now.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::open::{OpenFile, Way};
 use crate::record::version_bytes;
 use crate::session::{Carried, OpenRecord, Unfinished};
 use crate::state::LocalEnd;
+use crate::writeback::set_aside;
 
 /// How a client begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,9 +146,10 @@ impl Core {
         for no in self.cache.unsent() {
             match self.node(Ino(no.0)) {
                 Ok(node) => nodes.push(node),
-                Err(_) => {
-                    tracing::error!(ino = no.0, "unsent data of a file that is not known is lost");
-                    self.cache.drop_file(no);
+                Err(unknown) => {
+                    if set_aside(&self.cache.file(no), Path::new(""), unknown) {
+                        self.cache.drop_file(no);
+                    }
                 }
             }
         }

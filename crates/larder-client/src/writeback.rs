@@ -10,6 +10,7 @@
 //! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::node::Node;
 use crate::open::OpenFile;
+use crate::paths::last_path;
 use crate::record::version_bytes;
 use crate::state::LocalEnd;
 
@@ -258,7 +260,12 @@ impl Core {
             tracing::error!(ino = node.ino.0, %error, "cannot read back what was written locally");
             Error::Io
         })?;
-        node.state().opens.set_collected(before);
+        let mut state = node.state();
+        state.opens.set_collected(before);
+        if !file.dirty().is_empty() {
+            // It is unsent until the server has it, whether the file stays open or not.
+            state.local = before.or(state.local);
+        }
         Ok(())
     }
 
@@ -434,11 +441,27 @@ impl Core {
         }
     }
 
-    /// The server refuses the bytes for good.
+    /// The server refuses the bytes for good, and their writer was told so.
     pub(crate) fn give_up(&self, node: &Node, error: Error) {
         tracing::error!(ino = node.ino.0, %error, "the server refused the data; it is discarded");
         self.file(node).discard_dirty();
+        self.forget_changes(node);
+    }
+
+    /// The server refuses bytes for good whose writer knows only that they are late.
+    pub(crate) async fn set_aside(&self, node: &Node, error: Error) {
+        let path = last_path(&self.cache, node.no()).unwrap_or_default();
+        let file = self.file(node);
+        if let Ok(true) = blocking(move || set_aside(&file, &path, error)).await {
+            self.forget_changes(node);
+        }
+    }
+
+    /// What was changed here is gone, also from the kernel's memory.
+    fn forget_changes(&self, node: &Node) {
+        node.state().pages = None;
         self.unset_local(node);
+        self.invalidate(node.ino);
     }
 
     /// Nothing is to be sent any more.
@@ -485,6 +508,23 @@ impl Sent {
             None => {}
         }
     }
+}
+
+/// Keeps for people what cannot be sent because of `error`, and says so. Answers whether nothing is to be sent
+/// any more. Waits for the disk.
+pub(crate) fn set_aside(file: &CachedFile, path: &Path, error: Error) -> bool {
+    let path = path.to_string_lossy();
+    match file.set_aside(&path) {
+        Ok(Some(kept)) => {
+            tracing::error!(%path, %error, kept, "unsent data was refused: it is kept in the cache directory");
+        }
+        Ok(None) => tracing::error!(%path, %error, "unsent data was refused: it is discarded"),
+        Err(fault) => {
+            tracing::error!(%path, %error, %fault, "unsent data was refused, and cannot be set aside");
+            return false;
+        }
+    }
+    true
 }
 
 /// Dirty bytes to send.

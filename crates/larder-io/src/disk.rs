@@ -115,6 +115,11 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// Those of statfs(2).
     fn kind(&self) -> io::Result<FsKind>;
+
+    /// Whether what is on it is there for others after this process.
+    fn outlives_process(&self) -> bool {
+        true
+    }
 }
 
 /// An open file of a [`Disk`]. All methods may block on the disk; all may run concurrently.

@@ -84,6 +84,10 @@ impl Disk for MemDisk {
     fn kind(&self) -> io::Result<FsKind> {
         Ok(FsKind::TMPFS)
     }
+
+    fn outlives_process(&self) -> bool {
+        false
+    }
 }
 
 /// Names directly below `dir` among full paths, each once.

@@ -133,6 +133,9 @@ pub(crate) struct CacheState {
     pub(crate) culled: u64,
     /// Chunks forgotten because their checksum was wrong.
     pub(crate) bad_chunks: u64,
+    /// Files in its directory with changes that the server refused after their writer was told that they are late.
+    #[serde(default)]
+    pub(crate) set_aside: u64,
     /// Whether it is out of use after a fault of its disk.
     pub(crate) failed: bool,
 }
@@ -309,6 +312,13 @@ impl Status {
         writeln!(f, "  cache    {bytes}{most} in {files} files at {dir}")?;
         if cache.failed {
             writeln!(f, "  warning  the cache's disk failed: everything comes from the server")?;
+        }
+        if cache.set_aside > 0 {
+            let count = cache.set_aside;
+            writeln!(
+                f,
+                "  warning  {count} files that the server refused lie in {dir}/set-aside: copy and remove them"
+            )?;
         }
         let Reads { bytes_cached, bytes_remote, opens_passthrough, opens_other, .. } = self.reads;
         let share = percent(bytes_cached, bytes_cached + bytes_remote);

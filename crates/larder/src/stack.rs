@@ -118,6 +118,7 @@ impl Engine {
             declined: usage.declined,
             culled: usage.culled,
             bad_chunks: usage.bad_chunks,
+            set_aside: usage.set_aside,
             failed: usage.poisoned,
         })
     }

@@ -1,12 +1,11 @@
 //! What is asked of the server, and when: by counting calls.
 
 use std::ffi::OsStr;
-use std::time::Duration;
 
 use larder_client::Options;
 use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, New, Removal, SetAttr};
 
-use crate::rig::{READ, Rig, WRITE, pattern, root};
+use crate::rig::{PATIENCE, READ, Rig, WRITE, pattern, root};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_and_attributes_are_asked_for_once_per_timeout() {
@@ -63,6 +62,7 @@ async fn reread_costs_no_read_also_after_remount() {
     rig.foreigner().await.put("file", &bytes).await;
     assert_eq!(rig.cat("file").await, bytes);
     assert!(rig.server.calls("read") > 0);
+    rig.landed("file").await;
     let rig = rig.remount().await;
     assert_eq!(rig.cat("file").await, bytes);
     assert_eq!(rig.server.calls("read"), 0);
@@ -303,7 +303,7 @@ async fn partly_read_file_is_completed_while_the_link_is_quiet() {
     open.read(3 << 19, 1000).await.unwrap();
     open.close().await.unwrap();
     rig.advance(60);
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + PATIENCE;
     let limits = larder_vfs::Remote::limits(&*rig.server);
     let requests = (3_u64 << 20).div_ceil(u64::from(limits.read_max).min(1 << 20));
     while rig.server.calls("read") < requests + 2 {

@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 
-use larder_client::Options;
-use larder_vfs::{Error, FileSystem, Ino, New, Remote, SetAttr};
+use larder_client::{Options, Start};
+use larder_vfs::{DataPath, Error, FileSystem, Ino, New, Remote, SetAttr};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
@@ -47,7 +47,7 @@ async fn cached_data_is_served_while_the_server_is_out_of_reach() {
     rig.put("file", &bytes).await;
     let rig = rig.remount().await;
     assert_eq!(rig.cat("file").await, bytes);
-    rig.landed().await;
+    rig.landed("file").await;
     rig.server.time_out();
     rig.advance(1000);
     assert_eq!(rig.cat("file").await, bytes);
@@ -147,4 +147,61 @@ async fn file_that_others_change_all_the_time_is_read() {
     let mut both = bytes;
     both[1000..1004].copy_from_slice(b"ours");
     assert!(ours.read(500, 2000).await.unwrap() == both[500..2500]);
+}
+
+/// What an application was told is late, and the server then refuses, is kept in the cache directory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_data_that_the_server_refuses_is_set_aside() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"old content").await;
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    rig.server.time_out();
+    open.write(0, b"new").await.unwrap();
+    assert_eq!(open.close().await, Err(Error::TimedOut));
+    rig.foreigner().await.remove("file").await.unwrap();
+    let rig = rig.kill(Start::NewMount).await;
+    rig.sent().await;
+    let kept = rig.set_aside();
+    let [(name, content)] = &kept[..] else { panic!("{kept:?}") };
+    assert!(name.ends_with("_file"), "{name}");
+    assert_eq!(content, b"new content");
+    assert_eq!(rig.find("file").await, None);
+}
+
+/// What waits for the server when the mount ends is the next one's to send.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_under_way_at_the_end_of_the_mount_stays_unsent() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"old").await;
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"new").await.unwrap();
+    rig.server.hold(Some("write"));
+    let (server, closed) = (rig.server.clone(), open.close());
+    let end = async move {
+        while server.calls("write") < 2 {
+            tokio::task::yield_now().await;
+        }
+        server.shutdown();
+    };
+    let (closed, ()) = tokio::join!(closed, end);
+    assert_eq!(closed, Err(Error::Shutdown));
+    rig.server.hold(None);
+    rig.server.reconnect();
+    let rig = rig.reboot().await;
+    rig.sent().await;
+    assert_eq!(rig.foreigner().await.cat("file").await, b"new");
+}
+
+/// Bytes that the server refused are not shown from the kernel's memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn discarded_data_leaves_the_kernel() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"old").await;
+    rig.server.set_full(true);
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"longer than before").await.unwrap();
+    assert_eq!(open.close().await, Err(Error::NoSpace));
+    let ino = rig.find("file").await.unwrap();
+    let opened = rig.client.open(&root(), ino, READ).wait().await.unwrap();
+    assert!(matches!(opened.path, DataPath::Cached { keep: false }));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use larder_client::{Options, Start};
 use larder_vfs::{Error, FileSystem, Ino, OpenId, Remote};
 
-use crate::rig::{Open, READ, Random, Rig, WRITE, pattern, root};
+use crate::rig::{Open, PATIENCE, READ, Random, Rig, WRITE, pattern, root};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_files_numbers_and_unsent_data_outlive_the_process() {
@@ -182,7 +182,7 @@ async fn failed_write_back_is_reported_after_a_resume() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), noted).await.unwrap();
+    tokio::time::timeout(PATIENCE, noted).await.unwrap();
     rig.server.set_full(false);
     let rig = rig.kill(Start::Resume).await;
     let open = rig.again(names);
@@ -288,7 +288,8 @@ async fn forgotten_nodes_leave_memory() {
 /// A thousand nodes would lie spread over the memory of many, and keep all of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_many_were_in_memory_none_stays() {
-    let rig = Rig::new(Options::default()).await;
+    // Whoever looks for files to fill in holds their nodes for a moment.
+    let rig = Rig::new(Options { fill_after: None, ..Options::default() }).await;
     let mut inos = Vec::new();
     for n in 0..9000 {
         rig.put(&format!("file{n}"), b"x").await;

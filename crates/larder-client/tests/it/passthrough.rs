@@ -10,8 +10,8 @@ use larder_cache::{Cache, Config};
 use larder_client::{Client, Options, Start};
 use larder_io::{BootId, Clock, RealDisk, SimClock};
 use larder_vfs::{
-    DataPath, FileSystem, Ino, Kernel, LocalFile, MemRemote, OpenFlags, OpenId, Remote, Removal,
-    SetAttr,
+    DataPath, Error, FileSystem, Ino, Kernel, LocalFile, MemRemote, OpenFlags, OpenId, Remote,
+    Removal, SetAttr,
 };
 
 use crate::rig::{WRITE, root};
@@ -29,12 +29,12 @@ impl Kernel for Passthrough {
     fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
 }
 
-async fn on_directory(dir: &Path, server: MemRemote, start: Start) -> (Client, Cache) {
+async fn on_directory(dir: &Path, server: Arc<MemRemote>, start: Start) -> (Client, Cache) {
     let clock: Arc<dyn Clock> = Arc::new(SimClock::new());
     let boot = Some(BootId(1));
     let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
     let cache = Cache::open(Arc::new(RealDisk::open(dir).unwrap()), clock.clone(), config).unwrap();
-    let remote: Arc<dyn Remote> = Arc::new(server);
+    let remote: Arc<dyn Remote> = server;
     let options = Options::default();
     let client = Client::new(remote, cache.clone(), clock, options, 1, start).await.unwrap();
     client.attach(Arc::new(Passthrough));
@@ -49,6 +49,14 @@ async fn create(client: &Client, name: &str) -> (Ino, OpenId, LocalFile) {
     let (entry, opened) = created.wait().await.unwrap();
     let DataPath::Passthrough(local) = opened.path else { panic!("not by the kernel") };
     (entry.ino, opened.id, local)
+}
+
+/// What the server has of a short file.
+async fn content_of(server: &MemRemote, name: &str) -> Vec<u8> {
+    let found = server.root().await.unwrap();
+    let file = server.lookup(&root(), &found.handle, OsStr::new(name)).await.unwrap();
+    let handle = file.found.unwrap().handle;
+    server.read(&root(), &handle, 0, 100).await.unwrap().data.to_vec()
 }
 
 fn copy_tree(from: &Path, to: &Path) {
@@ -79,24 +87,20 @@ async fn what_the_kernel_wrote_itself_outlives_the_process() {
     let (before, after) = (folder.path().join("before"), folder.path().join("after"));
     fs::create_dir(&before).unwrap();
     let server = MemRemote::new();
-    let (client, _) = on_directory(&before, server.another_client(), Start::NewMount).await;
+    let (client, _) =
+        on_directory(&before, Arc::new(server.another_client()), Start::NewMount).await;
     let (ino, open, local) = create(&client, "file").await;
     rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
     // The copy stands for the directory after the process died.
     copy_tree(&before, &after);
-    let (client, _) = on_directory(&after, server.another_client(), Start::Resume).await;
+    let (client, _) = on_directory(&after, Arc::new(server.another_client()), Start::Resume).await;
     let attr = client.getattr(&root(), ino).wait().await.unwrap().attr;
     assert_eq!(attr.size, 13);
     let kernel = data_file(&after);
     rustix::io::pwrite(kernel.as_fd(), b", and after it", 13).unwrap();
     client.flush(&root(), ino, open).wait().await.unwrap();
     client.release(ino, open).wait().await.unwrap();
-    let found = server.root();
-    let found = found.await.unwrap();
-    let file = server.lookup(&root(), &found.handle, OsStr::new("file")).await.unwrap();
-    let handle = file.found.unwrap().handle;
-    let read = server.read(&root(), &handle, 0, 100).await.unwrap();
-    assert_eq!(&read.data[..], b"by the kernel, and after it");
+    assert_eq!(content_of(&server, "file").await, b"by the kernel, and after it");
 }
 
 /// Whoever empties a directory removes the hidden names of files that are still open, too. What was written
@@ -106,7 +110,7 @@ async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
     let folder = tempfile::tempdir().unwrap();
     let server = MemRemote::new();
     let (client, cache) =
-        on_directory(folder.path(), server.another_client(), Start::NewMount).await;
+        on_directory(folder.path(), Arc::new(server.another_client()), Start::NewMount).await;
     let (ino, open, local) = create(&client, "file").await;
     let remove = async |name: &OsStr| {
         client.remove(&root(), Ino::ROOT, name, Removal::File).wait().await.unwrap();
@@ -123,4 +127,25 @@ async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
     client.flush(&root(), ino, open).wait().await.unwrap();
     client.release(ino, open).wait().await.unwrap();
     assert_eq!(cache.unsent(), []);
+}
+
+/// What the kernel wrote itself, and the server did not take at the last close, is unsent like any other data: it
+/// counts, the file has its size, and it is sent without a new mount.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Arc::new(MemRemote::new());
+    let (client, cache) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "file").await;
+    rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
+    server.time_out();
+    let flushed = client.flush(&root(), ino, open).wait().await;
+    assert_eq!(flushed.unwrap_err(), Error::TimedOut);
+    client.release(ino, open).wait().await.unwrap();
+    assert_eq!((client.status().dirty_files, client.status().dirty_bytes), (1, 13));
+    assert_eq!(client.getattr(&root(), ino).wait().await.unwrap().attr.size, 13);
+    server.reconnect();
+    client.write_back_all().await.unwrap();
+    assert_eq!((cache.unsent(), client.status().dirty_files), (vec![], 0));
+    assert_eq!(content_of(&server, "file").await, b"by the kernel");
 }

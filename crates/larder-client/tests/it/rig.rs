@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_cache::{Cache, Config};
+use larder_cache::{Cache, Config, FileNo};
 use larder_client::{Client, Options, Start};
-use larder_io::{BootId, Clock, Disk, Image, SimClock, SimDisk};
+use larder_io::{BootId, Clock, Disk, Image, OpenMode, SimClock, SimDisk};
 use larder_vfs::{
     Cred, Error, FileSystem, Fresh, Ino, Lookup, MemRemote, OpenFlags, OpenId, Remote, Removal,
     RenameFlags, Result, SetAttr, Stability,
@@ -25,6 +25,9 @@ pub(crate) struct Rig {
 
 /// The boot in which every rig runs.
 const BOOT: BootId = BootId(1);
+
+/// Longest wait for what must come. A busy machine may stand still for seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// For reading.
 pub(crate) const READ: OpenFlags = flags(true, false);
@@ -108,6 +111,17 @@ impl Rig {
         Rig::with(self.server, self.clock, disk, cache, self.options, Start::NewMount).await
     }
 
+    /// Names and bytes of what was set aside.
+    pub(crate) fn set_aside(&self) -> Vec<(String, Vec<u8>)> {
+        let content = |name: String| {
+            let file = self.disk.open(&format!("set-aside/{name}"), OpenMode::Existing).unwrap();
+            let mut content = vec![0; file.len().unwrap() as usize];
+            file.read_exact_at(&mut content, 0).unwrap();
+            (name, content)
+        };
+        self.disk.list("set-aside").unwrap().into_iter().map(content).collect()
+    }
+
     /// The process dies; another one resumes the mount, or makes a new one, on what is left. The
     /// server forgets nothing.
     pub(crate) async fn kill(self, start: Start) -> Rig {
@@ -133,9 +147,16 @@ impl Rig {
         Open { rig: self, ino, id }
     }
 
-    /// Waits until what was read is in the cache.
-    pub(crate) async fn landed(&self) {
-        self.client.write_back_all().await.unwrap();
+    /// Waits until all of a file is in the cache. (The client's own wait for that is short.)
+    pub(crate) async fn landed(&self, name: &str) {
+        let file = self.cache.file(FileNo(self.find(name).await.unwrap().0));
+        let all = 0..file.size();
+        let landed = async {
+            while file.held(all.clone()).first() != Some(&all) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, landed).await.unwrap();
     }
 
     pub(crate) fn checkpoint(&self) {

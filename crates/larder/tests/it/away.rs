@@ -58,9 +58,10 @@ fn a_mount_begins_without_its_server() {
         fs::create_dir(server.path("dir")).unwrap();
         fs::write(server.path("dir/cached"), &bytes).unwrap();
         fs::write(server.path("dir/edited"), "first\n").unwrap();
+        fs::write(server.path("dir/gone"), "first\n").unwrap();
         fs::write(server.path("dir/unread"), "not cached").unwrap();
         let mut mount = Mount::new(&server, &[&IMPATIENT[..], &["bg"]].concat());
-        for name in ["cached", "edited"] {
+        for name in ["cached", "edited", "gone"] {
             fs::read(mount.path("dir").join(name)).unwrap();
         }
         run("ls", &["-l", mount.path("dir").to_str().unwrap()]);
@@ -74,7 +75,7 @@ fn a_mount_begins_without_its_server() {
             names.sort();
             names
         };
-        assert_eq!(names(mount.path("dir")), ["cached", "edited", "unread"], "{kind:?}");
+        assert_eq!(names(mount.path("dir")), ["cached", "edited", "gone", "unread"], "{kind:?}");
         assert!(fs::read(mount.path("dir/cached")).unwrap() == bytes, "{kind:?}");
         let error = fs::read(mount.path("dir/unread")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT), "{kind:?}");
@@ -82,19 +83,26 @@ fn a_mount_begins_without_its_server() {
         let problem = mount.status()["server"]["problem"].as_str().unwrap().to_owned();
         assert!(problem.contains("check"), "{kind:?}: {problem}");
         // It is said by close(2) that the server does not have it; it is not lost.
-        let script = format!("echo second >>{}", mount.path("dir/edited").display());
-        drop(std::process::Command::new("sh").args(["-c", &script]).output().unwrap());
+        for name in ["edited", "gone"] {
+            let script = format!("echo second >>{}", mount.path("dir").join(name).display());
+            drop(std::process::Command::new("sh").args(["-c", &script]).output().unwrap());
+        }
         assert_eq!(fs::read(mount.path("dir/edited")).unwrap(), b"first\nsecond\n", "{kind:?}");
-        assert_eq!(mount.status()["dirty"]["files"], 1, "{kind:?}");
+        assert_eq!(mount.status()["dirty"]["files"], 2, "{kind:?}");
         let (_, unsent) =
             said(&mount, &["cache", "ls", "--unsent", mount.path("").to_str().unwrap()]);
-        assert!(unsent.ends_with("  dir/edited  (13 B unsent)\n"), "{kind:?}: {unsent}");
+        assert!(unsent.contains("  dir/edited  (13 B unsent)\n"), "{kind:?}: {unsent}");
 
+        fs::remove_file(server.path("dir/gone")).unwrap();
         server.restart();
         eventually("the server is used", || is_reachable(&mount));
         assert_eq!(fs::read(mount.path("dir/unread")).unwrap(), b"not cached", "{kind:?}");
         let sent = || fs::read(server.path("dir/edited")).unwrap() == b"first\nsecond\n";
         eventually("what was written is sent", sent);
+        eventually("what the server refuses is kept", || mount.status()["cache"]["set_aside"] == 1);
+        let kept = fs::read_dir(mount.cache().join("set-aside")).unwrap().next().unwrap().unwrap();
+        assert!(kept.file_name().to_str().unwrap().ends_with("_dir_gone"), "{kept:?}");
+        assert_eq!(fs::read(kept.path()).unwrap(), b"first\nsecond\n", "{kind:?}");
         fs::write(server.path("dir/cached"), "changed").unwrap();
         eventually("changes are seen", || {
             fs::read(mount.path("dir/cached")).unwrap() == b"changed"
