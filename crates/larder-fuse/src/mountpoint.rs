@@ -291,7 +291,8 @@ mod tests {
         let mountpoint =
             Mountpoint { path: dir.path().to_owned(), device_minor: line.device_minor };
         drop(fuse);
-        assert!(is_stale(dir.path()));
+        // On a machine that stands still it does not show that in time.
+        assert!((0..60).any(|_| is_stale(dir.path())));
         mountpoint.detach_by_helper().unwrap();
         assert_eq!(mountinfo::at(dir.path()).unwrap(), None);
     }

@@ -32,9 +32,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// (`complete_signal` in `kernel/signal.c`), but for those that dump core.
 const SIGKILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
 
-/// A thread that is being ended (`include/linux/sched.h`).
-const PF_EXITING: u64 = 4;
-
 /// Gives an answer to the kernel.
 type Reply = Box<dyn FnOnce(Output) + Send>;
 
@@ -263,21 +260,49 @@ fn names_changed(request: &Request<'_>) -> Vec<(Ino, OsString)> {
 }
 
 /// Whether a thread was told by a signal to end, or is on its way out because of one.
+///
+/// Never waits for the thread. The file `stat` does, while the thread executes another program: that closes files, and
+/// so waits for us. It is read only of a thread that is known to do no such thing.
 fn is_killed(thread: u32) -> bool {
     // One that is not there is in a namespace that we cannot see.
-    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat"));
-    stat.is_ok_and(|stat| tells_of_an_end(&stat).unwrap_or(false))
+    let file = |name: &str| std::fs::read_to_string(format!("/proc/{thread}/{name}"));
+    match file("status").ok().as_deref().and_then(outlook) {
+        Some(Outlook::Told) => true,
+        Some(Outlook::Leaving) => file("stat").is_ok_and(|stat| ended_by_signal(&stat)),
+        Some(Outlook::Living) | None => false,
+    }
 }
 
-/// From the file `stat`; see proc_pid_stat(5).
-fn tells_of_an_end(stat: &str) -> Option<bool> {
+/// What lies before a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// Nothing that is known.
+    Living,
+    /// A signal to end it has come.
+    Told,
+    /// It has no memory any more: it is on its way out, and what it still has are files.
+    Leaving,
+}
+
+/// From the file `status`; see proc_pid_status(5).
+fn outlook(status: &str) -> Option<Outlook> {
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
+    let pending = u64::from_str_radix(field("SigPnd")?, 16).ok()?;
+    Some(match field("VmSize") {
+        _ if pending & SIGKILL_BIT != 0 => Outlook::Told,
+        Some(_) => Outlook::Living,
+        None => Outlook::Leaving,
+    })
+}
+
+/// Whether a thread on its way out was ended by a signal; from the file `stat`, see proc_pid_stat(5).
+fn ended_by_signal(stat: &str) -> bool {
     // The second field is a name, in which anything may be.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    let (flags, pending, exit_code) = (field(9)?, field(31)?, field(52)?);
-    let ended_by = exit_code & 0x7f;
-    Some(pending & SIGKILL_BIT != 0 || (flags & PF_EXITING != 0 && ended_by != 0))
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());
+    let exit_code = fields.and_then(|mut fields| fields.nth(52 - 3)?.parse::<u64>().ok());
+    exit_code.is_some_and(|code| code & 0x7f != 0)
 }
 
 #[cfg(test)]
@@ -288,21 +313,20 @@ mod tests {
 
     #[test]
     fn whoever_is_killed_is_told_from_others() {
-        let stat = |flags: u64, pending: u64, exit_code: u64| {
-            let mut fields = vec!["0".to_owned(); 50];
-            fields[0] = "S".to_owned();
-            fields[9 - 3] = flags.to_string();
-            fields[31 - 3] = pending.to_string();
-            fields[52 - 3] = exit_code.to_string();
-            tells_of_an_end(&format!("42 (a) S (b) {}\n", fields.join(" ")))
+        let status = |pending: u64, memory: &str| {
+            outlook(&format!("Name:\tVmSize: 1\n{memory}SigPnd:\t{pending:016x}\nShdPnd:\t0\n"))
         };
-        assert_eq!(stat(0x40_0000, 0, 0), Some(false));
-        assert_eq!(stat(0x40_0000, 1 << (libc::SIGUSR1 - 1), 0), Some(false));
-        assert_eq!(stat(0x40_0000, 1 << (libc::SIGKILL - 1), 0), Some(true));
-        assert_eq!(stat(0x40_0004, 0, 3 << 8), Some(false), "it ends by itself");
-        assert_eq!(stat(0x40_0004, 0, 15), Some(true));
-        assert_eq!(tells_of_an_end("42 (a"), None);
-        assert_eq!(tells_of_an_end("42 (a) S 1"), None);
+        let memory = "VmSize:\t    8548 kB\n";
+        assert_eq!(status(0, memory), Some(Outlook::Living));
+        assert_eq!(status(1 << (libc::SIGUSR1 - 1), memory), Some(Outlook::Living));
+        assert_eq!(status(1 << (libc::SIGKILL - 1), memory), Some(Outlook::Told));
+        assert_eq!(status(0, ""), Some(Outlook::Leaving));
+        assert_eq!(outlook("Name:\tcat\n"), None);
+
+        let stat = |exit_code: u64| format!("42 (a) S (b) {}{exit_code}\n", "0 ".repeat(49));
+        assert!(!ended_by_signal(&stat(3 << 8)), "it ends by itself");
+        assert!(ended_by_signal(&stat(15)));
+        assert!(!ended_by_signal("42 (a") && !ended_by_signal("42 (a) S 1"));
     }
 
     #[test]

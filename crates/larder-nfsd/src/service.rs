@@ -48,14 +48,20 @@ pub(crate) enum Transport {
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
-    /// It is root of its machine, as far as its port or its socket's owner shows.
-    privileged: bool,
+    /// Its calls are carried out, as far as its port or its socket's owner decides that.
+    admitted: bool,
 }
 
 impl Peer {
-    pub(crate) fn new(address: SocketAddr, transport: Transport) -> Peer {
-        let privileged = address.port() < UNRESERVED_PORT || owner::is_root(address, transport);
-        Peer { address, transport, privileged }
+    /// Reads two files if `ports` asks who owns a socket of this machine.
+    pub(crate) fn new(address: SocketAddr, transport: Transport, ports: SourcePorts) -> Peer {
+        let admitted = match ports {
+            SourcePorts::Any => true,
+            SourcePorts::Reserved => {
+                address.port() < UNRESERVED_PORT || owner::is_root(address, transport)
+            }
+        };
+        Peer { address, transport, admitted }
     }
 
     fn framing(&self) -> Framing {
@@ -160,7 +166,7 @@ impl Service {
         }
         // To ask whether we are there takes no credential (RFC 1813, 3.3.0).
         let is_null = header.procedure == 0;
-        if !is_null && !peer.privileged && self.config.source_ports == SourcePorts::Reserved {
+        if !is_null && !peer.admitted {
             return Err(Outcome::AuthError(AUTH_TOOWEAK));
         }
         match &header.credential {

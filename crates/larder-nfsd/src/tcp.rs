@@ -307,7 +307,7 @@ pub(crate) async fn accept(
                     continue;
                 }
                 service.counters.connections.fetch_add(1, Relaxed);
-                let peer = Peer::new(address, Transport::Tcp);
+                let peer = Peer::new(address, Transport::Tcp, service.config.source_ports);
                 connections.spawn(serve(Arc::clone(&service), stream, peer, shutdown.clone()));
             }
             Err(cause) => {

@@ -3,8 +3,11 @@
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use larder_vfs::Ino;
+use rustix::mount::MountFlags;
 
 use crate::{Mount, eventually};
 
@@ -76,7 +79,8 @@ fn killed_callers_go_at_once_and_leave_nothing() {
     });
     assert!(mount.path("made").exists(), "what was asked for is carried on with");
     eventually("no reference is left", || {
-        std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        // By this the kernel forgets the names of the mount, and of no other.
+        rustix::mount::mount_remount(&mount.dir, MountFlags::empty(), "").unwrap();
         let lookups = mount.fs.lookups.lock().unwrap();
         lookups.iter().all(|(ino, count)| *count == 0 || *ino == Ino::ROOT.0)
     });
@@ -148,4 +152,28 @@ fn killed_process_does_not_wait_for_its_flushes() {
     assert!(child.try_wait().unwrap().is_none(), "one that ends by itself waits for its data");
     mount.fs.hold(None);
     ended(&mut child);
+}
+
+/// A process that executes a program closes files with its own state locked, and whoever asks how it does waits for
+/// that. We must not: its flush would never be answered, nor anything else.
+#[test]
+fn a_flush_by_execve_is_looked_at_without_waiting() {
+    let one = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let one = one.unwrap();
+    let mount = Mount::on(one.handle(), |_| ());
+    let open = std::fs::File::create(mount.path("file")).unwrap();
+    (&open).write_all(b"data").unwrap();
+    mount.fs.hold(Some("flush"));
+    std::thread::scope(|scope| {
+        let executing = scope.spawn(|| Command::new("true").status().unwrap());
+        eventually("it flushes", || mount.fs.count("flush") > 0);
+        mount.fs.later.store(true, Ordering::Relaxed);
+        let begin = Instant::now();
+        // It is looked at five times a second.
+        while begin.elapsed() < Duration::from_secs(1) {
+            rustix::fs::statvfs(&mount.dir).unwrap();
+        }
+        mount.fs.hold(None);
+        assert!(executing.join().unwrap().success());
+    });
 }

@@ -12,6 +12,7 @@ mod model;
 mod operations;
 
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use larder_fuse::{MountOptions, Mounted, Transport, mount};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Gid, Uid};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use crate::fs::TestFs;
 
@@ -30,6 +31,9 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 
 /// Names the transport of all mounts of this process.
 const TRANSPORT: &str = "LARDER_TEST_TRANSPORT";
+
+/// The kernel may be at it for so long when it forgets what it holds in memory.
+const FORGETTING_MAX: Duration = Duration::from_secs(10);
 
 /// Whether the kernel offers io_uring.
 const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -72,6 +76,10 @@ impl Mount {
 
     /// With options changed by `change`.
     fn with(change: impl FnOnce(&mut MountOptions)) -> Mount {
+        Mount::on(RUNTIME.handle(), change)
+    }
+
+    fn on(runtime: &Handle, change: impl FnOnce(&mut MountOptions)) -> Mount {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("mount point");
         std::fs::create_dir(&dir).unwrap();
@@ -80,7 +88,7 @@ impl Mount {
         options.probe_dir = Some(parent.path().to_owned());
         options.transport = transport();
         change(&mut options);
-        let mounted = mount(Arc::clone(&fs) as _, &dir, &options, RUNTIME.handle()).unwrap();
+        let mounted = mount(Arc::clone(&fs) as _, &dir, &options, runtime).unwrap();
         Mount { mounted, fs, dir, _parent: parent }
     }
 
@@ -116,13 +124,39 @@ fn open_at(dir: &File, name: &str, flags: OFlags) -> std::io::Result<File> {
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?.into())
 }
 
-/// Waits until `done`, for at most ten seconds.
+/// Longest wait for what must come. A busy machine may stand still for seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `done`.
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        assert!(begin.elapsed() < PATIENCE, "not in time: {what}");
         std::thread::yield_now();
     }
+}
+
+/// How often the kernel was told to forget what it holds in memory (`drop_caches`). It counts that when it is done.
+fn times_forgotten() -> Vec<String> {
+    let counters = std::fs::read_to_string("/proc/vmstat").unwrap();
+    counters.lines().filter(|line| line.starts_with("drop_")).map(str::to_owned).collect()
+}
+
+/// Checks what holds while the kernel remembers: what it holds in memory is one thing for all processes, and if
+/// one of them had it forget meanwhile, the check begins anew.
+fn while_remembered(check: impl Fn()) {
+    for _ in 0..20 {
+        let before = times_forgotten();
+        let Err(failed) = catch_unwind(AssertUnwindSafe(&check)) else { return };
+        let begin = Instant::now();
+        while times_forgotten() == before {
+            if begin.elapsed() > FORGETTING_MAX {
+                resume_unwind(failed);
+            }
+            std::thread::yield_now();
+        }
+    }
+    panic!("the kernel is made to forget all the time");
 }
 
 fn os_error<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {

@@ -17,6 +17,8 @@ async fn mount(address: SocketAddr, transport: Transport) -> Arc<dyn Remote> {
     options.port = Some(address.port());
     options.mount_port = Some(address.port());
     options.transport = transport;
+    // A server whose disk stands still for seconds is not gone.
+    options.retransmissions = Some(100);
     Arc::new(Nfs3::mount(&options).await.unwrap_or_else(|error| panic!("{error}")))
 }
 

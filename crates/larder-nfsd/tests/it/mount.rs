@@ -102,6 +102,8 @@ async fn the_port_mapper_is_told_and_told_again() {
     while let Ok(question) = asked.try_recv() {
         questions.push(question);
     }
+    // Where the machine stands still, one that is not answered in time is asked again.
+    questions.dedup();
     let expected = [
         "SET 100003 6",
         "SET 100003 17",
