@@ -1,6 +1,6 @@
 //! nfs-ganesha: NFSv3 and MOUNT over TCP and UDP, with a port mapper beside it.
 
-use crate::sandbox::{Sandbox, StartError, failed};
+use crate::sandbox::{Sandbox, StartError, failed, listens};
 use bytes::Bytes;
 use larder_wire::rpc::{Credential, ReplyHeader, Xid, encode_call};
 use larder_wire::xdr::{Decode, Framing};
@@ -66,8 +66,7 @@ impl Ganesha {
             Network::Own => sandbox.link()?,
             Network::Shared => Ipv4Addr::LOCALHOST,
         };
-        let state = std::env::temp_dir().join(format!("larder-ganesha-{}", sandbox.process()));
-        std::fs::create_dir_all(&state).map_err(|cause| failed("state directory", cause))?;
+        let state = sandbox.state_directory("ganesha")?;
         let configuration = configuration(export, options);
         std::fs::write(state.join("conf"), configuration)
             .map_err(|cause| failed("configuration", cause))?;
@@ -78,8 +77,10 @@ impl Ganesha {
             let found = sandbox.run(&format!("command -v {program} >/dev/null"));
             found.map_err(|_| StartError::NotInstalled { program })?;
         }
-        sandbox
-            .run("rpcbind -f & mapper=$!; until [ -S /run/rpcbind.sock ]; do sleep 0.01; done")?;
+        sandbox.run("rpcbind -f & mapper=$!")?;
+        // It listens at its local socket first, where the server will look for it.
+        let mapper = SocketAddr::new(host.into(), portmap::PORT);
+        sandbox.wait_for("rpcbind", "mapper", &[], || listens(mapper))?;
         let mut ganesha = Ganesha { sandbox, host, export: export.to_owned(), state, boots: 0 };
         ganesha.boot()?;
         Ok(ganesha)
@@ -171,6 +172,7 @@ impl Ganesha {
 
 impl Drop for Ganesha {
     fn drop(&mut self) {
+        self.sandbox.end();
         // Left to the system's cleaning of temporary files if it fails.
         let _ = std::fs::remove_dir_all(&self.state);
     }

@@ -173,11 +173,13 @@ fn krb5_conf(host: Ipv4Addr) -> String {
 
 fn kdc_conf(place: &Path) -> String {
     let place = place.display();
-    // With a PAC, which MIT's KDC adds from 1.20 on, Samba takes no ticket outside of a domain.
+    // With a PAC, which MIT's KDC adds from 1.20 on, Samba takes no ticket outside of a domain. When it notes
+    // logins, each waits for the disk.
     format!(
         "[kdcdefaults]\n kdc_listen = {PORT}\n kdc_tcp_listen = {PORT}\n\
          [realms]\n {REALM} = {{\n  database_name = {place}/principal\n  \
          key_stash_file = {place}/stash\n  max_life = 1d\n  disable_pac = true\n }}\n\
+         [dbmodules]\n {REALM} = {{\n  disable_last_success = true\n  disable_lockout = true\n }}\n\
          [logging]\n kdc = FILE:{place}/log\n"
     )
 }

@@ -2,6 +2,7 @@
 
 use crate::kdc::{self, Kdc, KdcOptions};
 use crate::sandbox::{Sandbox, StartError, failed, listens};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,7 +78,7 @@ impl Samba {
     pub fn start(export: &Path, options: &SambaOptions) -> Result<Samba, StartError> {
         let mut sandbox = Sandbox::start(true)?;
         let host = sandbox.link()?;
-        let state = std::env::temp_dir().join(format!("larder-samba-{}", sandbox.process()));
+        let state = sandbox.state_directory("samba")?;
         for folder in FOLDERS {
             let made = std::fs::create_dir_all(state.join(folder));
             made.map_err(|cause| failed("state directory", cause))?;
@@ -146,8 +147,9 @@ impl Samba {
         self.sandbox.run(&format!(
             "{clock} smbd -F --no-process-group -s {state}/conf >{state}/out 2>&1 & child=$!"
         ))?;
-        let (address, logs) = (self.address(), ["out", "log"].map(|log| self.state.join(log)));
-        self.sandbox.wait_for("smbd", "child", &[&logs[0], &logs[1]], || listens(address))
+        let (address, names) = (self.address(), self.state.join("lock/names.tdb"));
+        let logs = ["out", "log"].map(|log| self.state.join(log));
+        self.sandbox.wait_for("smbd", "child", &[&logs[0], &logs[1]], || answers(address, &names))
     }
 
     /// How many connections to the server are established, as its kernel says.
@@ -251,14 +253,18 @@ impl Samba {
     }
 
     /// Has the server end everybody's use of the share, with their connections open: what they opened is
-    /// closed, and they have to connect to the share anew.
+    /// closed, and they have to connect to the share anew. Waits until it is done.
     ///
     /// # Errors
     /// [`StartError::Failed`] if it cannot be told so.
     pub fn close_share(&mut self) -> Result<(), StartError> {
-        let (state, share) = (self.state.display(), Samba::SHARE);
+        let (conf, share) = (self.state.join("conf"), Samba::SHARE);
+        let conf = conf.display();
+        // The processes that serve the share are told by way of another one, each in its own time.
+        let uses = format!("smbstatus --configfile={conf} --shares 2>/dev/null | grep '^{share} '");
         self.sandbox.run(&format!(
-            "smbcontrol --configfile={state}/conf smbd close-share {share} >/dev/null 2>&1"
+            "uses=$({uses}); smbcontrol --configfile={conf} smbd close-share {share} >/dev/null 2>&1 && \
+             while {uses} | grep -qxF \"$uses\"; do sleep 0.01; done"
         ))
     }
 
@@ -267,9 +273,10 @@ impl Samba {
     /// # Errors
     /// [`StartError::Failed`] if it is gone.
     pub fn freeze(&mut self) -> Result<(), StartError> {
+        // One whose connection has just ended is about to end as well, or has: that is not waited for.
         self.sandbox.run(
             "for one in $child $(pgrep -P $child); do kill -STOP $one; \
-             until grep -q '^State:.T' /proc/$one/status; do sleep 0.01; done; done",
+             while grep -q '^State:.[^TZX]' /proc/$one/status; do sleep 0.01; done; done 2>/dev/null",
         )
     }
 
@@ -278,7 +285,8 @@ impl Samba {
     /// # Errors
     /// [`StartError::Failed`] if it is gone.
     pub fn thaw(&mut self) -> Result<(), StartError> {
-        self.sandbox.run("kill -CONT $child $(pgrep -P $child)")
+        // The parent comes last: as long as it stands still, it buries none of the others.
+        self.sandbox.run("kill -CONT $(pgrep -P $child) $child")
     }
 
     /// Has `smbclient` carry out commands on the share, and answers what it says. Blocks.
@@ -306,9 +314,20 @@ impl Samba {
 
 impl Drop for Samba {
     fn drop(&mut self) {
+        self.sandbox.end();
         // Left to the system's cleaning of temporary files if it fails.
         let _ = std::fs::remove_dir_all(&self.state);
     }
+}
+
+/// Whether the server is ready: it listens, and its process that watches directories has made its name known.
+/// Whoever connects to the share before that is refused for lack of memory.
+fn answers(address: SocketAddr, names: &Path) -> io::Result<()> {
+    const WATCHES: &[u8] = b"notify-daemon";
+    listens(address)?;
+    let names = std::fs::read(names)?;
+    let known = names.windows(WATCHES.len()).any(|name| name == WATCHES);
+    known.then_some(()).ok_or_else(|| io::Error::other("nobody watches directories yet"))
 }
 
 /// Where the realm's files are, in the state directory.

@@ -2,14 +2,14 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The longest that a server may take to start.
-const START_MAX: Duration = Duration::from_secs(30);
+/// The longest that a server may take to start, also on a machine that has better things to do.
+const START_MAX: Duration = Duration::from_secs(120);
 /// Between two questions whether it has.
 const POLL: Duration = Duration::from_millis(10);
 /// How many subnets links are chosen from.
@@ -161,6 +161,24 @@ impl Sandbox {
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
+
+    /// Makes an empty directory for what a server reads and writes. A test that died may have left one of
+    /// this name: process ids come again.
+    pub(crate) fn state_directory(&self, server: &str) -> Result<PathBuf, StartError> {
+        let path = std::env::temp_dir().join(format!("larder-{server}-{}", self.process()));
+        let cleared = match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => std::fs::create_dir_all(&path),
+        };
+        cleared.map(|()| path).map_err(|cause| failed("state directory", cause))
+    }
+
+    /// Ends it, with all that runs in it: nothing of it writes any more.
+    pub(crate) fn end(&mut self) {
+        drop(self.commands.take());
+        // If waiting fails there is nothing left to wait for.
+        let _ = self.child.wait();
+    }
 }
 
 /// Whether a server takes connections.
@@ -194,8 +212,6 @@ fn ip(arguments: &str) -> Result<(), StartError> {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        drop(self.commands.take());
-        // If waiting fails there is nothing left to wait for.
-        let _ = self.child.wait();
+        self.end();
     }
 }

@@ -521,7 +521,8 @@ async fn parallel_changes_tell_each_its_own_step() {
         });
     }
     let mut steps = tasks.join_all().await;
-    steps.sort_by_key(|(before, _)| before.ctime);
+    // They end in another order than they were done in.
+    steps.sort_by_key(|(before, after)| (before.ctime, after.ctime));
     for pair in steps.windows(2) {
         // What one saw last the next saw first, unless the clock did not move between.
         assert!(pair[0].1.ctime <= pair[1].0.ctime, "{pair:?}");

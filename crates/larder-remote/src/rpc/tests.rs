@@ -8,7 +8,7 @@ use larder_wire::record::{self, Heap, RecordAssembler};
 use larder_wire::rpc::{CallHeader, ReplyHeader, encode_reply};
 use std::collections::VecDeque;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
 const PROGRAM: Program = Program {
     number: portmap::PROGRAM,
@@ -18,7 +18,7 @@ const PROGRAM: Program = Program {
 const GETPORT: u32 = 3;
 
 /// The longest that anything here may take: a test that hangs says so.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
@@ -68,6 +68,21 @@ impl Peer {
             self.reply(xid, number).await;
         }
     }
+}
+
+/// Answers everybody who connects.
+async fn echo_all(listener: TcpListener) {
+    loop {
+        tokio::spawn(Peer::accept(&listener).await.echo());
+    }
+}
+
+/// A port at which nobody listens yet, and which nobody else gets.
+fn silent_port(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
 }
 
 fn parse_call(mut record: Bytes) -> (CallHeader, u32) {
@@ -203,7 +218,12 @@ async fn a_connection_that_drops_amid_a_reply_is_made_again_and_calls_are_replay
 
 #[tokio::test]
 async fn a_silent_server_fails_a_soft_call_within_its_limit_and_is_known_as_unreachable() {
-    let (client, peer, listener) = pair(brief).await;
+    let change = |config: &mut Config| {
+        brief(config);
+        // So many that a machine which stalls does not miss all but one.
+        config.retransmissions = 20;
+    };
+    let (client, peer, listener) = pair(change).await;
     let limit = client.config().limit();
     let started = Instant::now();
     let error = ask(&client, 1).await.unwrap_err();
@@ -220,11 +240,7 @@ async fn a_silent_server_fails_a_soft_call_within_its_limit_and_is_known_as_unre
 
     // The server is back: the probe finds out without any call.
     drop(peer);
-    tokio::spawn(async move {
-        loop {
-            tokio::spawn(Peer::accept(&listener).await.echo());
-        }
-    });
+    tokio::spawn(echo_all(listener));
     within(state.wait_for(|state| *state == ServerState::Reachable)).await.unwrap();
     assert_eq!(ask(&client, 3).await.unwrap().results, 3);
 }
@@ -238,6 +254,7 @@ async fn a_hard_call_outlives_a_server_that_is_gone_and_comes_back() {
     let (client, peer, listener) = pair(change).await;
     let address = listener.local_addr().unwrap();
     drop((peer, listener));
+    let port = silent_port(address);
     let asked = ask_later(&client, 4);
     let mut state = client.state();
     within(state.wait_for(|state| *state != ServerState::Reachable)).await.unwrap();
@@ -247,8 +264,7 @@ async fn a_hard_call_outlives_a_server_that_is_gone_and_comes_back() {
     }
     assert!(!asked.is_finished());
 
-    let listener = TcpListener::bind(address).await.unwrap();
-    tokio::spawn(Peer::accept(&listener).await.echo());
+    tokio::spawn(echo_all(port.listen(16).unwrap()));
     assert_eq!(asked.await.unwrap().unwrap().results, 4);
     within(state.wait_for(|state| *state == ServerState::Reachable)).await.unwrap();
 }
@@ -454,7 +470,8 @@ async fn over_udp_many_calls_share_the_window() {
 
 #[tokio::test]
 async fn nobody_listening_is_found_out_at_once() {
-    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let port = silent_port("127.0.0.1:0".parse().unwrap());
+    let unused = port.local_addr().unwrap();
     let error = RpcClient::connect(config(unused, Transport::Tcp)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Failed { .. }), "{error}");
 

@@ -174,7 +174,7 @@ fn with_port(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
 
     #[test]
     fn addresses_of_kdcs() {
@@ -230,6 +230,13 @@ mod tests {
         }
         hanging_up.await.unwrap();
         answering.await.unwrap();
+        // The ports of both may be somebody else's by now; these are nobody's.
+        let silent = [(); 2].map(|()| TcpSocket::new_v4().unwrap());
+        let addresses = silent.each_ref().map(|one| {
+            one.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            one.local_addr().unwrap().to_string()
+        });
+        let kdc = Kdc::open(addresses.to_vec()).await.unwrap();
         library.send_to(b"ask", kdc.door().unwrap()).await.unwrap();
         assert!(kdc.serve().await.to_string().contains("refused"));
     }

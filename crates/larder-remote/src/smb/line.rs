@@ -31,6 +31,18 @@ pub(super) enum State {
     Shut,
 }
 
+impl State {
+    /// Whether there is nothing to try with, now or in a moment: a connection is lost before that is noted here,
+    /// and whoever tried with it again and again would wear his tries out.
+    fn is_down(&self) -> bool {
+        match self {
+            State::Up(link) => link.is_lost(),
+            State::Down => true,
+            State::Shut => false,
+        }
+    }
+}
+
 /// The way to the server.
 pub(super) struct Line {
     state: watch::Sender<State>,
@@ -141,11 +153,11 @@ impl Attempt<'_> {
     /// # Errors
     /// [`Error::TimedOut`] after the limit, [`Error::Shutdown`].
     pub(super) async fn link(&mut self) -> Result<Arc<Link>> {
-        let down = matches!(&*self.state.borrow(), State::Down);
-        if down && self.line.fail_fast {
+        let is_down = self.state.borrow().is_down();
+        if is_down && self.line.fail_fast {
             return Err(Error::TimedOut);
         }
-        let change = self.state.wait_for(|state| !matches!(state, State::Down));
+        let change = self.state.wait_for(|state| !state.is_down());
         let state = match self.deadline {
             None => change.await,
             Some(deadline) => {

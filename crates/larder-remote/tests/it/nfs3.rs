@@ -31,6 +31,12 @@ fn serve(options: &Options) -> (Ganesha, TempDir) {
     (server, dir)
 }
 
+/// Over UDP, where calls get as much time as over TCP: a server waits for its disk longer than the default.
+fn over_udp(options: &mut MountOptions) {
+    options.transport = Transport::Udp;
+    options.retransmissions = Some(40);
+}
+
 fn options(server: &Ganesha) -> MountOptions {
     let host = server.host().to_string();
     MountOptions::new(&host, server.export().to_str().unwrap())
@@ -134,7 +140,7 @@ async fn the_conformance_suite_passes_over_tcp() {
 
 #[tokio::test]
 async fn the_conformance_suite_passes_over_udp() {
-    conforms(|options| options.transport = Transport::Udp).await;
+    conforms(over_udp).await;
 }
 
 #[tokio::test]
@@ -144,7 +150,7 @@ async fn data_survives_over_tcp() {
 
 #[tokio::test]
 async fn data_survives_over_udp() {
-    data_survives(|options| options.transport = Transport::Udp).await;
+    data_survives(over_udp).await;
 }
 
 #[tokio::test]
@@ -357,22 +363,24 @@ async fn a_hard_mount_outlives_a_reboot_of_the_server_which_its_verifier_shows()
 
 #[tokio::test]
 async fn a_soft_mount_fails_in_time_when_the_server_freezes_and_goes_on_when_it_thaws() {
+    // Not shorter: the server has to answer in that time as long as it runs.
     let mut setup = setup(|options| {
-        options.timeout = Some(Duration::from_millis(200));
+        options.timeout = Some(Duration::from_secs(2));
         options.retransmissions = Some(2);
     })
     .await;
+    let limit = setup.nfs.rpc().config().limit();
     setup.server.freeze().unwrap();
     let started = Instant::now();
-    let error = setup.nfs.getattr(&setup.cred, &setup.root).await.unwrap_err();
-    assert_eq!(error, Error::TimedOut);
-    let waited = started.elapsed();
-    assert!((500..20_000).contains(&waited.as_millis()), "{waited:?}");
+    let call = setup.nfs.getattr(&setup.cred, &setup.root);
+    let answer = tokio::time::timeout(2 * limit, call).await.expect("it ends in time");
+    assert_eq!(answer.unwrap_err(), Error::TimedOut);
+    assert!(started.elapsed() >= limit, "{:?}", started.elapsed());
     assert!(!setup.nfs.reachable());
     setup.server.thaw().unwrap();
     let mut state = setup.nfs.rpc().state();
     let back = state.wait_for(|state| *state == larder_remote::rpc::ServerState::Reachable);
-    tokio::time::timeout(Duration::from_secs(20), back).await.expect("the probe").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("the probe").unwrap();
     setup.nfs.getattr(&setup.cred, &setup.root).await.unwrap();
 }
 

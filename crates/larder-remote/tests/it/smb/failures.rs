@@ -1,11 +1,11 @@
 //! What goes wrong: at the mount, and after it.
 
 use super::proxy::{Proxy, behind_a_proxy};
-use super::setup::{Setup, eventually, options, pattern, serve};
+use super::setup::{GIVE_BACK_MAX, Setup, eventually, mount, options, pattern, serve};
 use larder_remote::rpc::Recovery;
 use larder_remote::smb::{Credentials, MountError, MountOptions, Password, Smb, Version};
 use larder_testkit::{Samba, SambaOptions};
-use larder_vfs::{Error, New, Remote, Removal, Stability};
+use larder_vfs::{Error, Handle, New, Remote, Removal, Stability};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use tokio::net::TcpListener;
 
 /// Mounts, which has to fail within 10 s with one line that says this.
 pub(super) async fn refused(options: &MountOptions, wanted: &str) -> MountError {
-    let start = Instant::now();
-    let error = Smb::mount(options).await.expect_err(wanted);
+    // Of two limits that a stalled machine notices at once, the mount's own, which is lower, counts.
+    let mounted = tokio::time::timeout(Duration::from_secs(10), Smb::mount(options)).await;
+    let error = mounted.unwrap_or_else(|_| panic!("{wanted}: not within 10 s")).expect_err(wanted);
     let line = error.to_string();
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}: {line}", start.elapsed());
     assert!(line.contains(wanted) && !line.contains('\n'), "{line}; {wanted:?} is missing");
     assert!(!line.contains(Samba::PASSWORD) && !line.contains("wrong"), "{line}");
     error
@@ -40,7 +40,8 @@ async fn a_mount_that_cannot_be_says_why() {
     refused(&bad, "has no folder \"no/such\"").await;
     let bad = MountOptions { port: 446, ..good.clone() };
     refused(&bad, "nothing answers at").await;
-    let bad = MountOptions { host: "no-such-host.invalid".into(), ..good.clone() };
+    // Too long a name for a question to a name server, which might be slow.
+    let bad = MountOptions { host: "x".repeat(64), ..good.clone() };
     refused(&bad, "nothing answers at").await;
     let guest = MountOptions { credentials: Credentials::default(), ..good };
     Smb::mount(&guest).await.expect_err("guests are not let in");
@@ -121,37 +122,41 @@ async fn a_share_that_the_server_closes_is_connected_to_anew() {
     assert_eq!(std::fs::read(setup.dir.path().join("out")).unwrap(), b"before and after");
 }
 
+/// Writes and reads a file, and makes, renames and removes another.
+async fn use_files(setup: &Setup, file: &Handle, data: &[u8], round: u32) {
+    // As the client does: what was not committed under the same verifier is sent again.
+    loop {
+        let written = setup.write(file, 0, data, Stability::Unstable).await.unwrap();
+        let committed = setup.smb.commit(&setup.cred, file, 0..0).await.unwrap();
+        if committed.verifier == written.verifier {
+            break;
+        }
+    }
+    let read = setup.smb.read(&setup.cred, file, 0, data.len() as u32).await.unwrap();
+    assert!(read.data == data, "round {round}");
+    let name = format!("name {round}");
+    setup.make(&name, New::File).await.unwrap();
+    let (from, to) = ((&setup.root, name.as_ref()), (&setup.root, "target".as_ref()));
+    setup.smb.rename(&setup.cred, from, to).await.unwrap();
+    setup.smb.remove(&setup.cred, &setup.root, "target".as_ref(), Removal::File).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_all_the_time_lose_nothing() {
     let (setup, proxy) = behind_a_proxy(|_| (), |_| ()).await;
     let file = setup.file("file", b"").await;
-    let cutting = tokio::spawn(async move {
-        let mut ticks = tokio::time::interval(Duration::from_millis(150));
-        for _ in 0..8 {
-            ticks.tick().await;
-            proxy.cuts.send_modify(|cuts| *cuts += 1);
-        }
-        proxy
-    });
     let data = pattern(6_000_000);
     for round in 0..4 {
-        // As the client does: what was not committed under the same verifier is sent again.
-        loop {
-            let written = setup.write(&file, 0, &data, Stability::Unstable).await.unwrap();
-            let committed = setup.smb.commit(&setup.cred, &file, 0..0).await.unwrap();
-            if committed.verifier == written.verifier {
-                break;
+        let cutting = async {
+            let mut ticks = tokio::time::interval(Duration::from_millis(150));
+            // Fewer than may be lost over one call, which on a slow machine meets all of them.
+            for _ in 0..4 {
+                ticks.tick().await;
+                proxy.cuts.send_modify(|cuts| *cuts += 1);
             }
-        }
-        let read = setup.smb.read(&setup.cred, &file, 0, 6_000_000).await.unwrap();
-        assert!(read.data == data, "round {round}");
-        let name = format!("name {round}");
-        setup.make(&name, New::File).await.unwrap();
-        let (from, to) = ((&setup.root, name.as_ref()), (&setup.root, "target".as_ref()));
-        setup.smb.rename(&setup.cred, from, to).await.unwrap();
-        setup.smb.remove(&setup.cred, &setup.root, "target".as_ref(), Removal::File).await.unwrap();
+        };
+        tokio::join!(cutting, use_files(&setup, &file, &data, round));
     }
-    cutting.await.unwrap();
     assert_eq!(std::fs::read_dir(setup.dir.path()).unwrap().count(), 1);
 }
 
@@ -184,21 +189,23 @@ async fn a_killed_server_is_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_server_ends_soft_calls_and_not_hard_ones() {
-    let quick = |options: &mut MountOptions| options.timeout = Duration::from_millis(500);
-    let mut setup = Setup::new(|_| (), quick).await;
-    let mut hard = options(&setup.server);
-    (hard.timeout, hard.recovery) = (Duration::from_millis(500), Recovery::Hard);
-    let hard = super::setup::mount(&hard).await;
-    let file = setup.file("file", b"x").await;
+    let mut setup = Setup::new(|_| (), |_| ()).await;
+    setup.file("file", b"x").await;
+    // What is durable may have waited for the disk; the rest is answered sooner than this.
+    let quick = MountOptions { timeout: Duration::from_secs(2), ..options(&setup.server) };
+    let hard = MountOptions { recovery: Recovery::Hard, ..quick.clone() };
+    let hard = mount(&hard).await;
+    setup.smb = mount(&quick).await;
+    let file = setup.find("file").await.unwrap();
     setup.server.freeze().unwrap();
     let asking = tokio::spawn(async move { hard.root().await.map(|root| (root, hard)) });
-    let start = Instant::now();
-    let read = setup.smb.read(&setup.cred, &file, 0, 1).await;
+    let read = setup.smb.read(&setup.cred, &file, 0, 1);
+    let read = tokio::time::timeout(2 * quick.limit(), read).await.expect("it ends in time");
     assert_eq!(read.unwrap_err(), Error::TimedOut);
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert!(!asking.is_finished());
     setup.server.thaw().unwrap();
     asking.await.unwrap().unwrap();
+    eventually("the mount goes on", || setup.smb.reachable()).await;
     assert_eq!(setup.read(&file, 0, 1).await, "x");
 }
 
@@ -333,5 +340,5 @@ async fn the_session_of_a_lost_connection_is_ended_at_the_server() {
     let start = Instant::now();
     setup.write(&file, 0, b"FIRST", Stability::FileSync).await.unwrap();
     assert_eq!(setup.read(&file, 0, 9).await, "FIRST");
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < GIVE_BACK_MAX, "{:?}", start.elapsed());
 }

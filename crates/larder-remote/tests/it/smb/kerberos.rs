@@ -38,16 +38,10 @@ fn change(options: &mut MountOptions, how: impl FnOnce(&mut Kerberos)) {
     how(options.credentials.kerberos.as_mut().unwrap());
 }
 
-async fn mounted(server: Samba, dir: TempDir, options: &MountOptions) -> Setup {
-    let smb = mount(options).await;
-    let root = smb.root().await.unwrap().handle;
-    Setup { smb, root, cred: Cred::root(), server, dir }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_or_a_ticket_cache_lets_in() {
     let (server, dir, by_password) = realm(KdcOptions::default());
-    let mut setup = mounted(server, dir, &by_password).await;
+    let mut setup = Setup::mounted(server, dir, &by_password).await;
     setup.data_survives("by password", 2_000_001).await;
     let by_ticket = with_tickets(&setup.server, &setup.server.kinit(3600).unwrap());
     for (name, version, seal) in [
@@ -211,11 +205,11 @@ async fn rename(smb: &Smb, root: &Handle, goes_on: &AtomicBool) -> u32 {
     rounds
 }
 
-/// Tickets live for two seconds, and Samba ends each session with its ticket.
+/// Tickets live for four seconds, and Samba ends each session with its ticket.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_expire_over_reads_and_writes_lose_nothing() {
-    let (server, dir, options) = realm(KdcOptions { ticket_life_s: 2, ..KdcOptions::default() });
-    let setup = mounted(server, dir, &options).await;
+    let (server, dir, options) = realm(KdcOptions { ticket_life_s: 4, ..KdcOptions::default() });
+    let setup = Setup::mounted(server, dir, &options).await;
     let data = pattern(6_000_000);
     let (old, new) = (setup.file("old", &data).await, setup.file("new", b"").await);
     let goes_on = Arc::new(AtomicBool::new(true));
@@ -229,7 +223,8 @@ async fn sessions_that_expire_over_reads_and_writes_lose_nothing() {
     let renaming = tokio::spawn(async move { rename(&smb, &root, &on).await });
     let reconnects = || setup.smb.stats().connections[0].reconnects;
     let failed = || reading.is_finished() || writing.is_finished() || renaming.is_finished();
-    eventually("sessions expire", || reconnects() >= 3 || failed()).await;
+    let expired = || reconnects() >= 3 && setup.server.expired() >= 3;
+    eventually("sessions expire", || expired() || failed()).await;
     goes_on.store(false, Ordering::SeqCst);
     let rounds = (reading.await.unwrap(), writing.await.unwrap(), renaming.await.unwrap());
     let expired = setup.server.expired();
@@ -241,19 +236,22 @@ async fn sessions_that_expire_over_reads_and_writes_lose_nothing() {
 /// The ticket cache is read again at each login.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_waits_for_a_renewed_ticket() {
-    let (server, dir, _) = realm(KdcOptions::default());
-    let options = with_tickets(&server, &server.kinit(5).unwrap());
-    let setup = mounted(server, dir, &options).await;
+    let (server, dir, by_password) = realm(KdcOptions::default());
+    let mut setup = Setup::mounted(server, dir, &by_password).await;
     let data = pattern(100_000);
-    let file = setup.file("file", &data).await;
+    setup.file("file", &data).await;
+    // From here until the ticket expires nothing waits for the disk.
+    setup.smb = mount(&with_tickets(&setup.server, &setup.server.kinit(10).unwrap())).await;
+    let file = setup.find("file").await.unwrap();
     let lease = setup.access(&file).await.lease.expect("a lease");
-    let out = setup.file("out", b"").await;
+    let out = setup.make("out", New::File).await.unwrap();
     let written = setup.write(&out, 0, b"not committed", Stability::Unstable).await.unwrap();
     let goes_on = Arc::new(AtomicBool::new(true));
     let (smb, on) = (Arc::clone(&setup.smb), Arc::clone(&goes_on));
     let reading = tokio::spawn(async move { reread(&smb, &file, &data, &on).await });
     eventually("the session expires", || !setup.smb.reachable()).await;
-    assert!(!lease.holds() && setup.server.expired() > 0);
+    eventually("the lease ends", || !lease.holds()).await;
+    assert!(setup.server.expired() > 0);
     assert!(!reading.is_finished(), "it waits");
     setup.server.kinit(3600).unwrap();
     eventually("the mount goes on", || setup.smb.reachable()).await;

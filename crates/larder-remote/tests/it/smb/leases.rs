@@ -48,7 +48,7 @@ pub(super) async fn smbclient_puts(server: Samba, name: &str, content: &[u8]) ->
 }
 
 pub(super) async fn next(told: &mut mpsc::UnboundedReceiver<Handle>) -> Handle {
-    let next = tokio::time::timeout(Duration::from_secs(20), told.recv());
+    let next = tokio::time::timeout(Duration::from_secs(60), told.recv());
     next.await.expect("nothing was told").unwrap()
 }
 
@@ -56,6 +56,21 @@ pub(super) async fn next(told: &mut mpsc::UnboundedReceiver<Handle>) -> Handle {
 async fn soon(told: &mut mpsc::UnboundedReceiver<Handle>) -> Option<Handle> {
     let next = tokio::time::timeout(Duration::from_secs(1), told.recv()).await;
     next.ok().map(Option::unwrap)
+}
+
+/// Changes a directory until that is told, and answers of which it is. Samba tells what the kernel tells it, and
+/// has that watch only a moment after it has answered, so the first changes may be missed.
+async fn told_of(
+    told: &mut mpsc::UnboundedReceiver<Handle>,
+    mut change: impl FnMut(u32),
+) -> Handle {
+    for number in 0..20 {
+        change(number);
+        if let Some(file) = soon(told).await {
+            return file;
+        }
+    }
+    panic!("nothing was told");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -179,27 +194,25 @@ async fn a_change_in_a_directory_is_told() {
     let requests = setup.requests();
     assert!(setup.access(&dir).await.lease.is_some_and(|again| again.is(&lease)));
     assert_eq!(setup.requests(), requests, "no request");
-    let setup = Setup { server: smbclient_puts(setup.server, "dir/other", b"y").await, ..setup };
-    assert_eq!(next(&mut told).await, dir);
+    let local = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(local.path(), "y").unwrap();
+    let put = |number| {
+        let put = format!("put {} dir/other{number}", local.path().display());
+        setup.server.client(&put).unwrap_or_else(|error| panic!("{error}"));
+    };
+    assert_eq!(told_of(&mut told, put).await, dir);
     assert!(!lease.holds());
-    let found = setup.smb.lookup(&setup.cred, &dir, "other".as_ref()).await.unwrap().found;
+    let found = setup.smb.lookup(&setup.cred, &dir, "other0".as_ref()).await.unwrap().found;
     assert_eq!(found.unwrap().attr.size, 1);
     let again = setup.access(&dir).await.lease.expect("a new one");
     if leased {
         return;
     }
-    // Behind the server's back, which hears of it from the kernel, and tells watchers. It has the kernel watch
-    // only a moment after it has answered, so the first changes may be missed.
-    let mut changes = 0;
-    let told_of = loop {
-        std::fs::write(setup.dir.path().join(format!("dir/new{changes}")), "x").unwrap();
-        changes += 1;
-        if let Some(file) = soon(&mut told).await {
-            break file;
-        }
-        assert!(changes < 20, "nothing was told");
+    // Behind the server's back.
+    let write = |number| {
+        std::fs::write(setup.dir.path().join(format!("dir/new{number}")), "x").unwrap();
     };
-    assert_eq!(told_of, dir);
+    assert_eq!(told_of(&mut told, write).await, dir);
     assert!(!again.holds());
 }
 

@@ -1,9 +1,8 @@
 //! A proxy that loses connections, and answers.
 
-use super::setup::{Setup, mount, options, serve};
+use super::setup::{Setup, options, serve};
 use larder_remote::smb::MountOptions;
 use larder_testkit::{Samba, SambaOptions};
-use larder_vfs::{Cred, Remote};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -133,7 +132,5 @@ pub(super) async fn behind_a_proxy(
     let mut options = options(&server);
     (options.host, options.port) = ("127.0.0.1".into(), proxy.port);
     change(&mut options);
-    let smb = mount(&options).await;
-    let root = smb.root().await.unwrap().handle;
-    (Setup { smb, root, cred: Cred::root(), server, dir }, proxy)
+    (Setup::mounted(server, dir, &options).await, proxy)
 }

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
+/// Less than a server waits for somebody who does not give a lease back, which is half a minute.
+pub(super) const GIVE_BACK_MAX: Duration = Duration::from_secs(20);
+
 pub(super) struct Setup {
     pub(super) smb: Arc<Smb>,
     pub(super) root: Handle,
@@ -30,6 +33,8 @@ pub(super) fn options(server: &Samba) -> MountOptions {
     let mut options = MountOptions::new(&server.host().to_string(), Samba::SHARE, login);
     // As the suite makes its files.
     options.file_mode = 0o644;
+    // However busy the machine is, no lease is too old but where a test wants it.
+    options.lease_max = Duration::from_secs(600);
     options
 }
 
@@ -45,7 +50,11 @@ impl Setup {
         let (server, dir) = serve(samba);
         let mut options = options(&server);
         change(&mut options);
-        let smb = mount(&options).await;
+        Setup::mounted(server, dir, &options).await
+    }
+
+    pub(super) async fn mounted(server: Samba, dir: TempDir, options: &MountOptions) -> Setup {
+        let smb = mount(options).await;
         let root = smb.root().await.unwrap().handle;
         Setup { smb, root, cred: Cred::root(), server, dir }
     }
@@ -131,13 +140,13 @@ impl Setup {
 /// Waits for something that nobody tells.
 pub(super) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
-    for _ in 0..2000 {
+    for _ in 0..6000 {
         if holds() {
             return;
         }
         ticks.tick().await;
     }
-    panic!("{what}: not after 20 s");
+    panic!("{what}: not after 60 s");
 }
 
 pub(super) fn pattern(length: usize) -> Vec<u8> {
