@@ -183,9 +183,14 @@ impl Core {
     }
 
     fn slices(&self, node: &Node, file: &CachedFile, wanted: Range<u64>) -> Vec<Slice> {
-        let end = Core::file_end(node);
-        let held = file.held(wanted.start..wanted.end.min(end.size).max(wanted.start));
-        plan(wanted, end, &held)
+        loop {
+            let end = Core::file_end(node);
+            let held = file.held(wanted.start..wanted.end.min(end.size).max(wanted.start));
+            // What was just sent may not be held any more, and lies before another end of what the server has.
+            if Core::file_end(node) == end {
+                return plan(wanted, end, &held);
+            }
+        }
     }
 
     fn file_end(node: &Node) -> FileEnd {

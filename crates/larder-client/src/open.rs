@@ -48,6 +48,8 @@ pub(crate) struct OpenFile {
     stream: Mutex<Stream>,
     /// A descriptor of it was closed: the last one, unless it was duplicated or inherited.
     flushed: AtomicBool,
+    /// A close or fsync reported that the server refuses the data.
+    refused: AtomicBool,
 }
 
 impl OpenFile {
@@ -59,8 +61,8 @@ impl OpenFile {
         flags: OpenFlags,
         way: Way,
     ) -> OpenFile {
-        let (stream, flushed) = (Mutex::default(), AtomicBool::new(false));
-        OpenFile { node, cred, flags, _file: file, way, stream, flushed }
+        let (stream, [flushed, refused]) = (Mutex::default(), Default::default());
+        OpenFile { node, cred, flags, _file: file, way, stream, flushed, refused }
     }
 
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
@@ -401,7 +403,10 @@ impl Core {
         }
         let result = self.upload(&open.node).await;
         let earlier = self.take_write_error(&open.node);
-        result.and(earlier.map_or(Ok(()), Err))
+        let told = result.and(earlier.map_or(Ok(()), Err));
+        let refused = told.is_err_and(|error| !matches!(error, Error::TimedOut | Error::Shutdown));
+        open.refused.store(refused, Ordering::Relaxed);
+        told
     }
 
     /// The last descriptor is gone.
@@ -409,12 +414,13 @@ impl Core {
         let Some(open) = self.open_table().remove(&id) else { return Ok(()) };
         let node = &open.node;
         if open.flags.write {
-            // What a mapping wrote after the last close has nobody to report an error to.
+            // There is nobody to report an error to any more.
             match self.upload(node).await {
                 Err(Error::TimedOut) => self.retry_later(node),
                 // What is unsent is the next mount's to send.
                 Ok(()) | Err(Error::Shutdown) => {}
-                Err(error) => self.give_up(node, error),
+                Err(error) if open.refused.load(Ordering::Relaxed) => self.give_up(node, error),
+                Err(error) => self.set_aside(node, error).await,
             }
         }
         let (last, last_writer) = {

@@ -31,7 +31,7 @@ pub(crate) struct Slice {
 }
 
 /// The two ends that a file has while changes wait to reach the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileEnd {
     /// End of file as applications see it, in bytes.
     pub(crate) size: u64,

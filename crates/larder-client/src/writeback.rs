@@ -471,24 +471,26 @@ impl Core {
         self.note_unfinished(node.ino, &mut state);
     }
 
-    /// The local file follows a truncation that the server has made.
+    /// The local file follows a truncation that the server has made. What was written meanwhile stays unsent.
     pub(crate) async fn truncate_held(&self, node: &Node, size: u64) -> Result<()> {
         let file = self.file(node);
-        let held = {
-            let mut state = node.state();
-            state.local = None;
-            file.version() == Some(version_bytes(&state.known.attr.validator()))
-        };
-        if !held {
-            return Ok(());
-        }
-        let truncated = blocking(move || file.truncate(size)).await?;
-        if truncated.is_err() {
-            tracing::warn!(ino = node.ino.0, "no room to truncate the cached copy");
+        let version = version_bytes(&node.state().known.attr.validator());
+        let held = file.version() == Some(version);
+        // What lies behind the end of another version is not known.
+        if held || (size < file.size() && !file.dirty().is_empty()) {
+            let cut = file.clone();
+            let truncated = blocking(move || cut.truncate(size)).await?;
+            if truncated.is_err() {
+                tracing::warn!(ino = node.ino.0, "no room to truncate the cached copy");
+            }
         }
         let mut state = node.state();
-        let end = state.opens.local_end();
-        state.opens.set_collected(end);
+        let is_dirty = !file.dirty().is_empty();
+        state.local = is_dirty.then(|| LocalEnd { size: file.size(), mtime: self.wall() });
+        if held {
+            let end = state.opens.local_end();
+            state.opens.set_collected(end);
+        }
         Ok(())
     }
 }

@@ -72,18 +72,25 @@ impl Clock for RealClock {
     }
 }
 
-/// A clock that stands still until it is moved by hand.
+/// A clock that stands still until it is moved by hand, or ticks when it is looked at.
 ///
 /// The wall clock starts at the epoch and moves together with the monotonic one.
 #[derive(Debug, Default)]
 pub struct SimClock {
     nanos: AtomicU64,
+    /// By so much it moves at each look.
+    tick_nanos: u64,
 }
 
 impl SimClock {
     /// A clock at its start.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A clock of which no two looks see the same time, as with a real one, for calls that overlap.
+    pub fn ticking() -> Self {
+        SimClock { nanos: AtomicU64::new(0), tick_nanos: 1 }
     }
 
     /// Moves both clocks forward.
@@ -95,7 +102,7 @@ impl SimClock {
 
 impl Clock for SimClock {
     fn now(&self) -> Monotonic {
-        Monotonic(self.nanos.load(Ordering::SeqCst))
+        Monotonic(self.nanos.fetch_add(self.tick_nanos, Ordering::SeqCst))
     }
 
     fn wall(&self) -> WallTime {

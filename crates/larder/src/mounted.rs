@@ -12,6 +12,7 @@ mod answers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -141,6 +142,8 @@ pub(crate) fn serve(
 pub(crate) struct Traces {
     runtime_dir: RuntimeDir,
     mountpoint: PathBuf,
+    /// Others were told of the mount: from then on the record says whose the traces are.
+    is_told: AtomicBool,
 }
 
 impl Traces {
@@ -162,7 +165,12 @@ impl Traces {
             (None, Announce::Parent) => Some(runtime_dir.log(&plan.mountpoint)),
             (None, Announce::Nobody) => None,
         };
-        Ok((server, Traces { runtime_dir, mountpoint: plan.mountpoint.clone() }, log))
+        let traces = Traces {
+            runtime_dir,
+            mountpoint: plan.mountpoint.clone(),
+            is_told: AtomicBool::new(false),
+        };
+        Ok((server, traces, log))
     }
 
     /// Writes down what others are to know of the mount.
@@ -170,15 +178,20 @@ impl Traces {
     /// # Errors
     /// If the directory cannot be written.
     pub(crate) fn put(&self, record: &Record) -> Result<()> {
+        self.is_told.store(true, Ordering::Relaxed);
         self.runtime_dir.put(&self.mountpoint, record)
     }
 }
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // After a lazy unmount they may be another mount's.
-        let owner = self.runtime_dir.get(&self.mountpoint).map(|record| record.pid);
-        if owner.is_none_or(|pid| pid == std::process::id()) {
+        // After a lazy unmount they may be another mount's; and if whoever unmounted has removed ours, what
+        // is there is that of one which is just beginning.
+        let ours = match self.runtime_dir.get(&self.mountpoint) {
+            Some(record) => record.pid == std::process::id(),
+            None => !self.is_told.load(Ordering::Relaxed),
+        };
+        if ours {
             self.runtime_dir.remove(&self.mountpoint);
         }
     }
@@ -410,4 +423,44 @@ fn not_written_back(stack: &Stack) -> Option<String> {
     let status = stack.engine.client.status();
     let (files, bytes) = (status.dirty_files, status.dirty_bytes);
     (files > 0).then(|| format!("{bytes} bytes of {files} files did not reach the server"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A keeper may end after its mount was removed, and another one is just beginning at the same place.
+    #[test]
+    fn traces_of_a_mount_that_begins_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mountpoint = Path::new("/mnt");
+        let begin = || {
+            let runtime_dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
+            let server = Server::bind(&runtime_dir.socket(mountpoint)).unwrap();
+            let is_told = AtomicBool::new(false);
+            (server, Traces { runtime_dir, mountpoint: mountpoint.to_owned(), is_told })
+        };
+        let is_there = |traces: &Traces| traces.runtime_dir.socket(mountpoint).exists();
+        let record = |pid| Record {
+            mountpoint: mountpoint.to_owned(),
+            source: "nfs://server/".to_owned(),
+            cache: None,
+            pid,
+            log: None,
+        };
+        let (_, old) = begin();
+        old.put(&record(std::process::id())).unwrap();
+        old.runtime_dir.remove(mountpoint);
+        let (_, new) = begin();
+        drop(old);
+        assert!(is_there(&new));
+        new.put(&record(1)).unwrap();
+        let runtime_dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
+        drop(new);
+        assert!(runtime_dir.get(mountpoint).is_some(), "another process has it");
+        runtime_dir.remove(mountpoint);
+        let (_, failed) = begin();
+        drop(failed);
+        assert!(!runtime_dir.socket(mountpoint).exists(), "nobody was told of it");
+    }
 }

@@ -168,6 +168,31 @@ async fn late_data_that_the_server_refuses_is_set_aside() {
     assert_eq!(rig.find("file").await, None);
 }
 
+/// The server comes back after the close that told of its absence, and before the release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_refused_at_the_release_is_set_aside_unless_the_close_said_so() {
+    let rig = Rig::new(Options::default()).await;
+    for (name, late) in [("late", true), ("told", false)] {
+        rig.put(name, b"old content").await;
+        let open = rig.open(&root(), name, WRITE).await.unwrap();
+        open.write(0, b"new").await.unwrap();
+        if late {
+            rig.server.time_out();
+            assert_eq!(open.flush().await, Err(Error::TimedOut));
+            rig.server.reconnect();
+        }
+        rig.foreigner().await.remove(name).await.unwrap();
+        if !late {
+            assert_eq!(open.flush().await, Err(Error::Stale));
+        }
+        rig.client.release(open.ino, open.id).wait().await.unwrap();
+    }
+    let kept = rig.set_aside();
+    let [(name, content)] = &kept[..] else { panic!("{kept:?}") };
+    assert!(name.ends_with("_late"), "{name}");
+    assert_eq!(content, b"new content");
+}
+
 /// What waits for the server when the mount ends is the next one's to send.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_under_way_at_the_end_of_the_mount_stays_unsent() {

@@ -9,6 +9,7 @@ mod killed;
 mod leases;
 mod log;
 mod model;
+mod parallel;
 mod passthrough;
 mod retried;
 mod rig;

@@ -58,6 +58,13 @@ impl Rig {
         Rig::on(server, clock, Arc::new(SimDisk::new()), options).await
     }
 
+    /// A rig for calls that overlap.
+    pub(crate) async fn ticking(options: Options) -> Rig {
+        let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::ticking()));
+        clock.advance(Duration::from_secs(1000));
+        Rig::on(server, clock, Arc::new(SimDisk::new()), options).await
+    }
+
     /// A rig whose disk remembers every change, for [`SimDisk::crash_points`].
     pub(crate) async fn recording(options: Options) -> Rig {
         let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
