@@ -91,9 +91,13 @@ mod tests {
     fn what_is_written_is_resident_and_what_is_dropped_is_not() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         fs::create_dir(dir.path().join("sub")).unwrap();
-        fs::write(dir.path().join("sub/file"), vec![1; 1 << 20]).unwrap();
         let dirs = [dir.path().to_path_buf()];
-        assert!(resident_bytes(&dirs).unwrap() >= 1 << 20);
+        // Others may make the kernel forget in between.
+        let is_resident = (0..100).any(|_| {
+            fs::write(dir.path().join("sub/file"), vec![1; 1 << 20]).unwrap();
+            resident_bytes(&dirs).unwrap() >= 1 << 20
+        });
+        assert!(is_resident);
         assert_eq!(resident_bytes(&[dir.path().join("missing")]).unwrap(), 0);
         if rustix::process::geteuid().is_root() {
             assert!(drop_and_verify(&dirs).unwrap().starts_with("dropped, "));

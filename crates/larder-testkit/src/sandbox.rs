@@ -82,6 +82,9 @@ impl Sandbox {
         sandbox.run("true").map_err(|_| StartError::NotRoot)?;
         // Processes are known by their numbers inside.
         sandbox.run("mount -t proc proc /proc")?;
+        // Who unmounts one of ours outside would wait for the copy in here, if it does not go with it.
+        sandbox
+            .run("umount --all --lazy --no-canonicalize --types fuse.larder 2>/dev/null || true")?;
         if own_network {
             sandbox.run("ip link set lo up")?;
         }

@@ -22,20 +22,42 @@ fn records(dir: &Path) -> usize {
     })
 }
 
+/// Calls of the cached and of the plain client for each work, by a run of the command. Of a work that is over budget
+/// it also says which calls these are, in lines that are indented.
+fn budget(dir: &Path) -> Vec<[u64; 2]> {
+    let output = bench(dir, &["rpc-budget", "--size", "smoke"]).output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    println!("{lines}{}", String::from_utf8_lossy(&output.stderr));
+    let works = lines.lines().filter(|line| !line.starts_with(' '));
+    let costs: Vec<_> = works.map(cost).collect();
+    assert_eq!(costs.len(), 26);
+    assert_eq!(output.status.success(), costs.iter().all(|[cached, plain]| cached <= plain));
+    costs
+}
+
+fn cost(line: &str) -> [u64; 2] {
+    let words: Vec<&str> = line.split_whitespace().rev().collect();
+    assert_eq!((words[1], words[3]), ("cached", "plain"), "{line}");
+    [words[0], words[2]].map(|count| count.parse().unwrap())
+}
+
+/// Runs of which the least counts, work by work, as in [`crate::budget`]; one, if that is enough. A release or an open
+/// that comes late only adds, to either mount.
+const ROUNDS: usize = 3;
+
 #[test]
 fn no_badros_work_costs_more_rpcs_cached_than_plain() {
     // It counts as well.
     let _alone = MayForget::now();
     let dir = scratch("larder-bench-test-");
-    let output = succeed(&mut bench(dir.path(), &["rpc-budget", "--size", "smoke"]));
-    let lines = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(lines.lines().count(), 26, "{lines}");
-    for line in lines.lines() {
-        let words: Vec<&str> = line.split_whitespace().rev().collect();
-        assert_eq!((words[1], words[3]), ("cached", "plain"), "{line}");
-        let (cached, plain): (u64, u64) = (words[0].parse().unwrap(), words[2].parse().unwrap());
-        assert!(0 < cached && cached <= plain, "{line}");
-    }
+    let mut least = [[u64::MAX; 2]; 26];
+    let within = (0..ROUNDS).any(|_| {
+        for (least, costs) in least.iter_mut().zip(budget(dir.path())) {
+            least.iter_mut().zip(costs).for_each(|(least, cost)| *least = cost.min(*least));
+        }
+        least.iter().all(|[cached, plain]| 0 < *cached && cached <= plain)
+    });
+    assert!(within, "cached and plain: {least:?}");
     assert_eq!(records(dir.path()), 0, "something is still mounted");
 }
 

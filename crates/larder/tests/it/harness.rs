@@ -10,10 +10,15 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use larder_testkit::{Ganesha, Options, Samba, SambaOptions, Squash};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
-/// Longest wait for anything that should happen soon.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+use crate::unmounts::when_unused;
+
+/// Longest wait for anything that should happen soon, also on a machine that has something else to do.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// What the kernel holds in memory is one thing for all tests: those that count what it asks us for keep others
 /// from emptying it.
@@ -188,7 +193,14 @@ impl Server {
 
     /// Stops our own server in the middle of everything: it holds its connections and is silent.
     pub(crate) fn freeze(&self) {
-        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.signal("STOP"));
+        // The signal is on its way when kill(1) returns: wait until each thread has stopped.
+        eventually("the server has stopped", || {
+            fs::read_dir(&tasks).unwrap().all(|task| {
+                let status = fs::read_to_string(task.unwrap().path().join("status"));
+                status.is_ok_and(|status| status.contains("\nState:\tT"))
+            })
+        });
     }
 
     /// Lets a frozen server go on.
@@ -196,9 +208,11 @@ impl Server {
         self.signal("CONT");
     }
 
-    fn signal(&self, name: &str) {
+    /// Sends our own server a signal; answers its process.
+    fn signal(&self, name: &str) -> u32 {
         let Running::Larder(child) = &self.running else { panic!("not our own server") };
         run("kill", &[&format!("-{name}"), &child.id().to_string()]);
+        child.id()
     }
 
     /// Starts our own server or Samba (again) on the same address.
@@ -353,10 +367,15 @@ impl Mount {
 
     /// Unmounts, which must succeed; answers how long it took.
     pub(crate) fn unmount(&mut self) -> Duration {
-        let start = Instant::now();
-        succeed(self.larder().arg("umount").arg(self.mountpoint()));
+        let mut took = Duration::ZERO;
+        when_unused(&self.mountpoint(), || {
+            let start = Instant::now();
+            let unmounted = self.larder().arg("umount").arg(self.mountpoint()).output().unwrap();
+            took = start.elapsed();
+            unmounted
+        });
         self.mounted = false;
-        start.elapsed()
+        took
     }
 
     /// Unmounts and mounts again, with nothing of the files left in the page cache.
@@ -364,6 +383,16 @@ impl Mount {
         self.unmount();
         MayForget::now().everything();
         self.mount();
+    }
+
+    /// Waits until so much of what was read is in the cache.
+    pub(crate) fn landed(&self, bytes: u64) {
+        let list = || {
+            let mut list = self.larder();
+            list.args(["cache", "ls", "--json"]).arg(self.mountpoint());
+            list
+        };
+        eventually("what was read is in the cache", || held_bytes(&mut list()) >= bytes);
     }
 
     /// `larder status --json` of this mount.
@@ -441,6 +470,13 @@ impl Drop for Mount {
     }
 }
 
+/// Bytes that a cache holds, as `larder cache ls --json` lists them. What is read gets there after its reader has it.
+pub(crate) fn held_bytes(listing: &mut Command) -> u64 {
+    let listed = succeed(listing).stdout;
+    let files = serde_json::Deserializer::from_slice(&listed).into_iter::<serde_json::Value>();
+    files.map(|file| file.unwrap()["held_bytes"].as_u64().unwrap()).sum()
+}
+
 /// Runs a command of the mount, and answers its exit code and all it said.
 pub(crate) fn said(mount: &Mount, args: &[&str]) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = mount.larder().args(args).output().unwrap();
@@ -448,12 +484,23 @@ pub(crate) fn said(mount: &Mount, args: &[&str]) -> (Option<i32>, String) {
     (status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Kills processes of a daemon, in this order; they may be one.
+/// Kills processes of a daemon, in this order; they may be one. When it returns they are gone, and what they had open.
 pub(crate) fn kill(pids: [u32; 2]) {
-    let [keeper, worker] = pids.map(|pid| pid.to_string());
-    run("kill", &["-KILL", &keeper]);
-    if worker != keeper {
-        run("kill", &["-KILL", &worker]);
+    let processes = pids.map(|pid| {
+        let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        pidfd_open(pid, PidfdFlags::empty()).unwrap()
+    });
+    for process in &processes {
+        match pidfd_send_signal(process, Signal::KILL) {
+            // The second one may be the first.
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let soon = Timespec::try_from(SOON).unwrap();
+    for process in &processes {
+        let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&soon));
+        assert_eq!(ended, Ok(1), "not in time: a killed process ends");
     }
 }
 

@@ -24,5 +24,6 @@ mod rootless;
 mod shell;
 mod smb;
 mod survive;
+mod unmounts;
 mod usage;
 mod users;

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
-use crate::harness::{Kind, Mount, Server, eventually, kernel_remembers, pattern, run};
+use crate::harness::{Kind, Mount, Server, eventually, kernel_remembers, pattern};
+use crate::unmounts::when_unused;
 
 /// Messages that the kernel sends when nobody asks.
 const UNASKED: [&str; 2] = ["FORGET", "BATCHFORGET"];
@@ -13,19 +15,29 @@ const UNASKED: [&str; 2] = ["FORGET", "BATCHFORGET"];
 /// The first one may cost more, for what is asked once: the least of them counts.
 const ROUNDS: u64 = 5;
 
-/// The fewest messages that the work cost in a round, as `NAME NAME*2 ...`.
-fn cost(mount: &Mount, mut work: impl FnMut(u64)) -> String {
+fn count(name: &str, all: &BTreeMap<String, u64>) -> u64 {
+    all.get(name).copied().unwrap_or(0)
+}
+
+/// Messages so far, when no more files and directories are open than the test has. A release is sent after close(2)
+/// has returned.
+fn at_rest(mount: &Mount, open: u64) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    eventually("what was opened is released", || {
+        all = mount.messages();
+        let [file, new, dir, closed, closed_dir] =
+            ["OPEN", "CREATE", "OPENDIR", "RELEASE", "RELEASEDIR"].map(|name| count(name, &all));
+        file + new + dir == closed + closed_dir + open
+    });
+    all
+}
+
+/// The fewest messages that the work cost in a round, as `NAME NAME*2 ...`. The test has so many files `open`.
+fn cost(mount: &Mount, open: u64, mut work: impl FnMut(u64)) -> String {
     let one = |round: u64, work: &mut dyn FnMut(u64)| {
-        let before = mount.messages();
+        let before = at_rest(mount, open);
         work(round);
-        // A release is sent after close(2) has returned.
-        let count = |name: &str, all: &BTreeMap<String, u64>| all.get(name).copied().unwrap_or(0);
-        let opens = |all: &BTreeMap<String, u64>| count("OPEN", all) + count("CREATE", all);
-        eventually("what was opened is released", || {
-            let now = mount.messages();
-            opens(&now) - opens(&before) == count("RELEASE", &now) - count("RELEASE", &before)
-        });
-        let after = mount.messages();
+        let after = at_rest(mount, open);
         let cost = after.iter().map(|(name, count_)| (name.clone(), count_ - count(name, &before)));
         cost.filter(|(name, count)| *count > 0 && !UNASKED.contains(&name.as_str()))
             .collect::<BTreeMap<_, _>>()
@@ -62,9 +74,9 @@ fn warm_calls_cost_the_fewest_messages() {
     list();
     read();
 
-    assert_eq!(cost(&mount, |_| assert!(fs::metadata(&file).unwrap().is_file())), "");
-    assert_eq!(cost(&mount, |_| read()), "OPEN RELEASE");
-    assert_eq!(cost(&mount, |_| list()), "GETATTR OPENDIR READDIRPLUS*2 RELEASEDIR");
+    assert_eq!(cost(&mount, 0, |_| assert!(fs::metadata(&file).unwrap().is_file())), "");
+    assert_eq!(cost(&mount, 0, |_| read()), "OPEN RELEASE");
+    assert_eq!(cost(&mount, 0, |_| list()), "GETATTR OPENDIR READDIRPLUS*2 RELEASEDIR");
     let new = |round: u64| mount.path(&format!("new{round}"));
     let create = |round: u64| {
         let created = File::options().write(true).create_new(true).open(new(round)).unwrap();
@@ -72,8 +84,8 @@ fn warm_calls_cost_the_fewest_messages() {
     };
     // The first write asks for what we do not have, and never again.
     create(ROUNDS);
-    assert_eq!(cost(&mount, create), "CREATE FLUSH GETATTR LOOKUP RELEASE");
-    assert_eq!(cost(&mount, |round| fs::remove_file(new(round)).unwrap()), "GETATTR UNLINK");
+    assert_eq!(cost(&mount, 0, create), "CREATE FLUSH GETATTR LOOKUP RELEASE");
+    assert_eq!(cost(&mount, 0, |round| fs::remove_file(new(round)).unwrap()), "GETATTR UNLINK");
 }
 
 /// What reaches us of the calls that ask for durability, on the kernel that runs (docs/semantics.md).
@@ -87,7 +99,7 @@ fn fsync_reaches_us_and_sync_does_not() {
     let dir = File::open(mount.path("dir")).unwrap();
     // Programs that are started close our descriptors in their own table: each sends a FLUSH.
     let cost = |work: &mut dyn FnMut(u64)| {
-        let all = cost(&mount, work);
+        let all = cost(&mount, 2, work);
         let asked = all.split(' ').filter(|message| !message.starts_with("FLUSH"));
         asked.collect::<Vec<_>>().join(" ")
     };
@@ -107,6 +119,7 @@ fn fsync_reaches_us_and_sync_does_not() {
     file.write_all_at(b"two", 0).unwrap();
     drop((file, dir));
     // What is unmounted has been closed before, and a close has sent it.
-    run("umount", &[mount.path("").to_str().unwrap()]);
+    let top = mount.path("");
+    when_unused(&top, || Command::new("umount").arg(&top).output().unwrap());
     assert_eq!(at_server(), b"two");
 }

@@ -18,6 +18,7 @@ fn cached_file_is_reread_without_read_rpc() {
         assert!(fs::read(mount.path("big")).unwrap() == bytes, "{kind:?}: again");
         assert_eq!(mount.calls("READ"), cold, "{kind:?}: again");
 
+        mount.landed(5 << 20);
         mount.remount();
         assert!(fs::read(mount.path("big")).unwrap() == bytes, "{kind:?}: after remount");
         assert_eq!(mount.calls("READ"), 0, "{kind:?}: after remount");
@@ -39,6 +40,7 @@ fn partly_cached_file_survives_remount() {
         assert!(buffer[..] == bytes[1 << 20..][..100_000]);
     };
     read(&mount, &mut buffer);
+    mount.landed(100_000);
     mount.remount();
     read(&mount, &mut buffer[..]);
     let again = mount.calls("READ");

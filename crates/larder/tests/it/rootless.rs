@@ -8,7 +8,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::harness::{Server, eventually, pattern, run, scratch, succeed};
+use crate::harness::{Server, eventually, held_bytes, pattern, run, scratch, succeed};
 use crate::shell::Shell;
 
 /// Who mounts. He must be in the list of users: `fusermount3` asks for his name.
@@ -154,6 +154,8 @@ fn work(helper: Helper) -> Option<([u64; 2], String)> {
     user.mount();
     let mut shell = Shell::new(user.program("/bin/sh"));
     shell.run(&read);
+    let mut list = user.larder(&["cache", "ls", "mnt", "--json"]);
+    eventually("it is in the cache", || held_bytes(&mut list) >= bytes.len() as u64);
     shell.run(&read);
     shell.run(&format!("exec 3>{}; echo before >&3", user.path("new")));
     shell.run(&format!("exec 4<{}; head -c 1000 <&4 >/dev/null", user.path("there")));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use larder_bench::link::Shape;
 use larder_bench::link::proxy::{Options, Proxy};
 use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::peers::{MEGABIT, PATIENCE, connect, count, echo, proxy, server};
 
@@ -104,7 +105,11 @@ fn a_peer_that_is_found_dead_by_writing_resets_the_other() {
 
 #[test]
 fn who_connects_without_a_server_gets_a_reset() {
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    // The port is taken, so that nobody else gets it, and is not listened on.
+    let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+    let taken = rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap();
+    rustix::net::bind(&taken, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let nobody = rustix::net::getsockname(&taken).unwrap().try_into().unwrap();
     let proxy = proxy(nobody, SLOW);
     let begin = Instant::now();
     let ended = drain(&mut connect(proxy.address()));
@@ -115,7 +120,8 @@ fn who_connects_without_a_server_gets_a_reset() {
 #[test]
 fn a_dropped_proxy_closes_everything() {
     let (address, accepted) = handing_over();
-    let proxy = proxy(address, SLOW);
+    // So slow that what is written below, which takes 84 s, is surely under way when the proxy goes.
+    let proxy = proxy(address, Shape::of_rate(MEGABIT / 10));
     let place = proxy.address();
     let mut client = connect(place);
     let mut server = accepted.recv_timeout(PATIENCE).unwrap();

@@ -11,7 +11,7 @@ use larder_bench::link::netns::Netns;
 use larder_bench::link::proxy::{Options, Proxy};
 use larder_bench::link::{Shape, netns};
 
-use super::peers::{MEGABIT, connect, echo, server_at};
+use super::peers::{MEGABIT, TRIES, connect, echo, server_at};
 
 /// A namespace, or none if we may not make one.
 fn netns(rate_bits_per_s: Option<u64>) -> Option<Netns> {
@@ -21,9 +21,6 @@ fn netns(rate_bits_per_s: Option<u64>) -> Option<Netns> {
     }
     Some(Netns::create(rate_bits_per_s).unwrap())
 }
-
-/// How often a measurement may be spoilt by what else the machine does.
-const TRIES: usize = 5;
 
 /// What is measured, if that is not the rate of the link less some 4.5 % of headers.
 fn wrong_rate(netns: &Netns) -> Option<f64> {
@@ -85,12 +82,16 @@ fn the_rate_changes_under_a_connection() {
         (None, 0.0, 0.5),
     ] {
         netns.shape(rate).unwrap();
-        let begin = Instant::now();
-        // Asks for as many bytes as 2 to this power.
-        stream.write_all(&[20]).unwrap();
-        stream.read_exact(&mut bytes).unwrap();
-        let seconds = begin.elapsed().as_secs_f64();
-        assert!(seconds > min && seconds < max, "{seconds:.3} s at {rate:?}");
+        let in_time = (0..TRIES).any(|_| {
+            let begin = Instant::now();
+            // Asks for as many bytes as 2 to this power.
+            stream.write_all(&[20]).unwrap();
+            stream.read_exact(&mut bytes).unwrap();
+            let seconds = begin.elapsed().as_secs_f64();
+            assert!(seconds > min, "{seconds:.3} s at {rate:?}");
+            seconds < max
+        });
+        assert!(in_time, "more than {max} s at {rate:?}");
         let (sent, dropped) = counted(&netns);
         // Each is a piece that TCP was refused and soon sends again; they are many if pieces are large.
         assert!(dropped <= sent / 2, "{dropped} dropped, {sent} sent at {rate:?}");
@@ -113,15 +114,18 @@ fn what_goes_in_is_shaped_too() {
     // Now the far side is outside, and its bytes go in.
     let listener = TcpListener::bind((netns.outside(), 0)).unwrap();
     let address = server_at(listener, |mut stream| drop(stream.write_all(&vec![7; 1_000_000])));
-    let elapsed = netns.enter(|| {
-        let begin = Instant::now();
-        let mut stream = connect(address);
-        stream.read_to_end(&mut Vec::new()).unwrap();
-        begin.elapsed()
-    });
-    let rate = 1e6 * 8.0 / elapsed.unwrap().as_secs_f64();
+    let rate = || {
+        let elapsed = netns.enter(|| {
+            let begin = Instant::now();
+            let mut stream = connect(address);
+            stream.read_to_end(&mut Vec::new()).unwrap();
+            begin.elapsed()
+        });
+        1e6 * 8.0 / elapsed.unwrap().as_secs_f64()
+    };
     // A burst of 5 ms in 0.4 s is less than what headers take.
-    assert!(rate > 8e6 && rate < 20e6, "{rate}");
+    let rates = std::iter::repeat_with(rate).inspect(|rate| assert!(*rate < 20e6, "{rate}"));
+    assert!(rates.take(TRIES).any(|rate| rate > 8e6), "slower than asked");
 }
 
 #[test]
@@ -160,7 +164,7 @@ fn nothing_is_left_when_it_is_dropped() {
     let mut child = netns.spawn(Command::new("sleep").arg("600")).unwrap();
     drop(netns);
     assert!(!Path::new(&path).exists());
-    assert!(!text(Command::new("ip").args(["-4", "-o", "address"])).contains(&ours.to_string()));
+    assert!(!text(Command::new("ip").args(["-4", "-o", "address"])).contains(&format!("{ours}/")));
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -173,9 +177,13 @@ fn a_proxy_before_it_adds_its_delay() {
     let far_side = FarSide::start_in(&netns).unwrap();
     let shape = Shape { delay: Duration::from_millis(15), ..Shape::default() };
     let proxy = Proxy::start(&Options::to(far_side.address(), shape)).unwrap();
-    let link = measure::connection(proxy.address(), "netns+veth+tbf+proxy", "both").unwrap();
-    assert!(link.round_trip_us > 30e3 && link.round_trip_us < 150e3, "{link:?}");
-    assert!(link.rate_bits_per_s > 8e6 && link.rate_bits_per_s < 22e6, "{link:?}");
+    let right = (0..TRIES).any(|_| {
+        let link = measure::connection(proxy.address(), "netns+veth+tbf+proxy", "both").unwrap();
+        assert!(link.round_trip_us > 30e3, "{link:?}");
+        println!("{link:?}");
+        link.round_trip_us < 150e3 && link.rate_bits_per_s > 8e6 && link.rate_bits_per_s < 22e6
+    });
+    assert!(right, "measured as another link each time");
 }
 
 #[test]

@@ -13,6 +13,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) const MEGABIT: u64 = 1_000_000;
 
+/// How often a link may do worse than asked, because the machine has something else to do.
+pub(super) const TRIES: usize = 10;
+
 /// A server that does `serve` with each connection, on a thread of its own, until the test ends.
 pub(super) fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     server_at(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), serve)
@@ -33,6 +36,17 @@ pub(super) fn server_at(
         }
     });
     address
+}
+
+/// A listener, and a socket for datagrams at the same port, as an NFS server has them.
+pub(super) fn both_at_one_port() -> (TcpListener, UdpSocket) {
+    // Others may have the port for the one or the other.
+    let both = || {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = UdpSocket::bind(listener.local_addr().unwrap());
+        socket.ok().map(|socket| (listener, socket))
+    };
+    std::iter::repeat_with(both).flatten().next().unwrap()
 }
 
 /// Sends back what comes, until the end of it.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use larder_bench::link::{Shape, measure};
 
-use super::peers::{MEGABIT, connect, count, echo, exchange, noise, proxy, server};
+use super::peers::{MEGABIT, TRIES, connect, count, echo, exchange, noise, proxy, server};
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,9 +18,6 @@ enum Way {
     /// As many up as down.
     Both,
 }
-
-/// How often a link may do worse than asked, because the machine has something else to do.
-const TRIES: usize = 5;
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -140,7 +137,7 @@ fn what_is_in_flight_is_delayed_together() {
     let shape = Shape { delay: ms(100), ..Shape::of_rate(100 * MEGABIT) };
     for way in [Way::Up, Way::Down] {
         let (elapsed, _) = timed(shape, 1, way, 2_000_000);
-        assert!(elapsed >= ms(356) && elapsed < ms(2000), "{way:?}: {elapsed:?}");
+        assert!(elapsed >= ms(356) && elapsed < ms(8000), "{way:?}: {elapsed:?}");
     }
 }
 
@@ -174,8 +171,8 @@ fn a_receiver_that_stalls_stalls_the_sender() {
 
 #[test]
 fn the_shape_changes_while_the_link_lives() {
-    // 1 MB takes 8 s at the first rate.
-    let server = server(|mut stream| drop(stream.write_all(&vec![7; 1_000_000])));
+    // 4 MB take 32 s at the first rate.
+    let server = server(|mut stream| drop(stream.write_all(&vec![7; 4_000_000])));
     let proxy = proxy(server, Shape::of_rate(MEGABIT));
     let begin = Instant::now();
     let mut stream = connect(proxy.address());
@@ -183,16 +180,21 @@ fn the_shape_changes_while_the_link_lives() {
     assert!(begin.elapsed() >= ms(195), "{:?}", begin.elapsed());
     assert!(proxy.reshape(Shape::of_rate(0)).is_err());
     proxy.reshape(Shape::default()).unwrap();
-    stream.read_exact(&mut [0; 975_000]).unwrap();
-    assert!(begin.elapsed() < ms(4000), "{:?}", begin.elapsed());
+    stream.read_exact(&mut vec![0; 3_975_000]).unwrap();
+    assert!(begin.elapsed() < ms(30_000), "{:?}", begin.elapsed());
 }
 
 #[test]
 fn a_proxy_measures_as_it_was_asked_to_be() {
     let shape = Shape { delay: ms(10), ..Shape::of_rate(20 * MEGABIT) };
-    let link = measure::proxy(shape).unwrap();
-    assert_eq!((link.kind.as_str(), link.asked.as_str()), ("proxy", "20 Mbit/s, 10 ms each way"));
-    // Whoever reads late at the beginning of the time sees a little more.
-    assert!(link.rate_bits_per_s < 22e6 && link.rate_bits_per_s > 8e6, "{link:?}");
-    assert!(link.round_trip_us >= 20e3 && link.round_trip_us < 100e3, "{link:?}");
+    let right = (0..TRIES).any(|_| {
+        let link = measure::proxy(shape).unwrap();
+        let asked = (link.kind.as_str(), link.asked.as_str());
+        assert_eq!(asked, ("proxy", "20 Mbit/s, 10 ms each way"));
+        assert!(link.round_trip_us >= 20e3, "{link:?}");
+        println!("{link:?}");
+        // Whoever reads late at the beginning of the time sees more.
+        link.rate_bits_per_s < 22e6 && link.rate_bits_per_s > 8e6 && link.round_trip_us < 100e3
+    });
+    assert!(right, "measured as another link each time");
 }
