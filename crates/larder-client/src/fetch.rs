@@ -79,9 +79,10 @@ impl Flights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what landed and was never read.
-    pub(crate) fn clear(&self) {
-        self.lock().clear();
+    /// Nobody has the file open any more: forgets what the cache does not keep. What is on its way there stays until
+    /// it has it, so that whoever reads the file next does not ask for it again.
+    pub(crate) fn closed(&self) {
+        self.lock().retain(|flight| !flight.declined.load(Ordering::SeqCst));
     }
 
     fn remove(&self, flight: &Arc<Flight>) {
@@ -400,7 +401,9 @@ impl Core {
                 None => true,
             };
             in_air.declined.store(!kept, Ordering::SeqCst);
-            if kept || in_air.is_over() {
+            // The rest of one that is not kept is for who has the file open.
+            let is_left = !in_air.once && node.state().opens.is_empty();
+            if kept || in_air.is_over() || is_left {
                 node.flights.remove(&in_air);
             }
             drop(permit);

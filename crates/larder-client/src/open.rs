@@ -485,7 +485,7 @@ impl Core {
 
     /// Nobody has the file open any more.
     async fn closed(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
-        node.flights.clear();
+        node.flights.closed();
         let (hidden, removed) = {
             let state = node.state();
             (state.silly.is_some(), state.removed)

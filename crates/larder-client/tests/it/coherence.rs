@@ -55,6 +55,21 @@ async fn every_open_sees_what_was_closed_before() {
     assert_eq!(rig.cat("file").await, b"three", "close-to-open");
 }
 
+/// Who has read a file may be faster than the cache, and another one may read it before the cache has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_on_its_way_to_the_cache_is_not_asked_for_again() {
+    let rig = Rig::new(Options::default()).await;
+    let (other, bytes) = (rig.foreigner().await, pattern(1, 1 << 20));
+    for number in 0..50 {
+        let name = format!("file{number}");
+        other.put(&name, &bytes).await;
+        assert!(rig.cat(&name).await == bytes);
+        let cold = rig.server.calls("read");
+        assert!(rig.cat(&name).await == bytes);
+        assert_eq!(rig.server.calls("read"), cold, "{name}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reread_costs_no_read_also_after_remount() {
     let rig = Rig::new(Options::default()).await;
