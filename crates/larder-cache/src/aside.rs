@@ -23,11 +23,12 @@ impl CachedFile {
     /// durable on return, and so is the name unless the disk refuses, which is logged. Waits for the disk.
     ///
     /// # Errors
-    /// What the disk says. The changes are then still there, unless it lost them.
+    /// `ResourceBusy` while the kernel writes the file; else what the disk says. The changes are then still there, unless it lost
+    /// them.
     pub fn set_aside(&self, path: &str) -> io::Result<Option<String>> {
         let mut state = self.state();
         if state.bypasses > 0 {
-            self.collect(&mut state)?;
+            return Err(io::ErrorKind::ResourceBusy.into());
         }
         if state.dirty.is_empty() || !self.store.disk.outlives_process() {
             self.forget_locked(&mut state);

@@ -29,6 +29,8 @@ impl Core {
                     // It is the next mount's to send.
                     Err(Error::Shutdown) => return,
                     Ok(()) => return tracing::debug!(ino = node.ino.0, "written back at last"),
+                    // Their closes tell them, and try again.
+                    Err(_) if core.is_written(&node) => return,
                     Err(error) => return core.set_aside(&node, error).await,
                 }
             }

@@ -404,8 +404,9 @@ impl Core {
         let result = self.upload(&open.node).await;
         let earlier = self.take_write_error(&open.node);
         let told = result.and(earlier.map_or(Ok(()), Err));
-        let refused = told.is_err_and(|error| !matches!(error, Error::TimedOut | Error::Shutdown));
-        open.refused.store(refused, Ordering::Relaxed);
+        let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown));
+        open.refused.store(told.is_err() && !is_late, Ordering::Relaxed);
+        open.node.state().late |= is_late;
         told
     }
 
@@ -413,14 +414,13 @@ impl Core {
     pub(crate) async fn release(self: &Arc<Self>, id: OpenId) -> Result<()> {
         let Some(open) = self.open_table().remove(&id) else { return Ok(()) };
         let node = &open.node;
+        let mut refused = None;
         if open.flags.write {
-            // There is nobody to report an error to any more.
             match self.upload(node).await {
                 Err(Error::TimedOut) => self.retry_later(node),
                 // What is unsent is the next mount's to send.
                 Ok(()) | Err(Error::Shutdown) => {}
-                Err(error) if open.refused.load(Ordering::Relaxed) => self.give_up(node, error),
-                Err(error) => self.set_aside(node, error).await,
+                Err(error) => refused = Some(error),
             }
         }
         let (last, last_writer) = {
@@ -442,6 +442,14 @@ impl Core {
             let quick = file.collects_quickly();
             if blocking_unless(quick, move || file.end_bypass()).await?.is_err() {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
+            }
+        }
+        // There is nobody to report an error to any more, unless others write the file: their closes will.
+        if let Some(error) = refused.filter(|_| !self.is_written(node)) {
+            if open.refused.load(Ordering::Relaxed) && !node.state().late {
+                self.give_up(node, error);
+            } else {
+                self.set_aside(node, error).await;
             }
         }
         let closed = if last {
@@ -502,6 +510,11 @@ impl Core {
             self.fill.offer(node, cred);
         }
         Ok(())
+    }
+
+    /// Whether somebody has the file open for writing.
+    pub(crate) fn is_written(&self, node: &Node) -> bool {
+        self.open_table().values().any(|open| open.flags.write && open.node.ino == node.ino)
     }
 
     /// The open file with this number.

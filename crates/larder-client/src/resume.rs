@@ -67,10 +67,7 @@ impl Core {
         for (id, open) in opens {
             self.restore(*id, open);
         }
-        let writing = |node: &Arc<Node>| {
-            self.open_table().values().any(|open| open.flags.write && open.node.ino == node.ino)
-        };
-        for node in unsent.iter().filter(|node| !writing(node)) {
+        for node in unsent.iter().filter(|node| !self.is_written(node)) {
             self.send_left(node);
         }
         closed.retain(|node| node.state().opens.is_empty());

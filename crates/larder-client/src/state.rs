@@ -69,6 +69,8 @@ pub(crate) struct State {
     /// Somebody else changed the file while it had dirty bytes: once they are written back, what is
     /// held mixes two versions and must go.
     pub(crate) mixed: bool,
+    /// A close told somebody of unsent data that it is late, and nobody that it is refused.
+    pub(crate) late: bool,
     /// The process whose lookup just brought the attributes: its open need not ask again.
     pub(crate) looked_up_by: Option<(u32, Monotonic)>,
     /// Directories: the page of the listing that was used last, with its number.
@@ -134,6 +136,7 @@ impl State {
             write_error: None,
             writer: None,
             mixed: false,
+            late: false,
             looked_up_by: None,
             last_page: None,
             ctime_may_move: false,

@@ -431,7 +431,7 @@ impl Core {
         if !settled {
             return;
         }
-        state.local = None;
+        (state.local, state.late) = (None, false);
         self.note_unfinished(node.ino, &mut state);
         if is_mixed && !is_bypassed {
             state.mixed = false;
@@ -467,7 +467,7 @@ impl Core {
     /// Nothing is to be sent any more.
     fn unset_local(&self, node: &Node) {
         let mut state = node.state();
-        state.local = None;
+        (state.local, state.late) = (None, false);
         self.note_unfinished(node.ino, &mut state);
     }
 

@@ -317,7 +317,7 @@ impl Status {
             let count = cache.set_aside;
             writeln!(
                 f,
-                "  warning  {count} files that the server refused lie in {dir}/set-aside: copy and remove them"
+                "  warning  {count} file(s) with changes that the server refused lie in {dir}/set-aside: copy what you need and remove them"
             )?;
         }
         let Reads { bytes_cached, bytes_remote, opens_passthrough, opens_other, .. } = self.reads;

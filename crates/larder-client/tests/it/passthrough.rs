@@ -149,3 +149,29 @@ async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
     assert_eq!((cache.unsent(), client.status().dirty_files), (vec![], 0));
     assert_eq!(content_of(&server, "file").await, b"by the kernel");
 }
+
+/// What the server refuses one writer is not gone for the others: each close tells, and tries again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_refused_to_one_writer_is_sent_by_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Arc::new(MemRemote::new());
+    let (client, cache) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
+    let (ino, first, local) = create(&client, "file").await;
+    let second = client.open(&root(), ino, WRITE).wait().await.unwrap();
+    assert!(matches!(second.path, DataPath::Passthrough(_)));
+    rustix::io::pwrite(local.as_fd(), b"one", 0).unwrap();
+    server.set_full(true);
+    let close = async |open| {
+        let flushed = client.flush(&root(), ino, open).wait().await;
+        client.release(ino, open).wait().await.unwrap();
+        flushed
+    };
+    assert_eq!(close(first).await, Err(Error::NoSpace));
+    rustix::io::pwrite(local.as_fd(), b" two", 3).unwrap();
+    let flushed = client.flush(&root(), ino, second.id).wait().await;
+    assert_eq!(flushed, Err(Error::NoSpace));
+    server.set_full(false);
+    close(second.id).await.unwrap();
+    assert_eq!(content_of(&server, "file").await, b"one two");
+    assert_eq!(cache.unsent(), []);
+}
