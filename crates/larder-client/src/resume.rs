@@ -166,6 +166,8 @@ impl Core {
         state.local = Some(LocalEnd { size: file.size(), mtime });
         let below = version_bytes(&state.known.attr.validator());
         state.mixed = file.version() != Some(below);
+        // Nobody knows what was said of it.
+        state.late = true;
     }
 
     fn set_unfinished(&self, node: &Node, left: &Unfinished) {

@@ -198,6 +198,23 @@ async fn data_refused_at_the_release_is_set_aside_unless_the_close_said_so() {
     assert!(kept.iter().all(|(_, content)| content == b"new content"), "{kept:?}");
 }
 
+/// Of what an earlier process said, the next one knows nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_data_that_is_refused_after_a_resume_is_set_aside() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", b"old content").await;
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"new").await.unwrap();
+    rig.server.time_out();
+    assert_eq!(open.flush().await, Err(Error::TimedOut));
+    let names = open.names();
+    rig.foreigner().await.remove("file").await.unwrap();
+    let rig = rig.kill(Start::Resume).await;
+    assert_eq!(rig.again(names).close().await, Err(Error::Stale));
+    let kept = rig.set_aside();
+    assert_eq!(kept.iter().map(|(_, content)| &content[..]).collect::<Vec<_>>(), [b"new content"]);
+}
+
 /// What waits for the server when the mount ends is the next one's to send.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_under_way_at_the_end_of_the_mount_stays_unsent() {
