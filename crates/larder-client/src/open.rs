@@ -439,10 +439,11 @@ impl Core {
             // not know that, would look as if something was lost.
             self.forget_open(id);
             let file = self.file(node);
-            let quick = file.collects_quickly();
-            if blocking_unless(quick, move || file.end_bypass()).await?.is_err() {
+            let (quick, bypassed) = (file.collects_quickly(), file.clone());
+            if blocking_unless(quick, move || bypassed.end_bypass()).await?.is_err() {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
             }
+            self.end_mixture(node, &file);
         }
         // There is nobody to report an error to any more, unless others write the file: their closes will.
         if let Some(error) = refused.filter(|_| !self.is_written(node)) {

@@ -425,7 +425,7 @@ impl Core {
         let settled = match (is_mixed, is_bypassed) {
             (false, _) => file.set_version(&version, attr.size),
             (true, false) => file.reset(&version, attr.size),
-            // Its writer keeps the local file for now; the last release finds the mark again.
+            // Its writer keeps the local file for now, see [`Core::end_mixture`].
             (true, true) => file.dirty().is_empty(),
         };
         if !settled {
@@ -438,6 +438,15 @@ impl Core {
             state.pages = None;
             drop(state);
             self.invalidate(node.ino);
+        }
+    }
+
+    /// Nobody writes the local file past us any more: if all is sent, and what is held mixes two versions, it goes.
+    pub(crate) fn end_mixture(&self, node: &Node, file: &CachedFile) {
+        // Whoever is just sending does so himself.
+        let transfer = node.transfer.try_lock();
+        if transfer.is_ok() && node.state().mixed {
+            self.settle_clean(node, file);
         }
     }
 

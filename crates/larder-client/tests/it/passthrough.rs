@@ -14,7 +14,7 @@ use larder_vfs::{
     Removal, SetAttr,
 };
 
-use crate::rig::{WRITE, root};
+use crate::rig::{Random, WRITE, pattern, root};
 
 /// A kernel that reads and writes local files itself.
 struct Passthrough;
@@ -30,7 +30,7 @@ impl Kernel for Passthrough {
 }
 
 async fn on_directory(dir: &Path, server: Arc<MemRemote>, start: Start) -> (Client, Cache) {
-    let clock: Arc<dyn Clock> = Arc::new(SimClock::new());
+    let clock: Arc<dyn Clock> = Arc::new(SimClock::ticking());
     let boot = Some(BootId(1));
     let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
     let cache = Cache::open(Arc::new(RealDisk::open(dir).unwrap()), clock.clone(), config).unwrap();
@@ -51,12 +51,13 @@ async fn create(client: &Client, name: &str) -> (Ino, OpenId, LocalFile) {
     (entry.ino, opened.id, local)
 }
 
-/// What the server has of a short file.
+/// What the server has of a file.
 async fn content_of(server: &MemRemote, name: &str) -> Vec<u8> {
+    let server = server.another_client();
     let found = server.root().await.unwrap();
     let file = server.lookup(&root(), &found.handle, OsStr::new(name)).await.unwrap();
     let handle = file.found.unwrap().handle;
-    server.read(&root(), &handle, 0, 100).await.unwrap().data.to_vec()
+    server.read(&root(), &handle, 0, 1 << 20).await.unwrap().data.to_vec()
 }
 
 fn copy_tree(from: &Path, to: &Path) {
@@ -174,4 +175,93 @@ async fn data_refused_to_one_writer_is_sent_by_another() {
     close(second.id).await.unwrap();
     assert_eq!(content_of(&server, "file").await, b"one two");
     assert_eq!(cache.unsent(), []);
+}
+
+/// Bytes of the file that are one writer's alone.
+const REGION: usize = 50_000;
+
+/// A program writes its part of a file by way of the kernel, and flushes it: then the server has it.
+async fn write_region(client: &Client, server: &MemRemote, ino: Ino, writer: usize, seed: u64) {
+    let open = client.open(&root(), ino, WRITE).wait().await.unwrap();
+    let DataPath::Passthrough(local) = open.path else { panic!("not by the kernel") };
+    let (mut random, start) = (Random(seed), writer * REGION);
+    let mut region = vec![0; REGION];
+    for step in 0..20 {
+        let from = random.below(REGION as u64) as usize;
+        let len = (1 + random.below(20_000) as usize).min(REGION - from);
+        let bytes = pattern(seed * 100 + step, len);
+        rustix::io::pwrite(local.as_fd(), &bytes, (start + from) as u64).unwrap();
+        region[from..from + len].copy_from_slice(&bytes);
+        match random.below(4) {
+            0 => drop(client.getattr(&root(), ino).wait().await.unwrap()),
+            1 => {
+                let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                let set = client.setattr(&root(), ino, Some(open.id), set).wait().await;
+                assert!(matches!(set, Ok(_) | Err(Error::TimedOut)));
+            }
+            _ => match client.flush(&root(), ino, open.id).wait().await {
+                Err(Error::TimedOut) => {}
+                flushed => {
+                    flushed.unwrap();
+                    let mut found = content_of(server, "file").await;
+                    found.resize(2 * REGION, 0);
+                    assert!(found[start..start + REGION] == region, "{seed} {step}");
+                }
+            },
+        }
+    }
+    server.hold(None);
+    while client.flush(&root(), ino, open.id).wait().await == Err(Error::TimedOut) {
+        server.reconnect();
+    }
+    client.release(ino, open.id).wait().await.unwrap();
+    let mut found = content_of(server, "file").await;
+    found.resize(2 * REGION, 0);
+    assert!(found[start..start + REGION] == region, "{seed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_by_way_of_the_kernel_lose_nothing() {
+    let first = std::env::var("LARDER_SEED").ok().map(|seed| seed.parse().unwrap());
+    for seed in first.map_or(1..21, |seed: u64| seed..seed + 200) {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Arc::new(MemRemote::new());
+        let (client, cache) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
+        let (ino, open, _local) = create(&client, "file").await;
+        let writers = async {
+            tokio::join!(
+                write_region(&client, &server, ino, 0, seed * 10 + 1),
+                write_region(&client, &server, ino, 1, seed * 10 + 2),
+            )
+        };
+        let trouble = async {
+            let mut random = Random(seed ^ 0x5eed);
+            loop {
+                match random.below(5) {
+                    0 => server.restart(),
+                    1 => server.time_out(),
+                    2 => server.hold(Some("write")),
+                    3 => server.hold(Some("commit")),
+                    _ => server.hold(Some("setattr")),
+                }
+                for _ in 0..random.below(200) {
+                    tokio::task::yield_now().await;
+                }
+                server.hold(None);
+                server.reconnect();
+                for _ in 0..random.below(200) {
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        tokio::select! {
+            _ = writers => {}
+            () = trouble => unreachable!("it has no end"),
+        }
+        server.hold(None);
+        server.reconnect();
+        client.flush(&root(), ino, open).wait().await.unwrap();
+        client.release(ino, open).wait().await.unwrap();
+        assert_eq!(cache.unsent(), []);
+    }
 }
