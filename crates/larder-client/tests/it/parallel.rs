@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use larder_client::Options;
-use larder_vfs::{Error, FileSystem, Remote, SetAttr, SetTime};
+use larder_vfs::{Error, FileSystem, Ino, OpenId, Remote, Result, SetAttr, SetTime, Stability};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::rig::{Open, Random, Rig, WRITE, pattern, root};
+use crate::rig::{Random, Rig, WRITE, pattern, root};
 
 /// Bytes of the file that are one writer's alone.
 const REGION: usize = 50_000;
@@ -33,8 +33,50 @@ async fn a_write_during_a_truncation_is_sent() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"during");
 }
 
+/// How a writer gets at the file: through a descriptor, or as a server's client, without one.
+struct Door<'a> {
+    rig: &'a Rig,
+    ino: Ino,
+    open: Option<OpenId>,
+}
+
+impl Door<'_> {
+    async fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
+        let Door { rig, ino, open } = *self;
+        let (offset, unstable) = (offset as u64, Stability::Unstable);
+        rig.client.write(&root(), ino, open, offset, data, unstable).wait().await.map(drop)
+    }
+
+    /// Has the file sent, and says whether that was done.
+    async fn flush(&self) -> bool {
+        let flushed = match self.open {
+            Some(open) => self.rig.client.flush(&root(), self.ino, open).wait().await,
+            None => self.rig.client.fsync(&root(), self.ino).wait().await.map(drop),
+        };
+        assert!(matches!(flushed, Ok(()) | Err(Error::TimedOut)), "{flushed:?}");
+        flushed.is_ok()
+    }
+
+    async fn set(&self, set: SetAttr) {
+        let set = self.rig.client.setattr(&root(), self.ino, self.open, set).wait().await;
+        assert!(matches!(set, Ok(_) | Err(Error::TimedOut)), "{:?}", set.err());
+    }
+
+    async fn read(&self, start: usize) -> Option<Vec<u8>> {
+        let Door { rig, ino, open } = *self;
+        let read = rig.client.read(&root(), ino, open, start as u64, REGION as u32).wait().await;
+        read.ok().map(|read| whole_region(read.to_vec()))
+    }
+}
+
+/// Behind the end of the file are zeros.
+fn whole_region(mut read: Vec<u8>) -> Vec<u8> {
+    read.resize(REGION, 0);
+    read
+}
+
 /// One writer: what is in its part of the file is what it wrote there, whatever others do beside it.
-async fn work(rig: &Rig, open: &Open<'_>, writer: usize, seed: u64) -> Vec<u8> {
+async fn work(door: &Door<'_>, writer: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut region = vec![0; REGION];
     let start = writer * REGION;
@@ -44,44 +86,30 @@ async fn work(rig: &Rig, open: &Open<'_>, writer: usize, seed: u64) -> Vec<u8> {
                 let from = random.below(REGION as u64) as usize;
                 let len = (1 + random.below(20_000) as usize).min(REGION - from);
                 let bytes = pattern(random.below(u64::MAX), len);
-                match open.write((start + from) as u64, &bytes).await {
-                    Ok(()) => region[from..from + len].copy_from_slice(&bytes),
-                    // It may have been written or not.
-                    Err(error) => panic!("{seed} {step}: {error}"),
-                }
+                let written = door.write(start + from, &bytes).await;
+                written.unwrap_or_else(|error| panic!("{seed} {step}: {error}"));
+                region[from..from + len].copy_from_slice(&bytes);
             }
             5..7 => {
-                let flushed = open.flush().await;
-                let is_done = flushed.is_ok();
-                allow_time_out(flushed, &format!("{seed} {step}"));
-                if is_done {
-                    let found = server_has(rig, start).await;
+                if door.flush().await {
+                    let found = server_has(door.rig, start).await;
                     assert!(found == region, "{seed} {step} {writer}: not at the server");
                 }
             }
             7 => {
-                let set = match random.below(3) {
-                    0 => SetAttr { size: Some((WRITERS * REGION) as u64), ..SetAttr::default() },
-                    1 => SetAttr { mode: Some(0o600), ..SetAttr::default() },
-                    _ => SetAttr { mtime: Some(SetTime::ServerNow), ..SetAttr::default() },
-                };
-                let set = rig.client.setattr(&root(), open.ino, Some(open.id), set).wait().await;
-                allow_time_out(set.map(drop), &format!("{seed} {step}"));
+                let set = SetAttr::default();
+                door.set(match random.below(3) {
+                    0 => SetAttr { size: Some((WRITERS * REGION) as u64), ..set },
+                    1 => SetAttr { mode: Some(0o600), ..set },
+                    _ => SetAttr { mtime: Some(SetTime::ServerNow), ..set },
+                })
+                .await;
             }
             _ => {
-                let read = open.read(start as u64, REGION as u32).await;
-                let Ok(read) = read else { continue };
-                let mut found = read.clone();
-                found.resize(REGION, 0);
-                let differs = found.iter().zip(&region).position(|(a, b)| a != b);
-                let last = found.iter().zip(&region).rposition(|(a, b)| a != b);
-                let zeros = differs.map(|at| found[at..=last.unwrap()].iter().all(|b| *b == 0));
-                assert_eq!(
-                    differs,
-                    None,
-                    "{seed} {step} {writer}: {} to {last:?} zeros {zeros:?}",
-                    read.len()
-                );
+                if let Some(found) = door.read(start).await {
+                    let differs = found.iter().zip(&region).position(|(a, b)| a != b);
+                    assert_eq!(differs, None, "{seed} {step} {writer}: read");
+                }
             }
         }
     }
@@ -94,13 +122,7 @@ async fn server_has(rig: &Rig, start: usize) -> Vec<u8> {
     let dir = server.root().await.unwrap().handle;
     let file = server.lookup(&root(), &dir, "file".as_ref()).await.unwrap().found.unwrap();
     let read = server.read(&root(), &file.handle, start as u64, REGION as u32).await.unwrap();
-    let mut found = read.data.to_vec();
-    found.resize(REGION, 0);
-    found
-}
-
-fn allow_time_out(result: larder_vfs::Result<()>, at: &str) {
-    assert!(matches!(result, Ok(()) | Err(Error::TimedOut)), "{at}: {result:?}");
+    whole_region(read.data.to_vec())
 }
 
 /// The server comes and goes, takes its time, and forgets what was not committed, for ever.
@@ -125,7 +147,7 @@ async fn trouble(rig: &Rig, seed: u64) {
     }
 }
 
-/// Writers of parts of one file, each through its own descriptor, while others truncate it to what it has or set its
+/// Writers of parts of one file, through descriptors of their own and without one, while others truncate it to what it has or set its
 /// times, and the server restarts and is away: each reads what it wrote, and so does the server when a flush says so, and
 /// at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -139,11 +161,14 @@ async fn writers_of_one_file_lose_nothing() {
         for writer in 0..WRITERS {
             let (rig, worked, calm) = (rig.clone(), worked.clone(), calm.clone());
             writers.spawn(async move {
-                let open = rig.open(&root(), "file", WRITE).await.unwrap();
-                let region = work(&rig, &open, writer, seed * 10 + writer as u64 + 1).await;
+                let ino = rig.find("file").await.unwrap();
+                let open = rig.client.open(&root(), ino, WRITE).wait().await.unwrap().id;
+                let door = Door { rig: &rig, ino, open: (writer > 0).then_some(open) };
+                let region = work(&door, writer, seed * 10 + writer as u64 + 1).await;
                 worked.wait().await;
                 calm.wait().await;
-                open.close().await.unwrap();
+                assert!(door.flush().await);
+                rig.client.release(ino, open).wait().await.unwrap();
                 (writer, region)
             });
         }
