@@ -89,9 +89,7 @@ impl ServerOpen {
 impl Drop for ServerOpen {
     fn drop(&mut self) {
         if !*self.closed.get_mut() && !self.link.is_lost() {
-            let (link, id) = (Arc::clone(&self.link), self.id);
-            let runtime = self.link.runtime().clone();
-            runtime.spawn(async move { link.ask(wire::close(id)).await.map(drop) });
+            self.link.close_later(self.id);
         }
     }
 }

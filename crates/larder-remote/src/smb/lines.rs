@@ -121,13 +121,19 @@ impl Share {
         self.lines.iter().filter_map(Line::link).find(|link| link.generation == generation)
     }
 
-    /// Waits until every connection but this one has carried out what was sent on it so far, as closes
-    /// that nobody waits for. What a lost one had open stays so until it is replaced.
+    /// Waits until every connection has closed what nobody waits for, and every one but this has carried out what was
+    /// sent on it so far. What a lost one had open stays so until it is replaced.
     pub(super) async fn settle(&self, link: &Link) {
         let mut asking = JoinSet::new();
-        let links = self.lines.iter().filter_map(Line::link);
-        for link in links.filter(|other| other.generation != link.generation) {
-            asking.spawn(async move { link.ask(wire::echo()).await.map(drop) });
+        for other in self.lines.iter().filter_map(Line::link) {
+            let is_another = other.generation != link.generation;
+            asking.spawn(async move {
+                other.closed().await;
+                if is_another {
+                    // It has if there is no connection.
+                    let _ = other.ask(wire::echo()).await;
+                }
+            });
         }
         while asking.join_next().await.is_some() {}
     }

@@ -8,6 +8,7 @@ use super::kerberos;
 use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
 use super::status::{self, Failure};
 use super::tap::{Ear, Heard, Tap};
+use super::wire;
 use crate::rpc::stats::{ProcedureStats, Procedures};
 use smb2::client::{Connection, Session};
 use smb2::msg::tree_connect::{
@@ -17,11 +18,13 @@ use smb2::pack::{Pack, ReadCursor, Unpack, WriteCursor};
 use smb2::transport::{ConnectOptions, TcpTransport};
 use smb2::types::flags::{Capabilities, ShareFlags};
 use smb2::types::status::NtStatus;
-use smb2::types::{Command, CreditCharge, SessionId, TreeId};
+use smb2::types::{Command, CreditCharge, FileId, SessionId, TreeId};
 use smb2::{CompoundOp, Frame, NegotiatedParams};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
+use tokio::sync::watch;
 
 /// Names of the commands, by number (MS-SMB2, 2.2.1).
 pub(super) const COMMANDS: &[&str] = &[
@@ -142,9 +145,17 @@ pub(super) struct Link {
     pub(super) generation: u64,
     params: NegotiatedParams,
     lost: AtomicBool,
+    closing: watch::Sender<Closing>,
     ear: Ear,
     accounts: Accounts,
     runtime: tokio::runtime::Handle,
+}
+
+/// Opens that are being closed while nobody waits for that, numbered in their order.
+#[derive(Default)]
+struct Closing {
+    begun: u64,
+    under_way: BTreeSet<u64>,
 }
 
 impl Link {
@@ -184,6 +195,32 @@ impl Link {
             self.connection.mark_dead();
             (self.ear)(Heard::End);
         }
+    }
+
+    /// Closes an open without waiting for that.
+    pub(super) fn close_later(self: &Arc<Link>, id: FileId) {
+        let mut number = 0;
+        self.closing.send_modify(|closing| {
+            (number, closing.begun) = (closing.begun, closing.begun + 1);
+            closing.under_way.insert(number);
+        });
+        let link = Arc::clone(self);
+        self.runtime.spawn(async move {
+            // It is closed if there is no connection.
+            let _ = link.ask(wire::close(id)).await;
+            link.closing.send_modify(|closing| {
+                closing.under_way.remove(&number);
+            });
+        });
+    }
+
+    /// Waits until what is to be closed by now is.
+    pub(super) async fn closed(&self) {
+        let mut closing = self.closing.subscribe();
+        let limit = closing.borrow().begun;
+        let is_done = |closing: &Closing| closing.under_way.first().is_none_or(|at| *at >= limit);
+        // The sender is ours.
+        let _ = closing.wait_for(is_done).await;
     }
 
     /// Largest READ and WRITE of the server, in bytes.
@@ -370,7 +407,19 @@ async fn connect(
     let runtime = tokio::runtime::Handle::current();
     let lost = AtomicBool::new(false);
     let session = session.session_id;
-    Ok(Link { connection, tree, session, generation, params, lost, ear, accounts, runtime })
+    let closing = watch::Sender::default();
+    Ok(Link {
+        connection,
+        tree,
+        session,
+        generation,
+        params,
+        lost,
+        closing,
+        ear,
+        accounts,
+        runtime,
+    })
 }
 
 /// Logs in, by Kerberos or NTLM.
