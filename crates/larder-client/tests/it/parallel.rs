@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use larder_client::Options;
-use larder_vfs::{Error, FileSystem, Ino, OpenId, Remote, Result, SetAttr, SetTime, Stability};
+use larder_vfs::{
+    Error, FileSystem, Ino, MemRemote, OpenId, Remote, Result, SetAttr, SetTime, Stability,
+};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -126,21 +128,21 @@ async fn server_has(rig: &Rig, start: usize) -> Vec<u8> {
 }
 
 /// The server comes and goes, takes its time, and forgets what was not committed, for ever.
-async fn trouble(rig: &Rig, seed: u64) {
+pub(crate) async fn trouble(server: &MemRemote, seed: u64) {
     let mut random = Random(seed ^ 0x5eed);
     loop {
         match random.below(5) {
-            0 => rig.server.restart(),
-            1 => rig.server.time_out(),
-            2 => rig.server.hold(Some("write")),
-            3 => rig.server.hold(Some("commit")),
-            _ => rig.server.hold(Some("setattr")),
+            0 => server.restart(),
+            1 => server.time_out(),
+            2 => server.hold(Some("write")),
+            3 => server.hold(Some("commit")),
+            _ => server.hold(Some("setattr")),
         }
         for _ in 0..random.below(300) {
             tokio::task::yield_now().await;
         }
-        rig.server.hold(None);
-        rig.server.reconnect();
+        server.hold(None);
+        server.reconnect();
         for _ in 0..random.below(100) {
             tokio::task::yield_now().await;
         }
@@ -175,7 +177,7 @@ async fn writers_of_one_file_lose_nothing() {
         tokio::select! {
             _ = worked.wait() => {}
             failed = writers.join_next() => panic!("{failed:?}"),
-            () = trouble(&rig, seed) => unreachable!("it has no end"),
+            () = trouble(&rig.server, seed) => unreachable!("it has no end"),
         }
         rig.server.hold(None);
         rig.server.reconnect();

@@ -14,6 +14,7 @@ use larder_vfs::{
     Removal, SetAttr,
 };
 
+use crate::parallel::trouble;
 use crate::rig::{Random, WRITE, pattern, root};
 
 /// A kernel that reads and writes local files itself.
@@ -234,29 +235,9 @@ async fn writers_by_way_of_the_kernel_lose_nothing() {
                 write_region(&client, &server, ino, 1, seed * 10 + 2),
             )
         };
-        let trouble = async {
-            let mut random = Random(seed ^ 0x5eed);
-            loop {
-                match random.below(5) {
-                    0 => server.restart(),
-                    1 => server.time_out(),
-                    2 => server.hold(Some("write")),
-                    3 => server.hold(Some("commit")),
-                    _ => server.hold(Some("setattr")),
-                }
-                for _ in 0..random.below(200) {
-                    tokio::task::yield_now().await;
-                }
-                server.hold(None);
-                server.reconnect();
-                for _ in 0..random.below(200) {
-                    tokio::task::yield_now().await;
-                }
-            }
-        };
         tokio::select! {
             _ = writers => {}
-            () = trouble => unreachable!("it has no end"),
+            () = trouble(&server, seed) => unreachable!("it has no end"),
         }
         server.hold(None);
         server.reconnect();

@@ -12,8 +12,12 @@ use larder_fuse::{MountError, MountOptions, UNMOUNT_LIMIT, mount};
 use crate::fs::TestFs;
 use crate::{Mount, RUNTIME, eventually, mounts_at, os_error};
 
-/// What is promised, on a machine that may stand still meanwhile.
-const UNMOUNT_MAX: Duration = UNMOUNT_LIMIT.saturating_mul(6);
+/// Asserts that an unmount keeps its limit: the machine may spoil what is timed, but not each time.
+fn keeps_the_limit(unmount: impl Fn() -> Duration) {
+    let took: Vec<_> =
+        (0..5).map(|_| unmount()).take_while(|took| *took >= UNMOUNT_LIMIT).collect();
+    assert!(took.len() < 5, "{took:?}");
+}
 
 #[test]
 fn the_mount_table_tells_what_it_is() {
@@ -47,32 +51,38 @@ fn ten_mounts_leave_nothing() {
 
 #[test]
 fn unmount_while_a_file_is_open() {
-    let mount = Mount::new();
-    let path = mount.file("a", b"x");
-    let mut file = File::open(path).unwrap();
-    let begin = Instant::now();
-    mount.mounted.unmount().unwrap();
-    assert!(begin.elapsed() < UNMOUNT_MAX);
-    assert_eq!(mounts_at(&mount.dir), [""; 0]);
-    assert!(mount.mounted.wait().is_ok());
-    assert!(file.read(&mut [0; 1]).is_err());
+    keeps_the_limit(|| {
+        let mount = Mount::new();
+        let path = mount.file("a", b"x");
+        let mut file = File::open(path).unwrap();
+        let begin = Instant::now();
+        mount.mounted.unmount().unwrap();
+        let took = begin.elapsed();
+        assert_eq!(mounts_at(&mount.dir), [""; 0]);
+        assert!(mount.mounted.wait().is_ok());
+        assert!(file.read(&mut [0; 1]).is_err());
+        took
+    });
 }
 
 #[test]
 fn unmount_while_the_file_system_does_not_answer() {
-    let mount = Mount::new();
-    let path = mount.file("a", b"x");
-    mount.fs.kernel().invalidate(larder_vfs::Ino(2), false);
-    mount.fs.hold(Some("read"));
-    mount.fs.set_way(crate::fs::Way::Direct);
-    let reader = std::thread::spawn(move || fs::read(path));
-    eventually("the read has come", || mount.fs.count("read") > 0);
-    let begin = Instant::now();
-    mount.mounted.unmount().unwrap();
-    assert!(begin.elapsed() < UNMOUNT_MAX);
-    let error = os_error(reader.join().unwrap());
-    assert!([libc::ECONNABORTED, libc::ENOTCONN, libc::EIO].contains(&error), "{error}");
-    assert_eq!(mounts_at(&mount.dir), [""; 0]);
+    keeps_the_limit(|| {
+        let mount = Mount::new();
+        let path = mount.file("a", b"x");
+        mount.fs.kernel().invalidate(larder_vfs::Ino(2), false);
+        mount.fs.hold(Some("read"));
+        mount.fs.set_way(crate::fs::Way::Direct);
+        let reader = std::thread::spawn(move || fs::read(path));
+        eventually("the read has come", || mount.fs.count("read") > 0);
+        let begin = Instant::now();
+        mount.mounted.unmount().unwrap();
+        let took = begin.elapsed();
+        let error = os_error(reader.join().unwrap());
+        assert!([libc::ECONNABORTED, libc::ENOTCONN, libc::EIO].contains(&error), "{error}");
+        assert_eq!(mounts_at(&mount.dir), [""; 0]);
+        took
+    });
 }
 
 #[test]
