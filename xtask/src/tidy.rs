@@ -20,8 +20,8 @@ use anyhow::{Context, Result, ensure};
 /// Where the ratchets are kept, from the top of the repository.
 const RATCHET_PATH: &str = "xtask/ratchet.toml";
 
-/// Folders that hold no sources of ours.
-const FOLDERS_SKIPPED: [&str; 2] = [".git", "target"];
+/// What holds no sources of ours. In a worktree `.git` is a file.
+const SKIPPED: [&str; 2] = [".git", "target"];
 
 /// Longest file that is looked at, in bytes; longer ones are data.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
@@ -126,8 +126,10 @@ impl Tree {
             for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
                 let entry = entry?;
                 let (kind, path) = (entry.file_type()?, entry.path());
-                let skipped = FOLDERS_SKIPPED.iter().any(|name| entry.file_name() == *name);
-                if kind.is_dir() && !skipped {
+                if SKIPPED.iter().any(|name| entry.file_name() == *name) {
+                    continue;
+                }
+                if kind.is_dir() {
                     folders.push(path);
                 } else if kind.is_file() && entry.metadata()?.len() <= TEXT_BYTES_MAX {
                     let inner = path.strip_prefix(root)?.to_string_lossy().into_owned();

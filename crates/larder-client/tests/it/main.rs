@@ -13,3 +13,4 @@ mod parallel;
 mod passthrough;
 mod retried;
 mod rig;
+mod takeover;

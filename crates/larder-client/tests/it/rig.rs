@@ -72,6 +72,14 @@ impl Rig {
         Rig::on(server, clock, Arc::new(SimDisk::recording()), options).await
     }
 
+    /// A client of `server` on what an earlier process may have left on `disk`.
+    pub(crate) async fn on_server(server: MemRemote, disk: SimDisk, start: Start) -> Rig {
+        let (clock, disk) = (Arc::new(SimClock::new()), Arc::new(disk));
+        clock.advance(Duration::from_secs(1000));
+        let cache = open_cache(&clock, disk.clone());
+        Rig::with(Arc::new(server), clock, disk, cache, Options::default(), start).await
+    }
+
     async fn on(
         server: Arc<MemRemote>,
         clock: Arc<SimClock>,
