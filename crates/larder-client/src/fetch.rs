@@ -30,6 +30,9 @@ use crate::stream::advance;
 /// How often a read is begun, if the file changes meanwhile each time.
 const TRIES_MAX: u32 = 4;
 
+/// What the kernel keeps of a file in its memory, and asks for (fuse(4)), in bytes.
+const PAGE_BYTES: u64 = 4096;
+
 /// The flights of one node.
 #[derive(Default)]
 pub(crate) struct Flights(Mutex<Vec<Arc<Flight>>>);
@@ -291,7 +294,7 @@ impl Core {
         Ok(joined(pieces))
     }
 
-    /// Launches a flight for each part that is neither held nor under way. Chunks are fetched whole. Of
+    /// Launches a flight for each part that is neither held nor under way. Granules are fetched whole. Of
     /// a sequential read, which had `reached` an offset before, requests are: what is left of one would
     /// be the next thing to read anyway, and what the kernel skipped comes next (it asks out of order),
     /// so requests begin and end at the same places whoever asks first, and are fewest.
@@ -307,21 +310,28 @@ impl Core {
         let request_max = u64::from(self.request_bytes_max());
         for slice in slices.iter().filter(|slice| slice.source == Source::Remote) {
             let asked = slice.range.start;
-            let start = self.widened_start(node, asked / CHUNK_BYTES * CHUNK_BYTES, asked);
+            let granule = self.granule_bytes();
+            let start = self.widened_start(node, asked / granule * granule, asked);
             let (start, granule, launch) = match reached {
                 Some(reached) => (start.min(reached), request_max, Launch::Sequence),
-                None => (start, CHUNK_BYTES, Launch::Once),
+                None => (start, granule, Launch::Once),
             };
             let stop = slice.range.end.next_multiple_of(granule).min(end);
             self.launch(node, cred, version, start..stop, launch);
         }
     }
 
-    /// Chunks are fetched whole, but not if the first part of one is held already.
-    fn widened_start(&self, node: &Node, chunk_start: u64, start: u64) -> u64 {
-        match self.file(node).held(chunk_start..start).last() {
+    /// What is fetched whole: the unit of what the cache keeps, or else of what the kernel keeps. More
+    /// than that is thrown away, and asked for again.
+    fn granule_bytes(&self) -> u64 {
+        if self.options.cache_data { CHUNK_BYTES } else { PAGE_BYTES }
+    }
+
+    /// Granules are fetched whole, but not if the first part of one is held already.
+    fn widened_start(&self, node: &Node, granule_start: u64, start: u64) -> u64 {
+        match self.file(node).held(granule_start..start).last() {
             Some(held) => held.end,
-            None => chunk_start,
+            None => granule_start,
         }
     }
 

@@ -277,6 +277,24 @@ async fn pieces_of_a_sequential_read_cost_no_more_than_whole_requests() {
     }
 }
 
+/// What the kernel asks for at random is whole pages. Without a cache to keep it, nothing more is fetched:
+/// the reference client would pay for bytes that it throws away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_client_fetches_the_pages_that_are_read_and_no_more() {
+    const PAGE: u64 = 4096;
+    for (cache_data, fetched) in [(false, 3 * PAGE), (true, 3 * 4 * PAGE)] {
+        let rig = Rig::new(Options { cache_data, fill_after: None, ..Options::default() }).await;
+        rig.foreigner().await.put("file", &pattern(1, 8 << 20)).await;
+        let open = rig.open(&root(), "file", READ).await.unwrap();
+        for (page, pages) in [(1801, 1), (1027, 2)] {
+            open.read(page * PAGE, pages * u32::try_from(PAGE).unwrap()).await.unwrap();
+        }
+        let remote = rig.client.status().read_bytes_remote;
+        assert_eq!(remote, fetched, "cache_data {cache_data}");
+        open.close().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_data_is_denied_to_whom_the_server_denies_it() {
     let rig = Rig::new(Options::default()).await;
