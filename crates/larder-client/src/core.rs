@@ -50,6 +50,10 @@ pub struct Status {
     pub opens_passthrough: u64,
     /// Opens answered otherwise.
     pub opens_other: u64,
+    /// Opens for reading of files that are not empty.
+    pub opens_for_reading: u64,
+    /// Of these, those that found every byte of the file's present version in the cache.
+    pub opens_of_whole_files: u64,
     /// Nodes in memory.
     pub nodes_in_memory: u64,
 }
@@ -88,6 +92,8 @@ pub(crate) struct Counters {
     pub(crate) read_bytes_remote: AtomicU64,
     pub(crate) opens_passthrough: AtomicU64,
     pub(crate) opens_other: AtomicU64,
+    pub(crate) opens_for_reading: AtomicU64,
+    pub(crate) opens_of_whole_files: AtomicU64,
 }
 
 /// What is known of how the server treats user 0.
@@ -207,6 +213,8 @@ impl Client {
             read_bytes_remote: core.counters.read_bytes_remote.load(Ordering::Relaxed),
             opens_passthrough: core.counters.opens_passthrough.load(Ordering::Relaxed),
             opens_other: core.counters.opens_other.load(Ordering::Relaxed),
+            opens_for_reading: core.counters.opens_for_reading.load(Ordering::Relaxed),
+            opens_of_whole_files: core.counters.opens_of_whole_files.load(Ordering::Relaxed),
             ..Status::default()
         };
         for node in core.table.in_memory() {

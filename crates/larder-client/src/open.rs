@@ -292,11 +292,7 @@ impl Core {
         let file = self.file(node);
         self.prepare(node, &file);
         let (way, path) = self.way(node, &file, &flags);
-        let counter = match way {
-            Way::Passthrough | Way::Bypass => &self.counters.opens_passthrough,
-            Way::Cached | Way::Direct => &self.counters.opens_other,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
+        self.count_open(node, &file, &flags, way);
         file.touch();
         let id = self.next_open_id();
         let (cred, ino) = (cred.first_time(), node.ino);
@@ -310,6 +306,22 @@ impl Core {
         open.stream().version = Some(version);
         self.open_table().insert(id, Arc::new(open));
         Opened { id, path }
+    }
+
+    /// Counts a new open file. The kernel tells nobody how much it reads of a local file, so the hit
+    /// rate is one of opens.
+    fn count_open(&self, node: &Node, file: &CachedFile, flags: &OpenFlags, way: Way) {
+        let by_kernel = matches!(way, Way::Passthrough | Way::Bypass);
+        let counters = &self.counters;
+        let counter = if by_kernel { &counters.opens_passthrough } else { &counters.opens_other };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let size = node.state().attr().size;
+        if !flags.read || size == 0 {
+            return;
+        }
+        counters.opens_for_reading.fetch_add(1, Ordering::Relaxed);
+        let is_whole = by_kernel || file.held(0..size).first() == Some(&(0..size));
+        counters.opens_of_whole_files.fetch_add(is_whole.into(), Ordering::Relaxed);
     }
 
     /// Makes what the cache holds be of the present version, unless local changes are in it.

@@ -101,6 +101,9 @@ impl Nfs3 {
                 tracing::debug!(%server, procedure = P::NUMBER, %cause, "call failed");
                 convert::rpc_error(cause)
             })?;
+            if reply.results.is_err() {
+                self.client.count_refused(P::NUMBER);
+            }
             match &reply.results {
                 Err(fail) if fail.status == nfsstat3::NFS3ERR_JUKEBOX => {
                     if waited + pause > JUKEBOX_MAX {

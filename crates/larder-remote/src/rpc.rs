@@ -81,6 +81,13 @@ pub enum SourcePort {
     Any,
 }
 
+impl SourcePort {
+    /// What it comes to in this process: only the superuser may bind a reserved port.
+    pub(crate) fn possible(self) -> SourcePort {
+        if rustix::process::geteuid().is_root() { self } else { SourcePort::Any }
+    }
+}
+
 /// What happens to a call that is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
@@ -353,6 +360,12 @@ impl RpcClient {
             RpcError::Garbled(cause)
         })?;
         Ok(Reply { results, transmissions: reply.transmissions })
+    }
+
+    /// Counts a call of `procedure` that was answered with a status other than success: only the
+    /// program knows its statuses.
+    pub fn count_refused(&self, procedure: u32) {
+        self.inner.shared.procedures.of(procedure).refused.fetch_add(1, Relaxed);
     }
 
     /// Calls a procedure and hands up its results undecoded: the reply past its RPC header.

@@ -27,6 +27,8 @@ pub(crate) struct Back {
     pub(crate) cache: Option<PathBuf>,
     /// How.
     pub(crate) options: Options,
+    /// The options as they were typed, for people; a password is never among them.
+    pub(crate) typed: Vec<String>,
 }
 
 impl Back {
@@ -36,6 +38,8 @@ impl Back {
     /// Of kind [`Usage`] for what was typed wrongly.
     pub(crate) fn find(source: &str, cache: Option<&Path>, options: &[String]) -> Result<Back> {
         let mut source = Source::parse(source).map_err(Usage)?;
+        let typed = options.iter().flat_map(|one| one.split(',')).filter(|one| !one.is_empty());
+        let typed: Vec<_> = typed.map(str::to_owned).collect();
         let options = options::parse_for(source.protocol, options.iter().map(String::as_str));
         let options = options.map_err(Usage)?;
         let no_cache = cache == Some(Path::new(NO_CACHE)) || options.no_disk_cache;
@@ -61,7 +65,7 @@ impl Back {
             (Some(dir), false) => Some(std::path::absolute(dir).context("--cache")?),
             (None, false) => Some(default_cache_dir(&source)?),
         };
-        Ok(Back { source, login, asked, cache, options })
+        Ok(Back { source, login, asked, cache, options, typed })
     }
 }
 

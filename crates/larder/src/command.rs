@@ -36,6 +36,16 @@ impl Target {
         Ok(Target { socket: runtime.socket(&mountpoint), mountpoint })
     }
 
+    /// Finds the mount in which a path is, without touching the mount.
+    fn around(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
+        let known: Vec<_> = runtime.list()?.into_iter().map(|record| record.mountpoint).collect();
+        let found = crate::mountinfo::around(typed, &known)?;
+        let mountpoint = found.with_context(|| {
+            format!("{} is no larder mount of this user, nor in one", typed.display())
+        })?;
+        Ok(Target { socket: runtime.socket(&mountpoint), mountpoint })
+    }
+
     /// Asks its daemon for something that comes in one piece.
     fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, CallError> {
         let asked = || call(&self.socket, request, SILENCE_MAX, &mut Nowhere);

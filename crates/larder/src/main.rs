@@ -4,7 +4,8 @@
 //! commands talk to running daemons ([`control`]). What a file system does is decided in the crates
 //! below; nothing here looks into a file.
 //!
-//! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage).
+//! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage);
+//! `cache ls --unsent` also with 3 (there is something).
 
 mod back;
 mod broken;
@@ -86,11 +87,11 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Mount(args) => return mount::run(args),
         Command::Bench(args) => return bench::run(args),
+        Command::Cache(args) => return cache::run(args),
         Command::Umount(args) => umount::run(args)?,
         Command::Upgrade(args) => upgrade::run(args)?,
         Command::Status(args) => status::run(args)?,
         Command::Stat(args) => stat::run(args)?,
-        Command::Cache(args) => cache::run(args)?,
         Command::Export(args) => export::run(args)?,
     }
     Ok(ExitCode::SUCCESS)

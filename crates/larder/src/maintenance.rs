@@ -130,7 +130,8 @@ fn held(cache: &Cache, file: &Listed) -> Held {
         number: file.no.0,
         path: last_path(cache, file.no).map(|path| path.to_string_lossy().into_owned()),
         handle: file.key.as_deref().map(hexadecimal),
-        held_bytes: file.held_bytes,
+        // The cache counts whole chunks, of which the last one reaches beyond the end of the file.
+        held_bytes: file.held_bytes.min(file.size),
         size: file.size,
         pinned: file.pinned,
         dirty: file.dirty,

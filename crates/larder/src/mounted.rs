@@ -216,6 +216,7 @@ async fn serve_on(
         stack: stack.clone(),
         keeper: hold.keeper(),
         record: record.clone(),
+        options: plan.back.typed.clone(),
         events: sender,
         runtime: tokio::runtime::Handle::current(),
         begin: Instant::now(),

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,57 @@ pub(crate) fn resolve(typed: &Path) -> Result<PathBuf> {
         }
         _ => absolute.canonicalize().with_context(|| absolute.display().to_string()),
     }
+}
+
+/// Most symbolic links on the way to a path, as in the kernel (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// Which of `mountpoints` a path is at or below: the innermost. Symbolic links are followed as far as
+/// the path is outside of all of them; within one, the path is only compared.
+///
+/// # Errors
+/// If the path goes round in symbolic links.
+pub(crate) fn around(typed: &Path, mountpoints: &[PathBuf]) -> Result<Option<PathBuf>> {
+    let mut path = std::path::absolute(typed).with_context(|| typed.display().to_string())?;
+    for _ in 0..=LINKS_MAX {
+        match walk(&path, mountpoints) {
+            Walk::Link(target) => path = target,
+            Walk::End(at) => {
+                let around = mountpoints.iter().filter(|one| at.starts_with(one));
+                return Ok(around.max_by_key(|one| one.as_os_str().len()).cloned());
+            }
+        }
+    }
+    bail!("{} goes round in symbolic links", typed.display())
+}
+
+/// How far a path can be followed.
+enum Walk {
+    /// To a symbolic link, with which it is this path.
+    Link(PathBuf),
+    /// To its end, or into a mount.
+    End(PathBuf),
+}
+
+/// Follows an absolute path to the first symbolic link that is not in one of `mountpoints`.
+fn walk(path: &Path, mountpoints: &[PathBuf]) -> Walk {
+    let mut at = PathBuf::from("/");
+    let mut parts = path.components();
+    while let Some(part) = parts.next() {
+        match part {
+            Component::ParentDir => drop(at.pop()),
+            Component::Normal(name) => at.push(name),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => continue,
+        }
+        if mountpoints.iter().any(|one| at.starts_with(one)) {
+            continue;
+        }
+        if let Ok(target) = std::fs::read_link(&at) {
+            at.pop();
+            return Walk::Link(at.join(target).join(parts.as_path()));
+        }
+    }
+    Walk::End(at)
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
@@ -145,6 +196,29 @@ mod tests {
         assert_eq!(resolve(&top.join("real/mnt/")).unwrap(), top.join("real/mnt"));
         assert_eq!(resolve(&top.join("real/not-there")).unwrap(), top.join("real/not-there"));
         assert!(resolve(&top.join("not/there")).is_err());
+    }
+
+    #[test]
+    fn a_path_is_in_the_innermost_mount() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path().canonicalize().unwrap();
+        std::fs::create_dir_all(top.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", top.join("link")).unwrap();
+        std::os::unix::fs::symlink("round", top.join("round")).unwrap();
+        let known = [top.join("real/mnt"), top.join("real/mnt/in/side")];
+        let found = |path: &str| around(&top.join(path), &known).unwrap();
+        for (path, mount) in [
+            ("real/mnt", Some(0)),
+            ("real/mnt/sub/not-there", Some(0)),
+            ("link/mnt/sub", Some(0)),
+            ("real/mnt/in/side/x", Some(1)),
+            ("real/mnt/in/side/../x", Some(0)),
+            ("real/mnt/../other", None),
+            ("real/mnt2", None),
+        ] {
+            assert_eq!(found(path), mount.map(|at: usize| known[at].clone()), "{path}");
+        }
+        assert!(around(&top.join("round/x"), &known).is_err());
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub(crate) struct Status {
     pub(crate) mountpoint: String,
     /// What is mounted.
     pub(crate) source: String,
+    /// The options that it was mounted with, as they were typed.
+    #[serde(default)]
+    pub(crate) options: Vec<String>,
     /// How its daemon does.
     pub(crate) state: State,
     /// Process of the daemon: the supervisor's, if there is one.
@@ -89,7 +92,8 @@ pub(crate) struct ServerState {
 /// Where reads were answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reads {
-    /// Bytes from the cache; those that the kernel read itself are not counted.
+    /// Bytes from the cache, also those that readahead brought just before. Those that the kernel
+    /// reads itself are not among them: it tells nobody how many they are.
     pub(crate) bytes_cached: u64,
     /// Bytes from the server.
     pub(crate) bytes_remote: u64,
@@ -97,6 +101,12 @@ pub(crate) struct Reads {
     pub(crate) opens_passthrough: u64,
     /// Other opens.
     pub(crate) opens_other: u64,
+    /// Opens for reading of files that are not empty.
+    #[serde(default)]
+    pub(crate) opens_for_reading: u64,
+    /// Of these, those that found every byte of the file's present version in the cache.
+    #[serde(default)]
+    pub(crate) opens_of_whole_files: u64,
     /// Files open now.
     pub(crate) open_files: u64,
 }
@@ -145,8 +155,11 @@ pub(crate) struct CacheState {
 pub(crate) struct RpcTotal {
     /// Calls that ended.
     pub(crate) calls: u64,
-    /// Calls that the RPC layer failed.
+    /// Calls that failed: the server refused them, or there was no answer that made sense.
     pub(crate) errors: u64,
+    /// Of these, calls that the server answered with a status other than success.
+    #[serde(default)]
+    pub(crate) refused: u64,
     /// Sendings beyond the first.
     pub(crate) retransmits: u64,
     /// Bytes sent.
@@ -190,8 +203,11 @@ pub(crate) struct KernelState {
 pub(crate) struct Procedure {
     /// Calls that ended.
     pub(crate) calls: u64,
-    /// Calls that the RPC layer failed.
+    /// Calls that failed: the server refused them, or there was no answer that made sense.
     pub(crate) errors: u64,
+    /// Of these, calls that the server answered with a status other than success.
+    #[serde(default)]
+    pub(crate) refused: u64,
     /// Sendings beyond the first.
     pub(crate) retransmits: u64,
     /// Waits for a reply that ran out.
@@ -249,6 +265,9 @@ impl fmt::Display for Status {
         let (at, pid) = (&self.mountpoint, self.pid);
         writeln!(f, "{at}")?;
         writeln!(f, "  source   {}", self.source)?;
+        if !self.options.is_empty() {
+            writeln!(f, "  options  {}", self.options.join(","))?;
+        }
         match self.state {
             State::Dead => {
                 writeln!(f, "  state    its daemon (process {pid}) is dead: larder umount {at}")?;
@@ -294,9 +313,12 @@ impl Status {
             let Dirty { files, bytes } = self.dirty;
             writeln!(f, "  dirty    {} in {files} files wait for the server", Bytes(bytes))?;
         }
-        let RpcTotal { calls, errors, retransmits, .. } = self.rpc;
+        let RpcTotal { calls, errors, refused, retransmits, .. } = self.rpc;
         let (sent, received) = (Bytes(self.rpc.bytes_sent), Bytes(self.rpc.bytes_received));
-        writeln!(f, "  rpc      {calls} calls, {errors} failed, {retransmits} sent again")?;
+        writeln!(
+            f,
+            "  rpc      {calls} calls, {errors} failed ({refused} refused by the server), {retransmits} sent again"
+        )?;
         writeln!(f, "  traffic  {sent} sent, {received} received")
     }
 
@@ -321,14 +343,23 @@ impl Status {
             )?;
         }
         let Reads { bytes_cached, bytes_remote, opens_passthrough, opens_other, .. } = self.reads;
-        let share = percent(bytes_cached, bytes_cached + bytes_remote);
+        let Reads { opens_for_reading, opens_of_whole_files, .. } = self.reads;
+        let share = percent(opens_of_whole_files, opens_for_reading);
+        writeln!(
+            f,
+            "  hits     {share}: {opens_of_whole_files} of {opens_for_reading} opens for reading found the whole file in the cache"
+        )?;
         let (cached, remote) = (Bytes(bytes_cached), Bytes(bytes_remote));
         writeln!(
             f,
-            "  reads    {cached} from the cache, {remote} from the server ({share} cached)"
+            "  reads    {remote} from the server, {cached} from the cache by process {}",
+            self.worker_pid
         )?;
         let opens = opens_passthrough + opens_other;
-        writeln!(f, "  opens    {opens_passthrough} of {opens} read by the kernel itself")
+        writeln!(
+            f,
+            "  opens    {opens_passthrough} of {opens} are read and written by the kernel itself, not counted in bytes"
+        )
     }
 }
 
@@ -437,6 +468,19 @@ mod tests {
     fn a_dead_daemon_is_told_with_what_to_do() {
         let status = Status { mountpoint: "/mnt".to_owned(), ..Status::default() };
         assert!(status.to_string().contains("larder umount /mnt"));
+    }
+
+    #[test]
+    fn a_mount_is_told_with_its_options_and_what_was_refused() {
+        let shown = Status {
+            state: State::Mounted,
+            options: vec!["ro".to_owned(), "actimeo=5".to_owned()],
+            rpc: RpcTotal { calls: 9, errors: 3, refused: 2, ..RpcTotal::default() },
+            ..Status::default()
+        };
+        let shown = shown.to_string();
+        assert!(shown.contains("  options  ro,actimeo=5\n"), "{shown}");
+        assert!(shown.contains("9 calls, 3 failed (2 refused by the server)"), "{shown}");
     }
 
     #[test]

@@ -272,7 +272,8 @@ fn recovery(options: &Options) -> Recovery {
 fn procedure(one: &rpc::ProcedureSnapshot) -> Procedure {
     Procedure {
         calls: one.calls,
-        errors: one.errors,
+        errors: one.errors + one.refused,
+        refused: one.refused,
         retransmits: one.retransmits,
         timeouts: one.timeouts,
         bytes_sent: one.bytes_sent,

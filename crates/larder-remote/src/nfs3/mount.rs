@@ -169,8 +169,8 @@ pub enum MountError {
     },
     /// This client may not mount it.
     #[error(
-        "{host} denies this client access to {path}; allow it in the server's exports (and, as \
-         calls came from port {source_port:?}, allow ports above 1023 there or mount as root)"
+        "{host} denies this client access to {path}; allow it in the server's exports{}",
+        port_advice(*.source_port)
     )]
     AccessDenied {
         /// The server.
@@ -190,6 +190,17 @@ pub enum MountError {
         /// What it said.
         status: String,
     },
+}
+
+/// What else may be in the way of a client whose calls come from such a port.
+fn port_advice(source_port: SourcePort) -> &'static str {
+    match source_port {
+        SourcePort::Reserved => "",
+        SourcePort::Any => {
+            " (calls came from a port above 1023: allow such ports there, or mount as root without \
+             noresvport)"
+        }
+    }
 }
 
 impl MountError {
@@ -311,7 +322,7 @@ async fn root_handle(options: &MountOptions, service: SocketAddr) -> Result<nfs_
     let denied = matches!(status, mountstat3::MNT3ERR_PERM | mountstat3::MNT3ERR_ACCES);
     let missing = matches!(status, mountstat3::MNT3ERR_NOENT | mountstat3::MNT3ERR_NOTDIR);
     Err(if denied && (known || exports.is_empty()) {
-        MountError::AccessDenied { host, path, source_port: options.source_port }
+        access_denied(options)
     } else if denied || missing {
         MountError::NoSuchExport { host, path, exports: exports.join(", ") }
     } else {
@@ -325,12 +336,18 @@ async fn exports(client: &MountClient) -> Vec<String> {
     exports.iter().map(|export| String::from_utf8_lossy(&export.ex_dir).into_owned()).collect()
 }
 
+fn access_denied(options: &MountOptions) -> MountError {
+    MountError::AccessDenied {
+        host: options.host.clone(),
+        path: options.path.clone(),
+        source_port: options.source_port.possible(),
+    }
+}
+
 fn rpc_failure(options: &MountOptions, program: &'static str, cause: RpcError) -> MountError {
-    let (host, path) = (options.host.clone(), options.path.clone());
+    let host = options.host.clone();
     match cause {
-        RpcError::Refused(Outcome::AuthError(_)) => {
-            MountError::AccessDenied { host, path, source_port: options.source_port }
-        }
+        RpcError::Refused(Outcome::AuthError(_)) => access_denied(options),
         RpcError::Refused(outcome) => MountError::Refused { host, program, outcome },
         cause => MountError::Silent { host, program, cause },
     }
@@ -381,9 +398,7 @@ async fn negotiate(
 fn server_failure(options: &MountOptions, status: nfsstat3) -> MountError {
     let (host, path) = (options.host.clone(), options.path.clone());
     match convert::error(status) {
-        larder_vfs::Error::AccessDenied | larder_vfs::Error::NotPermitted => {
-            MountError::AccessDenied { host, path, source_port: options.source_port }
-        }
+        larder_vfs::Error::AccessDenied | larder_vfs::Error::NotPermitted => access_denied(options),
         _ => MountError::Server { host, path, status: status.to_string() },
     }
 }

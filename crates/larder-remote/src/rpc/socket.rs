@@ -188,7 +188,7 @@ fn is_about_our_port(error: &io::Error) -> bool {
 /// The ports to try before any port.
 fn source_ports(source: SourcePort, previous: Option<u16>) -> Vec<u16> {
     let mut ports: Vec<u16> = previous.into_iter().collect();
-    if source == SourcePort::Reserved && rustix::process::geteuid().is_root() {
+    if source.possible() == SourcePort::Reserved {
         let count = RESERVED_PORTS.end() - RESERVED_PORTS.start() + 1;
         let first = u16::try_from(super::random_u64() % u64::from(count)).unwrap_or(0);
         let nth = |n| RESERVED_PORTS.start() + (first + n) % count;

@@ -109,6 +109,7 @@ pub struct Latency {
 pub(crate) struct ProcedureStats {
     pub(crate) calls: AtomicU64,
     pub(crate) errors: AtomicU64,
+    pub(crate) refused: AtomicU64,
     pub(crate) retransmits: AtomicU64,
     pub(crate) timeouts: AtomicU64,
     pub(crate) bytes_sent: AtomicU64,
@@ -139,6 +140,8 @@ pub struct ProcedureSnapshot {
     /// Calls that the RPC layer failed: timed out, refused, unreadable. What the procedure itself
     /// reports, as NFS3ERR_NOENT, is no error here.
     pub errors: u64,
+    /// Calls that the server answered with a status other than success. None of them is an error.
+    pub refused: u64,
     /// Sendings beyond the first.
     pub retransmits: u64,
     /// Waits for a reply that ran out.
@@ -215,6 +218,7 @@ impl Procedures {
             name: self.names.get(number as usize).copied().unwrap_or(""),
             calls: one.calls.load(Relaxed),
             errors: one.errors.load(Relaxed),
+            refused: one.refused.load(Relaxed),
             retransmits: one.retransmits.load(Relaxed),
             timeouts: one.timeouts.load(Relaxed),
             bytes_sent: one.bytes_sent.load(Relaxed),

@@ -347,6 +347,8 @@ impl Link {
             one.bytes_sent.fetch_add(HEADER + sent as u64, Ordering::Relaxed);
             match result {
                 Ok(frame) => {
+                    let refused = status::is_refusal(frame.header.status);
+                    one.refused.fetch_add(refused.into(), Ordering::Relaxed);
                     one.bytes_received.fetch_add(frame.raw.len() as u64, Ordering::Relaxed);
                     one.latency.record(start.elapsed());
                     one.round_trip.record(start.elapsed());

@@ -79,6 +79,12 @@ pub(super) fn ends_session(status: NtStatus) -> bool {
     )
 }
 
+/// Whether a status refuses what was asked: an error, but not one that asks for the next message of a
+/// login (MS-ERREF, 2.3).
+pub(super) fn is_refusal(status: NtStatus) -> bool {
+    status.is_error() && !status.is_more_processing_required()
+}
+
 /// What a status means to the caller.
 pub(super) fn error(status: NtStatus) -> Error {
     match status {
@@ -145,6 +151,8 @@ mod tests {
             assert_eq!(error(NtStatus(status)), wanted, "{status:x}");
         }
         assert!(ends_session(NtStatus(0xC000_035C)) && !ends_session(NtStatus(0xC000_0034)));
+        assert!(is_refusal(NtStatus(0xC000_0022)) && !is_refusal(NtStatus(0xC000_0016)));
+        assert!(!is_refusal(NtStatus(0x8000_0006)) && !is_refusal(NtStatus(0)));
         assert!(Failure::Status(NtStatus(0xC000_0056)).is_absence());
         assert!(!Failure::Lost.is_absence());
     }

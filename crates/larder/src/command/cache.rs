@@ -6,6 +6,7 @@
 mod warm;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -24,6 +25,9 @@ use crate::runtime_dir::RuntimeDir;
 /// Longest silence of a daemon that works on its cache: culling says nothing until it is done.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 
+/// Exit code of `ls --unsent` while there is something that the server does not have.
+const FOUND: u8 = 3;
+
 /// Arguments of `larder cache`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  larder cache verify /var/cache/larder/home")]
@@ -36,7 +40,7 @@ pub(crate) struct Args {
 enum What {
     /// List the files that a cache holds, with the paths at which they were last seen
     #[command(
-        after_help = "Example:\n  larder cache ls /mnt --unsent\n  larder cache ls /mnt --json | jq -s 'map(.held_bytes) | add'"
+        after_help = "With --unsent, exit code 3 tells that there is such a file.\n\nExample:\n  larder cache ls /mnt --unsent\n  larder cache ls /mnt --json | jq -s 'map(.held_bytes) | add'"
     )]
     Ls {
         #[command(flatten)]
@@ -94,28 +98,30 @@ struct Target {
     path: PathBuf,
 }
 
-/// Carries out a cache command.
+/// Carries out a cache command. `ls --unsent` that listed something ends with [`FOUND`].
 ///
 /// # Errors
 /// If there is no such cache, if its disk fails, if `verify` found something wrong.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Ls { target, unsent, json } => {
-            let request = Request::CacheLs { unsent: *unsent };
-            target.ask::<Value>(&request, &mut Shown::new(*json)).map(|_| ())
+            let mut shown = Shown::new(*json);
+            target.ask::<Value>(&Request::CacheLs { unsent: *unsent }, &mut shown)?;
+            let found = *unsent && shown.items > 0;
+            return Ok(if found { ExitCode::from(FOUND) } else { ExitCode::SUCCESS });
         }
         What::Verify(target) => {
             let Verified { files, chunks, bad_chunks } =
                 target.ask(&Request::CacheVerify, &mut Shown::new(false))?;
             print(&format!("{files} files, {chunks} chunks, {bad_chunks} wrong\n"))?;
             ensure!(bad_chunks == 0, "wrong chunks were found and forgotten");
-            Ok(())
         }
-        What::Cull { target, to } => target.free(&Request::CacheCull { bytes_target: *to }),
-        What::Drop(target) => target.free(&Request::CacheDrop),
-        What::Warm { paths } => warm::warm(paths),
-        What::Pin { paths, undo } => paths.iter().try_for_each(|path| pin(path, !undo)),
+        What::Cull { target, to } => target.free(&Request::CacheCull { bytes_target: *to })?,
+        What::Drop(target) => target.free(&Request::CacheDrop)?,
+        What::Warm { paths } => warm::warm(paths)?,
+        What::Pin { paths, undo } => paths.iter().try_for_each(|path| pin(path, !undo))?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 impl Target {
@@ -176,12 +182,14 @@ fn pin(path: &Path, pinned: bool) -> Result<()> {
 /// The terminal: results as lines, progress as a bar where somebody watches.
 struct Shown {
     json: bool,
+    /// Results so far.
+    items: u64,
     bar: Option<ProgressBar>,
 }
 
 impl Shown {
     fn new(json: bool) -> Shown {
-        Shown { json, bar: None }
+        Shown { json, items: 0, bar: None }
     }
 }
 
@@ -193,6 +201,7 @@ impl Sink for Shown {
     }
 
     fn item(&mut self, item: Value) -> Result<()> {
+        self.items += 1;
         if self.json {
             return print(&format!("{item}\n"));
         }

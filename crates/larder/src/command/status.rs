@@ -14,7 +14,7 @@ use crate::runtime_dir::{Record, RuntimeDir};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  larder status /mnt")]
 pub(crate) struct Args {
-    /// The mount; without it, all mounts of this user
+    /// The mount, or a path in it; without it, all mounts of this user
     #[arg(value_name = "MNT")]
     mountpoint: Option<PathBuf>,
     /// Print JSON: an object for MNT, else an array
@@ -25,11 +25,11 @@ pub(crate) struct Args {
 /// Prints the state of a mount, or of all.
 ///
 /// # Errors
-/// If MNT is no mount of ours, or its daemon is dead or hung. Without MNT such a mount is listed.
+/// If MNT is in no mount of ours, or its daemon is dead or hung. Without MNT such a mount is listed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let runtime = RuntimeDir::open()?;
     if let Some(typed) = &args.mountpoint {
-        let target = Target::find(&runtime, typed)?;
+        let target = Target::around(&runtime, typed)?;
         let status: Status = target
             .ask(&Request::Status)
             .with_context(|| target.mountpoint.display().to_string())?;

@@ -31,6 +31,8 @@ pub(super) struct Answers {
     /// Who holds the mount, if we do not.
     pub(super) keeper: Option<Keeper>,
     pub(super) record: Record,
+    /// The mount's options, as typed.
+    pub(super) options: Vec<String>,
     pub(super) events: UnboundedSender<Event>,
     pub(super) runtime: Handle,
     /// When the mount was made.
@@ -74,6 +76,7 @@ impl Answers {
         Status {
             mountpoint: self.record.mountpoint.display().to_string(),
             source: self.record.source.clone(),
+            options: self.options.clone(),
             state: State::Mounted,
             pid: self.record.pid,
             worker_pid: std::process::id(),
@@ -94,6 +97,8 @@ impl Answers {
                 bytes_remote: client.read_bytes_remote,
                 opens_passthrough: client.opens_passthrough,
                 opens_other: client.opens_other,
+                opens_for_reading: client.opens_for_reading,
+                opens_of_whole_files: client.opens_of_whole_files,
                 open_files: client.open_files,
             },
             dirty: Dirty { files: client.dirty_files, bytes: client.dirty_bytes },
@@ -102,6 +107,7 @@ impl Answers {
             rpc: RpcTotal {
                 calls: sum(|one| one.calls),
                 errors: sum(|one| one.errors),
+                refused: sum(|one| one.refused),
                 retransmits: sum(|one| one.retransmits),
                 bytes_sent: sum(|one| one.bytes_sent),
                 bytes_received: sum(|one| one.bytes_received),

@@ -90,9 +90,10 @@ fn a_mount_begins_without_its_server() {
         }
         assert_eq!(fs::read(mount.path("dir/edited")).unwrap(), b"first\nsecond\n", "{kind:?}");
         assert_eq!(mount.status()["dirty"]["files"], 2, "{kind:?}");
-        let (_, unsent) =
+        let (code, unsent) =
             said(&mount, &["cache", "ls", "--unsent", mount.path("").to_str().unwrap()]);
         assert!(unsent.contains("  dir/edited  (13 B unsent)\n"), "{kind:?}: {unsent}");
+        assert_eq!(code, Some(3), "{kind:?}");
 
         fs::remove_file(server.path("dir/gone")).unwrap();
         server.restart();

@@ -212,6 +212,70 @@ fn cache_commands_work_mounted_and_not() {
 }
 
 #[test]
+fn status_tells_how_often_the_cache_had_a_file() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("file"), pattern(1, 8 << 20)).unwrap();
+    let mount = Mount::new(&server, &["actimeo=7", "noatime"]);
+    fs::read(mount.path("file")).unwrap();
+    mount.landed(8 << 20);
+    for _ in 0..3 {
+        fs::read(mount.path("file")).unwrap();
+    }
+    let mnt = mount.path("");
+    check(&mount, &["status", text(&mnt)], 0, "75 %: 3 of 4 opens for reading");
+    check(&mount, &["status", text(&mnt)], 0, "  options  actimeo=7,noatime\n");
+    let (_, told) = said(&mount, &["status", "--json", text(&mnt)]);
+    let status: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(status["options"], serde_json::json!(["actimeo=7", "noatime"]));
+    let reads = &status["reads"];
+    assert_eq!(
+        (&reads["opens_for_reading"], &reads["opens_of_whole_files"]),
+        (&4.into(), &3.into())
+    );
+}
+
+#[test]
+fn status_counts_what_the_server_refused() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &[]);
+    let rpc = || {
+        let (_, told) = said(&mount, &["status", "--json", text(&mount.path(""))]);
+        let status: serde_json::Value = serde_json::from_str(&told).unwrap();
+        (status["rpc"]["errors"].as_u64().unwrap(), status["rpc"]["refused"].as_u64().unwrap())
+    };
+    let before = rpc();
+    assert!(fs::metadata(mount.path("not-there")).is_err());
+    assert_eq!(rpc(), (before.0 + 1, before.1 + 1));
+}
+
+#[test]
+fn status_finds_the_mount_of_a_path() {
+    let server = Server::start(Kind::Larder);
+    fs::create_dir(server.path("dir")).unwrap();
+    let mut mount = Mount::new(&server, &[]);
+    let top = mount.path("");
+    for below in ["dir", "dir/not-there", "dir/../.", ""] {
+        let (code, told) = said(&mount, &["status", text(&mount.path(below))]);
+        assert_eq!(code, Some(0), "{below}: {told}");
+        assert!(told.starts_with(text(&top).trim_end_matches('/')), "{below}: {told}");
+    }
+    check(&mount, &["status", text(&mount.path(".."))], 1, "nor in one");
+    // What ends a mount takes its mountpoint only.
+    check(&mount, &["umount", text(&mount.path("dir"))], 1, "no larder mount");
+    mount.unmount();
+}
+
+#[test]
+fn cache_ls_shows_no_more_bytes_than_a_file_has() {
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("file"), pattern(1, 1884)).unwrap();
+    let mount = Mount::new(&server, &[]);
+    fs::read(mount.path("file")).unwrap();
+    mount.landed(1884);
+    check(&mount, &["cache", "ls", text(&mount.path(""))], 0, "1.84 KiB of   1.84 KiB  file");
+}
+
+#[test]
 fn verify_tells_of_a_corrupted_byte() {
     let server = Server::start(Kind::Larder);
     fs::write(server.path("file"), pattern(1, 1 << 20)).unwrap();
