@@ -61,7 +61,8 @@ impl Stream {
     /// # Errors
     /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
     /// version is not to be had. A reader that had reached the end of the older version goes on: to
-    /// it the file has grown.
+    /// it the file has grown. So does one that wants bytes behind the end of the present one: there are none, and it
+    /// learns that the file ends here, as from any file that somebody cuts.
     pub(crate) fn check(
         &self,
         node: &Node,
@@ -75,7 +76,8 @@ impl Stream {
         };
         let begun = self.version.filter(|begun| !begun.same(&now));
         let mixes = begun.is_some_and(|begun| wanted.start < begun.size) && !self.jumped;
-        if mixes && !ours && wanted.start != 0 {
+        let is_cut = wanted.start >= now.size;
+        if mixes && !ours && !is_cut && wanted.start != 0 {
             tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
             return Err(Error::Changed);
         }

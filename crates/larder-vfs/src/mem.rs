@@ -55,6 +55,8 @@ struct Connection {
     gives_leases: bool,
     /// Somebody else writes to whatever is read.
     grows: bool,
+    /// Somebody else cuts what is read next to this size.
+    cut: Option<u64>,
     watcher: Option<Weak<dyn Watcher>>,
 }
 
@@ -160,6 +162,12 @@ impl MemRemote {
     /// each READ: it never has the version that was known before.
     pub fn grow_when_read(&self) {
         self.connection().grows = true;
+    }
+
+    /// Somebody else cuts the file that is read next through this connection to `size`, after the server has described
+    /// it and before it reads the bytes.
+    pub fn cut_when_read(&self, size: u64) {
+        self.connection().cut = Some(size);
     }
 
     /// How often `method` of [`Remote`] was called on this connection, failed calls included.
@@ -341,7 +349,13 @@ impl Remote for MemRemote {
                 let end = server.getattr(file)?.size;
                 server.write(&Cred::root(), file, end, b"+", Stability::FileSync)?;
             }
-            server.read(cred, file, offset, len)
+            let Some(size) = self.connection().cut.take() else {
+                return server.read(cred, file, offset, len);
+            };
+            let attr = Some(server.getattr(file)?);
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            server.setattr(&Cred::root(), file, set, None)?;
+            Ok(RemoteRead { attr, eof: false, ..server.read(cred, file, offset, len)? })
         })
     }
 

@@ -150,6 +150,26 @@ async fn file_that_others_change_all_the_time_is_read() {
     assert!(ours.read(500, 2000).await.unwrap() == both[500..2500]);
 }
 
+/// A server describes the file, somebody cuts it, and the server reads what is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_of_a_file_that_is_cut_ends_where_the_file_does() {
+    let bytes = pattern(1, 300_000);
+    for (size, cache_data) in [(0, true), (150_000, true), (0, false), (150_000, false)] {
+        let rig = Rig::new(Options { cache_data, ..Options::default() }).await;
+        rig.foreigner().await.put("file", &bytes).await;
+        let open = rig.open(&root(), "file", READ).await.unwrap();
+        rig.server.cut_when_read(size as u64);
+        assert!(open.read(0, 300_000).await.unwrap() == bytes[..size], "{size}");
+
+        // One that has read on meanwhile finds the end, too.
+        rig.foreigner().await.put("file", &bytes).await;
+        let other = rig.open(&root(), "file", READ).await.unwrap();
+        assert!(other.read(0, 20_000).await.unwrap() == bytes[..20_000]);
+        rig.server.cut_when_read(size as u64);
+        assert_eq!(other.read(200_000, 1000).await.unwrap(), b"", "{size}");
+    }
+}
+
 /// What an application was told is late, and the server then refuses, is kept in the cache directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_data_that_the_server_refuses_is_set_aside() {
