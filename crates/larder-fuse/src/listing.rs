@@ -154,7 +154,18 @@ pub(crate) struct Part {
 struct Named {
     name: OsString,
     cookie: u64,
-    entry: Entry,
+    stands_for: StandsFor,
+}
+
+/// What a name in a listing stands for.
+enum StandsFor {
+    Known(Entry),
+    /// The file system does not tell: it refused to look the name up. The kernel lists the name, and asks when
+    /// somebody uses it.
+    Untold {
+        fileid: u64,
+        kind: Option<Kind>,
+    },
 }
 
 impl Part {
@@ -164,8 +175,8 @@ impl Part {
             Answer::Now(Err(error)) => Response::error(errno(error)),
             Answer::Now(Ok(listed)) if listed.iter().all(|entry| entry.entry.is_some()) => {
                 let named = |listed: DirEntry| {
-                    let entry = listed.entry?;
-                    Some(Named { name: listed.name, cookie: listed.offset, entry })
+                    let stands_for = StandsFor::Known(listed.entry?);
+                    Some(Named { name: listed.name, cookie: listed.offset, stands_for })
                 };
                 Response::Now(self.fill(door, listed.into_iter().filter_map(named).collect()))
             }
@@ -208,25 +219,34 @@ impl Part {
         }
     }
 
-    /// A listing with READDIRPLUS has no place for a name without a node id: the C library skips
-    /// entries whose number is 0. So what came without is looked up, one after the other; file systems
-    /// that care bring it along. An error cuts the listing short, or is the answer if nothing is there.
+    /// Looks up what came without attributes, one after the other, so that `ls -l` asks for none of them; file systems
+    /// that care bring them along. A name that the file system refuses to look up (a server's mount point, or
+    /// a file that it cannot describe) is listed without, and hides no other. Where the server is out of
+    /// reach the listing ends, or that is the answer if nothing is there: each further name would take as long.
     async fn look_up_missing(&self, door: &Door, listed: Vec<DirEntry>) -> Result<Vec<Named>> {
         let mut named = Vec::with_capacity(listed.len());
-        let mut failed = None;
-        for DirEntry { name, offset: cookie, entry, .. } in listed {
-            match (entry, failed) {
-                (Some(entry), None) => named.push(Named { name, cookie, entry }),
-                (Some(entry), Some(_)) => door.fs.forget(entry.ino, 1),
-                (None, Some(_)) => (),
+        let mut away = None;
+        for DirEntry { name, offset: cookie, entry, fileid, kind } in listed {
+            let stands_for = match (entry, away) {
+                (Some(entry), None) => StandsFor::Known(entry),
+                (Some(entry), Some(_)) => {
+                    door.fs.forget(entry.ino, 1);
+                    continue;
+                }
+                (None, Some(_)) => continue,
                 (None, None) => match door.fs.lookup(&self.cred, self.ino, &name).wait().await {
-                    Ok(Lookup::Found(entry)) => named.push(Named { name, cookie, entry }),
-                    Ok(Lookup::Absent { .. }) => (),
-                    Err(error) => failed = Some(error),
+                    Ok(Lookup::Found(entry)) => StandsFor::Known(entry),
+                    Ok(Lookup::Absent { .. }) => continue,
+                    Err(error @ (Error::TimedOut | Error::Shutdown)) => {
+                        away = Some(error);
+                        continue;
+                    }
+                    Err(_) => StandsFor::Untold { fileid, kind },
                 },
-            }
+            };
+            named.push(Named { name, cookie, stands_for });
         }
-        match failed {
+        match away {
             Some(error) if named.is_empty() => Err(error),
             _ => Ok(named),
         }
@@ -240,8 +260,8 @@ impl Part {
         let mut full = false;
         for named in entries {
             full = full || !self.add(door, &named, &mut out, room);
-            if full {
-                door.fs.forget(named.entry.ino, 1);
+            if let (true, StandsFor::Known(entry)) = (full, &named.stands_for) {
+                door.fs.forget(entry.ino, 1);
             }
         }
         Output::data(out)
@@ -250,11 +270,18 @@ impl Part {
     /// Adds an entry if there is room.
     fn add(&self, door: &Door, named: &Named, out: &mut Vec<u8>, room: usize) -> bool {
         let Some(offset) = door.listings.offset(self.dir, named.cookie) else { return false };
-        let (ino, kind) = (named.entry.ino, named.entry.fresh.attr.kind);
-        let dirent = dirent(ino.0, offset, named.name.len(), kind);
-        let entry = convert::entry(&named.entry);
+        let (ino, kind, entry) = match &named.stands_for {
+            StandsFor::Known(entry) => {
+                (entry.ino.0, Some(entry.fresh.attr.kind), convert::entry(entry))
+            }
+            // The C library skips a name whose number is 0. Without a node id the kernel takes neither
+            // attributes nor a reference.
+            StandsFor::Untold { fileid: 0, kind } => (UNKNOWN_INO, *kind, EntryOut::default()),
+            StandsFor::Untold { fileid, kind } => (*fileid, *kind, EntryOut::default()),
+        };
+        let dirent = dirent(ino, offset, named.name.len(), kind);
         let fits = put(out, room, &entry, &dirent, named.name.as_bytes());
-        if fits {
+        if fits && entry.nodeid != 0 {
             door.counts.give();
         }
         fits
@@ -271,15 +298,16 @@ impl Part {
             Position::After(_) => &[],
         };
         for (ino, offset, name) in wanted {
-            let dirent = dirent(*ino, *offset, name.len(), Kind::Directory);
+            let dirent = dirent(*ino, *offset, name.len(), Some(Kind::Directory));
             put(out, room, &EntryOut::default(), &dirent, name);
         }
     }
 }
 
-fn dirent(ino: u64, off: u64, name_len: usize, kind: Kind) -> Dirent {
-    // The type is what `S_IFMT` has, shifted (`DT_*` of dirent.h).
-    Dirent { ino, off, namelen: name_len as u32, kind: convert::file_type(kind) >> 12 }
+fn dirent(ino: u64, off: u64, name_len: usize, kind: Option<Kind>) -> Dirent {
+    // The type is what `S_IFMT` has, shifted (`DT_*` of dirent.h); 0 if it is not known.
+    let kind = kind.map_or(0, |kind| convert::file_type(kind) >> 12);
+    Dirent { ino, off, namelen: name_len as u32, kind }
 }
 
 /// Appends a `struct fuse_direntplus` if there is room.
@@ -372,7 +400,7 @@ mod tests {
     #[test]
     fn a_listing_takes_no_more_than_its_room() {
         let mut out = Vec::new();
-        let (entry, dirent) = (EntryOut::default(), dirent(7, 1, 5, Kind::File));
+        let (entry, dirent) = (EntryOut::default(), dirent(7, 1, 5, Some(Kind::File)));
         assert_eq!(dirent.kind, u32::from(libc::DT_REG));
         assert!(put(&mut out, 160, &entry, &dirent, b"names"));
         assert_eq!(out.len(), 160);
@@ -385,7 +413,7 @@ mod tests {
         let mut out = Vec::new();
         for (nodeid, name) in [(0, "."), (7, "a"), (8, "a longer name"), (9, "12345678")] {
             let entry = EntryOut { nodeid, ..EntryOut::default() };
-            let dirent = dirent(1, 1, name.len(), Kind::File);
+            let dirent = dirent(1, 1, name.len(), Some(Kind::File));
             assert!(put(&mut out, 4096, &entry, &dirent, name.as_bytes()));
         }
         assert!(nodes(&out).eq([0, 7, 8, 9]));

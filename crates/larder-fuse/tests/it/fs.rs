@@ -43,6 +43,8 @@ pub(crate) struct TestFs {
     held: tokio::sync::watch::Sender<Option<&'static str>>,
     /// Listings come without attributes.
     pub(crate) bare: AtomicBool,
+    /// Nobody may look up this name.
+    pub(crate) refused: Mutex<Option<OsString>>,
     /// Added to every cookie.
     pub(crate) cookie_base: AtomicU64,
 }
@@ -92,6 +94,7 @@ impl TestFs {
             later: AtomicBool::new(false),
             held: tokio::sync::watch::Sender::new(None),
             bare: AtomicBool::new(false),
+            refused: Mutex::default(),
             cookie_base: AtomicU64::new(0),
         })
     }
@@ -351,6 +354,9 @@ impl FileSystem for TestFs {
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: &OsStr) -> Answer<Lookup> {
+        if self.refused.lock().unwrap().as_deref() == Some(name) {
+            return self.called("lookup", cred, Err(Error::InvalidArgument));
+        }
         let nodes = self.nodes.lock().unwrap();
         let found = match &nodes[&parent.0].body {
             Body::Dir { parent, .. } if name == ".." => Ok(Some((0, *parent))),

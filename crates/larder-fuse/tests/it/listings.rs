@@ -106,6 +106,25 @@ fn what_comes_without_attributes_is_looked_up() {
 }
 
 #[test]
+fn a_name_that_cannot_be_looked_up_hides_no_other() {
+    for (later, refused) in [(false, "file 00000"), (true, "file 00123"), (true, "file 00299")] {
+        let mount = Mount::new();
+        fill(&mount, 300);
+        mount.fs.later.store(later, SeqCst);
+        mount.fs.bare.store(true, SeqCst);
+        *mount.fs.refused.lock().unwrap() = Some(refused.into());
+        let dir = mount.path("d");
+        let names = names(&dir, 32_768);
+        assert_eq!(names.len(), 302, "{refused}");
+        assert!(names.values().all(|ino| *ino != 0), "{refused}");
+        let error = fs::metadata(dir.join(refused)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{refused}");
+        *mount.fs.refused.lock().unwrap() = None;
+        assert_eq!(fs::metadata(dir.join(refused)).unwrap().ino(), names[refused]);
+    }
+}
+
+#[test]
 fn every_lookup_is_forgotten() {
     for bytes in [1024, 4096, 65_536] {
         let mount = Mount::new();

@@ -246,6 +246,29 @@ fn many_names_are_listed_once_each() {
     });
 }
 
+/// What is mounted at the server is not exported, and the server says so of its name.
+#[test]
+fn a_mount_point_in_an_export_hides_no_name() {
+    let server = Server::start(crate::harness::Kind::Larder);
+    fs::create_dir_all(server.path("dir/m")).unwrap();
+    for name in ["a", "b", "n", "z"] {
+        fs::write(server.path(&format!("dir/{name}")), name).unwrap();
+    }
+    let over = server.path("dir/m");
+    run("mount", &["-t", "tmpfs", "none", over.to_str().unwrap()]);
+    for mount in [Mount::new(&server, &[]), Mount::plain(&server, &[])] {
+        let listed = fs::read_dir(mount.path("dir")).unwrap();
+        let mut names: Vec<_> = listed.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["a", "b", "m", "n", "z"]);
+        for name in ["a", "b", "n", "z"] {
+            assert_eq!(fs::read_to_string(mount.path(&format!("dir/{name}"))).unwrap(), name);
+        }
+        assert_eq!(errno(fs::metadata(mount.path("dir/m"))), libc::EACCES);
+    }
+    run("umount", &[over.to_str().unwrap()]);
+}
+
 #[test]
 fn read_only_mount_refuses_changes() {
     let server = Server::start(crate::harness::Kind::Larder);
