@@ -339,6 +339,7 @@ impl Core {
         let mut state = node.state();
         let ttl = self.ttl_range(state.known.attr.kind);
         let before = Attr { atime: attr.atime, ..state.known.attr };
+        let is_shown = state.is_shown(self.session);
         let seen = state.observe(attr, self.session, asked, ttl);
         let is_same = seen == Seen::Same && before == attr && !is_moved;
         state.confirmed |= is_same;
@@ -351,10 +352,8 @@ impl Core {
         if seen == Seen::Changed {
             tracing::debug!(ino = node.ino.0, "changed on the server");
         }
-        let pages_are_old = seen == Seen::Changed && state.pages.take().is_some();
-        drop(state);
-        if pages_are_old {
-            self.invalidate(node.ino);
+        if seen == Seen::Changed && is_shown {
+            self.outdate(node.ino, &mut state);
         }
         seen
     }
@@ -390,9 +389,27 @@ impl Core {
         self.table.persist(node.ino, &mut state);
         if settled.ours {
             self.carry(node, &mut state, settled.from);
-        } else if state.pages.take().is_some() {
-            drop(state);
-            self.invalidate(node.ino);
+        } else if state.is_shown(self.session) {
+            self.outdate(node.ino, &mut state);
+        }
+    }
+
+    /// What the kernel may hold of a file is of a version that is no more: has it drop that. To be called with the
+    /// lock under which the new version was taken in, so that whoever finds that one finds this queued
+    /// ([`Core::told`]).
+    pub(crate) fn outdate(&self, ino: Ino, state: &mut State) {
+        let has_pages = state.pages.take().is_some();
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate(ino, !has_pages);
+        }
+    }
+
+    /// Waits until the kernel has dropped what it was to drop of a file. Not to be called with a lock held that a
+    /// read or a write needs.
+    pub(crate) async fn told(&self, node: &Node) {
+        let waits = self.kernel.get().and_then(|kernel| kernel.told(node.ino));
+        if let Some(told) = waits {
+            told.await;
         }
     }
 

@@ -466,9 +466,8 @@ impl Core {
             return Err(Lost::Changed);
         }
         if data.len() as u64 != flight.range.end - flight.range.start {
-            // Servers describe a file and read it, one after the other, and somebody has cut it in between. The
-            // next round sees its new end; if there is none, the file ends where the server's bytes do.
-            tracing::debug!(ino = node.ino.0, "the server's read ends before the file does");
+            // Servers describe a file and read it, one after the other, and somebody has cut it in between: the
+            // next round sees its new end.
             return Err(Lost::Changed);
         }
         Ok(())

@@ -149,6 +149,12 @@ impl State {
         self.known.attr.kind == Kind::Directory
     }
 
+    /// Whether the kernel may hold attributes or pages of it: somebody has asked about the file since the mount
+    /// began. Of directories it is told otherwise (by epochs), and their attributes age.
+    pub(crate) fn is_shown(&self, session: u64) -> bool {
+        self.known.session == session && self.known.attr.kind == Kind::File
+    }
+
     /// For how long the attributes may still be trusted; zero if they may not.
     pub(crate) fn fresh_for(&self, session: u64, now: Monotonic) -> Duration {
         if self.known.session != session {

@@ -436,7 +436,6 @@ impl Core {
         if is_mixed && !is_bypassed {
             state.mixed = false;
             state.pages = None;
-            drop(state);
             self.invalidate(node.ino);
         }
     }

@@ -1,7 +1,7 @@
 //! A mount in use: made by [`mount`] or [`serve`], ended by [`Mounted::unmount`], by umount(8), or by
 //! dropping it.
 //!
-//! Threads: those that serve requests, one that waits for them (`larder-session`), and one that tells
+//! Threads: those that serve requests, one that waits for them (`larder-session`), and two that tell
 //! the kernel what to forget (`larder-notify`). All end with the session; the file system is let go
 //! then.
 //!
@@ -31,7 +31,7 @@ use crate::groups::Groups;
 use crate::ledger::Ledger;
 use crate::listing::Listings;
 use crate::mountpoint::Mountpoint;
-use crate::notify::Invalidations;
+use crate::notify::{Invalidations, Lane};
 use crate::options::{MountOptions, Transport};
 use crate::passthrough::Ways;
 use crate::ring::Rings;
@@ -173,8 +173,13 @@ fn start(
         let serve = move || reader::serve(&door, &device, &runtime, io_bytes_max);
         threads.push(thread::Builder::new().name("larder-fuse".into()).spawn(serve)?);
     }
-    let (kernel, device) = (Arc::clone(&door.kernel), Arc::clone(&devices[0]));
-    thread::Builder::new().name("larder-notify".into()).spawn(move || kernel.run(&device))?;
+    let lanes: [fn(&Invalidations) -> &Lane; 2] =
+        [|kernel| &kernel.inodes, |kernel| &kernel.entries];
+    for lane in lanes {
+        let (kernel, device) = (Arc::clone(&door.kernel), Arc::clone(&devices[0]));
+        let tell = move || lane(&kernel).run(&device);
+        thread::Builder::new().name("larder-notify".into()).spawn(tell)?;
+    }
     let (kernel, ended) = (Arc::clone(&door.kernel), Arc::clone(&mounted.session));
     let wait = move || {
         let result = joined(threads);

@@ -1,9 +1,21 @@
 //! Invalidations on their way to the kernel.
 //!
-//! Telling the kernel to drop an inode's pages waits for that inode's lock and pages, which may be
-//! held for a request that we have not answered yet. So a call of [`Kernel`] only queues; one thread
-//! does the telling, and the effect comes a little later. What is waiting already is not queued twice,
-//! so the queue grows with the number of things changed, not with the number of changes.
+//! Telling the kernel to drop an inode's pages waits for the locks of those pages, and telling it to drop a
+//! name waits for the lock of its directory. A request that we have not answered yet may hold either: a
+//! read or a write its pages, a create or an unlink its directory. So a call of [`Kernel`] only queues,
+//! and threads of this module do the telling. What is waiting already is not queued twice, so a queue
+//! grows with the number of things changed, not with the number of changes.
+//!
+//! There are two queues, each told by one thread: inodes (and epochs, which wait for nothing), and names.
+//! An open waits for its inode ([`Kernel::told`]), and must not wait for a name behind which some
+//! other call holds a directory. The kernel holds no lock that the telling needs while it waits for an
+//! open (`fuse_open` in `fs/fuse/file.c` of 6.18: the inode's lock is taken for an open with `O_TRUNC`
+//! only with `WRITEBACK_CACHE` or DAX, which we do not use; the telling takes no inode's lock at all).
+//!
+//! What the kernel asked before an inode is told brings nothing old back when it is answered afterwards: the
+//! telling raises the inode's attribute version, and the kernel ignores attributes and ends of file in
+//! replies to requests that it made under an older one (`fuse_change_attributes`,
+//! `fuse_read_update_size`).
 //!
 //! Limit: [`WAITING_LEN_MAX`] things. What comes beyond is dropped and reported as an error: the
 //! kernel then believes what it has until its time to live is over. To wait instead could stop
@@ -16,7 +28,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use larder_vfs::{Ino, Kernel};
+use larder_vfs::{Ino, Kernel, Told};
+use tokio::sync::oneshot;
 use zerocopy::IntoBytes;
 
 use crate::abi::{NotifyCode, NotifyInvalEntryOut, NotifyInvalInodeOut};
@@ -25,11 +38,20 @@ use crate::device::Device;
 /// Most things that wait, about 100 bytes each.
 const WAITING_LEN_MAX: usize = 1 << 20;
 
-/// The queue, and what [`Kernel`] tells of the mount.
+/// What is to be told, and what [`Kernel`] tells of the mount.
 #[derive(Default)]
 pub(crate) struct Invalidations {
     passthrough: AtomicBool,
     epochs: AtomicBool,
+    /// Inodes and epochs.
+    pub(crate) inodes: Lane,
+    /// Names.
+    pub(crate) entries: Lane,
+}
+
+/// A queue that one thread tells.
+#[derive(Default)]
+pub(crate) struct Lane {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -37,12 +59,24 @@ pub(crate) struct Invalidations {
 #[derive(Default)]
 struct Queue {
     order: VecDeque<Item>,
-    /// Inodes in `order`, and whether only their attributes are meant.
-    inodes: HashMap<Ino, bool>,
+    /// Inodes in `order`.
+    inodes: HashMap<Ino, Waiting>,
     /// Entries in `order`.
     entries: HashSet<Arc<(Ino, OsString)>>,
+    /// The inode that is just being told, and who waits for that.
+    telling: Option<(Ino, Waiters)>,
     closed: bool,
 }
+
+/// An inode that is to be told.
+struct Waiting {
+    /// Only its attributes are meant.
+    attributes_only: bool,
+    waiters: Waiters,
+}
+
+/// Go on when they are dropped.
+type Waiters = Vec<oneshot::Sender<()>>;
 
 enum Item {
     Inode(Ino),
@@ -69,30 +103,36 @@ impl Kernel for Invalidations {
     }
 
     fn invalidate(&self, ino: Ino, attributes_only: bool) {
-        self.push(|queue| queue.push_inode(ino, attributes_only));
+        self.inodes.push(|queue| queue.push_inode(ino, attributes_only));
+    }
+
+    fn told(&self, ino: Ino) -> Option<Told> {
+        let told = self.inodes.lock().waiter(ino)?;
+        // Dropped by whoever has told it, or will tell nothing any more.
+        Some(Box::pin(async move { drop(told.await) }))
     }
 
     fn invalidate_entry(&self, parent: Ino, name: &OsStr) {
-        self.push(|queue| queue.push_entry(parent, name));
+        self.entries.push(|queue| queue.push_entry(parent, name));
     }
 
     fn distrust_names(&self) -> bool {
         let told = self.epochs.load(Ordering::Acquire);
         if told {
-            self.push(Queue::push_epoch);
+            self.inodes.push(Queue::push_epoch);
         }
         told
     }
 
     fn after(&self, then: Then) {
-        let mut queue = self.lock();
+        let mut queue = self.inodes.lock();
         if queue.closed {
             drop(queue);
             return then();
         }
         queue.order.push_back(Item::Then(then));
         drop(queue);
-        self.changed.notify_one();
+        self.inodes.changed.notify_one();
     }
 }
 
@@ -107,21 +147,14 @@ impl Invalidations {
         self.epochs.store(works, Ordering::Release);
     }
 
-    /// Ends [`Invalidations::run`]; what waits is dropped, and whoever waits for it goes on.
+    /// Ends [`Lane::run`] of both; what waits is dropped, and whoever waits for it goes on.
     pub(crate) fn close(&self) {
-        let waiting = {
-            let mut queue = self.lock();
-            queue.closed = true;
-            std::mem::take(&mut queue.order)
-        };
-        self.changed.notify_all();
-        for item in waiting {
-            if let Item::Then(then) = item {
-                then();
-            }
-        }
+        self.inodes.close();
+        self.entries.close();
     }
+}
 
+impl Lane {
     /// Tells the kernel what is queued, until the queue is closed or the mount is gone.
     pub(crate) fn run(&self, device: &Device) {
         while let Some(message) = self.next() {
@@ -131,6 +164,23 @@ impl Invalidations {
                 // A directory that is somebody's working directory, say: the kernel has dropped
                 // what it could.
                 Err(error) => tracing::debug!(%error, ?message, "invalidation"),
+            }
+        }
+        self.close();
+    }
+
+    fn close(&self) {
+        let waiting = {
+            let mut queue = self.lock();
+            queue.closed = true;
+            queue.telling = None;
+            queue.inodes.clear();
+            std::mem::take(&mut queue.order)
+        };
+        self.changed.notify_all();
+        for item in waiting {
+            if let Item::Then(then) = item {
+                then();
             }
         }
     }
@@ -148,8 +198,10 @@ impl Invalidations {
         self.changed.notify_one();
     }
 
+    /// Waits for what is to be told next. What was told last has taken effect by now.
     fn next(&self) -> Option<Message> {
         let idle = |queue: &mut Queue| !queue.closed && queue.order.is_empty();
+        self.lock().telling = None;
         loop {
             let mut queue =
                 self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
@@ -174,15 +226,27 @@ impl Invalidations {
 impl Queue {
     fn push_inode(&mut self, ino: Ino, attributes_only: bool) -> bool {
         if let Some(waiting) = self.inodes.get_mut(&ino) {
-            *waiting &= attributes_only;
+            waiting.attributes_only &= attributes_only;
             return true;
         }
         let fits = self.order.len() < WAITING_LEN_MAX;
         if fits {
-            self.inodes.insert(ino, attributes_only);
+            self.inodes.insert(ino, Waiting { attributes_only, waiters: Vec::new() });
             self.order.push_back(Item::Inode(ino));
         }
         fits
+    }
+
+    /// To wait for what is queued of `ino`, or is just being told.
+    fn waiter(&mut self, ino: Ino) -> Option<oneshot::Receiver<()>> {
+        let waiters = match (self.inodes.get_mut(&ino), &mut self.telling) {
+            (Some(waiting), _) => &mut waiting.waiters,
+            (None, Some((telling, waiters))) if *telling == ino => waiters,
+            _ => return None,
+        };
+        let (waiter, told) = oneshot::channel();
+        waiters.push(waiter);
+        Some(told)
     }
 
     fn push_entry(&mut self, parent: Ino, name: &OsStr) -> bool {
@@ -208,8 +272,9 @@ impl Queue {
     fn pop(&mut self) -> Option<Popped> {
         let message = match self.order.pop_front()? {
             Item::Inode(ino) => {
-                let attributes_only =
+                let Waiting { attributes_only, waiters } =
                     self.inodes.remove(&ino).expect("a queued inode is in the map");
+                self.telling = Some((ino, waiters));
                 Message::Inode { ino, attributes_only }
             }
             Item::Entry(entry) => {
@@ -267,15 +332,44 @@ mod tests {
 
         let inode = |number, attributes_only| Message::Inode { ino: Ino(number), attributes_only };
         let entry = Message::Entry { parent: Ino(1), name: "a".into() };
-        assert_eq!(invalidations.next(), Some(inode(2, false)));
-        assert_eq!(invalidations.next(), Some(entry));
-        assert_eq!(invalidations.next(), Some(inode(3, true)));
+        let Invalidations { inodes, entries, .. } = &invalidations;
+        assert_eq!(inodes.next(), Some(inode(2, false)));
+        assert_eq!(entries.next(), Some(entry));
+        assert_eq!(inodes.next(), Some(inode(3, true)));
 
         invalidations.invalidate(Ino(2), true);
-        assert_eq!(invalidations.next(), Some(inode(2, true)));
+        assert_eq!(inodes.next(), Some(inode(2, true)));
         invalidations.close();
         invalidations.invalidate(Ino(2), true);
-        assert_eq!(invalidations.next(), None);
+        assert_eq!((inodes.next(), entries.next()), (None, None));
+    }
+
+    /// Whether nobody would wait for it any more.
+    fn is_told(told: &mut Told) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        told.as_mut().poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn who_waits_for_an_inode_goes_on_when_the_kernel_has_dropped_it() {
+        let invalidations = Invalidations::default();
+        assert!(invalidations.told(Ino(2)).is_none());
+        invalidations.invalidate(Ino(2), true);
+        invalidations.invalidate(Ino(3), true);
+        let mut queued = invalidations.told(Ino(2)).unwrap();
+        assert!(!is_told(&mut queued));
+        invalidations.inodes.next();
+        let mut telling = invalidations.told(Ino(2)).unwrap();
+        assert!(!is_told(&mut queued) && !is_told(&mut telling), "it is just being told");
+        // Once more while it is being told: what was asked for last counts.
+        invalidations.invalidate(Ino(2), false);
+        let mut again = invalidations.told(Ino(2)).unwrap();
+        invalidations.inodes.next();
+        assert!(is_told(&mut queued) && is_told(&mut telling) && !is_told(&mut again));
+        let mut other = invalidations.told(Ino(3)).unwrap();
+        invalidations.close();
+        assert!(is_told(&mut again) && is_told(&mut other), "it never will be");
+        assert!(invalidations.told(Ino(2)).is_none());
     }
 
     #[test]
@@ -290,9 +384,9 @@ mod tests {
         assert!(invalidations.distrust_names() && invalidations.distrust_names());
         invalidations.after(tell(&done));
         invalidations.invalidate(Ino(2), true);
-        assert_eq!(invalidations.next(), Some(Message::Epoch), "once");
+        assert_eq!(invalidations.inodes.next(), Some(Message::Epoch), "once");
         assert!(!done.load(Ordering::Acquire));
-        assert!(matches!(invalidations.next(), Some(Message::Inode { .. })));
+        assert!(matches!(invalidations.inodes.next(), Some(Message::Inode { .. })));
         assert!(done.load(Ordering::Acquire));
 
         let dropped = Arc::new(AtomicBool::new(false));

@@ -172,14 +172,26 @@ pub trait FileSystem: Send + Sync + 'static {
     fn resolve(&self, handle: &Handle) -> Answer<Ino>;
 }
 
-/// What a file system may ask of the kernel that it serves. Calls may block until the kernel is
-/// done with operations on that inode: never call them while holding its lock.
+/// Resolves once the kernel has done what it was asked for, or will never do it.
+pub type Told = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a file system may ask of the kernel that it serves. A call only queues and never waits for the
+/// kernel, so it may be made with a lock held.
 pub trait Kernel: Send + Sync + 'static {
     /// Whether [`DataPath::Passthrough`] works at this door.
     fn passthrough(&self) -> bool;
 
     /// Drops cached attributes and, unless `attributes_only`, cached pages of `ino`.
     fn invalidate(&self, ino: Ino, attributes_only: bool);
+
+    /// Waits until the kernel has dropped what [`Kernel::invalidate`] has asked for of `ino` so far; `None`
+    /// if it has. The kernel drops a page once the read or write that holds it is answered, so an
+    /// answer that waits for this must not be one that the kernel needs for that: an open may wait.
+    /// A create must not, since it holds the lock of its directory, for which
+    /// [`Kernel::invalidate_entry`] waits.
+    fn told(&self, _ino: Ino) -> Option<Told> {
+        None
+    }
 
     /// Drops the cached entry `name` of `parent`.
     fn invalidate_entry(&self, parent: Ino, name: &OsStr);
@@ -190,7 +202,7 @@ pub trait Kernel: Send + Sync + 'static {
         false
     }
 
-    /// Calls `then` once everything that was asked for before has taken effect.
+    /// Calls `then` once everything that was asked for before has taken effect, but for single names.
     fn after(&self, then: Box<dyn FnOnce() + Send>) {
         then();
     }

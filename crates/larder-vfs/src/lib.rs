@@ -33,7 +33,7 @@ pub use direct::Direct;
 pub use error::{Error, Result};
 pub use fs::{
     Answer, DataPath, DirEntry, Entry, FileSystem, Fresh, Kernel, LocalFile, Lookup, OpenFlags,
-    OpenId, Opened, RenameFlags, Written,
+    OpenId, Opened, RenameFlags, Told, Written,
 };
 pub use id::{Handle, Ino};
 pub use lease::{Lease, Watcher};

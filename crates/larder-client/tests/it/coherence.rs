@@ -1,9 +1,12 @@
 //! What is asked of the server, and when: by counting calls.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::sync::{Arc, Mutex};
 
 use larder_client::Options;
-use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, New, Removal, SetAttr};
+use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, Kernel, New, Removal, SetAttr, Told};
+use tokio::sync::{Notify, oneshot};
 
 use crate::rig::{PATIENCE, READ, Rig, WRITE, pattern, root};
 
@@ -346,4 +349,86 @@ async fn partly_read_file_is_completed_while_the_link_is_quiet() {
     rig.server.reset_calls();
     assert!(rig.cat("file").await == bytes);
     assert_eq!(rig.server.calls("read"), 0);
+}
+
+/// A kernel that takes its time.
+#[derive(Default)]
+struct SlowKernel {
+    /// What it was asked to drop and has not, with who waits for that.
+    queue: Mutex<HashMap<Ino, Vec<oneshot::Sender<()>>>>,
+    /// Somebody waits.
+    waited_for: Notify,
+}
+
+impl SlowKernel {
+    /// Drops all of it.
+    fn drop_now(&self) {
+        self.queue.lock().unwrap().clear();
+    }
+}
+
+impl Kernel for SlowKernel {
+    fn passthrough(&self) -> bool {
+        false
+    }
+
+    fn invalidate(&self, ino: Ino, _: bool) {
+        self.queue.lock().unwrap().entry(ino).or_default();
+    }
+
+    fn told(&self, ino: Ino) -> Option<Told> {
+        let (waiter, told) = oneshot::channel();
+        self.queue.lock().unwrap().get_mut(&ino)?.push(waiter);
+        self.waited_for.notify_one();
+        Some(Box::pin(async move { drop(told.await) }))
+    }
+
+    fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
+}
+
+/// An open is answered without attributes: its caller sees the size that the kernel holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
+    for cache_data in [true, false] {
+        let rig = Rig::new(Options { cache_data, ..Options::default() }).await;
+        let kernel = Arc::new(SlowKernel::default());
+        rig.client.attach(kernel.clone());
+        let other = rig.foreigner().await;
+        other.put("file", b"one").await;
+        assert_eq!(rig.cat("file").await, b"one");
+        for (round, who) in ["open", "lookup", "getattr", "listing", "setattr"].iter().enumerate() {
+            let ino = rig.find("file").await.unwrap();
+            rig.advance(6);
+            other.put("file", &vec![b'x'; 10 + round]).await;
+            match *who {
+                "lookup" => assert!(rig.find("file").await.is_some()),
+                "getattr" => assert_eq!(rig.stat("file").await.attr.size, 10 + round as u64),
+                "listing" => {
+                    // Two files that are stale are asked for one by one.
+                    for name in ["a", "b", "c"] {
+                        other.put(name, b"x").await;
+                    }
+                    rig.advance(60);
+                    assert_eq!(rig.names().await, ["a", "b", "c", "file"]);
+                }
+                "setattr" => {
+                    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                    rig.client.setattr(&root(), ino, None, set).wait().await.unwrap();
+                }
+                _ => {}
+            }
+            let open = rig.client.open(&root(), ino, READ).wait();
+            tokio::pin!(open);
+            tokio::select! {
+                biased;
+                _ = &mut open => panic!("{who}: answered too early"),
+                () = kernel.waited_for.notified() => {}
+            }
+            kernel.drop_now();
+            let opened = tokio::time::timeout(PATIENCE, open).await.unwrap().unwrap();
+            rig.client.release(ino, opened.id).wait().await.unwrap();
+        }
+        // Nothing is queued, and nobody waits.
+        assert_eq!(rig.cat("file").await.len(), 14);
+    }
 }

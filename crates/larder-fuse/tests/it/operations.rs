@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 
-use crate::{Mount, PATIENCE, as_user, eventually, open_at, os_error, while_remembered};
+use crate::{Mount, PATIENCE, RUNTIME, as_user, eventually, open_at, os_error, while_remembered};
 
 /// Answers on the thread that asked, and through the runtime.
 fn both(check: impl Fn(&Mount)) {
@@ -354,6 +354,36 @@ fn changed_names_are_asked_for_again() {
         mount.fs.kernel().invalidate_entry(larder_vfs::Ino::ROOT, "b".as_ref());
         eventually("the new name", || mount.path("b").exists());
     });
+}
+
+/// An open may wait until the kernel is told of its file: neither it nor what somebody else waits for holds what the
+/// telling needs. (A create holds the lock of its directory, which the telling of a name waits for.)
+#[test]
+fn the_kernel_is_told_of_a_file_while_calls_wait() {
+    for held in ["open", "create"] {
+        let mount = Mount::new();
+        let path = mount.file("a", b"x");
+        let ino = larder_vfs::Ino(fs::metadata(&path).unwrap().ino());
+        let kernel = mount.fs.kernel();
+        std::thread::scope(|scope| {
+            mount.fs.hold(Some(held));
+            let before = mount.fs.count(held);
+            let opened = if held == "open" { path.clone() } else { mount.path("new") };
+            let waiting = scope.spawn(move || {
+                File::options().write(true).create(true).truncate(true).open(opened)
+            });
+            eventually("the call has come", || mount.fs.count(held) > before);
+            kernel.invalidate_entry(larder_vfs::Ino::ROOT, "a".as_ref());
+            kernel.invalidate(ino, false);
+            if let Some(told) = kernel.told(ino) {
+                let told = RUNTIME.block_on(async { tokio::time::timeout(PATIENCE, told).await });
+                assert!(told.is_ok(), "{held}");
+            }
+            assert!(!waiting.is_finished(), "{held}");
+            mount.fs.hold(None);
+            waiting.join().unwrap().unwrap();
+        });
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod posix;
 mod reexport;
 mod reread;
 mod rootless;
+mod rounds;
 mod shell;
 mod smb;
 mod survive;
