@@ -4,6 +4,7 @@
 //! our own has touched the directory since. Positions are the server's cookies, so a reader goes on
 //! where it was, whether its next entries come from a page or from the server.
 
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Ino, Listing, Result};
@@ -115,6 +116,19 @@ impl Core {
         let page = Arc::new(self.take_in(dir, start, listing, asked));
         self.keep_page(dir, &page);
         Ok(page)
+    }
+
+    /// Takes in an entry that a listing described.
+    pub(crate) fn learn_listed(
+        &self,
+        dir: &Node,
+        name: &OsStr,
+        found: &Found,
+        asked: larder_io::Monotonic,
+    ) -> Arc<Node> {
+        let child = self.learn(found, asked, Some((dir.ino, name.to_owned())));
+        self.put_name(dir, name, Some(child.ino));
+        child
     }
 
     fn take_in(

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_vfs::{
-    Access, Answer, Change, Cred, Entry, Error, Found, Handle, Ino, Kind, LookedUp, Lookup, New,
-    Removal, RenameFlags, Result, SetAttr,
+    Access, Answer, Change, Cred, Entry, Error, Handle, Ino, Kind, LookedUp, Lookup, New, Removal,
+    RenameFlags, Result, SetAttr,
 };
 
 use crate::core::{Core, RootSquash, on_handle};
@@ -257,7 +257,9 @@ impl Core {
         {
             self.await_hidden_names(child).await;
         }
+        let doubtful = self.doubtful(&dir, name);
         self.remove_entry(cred, &dir, name, what).await?;
+        self.doubt([doubtful]);
         if let Some(child) = child {
             self.unlinked(&child, what);
         }
@@ -285,7 +287,19 @@ impl Core {
         self.name(dir, name)?.child.and_then(|ino| self.table.get(ino))
     }
 
-    /// The same for a name that is about to be removed or replaced. A change of the directory by others
+    /// What a name stood for before others changed the directory, and may still.
+    fn doubtful(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
+        let held = Name::decode(&self.cache.name(dir.no(), name_bytes(name))?)?;
+        let is_known = held.epoch == dir.state().known.epoch;
+        self.table.get(held.child?).filter(|_| !is_known)
+    }
+
+    /// These have perhaps lost a name, or moved. The kernel knows, and asks.
+    fn doubt(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
+        nodes.into_iter().flatten().for_each(|node| node.state().doubt(self.now()));
+    }
+
+    /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of the directory by others
     /// makes its names unknown; if a file that is open here was last seen under this one, the server is
     /// asked, since such a file must be hidden, and so it is for a directory, in which hidden names may be
     /// about to go.
@@ -496,7 +510,9 @@ impl Core {
         } else if let Some(replaced) = &replaced {
             self.await_hidden_names(replaced).await;
         }
+        let doubtful = [self.doubtful(&from_dir, from.1), self.doubtful(&to_dir, to.1)];
         self.rename_entry(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
+        self.doubt(doubtful);
         if let Some(replaced) = replaced.filter(|_| !hidden) {
             let directory = replaced.state().is_directory();
             self.unlinked(&replaced, if directory { Removal::Directory } else { Removal::File });
@@ -569,19 +585,6 @@ impl Core {
         }
         self.put_name(&dir, name, Some(ino));
         Ok(self.entry(&dir, &node))
-    }
-
-    /// Takes in an entry that a listing described.
-    pub(crate) fn learn_listed(
-        &self,
-        dir: &Node,
-        name: &OsStr,
-        found: &Found,
-        asked: larder_io::Monotonic,
-    ) -> Arc<Node> {
-        let child = self.learn(found, asked, Some((dir.ino, name.to_owned())));
-        self.put_name(dir, name, Some(child.ino));
-        child
     }
 }
 

@@ -172,6 +172,12 @@ impl State {
         self.ctime_moved = Some(now);
     }
 
+    /// A name was removed or replaced that was last known to be the file's: its link count and its ctime are to be
+    /// asked for.
+    pub(crate) fn doubt(&mut self, now: Monotonic) {
+        self.ctime_moved = Some(now);
+    }
+
     /// Whether the ctime that is held is from before a change of ours. Who does not look at it may use
     /// the other attributes.
     pub(crate) fn ctime_is_old(&self) -> bool {

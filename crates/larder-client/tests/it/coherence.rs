@@ -258,6 +258,34 @@ async fn ctime_is_asked_for_after_a_rename_and_an_unlink() {
     moved("two", before, 1).await;
 }
 
+/// Others have changed the directory, so it is not known what the name stood for; the kernel knows, and asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_and_ctime_are_asked_for_after_an_unlink_in_a_directory_that_others_changed() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    for replaces in [false, true] {
+        let [one, two, new] = ["one", "two", "new"].map(|name| format!("{name} {replaces}"));
+        rig.put(&one, b"x").await;
+        rig.put(&new, b"x").await;
+        let linked = rig.find(&one).await.unwrap();
+        let link = rig.client.link(&root(), linked, Ino::ROOT, OsStr::new(&two));
+        let before = link.wait().await.unwrap().fresh.attr;
+        assert_eq!(before.nlink, 2);
+        other.put(&format!("noise {replaces}"), b"").await;
+        // The reply to this change of ours shows that there was another one.
+        rig.put(&format!("mine {replaces}"), b"").await;
+        rig.advance(1);
+        if replaces {
+            rig.rename(&new, &two).await.unwrap();
+        } else {
+            rig.remove(&two).await.unwrap();
+        }
+        let after = rig.client.getattr(&root(), linked).wait().await.unwrap().attr;
+        assert_eq!(after.nlink, 1, "replaces: {replaces}");
+        assert!(after.ctime > before.ctime, "replaces: {replaces}");
+    }
+}
+
 /// The kernel sends the pieces of a sequential read in any order, and takes its time over them: bytes
 /// are asked for once all the same, with and without a cache to keep them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
