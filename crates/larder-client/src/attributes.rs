@@ -164,6 +164,10 @@ impl Core {
         self.refuse_read_only()?;
         let node = self.node(ino)?;
         let cred = &self.open_cred(open).unwrap_or_else(|| cred.clone());
+        let set = self.without_dropped(&node, cred, set);
+        if set == SetAttr::default() {
+            return Ok(self.fresh(&node));
+        }
         let transfer = node.transfer.lock().await;
         if self.has_unsent(&node) {
             self.upload_locked(&node).await?;
@@ -177,7 +181,9 @@ impl Core {
         self.end_change(&node, answer.as_ref().ok().copied());
         answer?;
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
-            node.state().forget_rights();
+            let mut state = node.state();
+            state.forget_rights();
+            state.dropped.end();
         }
         drop(transfer);
         if node.state().fresh_for(self.session, self.now()).is_zero() {

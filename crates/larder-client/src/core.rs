@@ -424,8 +424,11 @@ impl Core {
     pub(crate) fn fresh(&self, node: &Node) -> Fresh {
         self.refresh_local_end(node);
         let state = node.state();
-        let settled = state.local.is_none() && !state.opens.bypassing() && !state.ctime_is_old();
-        let ttl = if settled { state.fresh_for(self.session, self.now()) } else { Duration::ZERO };
+        let ttl = if state.is_settled() {
+            state.fresh_for(self.session, self.now())
+        } else {
+            Duration::ZERO
+        };
         Fresh { attr: state.attr(), ttl }
     }
 

@@ -34,6 +34,7 @@ mod open;
 mod options;
 mod paths;
 mod plan;
+mod privileges;
 mod record;
 mod recover;
 mod resume;

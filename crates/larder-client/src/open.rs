@@ -26,7 +26,7 @@ use crate::node::Node;
 use crate::record::version_bytes;
 use crate::rights;
 use crate::session::OpenRecord;
-use crate::state::{LocalEnd, State};
+use crate::state::{LocalEnd, State, Who};
 use crate::stream::Stream;
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the
@@ -445,6 +445,9 @@ impl Core {
                 state.opens.collected = None;
                 state.opens.stray = false;
             }
+            if state.opens.is_empty() {
+                state.dropped.end();
+            }
             let last_writer = open.way == Way::Bypass && !state.opens.bypassing();
             (state.opens.is_empty(), last_writer)
         };
@@ -525,6 +528,13 @@ impl Core {
             self.fill.offer(node, cred);
         }
         Ok(())
+    }
+
+    /// Whether `cred` has the file open for writing.
+    pub(crate) fn is_written_by(&self, node: &Node, cred: &Cred) -> bool {
+        let who = Who::of(cred);
+        let writes = |open: &Arc<OpenFile>| open.flags.write && who.is(&open.cred);
+        self.open_table().values().any(|open| open.node.ino == node.ino && writes(open))
     }
 
     /// Whether somebody has the file open for writing.

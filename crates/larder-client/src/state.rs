@@ -21,6 +21,7 @@ use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Ti
 use crate::changes::{Changes, file_follows, follow, recency};
 use crate::open::Opens;
 use crate::options::TtlRange;
+use crate::privileges::Dropped;
 use crate::record::{Known, Page};
 use crate::session::Unfinished;
 
@@ -79,6 +80,8 @@ pub(crate) struct State {
     pub(crate) ctime_may_move: bool,
     /// When we last did so and were not told: a description from before has an old ctime.
     ctime_moved: Option<Monotonic>,
+    /// Bits of the mode that a writer drops.
+    pub(crate) dropped: Dropped,
 }
 
 /// Size and modification time that applications see while the server does not know them.
@@ -141,6 +144,7 @@ impl State {
             last_page: None,
             ctime_may_move: false,
             ctime_moved: None,
+            dropped: Dropped::default(),
         }
     }
 
@@ -178,6 +182,12 @@ impl State {
         self.ctime_moved = Some(now);
     }
 
+    /// Whether all that is shown of the file is what the server has said.
+    pub(crate) fn is_settled(&self) -> bool {
+        let as_told = self.dropped.is_none() && !self.ctime_is_old();
+        as_told && self.local.is_none() && !self.opens.bypassing()
+    }
+
     /// Whether the ctime that is held is from before a change of ours. Who does not look at it may use
     /// the other attributes.
     pub(crate) fn ctime_is_old(&self) -> bool {
@@ -187,6 +197,7 @@ impl State {
     /// Attributes as applications see them: the server's, with what it does not know yet.
     pub(crate) fn attr(&self) -> Attr {
         let mut attr = self.known.attr;
+        attr.mode = self.dropped.shown(attr.mode);
         if self.removed {
             attr.nlink = 0;
         } else if self.silly.is_some() {

@@ -79,3 +79,44 @@ fn files_belong_to_the_user_who_made_them() {
         assert_eq!(fs::read_to_string(server.path("his")).unwrap(), "hi\n", "{kind:?}");
     }
 }
+
+/// pjdfstest, chmod/12. The kernel asks for it on behalf of the writer, to whom a server refuses it.
+#[test]
+fn a_write_by_who_is_not_the_owner_drops_set_uid() {
+    let works = [
+        "exec 3>>$f; printf x >&3; test $(stat -c %a $f) = 777; exec 3>&-",
+        "exec 3<>$f; printf x >&3; test $(stat -Lc %a /proc/self/fd/3) = 777; exec 3>&-",
+        "truncate -s 1 $f",
+        "python3 -c 'import os, sys; os.truncate(sys.argv[1], 1)' $f",
+        ": >$f",
+    ];
+    for kind in BOTH {
+        let server = Server::start(kind);
+        // nfs-ganesha keeps the bit of a file that is cut, whoever asks.
+        let works = if kind == Kind::Ganesha { &works[..2] } else { &works[..] };
+        for options in [&[][..], &["nopassthrough"], &["plain"]] {
+            let mount = Mount::new(&server, options);
+            for (number, work) in works.iter().enumerate() {
+                let name = format!("{}{number}", options.concat());
+                fs::write(mount.path(&name), "program").unwrap();
+                chown(mount.path(&name), Some(ANN), Some(ANN)).unwrap();
+                let mode =
+                    |mode| fs::set_permissions(mount.path(&name), fs::Permissions::from_mode(mode));
+                mode(0o4777).unwrap();
+                let who = format!("{kind:?} {options:?}: {work}");
+                let set = format!("f={}; set -e; ", mount.path(&name).display());
+                assert!(!shell_as(BOB, BOB, &format!("{set} chmod 777 $f")), "{who}");
+                assert!(shell_as(BOB, BOB, &format!("{set} {work}")), "{who}");
+                for path in [mount.path(&name), server.path(&name)] {
+                    let mode = fs::metadata(path).unwrap().permissions().mode();
+                    assert_eq!(mode & 0o7777, 0o777, "{who}");
+                }
+                assert!(shell_as(ANN, ANN, &format!("{set} chmod 4755 $f")), "{who}");
+                assert_eq!(
+                    fs::metadata(mount.path(&name)).unwrap().permissions().mode() & 0o7777,
+                    0o4755
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Set-uid and set-gid bits, which fall when somebody writes to a file or cuts it.
+//!
+//! The kernel asks for that on behalf of the writer (`fuse_setattr`; we have not agreed on `HANDLE_KILLPRIV`), and a
+//! server refuses it to all but the owner. But it does so by itself when the writer's bytes come, or the cut. So it is
+//! not asked, and the bits are not shown until nobody has the file open: by then the bytes are sent. A process that
+//! sets a mode without being the owner does not come here: the kernel refuses that.
+
+use larder_vfs::{Cred, SetAttr};
+
+use crate::core::Core;
+use crate::node::Node;
+
+/// Bits of a mode (`S_ISUID`, `S_ISGID`).
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+
+/// Bits that a writer has dropped, and the server will drop by the bytes.
+#[derive(Default)]
+pub(crate) struct Dropped(u32);
+
+impl Dropped {
+    /// Whether the mode is what the server says.
+    pub(crate) fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// It is from now on: the bytes are sent, or somebody has set a mode.
+    pub(crate) fn end(&mut self) {
+        self.0 = 0;
+    }
+
+    /// The mode as applications see it.
+    pub(crate) fn shown(&self, mode: u32) -> u32 {
+        mode & !self.0
+    }
+}
+
+/// The bits that `set` drops of a mode, if it does nothing else to mode and owner.
+fn dropped(mode: u32, set: &SetAttr) -> Option<u32> {
+    let (now, wanted) = (mode & 0o7777, set.mode? & 0o7777);
+    let dropped = now & !wanted;
+    let is_only_that = dropped | wanted == now && dropped & !(SET_UID | SET_GID) == 0;
+    (is_only_that && set.uid.is_none() && set.gid.is_none()).then_some(dropped)
+}
+
+impl Core {
+    /// What is to be asked of the server of what the kernel wants to set on behalf of `cred`.
+    pub(crate) fn without_dropped(&self, node: &Node, cred: &Cred, set: SetAttr) -> SetAttr {
+        let bits = {
+            let state = node.state();
+            let attr = &state.known.attr;
+            let is_owner = cred.uid == 0 || cred.uid == attr.uid;
+            dropped(attr.mode, &set).filter(|_| !is_owner)
+        };
+        let Some(bits) = bits else { return set };
+        if self.is_written_by(node, cred) {
+            node.state().dropped.0 |= bits;
+        } else if set.size.is_none() {
+            return set;
+        }
+        SetAttr { mode: None, ..set }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// (mode, wanted, bits that are dropped)
+    #[test]
+    fn what_drops_privileges_does_nothing_else() {
+        for (mode, wanted, bits) in [
+            (0o6755, 0o755, Some(0o6000)),
+            (0o6755, 0o2755, Some(0o4000)),
+            (0o2755, 0o755, Some(0o2000)),
+            (0o755, 0o755, Some(0)),
+            (0o6755, 0o754, None),
+            (0o4755, 0o2755, None),
+            (0o1755, 0o755, None),
+            (0o755, 0o4755, None),
+        ] {
+            let set = SetAttr { mode: Some(wanted), ..SetAttr::default() };
+            assert_eq!(dropped(mode, &set), bits, "{mode:o} {wanted:o}");
+            assert_eq!(dropped(mode, &SetAttr { uid: Some(1), ..set }), None);
+        }
+        assert_eq!(dropped(0o6755, &SetAttr::default()), None);
+    }
+}
