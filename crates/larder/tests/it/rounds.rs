@@ -2,8 +2,8 @@
 //! each kind of mount. What goes wrong once in a hundred times is found so, and not by one try.
 //!
 //! A kind of round is a [`Round`]. Each test takes a few of the configurations, and 200 rounds of each;
-//! `LARDER_ROUNDS=2000` makes more of them, `LARDER_ROUNDS_ALL=1` takes all configurations, and `LARDER_SEED=N` the random
-//! numbers of an earlier run.
+//! `LARDER_ROUNDS=2000` makes more of them, `LARDER_ROUNDS_ALL=TEXT` takes all configurations whose description has that
+//! text in it (all, without a text), and `LARDER_SEED=N` the random numbers of an earlier run.
 
 use std::fmt;
 use std::fs;
@@ -92,16 +92,23 @@ const MOUNTS: [&[&str]; 7] = [
     &["nolease"],
 ];
 
-/// The configurations to try of this server: those chosen, or all.
+/// The configurations to try of this server: those chosen, or those that `LARDER_ROUNDS_ALL` asks for.
 fn configurations(of: Of, chosen: &[(Other, usize)]) -> Vec<Configuration> {
-    if std::env::var_os("LARDER_ROUNDS_ALL").is_none() {
-        let with =
-            |&(other, mount): &(Other, usize)| Configuration { of, other, options: MOUNTS[mount] };
-        return chosen.iter().map(with).collect();
+    let with = |other, mount| Configuration { of, other, options: MOUNTS[mount] };
+    let mut wanted: Vec<_> = match std::env::var("LARDER_ROUNDS_ALL") {
+        Err(_) => chosen.iter().map(|&(other, mount)| with(other, mount)).collect(),
+        Ok(text) => [Other::Server, Other::Mount]
+            .into_iter()
+            .flat_map(|other| (0..MOUNTS.len()).map(move |mount| with(other, mount)))
+            .filter(|configuration| configuration.to_string().contains(&text))
+            .collect(),
+    };
+    let has = |configuration: &Configuration, option| configuration.options.contains(&option);
+    wanted.retain(|one| of == Of::Samba || !has(one, "nolease"));
+    if !Path::new(URING_PARAMETER).exists() {
+        wanted.retain(|one| !has(one, "transport=uring"));
     }
-    let others = [Other::Server, Other::Mount];
-    let of_each = |other| MOUNTS.map(|options| Configuration { of, other, options });
-    others.into_iter().flat_map(of_each).collect()
+    wanted
 }
 
 /// A server with a mount, what changes its files, and what keeps the mount busy.
@@ -380,7 +387,9 @@ impl Round for CloseToOpen {
         loop {
             match self.compare(&here, &bytes, map_first) {
                 Err(wrong) if Instant::now() > deadline => {
-                    return Err(format!("{LATE_MAX:?} later: {wrong}"));
+                    let there =
+                        fs::read(stage.server.path(&name)).is_ok_and(|there| there == bytes);
+                    return Err(format!("{LATE_MAX:?} later: {wrong}; at the server: {there}"));
                 }
                 Err(_) => {}
                 Ok(()) => return Ok(()),
