@@ -73,8 +73,14 @@ impl FileSystem for Null {
     fn getattr(&self, _: &Cred, ino: Ino) -> Answer<Fresh> {
         Answer::ok(fresh(ino))
     }
-    fn setattr(&self, _: &Cred, ino: Ino, _: Option<OpenId>, _: SetAttr) -> Answer<Fresh> {
-        Answer::ok(fresh(ino))
+    fn setattr(
+        &self,
+        _: &Cred,
+        ino: Ino,
+        _: Option<OpenId>,
+        _: SetAttr,
+    ) -> Answer<(Fresh, Change)> {
+        Answer::ok((fresh(ino), Change::default()))
     }
     fn access(&self, _: &Cred, _: Ino, wanted: Access) -> Answer<Access> {
         Answer::ok(wanted)
@@ -122,8 +128,8 @@ impl FileSystem for Null {
         data: &[u8],
         stability: Stability,
     ) -> Answer<Written> {
-        let verifier = Verifier::default();
-        Answer::ok(Written { len: data.len() as u32, stability, verifier })
+        let (verifier, change) = Default::default();
+        Answer::ok(Written { len: data.len() as u32, stability, verifier, change })
     }
     fn flush(&self, _: &Cred, _: Ino, _: OpenId) -> Answer<()> {
         Answer::ok(())

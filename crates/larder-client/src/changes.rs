@@ -1,14 +1,20 @@
-//! Changes of our own, and whether the server's replies show that nobody else made one.
+//! Changes of our own, and whether the server's replies prove that nobody else made one.
+//!
+//! A server that tells the attributes from before an operation and those from after it (RFC 1813, 2.6)
+//! names a step from one version to another. If the steps of all our requests make one way from the
+//! version that we held to the newest one, in some order and each taken once, there is no place in it
+//! for a change of somebody else: he would have made a version that no step of ours begins at. One step
+//! that begins at the version that we held proves nothing of the others.
 
 use larder_io::Monotonic;
-use larder_vfs::{Attr, Change, Lease, Time, Validator};
+use larder_vfs::{Attr, Before, Change, Lease, Time, Validator};
 
 /// Newest description: by change attribute, else by change time, else by modification time.
 pub(crate) fn recency(attr: &Attr) -> (Option<u64>, Time, Time, u64) {
     (attr.change, attr.ctime, attr.mtime, attr.size)
 }
 
-/// Whether all `changes` follow on `from` and on each other, so that they are the only ones.
+/// Whether all `changes` of a directory follow on `from` and on each other.
 pub(crate) fn follow(from: Validator, changes: &[Change]) -> bool {
     let mut reached = vec![from];
     let mut left: Vec<&Change> = changes.iter().collect();
@@ -20,18 +26,96 @@ pub(crate) fn follow(from: Validator, changes: &[Change]) -> bool {
     left.is_empty()
 }
 
-/// The same for the changes of a file. Its requests run in parallel, and servers report states between
-/// them that no reply describes, so it is enough that one of them found the version `from`. If none
-/// tells so, a file that was `checked` shortly before counts as untouched, unless a reply tells of a
-/// state that none of ours has made.
-pub(crate) fn file_follows(from: Validator, changes: &[Change], checked: bool) -> bool {
-    if changes.iter().any(|change| change.follows(&from)) {
-        return true;
+/// What the replies to a group of our changes of one file say of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// Nobody else changed the file: it is in the version that these attributes describe.
+    Ours(Attr),
+    /// Somebody else may have: the server does not tell.
+    Untold,
+    /// Somebody else has, or what the server tells does not fit together.
+    Foreign,
+}
+
+/// Judges `changes` of a file that was in the version `from`.
+pub(crate) fn prove(from: Validator, changes: &[Change]) -> Proof {
+    let newest = changes.iter().filter_map(|change| change.after).max_by_key(recency);
+    // There is nothing in an empty file that could be somebody else's.
+    if let Some(empty) = newest.filter(|attr| attr.size == 0) {
+        return Proof::Ours(empty);
     }
-    let made: Vec<Validator> =
-        changes.iter().filter_map(|change| Some(change.after?.validator())).collect();
-    let mut told = changes.iter().filter(|change| change.before.is_some());
-    checked && told.all(|change| made.iter().any(|version| change.follows(version)))
+    let mut steps = Vec::new();
+    for change in changes {
+        match (change.before, change.after) {
+            (Some(before), Some(after)) => steps.push((version_before(&before), after)),
+            _ => return Proof::Untold,
+        }
+    }
+    match one_way(from, &steps) {
+        Some(end) => Proof::Ours(end),
+        None => Proof::Foreign,
+    }
+}
+
+/// The same change, of a file that it replaced whole: what it was before does not matter.
+pub(crate) fn replacing(held: &Validator, change: Change) -> Change {
+    Change { before: Some(as_before(held)), ..change }
+}
+
+/// What a request that changes nothing tells, if it does: the version that it left, it found. Another one
+/// that it says it found is somebody else's doing.
+pub(crate) fn unchanged(change: Change) -> Option<Change> {
+    let after = change.after?;
+    Some(Change { before: Some(as_before(&after.validator())), after: Some(after) })
+}
+
+fn as_before(version: &Validator) -> Before {
+    let Validator { change, size, mtime, ctime } = *version;
+    Before { size, mtime, ctime, change }
+}
+
+fn version_before(before: &Before) -> Validator {
+    let Before { size, mtime, ctime, change } = *before;
+    Validator { change, size, mtime, ctime }
+}
+
+/// The end of the way that begins at `from` and takes every step once, if there is one.
+///
+/// There is one if all steps hang together and lead from each version as often as to it, but for one
+/// more from the first and one more to the last (Euler).
+fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
+    let mut versions = vec![from];
+    let mut number = |version: &Validator| {
+        let known = versions.iter().position(|other| other.same(version));
+        known.unwrap_or_else(|| {
+            versions.push(*version);
+            versions.len() - 1
+        })
+    };
+    let steps: Vec<(usize, usize, &Attr)> = steps
+        .iter()
+        .map(|(before, after)| (number(before), number(&after.validator()), after))
+        .collect();
+    let mut excess = vec![0_i64; versions.len()];
+    let mut reached = vec![false; versions.len()];
+    for (before, after, _) in &steps {
+        excess[*before] -= 1;
+        excess[*after] += 1;
+    }
+    reached[0] = true;
+    // Each round reaches a version more, or is the last one.
+    while let Some((_, after, _)) =
+        steps.iter().find(|(before, after, _)| reached[*before] && !reached[*after])
+    {
+        reached[*after] = true;
+    }
+    // The end has one step more to it than from it; without such a version the way ends where it began.
+    let end = excess.iter().position(|excess| *excess > 0).unwrap_or(0);
+    excess[0] += 1;
+    excess[end] -= 1;
+    let is_one_way = reached.iter().all(|reached| *reached) && excess.iter().all(|n| *n == 0);
+    let last = steps.iter().map(|(_, after, attr)| (*after, *attr)).filter(|(at, _)| *at == end);
+    last.map(|(_, attr)| *attr).max_by_key(recency).filter(|_| is_one_way)
 }
 
 /// Changes of our own that are under way.
@@ -40,8 +124,117 @@ pub(crate) struct Changes {
     pub(crate) in_flight: u32,
     pub(crate) replies: Vec<Change>,
     pub(crate) ended: Monotonic,
-    /// The file was described shortly before the first one.
-    pub(crate) checked: bool,
     /// The lease under which the first one began.
     pub(crate) lease: Option<Lease>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_vfs::{Device, Kind};
+
+    fn attr(version: u32) -> Attr {
+        let time = Time { sec: 100, nsec: version };
+        Attr {
+            kind: Kind::File,
+            mode: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            device: Device::default(),
+            size: 10,
+            used: 10,
+            fsid: 1,
+            fileid: 2,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            change: None,
+            birth: None,
+        }
+    }
+
+    fn step(before: u32, after: u32) -> Change {
+        Change { before: Some(as_before(&attr(before).validator())), after: Some(attr(after)) }
+    }
+
+    /// All sequences of up to `len` numbers below `bound`.
+    fn sequences(bound: u32, len: usize) -> Vec<Vec<u32>> {
+        let mut all = vec![vec![]];
+        let mut longest = all.clone();
+        for _ in 0..len {
+            longest = longest
+                .iter()
+                .flat_map(|start| (0..bound).map(move |next| [start.as_slice(), &[next]].concat()))
+                .collect();
+            all.extend(longest.clone());
+        }
+        all
+    }
+
+    /// The server carries out changes one after the other, ours and others', and tells each exactly. For
+    /// every history of up to six changes and every order in which four replies come, ours are proven if
+    /// and only if nobody else's was before the last of ours.
+    #[test]
+    fn exact_servers_prove_every_history_right() {
+        let mut judged = 0;
+        for history in sequences(2, 6) {
+            let is_ours = |at: usize| history[at] == 1;
+            let ours: Vec<usize> = (0..history.len()).filter(|at| is_ours(*at)).collect();
+            let Some(last) = ours.last().copied() else { continue };
+            let alone = (0..last).all(is_ours);
+            let number = |at: usize| u32::try_from(at).unwrap();
+            let mut replies: Vec<Change> =
+                ours.iter().map(|at| step(number(*at), number(*at) + 1)).collect();
+            for turn in 0..replies.len() * replies.len() {
+                let count = replies.len();
+                replies.rotate_left(1);
+                replies.swap(0, turn / count);
+                let end = attr(number(last) + 1);
+                let expected = if alone { Proof::Ours(end) } else { Proof::Foreign };
+                assert_eq!(prove(attr(0).validator(), &replies), expected, "{history:?}");
+                judged += 1;
+            }
+        }
+        assert!(judged > 500, "{judged}");
+    }
+
+    /// Every set of up to three steps between four versions, against all orders in which they might have
+    /// been taken.
+    #[test]
+    fn a_proof_is_an_order_in_which_it_happened() {
+        fn taken(at: u32, left: &[(u32, u32)]) -> bool {
+            left.is_empty()
+                || (0..left.len()).any(|i| {
+                    let mut rest = left.to_vec();
+                    let (before, after) = rest.remove(i);
+                    before == at && taken(after, &rest)
+                })
+        }
+        for sequence in sequences(16, 3) {
+            let steps: Vec<(u32, u32)> = sequence.iter().map(|n| (n / 4, n % 4)).collect();
+            let changes: Vec<Change> = steps.iter().map(|(a, b)| step(*a, *b)).collect();
+            let proven = matches!(prove(attr(0).validator(), &changes), Proof::Ours(_));
+            assert_eq!(proven, !steps.is_empty() && taken(0, &steps), "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_told_proves_nothing() {
+        let held = attr(0).validator();
+        let untold = |after| Change { before: None, after: Some(attr(after)) };
+        let lost = Change { before: step(0, 1).before, after: None };
+        let empty = Change { before: None, after: Some(Attr { size: 0, ..attr(9) }) };
+        for (changes, proof) in [
+            (vec![untold(1)], Proof::Untold),
+            (vec![step(0, 1), untold(2)], Proof::Untold),
+            (vec![lost], Proof::Untold),
+            (vec![replacing(&held, untold(1))], Proof::Ours(attr(1))),
+            (vec![step(0, 1), unchanged(untold(1)).unwrap()], Proof::Ours(attr(1))),
+            (vec![step(0, 1), unchanged(step(1, 2)).unwrap()], Proof::Foreign),
+            (vec![empty], Proof::Ours(Attr { size: 0, ..attr(9) })),
+        ] {
+            assert_eq!(prove(held, &changes), proof, "{changes:?}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! [`Client`]: the parts, put together; and the small steps that every operation takes.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use crate::node::{Node, Table};
 use crate::open::OpenFile;
 use crate::options::{Options, TtlRange};
-use crate::record::{Known, version_bytes};
+use crate::record::{Known, Version};
 use crate::resume::Start;
 use crate::rights;
 use crate::session::{Carried, OPEN_BLOCK};
@@ -77,8 +77,6 @@ pub(crate) struct Core {
     pub(crate) transfer_budget: Arc<Semaphore>,
     pub(crate) statfs: Mutex<Option<(Monotonic, StatFs)>>,
     root_squash: AtomicU8,
-    /// The server does not tell what it saw before a WRITE.
-    pub(crate) untold_writes: AtomicBool,
     pub(crate) counters: Counters,
     /// Flights that have not yet given their bytes to the cache.
     pub(crate) in_air: tokio::sync::watch::Sender<usize>,
@@ -178,7 +176,6 @@ impl Client {
             transfer_budget: Arc::new(Semaphore::new(budget_kib / 2)),
             statfs: Mutex::new(None),
             root_squash: AtomicU8::new(RootSquash::Unknown as u8),
-            untold_writes: AtomicBool::new(false),
             counters: Counters::default(),
             in_air: tokio::sync::watch::Sender::new(0),
             fill: crate::fill::FillQueue::default(),
@@ -315,6 +312,8 @@ impl Core {
             hint: hint.clone(),
             target: None,
             cookie_verifier: 0,
+            doubtful: false,
+            rereads: 0,
         });
         if is_new {
             return node;
@@ -360,23 +359,24 @@ impl Core {
 
     /// What is held under the version `from` is valid under the present one too.
     pub(crate) fn carry(&self, node: &Node, state: &mut State, from: larder_vfs::Validator) {
+        let from = Version { validator: from, ..state.version() };
         let attr = state.known.attr;
         if attr.kind != Kind::File {
             return;
         }
         if state.pages == Some(from) {
-            state.pages = Some(attr.validator());
+            state.pages = Some(state.version());
         }
         let file = self.file(node);
-        let held = file.version() == Some(version_bytes(&from));
+        let held = file.version() == Some(from.bytes());
         if held && file.dirty().is_empty() {
-            file.set_version(&version_bytes(&attr.validator()), attr.size);
+            file.set_version(&state.version().bytes(), attr.size);
         }
     }
 
     /// Before a change of ours is sent.
     pub(crate) fn begin_change(&self, node: &Node) {
-        node.state().begin_change(self.session, self.now());
+        node.state().begin_change();
     }
 
     /// Ends a change of ours that [`Core::begin_change`] began, and keeps what is still valid.

@@ -24,7 +24,7 @@ use crate::core::{Core, blocking, on_handle};
 use crate::node::Node;
 use crate::open::OpenFile;
 use crate::plan::{FileEnd, Slice, Source, plan};
-use crate::record::version_bytes;
+use crate::record::Version;
 use crate::stream::advance;
 
 /// How often a read is begun, if the file changes meanwhile each time.
@@ -40,7 +40,7 @@ pub(crate) struct Flights(Mutex<Vec<Arc<Flight>>>);
 /// A range on its way from the server, or just landed.
 pub(crate) struct Flight {
     range: Range<u64>,
-    version: Validator,
+    version: Version,
     landed: watch::Receiver<Option<Result<Bytes, Lost>>>,
     /// One read takes all it will ever take; else the rest is kept for the reads that follow.
     once: bool,
@@ -97,7 +97,7 @@ impl Flights {
         flights: &[Arc<Flight>],
         held: Vec<Range<u64>>,
         range: Range<u64>,
-        version: &Validator,
+        version: &Version,
     ) -> Vec<Range<u64>> {
         let mut taken = held;
         let same = flights.iter().filter(|flight| flight.version.same(version));
@@ -155,6 +155,7 @@ impl Core {
     async fn check_read_without_open(&self, node: &Node, cred: &Cred) -> Result<()> {
         if !self.is_fresh(node) {
             self.ask_rights(node, cred).await?;
+            self.give_up_doubtful(node).await;
         }
         self.demand(node, cred, larder_vfs::Access::READ).await
     }
@@ -238,7 +239,7 @@ impl Core {
         for _ in 0..TRIES_MAX {
             let file = self.file(node);
             self.prepare(node, &file);
-            let version = node.state().known.attr.validator();
+            let version = node.state().version();
             let slices = self.slices(node, &file, wanted.clone());
             if let Some(open) = open {
                 // Locked while requests are launched: of two reads that come together, one finds the
@@ -254,7 +255,7 @@ impl Core {
                 self.launch_missing(node, cred, &version, &slices, None);
             }
             match self.gather(node, &file, &version, &slices).await {
-                Ok(Some(bytes)) => return Ok((bytes, version)),
+                Ok(Some(bytes)) => return Ok((bytes, version.validator)),
                 Ok(None) | Err(Lost::Changed) => {}
                 Err(Lost::Failed(error)) => return Err(error),
             }
@@ -302,7 +303,7 @@ impl Core {
         self: &Arc<Self>,
         node: &Arc<Node>,
         cred: &Cred,
-        version: &Validator,
+        version: &Version,
         slices: &[Slice],
         reached: Option<u64>,
     ) {
@@ -343,7 +344,7 @@ impl Core {
         self: &Arc<Self>,
         node: &Arc<Node>,
         cred: &Cred,
-        version: &Validator,
+        version: &Version,
         range: Range<u64>,
         launch: Launch,
     ) {
@@ -382,7 +383,7 @@ impl Core {
         self: &Arc<Self>,
         node: &Arc<Node>,
         cred: &Cred,
-        version: &Validator,
+        version: &Version,
         range: Range<u64>,
         once: bool,
         permit: Option<OwnedSemaphorePermit>,
@@ -461,7 +462,7 @@ impl Core {
         data: &Bytes,
     ) -> Result<(), Lost> {
         self.observe(node, attr, asked);
-        if !attr.validator().same(&flight.version) {
+        if !attr.validator().same(&flight.version.validator) {
             // Our own change may have been under way: then the next round sees its outcome.
             return Err(Lost::Changed);
         }
@@ -475,7 +476,7 @@ impl Core {
 
     /// Gives the bytes to the cache; answers whether it has them.
     async fn store(file: Arc<CachedFile>, flight: &Flight, bytes: Bytes) -> bool {
-        let version = version_bytes(&flight.version);
+        let version = flight.version.bytes();
         let start = flight.range.start;
         let filled = blocking(move || file.fill(&version, start, &bytes)).await;
         filled == Ok(Filled::Stored)
@@ -487,7 +488,7 @@ impl Core {
         &self,
         node: &Node,
         file: &CachedFile,
-        version: &Validator,
+        version: &Version,
         slices: &[Slice],
     ) -> Result<Option<Bytes>, Lost> {
         // One flight may serve several slices: it must not be gone for the second when the first has
@@ -520,7 +521,7 @@ impl Core {
         &self,
         node: &Node,
         file: &CachedFile,
-        version: &Validator,
+        version: &Version,
         flights: &[Arc<Flight>],
         range: Range<u64>,
     ) -> Result<Option<Bytes>, Lost> {
@@ -556,7 +557,7 @@ impl Core {
         let Some(range) = range else { return };
         let (version, size) = {
             let state = node.state();
-            (state.known.attr.validator(), state.known.attr.size)
+            (state.version(), state.known.attr.size)
         };
         // Up to where a request ends, or the file.
         let request_max = u64::from(self.request_bytes_max());

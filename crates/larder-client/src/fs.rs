@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_vfs::{
-    Access, Answer, Cred, DirEntry, Entry, FileSystem, Found, Fresh, Handle, Ino, Kernel, Lookup,
-    New, OpenFlags, OpenId, Opened, Removal, RenameFlags, Result, SetAttr, Stability, StatFs,
-    Verifier, Written,
+    Access, Answer, Change, Cred, DirEntry, Entry, FileSystem, Found, Fresh, Handle, Ino, Kernel,
+    Lookup, New, OpenFlags, OpenId, Opened, Removal, RenameFlags, Result, SetAttr, Stability,
+    StatFs, Verifier, Written,
 };
 
 use crate::core::{Client, Core};
@@ -39,9 +39,18 @@ impl FileSystem for Client {
         self.core.getattr(cred, ino)
     }
 
-    fn setattr(&self, cred: &Cred, ino: Ino, open: Option<OpenId>, set: SetAttr) -> Answer<Fresh> {
+    /// What the server behind told of the change is not what this client's users saw of the file before.
+    fn setattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        set: SetAttr,
+    ) -> Answer<(Fresh, Change)> {
         let cred = cred.clone();
-        self.later(|core| async move { core.setattr(&cred, ino, open, set).await })
+        self.later(|core| async move {
+            Ok((core.setattr(&cred, ino, open, set).await?, Change::default()))
+        })
     }
 
     fn access(&self, cred: &Cred, ino: Ino, wanted: Access) -> Answer<Access> {

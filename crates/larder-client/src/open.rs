@@ -23,7 +23,6 @@ use larder_vfs::{
 
 use crate::core::{Core, blocking_unless};
 use crate::node::Node;
-use crate::record::version_bytes;
 use crate::rights;
 use crate::session::OpenRecord;
 use crate::state::{LocalEnd, State, Who};
@@ -36,6 +35,10 @@ const LOOKUP_COUNTS_FOR: Duration = Duration::from_secs(1);
 /// Longest wait for the release of a file that was closed: what an unlink of a file may take longer
 /// whose descriptor was duplicated and is still open.
 const RELEASE_WAIT_MAX: Duration = Duration::from_millis(20);
+
+/// Longest wait of an open for the release of a file that was written by way of the kernel and closed, where
+/// what is held of it must go: for who has duplicated its descriptor. Else the release is on its way.
+const BYPASS_END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// An open file.
 pub(crate) struct OpenFile {
@@ -99,6 +102,8 @@ pub(crate) struct Opens {
     backing: Option<LocalFile>,
     /// The kernel has a local file of an earlier process that is not known here.
     stray: bool,
+    /// Releases of its last writer by way of the kernel that still look for what he wrote.
+    ending_bypass: u32,
     /// Size and modification time of the local file when it was last collected.
     collected: Option<LocalEnd>,
 }
@@ -111,6 +116,11 @@ impl Opens {
     /// Whether the kernel may be writing to the local file.
     pub(crate) fn bypassing(&self) -> bool {
         self.bypass > 0
+    }
+
+    /// Whether there may be bytes in the local file that the kernel wrote and nobody has looked for.
+    pub(crate) fn is_bypassed(&self) -> bool {
+        self.bypass + self.ending_bypass > 0
     }
 
     /// Whether the kernel reads or writes the local file itself.
@@ -280,10 +290,70 @@ impl Core {
         cred: Cred,
         flags: OpenFlags,
     ) -> Result<Opened> {
+        self.give_up_doubtful(&node).await;
         let file = self.file(&node);
-        let version = version_bytes(&node.state().known.attr.validator());
+        let version = node.state().version().bytes();
         let quick = file.is_ready(&version, flags.write);
         blocking_unless(quick, move || self.choose(&node, cred, flags)).await
+    }
+
+    /// Whoever opens a file is shown no bytes that may lack a change of somebody else: what is held and
+    /// doubtful is fetched anew. While the file is being written here, or the server is out of reach, it
+    /// stays.
+    pub(crate) async fn give_up_doubtful(&self, node: &Node) {
+        let (is_suspect, is_bypassed) = {
+            let state = node.state();
+            (state.known.doubtful || state.mixed, state.opens.is_bypassed())
+        };
+        if !is_suspect || !self.remote.reachable() {
+            return;
+        }
+        if is_bypassed {
+            self.await_end_of_bypass(node).await;
+        }
+        if self.start_over(node) {
+            tracing::debug!(ino = node.ino.0, "what is held is doubtful: it is fetched anew");
+            self.told(node).await;
+        }
+    }
+
+    /// Gives up what is held and doubtful, unless the file is being written here. Answers whether it did.
+    fn start_over(&self, node: &Node) -> bool {
+        let is_clean = self.file(node).dirty().is_empty();
+        let mut state = node.state();
+        let is_written = state.local.is_some() || state.opens.is_bypassed() || state.changing();
+        if !is_clean || is_written || !state.start_over() {
+            return false;
+        }
+        self.table.persist(node.ino, &mut state);
+        self.outdate(node.ino, &mut state);
+        true
+    }
+
+    /// Waits for the releases of those who wrote the local file by way of the kernel and have closed it: the
+    /// kernel sends them after close(2) has returned, so the next open may overtake them.
+    async fn await_end_of_bypass(&self, node: &Node) {
+        let writers: Vec<Arc<OpenFile>> = {
+            let table = self.open_table();
+            let of_node = table.values().filter(|open| open.node.ino == node.ino);
+            of_node.filter(|open| open.way == Way::Bypass).cloned().collect()
+        };
+        if !writers.iter().all(|open| open.flushed.load(Ordering::Relaxed)) {
+            return;
+        }
+        let ended = async {
+            loop {
+                let notified = node.released.notified();
+                if !node.state().opens.is_bypassed() {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        if tokio::time::timeout(BYPASS_END_WAIT_MAX, ended).await.is_err() {
+            // Their descriptors were duplicated: they write on.
+            writers.iter().for_each(|open| open.flushed.store(false, Ordering::Relaxed));
+        }
     }
 
     /// Chooses the way of a new open file and counts it. May wait for the local disk.
@@ -330,7 +400,7 @@ impl Core {
     pub(crate) fn prepare(&self, node: &Node, file: &CachedFile) {
         let state = node.state();
         let attr = &state.known.attr;
-        let version = version_bytes(&attr.validator());
+        let version = state.version().bytes();
         let changed_here =
             state.local.is_some() || state.opens.bypassing() || !file.dirty().is_empty();
         if attr.kind == Kind::File && !changed_here && file.version().as_ref() != Some(&version) {
@@ -354,7 +424,7 @@ impl Core {
             }
             return (way, DataPath::Passthrough(backing));
         }
-        let version = state.known.attr.validator();
+        let version = state.version();
         // Pages belong to the inode: those of two versions would mix under open files.
         let other_pages = state.opens.cached > 0 && state.pages != Some(version);
         if flags.direct || state.opens.any_passthrough() || other_pages {
@@ -449,6 +519,7 @@ impl Core {
                 state.dropped.end();
             }
             let last_writer = open.way == Way::Bypass && !state.opens.bypassing();
+            state.opens.ending_bypass += u32::from(last_writer);
             (state.opens.is_empty(), last_writer)
         };
         if last_writer {
@@ -457,10 +528,12 @@ impl Core {
             self.forget_open(id);
             let file = self.file(node);
             let (quick, bypassed) = (file.collects_quickly(), file.clone());
-            if blocking_unless(quick, move || bypassed.end_bypass()).await?.is_err() {
+            if !matches!(blocking_unless(quick, move || bypassed.end_bypass()).await, Ok(Ok(()))) {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
             }
             self.end_mixture(node, &file);
+            node.state().opens.ending_bypass -= 1;
+            node.released.notify_waiters();
         }
         // There is nobody to report an error to any more, unless others write the file: their closes will.
         if let Some(error) = refused.filter(|_| !self.is_written(node)) {

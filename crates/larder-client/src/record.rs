@@ -34,6 +34,40 @@ pub(crate) struct Known {
     pub(crate) target: Option<OsString>,
     /// Directories: the server's verifier for positions, with which a listing goes on.
     pub(crate) cookie_verifier: u64,
+    /// What is held may lack a change of somebody else although its version is the server's.
+    pub(crate) doubtful: bool,
+    /// Files: how often what was held was given up for being doubtful.
+    pub(crate) rereads: u64,
+}
+
+/// What bytes of a file are held for: the server's version of it, and how often that was read afresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) validator: Validator,
+    /// See [`Known::rereads`].
+    pub(crate) rereads: u64,
+}
+
+impl Version {
+    /// Whether bytes of the one are bytes of the other.
+    pub(crate) fn same(&self, other: &Version) -> bool {
+        self.rereads == other.rereads && self.validator.same(&other.validator)
+    }
+
+    /// As the cache keeps it beside data: opaque there.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_option(&mut out, self.validator.change, put_u64);
+        if self.validator.change.is_none() {
+            put_u64(&mut out, self.validator.size);
+            put_time(&mut out, self.validator.mtime);
+            put_time(&mut out, self.validator.ctime);
+        }
+        if self.rereads > 0 {
+            put_u64(&mut out, self.rereads);
+        }
+        out
+    }
 }
 
 /// State of a cached listing.
@@ -101,13 +135,18 @@ impl Known {
         });
         put_option(&mut out, self.target.as_ref(), |out, t| put_bytes(out, t.as_bytes()));
         put_u64(&mut out, self.cookie_verifier);
+        // Left out of most records, as it was of all before there was doubt.
+        if self.doubtful || self.rereads > 0 {
+            out.push(u8::from(self.doubtful));
+            put_u64(&mut out, self.rereads);
+        }
         out
     }
 
     /// Reads a record; `None` if it is not one of this version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Known> {
         let mut input = Input::of_version(bytes)?;
-        let known = Known {
+        let mut known = Known {
             attr: input.attr()?,
             session: input.u64()?,
             asked: Monotonic::from_nanos(input.u64()?),
@@ -123,7 +162,12 @@ impl Known {
             hint: input.option(|input| Some((Ino(input.u64()?), input.name()?)))?,
             target: input.option(Input::name)?,
             cookie_verifier: input.u64()?,
+            doubtful: false,
+            rereads: 0,
         };
+        if !input.0.is_empty() {
+            (known.doubtful, known.rereads) = (input.u8()? != 0, input.u64()?);
+        }
         input.0.is_empty().then_some(known)
     }
 }
@@ -184,18 +228,6 @@ impl Page {
         }
         input.0.is_empty().then_some(page)
     }
-}
-
-/// A validator as the cache keeps it beside data: opaque there.
-pub(crate) fn version_bytes(validator: &Validator) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    put_option(&mut out, validator.change, put_u64);
-    if validator.change.is_none() {
-        put_u64(&mut out, validator.size);
-        put_time(&mut out, validator.mtime);
-        put_time(&mut out, validator.ctime);
-    }
-    out
 }
 
 /// All of a validator, to be read again.
@@ -387,6 +419,8 @@ mod tests {
             hint: Some((Ino(1), OsString::from_vec(vec![0xff, b'x']))),
             target: Some("../t".into()),
             cookie_verifier: 77,
+            doubtful: false,
+            rereads: 0,
         }
     }
 
@@ -404,7 +438,10 @@ mod tests {
 
     #[test]
     fn records_survive_encoding() {
-        assert_eq!(Known::decode(&known().encode()), Some(known()));
+        for (doubtful, rereads) in [(false, 0), (true, 0), (false, 7)] {
+            let known = Known { doubtful, rereads, ..known() };
+            assert_eq!(Known::decode(&known.encode()), Some(known));
+        }
         for child in [None, Some(Ino(9))] {
             let name = Name { epoch: 3, child };
             assert_eq!(Name::decode(&name.encode()), Some(name));
@@ -428,14 +465,16 @@ mod tests {
     #[test]
     fn versions_differ_when_validators_do() {
         let base = Attr { change: None, ..attr() };
+        let bytes = |attr: &Attr, rereads| Version { validator: attr.validator(), rereads }.bytes();
         let with = |set: fn(&mut Attr)| {
             let mut changed = base;
             set(&mut changed);
-            version_bytes(&changed.validator())
+            bytes(&changed, 0)
         };
-        assert_eq!(with(|a| a.atime.sec += 1), version_bytes(&base.validator()));
-        assert_ne!(with(|a| a.mtime.nsec -= 1), version_bytes(&base.validator()));
-        assert_ne!(with(|a| a.ctime.sec += 1), version_bytes(&base.validator()));
-        assert_ne!(with(|a| a.size += 1), version_bytes(&base.validator()));
+        assert_eq!(with(|a| a.atime.sec += 1), bytes(&base, 0));
+        assert_ne!(with(|a| a.mtime.nsec -= 1), bytes(&base, 0));
+        assert_ne!(with(|a| a.ctime.sec += 1), bytes(&base, 0));
+        assert_ne!(with(|a| a.size += 1), bytes(&base, 0));
+        assert_ne!(bytes(&base, 1), bytes(&base, 0));
     }
 }

@@ -19,7 +19,6 @@ use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result, Time};
 use crate::core::Core;
 use crate::node::Node;
 use crate::open::{OpenFile, Way};
-use crate::record::version_bytes;
 use crate::session::{Carried, OpenRecord, Unfinished};
 use crate::state::LocalEnd;
 use crate::writeback::set_aside;
@@ -164,7 +163,7 @@ impl Core {
         });
         let mut state = node.state();
         state.local = Some(LocalEnd { size: file.size(), mtime });
-        let below = version_bytes(&state.known.attr.validator());
+        let below = state.version().bytes();
         state.mixed = file.version() != Some(below);
         // Nobody knows what was said of it.
         state.late = true;
@@ -198,7 +197,7 @@ impl Core {
                 state.write_error = Some(Error::Io);
             }
             if open.way == Way::Cached {
-                state.pages = Some(state.known.attr.validator());
+                state.pages = Some(state.version());
             }
             self.note_unfinished(open.ino, &mut state);
         }

@@ -7,10 +7,11 @@
 //! - while changes of our own are under way, and for calls made before they ended, only what the
 //!   changes' own replies say counts.
 //!
-//! A change is *ours* if the server saw, just before it, the version that we held (RFC 1813, 2.6), or
-//! one that another of our changes had just made. Then what we hold stays valid under the new
-//! version. Otherwise somebody else wrote, and names and data that belong to the old version are
-//! not used again.
+//! A group of changes is *ours* if the server's replies prove that nobody else made one meanwhile
+//! ([`crate::changes`]): then what we hold stays valid under the new version. If they prove the
+//! contrary, names and data that belong to the old version are not used again. If they prove neither,
+//! because the server does not tell, data is *doubtful*: who has the file open goes on with it, and
+//! the next open gives it up ([`State::start_over`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +19,12 @@ use std::time::Duration;
 use larder_io::Monotonic;
 use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
 
-use crate::changes::{Changes, file_follows, follow, recency};
+use crate::changes::{Changes, Proof, follow, prove, recency};
 use crate::open::Opens;
 use crate::options::TtlRange;
 use crate::privileges::Dropped;
-use crate::record::{Known, Page};
+use crate::record::{Known, Page, Version};
 use crate::session::Unfinished;
-
-/// Some servers (nfs-ganesha) do not tell what they saw before a WRITE. There a change of a file is taken
-/// for ours if the file was described, unchanged, at most this long before.
-const CHECKED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Everything that is known of a file, guarded by its node's lock.
 pub(crate) struct State {
@@ -50,7 +47,7 @@ pub(crate) struct State {
     /// Open files, by the way their data takes.
     pub(crate) opens: Opens,
     /// The version that the kernel's page cache holds pages of.
-    pub(crate) pages: Option<Validator>,
+    pub(crate) pages: Option<Version>,
     /// Size and time of local changes that the server has not seen.
     pub(crate) local: Option<LocalEnd>,
     /// The name that stands for an open file whose last name was removed.
@@ -112,7 +109,7 @@ pub(crate) enum Seen {
 pub(crate) struct Settled {
     /// The version before the first one.
     pub(crate) from: Validator,
-    /// Whether nobody else interfered, so that what we hold is valid under the new version.
+    /// Whether what we hold goes on under the new version: nobody else is known to have interfered.
     pub(crate) ours: bool,
 }
 
@@ -212,6 +209,19 @@ impl State {
         attr
     }
 
+    /// What bytes that are held now are held for.
+    pub(crate) fn version(&self) -> Version {
+        Version { validator: self.known.attr.validator(), rereads: self.known.rereads }
+    }
+
+    /// Gives up what is held of a file if it is doubtful: it is of no version from now on. Answers whether
+    /// it was.
+    pub(crate) fn start_over(&mut self) -> bool {
+        let was_doubtful = std::mem::take(&mut self.known.doubtful);
+        self.known.rereads += u64::from(was_doubtful);
+        was_doubtful
+    }
+
     /// Takes in a description that came with the reply to a call made at `asked`.
     pub(crate) fn observe(
         &mut self,
@@ -231,6 +241,7 @@ impl State {
         };
         if seen == Seen::Changed {
             self.mixed |= self.local.is_some() || self.opens.bypassing();
+            self.known.doubtful = false;
             self.forget_contents();
         }
         self.adopt(attr, session, asked);
@@ -251,18 +262,12 @@ impl State {
     }
 
     /// Before a change of our own is sent.
-    pub(crate) fn begin_change(&mut self, session: u64, now: Monotonic) {
+    pub(crate) fn begin_change(&mut self) {
         if self.changes.in_flight == 0 {
             self.changes.replies.clear();
-            self.changes.checked = self.checked_lately(session, now);
             self.changes.lease = self.lease.clone().filter(Lease::holds);
         }
         self.changes.in_flight += 1;
-    }
-
-    /// Whether the server described the file within [`CHECKED_WITHIN`].
-    pub(crate) fn checked_lately(&self, session: u64, now: Monotonic) -> bool {
-        self.known.session == session && now.since(self.known.asked) <= CHECKED_WITHIN
     }
 
     /// After it was answered, by one reply or several, or failed (by none): when the last one of a group
@@ -284,16 +289,25 @@ impl State {
         let from = self.known.attr.validator();
         let replies = std::mem::take(&mut self.changes.replies);
         let leased = self.changes.lease.take().is_some_and(|lease| lease.holds());
-        let ours = leased
-            || match self.known.attr.kind {
-                Kind::File => file_follows(from, &replies, self.changes.checked),
-                _ => follow(from, &replies),
-            };
-        let after = replies.iter().filter_map(|change| change.after).max_by_key(recency);
+        let newest = replies.iter().filter_map(|change| change.after).max_by_key(recency);
+        let proof = match self.known.attr.kind {
+            _ if leased => newest.map_or(Proof::Untold, Proof::Ours),
+            Kind::File => prove(from, &replies),
+            _ if follow(from, &replies) => newest.map_or(Proof::Foreign, Proof::Ours),
+            _ => Proof::Foreign,
+        };
+        let (ours, after) = match proof {
+            Proof::Ours(attr) => (true, Some(attr)),
+            Proof::Untold => (true, newest),
+            Proof::Foreign => (false, newest),
+        };
         if !ours {
             tracing::debug!(?from, ?replies, "somebody else changed the file too");
             self.forget_contents();
         }
+        let nothing_held = !ours || after.is_some_and(|attr| attr.size == 0);
+        self.known.doubtful &= !nothing_held;
+        self.known.doubtful |= proof == Proof::Untold;
         match after {
             Some(attr) => {
                 self.known.ttl = ttl.min;
@@ -444,6 +458,8 @@ mod tests {
             hint: None,
             target: None,
             cookie_verifier: 0,
+            doubtful: false,
+            rereads: 0,
         };
         State::new(Handle::new(b"h"), known)
     }
@@ -489,7 +505,7 @@ mod tests {
     #[test]
     fn answers_asked_for_before_our_change_ended_do_not_count() {
         let mut state = state();
-        state.begin_change(SESSION, at(100));
+        state.begin_change();
         assert_eq!(state.observe(attr(1), SESSION, at(20), TTL), Seen::Older);
         let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL).unwrap();
         assert!(settled.ours);
@@ -501,7 +517,7 @@ mod tests {
     fn a_change_of_ours_overlaps_what_was_asked_before_it_ended() {
         let mut state = state();
         assert!(!state.changed_since(at(10)));
-        state.begin_change(SESSION, at(20));
+        state.begin_change();
         assert!(state.changed_since(at(10)) && state.changed_since(at(25)), "it is under way");
         state.end_change([change(0, 1)], SESSION, at(30), TTL);
         assert!(state.changed_since(at(25)));
@@ -520,7 +536,7 @@ mod tests {
             (vec![Change { before: None, ..change(0, 1) }], false),
         ] {
             let mut state = state();
-            changes.iter().for_each(|_| state.begin_change(SESSION, at(100)));
+            changes.iter().for_each(|_| state.begin_change());
             let mut ends = changes.iter().map(|c| state.end_change([*c], SESSION, at(20), TTL));
             let settled = ends.by_ref().find_map(|end| end).unwrap();
             assert_eq!(settled.ours, ours, "{changes:?}");
@@ -531,18 +547,19 @@ mod tests {
         }
     }
 
-    /// (what kind of file, how long ago it was described, whether the change counts as ours)
+    /// (what kind of file, whether what is held goes on, whether it is doubtful then)
     #[test]
-    fn change_without_pre_operation_attributes_is_ours_if_the_file_was_described_lately() {
-        for (kind, seconds, ours) in
-            [(Kind::File, 1, true), (Kind::File, 2, false), (Kind::Directory, 1, false)]
-        {
+    fn what_the_server_does_not_tell_of_a_change_leaves_doubt() {
+        for (kind, ours, doubtful) in [(Kind::File, true, true), (Kind::Directory, false, false)] {
             let mut state = state();
             state.known.attr.kind = kind;
-            state.begin_change(SESSION, at(10 + seconds));
+            state.begin_change();
             let untold = Change { before: None, after: Some(Attr { kind, ..attr(1) }) };
             let settled = state.end_change([untold], SESSION, at(20), TTL).unwrap();
-            assert_eq!(settled.ours, ours, "{kind:?} {seconds}");
+            assert_eq!((settled.ours, state.known.doubtful), (ours, doubtful), "{kind:?}");
+            assert_eq!(state.start_over(), doubtful);
+            assert!(!state.start_over());
+            assert_eq!(state.version().rereads, u64::from(doubtful));
         }
     }
 
@@ -558,7 +575,7 @@ mod tests {
     #[test]
     fn a_failed_change_changes_nothing() {
         let mut state = state();
-        state.begin_change(SESSION, at(100));
+        state.begin_change();
         assert!(state.end_change([], SESSION, at(20), TTL).is_none());
         assert_eq!((state.known.attr, state.known.epoch), (attr(0), 0));
     }

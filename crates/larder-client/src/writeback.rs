@@ -12,18 +12,18 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use larder_cache::CachedFile;
 use larder_vfs::{Answer, Change, Cred, Error, Ino, OpenId, Result, Stability, Verifier, Written};
 use tokio::task::JoinSet;
 
+use crate::changes::{replacing, unchanged};
 use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::node::Node;
 use crate::open::OpenFile;
 use crate::paths::last_path;
-use crate::record::version_bytes;
+use crate::record::Version;
 use crate::state::LocalEnd;
 
 /// Write requests of one file under way at once.
@@ -117,7 +117,7 @@ impl Core {
         let is_first = state.local.is_none();
         if is_first && !state.opens.bypassing() {
             // The server may have told of another version since we looked.
-            let version = version_bytes(&state.known.attr.validator());
+            let version = state.version().bytes();
             state.mixed |= file.version().as_ref() != Some(&version);
         }
         state.local = Some(LocalEnd { size, mtime: self.wall() });
@@ -128,7 +128,11 @@ impl Core {
         drop(state);
         self.start_early_write_back(node, &file);
         let len = u32::try_from(data.len()).expect("a write request is short");
-        Some(Written { len, stability: Stability::Unstable, verifier: self.verifier() })
+        Some(self.taken(len, Stability::Unstable))
+    }
+
+    fn taken(&self, len: u32, stability: Stability) -> Written {
+        Written { len, stability, verifier: self.verifier(), change: Change::default() }
     }
 
     /// Our own verifier, for doors that pass commits on: a restart of ours loses what was not synced.
@@ -184,7 +188,7 @@ impl Core {
         }
         self.end_change(node, changes);
         answer?;
-        Ok(Written { len, stability: Stability::FileSync, verifier: self.verifier() })
+        Ok(self.taken(len, Stability::FileSync))
     }
 
     /// Everything written so far is on the server's disk on return.
@@ -241,10 +245,9 @@ impl Core {
             tokio::task::yield_now().await;
         }
         let cred = self.writer(node);
-        self.check_before_upload(node, &cred).await?;
         self.begin_change(node);
         let sent = self.send_until_stable(node, &file, &cred, &dirty).await;
-        let held = node.state().known.attr.validator();
+        let held = node.state().version();
         self.end_upload(node, &file, &dirty, held, sent)
     }
 
@@ -267,16 +270,6 @@ impl Core {
             state.local = before.or(state.local);
         }
         Ok(())
-    }
-
-    /// A server that does not tell what it saw before a WRITE is asked, so that a foreign change is
-    /// noticed, unless it described the file just before.
-    async fn check_before_upload(&self, node: &Node, cred: &Cred) -> Result<()> {
-        let lately = node.state().checked_lately(self.session, self.now());
-        if lately || !self.untold_writes.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.ask_attributes(node, cred).await
     }
 
     fn writer(&self, node: &Node) -> Cred {
@@ -318,7 +311,7 @@ impl Core {
                 self.remote.commit(cred, &handle, everything.clone()));
             match answer {
                 Ok(committed) => {
-                    sent.changes.push(committed.change);
+                    sent.changes.extend(unchanged(committed.change));
                     if sent.verifiers.iter().all(|verifier| *verifier == committed.verifier) {
                         return sent;
                     }
@@ -391,21 +384,24 @@ impl Core {
         node: &Node,
         file: &CachedFile,
         dirty: &[Range<u64>],
-        held: larder_vfs::Validator,
+        held: Version,
         mut sent: Sent,
     ) -> Result<()> {
-        let untold = sent.changes.iter().all(|change| change.before.is_none());
-        if untold && !sent.changes.is_empty() {
-            self.untold_writes.store(true, Ordering::Relaxed);
-        }
         let mut state = node.state();
         let ttl = self.ttl_range(state.known.attr.kind);
-        let changes = std::mem::take(&mut sent.changes);
+        let mut changes = std::mem::take(&mut sent.changes);
+        if let ([whole], [Change { after: Some(after), .. }]) = (dirty, &mut *changes)
+            && *whole == (0..after.size)
+        {
+            // Nothing is left of what anybody wrote before.
+            changes[0] = replacing(&held.validator, changes[0]);
+            state.known.doubtful = false;
+        }
         let settled = state.end_change(changes, self.session, self.now(), ttl);
         let ours = settled.is_some_and(|settled| settled.ours);
         state.mixed |= !ours && sent.result.is_ok();
         if ours && state.pages == Some(held) {
-            state.pages = Some(state.known.attr.validator());
+            state.pages = Some(state.version());
         }
         self.table.persist(node.ino, &mut state);
         drop(state);
@@ -420,7 +416,7 @@ impl Core {
     fn settle_clean(&self, node: &Node, file: &CachedFile) {
         let mut state = node.state();
         let attr = state.known.attr;
-        let version = version_bytes(&attr.validator());
+        let version = state.version().bytes();
         let (is_mixed, is_bypassed) = (state.mixed, state.opens.bypassing());
         let settled = match (is_mixed, is_bypassed) {
             (false, _) => file.set_version(&version, attr.size),
@@ -482,7 +478,7 @@ impl Core {
     /// The local file follows a truncation that the server has made. What was written meanwhile stays unsent.
     pub(crate) async fn truncate_held(&self, node: &Node, size: u64) -> Result<()> {
         let file = self.file(node);
-        let version = version_bytes(&node.state().known.attr.validator());
+        let version = node.state().version().bytes();
         let held = file.version() == Some(version);
         // What lies behind the end of another version is not known.
         if held || (size < file.size() && !file.dirty().is_empty()) {

@@ -190,8 +190,8 @@ impl Door {
 
     fn set_attributes(self: &Arc<Self>, cred: &Cred, ino: Ino, set: &SetattrIn) -> Response {
         let open = (set.valid & fattr::FH != 0).then_some(OpenId(set.fh));
-        let fresh = self.fs.setattr(cred, ino, open, convert::set_attr(set));
-        self.respond(fresh, ino, Door::attributes)
+        let set = self.fs.setattr(cred, ino, open, convert::set_attr(set));
+        self.respond(set, ino, |door, ino, set| door.attributes(ino, set.map(|(fresh, _)| fresh)))
     }
 
     fn make_node(self: &Arc<Self>, header: &InHeader, name: &OsStr, mknod: MknodIn) -> Response {

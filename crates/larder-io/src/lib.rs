@@ -9,14 +9,15 @@
 //! | [`Disk`] | [`RealDisk`] (a directory), [`MemDisk`] (anonymous memory files) | [`SimDisk`] (crash images, torn writes, faults) |
 //!
 //! Everything here may block. Nothing here knows about remote file systems, caches or servers.
-//! System calls go through `rustix`; unsafe code is in [`handle`] and
-//! [`pages`], for calls that it lacks, and behind [`Tail`], for memory that is a file.
+//! System calls go through `rustix`; unsafe code is in [`handle`], [`lease`]
+//! and [`pages`], for calls that it lacks, and behind [`Tail`], for memory that is a file.
 
 mod boot;
 mod clock;
 mod disk;
 pub mod handle;
 pub mod inherited;
+pub mod lease;
 mod mem;
 pub mod memory;
 pub mod pages;

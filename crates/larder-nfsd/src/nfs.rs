@@ -47,12 +47,12 @@ pub(crate) struct Caller {
 /// The program.
 pub(crate) struct Nfs {
     fs: Arc<dyn FileSystem>,
-    /// Whether attributes from before a change may be told at all.
+    /// Whether attributes from before a change of a directory may be told at all.
     sole_door: bool,
     overlaps: Overlaps,
 }
 
-/// A change under way, and what the object was before.
+/// A change of a directory under way, and what it was before.
 struct Change<'a> {
     ino: Ino,
     mark: Option<Mark<'a>>,
@@ -74,7 +74,6 @@ impl Nfs {
     pub(crate) async fn setattr(&self, caller: &Caller, args: SETATTR3args) -> SETATTR3res {
         let none = wcc_data::default();
         let ino = self.resolve(&args.object).await.map_err(|status| fail(status, none))?;
-        let change = self.change_file(caller, ino).await;
         let set = words::set_attr(&args.new_attributes);
         let done = async {
             if let Some(guard) = args.guard {
@@ -89,7 +88,8 @@ impl Nfs {
             ask(self.fs.setattr(&caller.cred, ino, None, set)).await
         };
         let done = done.await;
-        let obj_wcc = self.changed(caller, change).await;
+        let change = done.as_ref().map(|(_, change)| *change).unwrap_or_default();
+        let obj_wcc = self.file_changed(caller, ino, change).await;
         with(done, obj_wcc, |_| SETATTR3resok { obj_wcc })
     }
 
@@ -197,17 +197,7 @@ impl Nfs {
 
     /// The entries of a directory are about to change.
     async fn change_directory(&self, caller: &Caller, ino: Ino) -> Change<'_> {
-        let mark = self.sole_door.then(|| self.overlaps.begin_directory(ino));
-        self.change(caller, ino, mark).await
-    }
-
-    /// A file's data or attributes are about to change.
-    async fn change_file(&self, caller: &Caller, ino: Ino) -> Change<'_> {
-        let mark = self.sole_door.then(|| self.overlaps.begin_file(ino));
-        self.change(caller, ino, mark).await
-    }
-
-    async fn change<'a>(&'a self, caller: &Caller, ino: Ino, mark: Option<Mark<'a>>) -> Change<'a> {
+        let mark = self.sole_door.then(|| self.overlaps.begin(ino));
         let before = match mark {
             Some(_) => self.attr(caller, ino).await.ok().map(|attr| words::wcc(&attr)),
             None => None,
@@ -215,7 +205,23 @@ impl Nfs {
         Change { ino, mark, before }
     }
 
-    /// The change is over, done or failed.
+    /// A file's data or attributes have changed, as the file system says; or not, if it says nothing.
+    async fn file_changed(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        change: larder_vfs::Change,
+    ) -> wcc_data {
+        match change.after {
+            Some(after) => wcc_data {
+                before: change.before.as_ref().map(words::before),
+                after: Some(words::fattr(&after)),
+            },
+            None => wcc_data { before: None, after: self.post_op(caller, ino).await },
+        }
+    }
+
+    /// The change of a directory is over, done or failed.
     async fn changed(&self, caller: &Caller, change: Change<'_>) -> wcc_data {
         let after = self.post_op(caller, change.ino).await;
         let alone = change.mark.is_some_and(|mark| mark.alone());

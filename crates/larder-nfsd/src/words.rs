@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use larder_vfs::{Access, Attr, Device, Error, Handle, Kind, SetAttr, SetTime, Stability, Time};
+use larder_vfs::{
+    Access, Attr, Before, Device, Error, Handle, Kind, SetAttr, SetTime, Stability, Time,
+};
 use larder_wire::nfs3::{
     fattr3, filename3, ftype3, nfs_fh3, nfsstat3, nfstime3, sattr3, set_time, specdata3,
     stable_how, wcc_attr,
@@ -69,6 +71,12 @@ pub(crate) fn fattr(attr: &Attr) -> fattr3 {
 /// What tells one version of a file from another.
 pub(crate) fn wcc(attr: &Attr) -> wcc_attr {
     wcc_attr { size: attr.size, mtime: nfs_time(attr.mtime), ctime: nfs_time(attr.ctime) }
+}
+
+/// The same, as it was just before a change.
+pub(crate) fn before(before: &Before) -> wcc_attr {
+    let Before { size, mtime, ctime, .. } = *before;
+    wcc_attr { size, mtime: nfs_time(mtime), ctime: nfs_time(ctime) }
 }
 
 /// A time as NFS has it (RFC 1813, 2.5.2).

@@ -14,8 +14,10 @@
 //! - What is mounted below the exported directory is not served: the name is there, and answers
 //!   [`Error::AccessDenied`].
 //! - [`Change`]'s two descriptions enclose the operation and nothing else that came through this
-//!   `LocalDir`: they are taken under a lock on the object. A process that writes to the directory
-//!   behind our back can slip between them, in a window of microseconds.
+//!   `LocalDir`: they are taken under a lock on the object. Of a file the first one is told only if no other
+//!   process can have slipped between them, as the kernel's leases show ([`LocalOptions::shared`]). For
+//!   directories there is nothing like it: a process that makes, renames or removes entries behind our back can
+//!   slip between, in a window of microseconds.
 //! - Owners may always read and write the data of their files, whatever the mode says, and who may
 //!   execute a file may read it: the rights were checked when it was opened, on the client
 //!   (RFC 1813, 4.4).
@@ -87,6 +89,9 @@ pub struct LocalOptions {
     /// asks (3.3.8 and others). Without it (exports(5): `async`) a crash of the server may undo what
     /// was answered. Data is not concerned: for it the caller says how durable it is to be.
     pub durable_names: bool,
+    /// Whether other processes of this machine change files of the directory. Where its file system has leases
+    /// it is found out for each change whether they can have done so; elsewhere this is believed.
+    pub shared: bool,
 }
 
 impl Default for LocalOptions {
@@ -97,6 +102,7 @@ impl Default for LocalOptions {
             anonymous_gid: 65_534,
             read_only: false,
             durable_names: true,
+            shared: false,
         }
     }
 }

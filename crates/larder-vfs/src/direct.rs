@@ -24,9 +24,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Access, Answer, Attr, Cookie, Cred, DataPath, DirEntry, Entry, Error, FileSystem, Found, Fresh,
-    Handle, Ino, Listed, Lookup, New, OpenFlags, OpenId, Opened, Remote, Removal, RenameFlags,
-    Result, SetAttr, Stability, StatFs, Verifier, Written,
+    Access, Answer, Attr, Change, Cookie, Cred, DataPath, DirEntry, Entry, Error, FileSystem,
+    Found, Fresh, Handle, Ino, Listed, Lookup, New, OpenFlags, OpenId, Opened, Remote,
+    RemoteWritten, Removal, RenameFlags, Result, SetAttr, Stability, StatFs, Verifier, Written,
 };
 use table::{Hidden, Table, UNREFERENCED_MAX};
 
@@ -195,7 +195,13 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         })
     }
 
-    fn setattr(&self, cred: &Cred, ino: Ino, _: Option<OpenId>, set: SetAttr) -> Answer<Fresh> {
+    fn setattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        _: Option<OpenId>,
+        set: SetAttr,
+    ) -> Answer<(Fresh, Change)> {
         let cred = cred.clone();
         self.on(ino, move |shared, file| async move {
             let change = shared.remote.setattr(&cred, &file, set, None).await?;
@@ -203,7 +209,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
                 Some(attr) => attr,
                 None => shared.remote.getattr(&cred, &file).await?,
             };
-            Ok(shared.fresh(attr))
+            Ok((shared.fresh(attr), change))
         })
     }
 
@@ -344,7 +350,8 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         self.on(ino, move |shared, file| async move {
             let len = u32::try_from(data.len()).map_err(|_| Error::InvalidArgument)?;
             let written = shared.remote.write(&cred, &file, offset, data, stability).await?;
-            Ok(Written { len, stability: written.stability, verifier: written.verifier })
+            let RemoteWritten { stability, verifier, change } = written;
+            Ok(Written { len, stability, verifier, change })
         })
     }
 

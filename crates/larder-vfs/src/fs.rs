@@ -17,8 +17,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Cred, Error, Handle, Ino, Kind, New, Removal, Result, SetAttr, Stability, StatFs,
-    Verifier,
+    Access, Attr, Change, Cred, Error, Handle, Ino, Kind, New, Removal, Result, SetAttr, Stability,
+    StatFs, Verifier,
 };
 
 /// An answer that is there, or one that will be.
@@ -75,8 +75,15 @@ pub trait FileSystem: Send + Sync + 'static {
     fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh>;
 
     /// Sets attributes. Durable at the server on return. `open` is the open file through which
-    /// ftruncate(2) came, if it did: then the right to write was checked at open.
-    fn setattr(&self, cred: &Cred, ino: Ino, open: Option<OpenId>, set: SetAttr) -> Answer<Fresh>;
+    /// ftruncate(2) came, if it did: then the right to write was checked at open. Answers also how the
+    /// file changed, as far as that is known.
+    fn setattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        set: SetAttr,
+    ) -> Answer<(Fresh, Change)>;
 
     /// Which of the rights in `wanted` the caller has.
     fn access(&self, cred: &Cred, ino: Ino, wanted: Access) -> Answer<Access>;
@@ -312,6 +319,8 @@ pub struct Written {
     pub stability: Stability,
     /// To compare with that of [`FileSystem::fsync`].
     pub verifier: Verifier,
+    /// How the file changed, as far as that is known.
+    pub change: Change,
 }
 
 /// An entry of a directory.

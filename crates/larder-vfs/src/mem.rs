@@ -57,6 +57,10 @@ struct Connection {
     grows: bool,
     /// Somebody else cuts what is read next to this size.
     cut: Option<u64>,
+    /// How many WRITEs are carried out before somebody else's.
+    meddled_after: Option<u64>,
+    /// A WRITE's answer has no attributes from before it.
+    hides_before: bool,
     watcher: Option<Weak<dyn Watcher>>,
 }
 
@@ -168,6 +172,24 @@ impl MemRemote {
     /// it and before it reads the bytes.
     pub fn cut_when_read(&self, size: u64) {
         self.connection().cut = Some(size);
+    }
+
+    /// Somebody else writes a `!` at the start of the file just before a WRITE through this connection, after `count`
+    /// others.
+    pub fn meddle_after(&self, count: u64) {
+        self.connection().meddled_after = Some(count);
+    }
+
+    /// From now on WRITEs through this connection are answered without the attributes from before, as by
+    /// nfs-ganesha and Linux.
+    pub fn hide_before(&self) {
+        self.connection().hides_before = true;
+    }
+
+    /// The server has a coarse clock, which the caller winds: whatever changes from now on changes at this time. It has
+    /// no change attribute any more.
+    pub fn set_time(&self, time: Time) {
+        self.server().set_time(time);
     }
 
     /// How often `method` of [`Remote`] was called on this connection, failed calls included.
@@ -368,7 +390,18 @@ impl Remote for MemRemote {
         stability: Stability,
     ) -> Future<'a, RemoteWritten> {
         self.change("write", vec![file.clone()], move |server| {
-            server.write(cred, file, offset, &data, stability)
+            let (is_meddled, hides_before) = {
+                let mut connection = self.connection();
+                let left = connection.meddled_after;
+                connection.meddled_after = left.and_then(|left| left.checked_sub(1));
+                (left == Some(0), connection.hides_before)
+            };
+            if is_meddled {
+                server.write(&Cred::root(), file, 0, b"!", Stability::FileSync)?;
+            }
+            let mut written = server.write(cred, file, offset, &data, stability)?;
+            written.change.before = written.change.before.filter(|_| !hides_before);
+            Ok(written)
         })
     }
 

@@ -10,8 +10,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use larder_fuse::Begin;
 use larder_vfs::{
-    Access, Answer, Cred, DirEntry, Entry, Error, FileSystem, Fresh, Handle, Ino, Lookup, New,
-    OpenFlags, OpenId, Opened, Removal, RenameFlags, SetAttr, Stability, StatFs, Verifier, Written,
+    Access, Answer, Change, Cred, DirEntry, Entry, Error, FileSystem, Fresh, Handle, Ino, Lookup,
+    New, OpenFlags, OpenId, Opened, Removal, RenameFlags, SetAttr, Stability, StatFs, Verifier,
+    Written,
 };
 use serde_json::Value;
 
@@ -32,7 +33,7 @@ impl FileSystem for Broken {
     fn getattr(&self, _: &Cred, _: Ino) -> Answer<Fresh> {
         Answer::fail(Error::Io)
     }
-    fn setattr(&self, _: &Cred, _: Ino, _: Option<OpenId>, _: SetAttr) -> Answer<Fresh> {
+    fn setattr(&self, _: &Cred, _: Ino, _: Option<OpenId>, _: SetAttr) -> Answer<(Fresh, Change)> {
         Answer::fail(Error::Io)
     }
     fn access(&self, _: &Cred, _: Ino, _: Access) -> Answer<Access> {

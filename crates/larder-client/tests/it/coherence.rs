@@ -111,6 +111,137 @@ async fn own_writes_are_read_from_the_cache_and_foreign_ones_are_not() {
     assert_eq!(rig.cat("renamed").await, both);
 }
 
+/// All ways to merge two sequences of so many steps, keeping the order of each: `true` is a step of the first.
+fn merges(first: usize, second: usize) -> Vec<Vec<bool>> {
+    let mut all = Vec::new();
+    for (is_first, left) in [(true, first), (false, second)] {
+        let rest = match (left, is_first) {
+            (0, _) => continue,
+            (_, true) => merges(first - 1, second),
+            (_, false) => merges(first, second - 1),
+        };
+        all.extend(rest.into_iter().map(|rest| [vec![is_first], rest].concat()));
+    }
+    if all.is_empty() { vec![vec![]] } else { all }
+}
+
+/// A file that two machines write to at the same time, in every order of their opens, writes and closes: whoever
+/// opens it afterwards sees what the server has. `hides_before` as some servers do.
+async fn check_two_writers(hides_before: bool) {
+    for (offset, len) in [(0, 4), (150_000, 4), (0, 300_000), (299_999, 1), (300_000, 4)] {
+        for order in merges(3, 3) {
+            let rig = Rig::new(Options { write_bytes_max: 64 << 10, ..Options::default() }).await;
+            let other = rig.foreigner().await;
+            if hides_before {
+                rig.server.hide_before();
+                other.server.hide_before();
+            }
+            other.put("file", &pattern(1, 300_000)).await;
+            assert_eq!(rig.cat("file").await, pattern(1, 300_000));
+            let (mut first, mut second) = (None, None);
+            for is_first in &order {
+                let (side, open, offset, len) = match is_first {
+                    true => (&rig, &mut first, offset, len),
+                    false => (&other, &mut second, 7, 10),
+                };
+                match open.take() {
+                    None => *open = Some((side.open(&root(), "file", WRITE).await.unwrap(), false)),
+                    Some((file, false)) => {
+                        file.write(offset, &pattern(2 + offset, len)).await.unwrap();
+                        *open = Some((file, true));
+                    }
+                    Some((file, true)) => file.close().await.unwrap(),
+                }
+            }
+            let expected = rig.foreigner().await.cat("file").await;
+            for side in [&rig, &other] {
+                let seen = side.cat("file").await;
+                assert!(seen == expected, "{offset}+{len} {order:?} hides before: {hides_before}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_writers_at_once_both_see_what_the_server_has() {
+    check_two_writers(false).await;
+    check_two_writers(true).await;
+}
+
+/// Somebody else writes before the first, second ... of the requests that carry our bytes, and after the last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_write_between_our_requests_is_seen() {
+    for hides_before in [false, true] {
+        for (offset, len, requests) in [(0, 300_000, 5), (100_000, 100_000, 2), (5, 10, 1)] {
+            for meddled_after in 0..=requests {
+                let options = Options { write_bytes_max: 64 << 10, ..Options::default() };
+                let rig = Rig::new(options).await;
+                rig.put("file", &pattern(1, 300_000)).await;
+                if hides_before {
+                    rig.server.hide_before();
+                }
+                let open = rig.open(&root(), "file", WRITE).await.unwrap();
+                open.write(offset, &pattern(2, len)).await.unwrap();
+                rig.server.reset_calls();
+                rig.server.meddle_after(meddled_after);
+                open.close().await.unwrap();
+                assert_eq!(rig.server.calls("write"), requests);
+                let expected = rig.foreigner().await.cat("file").await;
+                assert!(
+                    rig.cat("file").await == expected,
+                    "{offset}+{len}, meddled after {meddled_after}, hides before: {hides_before}"
+                );
+            }
+        }
+    }
+}
+
+/// Whether what was written is in the cache afterwards, on servers that tell of the time before and on those that do
+/// not: there only if nothing of an older version can be left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_writes_are_kept_as_far_as_the_server_proves_them() {
+    for (hides_before, offset, len, is_kept) in [
+        (false, 0, 60_000, true),
+        (false, 500, 100, true),
+        (false, 0, 300_000, true),
+        (true, 0, 60_000, true),
+        (true, 500, 100, false),
+        (true, 0, 300_000, false),
+    ] {
+        let rig = Rig::new(Options { write_bytes_max: 64 << 10, ..Options::default() }).await;
+        if hides_before {
+            rig.server.hide_before();
+        }
+        rig.put("file", &pattern(1, 60_000)).await;
+        let open = rig.open(&root(), "file", WRITE).await.unwrap();
+        open.write(offset, &pattern(2, len)).await.unwrap();
+        open.flush().await.unwrap();
+        rig.server.reset_calls();
+        assert!(open.read(0, 60_000).await.is_ok(), "who has it open goes on with it");
+        assert_eq!(rig.server.calls("read"), 0);
+        open.close().await.unwrap();
+        rig.cat("file").await;
+        let reads = rig.server.calls("read");
+        assert_eq!(reads == 0, is_kept, "hides before: {hides_before}, {offset}+{len}");
+        rig.cat("file").await;
+        assert_eq!(rig.server.calls("read"), reads, "it was read anew once");
+    }
+}
+
+/// Doubt outlives the mount.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_write_between_our_requests_is_seen_after_a_remount() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("file", &pattern(1, 100_000)).await;
+    rig.server.hide_before();
+    rig.server.meddle_after(0);
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(50_000, b"ours").await.unwrap();
+    open.close().await.unwrap();
+    let rig = rig.remount().await;
+    assert_eq!(rig.cat("file").await[0], b'!');
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_files_are_written_in_one_stable_request() {
     let rig = Rig::new(Options::default()).await;

@@ -377,7 +377,13 @@ impl FileSystem for TestFs {
         self.called("getattr", cred, self.with(ino, |node| Ok(self.fresh(node))))
     }
 
-    fn setattr(&self, cred: &Cred, ino: Ino, _: Option<OpenId>, set: SetAttr) -> Answer<Fresh> {
+    fn setattr(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        _: Option<OpenId>,
+        set: SetAttr,
+    ) -> Answer<(Fresh, Change)> {
         let done = self.with(ino, |node| {
             if let (Some(size), Body::File(file)) = (set.size, &node.body) {
                 file.set_len(size).map_err(|_| Error::Io)?;
@@ -393,7 +399,7 @@ impl FileSystem for TestFs {
                     None => (),
                 }
             }
-            Ok(self.fresh(node))
+            Ok((self.fresh(node), Change::default()))
         });
         self.called("setattr", cred, done)
     }
@@ -516,7 +522,8 @@ impl FileSystem for TestFs {
         stability: Stability,
     ) -> Answer<Written> {
         let done = self.with_file(ino, |file| file.write_all_at(data, offset));
-        let written = Written { len: data.len() as u32, stability, verifier: Verifier(1) };
+        let (len, verifier, change) = (data.len() as u32, Verifier(1), Change::default());
+        let written = Written { len, stability, verifier, change };
         self.called("write", cred, done.map(|()| written))
     }
 

@@ -40,7 +40,6 @@ impl Nfs {
     pub(crate) async fn write(&self, caller: &Caller, args: WRITE3args) -> WRITE3res {
         let none = wcc_data::default();
         let ino = self.resolve(&args.file).await.map_err(|status| fail(status, none))?;
-        let change = self.change_file(caller, ino).await;
         let stability = words::stability(args.stable);
         let done = async {
             if args.count as usize != args.data.len() || args.count > caller.transfer_bytes_max {
@@ -53,7 +52,8 @@ impl Nfs {
             ask(self.fs.write(cred, ino, None, args.offset, data, stability)).await
         };
         let done = done.await;
-        let file_wcc = self.changed(caller, change).await;
+        let change = done.as_ref().map(|written| written.change).unwrap_or_default();
+        let file_wcc = self.file_changed(caller, ino, change).await;
         with(done, file_wcc, |written| WRITE3resok {
             file_wcc,
             count: written.len,
@@ -62,13 +62,13 @@ impl Nfs {
         })
     }
 
-    /// Commits the whole file: the seam knows no ranges.
+    /// Commits the whole file: the seam knows no ranges. It changes nothing that a client is told of, so
+    /// there is no before.
     pub(crate) async fn commit(&self, caller: &Caller, args: COMMIT3args) -> COMMIT3res {
         let none = wcc_data::default();
         let ino = self.resolve(&args.file).await.map_err(|status| fail(status, none))?;
-        let change = self.change_file(caller, ino).await;
         let done = ask(self.fs.fsync(&caller.cred, ino)).await;
-        let file_wcc = self.changed(caller, change).await;
+        let file_wcc = wcc_data { before: None, after: self.post_op(caller, ino).await };
         with(done, file_wcc, |verifier| COMMIT3resok { file_wcc, verf: verifier.0.to_be_bytes() })
     }
 }

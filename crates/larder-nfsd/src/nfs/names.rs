@@ -58,9 +58,6 @@ impl Nfs {
                 (New::FileExclusive, marked(verifier), Some(verifier))
             }
         };
-        // It may cut an existing file, of which nothing is known yet.
-        let cuts = self.sole_door && set.size.is_some();
-        let _any_file = cuts.then(|| self.overlaps.begin_any_file());
         self.make(caller, &args.r#where, new, set, verifier).await
     }
 

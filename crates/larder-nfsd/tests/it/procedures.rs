@@ -405,7 +405,7 @@ async fn restarts_keep_handles_good() {
 }
 
 #[tokio::test]
-async fn attributes_from_before_are_told_by_a_sole_door_only() {
+async fn attributes_from_before_are_told_where_nobody_can_have_come_between() {
     for sole_door in [false, true] {
         let server = running!(crate::harness::options(), |config| config.sole_door = sole_door);
         let mut client = server.tcp().await;
@@ -420,7 +420,7 @@ async fn attributes_from_before_are_told_by_a_sole_door_only() {
         };
         let wcc = client.call(&write).await.unwrap().file_wcc;
         let expected = wcc_attr { size: attr.size, mtime: attr.mtime, ctime: attr.ctime };
-        assert_eq!(wcc.before, sole_door.then_some(expected));
+        assert_eq!(wcc.before, Some(expected), "the file system knows it of files");
         assert_eq!(wcc.after.unwrap().size, 3);
         let root = client.call(&GETATTR3args { object: server.root }).await.unwrap().obj_attributes;
         let removed = client.call(&REMOVE3args { object: place(server.root, "file") }).await;

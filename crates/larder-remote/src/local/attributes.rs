@@ -1,6 +1,7 @@
 //! Attributes of local files: read, judged, set.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use larder_io::handle::access_of;
 use larder_vfs::{
@@ -47,32 +48,58 @@ impl Export {
         self.writable()?;
         let who = self.identity(cred);
         let file = self.file(handle)?;
-        let locked = self.lock(handle);
-        let before = self.attr(&*file)?;
-        if guard.is_some_and(|ctime| ctime != before.ctime) {
-            return Err(Error::TryAgain);
-        }
-        self.set(&who, handle, &file, &before, set)?;
-        let after = self.attr(&*file)?;
-        drop(locked);
+        let data = self.data_to_set(handle, &file, set)?;
+        let work = |before: &Attr| {
+            if guard.is_some_and(|ctime| ctime != before.ctime) {
+                return Err(Error::TryAgain);
+            }
+            self.set(&who, &file, data.as_deref(), before, set)
+        };
+        let change = match file.kind {
+            Kind::File => self.change_file(handle, &file, data.as_deref(), work)?,
+            _ => {
+                let _locked = self.lock(handle);
+                let before = self.attr(&*file)?;
+                work(&before)?;
+                change(&before, self.attr(&*file)?)
+            }
+        };
         self.sync_attributes(handle, &file)?;
-        Ok(change(&before, after))
+        Ok(change)
     }
 
-    /// Sets attributes of a file that is `attr` now, as `who`.
+    /// The descriptor for writing by which a size is set, and by which it is found out whether anybody else
+    /// has a file open.
+    ///
+    /// # Errors
+    /// Only if it is needed.
+    pub(super) fn data_to_set(
+        &self,
+        handle: &Handle,
+        file: &OpenFile,
+        set: SetAttr,
+    ) -> Result<Option<Arc<OpenFile>>> {
+        match (self.data(handle, Purpose::Write), set.size) {
+            (data, Some(_)) => data.map(Some),
+            (data, None) if file.kind == Kind::File => Ok(data.ok()),
+            _ => Ok(None),
+        }
+    }
+
+    /// Sets attributes of a file that is `attr` now, as `who`; its size by way of `data`.
     ///
     /// Ownership goes first and the mode after it and after the size, because both take the set-uid
     /// bit away. What was done before a step failed stays done.
     pub(super) fn set(
         &self,
         who: &Identity,
-        handle: &Handle,
         file: &OpenFile,
+        data: Option<&OpenFile>,
         attr: &Attr,
         set: SetAttr,
     ) -> Result<()> {
         let data = match set.size {
-            Some(size) => Some((self.data(handle, Purpose::Write)?, check_size(size)?)),
+            Some(size) => data.zip(Some(check_size(size)?)),
             None => None,
         };
         let _acting = self.act_as(who)?;
@@ -86,7 +113,7 @@ impl Export {
             chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(error)?;
         }
         if let Some((data, size)) = data {
-            ftruncate(&*data, size).map_err(error)?;
+            ftruncate(data, size).map_err(error)?;
         }
         // A symbolic link has no mode to set.
         if let Some(mode) = set.mode.filter(|_| file.kind != Kind::Symlink) {

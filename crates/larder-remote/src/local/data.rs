@@ -91,23 +91,19 @@ impl Export {
 
         // From before the write: if a sync fails after it, the two do not match any more.
         let verifier = self.verifier();
-        let locked = self.lock(handle);
-        let before = self.attr(&*file)?;
-        {
+        let change = self.change_file(handle, &file, Some(&file), |before| {
             // As the caller, so that the set-uid bit falls and the caller's quota is charged.
             let _acting = self.act_as(&who)?;
-            may_write(&who, &file, &before)?;
-            write_all(&file, data, offset)?;
-        }
-        let after = self.attr(&*file)?;
-        drop(locked);
+            may_write(&who, &file, before)?;
+            write_all(&file, data, offset)
+        })?;
 
         match stability {
             Stability::Unstable => {}
             Stability::DataSync => self.flush(&file, |file| fdatasync(file))?,
             Stability::FileSync => self.flush(&file, |file| fsync(file))?,
         }
-        Ok(RemoteWritten { stability, verifier, change: change(&before, after) })
+        Ok(RemoteWritten { stability, verifier, change })
     }
 
     pub(super) fn commit(&self, handle: &Handle) -> Result<Committed> {

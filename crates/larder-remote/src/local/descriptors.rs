@@ -28,7 +28,7 @@ pub(super) enum Purpose {
     Path,
     /// To read its data or entries.
     Read,
-    /// To write its data.
+    /// To write its data, and to read it meanwhile.
     Write,
 }
 
@@ -118,6 +118,12 @@ impl Descriptors {
     pub(super) fn forget(&self, handle: &Handle) {
         let closed = [Purpose::Path, Purpose::Read, Purpose::Write]
             .map(|purpose| self.lock().kept.remove(&(handle.clone(), purpose)));
+        drop(closed);
+    }
+
+    /// Closes the descriptor of `handle` for `purpose` as soon as its present users are done.
+    pub(super) fn forget_one(&self, handle: &Handle, purpose: Purpose) {
+        let closed = self.lock().kept.remove(&(handle.clone(), purpose));
         drop(closed);
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_io::handle::{KernelHandle, handle_of, open_by_handle};
+use larder_io::lease::{Company, alone};
 use larder_vfs::{Attr, Before, Change, Cred, Error, Found, Handle, Kind, Result, Verifier};
 use rustix::fs::{Mode, OFlags, fstatvfs, open, openat};
 use rustix::io::Errno;
@@ -162,21 +163,67 @@ impl Export {
     /// A descriptor to read or write data, or to read entries. Opened with our own rights: the
     /// caller's are checked at each use. Special files are never opened, which could block or have
     /// effects on the device.
+    ///
+    /// Never to be called with the file's lock held, see [`Export::change_file`].
     pub(super) fn data(&self, handle: &Handle, purpose: Purpose) -> Result<Arc<OpenFile>> {
-        if let Some(file) = self.descriptors.get(handle, purpose) {
+        // What is open for writing is open for reading, too.
+        let enough = [purpose, Purpose::Write];
+        if let Some(file) = enough.iter().find_map(|purpose| self.descriptors.get(handle, *purpose))
+        {
             return Ok(file);
         }
         let kind = self.file(handle)?.kind;
         let flags = match (kind, purpose) {
-            (Kind::File, Purpose::Write) => OFlags::WRONLY,
+            (Kind::File, Purpose::Write) => OFlags::RDWR,
             (Kind::File | Kind::Directory, Purpose::Read) => OFlags::RDONLY,
             (Kind::Directory, _) => return Err(Error::IsDirectory),
             _ => return Err(Error::InvalidArgument),
         };
         let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY;
         let kernel = self.id.unwrap(handle)?;
-        let fd = open_by_handle(&self.root, &kernel, flags).map_err(stale)?;
-        Ok(self.descriptors.keep(handle, purpose, OpenFile::new(fd, kind)))
+        let opened = match open_by_handle(&self.root, &kernel, flags) {
+            // Somebody has a lease on it: perhaps we, until the end of a change.
+            Err(Errno::AGAIN) => {
+                drop(self.lock(handle));
+                open_by_handle(&self.root, &kernel, flags)
+            }
+            opened => opened,
+        };
+        let file = OpenFile::new(opened.map_err(stale)?, kind);
+        if purpose == Purpose::Write {
+            // So that we have it open once, and can be alone with it.
+            self.descriptors.forget_one(handle, Purpose::Read);
+        }
+        Ok(self.descriptors.keep(handle, purpose, file))
+    }
+
+    /// Changes a file of which `data` is a descriptor for writing, if it could be opened so. `work` is given the
+    /// attributes from just before; they are told if nobody else can have written between them and those from
+    /// after.
+    ///
+    /// Other calls wait for the lock, and processes of this machine for a lease: while we have one, nobody
+    /// else has the file open or opens it. Who has it open already may write at any moment, so then
+    /// nothing is told. On a file system without leases it is believed that nobody does, unless the directory is
+    /// [`LocalOptions::shared`].
+    pub(super) fn change_file(
+        &self,
+        handle: &Handle,
+        file: &OpenFile,
+        data: Option<&OpenFile>,
+        work: impl FnOnce(&Attr) -> Result<()>,
+    ) -> Result<Change> {
+        let _locked = self.lock(handle);
+        let company = data.map_or(Company::Others, |data| alone(data));
+        let before = self.attr(file)?;
+        work(&before)?;
+        let after = self.attr(file)?;
+        let is_alone = match company {
+            Company::Alone(_) => true,
+            Company::Others => false,
+            Company::Unknown => !self.options.shared,
+        };
+        let Change { before, after } = change(&before, after);
+        Ok(Change { before: before.filter(|_| is_alone), after })
     }
 
     /// Opens the entry `name` of `dir` with the rights of the calling thread.

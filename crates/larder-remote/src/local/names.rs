@@ -259,7 +259,9 @@ impl Export {
     /// Sets attributes of an object that was just made, or found when it was to be made.
     fn set_new(&self, who: &Identity, found: &mut Found, set: SetAttr) -> Result<()> {
         let file = self.file(&found.handle)?;
-        self.set(who, &found.handle, &file, &found.attr, set)?;
+        let data = self.data_to_set(&found.handle, &file, set)?;
+        let _locked = self.lock(&found.handle);
+        self.set(who, &file, data.as_deref(), &found.attr, set)?;
         found.attr = self.attr(&*file)?;
         Ok(())
     }

@@ -93,7 +93,12 @@ impl Nfs3 {
             if !same_boot && !durable {
                 return Ok(None);
             }
-            let change = Change { before: written.0.change.before, after: next.change.after };
+            // What came between the two requests, no reply tells.
+            let last = written.0.change.after.map(|attr| attr.validator());
+            let change = match last.is_some_and(|last| next.change.follows(&last)) {
+                true => Change { before: written.0.change.before, after: next.change.after },
+                false => Change::default(),
+            };
             let stability = convert::weaker(written.0.stability, next.stability);
             written.0 = RemoteWritten { stability, verifier: next.verifier, change };
         }
@@ -106,7 +111,6 @@ impl Nfs3 {
                 return Ok(None);
             }
             written.stability = Stability::FileSync;
-            written.change.after = committed.change.after;
         }
         Ok(Some(written))
     }

@@ -28,6 +28,8 @@ pub(super) struct Node {
     pub(super) ctime: Time,
     pub(super) birth: Time,
     pub(super) change: u64,
+    /// Whether the server has a change attribute.
+    pub(super) tells_change: bool,
     pub(super) body: Body,
 }
 
@@ -115,14 +117,14 @@ impl Node {
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
-            change: Some(self.change),
+            change: self.tells_change.then_some(self.change),
             birth: Some(self.birth),
         }
     }
 
     pub(super) fn before(&self) -> Before {
         let (mtime, ctime) = (self.mtime, self.ctime);
-        Before { size: self.size(), mtime, ctime, change: Some(self.change) }
+        Before { size: self.size(), mtime, ctime, change: self.tells_change.then_some(self.change) }
     }
 
     /// The `rwx` bits that the caller has.

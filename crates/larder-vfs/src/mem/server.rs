@@ -28,6 +28,8 @@ pub(super) struct Server {
     pub(super) next: u64,
     /// Changes so far: the clock, in nanoseconds.
     ticks: u64,
+    /// The time of all changes, where the clock is wound by hand.
+    time: Option<Time>,
     verifier: u64,
     /// Which handles are good, see [`Server::give_new_handles`].
     generation: u32,
@@ -42,6 +44,7 @@ impl Server {
             nodes: HashMap::new(),
             next: ROOT,
             ticks: 0,
+            time: None,
             verifier: 1,
             generation: 0,
         };
@@ -65,7 +68,15 @@ impl Server {
         }
     }
 
+    pub(super) fn set_time(&mut self, time: Time) {
+        self.time = Some(time);
+        self.nodes.values_mut().for_each(|node| node.tells_change = false);
+    }
+
     pub(super) fn tick(&mut self) -> Time {
+        if let Some(time) = self.time {
+            return time;
+        }
         self.ticks += 1;
         let sec = 1_000_000_000 + (self.ticks / 1_000_000_000) as i64;
         Time { sec, nsec: (self.ticks % 1_000_000_000) as u32 }
@@ -88,6 +99,7 @@ impl Server {
             ctime: now,
             birth: now,
             change: 1,
+            tells_change: self.time.is_none(),
             body,
         }
     }

@@ -63,8 +63,8 @@ pub(crate) struct Args {
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
-    /// Others change the directory while it is exported: clients are then told less of their own
-    /// changes, and read again what they wrote
+    /// Other processes change names in the directory while it is exported, or its file system has no leases: clients
+    /// are then told less of their own changes, and ask and read more
     #[arg(long)]
     shared: bool,
 }
@@ -185,7 +185,8 @@ impl Args {
     /// A local directory: nothing is cached.
     async fn directory(&self, dir: &Path) -> Result<(Exported, Arc<dyn FileSystem>)> {
         let squash = if self.squashes_root() { Squash::Root } else { Squash::None };
-        let options = LocalOptions { squash, read_only: self.read_only, ..LocalOptions::default() };
+        let (read_only, shared) = (self.read_only, self.shared);
+        let options = LocalOptions { squash, read_only, shared, ..LocalOptions::default() };
         let fs = Direct::new(Arc::new(LocalDir::open(dir, options)?)).await;
         let fs = fs.with_context(|| format!("cannot export {}", dir.display()))?;
         Ok((Exported::Directory(dir.to_owned()), Arc::new(fs)))
@@ -209,8 +210,8 @@ impl Args {
                 networks => networks.to_vec(),
             },
             source_ports: if self.insecure { SourcePorts::Any } else { SourcePorts::Reserved },
-            // A process that changes the directory behind our back is told apart by the attributes,
-            // but for the microseconds between looking and changing; see `--shared`.
+            // A process that changes names behind our back is told apart by the attributes, but for the
+            // microseconds between looking and changing; see `--shared`.
             sole_door: !self.shared && self.source.is_none(),
             // A directory's own rules see to it with the ids that it has.
             squash_root: self.source.is_some() && self.squashes_root(),

@@ -28,3 +28,4 @@ mod survive;
 mod unmounts;
 mod usage;
 mod users;
+mod writers;

@@ -48,19 +48,24 @@ fn partly_cached_file_survives_remount() {
     assert!(fs::read(mount.path("part")).unwrap() == bytes);
 }
 
+/// nfs-ganesha does not tell what was before a WRITE: there only what one request wrote whole is sure to be ours, and
+/// the rest is read once more.
 #[test]
 fn own_writes_stay_cached() {
-    for kind in BOTH {
+    for (kind, len, reads) in
+        [(Kind::Larder, 3 << 20, 0), (Kind::Ganesha, 500_000, 0), (Kind::Ganesha, 3 << 20, 3)]
+    {
         let server = Server::start(kind);
         let mut mount = Mount::new(&server, &[]);
-        let bytes = pattern(3, 3 << 20);
+        let bytes = pattern(3, len);
         fs::write(mount.path("new"), &bytes).unwrap();
         assert!(fs::read(server.path("new")).unwrap() == bytes, "{kind:?}: at the server at close");
         assert!(fs::read(mount.path("new")).unwrap() == bytes);
-        assert_eq!(mount.calls("READ"), 0, "{kind:?}: read back");
+        assert_eq!(mount.calls("READ"), reads, "{kind:?}, {len} bytes: read back");
+        mount.landed(len as u64);
         mount.remount();
         assert!(fs::read(mount.path("new")).unwrap() == bytes);
-        assert_eq!(mount.calls("READ"), 0, "{kind:?}: read back after remount");
+        assert_eq!(mount.calls("READ"), 0, "{kind:?}, {len} bytes: read back after remount");
     }
 }
 

@@ -27,7 +27,7 @@ const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// How far the word of a server that gave a lease may be behind the change (docs/semantics.md, leases). A machine that
 /// has something else to do holds it up.
-const LATE_MAX: Duration = Duration::from_secs(5);
+pub(crate) const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// Failures that are shown of each configuration.
 const SHOWN_MAX: usize = 5;
@@ -93,7 +93,7 @@ const MOUNTS: [&[&str]; 7] = [
 ];
 
 /// The configurations to try of this server: those chosen, or those that `LARDER_ROUNDS_ALL` asks for.
-fn configurations(of: Of, chosen: &[(Other, usize)]) -> Vec<Configuration> {
+pub(crate) fn configurations(of: Of, chosen: &[(Other, usize)]) -> Vec<Configuration> {
     let with = |other, mount| Configuration { of, other, options: MOUNTS[mount] };
     let mut wanted: Vec<_> = match std::env::var("LARDER_ROUNDS_ALL") {
         Err(_) => chosen.iter().map(|&(other, mount)| with(other, mount)).collect(),
@@ -120,7 +120,7 @@ pub(crate) struct Stage {
     /// Where the other one's files are.
     elsewhere: Elsewhere,
     /// The server tells of changes, and opens do not ask.
-    leases: bool,
+    pub(crate) leases: bool,
     server: Server,
 }
 
@@ -297,7 +297,11 @@ impl Drop for Mapper {
 }
 
 /// Does rounds in each configuration, tells how many came out wrong, and fails if any did.
-fn hold<R: Round>(what: &str, configurations: &[Configuration], kind: impl Fn(&Stage) -> R) {
+pub(crate) fn hold<R: Round>(
+    what: &str,
+    configurations: &[Configuration],
+    kind: impl Fn(&Stage) -> R,
+) {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap();
     let seed = number("LARDER_SEED").unwrap_or(u64::from(since.subsec_nanos()));

@@ -1,0 +1,120 @@
+//! Being alone with a file for a moment: a write lease of the kernel (`F_SETLEASE` of fcntl(2)).
+//!
+//! The kernel grants one only while no other descriptor of the file is open, nor a mapping of it, in any
+//! process; and while it is held, whoever opens or cuts the file waits until it is given back. So what
+//! is seen of a file before and after a change under a lease encloses that change and nothing else.
+//!
+//! `rustix` lacks the calls, so they are made here.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+/// Which signal tells the holder of a lease (fcntl(2)): missing from `libc`.
+const F_SETSIG: libc::c_int = 10;
+
+/// A lease, held until it is dropped. Hold it for as long as a system call takes: others wait.
+#[derive(Debug)]
+pub struct Alone<'fd> {
+    fd: BorrowedFd<'fd>,
+}
+
+/// Whether the caller is alone with a file.
+#[derive(Debug)]
+pub enum Company<'fd> {
+    /// Nobody else has it open, and nobody opens it as long as this is held.
+    Alone(Alone<'fd>),
+    /// Somebody else has it open, perhaps this process by another descriptor.
+    Others,
+    /// Its file system has no leases, or we may not take one.
+    Unknown,
+}
+
+/// Asks for a lease on a file that `file` has open for reading and writing. Does not wait.
+///
+/// What opens the file meanwhile without blocking (`O_NONBLOCK`), this process included, fails with
+/// `EWOULDBLOCK`.
+pub fn alone(file: &impl AsFd) -> Company<'_> {
+    let fd = file.as_fd();
+    // The kernel tells the holder by a signal that somebody waits. SIGIO would end the process; SIGURG is
+    // ignored where nobody handles it.
+    if set(fd, F_SETSIG, libc::SIGURG).is_err() {
+        return Company::Unknown;
+    }
+    match set(fd, libc::F_SETLEASE, libc::F_WRLCK) {
+        Ok(()) => Company::Alone(Alone { fd }),
+        Err(Errno::AGAIN | Errno::BUSY | Errno::TXTBSY) => Company::Others,
+        Err(_) => Company::Unknown,
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        // It fails only if there is none, and then there is nothing to be given back.
+        let _ = set(self.fd, libc::F_SETLEASE, libc::F_UNLCK);
+    }
+}
+
+fn set(fd: BorrowedFd<'_>, command: libc::c_int, value: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open as long as it is borrowed, and these commands take a number.
+    let status = unsafe { libc::fcntl(fd.as_raw_fd(), command, value) };
+    match status {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+
+    fn open(path: &std::path::Path) -> File {
+        File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    }
+
+    #[test]
+    fn who_shares_a_file_is_not_alone_and_who_is_alone_stays_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = open(&path);
+        for reader in [File::open(&path).unwrap(), open(&path)] {
+            assert!(matches!(alone(&file), Company::Others));
+            drop(reader);
+        }
+        let Company::Alone(held) = alone(&file) else { panic!("nobody else has it open") };
+        let hasty = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        assert_eq!(hasty.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        let waiting = std::thread::spawn({
+            let path = path.clone();
+            move || File::open(path).map(drop)
+        });
+        drop(held);
+        waiting.join().unwrap().unwrap();
+        assert!(matches!(alone(&file), Company::Alone(_)));
+    }
+
+    /// A mapping outlives the descriptor that it was made by.
+    #[test]
+    fn a_mapping_is_company() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = open(&path);
+        file.set_len(4096).unwrap();
+        let other = open(&path);
+        // SAFETY: a fresh mapping of one page, which nobody touches.
+        let page = unsafe {
+            let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, other.as_raw_fd());
+            libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd, 0)
+        };
+        drop(other);
+        assert!(matches!(alone(&file), Company::Others));
+        // SAFETY: the mapping made above, once.
+        unsafe { libc::munmap(page, 4096) };
+        assert!(matches!(alone(&file), Company::Alone(_)));
+    }
+}
