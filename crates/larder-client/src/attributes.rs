@@ -29,7 +29,7 @@ impl Core {
         if self.is_fresh(&node) && !self.lacks_ctime(&node) {
             return Answer::ok(self.fresh(&node));
         }
-        let (core, cred) = (self.clone(), cred.clone());
+        let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
             core.revalidate(&node, &cred).await?;
             Ok(core.fresh(&node))
@@ -61,7 +61,7 @@ impl Core {
 
     pub(crate) async fn ask_attributes(&self, node: &Node, cred: &Cred) -> Result<()> {
         let asked = self.now();
-        match on_handle!(self, node, handle => self.remote.getattr(cred, &handle)) {
+        match on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle)) {
             Ok(attr) => {
                 self.observe(node, attr, asked);
                 Ok(())
@@ -81,7 +81,7 @@ impl Core {
     pub(crate) async fn ask_rights(&self, node: &Node, cred: &Cred) -> Result<()> {
         let asked = self.now();
         let answer =
-            on_handle!(self, node, handle => self.remote.access(cred, &handle, Access::ALL));
+            on_handle!(self, cred, node, handle => self.remote.access(cred, &handle, Access::ALL));
         match answer {
             Ok(Judged { granted, attr, lease }) => {
                 match attr {
@@ -163,18 +163,20 @@ impl Core {
     ) -> Result<Fresh> {
         self.refuse_read_only()?;
         let node = self.node(ino)?;
-        let cred = &self.open_cred(open).unwrap_or_else(|| cred.clone());
-        let set = self.without_dropped(&node, cred, set);
+        let deadline = cred.deadline;
+        let cred = self.open_cred(open).unwrap_or_else(|| cred.clone());
+        let set = self.without_dropped(&node, &cred, set);
         if set == SetAttr::default() {
             return Ok(self.fresh(&node));
         }
-        let transfer = node.transfer.lock().await;
+        let transfer = node.transfer.begin(deadline).await?;
         if self.has_unsent(&node) {
-            self.upload_locked(&node).await?;
+            self.upload_locked(&node, &transfer, deadline).await?;
         }
+        let cred = &cred.until(transfer.extend(deadline));
         self.begin_change(&node);
         let answer =
-            on_handle!(self, node, handle => self.remote.setattr(cred, &handle, set, None));
+            on_handle!(self, cred, node, handle => self.remote.setattr(cred, &handle, set, None));
         if let (Ok(_), Some(size)) = (&answer, set.size) {
             self.truncate_held(&node, size).await?;
         }
@@ -208,7 +210,7 @@ impl Core {
         }
         let asked = self.now();
         let (target, attr) =
-            on_handle!(self, &node, handle => self.remote.readlink(cred, &handle))?;
+            on_handle!(self, cred, &node, handle => self.remote.readlink(cred, &handle))?;
         if let Some(attr) = attr {
             self.observe(&node, attr, asked);
         }
@@ -228,7 +230,7 @@ impl Core {
         }
         let node = self.node(ino)?;
         let asked = self.now();
-        match on_handle!(self, &node, handle => self.remote.statfs(cred, &handle)) {
+        match on_handle!(self, cred, &node, handle => self.remote.statfs(cred, &handle)) {
             Ok(answer) => {
                 *self.statfs.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
                     Some((asked, answer));

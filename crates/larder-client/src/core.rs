@@ -8,11 +8,12 @@ use std::time::Duration;
 use larder_cache::{Cache, CachedFile};
 use larder_io::{Clock, Monotonic};
 use larder_vfs::{
-    Access, Attr, Change, Cred, Entry, Error, Found, Fresh, Ino, Kernel, Kind, OpenId, Remote,
-    Result, StatFs, Time,
+    Access, Attr, Change, Cred, Deadline, Entry, Error, Found, Fresh, Ino, Kernel, Kind, OpenId,
+    Remote, Result, StatFs, Time,
 };
 use tokio::sync::Semaphore;
 
+use crate::limits::Budget;
 use crate::node::{Node, Table};
 use crate::open::OpenFile;
 use crate::options::{Options, TtlRange};
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     pub(crate) cache: Cache,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
+    /// How long a call waits for the server; `None`: for as long as it takes.
+    call_limit: Option<Duration>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) table: Table,
     /// Names this run: monotonic times in records of other runs mean nothing.
@@ -74,7 +77,7 @@ pub(crate) struct Core {
     /// KiB of readahead that may be on its way or waiting to be read.
     pub(crate) readahead_budget: Arc<Semaphore>,
     /// KiB of demanded reads and write-back that may be on their way.
-    pub(crate) transfer_budget: Arc<Semaphore>,
+    pub(crate) transfer_budget: Arc<Budget>,
     pub(crate) statfs: Mutex<Option<(Monotonic, StatFs)>>,
     root_squash: AtomicU8,
     pub(crate) counters: Counters,
@@ -103,16 +106,16 @@ pub(crate) enum RootSquash {
 }
 
 /// Makes a call that takes a handle, and once more with a new handle if the old one went stale and the
-/// file could be found again.
+/// file could be found again, for a caller who waits until `$cred` says.
 macro_rules! on_handle {
-    ($core:expr, $node:expr, $handle:ident => $call:expr) => {{
+    ($core:expr, $cred:expr, $node:expr, $handle:ident => $call:expr) => {{
         let mut $handle = $node.handle();
         let mut recovered = false;
         loop {
             match $call.await {
                 Err(larder_vfs::Error::Stale) if !recovered => {
                     recovered = true;
-                    match $core.recover(&$node, &$handle).await {
+                    match $core.recover($cred, &$node, &$handle).await {
                         Ok(found) => $handle = found,
                         Err(error) => break Err(error),
                     }
@@ -163,6 +166,7 @@ impl Client {
         let budget_kib =
             usize::try_from(options.buffer_bytes_max >> 10).unwrap_or(1 << 20).max(4096);
         let core = Arc::new(Core {
+            call_limit: remote.call_limit(),
             remote,
             table,
             cache,
@@ -173,7 +177,7 @@ impl Client {
             opens: Mutex::default(),
             next_open: AtomicU64::new(first_open),
             readahead_budget: Arc::new(Semaphore::new(budget_kib / 2)),
-            transfer_budget: Arc::new(Semaphore::new(budget_kib / 2)),
+            transfer_budget: Arc::new(Budget::new(budget_kib / 2)),
             statfs: Mutex::new(None),
             root_squash: AtomicU8::new(RootSquash::Unknown as u8),
             counters: Counters::default(),
@@ -234,7 +238,7 @@ impl Client {
         let mut result = Ok(());
         for node in self.core.table.in_memory() {
             if self.core.has_unsent(&node) {
-                result = result.and(self.core.upload(&node).await);
+                result = result.and(self.core.upload(&node, self.core.deadline()).await);
             }
         }
         let mut in_air = self.core.in_air.subscribe();
@@ -250,6 +254,17 @@ impl Core {
     /// Now.
     pub(crate) fn now(&self) -> Monotonic {
         self.clock.now()
+    }
+
+    /// When a call that is made now ends.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        let now = tokio::time::Instant::now().into_std();
+        self.call_limit.map(|limit| Deadline::new(now, limit))
+    }
+
+    /// The caller of a call that is made now.
+    pub(crate) fn caller(&self, cred: &Cred) -> Cred {
+        cred.until(self.deadline())
     }
 
     /// The wall clock, as a file's time.

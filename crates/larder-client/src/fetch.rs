@@ -142,7 +142,7 @@ impl Core {
             return Answer::Now(answer);
         }
         self.fill.link_used(self);
-        let (core, cred) = (self.clone(), cred.clone());
+        let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
             if open.is_none() {
                 core.check_read_without_open(&node, &cred).await?;
@@ -268,7 +268,7 @@ impl Core {
     /// Reads what the server has now, and what it does not have yet, while no change of ours is on its way. Each of
     /// its replies is of one version, but nobody knows of which, so the cache gets none of it.
     async fn read_as_it_is(&self, node: &Node, cred: &Cred, wanted: Range<u64>) -> Result<Bytes> {
-        let _turn = node.transfer.lock().await;
+        let _turn = node.transfer.begin(cred.deadline).await?;
         let file = self.file(node);
         let request_max = u64::from(self.request_bytes_max());
         let mut pieces = Vec::new();
@@ -429,7 +429,7 @@ impl Core {
             self.ask_bytes(node, cred, &flight.range).await.map_err(Lost::Failed)?;
         let attr = match read.attr {
             Some(attr) => attr,
-            None => on_handle!(self, node, handle => self.remote.getattr(cred, &handle))
+            None => on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle))
                 .map_err(Lost::Failed)?,
         };
         self.judge_reply(node, flight, attr, asked, &read.data)?;
@@ -444,10 +444,10 @@ impl Core {
         range: &Range<u64>,
     ) -> Result<(RemoteRead, larder_io::Monotonic)> {
         let len = u32::try_from(range.end - range.start).expect("requests are short");
-        let turn = self.transfer_budget.acquire_many(kib(range)).await;
-        let _turn = turn.map_err(|_| Error::Shutdown)?;
+        let (room, cred) = &self.transfer_budget.take(kib(range), cred).await?;
         let (asked, start) = (self.now(), range.start);
-        let read = on_handle!(self, node, handle => self.remote.read(cred, &handle, start, len))?;
+        let read = on_handle!(self, cred, node, to => self.remote.read(cred, &to, start, len))?;
+        room.progress();
         self.counters.read_bytes_remote.fetch_add(read.data.len() as u64, Ordering::Relaxed);
         Ok((read, asked))
     }

@@ -47,19 +47,19 @@ impl FileSystem for Client {
         open: Option<OpenId>,
         set: SetAttr,
     ) -> Answer<(Fresh, Change)> {
-        let cred = cred.clone();
+        let cred = self.core.caller(cred);
         self.later(|core| async move {
             Ok((core.setattr(&cred, ino, open, set).await?, Change::default()))
         })
     }
 
     fn access(&self, cred: &Cred, ino: Ino, wanted: Access) -> Answer<Access> {
-        let cred = cred.clone();
+        let cred = self.core.caller(cred);
         self.later(|core| async move { core.access(&cred, ino, wanted).await })
     }
 
     fn readlink(&self, cred: &Cred, ino: Ino) -> Answer<OsString> {
-        let cred = cred.clone();
+        let cred = self.core.caller(cred);
         self.later(|core| async move { core.readlink(&cred, ino).await })
     }
 
@@ -71,12 +71,12 @@ impl FileSystem for Client {
         new: New,
         set: SetAttr,
     ) -> Answer<Entry> {
-        let (cred, name) = (cred.clone(), name.to_owned());
+        let (cred, name) = (self.core.caller(cred), name.to_owned());
         self.later(|core| async move { core.make(&cred, parent, &name, new, set).await })
     }
 
     fn remove(&self, cred: &Cred, parent: Ino, name: &OsStr, what: Removal) -> Answer<()> {
-        let (cred, name) = (cred.clone(), name.to_owned());
+        let (cred, name) = (self.core.caller(cred), name.to_owned());
         self.later(|core| async move { core.remove(&cred, parent, &name, what).await })
     }
 
@@ -87,7 +87,7 @@ impl FileSystem for Client {
         to: (Ino, &OsStr),
         flags: RenameFlags,
     ) -> Answer<()> {
-        let cred = cred.clone();
+        let cred = self.core.caller(cred);
         let (from_dir, from) = (from.0, from.1.to_owned());
         let (to_dir, to) = (to.0, to.1.to_owned());
         self.later(|core| async move {
@@ -96,7 +96,7 @@ impl FileSystem for Client {
     }
 
     fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Entry> {
-        let (cred, name) = (cred.clone(), name.to_owned());
+        let (cred, name) = (self.core.caller(cred), name.to_owned());
         self.later(|core| async move { core.link(&cred, ino, parent, &name).await })
     }
 
@@ -112,7 +112,7 @@ impl FileSystem for Client {
         set: SetAttr,
         flags: OpenFlags,
     ) -> Answer<(Entry, Opened)> {
-        let (cred, name) = (cred.clone(), name.to_owned());
+        let (cred, name) = (self.core.caller(cred), name.to_owned());
         self.later(|core| async move { core.create(&cred, parent, &name, set, flags).await })
     }
 
@@ -140,11 +140,13 @@ impl FileSystem for Client {
     }
 
     fn flush(&self, _cred: &Cred, _ino: Ino, open: OpenId) -> Answer<()> {
-        self.later(|core| async move { core.flush(open).await })
+        let deadline = self.core.deadline();
+        self.later(|core| async move { core.flush(open, deadline).await })
     }
 
     fn fsync(&self, _cred: &Cred, ino: Ino) -> Answer<Verifier> {
-        self.later(|core| async move { core.fsync(ino).await })
+        let deadline = self.core.deadline();
+        self.later(|core| async move { core.fsync(ino, deadline).await })
     }
 
     fn release(&self, _ino: Ino, open: OpenId) -> Answer<()> {
@@ -152,7 +154,7 @@ impl FileSystem for Client {
     }
 
     fn opendir(&self, cred: &Cred, ino: Ino) -> Answer<()> {
-        let cred = cred.clone();
+        let cred = self.core.caller(cred);
         self.later(|core| async move { core.opendir(&cred, ino).await })
     }
 
@@ -164,12 +166,12 @@ impl FileSystem for Client {
         bytes_max: u32,
         plus: bool,
     ) -> Answer<Vec<DirEntry>> {
-        let cred = cred.clone();
+        let cred = self.core.caller(cred);
         self.later(|core| async move { core.readdir(&cred, ino, offset, bytes_max, plus).await })
     }
 
     fn statfs(&self, cred: &Cred, ino: Ino) -> Answer<StatFs> {
-        let cred = cred.clone();
+        let cred = self.core.caller(cred);
         self.later(|core| async move { core.statfs(&cred, ino).await })
     }
 
@@ -184,7 +186,7 @@ impl FileSystem for Client {
         let handle = handle.clone();
         self.later(|core| async move {
             let asked = core.now();
-            let attr = core.remote.getattr(&Cred::root(), &handle).await?;
+            let attr = core.remote.getattr(&core.caller(&Cred::root()), &handle).await?;
             Ok(core.learn(&Found { handle, attr }, asked, None).ino)
         })
     }

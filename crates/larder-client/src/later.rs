@@ -24,7 +24,7 @@ impl Core {
         self.runtime.clone().spawn(async move {
             loop {
                 tokio::time::sleep(std::mem::replace(&mut wait, RETRY_AFTER)).await;
-                match core.upload(&node).await {
+                match core.upload(&node, core.deadline()).await {
                     Err(Error::TimedOut) => {}
                     // It is the next mount's to send.
                     Err(Error::Shutdown) => return,

@@ -50,7 +50,7 @@ impl Core {
         if !self.wants_lease(dir) || std::mem::replace(&mut dir.state().lease_asked, true) {
             return;
         }
-        let (core, dir, cred) = (self.clone(), dir.clone(), cred.clone());
+        let (core, dir, cred) = (self.clone(), dir.clone(), self.caller(cred));
         self.runtime.spawn(async move {
             let answer = core.ask_rights(&dir, &cred).await;
             dir.state().lease_asked = false;
@@ -84,7 +84,7 @@ impl Core {
             self.table.persist(ino, &mut state);
             state.is_directory()
         };
-        if let Err(error) = self.upload(&node).await {
+        if let Err(error) = self.upload(&node, self.deadline()).await {
             tracing::warn!(ino = ino.0, %error, "cannot write back before somebody else goes on");
         }
         node.state().pages = None;

@@ -27,6 +27,7 @@ mod fill;
 mod fs;
 mod later;
 mod lease;
+mod limits;
 mod listing;
 mod names;
 mod node;

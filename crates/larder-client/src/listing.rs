@@ -108,7 +108,7 @@ impl Core {
         let cookie = Cookie { position: start, verifier };
         let bytes = self.remote.limits().readdir_preferred.clamp(32 << 10, REPLY_BYTES_MAX);
         let asked = self.now();
-        let listing: Listing = on_handle!(self, dir, handle =>
+        let listing: Listing = on_handle!(self, cred, dir, handle =>
             self.remote.readdir(cred, &handle, cookie, bytes))?;
         if let Some(attr) = listing.dir {
             self.observe(dir, attr, asked);

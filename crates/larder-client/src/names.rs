@@ -39,7 +39,7 @@ impl Core {
         if let Some(answer) = self.lookup_held(&dir, cred, name) {
             return Answer::Now(answer);
         }
-        let (core, cred, name) = (self.clone(), cred.clone(), name.to_owned());
+        let (core, cred, name) = (self.clone(), self.caller(cred), name.to_owned());
         Answer::later(async move { core.lookup_remote(&dir, &cred, &name).await })
     }
 
@@ -117,12 +117,12 @@ impl Core {
         if name == ".." {
             return self.lookup_parent(dir, cred).await;
         }
-        self.settle_root_squash(dir).await?;
+        self.settle_root_squash(dir, cred).await?;
         if let Some(answer) = self.lookup_leased(dir, cred, name).await? {
             return answer;
         }
         let asked = self.now();
-        let answer = on_handle!(self, dir, handle => self.remote.lookup(cred, &handle, name));
+        let answer = on_handle!(self, cred, dir, handle => self.remote.lookup(cred, &handle, name));
         let LookedUp { found, dir: dir_attr } = match answer {
             Err(Error::TimedOut) => {
                 // From now on the server is known to be out of reach, so what is held is an answer.
@@ -163,7 +163,7 @@ impl Core {
                 let asked = self.now();
                 let up = OsStr::new("..");
                 let answer =
-                    on_handle!(self, dir, handle => self.remote.lookup(cred, &handle, up))?;
+                    on_handle!(self, cred, dir, handle => self.remote.lookup(cred, &handle, up))?;
                 self.learn(&answer.found.ok_or(Error::NotFound)?, asked, None)
             }
         };
@@ -174,10 +174,10 @@ impl Core {
     }
 
     /// The first private directory tells whether the server squashes root; one question per mount.
-    async fn settle_root_squash(&self, dir: &Node) -> Result<()> {
+    async fn settle_root_squash(&self, dir: &Node, cred: &Cred) -> Result<()> {
         let private = !rights::searchable_by_all(&dir.state().known.attr);
         if private && self.root_squash() == RootSquash::Unknown {
-            self.ask_rights(dir, &Cred::root()).await?;
+            self.ask_rights(dir, &Cred::root().until(cred.deadline)).await?;
         }
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Core {
         };
         let asked = self.now();
         self.begin_change(dir);
-        let answer = on_handle!(self, dir, handle =>
+        let answer = on_handle!(self, cred, dir, handle =>
             self.remote.make(cred, &handle, name, new.clone(), set));
         let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
@@ -274,7 +274,8 @@ impl Core {
         what: Removal,
     ) -> Result<()> {
         self.begin_change(dir);
-        let answer = on_handle!(self, dir, handle => self.remote.remove(cred, &handle, name, what));
+        let answer =
+            on_handle!(self, cred, dir, handle => self.remote.remove(cred, &handle, name, what));
         let answer = Core::settle_remove(cred, answer);
         self.end_names_change(dir, answer.as_ref().ok().copied());
         answer?;
@@ -532,7 +533,7 @@ impl Core {
         if !same_dir {
             self.begin_change(to.0);
         }
-        let answer = on_handle!(self, from.0, handle => async {
+        let answer = on_handle!(self, cred, from.0, handle => async {
             let target = to.0.handle();
             self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
@@ -569,7 +570,7 @@ impl Core {
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
         let asked = self.now();
         self.begin_change(&dir);
-        let answer = on_handle!(self, &node, handle => async {
+        let answer = on_handle!(self, cred, &node, handle => async {
             let target = dir.handle();
             self.remote.link(cred, &handle, &target, name).await
         });

@@ -15,6 +15,7 @@ use larder_cache::{Cache, FileNo};
 use larder_vfs::{Handle, Ino};
 
 use crate::fetch::Flights;
+use crate::limits::Transfer;
 use crate::record::Known;
 use crate::state::State;
 
@@ -25,7 +26,7 @@ pub(crate) struct Node {
     /// What is known of it.
     state: Mutex<State>,
     /// Whoever moves data or size between cache and server: one at a time.
-    pub(crate) transfer: tokio::sync::Mutex<()>,
+    pub(crate) transfer: Transfer,
     /// Ranges on their way from the server.
     pub(crate) flights: Flights,
     /// Told when nobody has the file open any more; of a directory, when a hidden name in it is gone.
@@ -169,7 +170,7 @@ impl Table {
         let node = Arc::new(Node {
             ino,
             state: Mutex::new(state),
-            transfer: tokio::sync::Mutex::new(()),
+            transfer: Transfer::default(),
             flights: Flights::default(),
             released: tokio::sync::Notify::new(),
         });

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use larder_cache::CachedFile;
 use larder_vfs::{
-    Access, Answer, Cred, DataPath, Entry, Error, Ino, Kind, LocalFile, New, OpenFlags, OpenId,
-    Opened, Result, SetAttr, Time,
+    Access, Answer, Cred, DataPath, Deadline, Entry, Error, Ino, Kind, LocalFile, New, OpenFlags,
+    OpenId, Opened, Result, SetAttr, Time,
 };
 
 use crate::core::{Core, blocking_unless};
@@ -202,7 +202,7 @@ impl Core {
             Ok(node) => node,
             Err(error) => return Answer::fail(error),
         };
-        let (core, cred) = (self.clone(), cred.clone());
+        let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
             core.check_open(&node, &cred, &flags).await?;
             if flags.truncate {
@@ -479,13 +479,13 @@ impl Core {
     }
 
     /// A descriptor of the open file was closed.
-    pub(crate) async fn flush(&self, open: OpenId) -> Result<()> {
+    pub(crate) async fn flush(&self, open: OpenId, deadline: Option<Deadline>) -> Result<()> {
         let open = self.open_file(open)?;
         open.flushed.store(true, Ordering::Relaxed);
         if !open.flags.write {
             return Ok(());
         }
-        let result = self.upload(&open.node).await;
+        let result = self.upload(&open.node, deadline).await;
         let earlier = self.take_write_error(&open.node);
         let told = result.and(earlier.map_or(Ok(()), Err));
         let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown));
@@ -497,10 +497,10 @@ impl Core {
     /// The last descriptor is gone.
     pub(crate) async fn release(self: &Arc<Self>, id: OpenId) -> Result<()> {
         let Some(open) = self.open_table().remove(&id) else { return Ok(()) };
-        let node = &open.node;
+        let (node, deadline) = (&open.node, self.deadline());
         let mut refused = None;
         if open.flags.write {
-            match self.upload(node).await {
+            match self.upload(node, deadline).await {
                 Err(Error::TimedOut) => self.retry_later(node),
                 // What is unsent is the next mount's to send.
                 Ok(()) | Err(Error::Shutdown) => {}
@@ -545,7 +545,7 @@ impl Core {
         }
         let closed = if last {
             node.released.notify_waiters();
-            self.closed(node, &open.cred).await
+            self.closed(node, &self.caller(&open.cred)).await
         } else {
             Ok(())
         };
@@ -598,7 +598,7 @@ impl Core {
         } else if !self.options.cache_data && !self.has_unsent(node) {
             self.cache.drop_file(node.no());
         } else {
-            self.fill.offer(node, cred);
+            self.fill.offer(node, &cred.first_time());
         }
         Ok(())
     }

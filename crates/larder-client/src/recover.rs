@@ -6,7 +6,7 @@
 //! anything else under that name is another file, and the handle stays stale. A server that names
 //! files by path (SMB) learns on the walk where the file is, and then knows the same handle again.
 
-use larder_vfs::{Attr, Cred, Error, Handle, Ino, Result};
+use larder_vfs::{Attr, Cred, Deadline, Error, Handle, Ino, Result};
 
 use crate::core::Core;
 use crate::node::Node;
@@ -16,15 +16,22 @@ use crate::record::name_bytes;
 const DEPTH_MAX: u32 = 64;
 
 impl Core {
-    /// A new handle for `node`, whose handle `stale` the server no longer knows.
+    /// A new handle for `node`, whose handle `stale` the server no longer knows, for a caller who waits until
+    /// `cred` says.
     ///
     /// # Errors
     /// [`Error::Stale`] if the file is gone, or what the server answers.
-    pub(crate) async fn recover(&self, node: &Node, stale: &Handle) -> Result<Handle> {
-        Box::pin(self.recover_at(node, stale, 0)).await
+    pub(crate) async fn recover(&self, cred: &Cred, node: &Node, stale: &Handle) -> Result<Handle> {
+        Box::pin(self.recover_at(cred.deadline, node, stale, 0)).await
     }
 
-    async fn recover_at(&self, node: &Node, stale: &Handle, depth: u32) -> Result<Handle> {
+    async fn recover_at(
+        &self,
+        deadline: Option<Deadline>,
+        node: &Node,
+        stale: &Handle,
+        depth: u32,
+    ) -> Result<Handle> {
         let (handle, known, removed) = {
             let state = node.state();
             (state.handle.clone(), state.known.clone(), state.removed)
@@ -41,11 +48,11 @@ impl Core {
         }
         let (parent, name) = known.hint.ok_or(Error::Stale)?;
         let parent = self.node(parent)?;
-        let cred = Cred::root();
+        let cred = Cred::root().until(deadline);
         let mut dir = parent.handle();
         let mut answer = self.remote.lookup(&cred, &dir, &name).await;
         if matches!(answer, Err(Error::Stale)) {
-            dir = Box::pin(self.recover_at(&parent, &dir, depth + 1)).await?;
+            dir = Box::pin(self.recover_at(deadline, &parent, &dir, depth + 1)).await?;
             answer = self.remote.lookup(&cred, &dir, &name).await;
         }
         match answer?.found {

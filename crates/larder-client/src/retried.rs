@@ -147,7 +147,7 @@ impl Core {
 
     /// What the server has under a name now.
     async fn found(&self, cred: &Cred, dir: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
-        let answer = on_handle!(self, dir, handle => self.remote.lookup(cred, &handle, name));
+        let answer = on_handle!(self, cred, dir, handle => self.remote.lookup(cred, &handle, name));
         Ok(answer?.found)
     }
 

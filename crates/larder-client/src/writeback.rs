@@ -15,11 +15,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_cache::CachedFile;
-use larder_vfs::{Answer, Change, Cred, Error, Ino, OpenId, Result, Stability, Verifier, Written};
+use larder_vfs::{
+    Answer, Change, Cred, Deadline, Error, Ino, OpenId, Result, Stability, Verifier, Written,
+};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::changes::{replacing, unchanged};
 use crate::core::{Core, blocking, blocking_unless, on_handle};
+use crate::limits::Transferring;
 use crate::node::Node;
 use crate::open::OpenFile;
 use crate::paths::last_path;
@@ -62,9 +66,9 @@ impl Core {
         let synchronous = stability != Stability::Unstable
             || self.options.sync
             || open.as_ref().is_some_and(|open| open.flags.sync);
-        let retried = cred.retried;
+        let (retried, deadline) = (cred.retried, self.deadline());
         let cred = open.as_ref().map_or(cred, |open| &open.cred);
-        let cred = Cred { retried, ..cred.clone() };
+        let cred = Cred { retried, ..cred.until(deadline) };
         if open.is_some()
             && !synchronous
             && let Some(written) = self.write_held(&node, open.as_deref(), &cred, offset, data)
@@ -82,7 +86,7 @@ impl Core {
                 return core.write_through(&node, &cred, offset, data).await;
             };
             if synchronous || core.too_dirty(&node) {
-                core.upload(&node).await?;
+                core.upload(&node, deadline).await?;
                 written.stability = Stability::FileSync;
             } else if first && open.is_none() {
                 // No close will come, and the commit of a caller that died neither.
@@ -146,12 +150,13 @@ impl Core {
 
     /// Long writes go to the server while they are still being made.
     fn start_early_write_back(self: &Arc<Self>, node: &Arc<Node>, file: &CachedFile) {
-        if file.dirty_bytes() <= self.options.dirty_bytes_max || node.transfer.try_lock().is_err() {
+        if file.dirty_bytes() <= self.options.dirty_bytes_max || node.transfer.try_begin().is_none()
+        {
             return;
         }
         let (core, node) = (self.clone(), node.clone());
         self.runtime.spawn(async move {
-            if let Err(error) = core.upload(&node).await {
+            if let Err(error) = core.upload(&node, core.deadline()).await {
                 let mut state = node.state();
                 state.write_error = Some(error);
                 core.note_unfinished(node.ino, &mut state);
@@ -171,14 +176,15 @@ impl Core {
         offset: u64,
         data: Bytes,
     ) -> Result<Written> {
-        let _transfer = node.transfer.lock().await;
-        self.upload_locked(node).await?;
+        let transfer = node.transfer.begin(cred.deadline).await?;
+        self.upload_locked(node, &transfer, cred.deadline).await?;
         if node.state().opens.bypassing() {
             return Err(Error::NoSpace);
         }
         let len = u32::try_from(data.len()).expect("a write request is short");
+        let cred = &cred.until(transfer.extend(cred.deadline));
         self.begin_change(node);
-        let answer = on_handle!(self, node, handle =>
+        let answer = on_handle!(self, cred, node, handle =>
             self.remote.write(cred, &handle, offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
         // Under a version that no server gives, so that the change cannot carry it on. What was written
@@ -192,9 +198,9 @@ impl Core {
     }
 
     /// Everything written so far is on the server's disk on return.
-    pub(crate) async fn fsync(&self, ino: Ino) -> Result<Verifier> {
+    pub(crate) async fn fsync(&self, ino: Ino, deadline: Option<Deadline>) -> Result<Verifier> {
         let node = self.node(ino)?;
-        let result = self.upload(&node).await;
+        let result = self.upload(&node, deadline).await;
         let earlier = self.take_write_error(&node);
         result.and(earlier.map_or(Ok(self.verifier()), Err))
     }
@@ -215,17 +221,22 @@ impl Core {
         state.local.is_some() || state.opens.bypassing()
     }
 
-    /// Carries dirty bytes to the server's disk.
-    pub(crate) async fn upload(&self, node: &Arc<Node>) -> Result<()> {
+    /// Carries dirty bytes to the server's disk, for a caller who waits until `deadline`, or longer while they move.
+    pub(crate) async fn upload(&self, node: &Arc<Node>, deadline: Option<Deadline>) -> Result<()> {
         if !self.has_unsent(node) {
             return Ok(());
         }
-        let _transfer = node.transfer.lock().await;
-        self.upload_locked(node).await
+        let transfer = node.transfer.begin(deadline).await?;
+        self.upload_locked(node, &transfer, deadline).await
     }
 
     /// The same, for who holds [`Node::transfer`].
-    pub(crate) async fn upload_locked(&self, node: &Arc<Node>) -> Result<()> {
+    pub(crate) async fn upload_locked(
+        &self,
+        node: &Arc<Node>,
+        transfer: &Transferring<'_>,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
         if !self.has_unsent(node) {
             return Ok(());
         }
@@ -235,7 +246,9 @@ impl Core {
             self.unset_local(node);
             return Ok(());
         }
+        let begun = Instant::now();
         self.collect(node, &file).await?;
+        let deadline = deadline.map(|deadline| deadline.extended(begun.elapsed()));
         let dirty = file.begin_sending();
         if dirty.is_empty() {
             self.settle_clean(node, &file);
@@ -244,9 +257,9 @@ impl Core {
         if dirty.iter().map(|range| range.end - range.start).sum::<u64>() > SENT_IN_PLACE_BYTES {
             tokio::task::yield_now().await;
         }
-        let cred = self.writer(node);
+        let cred = self.writer(node).until(transfer.extend(deadline));
         self.begin_change(node);
-        let sent = self.send_until_stable(node, &file, &cred, &dirty).await;
+        let sent = self.send_until_stable(node, transfer, &file, &cred, &dirty).await;
         let held = node.state().version();
         self.end_upload(node, &file, &dirty, held, sent)
     }
@@ -285,6 +298,7 @@ impl Core {
     async fn send_until_stable(
         &self,
         node: &Arc<Node>,
+        transfer: &Transferring<'_>,
         file: &Arc<CachedFile>,
         cred: &Cred,
         dirty: &[Range<u64>],
@@ -293,11 +307,12 @@ impl Core {
         let mut recovered = false;
         for _ in 0..RESENDS_MAX {
             let handle = node.handle();
-            let mut sent = self.send(node, file, cred, dirty).await;
+            let mut sent = self.send(node, transfer, file, cred, dirty).await;
+            let cred = &cred.until(transfer.extend(cred.deadline));
             changes.append(&mut sent.changes);
             if matches!(sent.result, Err(Error::Stale)) && !recovered {
                 recovered = true;
-                match self.recover(node, &handle).await {
+                match self.recover(cred, node, &handle).await {
                     Ok(_) => continue,
                     Err(error) => sent.result = Err(error),
                 }
@@ -307,7 +322,7 @@ impl Core {
                 return sent;
             }
             let everything = 0..0;
-            let answer = on_handle!(self, node, handle =>
+            let answer = on_handle!(self, cred, node, handle =>
                 self.remote.commit(cred, &handle, everything.clone()));
             match answer {
                 Ok(committed) => {
@@ -328,6 +343,7 @@ impl Core {
     async fn send(
         &self,
         node: &Arc<Node>,
+        transfer: &Transferring<'_>,
         file: &Arc<CachedFile>,
         cred: &Cred,
         dirty: &[Range<u64>],
@@ -341,13 +357,14 @@ impl Core {
         let mut under_way = JoinSet::new();
         for piece in pieces {
             if under_way.len() == REQUESTS_MAX {
-                sent.take(under_way.join_next().await);
+                sent.take(under_way.join_next().await, transfer);
             }
             if sent.result.is_err() {
                 break;
             }
             match read_dirty(file, &piece) {
                 Ok(data) => {
+                    let cred = cred.until(transfer.extend(cred.deadline));
                     let request = self.write_request(node, cred, piece.start, data, stability);
                     under_way.spawn_on(request, &self.runtime);
                 }
@@ -355,7 +372,7 @@ impl Core {
             }
         }
         while let Some(done) = under_way.join_next().await {
-            sent.take(Some(done));
+            sent.take(Some(done), transfer);
         }
         sent
     }
@@ -363,18 +380,20 @@ impl Core {
     fn write_request(
         &self,
         node: &Arc<Node>,
-        cred: &Cred,
+        cred: Cred,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> impl Future<Output = Result<larder_vfs::RemoteWritten>> + Send + 'static + use<> {
-        let (remote, node, cred) = (self.remote.clone(), node.clone(), cred.clone());
+        let (remote, node) = (self.remote.clone(), node.clone());
         let budget = self.transfer_budget.clone();
         async move {
             let kib = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);
-            let _turn = budget.acquire_many(kib).await.map_err(|_| Error::Shutdown)?;
+            let (room, cred) = budget.take(kib, &cred).await?;
             let handle = node.handle();
-            remote.write(&cred, &handle, offset, data, stability).await
+            let written = remote.write(&cred, &handle, offset, data, stability).await?;
+            room.progress();
+            Ok(written)
         }
     }
 
@@ -439,8 +458,8 @@ impl Core {
     /// Nobody writes the local file past us any more: if all is sent, and what is held mixes two versions, it goes.
     pub(crate) fn end_mixture(&self, node: &Node, file: &CachedFile) {
         // Whoever is just sending does so himself.
-        let transfer = node.transfer.try_lock();
-        if transfer.is_ok() && node.state().mixed {
+        let transfer = node.transfer.try_begin();
+        if transfer.is_some() && node.state().mixed {
             self.settle_clean(node, file);
         }
     }
@@ -503,9 +522,11 @@ impl Sent {
     fn take(
         &mut self,
         done: Option<Result<Result<larder_vfs::RemoteWritten>, tokio::task::JoinError>>,
+        transfer: &Transferring<'_>,
     ) {
         match done.map(|done| done.unwrap_or(Err(Error::Io))) {
             Some(Ok(written)) => {
+                transfer.progress();
                 self.changes.push(written.change);
                 self.verifiers.push(written.verifier);
                 self.stable &= written.stability != Stability::Unstable;

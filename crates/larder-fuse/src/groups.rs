@@ -47,7 +47,7 @@ impl Groups {
     /// The full credentials of a caller. May read a file of procfs; never waits for anything else.
     pub(crate) fn cred(&self, pid: u32, uid: u32, gid: u32) -> Cred {
         let groups = self.groups(Key { pid, uid, gid });
-        Cred { uid, gid, groups, pid, retried: false, request: 0 }
+        Cred { uid, gid, groups, pid, retried: false, request: 0, deadline: None }
     }
 
     fn groups(&self, key: Key) -> Arc<[u32]> {

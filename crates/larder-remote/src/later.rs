@@ -2,23 +2,24 @@
 //!
 //! Who holds enough in a cache to begin without a server need not wait for it. Until it is reached it counts as
 //! out of reach, limits are those that it had before, and calls wait, as they do for any server that is
-//! silent. It is tried for ever, with growing pauses.
+//! silent: within their limit, which has begun for all of them with the first try. It is tried for ever,
+//! with growing pauses.
 
+use crate::patience::{RETRY_PAUSES, gives_up};
 use bytes::Bytes;
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
-    SetAttr, Stability, StatFs, Time, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
+    Judged, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
+    Result, SetAttr, Stability, StatFs, Time, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-
-/// First and longest pause between tries.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+use tokio::time::Instant;
 
 /// What must be known of a server before it is reached.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,10 @@ struct Inner<R> {
     remembered: Remembered,
     /// How long a call waits for it to be reached; `None`: for ever.
     limit: Option<Duration>,
+    /// Since when it has been tried.
+    since: Instant,
+    /// Somebody was told that it does not answer.
+    has_failed_calls: AtomicBool,
     watcher: OnceLock<Weak<dyn Watcher>>,
 }
 
@@ -83,8 +88,8 @@ impl<R: Remote> Later<R> {
     }
 
     /// Begins to reach a server by `connect`, on the tokio runtime of the caller, after a try that failed
-    /// because of `problem`. Calls wait for it for `limit` at most (`None`: for ever), and end with
-    /// [`Error::TimedOut`] then.
+    /// because of `problem`. Calls end with [`Error::TimedOut`] at their deadlines, and once it was tried for `limit`
+    /// (`None`: they wait for ever); the first that does is told in the log.
     pub fn begin<F, E>(
         remembered: Remembered,
         problem: String,
@@ -109,7 +114,9 @@ impl<R: Remote> Later<R> {
 
     fn new(state: State<R>, remembered: Remembered, limit: Option<Duration>) -> Later<R> {
         let (state, watcher) = (watch::Sender::new(state), OnceLock::new());
-        Later { inner: Arc::new(Inner { state, remembered, limit, watcher }) }
+        let (since, has_failed_calls) = (Instant::now(), AtomicBool::new(false));
+        let inner = Inner { state, remembered, limit, since, has_failed_calls, watcher };
+        Later { inner: Arc::new(inner) }
     }
 
     /// The server itself, once it was reached.
@@ -128,8 +135,8 @@ impl<R: Remote> Later<R> {
         }
     }
 
-    /// The server, as soon as it is reached.
-    async fn server(&self) -> Result<Arc<R>> {
+    /// The server, as soon as it is reached, for a caller who waits until `deadline`.
+    async fn server(&self, deadline: Option<Deadline>) -> Result<Arc<R>> {
         if let Some(remote) = self.get() {
             return Ok(remote);
         }
@@ -138,13 +145,26 @@ impl<R: Remote> Later<R> {
         let settled = match self.inner.limit {
             None => settled.await,
             Some(limit) => {
-                tokio::time::timeout(limit, settled).await.map_err(|_| Error::TimedOut)?
+                let until = gives_up(Instant::now(), limit, deadline, Some(self.inner.since));
+                match tokio::time::timeout_at(until, settled).await {
+                    Ok(settled) => settled,
+                    Err(_) => return Err(self.timed_out()),
+                }
             }
         };
         match settled.as_deref() {
             Ok(State::Reached(remote)) => Ok(Arc::clone(remote)),
             _ => Err(Error::Shutdown),
         }
+    }
+
+    /// A call has waited in vain.
+    fn timed_out(&self) -> Error {
+        if !self.inner.has_failed_calls.swap(true, Ordering::Relaxed) {
+            let problem = self.problem().unwrap_or_default();
+            tracing::warn!(%problem, "calls fail: the server has not been reached, still trying");
+        }
+        Error::TimedOut
     }
 }
 
@@ -154,10 +174,10 @@ where
     F: std::future::Future<Output = Result<R, E>>,
     E: Display,
 {
-    let mut pause = PAUSES.0;
+    let mut pause = RETRY_PAUSES.0;
     loop {
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
+        pause = (pause * 2).min(RETRY_PAUSES.1);
         match connect().await {
             Ok(remote) => return arrived(inner, Arc::new(remote)),
             Err(problem) => still_away(inner, problem.to_string()),
@@ -169,6 +189,9 @@ fn still_away<R>(inner: &Weak<Inner<R>>, problem: String) {
     let Some(inner) = inner.upgrade() else { return };
     inner.state.send_if_modified(|state| match state {
         State::Away(before) => {
+            if *before != problem {
+                tracing::info!(%problem, "the server cannot be reached yet");
+            }
             *before = problem;
             true
         }
@@ -186,7 +209,8 @@ fn arrived<R: Remote>(inner: &Weak<Inner<R>>, remote: Arc<R>) {
         if let Some(watcher) = inner.watcher.get() {
             remote.watch(watcher.clone());
         }
-        tracing::info!("the server is reached");
+        let seconds = inner.since.elapsed().as_secs_f32();
+        tracing::info!("the server is reached, after {seconds:.1} s");
         *state = State::Reached(Arc::clone(&remote));
         true
     });
@@ -197,16 +221,21 @@ fn arrived<R: Remote>(inner: &Weak<Inner<R>>, remote: Arc<R>) {
 
 /// Methods that wait for the server and ask it.
 macro_rules! ask_when_reached {
-    ($(fn $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {$(
-        fn $name<'a>(&'a self, $($argument: $kind),*) -> Future<'a, $answer> {
-            Box::pin(async move { self.server().await?.$name($($argument),*).await })
+    ($(fn $name:ident(cred: $cred:ty, $($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {$(
+        fn $name<'a>(&'a self, cred: $cred, $($argument: $kind),*) -> Future<'a, $answer> {
+            Box::pin(async move {
+                self.server(cred.deadline).await?.$name(cred, $($argument),*).await
+            })
         }
     )*};
 }
 
 impl<R: Remote> Remote for Later<R> {
+    fn root(&self) -> Future<'_, Found> {
+        Box::pin(async move { self.server(None).await?.root().await })
+    }
+
     ask_when_reached! {
-        fn root() -> Found;
         fn getattr(cred: &'a Cred, file: &'a Handle) -> Attr;
         fn setattr(
             cred: &'a Cred,
@@ -263,6 +292,10 @@ impl<R: Remote> Remote for Later<R> {
         if let Some(remote) = self.get() {
             remote.watch(watcher);
         }
+    }
+
+    fn call_limit(&self) -> Option<Duration> {
+        self.get().map_or(self.inner.limit, |remote| remote.call_limit())
     }
 
     fn reachable(&self) -> bool {

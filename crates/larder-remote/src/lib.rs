@@ -14,5 +14,6 @@
 pub mod later;
 pub mod local;
 pub mod nfs3;
+mod patience;
 pub mod rpc;
 pub mod smb;

@@ -2,7 +2,7 @@
 //!
 //! Each method is one procedure where the protocol allows; the cases where it is not are named here:
 //! - READ and WRITE beyond the negotiated size, or answered short, are continued.
-//! - NFS3ERR_JUKEBOX is asked again with pauses, up to [`JUKEBOX_MAX`].
+//! - NFS3ERR_JUKEBOX is asked again with pauses, up to [`JUKEBOX_MAX`] and the caller's deadline.
 //! - An exclusive CREATE is followed by SETATTR, since the verifier lies where attributes belong
 //!   (RFC 1813, 3.3.8).
 //! - A reply without attributes that the caller needs is completed by GETATTR.
@@ -21,7 +21,7 @@ mod replay;
 
 pub use mount::{MountError, MountOptions};
 
-use crate::rpc::{CallOptions, Reply, RpcClient, TimerClass};
+use crate::rpc::{CallOptions, Recovery, Reply, RpcClient, TimerClass};
 use bytes::Bytes;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
@@ -38,7 +38,7 @@ use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long NFS3ERR_JUKEBOX is taken for "later": robots that fetch tapes are slow, but somebody
 /// waits.
@@ -91,7 +91,8 @@ impl Nfs3 {
         P: Procedure<Res = Res3<T, E>>,
     {
         let credential = self.client.credential(cred);
-        let options = CallOptions { class, fail_fast: self.fail_fast };
+        let (fail_fast, deadline) = (self.fail_fast, cred.deadline);
+        let options = CallOptions { class, fail_fast, deadline };
         let mut waited = Duration::ZERO;
         let mut pause = JUKEBOX_PAUSES.0;
         loop {
@@ -106,7 +107,8 @@ impl Nfs3 {
             }
             match &reply.results {
                 Err(fail) if fail.status == nfsstat3::NFS3ERR_JUKEBOX => {
-                    if waited + pause > JUKEBOX_MAX {
+                    let is_late = deadline.is_some_and(|end| Instant::now() + pause >= end.at());
+                    if waited + pause > JUKEBOX_MAX || is_late {
                         return Err(Error::TryAgain);
                     }
                 }
@@ -313,6 +315,11 @@ impl Remote for Nfs3 {
             let answer = self.answer(cred, &args, TimerClass::Attributes).await?;
             Ok(convert::statfs(&answer, self.limits.name_max))
         })
+    }
+
+    fn call_limit(&self) -> Option<Duration> {
+        let config = self.client.config();
+        (config.recovery == Recovery::Soft).then(|| config.limit())
     }
 
     fn reachable(&self) -> bool {

@@ -6,8 +6,9 @@
 //! copy straight into the buffer that is handed up.
 //!
 //! Promises:
-//! - **A call ends.** [`Recovery::Soft`] calls fail after [`Config::limit`]. [`Recovery::Hard`] ones
-//!   wait for the server however long it takes, but dropping their future or
+//! - **A call ends.** [`Recovery::Soft`] calls fail after [`Config::limit`], at the deadline of the caller
+//!   if that comes first, and at once while the server has been silent for the limit.
+//!   [`Recovery::Hard`] ones wait for the server however long it takes, but dropping their future or
 //!   [`RpcClient::shutdown`] ends them at once.
 //! - **A reply is to its call.** Retransmissions and replays after a reconnect bear the same xid, so
 //!   that a server's duplicate request cache knows them; [`Reply::transmissions`] says that the
@@ -36,9 +37,10 @@ pub use retry::TimerClass;
 pub use series::{RECORDINGS_MAX, RecordError, Recording, SLICE_WIDTHS, Series, Slice};
 pub use stats::{ConnectionSnapshot, Histogram, Latency, ProcedureSnapshot, Snapshot};
 
+use crate::patience::{RETRY_PAUSES, gives_up};
 use bytes::Bytes;
-use connection::Connection;
-use larder_vfs::Cred;
+use connection::{Connection, Wait};
+use larder_vfs::{Cred, Deadline};
 use larder_wire::Procedure;
 use larder_wire::rpc::{
     AuthSys, CallHeader, Credential, GROUPS_MAX, MACHINE_NAME_BYTES_MAX, Outcome, Xid, encode_call,
@@ -57,8 +59,6 @@ use tokio::time::Instant;
 
 /// Longest wait for a connection to be made. A server further away than this is as good as gone.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// First and longest pause between attempts to reach a server that is gone.
-const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Largest datagram, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
@@ -91,7 +91,7 @@ impl SourcePort {
 /// What happens to a call that is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// It fails after [`Config::limit`].
+    /// It fails after [`Config::limit`], or sooner.
     Soft,
     /// It waits for the server.
     Hard,
@@ -183,6 +183,8 @@ pub struct CallOptions {
     pub class: TimerClass,
     /// Fail at once with [`RpcError::Unreachable`] while the server is known to be gone.
     pub fail_fast: bool,
+    /// Until when the caller waits; a [`Recovery::Hard`] call waits on.
+    pub deadline: Option<Deadline>,
 }
 
 /// An answered call.
@@ -252,9 +254,19 @@ pub enum ServerState {
     Reachable,
     /// It does not.
     Unreachable {
-        /// When that was found out.
+        /// Since when it has been asked in vain.
         since: Instant,
     },
+}
+
+impl ServerState {
+    /// Since when it has been asked in vain, if it has.
+    fn silent_since(self) -> Option<Instant> {
+        match self {
+            ServerState::Reachable => None,
+            ServerState::Unreachable { since } => Some(since),
+        }
+    }
 }
 
 /// A client of one program on one server. Clones share the connections, which end with the last.
@@ -382,12 +394,19 @@ impl RpcClient {
         if options.fail_fast && !self.reachable() {
             return Err(RpcError::Unreachable);
         }
+        let offered = Instant::now();
+        let until = shared.until(offered, options.deadline, shared.silent_since());
+        if until.is_some_and(|until| until <= offered) {
+            return Err(RpcError::TimedOut { limit: shared.config.limit() });
+        }
         let xid = shared.next_xid();
         let message = encode_call(xid, credential, args, shared.config.framing());
         if shared.config.transport == Transport::Udp && message.len() > DATAGRAM_BYTES_MAX {
             return Err(RpcError::TooLong { bytes: message.len() });
         }
-        self.connection().call(xid, P::NUMBER, message, options.class).await
+        self.connection()
+            .call(xid, P::NUMBER, message, Wait { class: options.class, offered, until })
+            .await
     }
 
     /// Calls procedure 0, which does nothing, and waits for its reply.
@@ -459,18 +478,36 @@ impl Shared {
         }
     }
 
-    /// The server does not answer.
-    fn lost(&self) {
-        let changed = self.state.send_if_modified(|state| {
-            let changed = *state == ServerState::Reachable;
-            if changed {
-                *state = ServerState::Unreachable { since: Instant::now() };
-            }
-            changed
+    /// The server does not answer, nor has it `since`.
+    fn lost(&self, since: Instant) {
+        let mut was_reachable = false;
+        self.state.send_if_modified(|state| {
+            was_reachable = *state == ServerState::Reachable;
+            // A call may have waited for longer than the connection was being made anew.
+            let earlier = |known: Instant| known.min(since);
+            let since = state.silent_since().map_or(since, earlier);
+            let before = std::mem::replace(state, ServerState::Unreachable { since });
+            before != *state
         });
-        if changed && !*self.shutdown.borrow() {
+        if was_reachable && !*self.shutdown.borrow() {
             tracing::warn!("server {} not responding, still trying", self.config.server);
         }
+    }
+
+    /// Since when the server has been asked in vain, if it has.
+    fn silent_since(&self) -> Option<Instant> {
+        self.state.borrow().silent_since()
+    }
+
+    /// When a call that was `offered` then fails, if it does not wait for the server.
+    fn until(
+        &self,
+        offered: Instant,
+        caller: Option<Deadline>,
+        silent: Option<Instant>,
+    ) -> Option<Instant> {
+        let is_soft = self.config.recovery == Recovery::Soft;
+        is_soft.then(|| gives_up(offered, self.config.limit(), caller, silent))
     }
 
     fn next_xid(&self) -> Xid {
@@ -492,7 +529,11 @@ impl Shared {
             credential: Credential::None,
         };
         header.encode(&mut out);
-        connection.call(xid, 0, out.finish(), TimerClass::Fixed).await.map(drop)
+        // It may be how the return of a silent server is found out.
+        let offered = Instant::now();
+        let wait =
+            Wait { class: TimerClass::Fixed, offered, until: self.until(offered, None, None) };
+        connection.call(xid, 0, out.finish(), wait).await.map(drop)
     }
 
     /// Resolves when the client is shut down.

@@ -109,8 +109,8 @@ impl Remote for Smb {
         Box::pin(async move {
             let share = &self.share;
             let handle = share.root().clone();
-            let seen =
-                call!(share.line(&handle), |link, _again| share.look_at(&link, &handle, false))?;
+            let seen = call!(None, share.line(&handle), |link, _again| share
+                .look_at(&link, &handle, false))?;
             Ok(Found { attr: seen.info.attr(&share.shape), handle })
         })
     }
@@ -119,14 +119,15 @@ impl Remote for Smb {
         self.share.limits
     }
 
-    fn getattr<'a>(&'a self, _cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr> {
+    fn getattr<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr> {
         Box::pin(async move {
             let share = &self.share;
             let known = share.files.get(file).and_then(|entry| entry.known());
             if let Some((_, known)) = known {
                 return Ok(known.info.attr(&share.shape));
             }
-            let seen = call!(share.line(file), |link, _again| share.look_at(&link, file, false))?;
+            let seen = call!(cred.deadline, share.line(file), |link, _again| share
+                .look_at(&link, file, false))?;
             Ok(seen.info.attr(&share.shape))
         })
     }
@@ -140,7 +141,8 @@ impl Remote for Smb {
     ) -> Future<'a, Changed> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line(file), |link, _again| share.set(&link, cred, file, &set, guard))
+            call!(cred.deadline, share.line(file), |link, _again| share
+                .set(&link, cred, file, &set, guard))
         })
     }
 
@@ -155,7 +157,8 @@ impl Remote for Smb {
             match share.judge_now(cred, file, wanted) {
                 Some(judged) => Ok(judged),
                 None => {
-                    call!(share.line(file), |link, _again| share.judge(&link, cred, file, wanted))
+                    call!(cred.deadline, share.line(file), |link, _again| share
+                        .judge(&link, cred, file, wanted))
                 }
             }
         })
@@ -178,19 +181,21 @@ impl Remote for Smb {
     ) -> Future<'a, LookedUp> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line(dir), |link, _again| share.look_up(&link, cred, dir, name))
+            call!(cred.deadline, share.line(dir), |link, _again| share
+                .look_up(&link, cred, dir, name))
         })
     }
 
     fn readlink<'a>(
         &'a self,
-        _cred: &'a Cred,
+        cred: &'a Cred,
         file: &'a Handle,
     ) -> Future<'a, (OsString, Option<Attr>)> {
         Box::pin(async move {
             // There are none, so whatever it is, it is none.
             let share = &self.share;
-            call!(share.line(file), |link, _again| share.look_at(&link, file, false))?;
+            call!(cred.deadline, share.line(file), |link, _again| share
+                .look_at(&link, file, false))?;
             Err(Error::InvalidArgument)
         })
     }
@@ -204,7 +209,8 @@ impl Remote for Smb {
     ) -> Future<'a, RemoteRead> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line(file), |link, _again| share.read(&link, cred, file, offset, len))
+            call!(cred.deadline, share.line(file), |link, _again| share
+                .read(&link, cred, file, offset, len))
         })
     }
 
@@ -218,20 +224,20 @@ impl Remote for Smb {
     ) -> Future<'a, RemoteWritten> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line(file), |link, _again| share
+            call!(cred.deadline, share.line(file), |link, _again| share
                 .write(&link, cred, file, offset, &data, stability))
         })
     }
 
     fn commit<'a>(
         &'a self,
-        _cred: &'a Cred,
+        cred: &'a Cred,
         file: &'a Handle,
         _range: Range<u64>,
     ) -> Future<'a, Committed> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line(file), |link, _again| share.commit(&link, file))
+            call!(cred.deadline, share.line(file), |link, _again| share.commit(&link, file))
         })
     }
 
@@ -245,7 +251,7 @@ impl Remote for Smb {
     ) -> Future<'a, Made> {
         Box::pin(async move {
             let share = &self.share;
-            let mut made = call!(share.line(dir), |link, again| share.make(
+            let mut made = call!(cred.deadline, share.line(dir), |link, again| share.make(
                 &link,
                 cred,
                 (dir, name),
@@ -258,7 +264,7 @@ impl Remote for Smb {
             let cut = set.size.filter(|size| attr.kind == Kind::File && *size != attr.size);
             if cut.is_some() {
                 let set = SetAttr { size: cut, ..SetAttr::default() };
-                let cut = call!(share.line(file), |link, _again| share
+                let cut = call!(cred.deadline, share.line(file), |link, _again| share
                     .set(&link, cred, file, &set, None))?;
                 *attr = cut.after.unwrap_or(*attr);
             }
@@ -275,7 +281,7 @@ impl Remote for Smb {
     ) -> Future<'a, Change> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line_at(dir, name), |link, again| share.remove(
+            call!(cred.deadline, share.line_at(dir, name), |link, again| share.remove(
                 &link,
                 cred,
                 (dir, name),
@@ -293,7 +299,7 @@ impl Remote for Smb {
     ) -> Future<'a, (Change, Change)> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line_at(from.0, from.1), |link, again| share
+            call!(cred.deadline, share.line_at(from.0, from.1), |link, again| share
                 .rename(&link, cred, from, to, again))?;
             Ok((Change::default(), Change::default()))
         })
@@ -308,7 +314,13 @@ impl Remote for Smb {
     ) -> Future<'a, (Option<Attr>, Change)> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line(file), |link, again| share.link(&link, cred, file, (dir, name), again))
+            call!(cred.deadline, share.line(file), |link, again| share.link(
+                &link,
+                cred,
+                file,
+                (dir, name),
+                again
+            ))
         })
     }
 
@@ -321,15 +333,20 @@ impl Remote for Smb {
     ) -> Future<'a, Listing> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line(dir), |link, _again| share.list(&link, cred, dir, cookie, bytes_max))
+            call!(cred.deadline, share.line(dir), |link, _again| share
+                .list(&link, cred, dir, cookie, bytes_max))
         })
     }
 
-    fn statfs<'a>(&'a self, _cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
+    fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
         Box::pin(async move {
             let share = &self.share;
-            call!(share.line(file), |link, _again| share.space(&link, file))
+            call!(cred.deadline, share.line(file), |link, _again| share.space(&link, file))
         })
+    }
+
+    fn call_limit(&self) -> Option<std::time::Duration> {
+        self.share.lines.first().and_then(Line::call_limit)
     }
 
     fn reachable(&self) -> bool {

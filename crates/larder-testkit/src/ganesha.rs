@@ -153,6 +153,22 @@ impl Ganesha {
         self.sandbox.run("kill -CONT $child")
     }
 
+    /// Cuts the network between the server and everybody else: messages are lost in both directions.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if it has no network of its own.
+    pub fn cut(&mut self) -> Result<(), StartError> {
+        self.sandbox.cut()
+    }
+
+    /// Mends the network after [`cut`](Self::cut).
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if it has no network of its own.
+    pub fn mend(&mut self) -> Result<(), StartError> {
+        self.sandbox.mend()
+    }
+
     /// Ends the port mapper. The server goes on, at the ports that it has.
     ///
     /// # Errors

@@ -289,6 +289,22 @@ impl Samba {
         self.sandbox.run("kill -CONT $(pgrep -P $child) $child")
     }
 
+    /// Cuts the network between the server and everybody else: messages are lost in both directions.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if it has no network of its own.
+    pub fn cut(&mut self) -> Result<(), StartError> {
+        self.sandbox.cut()
+    }
+
+    /// Mends the network after [`cut`](Self::cut).
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if it has no network of its own.
+    pub fn mend(&mut self) -> Result<(), StartError> {
+        self.sandbox.mend()
+    }
+
     /// Has `smbclient` carry out commands on the share, and answers what it says. Blocks.
     ///
     /// # Errors

@@ -142,6 +142,16 @@ impl Sandbox {
         Ok(theirs)
     }
 
+    /// Cuts the cable: messages are lost in both directions, and nobody is told.
+    pub(crate) fn cut(&mut self) -> Result<(), StartError> {
+        self.run("ip link set eth0 down")
+    }
+
+    /// Mends what [`cut`](Self::cut) did.
+    pub(crate) fn mend(&mut self) -> Result<(), StartError> {
+        self.run("ip link set eth0 up")
+    }
+
     /// Makes the cable. It is called by the number of its subnet, so that no two have the same, whoever made
     /// the other: the addresses of a link that another test holds would lead there.
     fn cable(&self) -> Result<(u32, String), StartError> {

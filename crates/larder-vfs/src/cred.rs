@@ -3,10 +3,12 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use crate::Deadline;
+
 /// The caller's identity, which travels with each call to the server (AUTH_SYS, RFC 5531, appendix A).
 ///
-/// Two are equal if they are the same process with the same rights; which request it is, and
-/// whether it is sent once more, is not compared.
+/// Two are equal if they are the same process with the same rights; which request it is, whether it is
+/// sent once more, and how long it may take, is not compared.
 #[derive(Clone, Debug)]
 pub struct Cred {
     /// Effective (file system) user id.
@@ -23,6 +25,8 @@ pub struct Cred {
     /// Number of the request at the front door, the same when it is sent once more; 0 where there is
     /// none. No part of the identity.
     pub request: u64,
+    /// When the call that this is made for ends; `None` where nobody waits for it. No part of the identity.
+    pub deadline: Option<Deadline>,
 }
 
 impl PartialEq for Cred {
@@ -48,12 +52,18 @@ impl Cred {
 
     /// A user with a primary group and supplementary groups, who asks for the first time.
     pub fn new(uid: u32, gid: u32, groups: &[u32]) -> Cred {
-        Cred { uid, gid, groups: groups.into(), pid: 0, retried: false, request: 0 }
+        Cred { uid, gid, groups: groups.into(), pid: 0, retried: false, request: 0, deadline: None }
     }
 
-    /// The same caller, as one who asks for the first time: for what outlives the request.
+    /// The same caller, as one who asks for the first time and waits for nothing: for what outlives the request.
     pub fn first_time(&self) -> Cred {
-        Cred { retried: false, ..self.clone() }
+        Cred { retried: false, deadline: None, ..self.clone() }
+    }
+
+    /// The same caller, who waits until then.
+    #[must_use]
+    pub fn until(&self, deadline: Option<Deadline>) -> Cred {
+        Cred { deadline, ..self.clone() }
     }
 
     /// Whether `gid` is the caller's primary group or one of its supplementary ones.

@@ -19,6 +19,7 @@
 mod attr;
 pub mod conformance;
 mod cred;
+mod deadline;
 mod direct;
 mod error;
 mod fs;
@@ -29,6 +30,7 @@ mod remote;
 
 pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Validator};
 pub use cred::Cred;
+pub use deadline::Deadline;
 pub use direct::Direct;
 pub use error::{Error, Result};
 pub use fs::{

@@ -8,7 +8,9 @@
 //! - Calls may be made from many tasks at once; each carries the caller's credentials, and the server
 //!   judges them.
 //! - A call ends: with an answer, or with [`crate::Error::TimedOut`] after the limit that the mount
-//!   states. Dropping the future gives the answer up; the server may still carry the call out.
+//!   states ([`Remote::call_limit`]), and not after [`Cred::deadline`]. While the server is known to be
+//!   away for longer than the limit, it ends at once. Dropping the future gives the answer up; the server
+//!   may still carry the call out.
 //! - Answers are never older than the call.
 
 use std::ffi::{OsStr, OsString};
@@ -153,6 +155,11 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Space and limits of the file system that holds `file`.
     fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs>;
+
+    /// How long a call waits for a server that does not answer; `None`: for ever, or it never has to.
+    fn call_limit(&self) -> Option<std::time::Duration> {
+        None
+    }
 
     /// Whether the server answered last time; `false` while it is known to be out of reach.
     fn reachable(&self) -> bool {

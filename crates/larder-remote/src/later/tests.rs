@@ -57,6 +57,25 @@ async fn calls_that_may_not_wait_for_ever_time_out() {
     assert_eq!(later.root().await.unwrap_err(), Error::TimedOut);
 }
 
+/// The limit has begun with the first try, for all calls together; and one whose caller's deadline comes before ends then.
+#[tokio::test]
+async fn a_server_that_was_tried_for_the_limit_is_not_waited_for_by_each_call() {
+    let limit = Duration::from_secs(3600);
+    let remembered = Remembered::of(&MemRemote::new());
+    let away = || State::<MemRemote>::Away("no answer".to_owned());
+    let mut later = Later::new(away(), remembered, Some(limit));
+    let caller = |wait| {
+        let deadline = Deadline::new(Instant::now().into_std(), wait);
+        Cred::root().until(Some(deadline))
+    };
+    let file = Handle::new(b"file");
+    let asked = later.getattr(&caller(Duration::from_millis(1)), &file).await;
+    assert_eq!(asked.unwrap_err(), Error::TimedOut);
+    let inner = Arc::get_mut(&mut later.inner).expect("it is ours");
+    inner.since = Instant::now().checked_sub(limit).expect("the machine runs for longer");
+    assert_eq!(later.getattr(&caller(limit), &file).await.unwrap_err(), Error::TimedOut);
+}
+
 #[tokio::test]
 async fn shutdown_ends_calls_and_tries() {
     let (later, ends) = later(None);

@@ -22,7 +22,8 @@ use super::retry::{RoundTrip, TimerClass, Window};
 use super::series::{Kept, Moment, Recorder, Recorders, Totals};
 use super::socket::Socket;
 use super::stats::{ConnectionSnapshot, ConnectionStats};
-use super::{Recovery, Reply, RpcError, Shared, Transport};
+use super::{Reply, RpcError, Shared, Transport};
+use crate::patience::is_in_vain;
 use bytes::Bytes;
 use larder_wire::rpc::{Outcome, Xid};
 use larder_wire::xdr::Segments;
@@ -108,6 +109,17 @@ pub(super) struct Connection {
     /// Calls that are here, for choosing among connections.
     load: AtomicU32,
     connected: AtomicBool,
+}
+
+/// How long a call waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// Whose round-trip estimate applies.
+    pub(super) class: TimerClass,
+    /// When the call was made.
+    pub(super) offered: Instant,
+    /// When it fails; `None`: it waits for the server.
+    pub(super) until: Option<Instant>,
 }
 
 /// Gives a call up when its future ends or is dropped.
@@ -292,9 +304,8 @@ impl Connection {
         xid: Xid,
         procedure: u32,
         message: Segments,
-        class: TimerClass,
+        Wait { class, offered, until }: Wait,
     ) -> Result<Reply<Bytes>, RpcError> {
-        let offered = Instant::now();
         let account = self.shared.procedures.of(procedure);
         account.bytes_sent.fetch_add(message.len() as u64, Relaxed);
         self.load.fetch_add(1, Relaxed);
@@ -307,7 +318,7 @@ impl Connection {
         });
 
         let mut cancel = Cancel { connection: self, call: &call, settled: false };
-        let arrived = self.exchange(&call, procedure, class, offered).await;
+        let arrived = self.exchange(&call, procedure, Wait { class, offered, until }).await;
         cancel.settled = arrived.is_ok();
         drop(cancel);
 
@@ -335,12 +346,10 @@ impl Connection {
         &self,
         call: &Arc<Call>,
         procedure: u32,
-        class: TimerClass,
-        offered: Instant,
+        Wait { class, offered, until: deadline }: Wait,
     ) -> Result<Arrived, RpcError> {
         let config = &self.shared.config;
         let limit = config.limit();
-        let deadline = (config.recovery == Recovery::Soft).then(|| offered + limit);
         let timed_out = Err(RpcError::TimedOut { limit });
 
         let mut reply = match deadline {
@@ -367,7 +376,7 @@ impl Connection {
                 Err(_elapsed) => (),
             }
             self.shared.procedures.of(procedure).timeouts.fetch_add(1, Relaxed);
-            self.timed_out(call, class, offered.elapsed() >= limit);
+            self.timed_out(call, class, offered);
             from = Instant::now();
             if deadline.is_some_and(|deadline| from >= deadline) {
                 return timed_out;
@@ -442,8 +451,8 @@ impl Connection {
         Ok(())
     }
 
-    /// A call had no reply in time. `major` says that its limit has passed, too.
-    fn timed_out(&self, call: &Arc<Call>, class: TimerClass, major: bool) {
+    /// A call that was `offered` then had no reply in time.
+    fn timed_out(&self, call: &Arc<Call>, class: TimerClass, offered: Instant) {
         let config = &self.shared.config;
         let now = Instant::now();
         let mut state = self.change(now);
@@ -468,8 +477,9 @@ impl Connection {
             }
             (_, None) => drop(state),
         }
-        if major && quiet >= config.limit() {
-            self.shared.lost();
+        let waited = now.saturating_duration_since(offered);
+        if quiet >= waited && is_in_vain(waited, config.limit()) {
+            self.shared.lost(offered);
         }
     }
 
@@ -491,7 +501,7 @@ impl Connection {
     fn note_datagram_error(&self, error: &io::Error) {
         use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
         if matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable) {
-            self.shared.lost();
+            self.shared.lost(Instant::now());
         }
     }
 

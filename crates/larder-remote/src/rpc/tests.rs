@@ -245,6 +245,44 @@ async fn a_silent_server_fails_a_soft_call_within_its_limit_and_is_known_as_unre
     assert_eq!(ask(&client, 3).await.unwrap().results, 3);
 }
 
+/// Whoever asks a server that has been silent for the limit does not wait anew, and nothing is sent for it; its return
+/// ends that.
+#[tokio::test]
+async fn a_server_that_was_waited_for_in_vain_is_not_waited_for_again() {
+    let (client, peer, listener) = pair(brief).await;
+    let limit = client.config().limit();
+    assert_eq!(ask(&client, 1).await.unwrap_err(), RpcError::TimedOut { limit });
+    let mut state = client.state();
+    within(state.wait_for(|state| *state != ServerState::Reachable)).await.unwrap();
+    let (calls, begun) = (account(&client).calls, Instant::now());
+    for number in 2..100 {
+        assert_eq!(ask(&client, number).await.unwrap_err(), RpcError::TimedOut { limit });
+    }
+    assert!(begun.elapsed() < 98 * limit / 4, "{:?}", begun.elapsed());
+    assert_eq!(account(&client).calls, calls, "nothing was sent");
+    drop(peer);
+    tokio::spawn(echo_all(listener));
+    within(state.wait_for(|state| *state == ServerState::Reachable)).await.unwrap();
+    assert_eq!(ask(&client, 100).await.unwrap().results, 100);
+}
+
+#[tokio::test]
+async fn a_call_ends_when_its_caller_waits_no_longer() {
+    let (client, _peer, _listener) = pair(|_| ()).await;
+    let limit = client.config().limit();
+    let args = GETPORTargs { mapping: mapping::default() };
+    let begun = Instant::now();
+    for wait in [ms(50), Duration::ZERO] {
+        let deadline = Some(Deadline::new(begun.into_std(), wait));
+        let options = CallOptions { deadline, ..CallOptions::default() };
+        let asked = within(client.call(&Credential::None, &args, options)).await;
+        assert_eq!(asked.unwrap_err(), RpcError::TimedOut { limit });
+        assert!(begun.elapsed() >= wait);
+    }
+    assert_eq!(account(&client).calls, 1, "what is over is not sent");
+    assert!(client.reachable(), "it was not asked for long");
+}
+
 #[tokio::test]
 async fn a_hard_call_outlives_a_server_that_is_gone_and_comes_back() {
     let change = |config: &mut Config| {

@@ -1,16 +1,17 @@
 //! A way of the mount to its server: the connection there is, or the waiting for the next one.
 //!
-//! A connection that is lost is replaced by one task, with growing pauses; calls wait for it. What a
-//! call does when its answer was lost is its own affair: it learns that from its [`Attempt`].
+//! A connection that is lost is replaced by one task, with growing pauses; calls wait for it, until the server
+//! has been silent for their limit ([`crate::patience`]). What a call does when its answer was lost is its own affair: it learns that from its [`Attempt`].
 //!
 //! A mount with several has lines that know nothing of each other.
 
 use super::link::{Accounts, Link};
 use super::mount::MountOptions;
 use super::status::{self, Failure};
+use crate::patience::{gives_up, is_in_vain};
 use crate::rpc::stats::ProcedureStats;
 use crate::rpc::{ConnectionSnapshot, Recovery};
-use larder_vfs::{Error, Result};
+use larder_vfs::{Deadline, Error, Result};
 use smb2::types::SessionId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +19,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// First and longest pause between attempts to connect.
-pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 /// How many connections one call may wear out: more means that the call itself ends them.
 const LOST_MAX: u32 = 6;
 
@@ -27,7 +26,10 @@ const LOST_MAX: u32 = 6;
 #[derive(Clone)]
 pub(super) enum State {
     Up(Arc<Link>),
-    Down,
+    /// Nor has the server answered `since`.
+    Down {
+        since: Instant,
+    },
     Shut,
 }
 
@@ -37,8 +39,17 @@ impl State {
     fn is_down(&self) -> bool {
         match self {
             State::Up(link) => link.is_lost(),
-            State::Down => true,
+            State::Down { .. } => true,
             State::Shut => false,
+        }
+    }
+
+    /// Since when the server has been asked in vain, if it has.
+    fn silent_since(&self) -> Option<Instant> {
+        match self {
+            State::Up(link) => link.lost_since(),
+            State::Down { since } => Some(*since),
+            State::Shut => None,
         }
     }
 }
@@ -70,7 +81,7 @@ impl Line {
     pub(super) fn link(&self) -> Option<Arc<Link>> {
         match &*self.state.borrow() {
             State::Up(link) => Some(Arc::clone(link)),
-            State::Down | State::Shut => None,
+            State::Down { .. } | State::Shut => None,
         }
     }
 
@@ -82,11 +93,26 @@ impl Line {
                 && link.generation == generation
             {
                 session = Some(link.session());
-                *state = State::Down;
+                *state = State::Down { since: link.lost_since().unwrap_or_else(Instant::now) };
             }
             session.is_some()
         });
         session
+    }
+
+    /// A call has waited since then for a connection. If that was for the whole limit, the server has been silent for as
+    /// long, whenever it was that the connection was found to be lost.
+    fn in_vain(&self, begun: Instant) {
+        if !is_in_vain(begun.elapsed(), self.limit) {
+            return;
+        }
+        self.state.send_if_modified(|state| {
+            if let State::Down { since } = state {
+                *since = begun.min(*since);
+            }
+            // Nobody waits for that.
+            false
+        });
     }
 
     /// Whether there is a connection that can be used.
@@ -111,7 +137,7 @@ impl Line {
     /// Takes a new connection into use, unless the mount was shut meanwhile.
     pub(super) fn restore(&self, link: Arc<Link>) -> bool {
         self.state.send_if_modified(|state| {
-            let wanted = matches!(state, State::Down);
+            let wanted = matches!(state, State::Down { .. });
             if wanted {
                 self.reconnects.fetch_add(1, Ordering::Relaxed);
                 *state = State::Up(link);
@@ -129,13 +155,22 @@ impl Line {
         matches!(*self.state.borrow(), State::Shut)
     }
 
-    /// A new call.
-    pub(super) fn attempt(&self) -> Attempt<'_> {
+    /// A new call, whose caller waits until `caller`.
+    pub(super) fn attempt(&self, caller: Option<Deadline>) -> Attempt<'_> {
+        let (state, begun) = (self.state.subscribe(), Instant::now());
         let deadline = match self.recovery {
-            Recovery::Soft => Some(Instant::now() + self.limit),
+            Recovery::Soft => {
+                let silent = state.borrow().silent_since();
+                Some(gives_up(begun, self.limit, caller, silent))
+            }
             Recovery::Hard => None,
         };
-        Attempt { line: self, state: self.state.subscribe(), deadline, lost: 0 }
+        Attempt { line: self, state, begun, deadline, tried: None, lost: 0 }
+    }
+
+    /// How long a call waits; `None`: for ever.
+    pub(super) fn call_limit(&self) -> Option<Duration> {
+        (self.recovery == Recovery::Soft).then_some(self.limit)
     }
 }
 
@@ -143,7 +178,10 @@ impl Line {
 pub(super) struct Attempt<'a> {
     line: &'a Line,
     state: watch::Receiver<State>,
+    begun: Instant,
     deadline: Option<Instant>,
+    /// The connection of the last try.
+    tried: Option<Arc<Link>>,
     lost: u32,
 }
 
@@ -154,19 +192,27 @@ impl Attempt<'_> {
     /// [`Error::TimedOut`] after the limit, [`Error::Shutdown`].
     pub(super) async fn link(&mut self) -> Result<Arc<Link>> {
         let is_down = self.state.borrow().is_down();
-        if is_down && self.line.fail_fast {
+        let is_over = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if is_over || is_down && self.line.fail_fast {
             return Err(Error::TimedOut);
         }
         let change = self.state.wait_for(|state| !state.is_down());
         let state = match self.deadline {
             None => change.await,
             Some(deadline) => {
-                tokio::time::timeout_at(deadline, change).await.map_err(|_| Error::TimedOut)?
+                let Ok(change) = tokio::time::timeout_at(deadline, change).await else {
+                    self.line.in_vain(self.begun);
+                    return Err(Error::TimedOut);
+                };
+                change
             }
         };
         match state.as_deref() {
-            Ok(State::Up(link)) => Ok(Arc::clone(link)),
-            Ok(State::Down | State::Shut) | Err(_) => Err(Error::Shutdown),
+            Ok(State::Up(link)) => {
+                self.tried = Some(Arc::clone(link));
+                Ok(Arc::clone(link))
+            }
+            Ok(State::Down { .. } | State::Shut) | Err(_) => Err(Error::Shutdown),
         }
     }
 
@@ -184,12 +230,25 @@ impl Attempt<'_> {
                     .unwrap_or(Err(Failure::Is(Error::TimedOut))),
             }
         };
-        tokio::select! {
+        let done = tokio::select! {
             biased;
             done = limited => done,
             _ = self.state.wait_for(|state| matches!(state, State::Shut)) => {
                 Err(Failure::Is(Error::Shutdown))
             }
+        };
+        if let (Err(Failure::Is(Error::TimedOut)), Some(link)) = (&done, &self.tried) {
+            self.give_up_silent(link);
+        }
+        done
+    }
+
+    /// A try took too long. If nothing at all has come over its connection for the whole limit, it is of no use any
+    /// more, which the library finds out later.
+    fn give_up_silent(&self, link: &Link) {
+        let silent = self.begun.elapsed().min(link.silent_for());
+        if is_in_vain(silent, self.line.limit) {
+            link.lose(self.begun);
         }
     }
 
@@ -216,10 +275,10 @@ impl Attempt<'_> {
 }
 
 /// Runs `$try`, which has `$link` and `$again` (whether an earlier try may have been carried out),
-/// until it has an answer.
+/// until it has an answer, or `$deadline` has come.
 macro_rules! call {
-    ($line:expr, |$link:ident, $again:ident| $try:expr) => {{
-        let mut attempt = $line.attempt();
+    ($deadline:expr, $line:expr, |$link:ident, $again:ident| $try:expr) => {{
+        let mut attempt = $line.attempt($deadline);
         loop {
             let $link = attempt.link().await?;
             let $again = attempt.may_be_done();

@@ -12,12 +12,13 @@
 //! - A connection is known by its generation, which no other of the mount has.
 
 use super::handle;
-use super::line::{Line, PAUSES};
+use super::line::Line;
 use super::link::{Accounts, Link};
 use super::mount::{MountError, MountOptions};
 use super::share::Share;
 use super::tap::{Ear, Heard};
 use super::{lease, names, wire};
+use crate::patience::RETRY_PAUSES;
 use crate::rpc::stats::Procedures;
 use larder_vfs::Handle;
 use smb2::types::SessionId;
@@ -159,11 +160,11 @@ impl Share {
 
 /// Connects the line `at` until it works or nobody wants it any more.
 async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
-    let mut pause = PAUSES.0;
+    let mut pause = RETRY_PAUSES.0;
     let mut told = false;
     loop {
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
+        pause = (pause * 2).min(RETRY_PAUSES.1);
         let Some(share) = share.upgrade() else { return };
         let (line, host) = (&share.lines[at], &share.options.host);
         if line.is_shut() {

@@ -9,6 +9,7 @@ use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
 use super::status::{self, Failure};
 use super::tap::{Ear, Heard, Tap};
 use super::wire;
+use crate::patience::RECONNECT_MAX;
 use crate::rpc::stats::{ProcedureStats, Procedures};
 use smb2::client::{Connection, Session};
 use smb2::msg::tree_connect::{
@@ -21,10 +22,11 @@ use smb2::types::status::NtStatus;
 use smb2::types::{Command, CreditCharge, FileId, SessionId, TreeId};
 use smb2::{CompoundOp, Frame, NegotiatedParams};
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Names of the commands, by number (MS-SMB2, 2.2.1).
 pub(super) const COMMANDS: &[&str] = &[
@@ -144,7 +146,8 @@ pub(super) struct Link {
     /// Which connection of this mount it is, from 1.
     pub(super) generation: u64,
     params: NegotiatedParams,
-    lost: AtomicBool,
+    /// Set when it is lost: since when the server has been asked in vain.
+    lost: OnceLock<Instant>,
     closing: watch::Sender<Closing>,
     ear: Ear,
     accounts: Accounts,
@@ -186,15 +189,25 @@ impl Link {
 
     /// Whether it is known to be of no use any more.
     pub(super) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.lost.get().is_some()
     }
 
-    /// Gives it up, and tells.
-    pub(super) fn lose(&self) {
-        if !self.lost.swap(true, Ordering::AcqRel) {
+    /// Since when the server has been asked in vain, if it is lost.
+    pub(super) fn lost_since(&self) -> Option<Instant> {
+        self.lost.get().copied()
+    }
+
+    /// Gives it up, and tells. The server has not answered `since`.
+    pub(super) fn lose(&self, since: Instant) {
+        if self.lost.set(since).is_ok() {
             self.connection.mark_dead();
             (self.ear)(Heard::End);
         }
+    }
+
+    /// How long nothing has come from the server.
+    pub(super) fn silent_for(&self) -> Duration {
+        self.connection.inbound().since_last_byte.unwrap_or(Duration::MAX)
     }
 
     /// Closes an open without waiting for that.
@@ -304,7 +317,7 @@ impl Link {
             self.connection
                 .execute_compound(&compound)
                 .await
-                .map_err(|cause| self.failed(&cause))?
+                .map_err(|cause| self.failed(&cause, start))?
         };
         let mut replies = Vec::with_capacity(ops.len());
         let mut failure = None;
@@ -313,24 +326,26 @@ impl Link {
             match result {
                 Ok(frame) if status::ends_session(frame.header.status) => {
                     tracing::info!(status = %frame.header.status, "the SMB session ended");
-                    self.lose();
+                    self.lose(Instant::now());
                     failure = Some(Failure::Lost);
                 }
                 Ok(frame) => {
                     replies.push(Reply { status: frame.header.status, body: frame.body });
                 }
-                Err(cause) => failure = Some(self.failed(&cause)),
+                Err(cause) => failure = Some(self.failed(&cause, start)),
             }
         }
         failure.map_or(Ok(replies), Err)
     }
 
-    /// What an error of the library means: this connection is of no use any more.
-    fn failed(&self, cause: &smb2::Error) -> Failure {
+    /// What an error of the library means for an exchange begun at `start`: this connection is of no use any more.
+    fn failed(&self, cause: &smb2::Error, start: Instant) -> Failure {
         if !self.is_lost() {
             tracing::debug!(%cause, generation = self.generation, "an SMB request failed");
         }
-        self.lose();
+        let is_silent =
+            matches!(cause, smb2::Error::Timeout | smb2::Error::ServerUnresponsive { .. });
+        self.lose(if is_silent { start } else { Instant::now() });
         Failure::Lost
     }
 
@@ -377,8 +392,9 @@ async fn connect(
     accounts: Accounts,
 ) -> Result<Link, MountError> {
     let at = |step: Step| move |cause| MountError::at(step, options, &cause);
+    let wait_max = if previous == SessionId::NONE { CONNECT_MAX } else { RECONNECT_MAX };
     let transport =
-        TcpTransport::connect_with(options.address(), ConnectOptions::with_timeout(CONNECT_MAX));
+        TcpTransport::connect_with(options.address(), ConnectOptions::with_timeout(wait_max));
     let transport = Arc::new(transport.await.map_err(at(Step::Connect))?);
     let greeting = Arc::new(Greeting::new(options.version_max));
     let tap = || {
@@ -407,7 +423,7 @@ async fn connect(
     }
     connection.set_response_timeout(Some(options.timeout));
     let runtime = tokio::runtime::Handle::current();
-    let lost = AtomicBool::new(false);
+    let lost = OnceLock::new();
     let session = session.session_id;
     let closing = watch::Sender::default();
     Ok(Link {

@@ -208,6 +208,18 @@ impl Server {
         self.signal("CONT");
     }
 
+    /// Cuts the network of a server that has one of its own, where nobody is told, or mends it.
+    pub(crate) fn cut(&mut self, is_cut: bool) {
+        let done = match (&mut self.running, is_cut) {
+            (Running::Ganesha(ganesha), true) => ganesha.cut(),
+            (Running::Ganesha(ganesha), false) => ganesha.mend(),
+            (Running::Samba(samba), true) => samba.cut(),
+            (Running::Samba(samba), false) => samba.mend(),
+            (Running::Larder(_) | Running::Stopped, _) => panic!("it shares the test's network"),
+        };
+        done.unwrap();
+    }
+
     /// Sends our own server a signal; answers its process.
     fn signal(&self, name: &str) -> u32 {
         let Running::Larder(child) = &self.running else { panic!("not our own server") };

@@ -28,4 +28,5 @@ mod survive;
 mod unmounts;
 mod usage;
 mod users;
+mod waits;
 mod writers;

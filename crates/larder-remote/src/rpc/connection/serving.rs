@@ -1,10 +1,11 @@
 //! The tasks of a connection: keep it up, take in replies, hand them to their callers.
 
 use super::{Arrived, Connection, Outgoing, Pending};
+use crate::patience::{RECONNECT_MAX, RETRY_PAUSES};
 use crate::rpc::pool::ReplyBuffers;
 use crate::rpc::retry::{Backoff, TimerClass};
 use crate::rpc::socket::Socket;
-use crate::rpc::{CONNECT_MAX, DATAGRAM_BYTES_MAX, RETRY_PAUSES, RpcError, Transport};
+use crate::rpc::{DATAGRAM_BYTES_MAX, RpcError, Transport};
 use bytes::Bytes;
 use larder_wire::record::{Buffers, RecordAssembler};
 use larder_wire::rpc::{ReplyHeader, Xid};
@@ -73,8 +74,9 @@ impl Connection {
     /// Connects, however often it takes.
     async fn reconnect(&self, source_port: Option<u16>, backoff: &mut Backoff) -> Socket {
         let config = &self.shared.config;
-        let limit = config.limit().min(CONNECT_MAX);
+        let limit = config.limit().min(RECONNECT_MAX);
         loop {
+            let begun = Instant::now();
             let connecting =
                 Socket::connect(config.address, config.transport, config.source_port, source_port);
             match tokio::time::timeout(limit, connecting).await {
@@ -82,7 +84,7 @@ impl Connection {
                 Ok(Err(error)) => tracing::debug!(server = %config.server, %error, "connecting"),
                 Err(_elapsed) => tracing::debug!(server = %config.server, "connecting: no answer"),
             }
-            self.shared.lost();
+            self.shared.lost(begun);
             tokio::time::sleep(backoff.pause()).await;
         }
     }

@@ -1,0 +1,64 @@
+//! How long a call waits for a server that does not answer: one rule for all protocols.
+//!
+//! A call ends when the mount's limit has passed since it was made, when its caller's deadline has come, or
+//! when the server has been silent for the limit: who comes later than that does not wait anew for what
+//! others have waited for in vain. Somebody else asks on ([`RETRY_PAUSES`]), so that calls are answered again
+//! as soon as the server is back.
+
+use larder_vfs::Deadline;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// First and longest pause between attempts to reach a server that is gone. Calls fail meanwhile, so the longest
+/// one is how late its return is noticed.
+pub(crate) const RETRY_PAUSES: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(1));
+/// Longest wait for a connection to a server that is gone. Long enough for a second SYN, which the kernel sends after
+/// one second; the next would come later than a new attempt.
+pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// When a call that began at `offered` gives up: it may take `limit`, its caller waits until `caller`, and the server
+/// has been silent since `silent`. In the past if there is nothing to wait for.
+pub(crate) fn gives_up(
+    offered: Instant,
+    limit: Duration,
+    caller: Option<Deadline>,
+    silent: Option<Instant>,
+) -> Instant {
+    let caller = caller.map(|deadline| Instant::from_std(deadline.at()));
+    let silent = silent.map(|since| since + limit);
+    [caller, silent].into_iter().flatten().fold(offered + limit, Instant::min)
+}
+
+/// Whether a call that has `waited` for so long without hearing anything means that the server is gone. Its caller may
+/// have spent a part of the limit before the call was made.
+pub(crate) fn is_in_vain(waited: Duration, limit: Duration) -> bool {
+    waited >= limit - limit / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times in seconds; the call begins at 10, the limit is 6.
+    #[test]
+    fn the_first_reason_to_give_up_counts() {
+        let begin = Instant::now();
+        let at = |second: u64| begin + Duration::from_secs(second);
+        for (caller, silent, ends) in [
+            (None, None, 16),
+            (Some(9), None, 15),
+            (Some(12), None, 16),
+            (None, Some(10), 16),
+            (None, Some(7), 13),
+            (None, Some(1), 7),
+            (Some(9), Some(7), 13),
+            (Some(5), Some(7), 11),
+        ] {
+            let limit = Duration::from_secs(6);
+            let deadline = caller.map(|made| Deadline::new(at(made).into_std(), limit));
+            let given_up = gives_up(at(10), limit, deadline, silent.map(at));
+            assert_eq!(given_up, at(ends), "{caller:?} {silent:?}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Until when a caller waits for its server.
+
+use std::time::{Duration, Instant};
+
+/// When a call ends at the latest, whatever it still needs: every request, retry and lock that it waits for
+/// ends by then. It is counted from the moment the call was made, once.
+///
+/// A call that carries data may take longer than the limit as long as the data moves; see
+/// [`Deadline::moved`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// Of a call that is made `now`, and may wait for `limit`.
+    pub fn new(now: Instant, limit: Duration) -> Deadline {
+        Deadline { at: now + limit, limit }
+    }
+
+    /// When the call ends.
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// The same call, which was busy with something else than its server for so long.
+    #[must_use]
+    pub fn extended(self, busy: Duration) -> Deadline {
+        Deadline { at: self.at + busy, ..self }
+    }
+
+    /// The same call, after something that it waits for made progress at `when`: from then on the limit counts anew.
+    #[must_use]
+    pub fn moved(self, when: Instant) -> Deadline {
+        Deadline { at: self.at.max(when + self.limit), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_never_shortens_what_is_left() {
+        let begun = Instant::now();
+        let second = Duration::from_secs(1);
+        let deadline = Deadline::new(begun, 6 * second);
+        assert_eq!(deadline.at(), begun + 6 * second);
+        for (moved, ends) in [(0, 6), (1, 7), (6, 12), (20, 26)] {
+            assert_eq!(deadline.moved(begun + moved * second).at(), begun + ends * second);
+        }
+        assert_eq!(deadline.extended(second).at(), begun + 7 * second);
+        let before = deadline.moved(begun + 3 * second).moved(begun);
+        assert_eq!(before.at(), begun + 9 * second);
+    }
+}
