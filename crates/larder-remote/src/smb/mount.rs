@@ -55,11 +55,16 @@ impl Version {
 impl std::str::FromStr for Version {
     type Err = ();
 
-    /// Reads the value of `vers=`; `3` means 3.0.
+    /// Reads the value of `vers=`; `3` means 3.0, and `3.02` and `3.11` are spellings of mount.cifs(8).
     fn from_str(text: &str) -> Result<Version, ()> {
         let all = [Version::V2_1, Version::V3_0, Version::V3_0_2, Version::V3_1_1];
-        let found = all.into_iter().find(|version| version.name() == text);
-        found.or((text == "3").then_some(Version::V3_0)).ok_or(())
+        let text = match text {
+            "3" => "3.0",
+            "3.02" => "3.0.2",
+            "3.11" => "3.1.1",
+            text => text,
+        };
+        all.into_iter().find(|version| version.name() == text).ok_or(())
     }
 }
 
@@ -388,6 +393,8 @@ mod tests {
     fn versions_are_read() {
         assert_eq!("3".parse(), Ok(Version::V3_0));
         assert_eq!("3.1.1".parse(), Ok(Version::V3_1_1));
+        assert_eq!("3.02".parse(), Ok(Version::V3_0_2));
+        assert_eq!("3.11".parse(), Ok(Version::V3_1_1));
         assert_eq!("1.0".parse::<Version>(), Err(()));
         assert!(Version::V2_1 < Version::V3_1_1);
     }

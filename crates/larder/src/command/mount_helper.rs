@@ -16,6 +16,13 @@ const NAME: &str = "mount.larder";
 /// Options of ours that are arguments of `larder mount`.
 const ARGUMENTS: [&str; 2] = ["cache", "log"];
 
+/// What mount.cifs(8) has for `cache=` and is no directory: how strictly others' changes are seen. We are never
+/// less strict than that asks.
+const CIFS_CACHES: [&str; 2] = ["strict", "loose"];
+
+/// Places that are no paths.
+const WORDS: [(&str, &[&str]); 2] = [("cache", &["none"]), ("log", &["syslog", "journal"])];
+
 /// What we are to do.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
@@ -73,13 +80,27 @@ fn asked(arguments: impl Iterator<Item = OsString>) -> Result<Asked> {
             one.split_once('=').is_some_and(|(name, _)| ARGUMENTS.contains(&name.trim()))
         });
         for (name, value) in ours.iter().filter_map(|one| one.split_once('=')) {
-            all.extend([format!("--{}", name.trim()).into(), value.trim().into()]);
+            let (name, value) = (name.trim(), value.trim());
+            if (name, CIFS_CACHES.contains(&value)) == ("cache", true) {
+                continue;
+            }
+            refuse_relative(name, value)?;
+            all.extend([format!("--{name}").into(), value.into()]);
         }
         if !rest.is_empty() {
             all.extend(["-o".into(), rest.join(",").into()]);
         }
     }
     Ok(Asked::Mount(all))
+}
+
+/// In fstab(5) nobody knows what a path would be relative to.
+fn refuse_relative(name: &str, value: &str) -> Result<(), Usage> {
+    let is_word = WORDS.iter().any(|(of, words)| *of == name && words.contains(&value));
+    match is_word || Path::new(value).is_absolute() {
+        true => Ok(()),
+        false => Err(Usage(format!("{name}={value} must be an absolute path"))),
+    }
 }
 
 #[cfg(test)]
@@ -97,11 +118,18 @@ mod tests {
             ("h:/e /mnt -sv -o rw,cache=/c,bg -t larder", "mount h:/e /mnt --cache /c -o rw,bg"),
             ("//h/s /mnt -o log=/l,cache=none", "mount //h/s /mnt --log /l --cache none"),
             ("-n h:/e /mnt", "mount h:/e /mnt"),
+            ("//h/s /mnt -o cache=strict,seal", "mount //h/s /mnt -o seal"),
+            ("//h/s /mnt -o cache=loose", "mount //h/s /mnt"),
+            ("h:/e /mnt -o log=journal,cache=none", "mount h:/e /mnt --log journal --cache none"),
         ] {
             let expected = expected.split(' ').map(OsString::from).collect();
             assert_eq!(asked_of(typed).unwrap(), Asked::Mount(expected), "{typed}");
         }
         assert_eq!(asked_of("h:/e /mnt -f -o rw").unwrap(), Asked::Nothing);
+        for typed in ["h:/e /mnt -o cache=srict", "h:/e /mnt -o log=here", "h:/e /mnt -o cache="] {
+            let error = asked_of(typed).unwrap_err();
+            assert!(error.to_string().contains("absolute path"), "{typed}: {error}");
+        }
         for typed in ["h:/e", "h:/e /mnt /more", "h:/e /mnt -o", "h:/e /mnt -x", "h:/e /mnt -N 1"] {
             assert!(asked_of(typed).unwrap_err().is::<Usage>(), "{typed}");
         }
