@@ -217,6 +217,11 @@ impl Mounted {
         &self.mountpoint.path
     }
 
+    /// Whether the mount is what one sees at its path. Touches it not.
+    pub fn is_mounted(&self) -> bool {
+        self.mountpoint.is_on_top()
+    }
+
     /// How requests travel.
     pub fn transport(&self) -> Transport {
         self.transport

@@ -130,7 +130,10 @@ pub(crate) fn serve(
     })?;
     serving(&record)?;
     let restarts = link.restarts();
-    let answers = server.serve(move |request, _| answer(&request, &record, restarts, &ends))?;
+    let seen = Arc::clone(&mounted);
+    let is_mounted = move || seen.is_mounted();
+    let answers = server
+        .serve(move |request, _| answer(&request, &record, restarts, (&is_mounted, &ends)))?;
     let end = ended.recv().context("nobody can end it")?;
     answers.drain(std::time::Duration::from_millis(500));
     match end {
@@ -141,7 +144,12 @@ pub(crate) fn serve(
     Ok(end)
 }
 
-fn answer(request: &Request, record: &Record, restarts: u64, ends: &Sender<End>) -> Result<Value> {
+fn answer(
+    request: &Request,
+    record: &Record,
+    restarts: u64,
+    (is_mounted, ends): (&dyn Fn() -> bool, &Sender<End>),
+) -> Result<Value> {
     match request {
         Request::Status => Ok(serde_json::to_value(Status {
             mountpoint: record.mountpoint.display().to_string(),
@@ -155,7 +163,11 @@ fn answer(request: &Request, record: &Record, restarts: u64, ends: &Sender<End>)
             ..Status::default()
         })?),
         Request::Unmount { .. } => {
-            unmount(&record.mountpoint, How::Detach)?;
+            if is_mounted() {
+                unmount(&record.mountpoint, How::Detach)?;
+            } else {
+                ends.send(End::Gone).map_err(|_| anyhow!("it is ending already"))?;
+            }
             Ok(Value::Null)
         }
         Request::Upgrade => {

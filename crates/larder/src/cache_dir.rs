@@ -9,7 +9,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use larder_cache::{Cache, Config, Limits, Marks, OpenError};
 use larder_io::{BootId, RealClock, RealDisk};
 
+use crate::control::daemon_lives;
 use crate::options::CacheLimits;
+use crate::runtime_dir::{Record, RuntimeDir};
 use crate::source::Source;
 
 /// A cache and where it is.
@@ -46,7 +48,8 @@ pub(crate) fn open(
         config.limits = meant(limits);
         config.boot = BootId::current();
         let disk = Arc::new(RealDisk::open(&dir)?);
-        let cache = Cache::open(disk, Arc::new(RealClock), config).map_err(told)?;
+        let opened = Cache::open(disk, Arc::new(RealClock), config);
+        let cache = opened.map_err(|error| told(error, &dir))?;
         Ok(Opened { cache, dir })
     })();
     if opened.is_err() && made {
@@ -89,9 +92,25 @@ fn identity_shown_as(found: &str) -> Option<String> {
     String::from_utf8(bytes?).ok()
 }
 
-/// Says it as people need it: the volume by its name.
-fn told(error: OpenError) -> anyhow::Error {
+/// Says it as people need it: the volume by its name, and who has the cache.
+fn told(error: OpenError, dir: &Path) -> anyhow::Error {
     match &error {
+        OpenError::InUse { .. } => match user_of(dir) {
+            Some(record) if record.is_detached => {
+                let (shown, pid) = (record.mountpoint.display(), record.pid);
+                anyhow!(
+                    "it is in use by what was mounted on {shown} and is still served by process {pid}: \
+                     larder umount --pid {pid} ends it"
+                )
+            }
+            Some(record) => {
+                let shown = record.mountpoint.display();
+                anyhow!(
+                    "it is in use by the mount on {shown}: larder umount {shown}, or choose another"
+                )
+            }
+            None => error.into(),
+        },
         OpenError::OtherVolume { found } => match identity_shown_as(found) {
             Some(source) => anyhow!("it holds {source}: choose another directory"),
             None => error.into(),
@@ -113,6 +132,15 @@ fn meant(limits: &CacheLimits) -> Limits {
             stop: marks.stop.into(),
         },
     }
+}
+
+/// The mount of this user whose living daemon has this cache.
+fn user_of(dir: &Path) -> Option<Record> {
+    let runtime = RuntimeDir::open().ok()?;
+    let mut users = runtime.list().ok()?.into_iter();
+    users.find(|record| {
+        record.cache.as_deref() == Some(dir) && daemon_lives(&runtime.socket_of(record))
+    })
 }
 
 #[cfg(test)]

@@ -54,6 +54,11 @@ pub(crate) async fn open(
 }
 
 impl Door {
+    /// Whether the mount is what one sees at its path.
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.0.is_mounted()
+    }
+
     /// How requests travel.
     pub(crate) fn transport(&self) -> larder_fuse::Transport {
         self.0.transport()

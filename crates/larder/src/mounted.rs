@@ -20,12 +20,12 @@ use anyhow::{Context, Result, anyhow};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use crate::control::{Server, Serving};
+use crate::control::{Server, Serving, daemon_lives};
 use crate::runtime_dir::{Record, RuntimeDir};
 use crate::stack::{Plan, Stack};
 use crate::unmount::{How, UnmountError, unmount};
 use crate::worker::Hold;
-use crate::{daemon, log, stack};
+use crate::{daemon, log, mountinfo, stack};
 
 /// Longest wait for an answer of the server before it counts as dead, when the mount ends.
 const ANSWER_MAX: Duration = Duration::from_millis(800);
@@ -111,6 +111,7 @@ pub(crate) fn record(plan: &Plan, pid: u32, log: Option<PathBuf>) -> Record {
         cache: plan.back.cache.clone(),
         pid,
         log,
+        is_detached: false,
     }
 }
 
@@ -158,6 +159,7 @@ impl Traces {
         log: Option<&Path>,
     ) -> Result<(Server, Traces, Option<PathBuf>)> {
         let runtime_dir = RuntimeDir::open()?;
+        make_way(&runtime_dir, &plan.mountpoint)?;
         let server = Server::bind(&runtime_dir.socket(&plan.mountpoint))
             .with_context(|| format!("cannot mount on {}", plan.mountpoint.display()))?;
         let log = match (log, announce) {
@@ -194,7 +196,19 @@ impl Drop for Traces {
         if ours {
             self.runtime_dir.remove(&self.mountpoint);
         }
+        self.runtime_dir.remove_detached(&self.mountpoint, std::process::id());
     }
+}
+
+/// Has a daemon whose mount was taken out of the name space by others go by its process: it serves on whoever has files
+/// open, and the mountpoint is free.
+fn make_way(runtime_dir: &RuntimeDir, mountpoint: &Path) -> Result<()> {
+    let is_ours = |mount: mountinfo::Mount| mount.kind == mountinfo::KIND;
+    let is_mounted = mountinfo::mounted_at(mountpoint)?.is_some_and(is_ours);
+    if !is_mounted && daemon_lives(&runtime_dir.socket(mountpoint)) {
+        runtime_dir.detach(mountpoint)?;
+    }
+    Ok(())
 }
 
 async fn serve_on(
@@ -387,6 +401,13 @@ async fn take_away(stack: &Stack, plan: &Plan, how: Leave) -> Result<Left, Unmou
     let server_dead = !stack.engine.server.answers(ANSWER_MAX).await;
     let lost = if server_dead { not_written_back(stack) } else { write_back(stack).await };
     let left = Left { lost, server_dead };
+    if !stack.is_mounted() {
+        // Others have taken it away; what lies at its place now is none of ours.
+        if server_dead {
+            stack.engine.server.end_calls();
+        }
+        return Ok(left);
+    }
     if how == Leave::IfUnused && !server_dead && left.lost.is_none() {
         let mountpoint = plan.mountpoint.clone();
         let unused = tokio::task::spawn_blocking(move || unmount(&mountpoint, How::Unused));
@@ -448,6 +469,7 @@ mod tests {
             cache: None,
             pid,
             log: None,
+            is_detached: false,
         };
         let (_, old) = begin();
         old.put(&record(std::process::id())).unwrap();

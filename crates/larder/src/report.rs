@@ -68,6 +68,8 @@ pub(crate) enum State {
     Mounted,
     /// Its workers died again and again: every call fails.
     Failed,
+    /// It is out of the name space, and served for whoever has files open, or sees it in another name space.
+    Detached,
     /// It listens, but does not answer in time.
     Hung,
     /// It is gone, and the mount is still there.
@@ -281,6 +283,10 @@ impl fmt::Display for Status {
                 writeln!(f, "  next     see the log, then: larder upgrade {at}")?;
             }
             State::Hung => writeln!(f, "  state    its daemon (process {pid}) does not answer")?,
+            State::Detached => {
+                writeln!(f, "  state    detached: process {pid} serves whoever still has it")?;
+                writeln!(f, "  next     to end it: larder umount --pid {pid}")?;
+            }
             State::Mounted => self.fmt_live(f)?,
         }
         if let Some(log) = &self.log {

@@ -2,7 +2,9 @@
 //!
 //! For each mount three files that share a name: `.sock`, where its daemon listens; `.json`, the
 //! [`Record`] that outlives a dead daemon; `.log`. The record is written before the socket is bound
-//! and removed after it; a socket that refuses connections belongs to a daemon that died. An export
+//! and removed after it; a socket that refuses connections belongs to a daemon that died. Once the mount
+//! is out of the name space, and its daemon still serves whoever has files open, the names bear the
+//! process too ([`RuntimeDir::detach`]), since the mountpoint is free for another mount. An export
 //! leaves a socket alone, whose name begins with [`EXPORT`] and goes by the address.
 
 use std::fs::{DirBuilder, File};
@@ -38,6 +40,9 @@ pub(crate) struct Record {
     pub(crate) pid: u32,
     /// Where the daemon logs, if not to its terminal.
     pub(crate) log: Option<PathBuf>,
+    /// The mount is out of the name space, and the daemon serves on: its files go by its process then.
+    #[serde(default)]
+    pub(crate) is_detached: bool,
 }
 
 impl RuntimeDir {
@@ -78,6 +83,14 @@ impl RuntimeDir {
     /// Where the daemon of `mountpoint` listens.
     pub(crate) fn socket(&self, mountpoint: &Path) -> PathBuf {
         self.file(mountpoint, "sock")
+    }
+
+    /// Where the daemon of a record listens.
+    pub(crate) fn socket_of(&self, record: &Record) -> PathBuf {
+        match record.is_detached {
+            true => self.detached(&record.mountpoint, record.pid, "sock"),
+            false => self.socket(&record.mountpoint),
+        }
     }
 
     /// Where the daemon of `mountpoint` logs by default.
@@ -124,6 +137,35 @@ impl RuntimeDir {
 
     fn file(&self, mountpoint: &Path, kind: &str) -> PathBuf {
         self.0.join(mountinfo::short_name(mountpoint)).with_extension(kind)
+    }
+
+    fn detached(&self, mountpoint: &Path, pid: u32, kind: &str) -> PathBuf {
+        self.0.join(format!("{}-{pid}.{kind}", mountinfo::short_name(mountpoint)))
+    }
+
+    /// Has the traces of a mount that is out of the name space go by its daemon's process, so that the mountpoint is free.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub(crate) fn detach(&self, mountpoint: &Path) -> Result<()> {
+        let Some(mut record) = self.get(mountpoint) else { return Ok(()) };
+        record.is_detached = true;
+        let path = self.detached(mountpoint, record.pid, "json");
+        std::fs::write(&path, serde_json::to_vec(&record)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        if std::fs::rename(self.socket(mountpoint), self.socket_of(&record)).is_err() {
+            // It has ended just now, and removed its traces.
+            self.remove_detached(mountpoint, record.pid);
+        }
+        self.remove(mountpoint);
+        Ok(())
+    }
+
+    /// Removes what [`RuntimeDir::detach`] left of a mount whose daemon was this process.
+    pub(crate) fn remove_detached(&self, mountpoint: &Path, pid: u32) {
+        for kind in ["sock", "json"] {
+            let _ = std::fs::remove_file(self.detached(mountpoint, pid, kind));
+        }
     }
 
     /// Writes the record of a mount, replacing an older one at once.
@@ -179,6 +221,7 @@ mod tests {
             cache: None,
             pid: 1,
             log: None,
+            is_detached: false,
         }
     }
 
@@ -195,6 +238,27 @@ mod tests {
         dir.remove(Path::new("/a"));
         assert_eq!(dir.get(Path::new("/a")), None);
         assert_eq!(dir.get(Path::new("/b")), Some(record("/b")));
+    }
+
+    /// Its mountpoint is free then, and it is listed until its traces are removed.
+    #[test]
+    fn a_detached_mount_goes_by_its_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
+        let at = Path::new("/a");
+        dir.put(at, &record("/a")).unwrap();
+        std::fs::write(dir.socket(at), "").unwrap();
+        dir.detach(at).unwrap();
+        assert!(dir.get(at).is_none() && !dir.socket(at).exists());
+        dir.put(at, &Record { pid: 2, ..record("/a") }).unwrap();
+        let listed = dir.list().unwrap();
+        let [old] = &listed.iter().filter(|one| one.is_detached).collect::<Vec<_>>()[..] else {
+            panic!("{listed:?}")
+        };
+        assert!(old.pid == 1 && dir.socket_of(old).exists());
+        dir.remove_detached(at, 1);
+        assert_eq!(dir.list().unwrap().len(), 1);
+        assert_eq!(dir.get(at).unwrap().pid, 2);
     }
 
     #[test]

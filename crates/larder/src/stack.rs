@@ -234,6 +234,11 @@ impl Stack {
         KernelState { given, returned, nodes_in_memory }
     }
 
+    /// Whether the mount is what one sees at its mountpoint.
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.door.is_mounted()
+    }
+
     /// How requests travel from the kernel.
     pub(crate) fn door_transport(&self) -> larder_fuse::Transport {
         self.door.transport()

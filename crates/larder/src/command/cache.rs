@@ -156,9 +156,7 @@ impl Target {
         let dir = self.path.canonicalize().with_context(shown)?;
         let holds =
             runtime.list()?.into_iter().filter(|record| record.cache.as_ref() == Some(&dir));
-        Ok(holds
-            .map(|record| runtime.socket(&record.mountpoint))
-            .find(|socket| daemon_lives(socket)))
+        Ok(holds.map(|record| runtime.socket_of(&record)).find(|socket| daemon_lives(socket)))
     }
 }
 

@@ -51,18 +51,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// State of the mount that a record tells of. The traces of a daemon that died without leaving a
 /// mount are removed.
 fn status_of(runtime: &RuntimeDir, record: &Record) -> Result<Option<Status>> {
-    let target = Target {
-        mountpoint: record.mountpoint.clone(),
-        socket: runtime.socket(&record.mountpoint),
-    };
+    let target =
+        Target { mountpoint: record.mountpoint.clone(), socket: runtime.socket_of(record) };
+    let ours = |mount: mountinfo::Mount| mount.kind == mountinfo::KIND;
+    let is_mounted =
+        !record.is_detached && mountinfo::mounted_at(&record.mountpoint)?.is_some_and(ours);
     let state = match target.ask(&Request::Status) {
-        Ok(status) => return Ok(Some(status)),
+        Ok(status) => {
+            return Ok(Some(if is_mounted { status } else { detached(status) }));
+        }
         Err(CallError::Dead) => State::Dead,
         Err(CallError::BrokeOff | CallError::Hung(_) | CallError::Failed(_)) => State::Hung,
     };
-    let ours = |mount: mountinfo::Mount| mount.kind == mountinfo::KIND;
-    if state == State::Dead && !mountinfo::mounted_at(&record.mountpoint)?.is_some_and(ours) {
-        runtime.remove(&record.mountpoint);
+    if state == State::Dead && !is_mounted {
+        match record.is_detached {
+            true => runtime.remove_detached(&record.mountpoint, record.pid),
+            false => runtime.remove(&record.mountpoint),
+        }
         return Ok(None);
     }
     Ok(Some(Status {
@@ -73,4 +78,10 @@ fn status_of(runtime: &RuntimeDir, record: &Record) -> Result<Option<Status>> {
         log: record.log.as_ref().map(|log| log.display().to_string()),
         ..Status::default()
     }))
+}
+
+/// The state of a mount that nobody finds at its place any more.
+fn detached(status: Status) -> Status {
+    let is_served = status.state == State::Mounted;
+    Status { state: if is_served { State::Detached } else { status.state }, ..status }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::control::{CallError, Nowhere, Request, call, wait_for_exit};
+use crate::control::{CallError, Nowhere, Request, call, daemon_lives, wait_for_exit};
 use crate::mountinfo;
 use crate::runtime_dir::RuntimeDir;
 use crate::unmount::{How, unmount};
@@ -31,8 +31,11 @@ mount is detached.\n\nExample:\n  larder umount /mnt"
 )]
 pub(crate) struct Args {
     /// The mount
-    #[arg(value_name = "MNT")]
-    mountpoint: PathBuf,
+    #[arg(value_name = "MNT", required_unless_present = "pid")]
+    mountpoint: Option<PathBuf>,
+    /// End a detached mount that is still served: its daemon, as `larder status` shows it
+    #[arg(long, value_name = "PID", conflicts_with = "mountpoint")]
+    pid: Option<u32>,
     /// Detach the mount although files are open on it; they stay usable until they are closed
     #[arg(short, long)]
     lazy: bool,
@@ -46,7 +49,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
     let runtime = RuntimeDir::open()?;
-    let mountpoint = mountinfo::resolve(&args.mountpoint)?;
+    let typed = match (&args.mountpoint, args.pid) {
+        (_, Some(pid)) => return end_daemon(&runtime, pid),
+        (Some(typed), None) => typed,
+        (None, None) => bail!("say which mount"),
+    };
+    let mountpoint = mountinfo::resolve(typed)?;
     let mounted = is_ours(&mountpoint)?;
     let recorded = runtime.get(&mountpoint).is_some();
     ensure!(mounted || recorded, "{} is no larder mount", mountpoint.display());
@@ -62,9 +70,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             answered => break answered,
         }
     };
+    let mut stays = matches!(asked, Err(CallError::Hung(_)));
     let told = match asked {
         Ok((lost, connection)) => {
-            wait_for_exit(connection, left());
+            stays = !wait_for_exit(connection, left());
             lost.as_str().map(str::to_owned)
         }
         Err(CallError::Failed(text)) if is_ours(&mountpoint)? => {
@@ -81,10 +90,35 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         unmount(&mountpoint, How::Detach)
             .with_context(|| format!("cannot unmount {}", mountpoint.display()))?;
     }
+    if stays && daemon_lives(&runtime.socket(&mountpoint)) {
+        // It serves whoever has files open, and can be found by its process.
+        runtime.detach(&mountpoint)?;
+    }
     runtime.remove(&mountpoint);
     match told {
         None => Ok(()),
         Some(text) => bail!("{} is unmounted, but {text}", mountpoint.display()),
+    }
+}
+
+/// Ends the daemon of a mount that is out of the name space.
+fn end_daemon(runtime: &RuntimeDir, pid: u32) -> Result<()> {
+    let listed = runtime.list()?.into_iter().find(|record| record.pid == pid);
+    let record = listed.with_context(|| format!("process {pid} is no daemon of a larder mount"))?;
+    let shown = record.mountpoint.display();
+    ensure!(
+        record.is_detached || !is_ours(&record.mountpoint)?,
+        "process {pid} serves the mount on {shown}: larder umount {shown}"
+    );
+    let patience = RETURN_WITHIN - DETACH_TAKES;
+    let request = Request::Unmount { lazy: false };
+    match call(&runtime.socket_of(&record), &request, patience, &mut Nowhere) {
+        Ok((lost, connection)) => {
+            wait_for_exit(connection, patience);
+            lost.as_str().map_or(Ok(()), |lost| bail!("{shown} is ended, but {lost}"))
+        }
+        Err(CallError::Dead | CallError::BrokeOff) => Ok(()),
+        Err(CallError::Failed(text) | CallError::Hung(text)) => bail!("{shown}: {text}"),
     }
 }
 

@@ -13,6 +13,7 @@ mod cli;
 mod coherence;
 mod crash;
 mod dead_server;
+mod detached;
 mod fdstore;
 mod harness;
 mod limits;
