@@ -13,14 +13,19 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use larder_remote::smb::Password;
 
+use crate::log::Service;
 use crate::login;
 
 /// Hidden flag of `larder mount`: we are the child.
 pub(crate) const FLAG: &str = "--daemon";
+
+/// Standard output and error are the log's.
+static HAS_LET_GO: AtomicBool = AtomicBool::new(false);
 
 /// What the child writes when the mount is usable.
 const READY: &[u8] = b"ready\n";
@@ -84,16 +89,28 @@ pub(crate) fn ready(log: &Path) -> Result<()> {
 pub(crate) fn let_go(log: &Path) -> Result<()> {
     let log = open_log(log)?;
     std::env::set_current_dir("/").context("cannot leave the working directory")?;
-    rustix::stdio::dup2_stdout(&log).context("cannot let go of standard output")?;
-    rustix::stdio::dup2_stderr(&log).context("cannot let go of standard error")?;
+    HAS_LET_GO.store(true, Ordering::Relaxed);
+    redirect(&log)
+}
+
+/// Has what is said go to this file, if the terminal was let go of.
+///
+/// # Errors
+/// If that is not possible.
+pub(crate) fn redirect(log: &File) -> Result<()> {
+    if HAS_LET_GO.load(Ordering::Relaxed) {
+        rustix::stdio::dup2_stdout(log).context("cannot let go of standard output")?;
+        rustix::stdio::dup2_stderr(log).context("cannot let go of standard error")?;
+    }
     Ok(())
 }
 
-/// Opens a log to append to it; it is made if it is not there.
+/// Opens a log to append to it; it is made if it is not there. What is said beside the log of a service is lost.
 ///
 /// # Errors
 /// If that is not possible.
 pub(crate) fn open_log(path: &Path) -> Result<File> {
+    let path = if Service::of(path).is_some() { Path::new("/dev/null") } else { path };
     let opened = File::options().create(true).append(true).open(path);
     opened.with_context(|| format!("cannot write the log {}", path.display()))
 }

@@ -164,7 +164,10 @@ impl Traces {
             .with_context(|| format!("cannot mount on {}", plan.mountpoint.display()))?;
         let log = match (log, announce) {
             (Some(path), _) => Some(path.to_owned()),
-            (None, Announce::Parent) => Some(runtime_dir.log(&plan.mountpoint)),
+            (None, Announce::Parent) => {
+                runtime_dir.tidy_logs(&plan.mountpoint);
+                Some(runtime_dir.log(&plan.mountpoint))
+            }
             (None, Announce::Nobody) => None,
         };
         let traces = Traces {
@@ -258,11 +261,21 @@ async fn serve_on(
 }
 
 fn listen_for_signals(events: &UnboundedSender<Event>) -> Result<()> {
-    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
+    let kinds = [
+        (SignalKind::terminate(), "SIGTERM"),
+        (SignalKind::interrupt(), "SIGINT"),
+        (SignalKind::hangup(), "SIGHUP"),
+    ];
+    for (kind, name) in kinds {
         let mut signals = signal(kind).context("cannot listen for signals")?;
         let events = events.clone();
         tokio::spawn(async move {
             while signals.recv().await.is_some() {
+                if kind == SignalKind::hangup() && log::is_file() {
+                    log::reopen();
+                    continue;
+                }
+                tracing::info!("{name}: unmounting");
                 if events.send(Event::Signal).is_err() {
                     return;
                 }

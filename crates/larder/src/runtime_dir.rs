@@ -11,6 +11,7 @@ use std::fs::{DirBuilder, File};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,15 @@ use crate::mountinfo;
 
 /// Overrides the directory; for tests and containers.
 const VARIABLE: &str = "LARDER_RUNTIME_DIR";
+
+/// Longest part of a log's name that tells the mount.
+const NAME_CHARS_MAX: usize = 100;
+
+/// A log that is longer is moved aside when its mount begins anew.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// How long the log of a mount that is gone is kept.
+const LOG_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How the names of exports' sockets begin.
 const EXPORT: &str = "export-";
@@ -93,9 +103,35 @@ impl RuntimeDir {
         }
     }
 
-    /// Where the daemon of `mountpoint` logs by default.
+    /// Where the daemon of `mountpoint` logs by default: a name that tells the mount.
     pub(crate) fn log(&self, mountpoint: &Path) -> PathBuf {
-        self.file(mountpoint, "log")
+        let readable = mountpoint.to_string_lossy().trim_matches('/').replace('/', "-");
+        let mut readable: String = readable.chars().take(NAME_CHARS_MAX).collect();
+        if readable.is_empty() {
+            readable.push_str("root");
+        }
+        self.0.join(format!("{readable}-{}.log", mountinfo::short_name(mountpoint)))
+    }
+
+    /// Before a mount begins to log: its log of before is moved aside if it is long, so that there are two at most; and the
+    /// logs of mounts that are gone for a while are removed.
+    pub(crate) fn tidy_logs(&self, mountpoint: &Path) {
+        let log = self.log(mountpoint);
+        if log.metadata().is_ok_and(|held| held.len() > LOG_BYTES_MAX) {
+            let _ = std::fs::rename(&log, log.with_extension("log.old"));
+        }
+        for path in self.entries().unwrap_or_default() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let name = name.strip_suffix(".old").unwrap_or(&name);
+            let Some(name) = name.strip_suffix(".log") else { continue };
+            let hash = name.rsplit_once('-').map_or(name, |(_, hash)| hash);
+            let is_mounted = self.0.join(hash).with_extension("json").exists();
+            let modified = path.metadata().and_then(|held| held.modified());
+            let age = modified.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
+            if !is_mounted && age > LOG_KEPT {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
     }
 
     /// Where the export that listens at `address` answers.
@@ -238,6 +274,25 @@ mod tests {
         dir.remove(Path::new("/a"));
         assert_eq!(dir.get(Path::new("/a")), None);
         assert_eq!(dir.get(Path::new("/b")), Some(record("/b")));
+    }
+
+    #[test]
+    fn logs_tell_their_mount_and_do_not_pile_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
+        let (here, gone, kept) = (Path::new("/mnt/films"), Path::new("/gone"), Path::new("/kept"));
+        let name = dir.log(here).file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(name.starts_with("mnt-films-") && name.ends_with(".log"), "{name}");
+        assert!(dir.log(Path::new("/")).to_str().unwrap().contains("root-"));
+        dir.put(kept, &record("/kept")).unwrap();
+        let log = |mountpoint| std::fs::File::create(dir.log(mountpoint)).unwrap();
+        log(here).set_len(LOG_BYTES_MAX + 1).unwrap();
+        let long_ago = std::time::SystemTime::now() - 2 * LOG_KEPT;
+        log(gone).set_modified(long_ago).unwrap();
+        log(kept).set_modified(long_ago).unwrap();
+        dir.tidy_logs(here);
+        assert!(!dir.log(here).exists() && dir.log(here).with_extension("log.old").exists());
+        assert!(!dir.log(gone).exists() && dir.log(kept).exists());
     }
 
     /// Its mountpoint is free then, and it is listed until its traces are removed.

@@ -196,9 +196,12 @@ impl Supervisor<'_> {
                     };
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = self.signals.next() => {
-                            self.end_session();
-                            bail!("ended by a signal while no worker was there");
+                        told = self.signals.next() => {
+                            if told == Told::End {
+                                self.end_session();
+                                bail!("ended by a signal while no worker was there");
+                            }
+                            log::reopen();
                         }
                     }
                 }
@@ -210,13 +213,20 @@ impl Supervisor<'_> {
     async fn employ(&mut self, role: Role) -> Result<Outcome> {
         let (mut child, mut link) = self.start(role)?;
         let mut served_since: Option<Instant> = None;
-        let mut last = 0;
+        let (mut last, mut is_reopened) = (0, false);
         loop {
             let said = tokio::select! {
                 said = link.read_u8() => said.ok(),
-                () = self.signals.next() => {
-                    // It unmounts, and then ends.
-                    terminate(&child);
+                told = self.signals.next() => {
+                    match told {
+                        // It unmounts, and then ends.
+                        Told::End => terminate(&child),
+                        Told::Reopen => {
+                            log::reopen();
+                            is_reopened = true;
+                            hang_up(&child, served_since.is_some());
+                        }
+                    }
                     continue;
                 }
             };
@@ -231,6 +241,8 @@ impl Supervisor<'_> {
                 }
                 Some(SERVING) => {
                     served_since = Some(Instant::now());
+                    // It began before.
+                    hang_up(&child, is_reopened);
                     match self.announce_once() {
                         Err(error) if role == Role::First => {
                             // Nothing is to be left: it unmounts, and then ends.
@@ -330,12 +342,32 @@ impl Drop for Supervisor<'_> {
 }
 
 fn terminate(child: &Child) {
-    let pid = rustix::process::Pid::from_child(child);
-    // It is our child and was not waited for, so the number is its own.
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    send(child, rustix::process::Signal::TERM);
 }
 
-/// The signals that end a mount.
+/// Has a worker open its log anew, if it `listens` already: before, that would end it.
+fn hang_up(child: &Child, listens: bool) {
+    if listens {
+        send(child, rustix::process::Signal::HUP);
+    }
+}
+
+fn send(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    // It is our child and was not waited for, so the number is its own.
+    let _ = rustix::process::kill_process(pid, signal);
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// The end of the mount.
+    End,
+    /// The log is to be opened anew.
+    Reopen,
+}
+
+/// The signals that are listened to.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -348,12 +380,19 @@ impl Signals {
         ]))
     }
 
-    async fn next(&mut self) {
+    async fn next(&mut self) -> Told {
         let [terminate, interrupt, hangup] = &mut self.0;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hangup.recv() => {}
-        }
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            _ = hangup.recv() => {
+                if log::is_file() {
+                    return Told::Reopen;
+                }
+                "SIGHUP"
+            }
+        };
+        tracing::info!("{name}: unmounting");
+        Told::End
     }
 }

@@ -8,6 +8,7 @@ use larder_fuse::Session;
 
 use crate::back::Back;
 use crate::control::daemon_lives;
+use crate::log::Service;
 use crate::mounted::{self, Announce};
 use crate::runtime_dir::RuntimeDir;
 use crate::stack::Plan;
@@ -92,8 +93,8 @@ pub(crate) struct Args {
     /// Stay in the foreground; a signal unmounts
     #[arg(long)]
     foreground: bool,
-    /// Where the daemon logs
-    #[arg(long, value_name = "FILE")]
+    /// Where the daemon logs; a file is opened anew on SIGHUP
+    #[arg(long, value_name = "FILE|syslog|journal")]
     log: Option<PathBuf>,
     /// We are the daemon: say on standard output when the mount is usable
     #[arg(long, hide = true)]
@@ -131,7 +132,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return daemon::start(plan.back.asked.as_ref());
     }
     let announce = if args.daemon { Announce::Parent } else { Announce::Nobody };
-    let log = args.log.as_deref().map(std::path::absolute).transpose()?;
+    let log = args.log.as_deref().map(|log| match Service::of(log) {
+        Some(_) => Ok(log.to_owned()),
+        None => std::path::absolute(log),
+    });
+    let log = log.transpose()?;
     let log = log.as_deref();
     match args.worker {
         Some(role) => worker::run(&plan, role, args.restarts, announce, log),

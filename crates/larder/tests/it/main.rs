@@ -17,6 +17,7 @@ mod detached;
 mod fdstore;
 mod harness;
 mod limits;
+mod logs;
 mod messages;
 mod posix;
 mod reexport;
