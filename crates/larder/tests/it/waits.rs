@@ -27,6 +27,8 @@ struct Work {
     caller: usize,
     /// Open for writing, and written since.
     dirty: Option<File>,
+    /// The same, and stays open.
+    inherited: File,
 }
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
@@ -84,8 +86,8 @@ const CALLS: [(&str, Call); 28] = [
         file.write_all_at(b"closed", 100)
     }),
     ("fork and exec", |work| {
-        let open = OpenOptions::new().append(true).open(work.own.join("known"))?;
-        (&open).write_all(b"written by the parent\n")?;
+        // Which closes the parent's file on exec.
+        work.inherited.write_all_at(b"written by the parent\n", 0)?;
         Command::new("true").stdin(Stdio::null()).status().map(drop)
     }),
 ];
@@ -115,7 +117,8 @@ impl Work {
             fs::read(own.join(name)).unwrap();
         }
         let dirty = Some(File::create(own.join("dirty")).unwrap());
-        Work { shared: mount.path("shared"), own, caller, dirty }
+        let inherited = File::create(own.join("inherited")).unwrap();
+        Work { shared: mount.path("shared"), own, caller, dirty, inherited }
     }
 
     fn time(&mut self, (name, call): (&'static str, Call)) -> Took {
