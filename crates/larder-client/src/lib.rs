@@ -29,6 +29,7 @@ mod later;
 mod lease;
 mod limits;
 mod listing;
+mod mode;
 mod names;
 mod node;
 mod open;

@@ -1,13 +1,5 @@
-//! Opening and closing: freshness, rights, and which way the data takes.
-//!
-//! Facts of the kernel (measured on 6.18): a passthrough open beside a page-cached open of the same
-//! inode fails with EIO, beside a direct one it works, and one inode takes one local file at a time.
-//! So open files are counted by their way, and the way of a new one follows from those that are
-//! there. The rule, as [`choose`] has it:
-//!
-//! - page-cached opens exist: page-cached, but direct if they show an older version of the file;
-//! - passthrough opens exist: passthrough if it is the same local file, else direct;
-//! - else passthrough if the file is held whole, else page-cached.
+//! Opening and closing: freshness and rights. Open files are counted by their mode, from which the mode of
+//! a new one follows ([`crate::mode`]).
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -22,6 +14,7 @@ use larder_vfs::{
 };
 
 use crate::core::{Core, blocking_unless};
+use crate::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
 use crate::node::Node;
 use crate::rights;
 use crate::session::OpenRecord;
@@ -39,6 +32,9 @@ const RELEASE_WAIT_MAX: Duration = Duration::from_millis(20);
 /// Longest wait of an open for the release of a file that was written by way of the kernel and closed, where
 /// what is held of it must go: for who has duplicated its descriptor. Else the release is on its way.
 const BYPASS_END_WAIT_MAX: Duration = Duration::from_secs(1);
+/// A file that is synced more often than this while the kernel writes it is one of those that are always synced: a log.
+/// A file that is only to outlive a crash is synced once, at its end.
+const SYNCS_MAX: u32 = 3;
 
 /// An open file.
 pub(crate) struct OpenFile {
@@ -47,7 +43,7 @@ pub(crate) struct OpenFile {
     pub(crate) flags: OpenFlags,
     /// Held so that what is known of its data stays in memory while it is open.
     _file: Arc<CachedFile>,
-    way: Way,
+    mode: Mode,
     stream: Mutex<Stream>,
     /// A descriptor of it was closed: the last one, unless it was duplicated or inherited.
     flushed: AtomicBool,
@@ -62,32 +58,14 @@ impl OpenFile {
         file: Arc<CachedFile>,
         cred: Cred,
         flags: OpenFlags,
-        way: Way,
+        mode: Mode,
     ) -> OpenFile {
         let (stream, [flushed, refused]) = (Mutex::default(), Default::default());
-        OpenFile { node, cred, flags, _file: file, way, stream, flushed, refused }
+        OpenFile { node, cred, flags, _file: file, mode, stream, flushed, refused }
     }
 
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The way that an open file's data takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Passthrough = 1,
-    /// Passthrough, and the kernel may write.
-    Bypass,
-    Cached,
-    Direct,
-}
-
-impl Way {
-    /// The way with this number.
-    pub(crate) fn of(code: u8) -> Option<Way> {
-        let all = [Way::Passthrough, Way::Bypass, Way::Cached, Way::Direct];
-        all.into_iter().find(|way| *way as u8 == code)
     }
 }
 
@@ -106,6 +84,8 @@ pub(crate) struct Opens {
     ending_bypass: u32,
     /// Size and modification time of the local file when it was last collected.
     collected: Option<LocalEnd>,
+    /// How often it was synced while the kernel wrote it, and was not short.
+    syncs: u32,
 }
 
 impl Opens {
@@ -135,27 +115,27 @@ impl Opens {
 
     /// Counts an open file of an earlier process, and takes its local file up if it is the `same` that
     /// the kernel has. Answers `false` if the kernel writes to one that is not known.
-    pub(crate) fn restore(&mut self, way: Way, file: &CachedFile, same: bool) -> bool {
+    pub(crate) fn restore(&mut self, mode: Mode, file: &CachedFile, same: bool) -> bool {
         let is_first = self.backing.is_none();
-        *self.count(way) += 1;
-        if !matches!(way, Way::Passthrough | Way::Bypass) || (same && !is_first) {
+        *self.count(mode) += 1;
+        if !mode.passes_through() || (same && !is_first) {
             return true;
         }
         if same && is_first {
-            let backing = if way == Way::Bypass { file.begin_bypass() } else { file.whole() };
+            let backing = if mode == Mode::Bypass { file.begin_bypass() } else { file.whole() };
             self.backing = backing.map(|backing| backing as LocalFile);
         }
         let known = same && self.backing.is_some();
         self.stray |= !known;
-        known || way == Way::Passthrough
+        known || mode == Mode::Passthrough
     }
 
-    fn count(&mut self, way: Way) -> &mut u32 {
-        match way {
-            Way::Passthrough => &mut self.passthrough,
-            Way::Bypass => &mut self.bypass,
-            Way::Cached => &mut self.cached,
-            Way::Direct => &mut self.direct,
+    fn count(&mut self, mode: Mode) -> &mut u32 {
+        match mode {
+            Mode::Passthrough => &mut self.passthrough,
+            Mode::Bypass => &mut self.bypass,
+            Mode::Cached => &mut self.cached,
+            Mode::Direct => &mut self.direct,
         }
     }
 
@@ -174,16 +154,16 @@ impl Core {
         let is_it = |open: &OpenFile| {
             open.node.ino == node.ino && open.cred.request == cred.request && cred.request != 0
         };
-        let (id, way) = {
+        let (id, mode) = {
             let table = self.open_table();
             let mut found = table.iter().filter(|(_, open)| cred.retried && is_it(open));
-            found.next().map(|(id, open)| (*id, open.way))?
+            found.next().map(|(id, open)| (*id, open.mode))?
         };
         let backing = node.state().opens.backing.clone();
-        let path = match (way, backing) {
-            (Way::Passthrough | Way::Bypass, Some(backing)) => DataPath::Passthrough(backing),
-            (Way::Cached, _) => DataPath::Cached { keep: false },
-            (Way::Passthrough | Way::Bypass | Way::Direct, _) => DataPath::Direct,
+        let path = match (mode, backing) {
+            (Mode::Passthrough | Mode::Bypass, Some(backing)) => DataPath::Passthrough(backing),
+            (Mode::Cached, _) => DataPath::Cached { keep: false },
+            (Mode::Passthrough | Mode::Bypass | Mode::Direct, _) => DataPath::Direct,
         };
         Some(Opened { id, path })
     }
@@ -283,7 +263,7 @@ impl Core {
         Ok((entry, opened))
     }
 
-    /// Chooses the way of a new open file, here unless that may wait for the local disk.
+    /// Chooses the mode of a new open file, here unless that may wait for the local disk.
     async fn choose_away(
         self: Arc<Self>,
         node: Arc<Node>,
@@ -292,8 +272,12 @@ impl Core {
     ) -> Result<Opened> {
         self.give_up_doubtful(&node).await;
         let file = self.file(&node);
-        let version = node.state().version().bytes();
-        let quick = file.is_ready(&version, flags.write);
+        let synced_here = self.synced_here(&node);
+        let (version, wanted) = {
+            let state = node.state();
+            (state.version().bytes(), mode(&self.case(&state, &flags, synced_here)))
+        };
+        let quick = file.is_ready(&version, wanted == Mode::Bypass);
         blocking_unless(quick, move || self.choose(&node, cred, flags)).await
     }
 
@@ -336,7 +320,7 @@ impl Core {
         let writers: Vec<Arc<OpenFile>> = {
             let table = self.open_table();
             let of_node = table.values().filter(|open| open.node.ino == node.ino);
-            of_node.filter(|open| open.way == Way::Bypass).cloned().collect()
+            of_node.filter(|open| open.mode == Mode::Bypass).cloned().collect()
         };
         if !writers.iter().all(|open| open.flushed.load(Ordering::Relaxed)) {
             return;
@@ -356,25 +340,22 @@ impl Core {
         }
     }
 
-    /// Chooses the way of a new open file and counts it. May wait for the local disk.
+    /// Chooses the mode of a new open file and counts it. May wait for the local disk.
     fn choose(&self, node: &Arc<Node>, cred: Cred, flags: OpenFlags) -> Opened {
         if let Some(opened) = self.opened_before(node, &cred) {
             return opened;
         }
         let file = self.file(node);
         self.prepare(node, &file);
-        let (way, path) = self.way(node, &file, &flags);
-        self.count_open(node, &file, &flags, way);
+        let (mode, path) = self.take_mode(node, &file, &flags);
+        self.count_open(node, &file, &flags, mode);
         file.touch();
         let id = self.next_open_id();
         let (cred, ino) = (cred.first_time(), node.ino);
-        let local = match way {
-            Way::Passthrough | Way::Bypass => file.local_number(),
-            Way::Cached | Way::Direct => 0,
-        };
+        let local = if mode.passes_through() { file.local_number() } else { 0 };
         let (noted_cred, version) = (cred.clone(), node.state().known.attr.validator());
-        self.note_open(id, &OpenRecord { ino, cred: noted_cred, flags, way, local, version });
-        let open = OpenFile::new(node.clone(), file, cred, flags, way);
+        self.note_open(id, &OpenRecord { ino, cred: noted_cred, flags, mode, local, version });
+        let open = OpenFile::new(node.clone(), file, cred, flags, mode);
         open.stream().version = Some(version);
         self.open_table().insert(id, Arc::new(open));
         Opened { id, path }
@@ -382,8 +363,8 @@ impl Core {
 
     /// Counts a new open file. The kernel tells nobody how much it reads of a local file, so the hit
     /// rate is one of opens.
-    fn count_open(&self, node: &Node, file: &CachedFile, flags: &OpenFlags, way: Way) {
-        let by_kernel = matches!(way, Way::Passthrough | Way::Bypass);
+    fn count_open(&self, node: &Node, file: &CachedFile, flags: &OpenFlags, mode: Mode) {
+        let by_kernel = mode.passes_through();
         let counters = &self.counters;
         let counter = if by_kernel { &counters.opens_passthrough } else { &counters.opens_other };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -408,32 +389,72 @@ impl Core {
         }
     }
 
-    fn way(&self, node: &Arc<Node>, file: &CachedFile, flags: &OpenFlags) -> (Way, DataPath) {
+    /// What decides the mode of a new open file.
+    fn case(&self, state: &State, flags: &OpenFlags, synced_here: bool) -> Case {
+        let kernel_takes = self.kernel.get().is_some_and(|kernel| kernel.passthrough());
+        let (opens, version) = (&state.opens, state.version());
+        Case {
+            flags: *flags,
+            synchronous: flags.sync || self.options.sync,
+            local_file: kernel_takes && self.options.cache_data && !opens.stray,
+            size: state.attr().size,
+            synced_here,
+            passthrough: opens.any_passthrough(),
+            bypass: opens.bypassing(),
+            cached: opens.cached > 0,
+            other_pages: state.pages != Some(version),
+        }
+    }
+
+    /// Gives a new open file its mode, and counts it.
+    fn take_mode(&self, node: &Node, file: &CachedFile, flags: &OpenFlags) -> (Mode, DataPath) {
+        let synced_here = self.synced_here(node);
         let mut state = node.state();
-        if state.opens.cached == 0
-            && self.kernel.get().is_some_and(|kernel| kernel.passthrough())
-            && self.options.cache_data
-            && !flags.direct
-            && !(flags.write && (flags.sync || self.options.sync))
+        let mut case = self.case(&state, flags, synced_here);
+        if mode(&case).passes_through()
             && let Some(backing) = self.local_file(&mut state, file, flags)
         {
-            let way = if flags.write { Way::Bypass } else { Way::Passthrough };
-            *state.opens.count(way) += 1;
-            if flags.write {
+            let mode = mode(&case);
+            *state.opens.count(mode) += 1;
+            if mode == Mode::Bypass {
                 state.pages = None;
             }
-            return (way, DataPath::Passthrough(backing));
+            return (mode, DataPath::Passthrough(backing));
         }
-        let version = state.version();
+        case.local_file = false;
+        let mode = mode(&case);
+        *state.opens.count(mode) += 1;
+        if mode == Mode::Direct {
+            return (mode, DataPath::Direct);
+        }
         // Pages belong to the inode: those of two versions would mix under open files.
-        let other_pages = state.opens.cached > 0 && state.pages != Some(version);
-        if flags.direct || state.opens.any_passthrough() || other_pages {
-            state.opens.direct += 1;
-            return (Way::Direct, DataPath::Direct);
-        }
+        let version = state.version();
         let keep = state.pages.replace(version) == Some(version);
-        state.opens.cached += 1;
-        (Way::Cached, DataPath::Cached { keep })
+        (mode, DataPath::Cached { keep })
+    }
+
+    /// Whether programs sync files of its directory again and again while they write them.
+    fn synced_here(&self, node: &Node) -> bool {
+        let dir = node.state().known.hint.as_ref().map(|(dir, _)| *dir);
+        dir.and_then(|dir| self.node(dir).ok()).is_some_and(|dir| dir.state().synced_here)
+    }
+
+    /// Counts an fsync of a file that the kernel writes itself. It compared the whole file, and so will those
+    /// that follow through this open; new files beside it are not given to the kernel to write any more.
+    pub(crate) fn count_sync(&self, node: &Node) {
+        let dir = {
+            let mut state = node.state();
+            let is_short = state.attr().size <= BYPASSED_BYTES_MAX;
+            if is_short || !state.opens.bypassing() {
+                return;
+            }
+            state.opens.syncs += 1;
+            let dir = state.known.hint.as_ref().map(|(dir, _)| *dir);
+            dir.filter(|_| state.opens.syncs > SYNCS_MAX)
+        };
+        if let Some(dir) = dir.and_then(|dir| self.node(dir).ok()) {
+            dir.state().synced_here = true;
+        }
     }
 
     /// The local file that the kernel may use, if it holds the whole file and is the one in use.
@@ -509,16 +530,17 @@ impl Core {
         }
         let (last, last_writer) = {
             let mut state = node.state();
-            *state.opens.count(open.way) -= 1;
+            *state.opens.count(open.mode) -= 1;
             if !state.opens.any_passthrough() {
                 state.opens.backing = None;
                 state.opens.collected = None;
                 state.opens.stray = false;
+                state.opens.syncs = 0;
             }
             if state.opens.is_empty() {
                 state.dropped.end();
             }
-            let last_writer = open.way == Way::Bypass && !state.opens.bypassing();
+            let last_writer = open.mode == Mode::Bypass && !state.opens.bypassing();
             state.opens.ending_bypass += u32::from(last_writer);
             (state.opens.is_empty(), last_writer)
         };

@@ -1,7 +1,7 @@
 //! Going on after the process before died: with its mount, or with a new one on its cache.
 //!
 //! *Resume*: the kernel goes on with the same mount. Open files are there again under their numbers, with
-//! their ways and local files; hidden files, errors not yet reported and unsent data are what they
+//! their modes and local files; hidden files, errors not yet reported and unsent data are what they
 //! were. The server is asked nothing: what is known is as good as it was, since the clock goes on (but for
 //! answers of the server that told nothing new: they are not on record, so it is asked again sooner).
 //!
@@ -17,8 +17,9 @@ use std::time::Duration;
 use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result, Time};
 
 use crate::core::Core;
+use crate::mode::Mode;
 use crate::node::Node;
-use crate::open::{OpenFile, Way};
+use crate::open::OpenFile;
 use crate::session::{Carried, OpenRecord, Unfinished};
 use crate::state::LocalEnd;
 use crate::writeback::set_aside;
@@ -62,7 +63,7 @@ impl Core {
         }
         // Of one file, the open for writing tells which local file the kernel has now.
         let mut opens: Vec<_> = carried.opens.iter().collect();
-        opens.sort_by_key(|(id, open)| (open.way != Way::Bypass, **id));
+        opens.sort_by_key(|(id, open)| (open.mode != Mode::Bypass, **id));
         for (id, open) in opens {
             self.restore(*id, open);
         }
@@ -191,17 +192,17 @@ impl Core {
         {
             let mut state = node.state();
             let same = open.local != 0 && file.local_number() == open.local;
-            let restored = state.opens.restore(open.way, &file, same);
+            let restored = state.opens.restore(open.mode, &file, same);
             if !restored {
                 tracing::error!(ino = open.ino.0, "what the kernel wrote itself is lost");
                 state.write_error = Some(Error::Io);
             }
-            if open.way == Way::Cached {
+            if open.mode == Mode::Cached {
                 state.pages = Some(state.version());
             }
             self.note_unfinished(open.ino, &mut state);
         }
-        let opened = OpenFile::new(node, file, open.cred.clone(), open.flags, open.way);
+        let opened = OpenFile::new(node, file, open.cred.clone(), open.flags, open.mode);
         opened.stream().version = Some(open.version);
         self.open_table().insert(id, Arc::new(opened));
     }

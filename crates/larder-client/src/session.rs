@@ -16,7 +16,7 @@ use larder_cache::Cache;
 use larder_vfs::{Cred, Error, Ino, OpenFlags, OpenId, Validator};
 
 use crate::core::Core;
-use crate::open::Way;
+use crate::mode::Mode;
 use crate::record::{Input, VERSION, put_bytes, put_option, put_u32, put_u64, put_validator};
 use crate::state::State;
 
@@ -43,7 +43,7 @@ pub(crate) struct OpenRecord {
     /// Who asked for it, by which request: one that was not answered comes again.
     pub(crate) cred: Cred,
     pub(crate) flags: OpenFlags,
-    pub(crate) way: Way,
+    pub(crate) mode: Mode,
     /// The local file that the kernel got, by its number in the cache.
     pub(crate) local: u64,
     /// The version that was opened.
@@ -178,7 +178,7 @@ impl OpenRecord {
         put_cred(&mut out, &self.cred);
         put_u64(&mut out, self.cred.request);
         out.push(flags_code(&self.flags));
-        out.push(self.way as u8);
+        out.push(self.mode as u8);
         put_u64(&mut out, self.local);
         put_validator(&mut out, &self.version);
         out
@@ -191,7 +191,7 @@ impl OpenRecord {
             ino,
             cred: Cred { request: input.u64()?, ..cred },
             flags: flags_of(input.u8()?),
-            way: Way::of(input.u8()?)?,
+            mode: Mode::of(input.u8()?)?,
             local: input.u64()?,
             version: input.validator()?,
         };
@@ -292,12 +292,13 @@ mod tests {
         let run = Run { session: 3, next_open: 4 };
         assert_eq!(Run::decode(&run.encode()), Some(run));
         let time = Time { sec: -1, nsec: 5 };
-        for (code, way) in (0..=255).zip([Way::Passthrough, Way::Bypass, Way::Cached, Way::Direct])
+        for (code, mode) in
+            (0..=255).zip([Mode::Passthrough, Mode::Bypass, Mode::Cached, Mode::Direct])
         {
             let version = Validator { change: None, size: 9, mtime: time, ctime: time };
             let flags = flags_of(0b1010_0101 + code);
             let (ino, local) = (Ino(8), 77);
-            let open = OpenRecord { ino, cred: cred(), flags, way, local, version };
+            let open = OpenRecord { ino, cred: cred(), flags, mode, local, version };
             assert_eq!(OpenRecord::decode(&open.encode()), Some(open));
         }
         for write_error in [None, Some(Error::NoSpace), Some(Error::Io)] {

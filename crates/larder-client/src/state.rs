@@ -44,7 +44,7 @@ pub(crate) struct State {
     changes: Changes,
     /// What the server lets whom do.
     rights: Rights,
-    /// Open files, by the way their data takes.
+    /// Open files, by their modes.
     pub(crate) opens: Opens,
     /// The version that the kernel's page cache holds pages of.
     pub(crate) pages: Option<Version>,
@@ -73,6 +73,8 @@ pub(crate) struct State {
     pub(crate) looked_up_by: Option<(u32, Monotonic)>,
     /// Directories: the page of the listing that was used last, with its number.
     pub(crate) last_page: Option<(u32, Arc<Page>)>,
+    /// Directories: programs sync files of it again and again while they write them.
+    pub(crate) synced_here: bool,
     /// We renamed it or changed its link count, which moves its ctime without telling us.
     pub(crate) ctime_may_move: bool,
     /// When we last did so and were not told: a description from before has an old ctime.
@@ -139,6 +141,7 @@ impl State {
             late: false,
             looked_up_by: None,
             last_page: None,
+            synced_here: false,
             ctime_may_move: false,
             ctime_moved: None,
             dropped: Dropped::default(),

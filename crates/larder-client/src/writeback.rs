@@ -201,6 +201,7 @@ impl Core {
     pub(crate) async fn fsync(&self, ino: Ino, deadline: Option<Deadline>) -> Result<Verifier> {
         let node = self.node(ino)?;
         let result = self.upload(&node, deadline).await;
+        self.count_sync(&node);
         let earlier = self.take_write_error(&node);
         result.and(earlier.map_or(Ok(self.verifier()), Err))
     }

@@ -15,7 +15,7 @@ use larder_vfs::{
 };
 
 use crate::parallel::trouble;
-use crate::rig::{Random, WRITE, pattern, root};
+use crate::rig::{READ, Random, WRITE, pattern, root};
 
 /// A kernel that reads and writes local files itself.
 struct Passthrough;
@@ -245,4 +245,63 @@ async fn writers_by_way_of_the_kernel_lose_nothing() {
         client.release(ino, open).wait().await.unwrap();
         assert_eq!(cache.unsent(), []);
     }
+}
+
+/// Whether the kernel gets the local file of a new open, which is closed again.
+async fn is_passed(client: &Client, ino: Ino, flags: OpenFlags) -> bool {
+    let opened = client.open(&root(), ino, flags).wait().await.unwrap();
+    close(client, ino, opened.id).await;
+    matches!(opened.path, DataPath::Passthrough(_))
+}
+
+async fn close(client: &Client, ino: Ino, open: OpenId) {
+    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.release(ino, open).wait().await.unwrap();
+}
+
+/// What the kernel writes itself is found by comparing the whole file: so it does not write what is long, unless
+/// that is written anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_file_is_not_given_to_the_kernel_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Arc::new(MemRemote::new());
+    let (client, _) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "file").await;
+    rustix::io::pwrite(local.as_fd(), &pattern(1, 1 << 20), 0).unwrap();
+    close(&client, ino, open).await;
+    let append = OpenFlags { read: false, append: true, ..WRITE };
+    assert!(is_passed(&client, ino, READ).await);
+    assert!(!is_passed(&client, ino, WRITE).await);
+    assert!(!is_passed(&client, ino, append).await);
+    let cut = OpenFlags { truncate: true, ..append };
+    assert!(is_passed(&client, ino, cut).await);
+    // Now it is short.
+    assert!(is_passed(&client, ino, append).await);
+    assert!(!is_passed(&client, ino, WRITE).await, "changed in place");
+}
+
+/// A log is synced after each entry, and then a new one is begun beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_beside_one_that_is_always_synced_are_not_given_to_the_kernel_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Arc::new(MemRemote::new());
+    let (client, _) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "log").await;
+    rustix::io::pwrite(local.as_fd(), &pattern(1, 300 << 10), 0).unwrap();
+    for entry in 0..4 {
+        client.fsync(&root(), ino).wait().await.unwrap();
+        if entry < 3 {
+            let (other, id, _) = create(&client, "other").await;
+            close(&client, other, id).await;
+        }
+    }
+    close(&client, ino, open).await;
+    let flags = OpenFlags { truncate: true, ..WRITE };
+    assert!(!is_passed(&client, ino, flags).await);
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let created = client.create(&root(), Ino::ROOT, OsStr::new("next"), set, flags);
+    let (entry, opened) = created.wait().await.unwrap();
+    assert!(!matches!(opened.path, DataPath::Passthrough(_)));
+    close(&client, entry.ino, opened.id).await;
+    assert!(is_passed(&client, ino, READ).await);
 }

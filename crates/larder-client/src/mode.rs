@@ -1,0 +1,202 @@
+//! The I/O mode of an open file: which way its data takes. [`mode`] alone decides it.
+//!
+//! Facts of the kernel (measured on 6.18): a passthrough open beside a page-cached open of the same
+//! inode fails with EIO, beside a direct one it works, and one inode takes one local file at a time. A mode
+//! cannot be changed while the file is open. A direct open cannot be mapped shared beside a passthrough one.
+//!
+//! Facts of ours: what the kernel wrote itself is found only by comparing the whole local file, at each
+//! close and fsync. A write that passes through the daemon is known, and costs a request. So the kernel
+//! writes what is short, or written anew from its first byte; not what is changed in place, as databases do.
+
+use larder_vfs::OpenFlags;
+
+/// Up to this size a file that was not cut to nothing is given to the kernel to write: comparing it costs about
+/// as much as one request.
+pub(crate) const BYPASSED_BYTES_MAX: u64 = 256 << 10;
+
+/// The way that an open file's data takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The kernel reads the local file itself.
+    Passthrough = 1,
+    /// The same, and the kernel may write it.
+    Bypass,
+    /// Through the kernel's page cache; what is not there, and each write, is a request.
+    Cached,
+    /// Each read and each write is a request.
+    Direct,
+}
+
+impl Mode {
+    /// The mode with this number.
+    pub(crate) fn of(code: u8) -> Option<Mode> {
+        let all = [Mode::Passthrough, Mode::Bypass, Mode::Cached, Mode::Direct];
+        all.into_iter().find(|mode| *mode as u8 == code)
+    }
+
+    /// Whether the kernel gets the local file.
+    pub(crate) fn passes_through(self) -> bool {
+        matches!(self, Mode::Passthrough | Mode::Bypass)
+    }
+}
+
+/// A file that is being opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) flags: OpenFlags,
+    /// Every write through this open must be at the server when it returns.
+    pub(crate) synchronous: bool,
+    /// The kernel takes local files, the cache keeps them, and nothing is known against this one.
+    pub(crate) local_file: bool,
+    /// Size in bytes, with local changes.
+    pub(crate) size: u64,
+    /// Programs sync files of this directory again and again while they write them.
+    pub(crate) synced_here: bool,
+    /// Open files of this inode: some are passthrough (or bypass).
+    pub(crate) passthrough: bool,
+    /// Some are bypass.
+    pub(crate) bypass: bool,
+    /// Some are page-cached.
+    pub(crate) cached: bool,
+    /// The pages that they see are of another version.
+    pub(crate) other_pages: bool,
+}
+
+/// The mode of a new open file.
+pub(crate) fn mode(case: &Case) -> Mode {
+    let may_pass = case.local_file && !case.cached && !case.flags.direct;
+    if may_pass && !case.flags.write {
+        Mode::Passthrough
+    } else if may_pass && !case.synchronous && may_be_bypassed(case) {
+        Mode::Bypass
+    } else if case.flags.direct || case.passthrough || (case.cached && case.other_pages) {
+        Mode::Direct
+    } else {
+        Mode::Cached
+    }
+}
+
+/// Whether the kernel should write the local file itself, if it can.
+fn may_be_bypassed(case: &Case) -> bool {
+    let flags = &case.flags;
+    // Written from its first byte, or only appended to as long as it is short.
+    let anew = flags.truncate || flags.exclusive || !flags.read;
+    let suits = anew && case.size <= BYPASSED_BYTES_MAX && !case.synced_here;
+    // Beside a passthrough open the choice is this or direct; whoever may map the file needs this.
+    suits || case.bypass || (case.passthrough && flags.read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Mode::{Bypass, Cached, Direct, Passthrough};
+
+    const NO_FLAGS: OpenFlags = OpenFlags {
+        read: false,
+        write: false,
+        truncate: false,
+        append: false,
+        direct: false,
+        sync: false,
+        exclusive: false,
+        execute: false,
+    };
+    const READ: OpenFlags = OpenFlags { read: true, ..NO_FLAGS };
+    const WRITE: OpenFlags = OpenFlags { write: true, ..NO_FLAGS };
+    const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
+    const ANEW: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
+    const NEW: OpenFlags = OpenFlags { exclusive: true, ..UPDATE };
+    const SHORT: u64 = BYPASSED_BYTES_MAX;
+
+    fn case(flags: OpenFlags, size: u64) -> Case {
+        Case {
+            flags,
+            synchronous: false,
+            local_file: true,
+            size,
+            synced_here: false,
+            passthrough: false,
+            bypass: false,
+            cached: false,
+            other_pages: false,
+        }
+    }
+
+    /// (flags, size, mode alone, beside a passthrough open, beside a bypass, beside a page-cached open)
+    #[test]
+    fn the_mode_of_an_open_is_that_of_the_table() {
+        for (flags, size, modes) in [
+            (READ, SHORT, [Passthrough, Passthrough, Passthrough, Cached]),
+            (READ, SHORT + 1, [Passthrough, Passthrough, Passthrough, Cached]),
+            (WRITE, SHORT, [Bypass, Bypass, Bypass, Cached]),
+            (WRITE, SHORT + 1, [Cached, Direct, Bypass, Cached]),
+            (UPDATE, 0, [Cached, Bypass, Bypass, Cached]),
+            (UPDATE, SHORT + 1, [Cached, Bypass, Bypass, Cached]),
+            (ANEW, 0, [Bypass, Bypass, Bypass, Cached]),
+            (NEW, 0, [Bypass, Bypass, Bypass, Cached]),
+        ] {
+            let alone = case(flags, size);
+            let beside = [
+                alone,
+                Case { passthrough: true, ..alone },
+                Case { passthrough: true, bypass: true, ..alone },
+                Case { cached: true, ..alone },
+            ];
+            assert_eq!(beside.map(|case| mode(&case)), modes, "{flags:?} {size}");
+        }
+    }
+
+    #[test]
+    fn without_a_local_file_opens_are_page_cached_unless_pages_or_others_forbid_it() {
+        for flags in [READ, WRITE, UPDATE, ANEW] {
+            let alone = Case { local_file: false, ..case(flags, 0) };
+            assert_eq!(mode(&alone), Cached);
+            assert_eq!(mode(&Case { passthrough: true, ..alone }), Direct);
+            assert_eq!(mode(&Case { cached: true, ..alone }), Cached);
+            assert_eq!(mode(&Case { cached: true, other_pages: true, ..alone }), Direct);
+        }
+    }
+
+    #[test]
+    fn what_must_be_at_the_server_at_once_or_is_synced_again_and_again_is_not_bypassed() {
+        let synchronous = Case { synchronous: true, ..case(ANEW, 0) };
+        assert_eq!(mode(&synchronous), Cached);
+        assert_eq!(mode(&Case { passthrough: true, bypass: true, ..synchronous }), Direct);
+        assert_eq!(mode(&Case { synced_here: true, ..case(ANEW, 0) }), Cached);
+        assert_eq!(mode(&Case { synced_here: true, ..case(READ, 0) }), Passthrough);
+        assert_eq!(mode(&case(OpenFlags { direct: true, ..ANEW }, 0)), Direct);
+        assert_eq!(mode(&case(OpenFlags { direct: true, ..READ }, 0)), Direct);
+    }
+
+    /// What the kernel refuses is never answered, whatever is open.
+    #[test]
+    fn no_mode_meets_one_that_the_kernel_refuses_beside_it() {
+        for bits in 0..1u32 << 12 {
+            let bit = |at: u32| bits >> at & 1 != 0;
+            let flags = OpenFlags {
+                read: bit(0),
+                write: bit(1),
+                truncate: bit(2),
+                direct: bit(3),
+                exclusive: bit(4),
+                ..NO_FLAGS
+            };
+            let case = Case {
+                flags,
+                synchronous: bit(5),
+                local_file: bit(6),
+                size: if bit(7) { SHORT } else { SHORT + 1 },
+                synced_here: bit(8),
+                passthrough: bit(9),
+                bypass: bit(9) && bit(10),
+                cached: !bit(9) && bit(10),
+                other_pages: bit(11),
+            };
+            let found = mode(&case);
+            assert!(!(found.passes_through() && case.cached), "{case:?}");
+            assert!(!(found == Cached && case.passthrough), "{case:?}");
+            assert!(found != Bypass || flags.write, "{case:?}");
+            assert!(!found.passes_through() || case.local_file, "{case:?}");
+        }
+    }
+}
