@@ -9,6 +9,7 @@ use std::sync::{Arc, MutexGuard};
 
 use larder_io::{DiskFile, Stamp};
 
+use crate::descriptors::Place;
 use crate::file::CachedFile;
 use crate::lock;
 use crate::state::State;
@@ -22,6 +23,7 @@ const READ_QUICKLY_BYTES: u64 = 128 << 10;
 #[derive(Debug)]
 pub struct BackingFile {
     file: Arc<dyn DiskFile>,
+    _place: Place,
 }
 
 impl AsFd for BackingFile {
@@ -31,12 +33,16 @@ impl AsFd for BackingFile {
 }
 
 impl CachedFile {
-    /// The local file, if every byte up to the end of file is held and right. Verifies what is
-    /// not yet verified, so the first call after a crash may read the whole file.
+    /// The local file, if every byte up to the end of file is held and right, and there is a descriptor left
+    /// for it ([`crate::Descriptors`]). Verifies what is not yet verified, so the first call after a crash may read the
+    /// whole file.
     pub fn whole(&self) -> Option<Arc<BackingFile>> {
         let mut state = self.state();
+        if !self.may_hand_out(&state) {
+            return None;
+        }
         let file = self.whole_file(&mut state)?;
-        Self::hand_out(&mut state, file)
+        self.hand_out(&mut state, file)
     }
 
     /// Whether handing the local file out, to be `written` or not, or finding that this is not possible, takes no
@@ -80,9 +86,18 @@ impl CachedFile {
     ///
     /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].
     pub fn begin_bypass(&self) -> Option<Arc<BackingFile>> {
+        if !self.may_hand_out(&self.state()) {
+            return None;
+        }
+        self.go_on_bypassing()
+    }
+
+    /// As [`CachedFile::begin_bypass`], of a file that the kernel got from an earlier process, and still writes:
+    /// whatever the budget of descriptors.
+    pub fn go_on_bypassing(&self) -> Option<Arc<BackingFile>> {
         let mut state = self.state();
         let file = self.begin_bypass_file(&mut state)?;
-        let backing = Self::hand_out(&mut state, file);
+        let backing = self.hand_out(&mut state, file);
         if backing.is_none() {
             state.bypasses -= 1;
             self.note(&mut state);
@@ -190,12 +205,17 @@ impl CachedFile {
         Some(file)
     }
 
-    pub(crate) fn hand_out(state: &mut State, file: Arc<dyn DiskFile>) -> Option<Arc<BackingFile>> {
+    /// Whether the kernel has the local file, or may get it.
+    fn may_hand_out(&self, state: &State) -> bool {
+        state.backing.strong_count() > 0 || !self.store.handed_out.is_full()
+    }
+
+    fn hand_out(&self, state: &mut State, file: Arc<dyn DiskFile>) -> Option<Arc<BackingFile>> {
         file.as_fd()?;
         if let Some(backing) = state.backing.upgrade() {
             return Some(backing);
         }
-        let backing = Arc::new(BackingFile { file });
+        let backing = Arc::new(BackingFile { file, _place: self.store.handed_out.take() });
         state.backing = Arc::downgrade(&backing);
         Some(backing)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use larder_io::BootId;
 
-use crate::FileNo;
+use crate::{Descriptors, FileNo};
 
 /// Three marks of one resource, `run <= cull <= stop`, as in Linux's cachefiles: culling starts
 /// above `cull`, ends at `run`, and nothing is cached above `stop`.
@@ -66,21 +66,22 @@ pub struct Config {
     /// Time between checkpoints. `None`: no thread of our own; everything happens inside
     /// [`Cache::checkpoint`](crate::Cache::checkpoint), as tests want it.
     pub checkpoint_interval: Option<Duration>,
-    /// Descriptors of data files kept open, at most.
-    pub open_files_max: usize,
+    /// Descriptors of data files that may be open.
+    pub descriptors: Descriptors,
     /// This boot of the machine. With it nothing that was put or written is lost when the process
     /// dies: what no commit has yet is logged. `None`: a dead process is a crash like others.
     pub boot: Option<BootId>,
 }
 
 impl Config {
-    /// The defaults for a volume: a checkpoint every 5 s, 512 descriptors, no boot.
+    /// The defaults for a volume: a checkpoint every 5 s, as many descriptors as most machines let a process
+    /// have (20,000), no boot.
     pub fn new(identity: &[u8]) -> Config {
         Config {
             identity: identity.to_vec(),
             limits: Limits::default(),
             checkpoint_interval: Some(Duration::from_secs(5)),
-            open_files_max: 512,
+            descriptors: Descriptors::within(20_000),
             boot: None,
         }
     }

@@ -31,6 +31,7 @@ mod bypass;
 mod cache;
 mod change;
 mod config;
+mod descriptors;
 mod file;
 mod gauge;
 mod index;
@@ -55,6 +56,7 @@ pub use config::{
     CacheError, Config, Culled, Limits, Listed, Marks, OpenError, Usage, VerifyProgress,
     VerifyReport,
 };
+pub use descriptors::Descriptors;
 pub use file::{CachedFile, Filled, Miss, NoSpace};
 
 /// Unit of presence and of checksums on disk, in bytes.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 
 use crate::config::{CacheError, Config, OpenError};
+use crate::descriptors::HandedOut;
 use crate::gauge::Gauge;
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
 use crate::local::{keep_synced, with_local_changes};
@@ -66,7 +67,8 @@ pub(crate) fn open(
         disk,
         clock,
         index,
-        pool: Pool::new(config.open_files_max),
+        pool: Pool::new(config.descriptors.pooled_max),
+        handed_out: HandedOut::new(config.descriptors.handed_out_max),
         gauge,
         bell,
         session,

@@ -4,6 +4,7 @@
 //! with all others, and *finished* (its records are put, unless a local change came in between).
 //! So whatever the index commits, and whenever, was durable before it was put there.
 
+use std::io;
 use std::sync::Arc;
 
 use larder_io::DiskFile;
@@ -28,8 +29,8 @@ struct Saving {
     touched: RangeSet,
     record: Option<FileRecord>,
     groups: Vec<(u32, Option<Vec<u8>>)>,
-    /// The local file, if it has bytes to sync.
-    sync: Option<Arc<dyn DiskFile>>,
+    /// The local file has bytes to sync. It is not held: a checkpoint of many files would take a descriptor for each.
+    has_data: bool,
 }
 
 impl Store {
@@ -71,7 +72,7 @@ impl Store {
     /// Makes bytes and names durable; returns the files for which that is so.
     fn sync(&self, savings: Vec<Saving>) -> Vec<Saving> {
         let names = std::mem::take(&mut *lock(&self.new_names));
-        let count = savings.iter().filter(|saving| saving.sync.is_some()).count();
+        let count = savings.iter().filter(|saving| saving.has_data).count();
         let at_once = count + names.len() > SYNC_EACH_MAX;
         let synced = if at_once {
             self.disk.sync_all()
@@ -86,12 +87,10 @@ impl Store {
         }
         let mut kept = Vec::with_capacity(savings.len());
         for saving in savings {
-            match &saving.sync {
-                Some(file) if !at_once => match file.sync_data() {
-                    Ok(()) => kept.push(saving),
-                    Err(_) => saving.distrust(),
-                },
-                _ => kept.push(saving),
+            let synced = if at_once { Ok(()) } else { saving.sync_data() };
+            match synced {
+                Ok(()) => kept.push(saving),
+                Err(_) => saving.distrust(),
             }
         }
         kept
@@ -138,10 +137,10 @@ impl CachedFile {
             pinned: state.pinned,
             version: state.version.clone(),
         });
-        let sync = local.filter(|_| held > 0 && !touched.is_empty());
+        let has_data = local.is_some() && held > 0 && !touched.is_empty();
         let changes = state.changes;
         drop(state);
-        Some(Saving { file: Arc::clone(self), changes, touched, record, groups, sync })
+        Some(Saving { file: Arc::clone(self), changes, touched, record, groups, has_data })
     }
 
     /// Gives sums to chunks that became complete piece by piece.
@@ -181,6 +180,18 @@ fn changed_groups(state: &State, touched: &RangeSet) -> Vec<(u32, Option<Vec<u8>
 }
 
 impl Saving {
+    /// Makes the bytes of the local file durable.
+    fn sync_data(&self) -> io::Result<()> {
+        let state = self.file.state();
+        // What has changed since is not put into the index, see [`Saving::finish`].
+        if !self.has_data || state.changes != self.changes {
+            return Ok(());
+        }
+        let file = self.file.local(&state)?;
+        drop(state);
+        file.sync_data()
+    }
+
     /// Puts the records, now that the data is durable.
     fn finish(self) {
         let (file, store) = (&self.file, &self.file.store);
@@ -236,7 +247,7 @@ impl Saving {
 
     /// What was written may be lost although the page cache still shows it.
     fn distrust(self) {
-        if self.sync.is_some() {
+        if self.has_data {
             let mut state = self.file.state();
             if state.is_clean() {
                 self.file.drop_content(&mut state);

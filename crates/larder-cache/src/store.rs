@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, Weak};
 
 use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
+use crate::descriptors::HandedOut;
 use crate::file::CachedFile;
 use crate::gauge::Gauge;
 use crate::index::Index;
@@ -65,6 +66,8 @@ pub(crate) struct Store {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) index: Index,
     pub(crate) pool: Pool,
+    /// Data files in the kernel's hands.
+    pub(crate) handed_out: Arc<HandedOut>,
     pub(crate) gauge: Gauge,
     pub(crate) bell: Arc<Bell>,
     /// Number of this run.

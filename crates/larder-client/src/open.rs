@@ -122,7 +122,7 @@ impl Opens {
             return true;
         }
         if same && is_first {
-            let backing = if mode == Mode::Bypass { file.begin_bypass() } else { file.whole() };
+            let backing = if mode == Mode::Bypass { file.go_on_bypassing() } else { file.whole() };
             self.backing = backing.map(|backing| backing as LocalFile);
         }
         let known = same && self.backing.is_some();

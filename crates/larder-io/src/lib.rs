@@ -14,6 +14,7 @@
 
 mod boot;
 mod clock;
+pub mod descriptors;
 mod disk;
 pub mod handle;
 pub mod inherited;

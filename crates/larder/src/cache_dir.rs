@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use larder_cache::{Cache, Config, Limits, Marks, OpenError};
+use larder_cache::{Cache, Config, Descriptors, Limits, Marks, OpenError};
 use larder_io::{BootId, RealClock, RealDisk};
 
 use crate::control::daemon_lives;
@@ -47,6 +47,7 @@ pub(crate) fn open(
         let mut config = Config::new(source.to_string().as_bytes());
         config.limits = meant(limits);
         config.boot = BootId::current();
+        config.descriptors = Descriptors::within(larder_io::descriptors::raise_limit());
         let disk = Arc::new(RealDisk::open(&dir)?);
         let opened = Cache::open(disk, Arc::new(RealClock), config);
         let cache = opened.map_err(|error| told(error, &dir))?;

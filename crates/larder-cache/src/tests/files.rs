@@ -3,7 +3,7 @@
 use larder_io::{Disk, MemDisk, RealClock, RealDisk};
 
 use super::*;
-use crate::Limits;
+use crate::{Descriptors, Limits};
 
 #[test]
 fn filled_bytes_are_read_and_others_missed() {
@@ -464,4 +464,22 @@ fn after_close_everything_is_a_miss() {
     // The directory is free for the next one although a file is still held here.
     let again = open(&disk);
     assert_eq!(read(&again.file(file.number()), 0..CHUNK), Some(bytes(1, 0..CHUNK)));
+}
+
+#[test]
+fn only_so_many_files_are_handed_out_as_there_are_descriptors_for() {
+    let descriptors = Descriptors { pooled_max: 4, handed_out_max: 2 };
+    let config = Config { descriptors, ..config() };
+    let disk: Arc<dyn Disk> = Arc::new(larder_io::MemDisk::new());
+    let cache = Cache::open(disk, Arc::new(SimClock::new()), config).unwrap();
+    let files: Vec<_> = (0..3).map(|seed| filled(&cache, b"v", seed, CHUNK)).collect();
+    let first = files[0].whole().unwrap();
+    let second = files[1].begin_bypass().unwrap();
+    assert!(files[2].whole().is_none() && files[2].begin_bypass().is_none());
+    assert!(files[0].whole().is_some(), "it has its descriptor");
+    assert!(files[2].go_on_bypassing().is_some(), "the kernel has it already");
+    assert!(files[2].whole().is_none(), "and gave it back");
+    drop(first);
+    assert!(files[2].whole().is_some());
+    drop(second);
 }

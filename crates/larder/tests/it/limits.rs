@@ -1,6 +1,7 @@
 //! Limits of descriptors, inodes and space: no reader ever sees them.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
@@ -84,20 +85,55 @@ fn cache_disk_without_inodes_fails_no_read() {
     mount.unmount();
 }
 
+/// Mounts by a process that may have so many descriptors.
+fn mount_with_descriptors(mount: &mut Mount, limit: usize) {
+    let mut command = std::process::Command::new("sh");
+    let line = format!("ulimit -n {limit}; exec \"$@\"");
+    let inner = mount.command();
+    command.args(["-c", &line, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    command.process_group(0);
+    succeed(&mut command);
+    mount.mounted();
+}
+
+/// More files are open for writing than the daemon has descriptors. The kernel writes those itself for which there is
+/// one; all others are written through the daemon, and what it needs for itself is left.
+#[test]
+fn descriptor_limit_loses_no_write() {
+    let server = Server::start(Kind::Larder);
+    let mut mount = Mount::unmounted(&server, &[]);
+    mount_with_descriptors(&mut mount, 160);
+    let name = |i: usize| format!("f{i}");
+    let open: Vec<_> = (0..300)
+        .map(|i| {
+            let mut file = fs::File::create(mount.path(&name(i))).unwrap();
+            file.write_all(&pattern(i as u64, 5000)).unwrap();
+            file
+        })
+        .collect();
+    let another = pattern(1000, 300_000);
+    fs::write(mount.path("another"), &another).unwrap();
+    assert!(fs::read(server.path("another")).unwrap() == another);
+    for (i, mut file) in open.into_iter().enumerate() {
+        let written = file.write_all(b"end").and_then(|()| file.sync_all());
+        written.unwrap_or_else(|error| panic!("{i}: {error}: {}", mount.log()));
+        let expected = [pattern(i as u64, 5000), b"end".to_vec()].concat();
+        assert!(fs::read(server.path(&name(i))).unwrap() == expected, "{i}");
+    }
+    let status = mount.status();
+    assert!(!mount.log().contains("interrupted"), "{}", mount.log());
+    assert!(status["cache"]["failed"] == false, "{status}");
+    mount.unmount();
+}
+
 #[test]
 fn descriptor_limit_fails_no_read() {
     let server = Server::start(Kind::Larder);
     many_files(&server, 200, 5000);
     let mut mount = Mount::unmounted(&server, &[]);
     // Enough for the daemon itself, by far not for a descriptor per file.
-    let mut command = std::process::Command::new("sh");
-    let line = "ulimit -n 64; exec \"$@\"";
-    let inner = mount.command();
-    command.args(["-c", line, "sh"]).arg(inner.get_program()).args(inner.get_args());
-    command.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
-    command.process_group(0);
-    succeed(&mut command);
-    mount.mounted();
+    mount_with_descriptors(&mut mount, 64);
     let open: Vec<_> =
         (0..200).map(|i| fs::File::open(mount.path(&format!("f{i}"))).unwrap()).collect();
     read_all_twice(&mount, 200, 5000);
