@@ -26,6 +26,16 @@ pub struct BackingFile {
     _place: Place,
 }
 
+/// How much of a file no server has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsent {
+    /// Bytes.
+    pub bytes: u64,
+    /// There may be fewer: the kernel wrote the file itself, and what it wrote is found when the file is next closed or
+    /// synced. The size of the file is a bound.
+    pub is_bound: bool,
+}
+
 impl AsFd for BackingFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd().expect("a backing file is made only of files with a descriptor")
@@ -80,6 +90,21 @@ impl CachedFile {
     pub fn local_mtime_ns(&self) -> Option<i64> {
         let state = self.state();
         self.local(&state).and_then(|file| file.stamp()).ok().map(|stamp| stamp.mtime_ns)
+    }
+
+    /// What of the file no server has. Looks at the local file's stamp and compares nothing: cheap.
+    pub fn unsent(&self) -> Unsent {
+        let state = self.state();
+        let bytes = state.dirty.iter().map(|range| range.end - range.start).sum();
+        if state.bypasses == 0 {
+            return Unsent { bytes, is_bound: false };
+        }
+        let seen = state.collected_at.or(state.bypassed_at);
+        match self.local(&state).and_then(|file| file.stamp()) {
+            Ok(now) if seen == Some(now) => Unsent { bytes, is_bound: false },
+            Ok(now) => Unsent { bytes: now.size.max(bytes), is_bound: true },
+            Err(_) => Unsent { bytes: state.size.max(bytes), is_bound: true },
+        }
     }
 
     /// The local file to be written by the kernel itself; `None` unless [`CachedFile::whole`].
@@ -201,6 +226,7 @@ impl CachedFile {
         state.bypasses += 1;
         state.bypassed_before = false;
         state.collected_at = None;
+        state.bypassed_at = file.stamp().ok();
         self.note(state);
         Some(file)
     }

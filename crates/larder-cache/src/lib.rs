@@ -50,7 +50,7 @@ mod sums;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use bypass::BackingFile;
+pub use bypass::{BackingFile, Unsent};
 pub use cache::Cache;
 pub use config::{
     CacheError, Config, Culled, Limits, Listed, Marks, OpenError, Usage, VerifyProgress,

@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) bypasses: u32,
     /// The local file before the last collection.
     pub(crate) collected_at: Option<Stamp>,
+    /// The local file when the present bypass began.
+    pub(crate) bypassed_at: Option<Stamp>,
     pub(crate) backing: Weak<BackingFile>,
     /// An earlier run died in a bypass: the kernel may still be writing.
     pub(crate) bypassed_before: bool,

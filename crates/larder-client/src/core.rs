@@ -39,8 +39,10 @@ pub struct Status {
     pub open_files: u64,
     /// Files with changes that the server does not hold yet.
     pub dirty_files: u64,
-    /// Bytes of them, as far as they are known.
+    /// Bytes of them.
     pub dirty_bytes: u64,
+    /// There may be fewer: of files that the kernel writes itself the size is counted.
+    pub dirty_bytes_is_bound: bool,
     /// Whether the server answers.
     pub reachable: bool,
     /// Bytes that reads took from the cache (not counting what the kernel read itself).
@@ -221,9 +223,10 @@ impl Client {
         for node in core.table.in_memory() {
             status.nodes_in_memory += 1;
             if core.has_unsent(&node) {
-                let bytes = core.file(&node).dirty_bytes();
-                status.dirty_files += u64::from(bytes > 0);
-                status.dirty_bytes += bytes;
+                let unsent = core.file(&node).unsent();
+                status.dirty_files += u64::from(unsent.bytes > 0);
+                status.dirty_bytes += unsent.bytes;
+                status.dirty_bytes_is_bound |= unsent.is_bound;
             }
         }
         status

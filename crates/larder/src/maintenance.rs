@@ -35,9 +35,12 @@ pub(crate) struct Held {
     pub(crate) pinned: bool,
     /// Whether the server has not all of it yet.
     pub(crate) dirty: bool,
-    /// Bytes that are known to wait for the server.
+    /// Bytes that wait for the server.
     #[serde(default)]
     pub(crate) unsent_bytes: u64,
+    /// There may be fewer: the kernel writes the file itself.
+    #[serde(default)]
+    pub(crate) unsent_bytes_is_bound: bool,
     /// Last use, in seconds since 1970.
     pub(crate) last_use_sec: u64,
 }
@@ -109,6 +112,10 @@ fn list(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
 /// Files of which the server has not all yet, also those of which the index has no other record.
 fn list_unsent(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
     for no in cache.unsent() {
+        // A file that is only open for writing is on record too.
+        if cache.file(no).unsent().bytes == 0 {
+            continue;
+        }
         let before = no.0.checked_sub(1).map(FileNo);
         let listed = cache.list(before, 1).into_iter().find(|listed| listed.no == no);
         let new = || Listed {
@@ -126,6 +133,7 @@ fn list_unsent(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
 }
 
 fn held(cache: &Cache, file: &Listed) -> Held {
+    let unsent = cache.file(file.no).unsent();
     Held {
         number: file.no.0,
         path: last_path(cache, file.no).map(|path| path.to_string_lossy().into_owned()),
@@ -134,8 +142,9 @@ fn held(cache: &Cache, file: &Listed) -> Held {
         held_bytes: file.held_bytes.min(file.size),
         size: file.size,
         pinned: file.pinned,
-        dirty: file.dirty,
-        unsent_bytes: if file.dirty { cache.file(file.no).dirty_bytes() } else { 0 },
+        dirty: unsent.bytes > 0,
+        unsent_bytes: unsent.bytes,
+        unsent_bytes_is_bound: unsent.is_bound,
         last_use_sec: file.last_use_sec,
     }
 }

@@ -21,6 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::control::{Server, Serving, daemon_lives};
+use crate::report::Dirty;
 use crate::runtime_dir::{Record, RuntimeDir};
 use crate::stack::{Plan, Stack};
 use crate::unmount::{How, UnmountError, unmount};
@@ -337,6 +338,8 @@ async fn end_of(
             tell(answer, lost, serving);
             continue;
         }
+        // A file may still be open, and the kernel have written it meanwhile.
+        let lost = lost.or_else(|| not_written_back(stack));
         let closed = tokio::task::block_in_place(|| stack.close());
         hold.tell_end();
         tell(answer, lost, serving);
@@ -455,9 +458,8 @@ async fn write_back(stack: &Stack) -> Option<String> {
 
 /// What the server does not hold, for people.
 fn not_written_back(stack: &Stack) -> Option<String> {
-    let status = stack.engine.client.status();
-    let (files, bytes) = (status.dirty_files, status.dirty_bytes);
-    (files > 0).then(|| format!("{bytes} bytes of {files} files did not reach the server"))
+    let dirty = Dirty::of(&stack.engine.client.status());
+    (dirty.files > 0).then(|| format!("{dirty} did not reach the server"))
 }
 
 #[cfg(test)]

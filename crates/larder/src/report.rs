@@ -118,8 +118,26 @@ pub(crate) struct Reads {
 pub(crate) struct Dirty {
     /// Files with such bytes.
     pub(crate) files: u64,
-    /// The bytes, as far as they are known.
+    /// The bytes.
     pub(crate) bytes: u64,
+    /// There may be fewer: of files that the kernel writes itself the size is counted.
+    #[serde(default)]
+    pub(crate) bytes_is_bound: bool,
+}
+
+impl Dirty {
+    /// What a client has.
+    pub(crate) fn of(status: &larder_client::Status) -> Dirty {
+        let bytes_is_bound = status.dirty_bytes_is_bound;
+        Dirty { files: status.dirty_files, bytes: status.dirty_bytes, bytes_is_bound }
+    }
+}
+
+impl fmt::Display for Dirty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = if self.bytes_is_bound { "at most " } else { "" };
+        write!(f, "{most}{} in {} files", Bytes(self.bytes), self.files)
+    }
 }
 
 /// The cache of a mount.
@@ -316,8 +334,7 @@ impl Status {
         }
         self.fmt_cache(f)?;
         if self.dirty.files > 0 {
-            let Dirty { files, bytes } = self.dirty;
-            writeln!(f, "  dirty    {} in {files} files wait for the server", Bytes(bytes))?;
+            writeln!(f, "  dirty    {} wait for the server", self.dirty)?;
         }
         let RpcTotal { calls, errors, refused, retransmits, .. } = self.rpc;
         let (sent, received) = (Bytes(self.rpc.bytes_sent), Bytes(self.rpc.bytes_received));

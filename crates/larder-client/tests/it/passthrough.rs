@@ -305,3 +305,25 @@ async fn files_beside_one_that_is_always_synced_are_not_given_to_the_kernel_to_w
     close(&client, entry.ino, opened.id).await;
     assert!(is_passed(&client, ino, READ).await);
 }
+
+/// Nothing tells of what the kernel writes, but the local file's size and times: they say whether something is unsent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Arc::new(MemRemote::new());
+    let (client, _) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
+    let dirty = || {
+        let status = client.status();
+        (status.dirty_files, status.dirty_bytes, status.dirty_bytes_is_bound)
+    };
+    let (ino, open, local) = create(&client, "file").await;
+    assert_eq!(dirty(), (0, 0, false));
+    rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
+    assert_eq!(dirty(), (1, 13, true));
+    client.fsync(&root(), ino).wait().await.unwrap();
+    assert_eq!(dirty(), (0, 0, false));
+    rustix::io::pwrite(local.as_fd(), b"more", 13).unwrap();
+    assert_eq!(dirty(), (1, 17, true));
+    close(&client, ino, open).await;
+    assert_eq!(dirty(), (0, 0, false));
+}

@@ -204,7 +204,8 @@ impl Sink for Shown {
             return print(&format!("{item}\n"));
         }
         let held: Held = serde_json::from_value(item)?;
-        let unsent = Bytes(held.unsent_bytes);
+        let most = if held.unsent_bytes_is_bound { "at most " } else { "" };
+        let unsent = format!("{most}{}", Bytes(held.unsent_bytes));
         let notes = match (held.pinned, held.dirty) {
             (false, false) => String::new(),
             (true, false) => "  (pinned)".to_owned(),

@@ -101,7 +101,7 @@ impl Answers {
                 opens_of_whole_files: client.opens_of_whole_files,
                 open_files: client.open_files,
             },
-            dirty: Dirty { files: client.dirty_files, bytes: client.dirty_bytes },
+            dirty: Dirty::of(&client),
             cache: self.stack.engine.cache_state(),
             memory_bytes: resident_bytes().unwrap_or(0),
             rpc: RpcTotal {

@@ -1,11 +1,11 @@
 //! The server goes away: everything ends in time, and what is cached stays readable.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run, waits_in};
+use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run, said, waits_in};
 use crate::unmounts::{TRIES, is_unmounted_in_time};
 
 #[test]
@@ -130,4 +130,34 @@ fn server_restart_is_not_noticed() {
     });
     fs::write(mount.path("dir/new"), "x").unwrap();
     assert_eq!(fs::read_to_string(server.path("dir/new")).unwrap(), "x");
+}
+
+/// What the kernel wrote itself to a file that is open counts as unsent, and no unmount leaves it behind in silence. The
+/// file is open in another process: where we start one, what we have open is flushed.
+#[test]
+fn what_the_kernel_wrote_itself_counts_as_unsent() {
+    let server = Server::start(Kind::Larder);
+    let mut mount = Mount::new(&server, &[]);
+    let at = mount.path("").to_str().unwrap().to_owned();
+    let output = format!("of={}", mount.path("file").display());
+    let mut writer = Command::new("dd");
+    writer.args(["bs=100000", "iflag=fullblock", &output]).stdin(Stdio::piped());
+    let mut writer = writer.stderr(Stdio::null()).spawn().unwrap();
+    let mut input = writer.stdin.take().unwrap();
+    let listed = |mount: &Mount| said(mount, &["cache", "ls", "--unsent", &at]).1;
+    eventually("it is open", || mount.status()["reads"]["open_files"] == 1);
+    assert_eq!((listed(&mount).as_str(), &mount.status()["dirty"]["files"]), ("", &0.into()));
+    let bytes = pattern(1, 100_000);
+    input.write_all(&bytes).unwrap();
+    let dirty = serde_json::json!({"files": 1, "bytes": 100_000, "bytes_is_bound": true});
+    eventually("it is written", || mount.status()["dirty"] == dirty);
+    assert!(listed(&mount).contains("file  (at most 97.7 KiB unsent)"), "{}", listed(&mount));
+    server.freeze();
+    let (code, told) = said(&mount, &["umount", &at]);
+    assert!(code == Some(1) && told.contains("did not reach the server"), "{code:?} {told}");
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    server.thaw();
+    mount.mount();
+    eventually("the next mount sends it", || fs::read(server.path("file")).unwrap() == bytes);
 }
