@@ -170,7 +170,7 @@ impl CachedFile {
 /// Within the crate.
 impl CachedFile {
     /// The state, if nobody has it and it is loaded, or to be had from the index alone.
-    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.try_lock().ok()?;
         if !state.loaded {
             if lock(&self.store.carried).contains(&self.number()) {

@@ -14,6 +14,7 @@ use crate::file::CachedFile;
 use crate::index::INDEX_FILE;
 use crate::local::with_local_changes;
 use crate::records::{bytes_key, key, tag};
+use crate::save::Saves;
 use crate::store::Store;
 use crate::{FileNo, lock, open};
 
@@ -210,7 +211,7 @@ impl Cache {
     /// # Errors
     /// `Poisoned` after a failure of the index, `Closed` after [`Cache::close`].
     pub fn checkpoint(&self) -> Result<(), CacheError> {
-        self.store.checkpoint()
+        self.store.checkpoint(Saves::All)
     }
 
     /// Stops the cache for all holders: checkpoint, then a mark that this was a clean stop.
@@ -227,7 +228,7 @@ impl Cache {
         }
         let unsent = self.unsent();
         self.store.sync_unsent(&unsent);
-        let saved = self.store.save();
+        let saved = self.store.save(Saves::All);
         let unsent = !unsent.is_empty();
         let keeps_log = unsent || !self.session_records().is_empty();
         let is_clean = lock(&self.store.unsaved).is_empty() && !unsent;
@@ -318,7 +319,7 @@ impl Cache {
     /// first, larger before smaller; never pinned, dirty or open ones.
     pub fn cull(&self, bytes_target: u64) -> Culled {
         let _turn = lock(&self.store.checkpoint);
-        if self.store.is_closed() || self.store.save().is_err() {
+        if self.store.is_closed() || self.store.save(Saves::All).is_err() {
             return Culled::default();
         }
         self.store.cull(bytes_target, u64::MAX)

@@ -31,6 +31,12 @@ impl CachedFile {
         written
     }
 
+    /// Whether [`CachedFile::write`] takes no longer than a few system calls: nothing is to be committed first,
+    /// and nobody else is at the file.
+    pub fn writes_quickly(&self) -> bool {
+        self.try_state().is_some_and(|state| !state.vouched)
+    }
+
     /// Cuts or extends the file locally; new bytes are zeros and held. No byte becomes dirty: the
     /// new size is the caller's to send. Waits like [`CachedFile::write`].
     ///
@@ -133,6 +139,7 @@ impl CachedFile {
         state.current = false;
         state.synced = false;
         state.changes += 1;
+        state.changed_at = Some(self.store.clock.now());
         self.queue(state);
         if state.bypasses > 0 {
             // The kernel may have moved the end; what it wrote is collected later.

@@ -15,6 +15,7 @@ use crate::file::CachedFile;
 use crate::gauge::count;
 use crate::pool::parse_data_name;
 use crate::records::{FileRecord, key, number_in_key, tag};
+use crate::save::Saves;
 use crate::store::Store;
 use crate::{FileNo, lock};
 
@@ -42,7 +43,8 @@ impl Store {
         while self.bell.wait(interval) {
             let is_busy = self.index.waiting().0 > IDLE_ENTRIES_MAX;
             let rests = std::mem::replace(&mut was_busy, is_busy) && !is_busy;
-            match self.checkpoint() {
+            let which = if self.has_many_unsaved() { Saves::All } else { Saves::AllAtRest };
+            match self.checkpoint(which) {
                 Ok(()) => (),
                 Err(CacheError::Closed) => return,
                 // The index has said so already; what is in memory can still be read.
@@ -56,12 +58,12 @@ impl Store {
     }
 
     /// Saves, culls if a mark is passed, sweeps a little.
-    pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), CacheError> {
+    pub(crate) fn checkpoint(self: &Arc<Self>, which: Saves) -> Result<(), CacheError> {
         let _turn = lock(&self.checkpoint);
         if self.is_closed() {
             return Err(CacheError::Closed);
         }
-        self.save()?;
+        self.save(which)?;
         self.cull_to_marks();
         self.sweep();
         Ok(())
@@ -96,7 +98,7 @@ impl Store {
                 }
             }
             // The victims leave the index, so that the next walk finds others.
-            let saved = self.save();
+            let saved = self.save(Saves::All);
             if culled.files == before || saved.is_err() {
                 return culled;
             }
@@ -117,7 +119,7 @@ impl Store {
             true
         });
         // A failure leaves records of files that are gone, which are misses.
-        let _ = self.save();
+        let _ = self.save(Saves::All);
     }
 
     /// Calls `visit` for every file record after `after`, until it returns `false`.

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_io::DiskFile;
 
@@ -22,6 +23,20 @@ use crate::{CHUNK_BYTES, FileNo, lock};
 /// fdatasync of a new file costs a journal commit.
 const SYNC_EACH_MAX: usize = 16;
 
+/// A file with a dirty mark is saved by a periodic checkpoint only if it was not changed for so long. A saved file that
+/// is changed again needs a commit of the index first, two syncs that the writer waits for: a database would pay that
+/// after each checkpoint. Until it is saved, a crash of the machine drops the file from the cache.
+const MARKED_FOR: Duration = Duration::from_secs(30);
+
+/// Which files a checkpoint saves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Saves {
+    /// All that are clean.
+    All,
+    /// These, but for those with a dirty mark that were changed lately (see [`MARKED_FOR`]).
+    AllAtRest,
+}
+
 /// A file on its way to the index.
 struct Saving {
     file: Arc<CachedFile>,
@@ -34,13 +49,13 @@ struct Saving {
 }
 
 impl Store {
-    /// Makes everything that is clean durable. The caller holds `checkpoint`.
-    pub(crate) fn save(&self) -> Result<(), CacheError> {
+    /// Makes what is clean durable. The caller holds `checkpoint`.
+    pub(crate) fn save(&self, which: Saves) -> Result<(), CacheError> {
         if self.index.is_poisoned() {
             return Err(CacheError::Poisoned);
         }
         let files: Vec<_> = lock(&self.unsaved).values().cloned().collect();
-        let savings: Vec<_> = files.iter().filter_map(CachedFile::prepare).collect();
+        let savings: Vec<_> = files.iter().filter_map(|file| file.prepare(which)).collect();
         for saving in self.sync(savings) {
             saving.finish();
         }
@@ -104,9 +119,11 @@ pub(crate) fn usage_key() -> Vec<u8> {
 
 impl CachedFile {
     /// Makes the records of the file as it is now; `None` if it must wait.
-    fn prepare(self: &Arc<Self>) -> Option<Saving> {
+    fn prepare(self: &Arc<Self>, which: Saves) -> Option<Saving> {
         let mut state = self.state();
-        if !state.is_clean() {
+        let now = self.store.clock.now();
+        let is_at_rest = state.changed_at.is_none_or(|at| now.since(at) >= MARKED_FOR);
+        if !state.is_clean() || (which == Saves::AllAtRest && state.marked && !is_at_rest) {
             return None;
         }
         let touched = std::mem::take(&mut state.touched);
@@ -283,7 +300,7 @@ mod tests {
         let file = cache.file(cache.assign(b"key"));
         file.reset(b"v1", CHUNK_BYTES);
         file.fill(b"v1", 0, &[1; CHUNK_BYTES as usize]);
-        let saving = file.prepare().unwrap();
+        let saving = file.prepare(Saves::All).unwrap();
         file.write(0, b"local").unwrap();
         saving.finish();
         file.store.index.commit().unwrap();
@@ -294,5 +311,31 @@ mod tests {
         file.set_version(b"v2", CHUNK_BYTES);
         cache.checkpoint().unwrap();
         assert_eq!(open(&disk.crash(Image::Synced)).file(file.number()).version().unwrap(), b"v2");
+    }
+
+    /// A database changes a cached file, syncs it, and goes on: only its first change waits for a commit.
+    #[test]
+    fn a_file_that_is_changed_again_and_again_is_marked_once() {
+        let (disk, clock) = (SimDisk::new(), Arc::new(SimClock::new()));
+        let config = Config { checkpoint_interval: None, ..Config::new(b"volume") };
+        let cache = Cache::open(Arc::new(disk.clone()), clock.clone(), config).unwrap();
+        let file = cache.file(cache.assign(b"key"));
+        file.reset(b"v0", CHUNK_BYTES);
+        file.fill(b"v0", 0, &[1; CHUNK_BYTES as usize]);
+        cache.checkpoint().unwrap();
+        assert!(!file.writes_quickly(), "the index vouches for it");
+        let version = || open(&disk.crash(Image::Synced)).file(file.number()).version();
+        for change in 1..10_u8 {
+            file.write(0, &[change; 100]).unwrap();
+            assert!(file.writes_quickly());
+            file.mark_clean(0..CHUNK_BYTES);
+            file.set_version(&[change], CHUNK_BYTES);
+            clock.advance(Duration::from_secs(5));
+            file.store.checkpoint(Saves::AllAtRest).unwrap();
+            assert!(file.writes_quickly() && version().is_none(), "{change}");
+        }
+        clock.advance(MARKED_FOR);
+        file.store.checkpoint(Saves::AllAtRest).unwrap();
+        assert_eq!((file.writes_quickly(), version()), (false, Some(vec![9])));
     }
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Weak;
 
-use larder_io::Stamp;
+use larder_io::{Monotonic, Stamp};
 
 use crate::bypass::BackingFile;
 use crate::local::LocalRecord;
@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) stamped: bool,
     /// No local change happened since the version was set.
     pub(crate) current: bool,
+    /// When the last local change began.
+    pub(crate) changed_at: Option<Monotonic>,
     /// Counts what makes a prepared save wrong.
     pub(crate) changes: u64,
     /// Bypasses that go on.

@@ -121,6 +121,11 @@ impl Store {
         lock(&self.unsaved).len() > UNSAVED_MAX * UNSAVED_STALL_FACTOR
     }
 
+    /// Whether so many files wait to be saved that a checkpoint was asked for.
+    pub(crate) fn has_many_unsaved(&self) -> bool {
+        lock(&self.unsaved).len() > UNSAVED_MAX
+    }
+
     /// Keeps a file until the next checkpoint.
     pub(crate) fn queue(&self, no: FileNo, file: Arc<CachedFile>) {
         let waiting = {

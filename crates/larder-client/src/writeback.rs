@@ -69,8 +69,10 @@ impl Core {
         let (retried, deadline) = (cred.retried, self.deadline());
         let cred = open.as_ref().map_or(cred, |open| &open.cred);
         let cred = Cred { retried, ..cred.until(deadline) };
+        let quick = self.file(&node).writes_quickly();
         if open.is_some()
             && !synchronous
+            && quick
             && let Some(written) = self.write_held(&node, open.as_deref(), &cred, offset, data)
         {
             return Answer::ok(written);
@@ -81,14 +83,20 @@ impl Core {
                 core.demand(&node, &cred, larder_vfs::Access::MODIFY).await?;
             }
             let first = !core.has_unsent(&node);
-            let written = core.write_held(&node, open.as_deref(), &cred, offset, &data);
+            let (writer, target) = (core.clone(), (node.clone(), cred.clone(), data.clone()));
+            let is_open = open.is_some();
+            let write = move || {
+                let (node, cred, data) = target;
+                writer.write_held(&node, open.as_deref(), &cred, offset, &data)
+            };
+            let written = blocking_unless(quick, write).await?;
             let Some(mut written) = written else {
                 return core.write_through(&node, &cred, offset, data).await;
             };
             if synchronous || core.too_dirty(&node) {
                 core.upload(&node, deadline).await?;
                 written.stability = Stability::FileSync;
-            } else if first && open.is_none() {
+            } else if first && !is_open {
                 // No close will come, and the commit of a caller that died neither.
                 core.retry_later(&node);
             }
