@@ -237,7 +237,7 @@ impl Remote for Smb {
     ) -> Future<'a, Committed> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(file), |link, _again| share.commit(&link, file))
+            call!(cred.deadline, share.line(file), |link, _again| share.commit(&link, cred, file))
         })
     }
 

@@ -202,7 +202,7 @@ impl Share {
         }
         let entry = self.files.enter(file);
         let changing = self.files.changing(file);
-        let open = self.writer(link, &entry).await?;
+        let open = self.writer(link, cred, &entry).await?;
         let writer = Writer { entry: Arc::clone(&entry), open: Some(Arc::clone(&open)) };
         let unstable = stability == Stability::Unstable;
         let mut done = write_parts(link, open.id, offset, data, self.limits.write_max).await;
@@ -244,6 +244,7 @@ impl Share {
     async fn writer(
         &self,
         link: &Arc<Link>,
+        cred: &Cred,
         entry: &Arc<File>,
     ) -> Result<Arc<ServerOpen>, Failure> {
         let mut opens = entry.opens.lock().await;
@@ -254,8 +255,7 @@ impl Share {
             }
             _ => opens.write = None,
         }
-        let options = wire::NON_DIRECTORY_FILE;
-        let opened = self.open_file(link, &entry.handle, wire::WRITE, options).await?;
+        let opened = self.open_to_change(link, cred, &entry.handle, wire::WRITE).await?;
         let open = Arc::new(opened.open);
         opens.write = Some(File::writing(Arc::clone(&open)));
         Ok(open)
@@ -264,6 +264,7 @@ impl Share {
     pub(super) async fn commit(
         &self,
         link: &Arc<Link>,
+        cred: &Cred,
         file: &Handle,
     ) -> Result<Committed, Failure> {
         let changing = self.files.changing(file);
@@ -288,8 +289,8 @@ impl Share {
             Some(open) => open,
             // It lay idle, or was another connection's. To flush it, one must be allowed to write.
             None => {
-                let opened = self.open_file(link, file, wire::WRITE, wire::NON_DIRECTORY_FILE);
-                Arc::new(opened.await?.open)
+                let opened = self.open_to_change(link, cred, file, wire::WRITE).await?;
+                Arc::new(opened.open)
             }
         };
         let after = open.finish(vec![wire::flush(open.id)]).await?;

@@ -7,11 +7,12 @@
 
 use super::attr::{self, Info};
 use super::link::Link;
-use super::share::Share;
+use super::share::{self, Opened, Share};
 use super::status::Failure;
-use super::wire;
+use super::wire::{self, Opening};
 use larder_vfs::{Access, Change, Cred, Error, Handle, Result, SetAttr, SetTime, Time};
 use smb2::types::flags::{FileAccessMask, FileAttributes};
+use smb2::types::status::NtStatus;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -29,11 +30,13 @@ impl Share {
             return Err(Failure::Is(Error::FileTooLarge));
         }
         let changing = self.files.changing(file);
-        let (access, options) = match set.size {
-            Some(_) => (wire::SET | FileAccessMask::FILE_WRITE_DATA, wire::NON_DIRECTORY_FILE),
-            None => (wire::SET, 0),
+        let opened = match set.size {
+            Some(_) => {
+                let access = wire::SET | FileAccessMask::FILE_WRITE_DATA;
+                self.open_to_change(link, cred, file, access).await?
+            }
+            None => self.open_file(link, file, wire::SET, 0).await?,
         };
-        let opened = self.open_file(link, file, access, options).await?;
         let attr = opened.info.attr(&self.shape);
         if guard.is_some_and(|guard| guard != attr.ctime) {
             return Err(Failure::Is(Error::TryAgain));
@@ -89,6 +92,51 @@ impl Share {
         Ok((!nothing).then(|| wire::basic(accessed, written, attributes)))
     }
 
+    /// Opens a file to change its data, its owner also a read-only one. Who writes had it open before it became
+    /// read-only, but that was not an open of the server, or that one went with its connection; opens are
+    /// judged where they are made. NFS servers let owners write for the same reason.
+    pub(super) async fn open_to_change(
+        &self,
+        link: &Arc<Link>,
+        cred: &Cred,
+        file: &Handle,
+        access: u32,
+    ) -> Result<Opened, Failure> {
+        match self.open_file(link, file, access, wire::NON_DIRECTORY_FILE).await {
+            Err(Failure::Status(NtStatus::ACCESS_DENIED)) if self.shape.owned_by(cred) => {
+                self.open_readonly(link, file, access).await
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens a read-only file to change its data, which servers refuse: for two round trips it is none. A file
+    /// whose connection is lost in that moment stays writable.
+    ///
+    /// # Errors
+    /// [`NtStatus::ACCESS_DENIED`] if that was not what stood in the way.
+    async fn open_readonly(
+        &self,
+        link: &Arc<Link>,
+        file: &Handle,
+        access: u32,
+    ) -> Result<Opened, Failure> {
+        let held = self.open_file(link, file, wire::SET, wire::NON_DIRECTORY_FILE).await?;
+        if !held.info.is_readonly() {
+            return Err(Failure::Status(NtStatus::ACCESS_DENIED));
+        }
+        let opening = Opening {
+            options: wire::NON_DIRECTORY_FILE,
+            lease: self.own_lease(link, file),
+            ..Opening::existing(self.path(file)?, access)
+        };
+        // As a task: what was begun is ended, whoever still waits for it.
+        let opened = link.runtime().spawn(open_lifted(Arc::clone(link), held, opening)).await;
+        let opened = opened.unwrap_or(Err(Failure::Lost))?;
+        self.verify(file, &opened.info)?;
+        Ok(opened)
+    }
+
     /// Lets a file be written and removed again, which a read-only one cannot. Names are for who may
     /// change the directory in POSIX, whatever the file's mode.
     pub(super) async fn clear_readonly(
@@ -97,8 +145,8 @@ impl Share {
         path: String,
         info: &Info,
     ) -> Result<(), Failure> {
-        let opening = wire::Opening::existing(path, wire::SET);
-        let opened = super::share::open(link, opening).await?;
+        let opening = Opening::existing(path, wire::SET);
+        let opened = share::open(link, opening).await?;
         if opened.info.identity() != info.identity() {
             return Err(Failure::Is(Error::TryAgain));
         }
@@ -107,6 +155,18 @@ impl Share {
         opened.open.close().await;
         done.check()
     }
+}
+
+/// Opens a file that is `held` open and read-only, with that attribute taken away meanwhile.
+async fn open_lifted(link: Arc<Link>, held: Opened, opening: Opening) -> Result<Opened, Failure> {
+    let set = |readonly| {
+        let basic = wire::basic(0, 0, with_readonly(held.info.attributes, readonly));
+        wire::set(held.open.id, wire::BASIC_INFORMATION, basic)
+    };
+    link.ask(set(false)).await?.check()?;
+    let opened = share::open(&link, opening).await;
+    let restored = held.open.finish(vec![set(true)]).await?;
+    opened.map(|opened| Opened { info: restored, ..opened })
 }
 
 /// The attributes, with or without that one. No attribute at all is written as "normal".

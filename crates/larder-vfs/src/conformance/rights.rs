@@ -26,6 +26,8 @@ super::table! {
     set_gid_directories_pass_their_group_on [Modes, Chown];
     sticky_directories [Modes, Sticky];
     writing_clears_set_uid [Modes];
+    a_read_only_file_is_written_by_its_owner;
+    a_read_only_file_is_written_by_an_owner_without_privileges [Modes];
 }
 
 async fn write_as(bench: &Bench, cred: &Cred, file: &Handle) -> crate::Result<()> {
@@ -213,4 +215,34 @@ async fn writing_clears_set_uid(bench: Bench) -> Outcome {
     bench.set(&file, mode(0o4777)).await?;
     works("write", write_as(&bench, &bench.other, &file).await)?;
     same("mode", bench.attr(&file).await?.mode & 0o7000, 0)
+}
+
+/// Whoever writes had the file open before it became read-only. The server saw no open, so it lets the owner
+/// write, as POSIX has it for an open file; a client judges opens.
+async fn is_written_though_read_only(bench: &Bench, owner: &Cred, name: &str) -> Outcome {
+    let name = OsStr::new(name);
+    let made = bench.remote.make(owner, &bench.dir, name, New::FileExclusive, mode(0o444)).await;
+    let made = works("make", made)?.found;
+    same("mode of the new file", made.attr.mode & 0o222, 0)?;
+    let (remote, file) = (&bench.remote, &made.handle);
+    let write = |at, data, stability| {
+        bench.remote.write(owner, file, at, Bytes::from_static(data), stability)
+    };
+    works("write", write(0, b"hello", Stability::FileSync).await)?;
+    works("unstable write", write(5, b" world", Stability::Unstable).await)?;
+    works("commit", remote.commit(owner, file, 0..0).await)?;
+    works("a second commit", remote.commit(owner, file, 0..0).await)?;
+    let cut = SetAttr { size: Some(7), ..SetAttr::default() };
+    works("truncate", remote.setattr(owner, file, cut, None).await)?;
+    same("mode", bench.attr(file).await?.mode & 0o222, 0)?;
+    bench.reads(file, 0, 20, b"hello w", true).await
+}
+
+async fn a_read_only_file_is_written_by_its_owner(bench: Bench) -> Outcome {
+    is_written_though_read_only(&bench, &bench.owner, "a").await
+}
+
+async fn a_read_only_file_is_written_by_an_owner_without_privileges(bench: Bench) -> Outcome {
+    bench.set(&bench.dir, mode(0o777)).await?;
+    is_written_though_read_only(&bench, &bench.other, "a").await
 }

@@ -24,6 +24,7 @@ mod reexport;
 mod reread;
 mod rootless;
 mod rounds;
+mod share_programs;
 mod shell;
 mod smb;
 mod survive;
