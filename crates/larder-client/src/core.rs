@@ -111,16 +111,17 @@ pub(crate) enum RootSquash {
 /// file could be found again, for a caller who waits until `$cred` says.
 macro_rules! on_handle {
     ($core:expr, $cred:expr, $node:expr, $handle:ident => $call:expr) => {{
-        let mut $handle = $node.handle();
         let mut recovered = false;
+        let mut handle = $node.handle();
         loop {
+            let $handle = match &handle {
+                Ok(handle) => handle.clone(),
+                Err(error) => break Err(*error),
+            };
             match $call.await {
                 Err(larder_vfs::Error::Stale) if !recovered => {
                     recovered = true;
-                    match $core.recover($cred, &$node, &$handle).await {
-                        Ok(found) => $handle = found,
-                        Err(error) => break Err(error),
-                    }
+                    handle = $core.recover($cred, &$node, &$handle).await;
                 }
                 answer => break answer,
             }

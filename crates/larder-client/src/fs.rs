@@ -176,7 +176,7 @@ impl FileSystem for Client {
     }
 
     fn handle(&self, ino: Ino) -> Answer<Handle> {
-        Answer::Now(self.core.node(ino).map(|node| node.handle()))
+        Answer::Now(self.core.node(ino).and_then(|node| node.handle()))
     }
 
     fn resolve(&self, handle: &Handle) -> Answer<Ino> {

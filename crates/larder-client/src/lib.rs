@@ -25,6 +25,7 @@ mod core;
 mod fetch;
 mod fill;
 mod fs;
+mod identity;
 mod later;
 mod lease;
 mod limits;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_vfs::{
-    Access, Answer, Change, Cred, Entry, Error, Handle, Ino, Kind, LookedUp, Lookup, New, Removal,
+    Access, Answer, Change, Cred, Entry, Error, Ino, Kind, LookedUp, Lookup, New, Removal,
     RenameFlags, Result, SetAttr,
 };
 
@@ -64,7 +64,7 @@ impl Core {
             let ttl = self.name_ttl(dir, false);
             return cached.then_some(Ok(Lookup::Absent { ttl }));
         };
-        let child = self.table.get(child)?;
+        let child = self.table.get(child).filter(|child| !child.state().removed)?;
         self.is_fresh(&child).then(|| Ok(Lookup::Found(self.entry(dir, &child))))
     }
 
@@ -210,14 +210,14 @@ impl Core {
             New::Symlink(target) => Some(target.clone()),
             _ => None,
         };
-        let asked = self.now();
+        let (asked, moment) = (self.now(), self.table.moment());
         self.begin_change(dir);
         let answer = on_handle!(self, cred, dir, handle =>
             self.remote.make(cred, &handle, name, new.clone(), set));
         let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
         let made = answer?;
-        let child = self.learn(&made.found, asked, Some((dir.ino, name.to_owned())));
+        let child = self.learn_made(&made, (asked, moment), (dir.ino, name.to_owned()));
         if target.is_some() {
             child.state().known.target = target;
         }
@@ -261,7 +261,7 @@ impl Core {
         self.remove_entry(cred, &dir, name, what).await?;
         self.doubt([doubtful]);
         if let Some(child) = child {
-            self.unlinked(&child, what);
+            self.unlinked(&child, (&dir, name), what);
         }
         Ok(())
     }
@@ -285,7 +285,8 @@ impl Core {
 
     /// The node that a name stands for, as far as we know.
     fn child(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
-        self.name(dir, name)?.child.and_then(|ino| self.table.get(ino))
+        let child = self.name(dir, name)?.child.and_then(|ino| self.table.get(ino));
+        child.filter(|child| !child.state().removed)
     }
 
     /// What a name stood for before others changed the directory, and may still.
@@ -328,40 +329,6 @@ impl Core {
             let state = open.node.state();
             state.known.hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
         })
-    }
-
-    /// A name of `child` is gone at the server.
-    fn unlinked(&self, child: &Node, what: Removal) {
-        let mut state = child.state();
-        let last = what == Removal::Directory || state.known.attr.nlink <= 1;
-        if !last {
-            state.known.attr.nlink -= 1;
-            state.move_ctime(self.now());
-            self.table.persist(child.ino, &mut state);
-            return;
-        }
-        state.removed = true;
-        // Whoever removes the hidden name of an open file leaves nothing to do for its last release.
-        let hidden = state.silly.take();
-        if state.opens.is_empty() {
-            state.local = None;
-        } else {
-            // A server may give the handle to the next file that is made (SMB: inode numbers come again),
-            // which must not be taken for this one.
-            state.handle = Handle::new(&[b"removed", &child.ino.0.to_be_bytes()[..]].concat());
-            self.cache.rekey(child.no(), state.handle.as_bytes());
-        }
-        self.note_unfinished(child.ino, &mut state);
-        let is_open = !state.opens.is_empty();
-        drop(state);
-        if let Some(dir) = hidden.and_then(|(dir, _)| self.node(dir).ok()) {
-            hidden_name_is_gone(&dir);
-        }
-        if !is_open {
-            self.cache.drop_file(child.no());
-            self.cache.drop_listing(child.no());
-            self.cache.drop_node(child.no());
-        }
     }
 
     /// If the file is open and this is its last name, renames it to a hidden one, to be removed at
@@ -436,8 +403,8 @@ impl Core {
             }
             Err(error) => Err(error),
         };
-        if removed.is_ok() {
-            self.unlinked(child, Removal::File);
+        if let (Ok(()), Ok(dir)) = (&removed, self.node(dir_ino)) {
+            self.unlinked(child, (&dir, &name), Removal::File);
         }
         let mut state = child.state();
         if matches!(removed, Err(Error::TimedOut | Error::Shutdown)) {
@@ -516,7 +483,8 @@ impl Core {
         self.doubt(doubtful);
         if let Some(replaced) = replaced.filter(|_| !hidden) {
             let directory = replaced.state().is_directory();
-            self.unlinked(&replaced, if directory { Removal::Directory } else { Removal::File });
+            let what = if directory { Removal::Directory } else { Removal::File };
+            self.unlinked(&replaced, (&to_dir, to.1), what);
         }
         Ok(())
     }
@@ -534,7 +502,7 @@ impl Core {
             self.begin_change(to.0);
         }
         let answer = on_handle!(self, cred, from.0, handle => async {
-            let target = to.0.handle();
+            let target = to.0.handle()?;
             self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
         let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
@@ -571,7 +539,7 @@ impl Core {
         let asked = self.now();
         self.begin_change(&dir);
         let answer = on_handle!(self, cred, &node, handle => async {
-            let target = dir.handle();
+            let target = dir.handle()?;
             self.remote.link(cred, &handle, &target, name).await
         });
         let answer = self.settle_link(cred, &node, (&dir, name), answer).await;
@@ -590,7 +558,7 @@ impl Core {
 }
 
 /// A hidden name in `dir` was removed, or was not made.
-fn hidden_name_is_gone(dir: &Node) {
+pub(crate) fn hidden_name_is_gone(dir: &Node) {
     let mut state = dir.state();
     state.hidden_names = state.hidden_names.saturating_sub(1);
     drop(state);

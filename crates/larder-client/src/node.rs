@@ -9,10 +9,11 @@
 //! - The table is bounded; nodes that are open or have unsent changes do not count.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_cache::{Cache, FileNo};
-use larder_vfs::{Handle, Ino};
+use larder_vfs::{Error, Handle, Ino, Result};
 
 use crate::fetch::Flights;
 use crate::limits::Transfer;
@@ -23,6 +24,8 @@ use crate::state::State;
 pub(crate) struct Node {
     /// Its number, in the index and at the front door.
     pub(crate) ino: Ino,
+    /// When it came into memory.
+    since: Moment,
     /// What is known of it.
     state: Mutex<State>,
     /// Whoever moves data or size between cache and server: one at a time.
@@ -40,8 +43,12 @@ impl Node {
     }
 
     /// The server's name for the file.
-    pub(crate) fn handle(&self) -> Handle {
-        self.state().handle.clone()
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the file is gone: the server may have given its name to another one.
+    pub(crate) fn handle(&self) -> Result<Handle> {
+        let state = self.state();
+        if state.removed { Err(Error::Stale) } else { Ok(state.handle.clone()) }
     }
 
     /// Its number in the cache.
@@ -49,6 +56,10 @@ impl Node {
         FileNo(self.ino.0)
     }
 }
+
+/// A moment in the order in which nodes come into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
 
 /// As many nodes stay in memory although the kernel has let them go: what the server said of rights is
 /// known nowhere else.
@@ -67,6 +78,8 @@ pub(crate) struct Table {
 #[derive(Default)]
 struct Nodes {
     by_ino: HashMap<Ino, Arc<Node>>,
+    /// How many came in so far.
+    inserted: u64,
     /// There were many, and not few since.
     many: bool,
 }
@@ -85,7 +98,7 @@ impl Table {
         let no = FileNo(ino.0);
         let known = Known::decode(&self.cache.node(no)?)?;
         let handle = self.cache.key_of(no).filter(|key| key.len() <= Handle::LEN_MAX)?;
-        Some(self.insert(&mut nodes.by_ino, ino, State::new(Handle::new(&handle), known)))
+        Some(self.insert(&mut nodes, ino, State::new(Handle::new(&handle), known)))
     }
 
     /// The node that the server names `handle`, and whether it is new. `describe` makes the first description
@@ -106,7 +119,7 @@ impl Table {
             return (node.clone(), false);
         }
         self.cache.put_node(no, &known.encode());
-        (self.insert(&mut nodes.by_ino, ino, State::new(handle.clone(), known)), true)
+        (self.insert(&mut nodes, ino, State::new(handle.clone(), known)), true)
     }
 
     /// Records what is known in the index: durable at the next checkpoint. Call it with the node's
@@ -163,18 +176,46 @@ impl Table {
         self.lock().by_ino.values().cloned().collect()
     }
 
-    fn insert(&self, nodes: &mut HashMap<Ino, Arc<Node>>, ino: Ino, state: State) -> Arc<Node> {
-        if nodes.len() >= self.nodes_max {
-            self.forget_idle(nodes);
+    /// Now: nodes that are in memory came before it.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment(self.lock().inserted)
+    }
+
+    /// The node that bears `handle`, if it was known before `moment`. One that came into memory since may be
+    /// either; then it is known since if it has that place.
+    pub(crate) fn known_before(
+        &self,
+        handle: &Handle,
+        moment: Moment,
+        place: &(Ino, OsString),
+    ) -> Option<Arc<Node>> {
+        let ino = Ino(self.cache.number_of(handle.as_bytes())?.0);
+        let in_memory = self.lock().by_ino.get(&ino).cloned();
+        match in_memory {
+            Some(node) if node.since < moment => Some(node),
+            Some(node) => {
+                let is_there = node.state().known.hint.as_ref() == Some(place);
+                Some(node).filter(|_| !is_there)
+            }
+            None => self.get(ino),
         }
+    }
+
+    fn insert(&self, nodes: &mut Nodes, ino: Ino, state: State) -> Arc<Node> {
+        if nodes.by_ino.len() >= self.nodes_max {
+            self.forget_idle(&mut nodes.by_ino);
+        }
+        let since = Moment(nodes.inserted);
+        nodes.inserted += 1;
         let node = Arc::new(Node {
             ino,
+            since,
             state: Mutex::new(state),
             transfer: Transfer::default(),
             flights: Flights::default(),
             released: tokio::sync::Notify::new(),
         });
-        nodes.insert(ino, node.clone());
+        nodes.by_ino.insert(ino, node.clone());
         node
     }
 

@@ -218,8 +218,15 @@ impl Core {
         if asks || self.known_rights(node, cred, wanted).is_none() {
             self.ask_rights(node, cred).await?;
         }
-        if node.state().known.attr.kind == Kind::Directory {
-            return Err(Error::IsDirectory);
+        {
+            let state = node.state();
+            if state.known.attr.kind == Kind::Directory {
+                return Err(Error::IsDirectory);
+            }
+            if state.removed && state.opens.is_empty() {
+                // The kernel looks the name up again.
+                return Err(Error::Stale);
+            }
         }
         let granted = self.rights(node, cred, wanted).await?;
         if rights::suffice(flags, granted) { Ok(()) } else { Err(Error::AccessDenied) }

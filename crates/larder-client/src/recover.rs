@@ -49,7 +49,7 @@ impl Core {
         let (parent, name) = known.hint.ok_or(Error::Stale)?;
         let parent = self.node(parent)?;
         let cred = Cred::root().until(deadline);
-        let mut dir = parent.handle();
+        let mut dir = parent.handle()?;
         let mut answer = self.remote.lookup(&cred, &dir, &name).await;
         if matches!(answer, Err(Error::Stale)) {
             dir = Box::pin(self.recover_at(deadline, &parent, &dir, depth + 1)).await?;

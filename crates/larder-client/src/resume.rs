@@ -264,7 +264,7 @@ impl Core {
         let dir = self.node(*dir)?;
         match self.remove_entry(cred, &dir, name, Removal::File).await {
             // Or it had that name, and the earlier run was killed after it was removed.
-            Err(Error::NotFound) => match self.remote.getattr(cred, &node.handle()).await {
+            Err(Error::NotFound) => match self.remote.getattr(cred, &node.handle()?).await {
                 Err(Error::Stale) => Ok(true),
                 there => there.map(|_| false),
             },

@@ -41,7 +41,7 @@ impl Core {
             let changed = self.remote.setattr(cred, &found.handle, set, None).await?;
             found.attr = changed.after.unwrap_or(found.attr);
         }
-        Ok(Made { found, dir: UNSEEN })
+        Ok(Made { found, dir: UNSEEN, created: false })
     }
 
     /// Whether `found` is what the first try would have made, still untouched.
@@ -95,7 +95,7 @@ impl Core {
             return answer;
         }
         let Some(target) = self.found(cred, to.0, to.1).await? else { return answer };
-        if source.is_some_and(|source| source.handle() != target.handle) {
+        if source.is_some_and(|source| source.handle().as_ref() != Ok(&target.handle)) {
             return answer;
         }
         Ok((UNSEEN, UNSEEN))
@@ -113,7 +113,9 @@ impl Core {
             return answer;
         }
         match self.found(cred, dir, name).await? {
-            Some(found) if found.handle == node.handle() => Ok((Some(found.attr), UNSEEN)),
+            Some(found) if Ok(&found.handle) == node.handle().as_ref() => {
+                Ok((Some(found.attr), UNSEEN))
+            }
             _ => answer,
         }
     }
@@ -128,7 +130,8 @@ impl Core {
     ) -> Result<()> {
         let Some((hidden_dir, hidden)) = child.state().silly.clone() else { return Ok(()) };
         let hidden_dir = self.node(hidden_dir)?;
-        let is_child = |found: Option<Found>| found.is_some_and(|it| it.handle == child.handle());
+        let is_child =
+            |found: Option<Found>| found.is_some_and(|it| Ok(it.handle) == child.handle());
         if is_child(self.found(cred, &hidden_dir, &hidden).await?) {
             self.forget_names(&hidden_dir);
         } else if is_child(self.found(cred, dir, name).await?) {

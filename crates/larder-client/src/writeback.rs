@@ -319,7 +319,7 @@ impl Core {
             let mut sent = self.send(node, transfer, file, cred, dirty).await;
             let cred = &cred.until(transfer.extend(cred.deadline));
             changes.append(&mut sent.changes);
-            if matches!(sent.result, Err(Error::Stale)) && !recovered {
+            if let (Err(Error::Stale), Ok(handle), false) = (&sent.result, handle, recovered) {
                 recovered = true;
                 match self.recover(cred, node, &handle).await {
                     Ok(_) => continue,
@@ -399,7 +399,7 @@ impl Core {
         async move {
             let kib = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);
             let (room, cred) = budget.take(kib, &cred).await?;
-            let handle = node.handle();
+            let handle = node.handle()?;
             let written = remote.write(&cred, &handle, offset, data, stability).await?;
             room.progress();
             Ok(written)

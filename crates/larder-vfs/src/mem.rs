@@ -50,6 +50,8 @@ struct Connection {
     reach: Reach,
     /// Calls of this method wait.
     held: Option<&'static str>,
+    /// Answers to calls of this method wait.
+    unanswered: Option<&'static str>,
     /// Calls that wait, for the server to come back or to be let go.
     waiting: Vec<Waker>,
     gives_leases: bool,
@@ -123,6 +125,11 @@ impl MemRemote {
         self.server().restart();
     }
 
+    /// From now on a new file gets the number of a removed one, and with it its handle.
+    pub fn give_handles_again(&self) {
+        self.server().gives_again = true;
+    }
+
     /// The server is restored from elsewhere: every file has a new handle, and the old ones are stale.
     pub fn give_new_handles(&self) {
         self.server().give_new_handles();
@@ -159,6 +166,12 @@ impl MemRemote {
     /// Calls of `method` wait from now on; with `None`, all go on.
     pub fn hold(&self, method: Option<&'static str>) {
         self.connection().held = method;
+        self.wake();
+    }
+
+    /// Changes by `method` are carried out and not answered from now on; with `None`, all answers come.
+    pub fn hold_answers(&self, method: Option<&'static str>) {
+        self.connection().unanswered = method;
         self.wake();
     }
 
@@ -239,6 +252,19 @@ impl MemRemote {
         .await
     }
 
+    /// Waits for the answer to a call that was carried out.
+    async fn leave(&self, method: &'static str) {
+        std::future::poll_fn(|context| {
+            let mut connection = self.connection();
+            if connection.unanswered != Some(method) {
+                return Poll::Ready(());
+            }
+            connection.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
     fn call<'a, T: 'a>(
         &'a self,
         method: &'static str,
@@ -251,7 +277,7 @@ impl MemRemote {
     }
 
     /// The same for a call that changes `files`: whoever holds a lease on one of them is told first.
-    fn change<'a, T: 'a>(
+    fn change<'a, T: Send + 'a>(
         &'a self,
         method: &'static str,
         files: Vec<Handle>,
@@ -259,18 +285,20 @@ impl MemRemote {
     ) -> Future<'a, T> {
         Box::pin(async move {
             self.enter(method).await?;
-            loop {
+            let answer = loop {
                 let (file, held) = {
                     let mut server = self.server();
                     match server.leases.revoke(self.number, &files) {
-                        None => return carry_out(&mut server),
+                        None => break carry_out(&mut server),
                         Some(revoked) => revoked,
                     }
                 };
                 if let Some(watcher) = held.watcher.and_then(|watcher| watcher.upgrade()) {
                     watcher.broken(&file).await;
                 }
-            }
+            };
+            self.leave(method).await;
+            answer
         })
     }
 

@@ -335,6 +335,9 @@ pub enum New {
 pub struct Made {
     /// The new object.
     pub found: Found,
+    /// This call has made it, so whatever had its handle before is gone. `false` if it was there, if the
+    /// server does not tell, or if it never gives a handle again.
+    pub created: bool,
     /// How the directory changed.
     pub dir: Change,
 }

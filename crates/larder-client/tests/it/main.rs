@@ -5,6 +5,7 @@
 
 mod coherence;
 mod faults;
+mod identity;
 mod killed;
 mod leases;
 mod log;

@@ -82,7 +82,7 @@ impl Export {
             self.sync_attributes(&found.handle, &*self.file(&found.handle)?)?;
         }
         self.sync_names(&[handle])?;
-        Ok(Made { found, dir: change(&before, after) })
+        Ok(Made { found, dir: change(&before, after), created: false })
     }
 
     pub(super) fn remove(

@@ -93,10 +93,11 @@ impl Nfs3 {
         let Some(object) = answer.obj else {
             // The server need not tell the handle.
             let found = self.look_up(cred, place).await?.found.ok_or(Error::Stale)?;
-            return Ok(Made { found, dir });
+            return Ok(Made { found, dir, created: false });
         };
         let attr = self.complete(cred, object, convert::post_op(answer.obj_attributes)).await?;
-        Ok(Made { found: Found { handle: convert::handle(&object), attr }, dir })
+        let found = Found { handle: convert::handle(&object), attr };
+        Ok(Made { found, dir, created: false })
     }
 
     /// Creates a file that must not exist. The verifier makes that safe to repeat.

@@ -69,7 +69,7 @@ impl Nfs3 {
                     && self.readlink(cred, &found.handle).await?.0 == target
             }
         };
-        if ours { Ok(Made { found, dir }) } else { Err(Error::Exists) }
+        if ours { Ok(Made { found, dir, created: false }) } else { Err(Error::Exists) }
     }
 
     /// Whether `link` leads to `file` already.

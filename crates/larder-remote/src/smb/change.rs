@@ -109,11 +109,16 @@ impl Share {
             }
             made => made.map_err(|failure| self.gone_in(dir, failure))?,
         };
+        let created = made.created || *new != New::File;
+        if let (true, Some(handle)) = (created, self.handle(&made.info)) {
+            // What is known by this handle is of a file that is gone.
+            self.close_file(&handle).await;
+        }
         let found = self.found(dir, &component, &made.info);
-        if made.created || *new != New::File {
+        if created {
             self.give_up(dir).await;
         }
-        Ok(Made { found, dir: Change::default() })
+        Ok(Made { found, dir: Change::default(), created })
     }
 
     /// What it means that a change of a name failed for want of a way to it.
@@ -162,7 +167,7 @@ impl Share {
             self.clear_readonly(link, path.clone(), &seen.info).await?;
         }
         self.delete(link, path, what == Removal::Directory).await?;
-        self.removed(dir, &component, &seen.info);
+        self.places().removed(dir, &component);
         self.give_up(dir).await;
         Ok(Change::default())
     }
@@ -259,7 +264,7 @@ impl Share {
         } else if target.is_readonly() {
             self.clear_readonly(link, to.path.clone(), target).await?;
         }
-        self.removed(to.dir, &to.component, target);
+        self.places().removed(to.dir, &to.component);
         Ok(())
     }
 
@@ -268,15 +273,6 @@ impl Share {
         let by_name = self.places().child(dir, component);
         for handle in self.handle(info).into_iter().chain(by_name) {
             self.close_file(&handle).await;
-        }
-    }
-
-    /// Takes note that a name of a file is gone, and with the last one the file.
-    fn removed(&self, dir: &Handle, component: &str, info: &Info) {
-        self.places().removed(dir, component);
-        let last = info.is_directory() || info.links <= 1;
-        if let (true, Some(handle)) = (last, self.handle(info)) {
-            self.places().forget(&handle);
         }
     }
 

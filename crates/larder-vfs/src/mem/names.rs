@@ -48,7 +48,8 @@ impl Server {
             }
             self.may_set(cred, there, set)?;
             self.set(cred, there, set);
-            return Ok(Made { found: self.found(there), dir: self.change(dir, before) });
+            let (found, dir) = (self.found(there), self.change(dir, before));
+            return Ok(Made { found, dir, created: false });
         }
         self.node(dir).need(cred, WRITE)?;
         if self.full {
@@ -56,7 +57,8 @@ impl Server {
         }
         let body = self.body(cred, dir, new)?;
         let number = self.add(cred, dir, name, body, set)?;
-        Ok(Made { found: self.found(number), dir: self.change(dir, before) })
+        let (found, dir) = (self.found(number), self.change(dir, before));
+        Ok(Made { found, dir, created: true })
     }
 
     fn body(&self, cred: &Cred, dir: u64, new: New) -> Result<Body> {
@@ -98,7 +100,7 @@ impl Server {
         if inherits {
             node.gid = parent.gid;
         }
-        let (number, is_dir) = (self.next, node.is_dir());
+        let (number, is_dir) = (self.free_number(), node.is_dir());
         self.nodes.insert(number, node);
         if let Err(error) = self.may_set(cred, number, set) {
             self.nodes.remove(&number);
@@ -108,7 +110,7 @@ impl Server {
         if inherits && is_dir {
             self.node_mut(number).mode |= SET_GID;
         }
-        self.next += 1;
+        self.next = self.next.max(number + 1);
         self.directory_mut(dir).insert(name, number);
         let now = self.tick();
         let parent = self.node_mut(dir);

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - A call that fails changes nothing: it looks, judges, and then acts.
-//! - A file's number is never given again, and neither is a directory's position.
+//! - A file's number is never given again, unless that is [asked for](Server::gives_again); a directory's
+//!   position never is.
 //! - `nlink` is the number of names, and for directories 2 and one for each directory inside.
 
 use std::collections::HashMap;
@@ -24,8 +25,10 @@ pub(super) struct Server {
     pub(super) full: bool,
     pub(super) leases: Leases,
     pub(super) nodes: HashMap<u64, Node>,
-    /// Number of the next file.
+    /// Greater than every number so far.
     pub(super) next: u64,
+    /// The next file gets the smallest number that is free, as with ext4.
+    pub(super) gives_again: bool,
     /// Changes so far: the clock, in nanoseconds.
     ticks: u64,
     /// The time of all changes, where the clock is wound by hand.
@@ -43,6 +46,7 @@ impl Server {
             leases: Leases::default(),
             nodes: HashMap::new(),
             next: ROOT,
+            gives_again: false,
             ticks: 0,
             time: None,
             verifier: 1,
@@ -71,6 +75,12 @@ impl Server {
     pub(super) fn set_time(&mut self, time: Time) {
         self.time = Some(time);
         self.nodes.values_mut().for_each(|node| node.tells_change = false);
+    }
+
+    /// The number of the next file.
+    pub(super) fn free_number(&self) -> u64 {
+        let free = (ROOT..self.next).find(|number| !self.nodes.contains_key(number));
+        free.filter(|_| self.gives_again).unwrap_or(self.next)
     }
 
     pub(super) fn tick(&mut self) -> Time {

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -432,4 +432,62 @@ fn an_open_sees_what_was_closed_before_on_ganesha() {
 fn an_open_sees_what_was_closed_before_on_samba() {
     let chosen = [(Other::Server, 4), (Other::Mount, 6)];
     an_open_sees_what_was_closed_before(Of::Samba, &chosen);
+}
+
+/// A file is made just after an open one was removed and closed, with its write permission or without. Where handles
+/// are inode numbers, the new one gets that of the removed one.
+struct MadeAnew;
+
+impl MadeAnew {
+    fn make(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
+        let mut made = fs::File::options().write(true).create_new(true).mode(mode).open(path)?;
+        let (early, late) = bytes.split_at(bytes.len() / 2);
+        made.write_all(early)?;
+        made.write_all(late)?;
+        // A close that fails tells nobody in Rust.
+        made.sync_all()
+    }
+
+    fn round(stage: &Stage, random: &mut Random) -> std::io::Result<Option<String>> {
+        let (old, new) = (stage.here("old"), stage.here("new"));
+        let mut open = fs::File::create(&old)?;
+        open.write_all(b"old bytes")?;
+        fs::remove_file(&old)?;
+        drop(open);
+        let mode = if random.below(2) == 0 { 0o444 } else { 0o644 };
+        let bytes = pattern(random.below(u64::MAX), random.size());
+        MadeAnew::make(&new, &bytes, mode)?;
+        let [there, here] = [fs::read(stage.there("new"))?, fs::read(&new)?];
+        fs::remove_file(&new)?;
+        let wrong = there != bytes || here != bytes;
+        let [size, there, here] = [bytes.len(), there.len(), here.len()];
+        let text = format!("of {size} bytes with mode {mode:o} {there} are there, {here} here");
+        Ok(wrong.then_some(text))
+    }
+}
+
+impl Round for MadeAnew {
+    fn once(&mut self, stage: &Stage, random: &mut Random) -> Result<(), String> {
+        let wrong = MadeAnew::round(stage, random).map_err(|error| error.to_string())?;
+        wrong.map_or(Ok(()), Err)
+    }
+}
+
+fn a_file_made_after_a_removal_is_itself(of: Of) {
+    hold("made anew", &configurations(of, &[(Other::Server, 0)]), |_| MadeAnew);
+}
+
+#[test]
+fn a_file_made_after_a_removal_is_itself_on_our_export() {
+    a_file_made_after_a_removal_is_itself(Of::Own);
+}
+
+#[test]
+fn a_file_made_after_a_removal_is_itself_on_ganesha() {
+    a_file_made_after_a_removal_is_itself(Of::Ganesha);
+}
+
+#[test]
+fn a_file_made_after_a_removal_is_itself_on_samba() {
+    a_file_made_after_a_removal_is_itself(Of::Samba);
 }

@@ -1,0 +1,83 @@
+//! Which file a handle means: a server may give the handle of a removed file to the next one it makes (SMB: inode
+//! numbers come again), and answers come out of order.
+//!
+//! A file that is gone has given its handle up: nothing is asked for it any more, and the handle means whatever
+//! bears it from then on.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use larder_io::Monotonic;
+use larder_vfs::{Ino, Made, Removal};
+
+use crate::core::Core;
+use crate::names::hidden_name_is_gone;
+use crate::node::{Moment, Node};
+
+impl Core {
+    /// Takes in what a call of ours has made, which began at `asked`, after `moment`. A server may give it the
+    /// handle of a file that was removed (SMB: inode numbers come again). That file is gone then, also
+    /// if the answer to its removal is still on its way, or if somebody else removed it.
+    pub(crate) fn learn_made(
+        &self,
+        made: &Made,
+        (asked, moment): (Monotonic, Moment),
+        hint: (Ino, OsString),
+    ) -> Arc<Node> {
+        let earlier = self.table.known_before(&made.found.handle, moment, &hint);
+        if let Some(earlier) = earlier.filter(|_| made.created) {
+            self.gone(&earlier);
+        }
+        self.learn(&made.found, asked, Some(hint))
+    }
+
+    /// A name of `child` is gone at the server.
+    pub(crate) fn unlinked(&self, child: &Node, (dir, name): (&Node, &OsStr), what: Removal) {
+        let mut state = child.state();
+        if state.removed {
+            return;
+        }
+        let last = what == Removal::Directory || state.known.attr.nlink <= 1;
+        if !last {
+            state.known.attr.nlink -= 1;
+            state.move_ctime(self.now());
+            self.table.persist(child.ino, &mut state);
+            return;
+        }
+        let is_there = |(at, is): &(Ino, OsString)| *at == dir.ino && is == name;
+        let elsewhere = state.known.hint.as_ref().is_some_and(|hint| !is_there(hint));
+        drop(state);
+        self.gone(child);
+        if let (true, Some(kernel)) = (elsewhere, self.kernel.get()) {
+            // It was found under another name while this one was being removed: that is another file, with the
+            // same handle. The kernel has to look it up again.
+            kernel.distrust_names();
+        }
+    }
+
+    /// The file is gone at the server, which may give its handle to the next one that is made.
+    pub(crate) fn gone(&self, child: &Node) {
+        let mut state = child.state();
+        state.removed = true;
+        // Whoever removes the hidden name of an open file leaves nothing to do for its last release.
+        let hidden = state.silly.take();
+        let is_open = !state.opens.is_empty();
+        if is_open {
+            // What is open keeps its record, under a key that no server gives.
+            let key = [b"removed", &child.ino.0.to_be_bytes()[..]].concat();
+            self.cache.rekey(child.no(), &key);
+        } else {
+            state.local = None;
+        }
+        self.note_unfinished(child.ino, &mut state);
+        drop(state);
+        if let Some(dir) = hidden.and_then(|(dir, _)| self.node(dir).ok()) {
+            hidden_name_is_gone(&dir);
+        }
+        if !is_open {
+            self.cache.drop_file(child.no());
+            self.cache.drop_listing(child.no());
+            self.cache.drop_node(child.no());
+        }
+    }
+}
