@@ -64,12 +64,18 @@ pub(crate) struct Case {
 
 /// The mode of a new open file.
 pub(crate) fn mode(case: &Case) -> Mode {
+    // The kernel appends to its pages where it believes the end to be, and only the client knows where it is.
+    let appends = case.flags.write && case.flags.append;
     let may_pass = case.local_file && !case.cached && !case.flags.direct;
     if may_pass && !case.flags.write {
         Mode::Passthrough
     } else if may_pass && !case.synchronous && may_be_bypassed(case) {
         Mode::Bypass
-    } else if case.flags.direct || case.passthrough || (case.cached && case.other_pages) {
+    } else if case.flags.direct
+        || appends
+        || case.passthrough
+        || (case.cached && case.other_pages)
+    {
         Mode::Direct
     } else {
         Mode::Cached
@@ -103,6 +109,7 @@ mod tests {
     };
     const READ: OpenFlags = OpenFlags { read: true, ..NO_FLAGS };
     const WRITE: OpenFlags = OpenFlags { write: true, ..NO_FLAGS };
+    const APPEND: OpenFlags = OpenFlags { append: true, ..WRITE };
     const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
     const ANEW: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
     const NEW: OpenFlags = OpenFlags { exclusive: true, ..UPDATE };
@@ -130,6 +137,8 @@ mod tests {
             (READ, SHORT + 1, [Passthrough, Passthrough, Passthrough, Cached]),
             (WRITE, SHORT, [Bypass, Bypass, Bypass, Cached]),
             (WRITE, SHORT + 1, [Cached, Direct, Bypass, Cached]),
+            (APPEND, SHORT, [Bypass, Bypass, Bypass, Direct]),
+            (APPEND, SHORT + 1, [Direct, Direct, Bypass, Direct]),
             (UPDATE, 0, [Cached, Bypass, Bypass, Cached]),
             (UPDATE, SHORT + 1, [Cached, Bypass, Bypass, Cached]),
             (ANEW, 0, [Bypass, Bypass, Bypass, Cached]),

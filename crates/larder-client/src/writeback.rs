@@ -70,8 +70,13 @@ impl Core {
         let cred = open.as_ref().map_or(cred, |open| &open.cred);
         let cred = Cred { retried, ..cred.until(deadline) };
         let quick = self.file(&node).writes_quickly();
+        // An append needs to know where the file ends.
+        let asks = open.as_ref().is_some_and(|open| open.flags.append)
+            && !self.has_unsent(&node)
+            && !self.is_fresh(&node);
         if open.is_some()
             && !synchronous
+            && !asks
             && quick
             && let Some(written) = self.write_held(&node, open.as_deref(), &cred, offset, data)
         {
@@ -81,6 +86,9 @@ impl Core {
         Answer::later(async move {
             if open.is_none() {
                 core.demand(&node, &cred, larder_vfs::Access::MODIFY).await?;
+            }
+            if asks {
+                core.ask_attributes(&node, &cred).await?;
             }
             let first = !core.has_unsent(&node);
             let (writer, target) = (core.clone(), (node.clone(), cred.clone(), data.clone()));
@@ -116,9 +124,12 @@ impl Core {
         let file = self.file(node);
         self.prepare(node, &file);
         let at = match open {
-            // The kernel says where it believes the end to be, and did so before the first try.
-            Some(open) if open.flags.append && !cred.retried => {
-                node.state().attr().size.max(offset)
+            // The kernel says where it believes the end to be: it may remember one from before somebody else
+            // cut the file. A request that comes once more goes where the first try went.
+            Some(open) if open.flags.append => {
+                self.refresh_local_end(node);
+                let end = node.state().attr().size;
+                if cred.retried { offset.min(end) } else { end }
             }
             _ => offset,
         };

@@ -46,9 +46,9 @@ impl fmt::Debug for Lease {
 
 /// Who is told that leases ended.
 pub trait Watcher: Send + Sync + 'static {
-    /// The lease on `file` has ended (it does not hold any more when this is called). Whoever waits for
-    /// that on the server's side goes on when the future ends: by then what depended on the lease is
-    /// given up, and changes of ours that the server did not have are written.
+    /// The lease on `file` has ended (it does not hold any more when this is called). When the future ends, what
+    /// depended on the lease is given up, and changes of ours that the server did not have are written. A
+    /// server that waits for that goes on then; one that lends for reading only does not wait.
     fn broken<'a>(
         &'a self,
         file: &'a Handle,

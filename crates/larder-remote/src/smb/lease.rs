@@ -5,8 +5,11 @@
 //!
 //! A lease is given back after a while in any case ([`super::MountOptions::lease_max`]).
 //!
-//! The order of giving back: the lease ends, the watcher is told and waited for, the server hears of
-//! it, the file is closed.
+//! The order of giving back what the server takes back: the lease ends, the server hears of it, the file is
+//! closed, the watcher is told. The server hears first: until it does, it lets nobody else open the file
+//! (Samba holds every CREATE back while a lease is being broken), and whoever is told may have to open it to write
+//! back what is unsent. Two clients that write to one file would wait for each other. Nobody is kept
+//! waiting by that who would wait otherwise: a lease to read is no reason for a server to wait.
 
 use super::attr::{self, Info};
 use super::files::{File, Known, ServerOpen};
@@ -23,8 +26,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Longest wait for the watcher: servers give up after 35 s (MS-SMB2, 3.3.2.5), and then they take the
-/// whole file away.
+/// Longest wait for the watcher.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(30);
 
 /// Between two looks whether a request is on its way; the library does not tell.
@@ -37,19 +39,19 @@ pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
     let held = file.as_ref().is_some_and(|file| file.end().is_some());
     let share = Arc::clone(share);
     link.runtime().clone().spawn(async move {
-        if let (Some(file), true) = (&file, held) {
-            share.tell(&file.handle).await;
-        }
         if taken.acknowledge {
             // A server that did not wait for it says so; that is no matter.
             let _ = link.ask(wire::acknowledge(taken.key, taken.left)).await;
         }
-        if let Some(file) = file {
-            // Unless it was granted anew meanwhile.
-            let mut opens = file.opens.lock().await;
-            if file.lease().is_none() {
-                opens.close_read().await;
-            }
+        let Some(file) = file else { return };
+        // Unless it was granted anew meanwhile.
+        let mut opens = file.opens.lock().await;
+        if file.lease().is_none() {
+            opens.close_read().await;
+        }
+        drop(opens);
+        if held {
+            share.tell(&file.handle).await;
         }
     });
 }

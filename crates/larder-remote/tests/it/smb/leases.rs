@@ -321,3 +321,26 @@ async fn many_directories_are_leased_or_watched_and_not_all_are_watched() {
     let file = setup.file("file", &pattern(3_000_000)).await;
     assert!(setup.read(&file, 0, 3_000_000).await == pattern(3_000_000), "credits are left");
 }
+
+/// An open that waits for somebody else's lease waits until he has answered, and he answers before he does
+/// anything that may need the file: here, before his watcher ever returns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_who_write_do_not_wait_for_each_others_leases() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let other = Arc::new(mount(&options(&setup.server)).await);
+    let (_watcher, mut told) = watch(&setup, false);
+    let file = setup.file("file", b"begin").await;
+    let theirs = other.lookup(&setup.cred, &setup.root, "file".as_ref()).await.unwrap();
+    let theirs = theirs.found.unwrap().handle;
+    setup.smb.access(&setup.cred, &file, Access::ALL).await.unwrap().lease.unwrap();
+    let data = bytes::Bytes::from_static(b"x");
+    let writing = async {
+        for at in 0..3 {
+            let data = data.clone();
+            other.write(&setup.cred, &theirs, at, data, Stability::FileSync).await.unwrap();
+        }
+    };
+    let soon = tokio::time::timeout(Duration::from_secs(10), writing);
+    soon.await.expect("it waits for the one who is told");
+    assert_eq!(next(&mut told).await, file);
+}
