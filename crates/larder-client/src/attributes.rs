@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_vfs::{
-    Access, Answer, Attr, Cred, Error, Fresh, Ino, Judged, Kind, OpenId, Result, SetAttr, StatFs,
+    Access, Answer, Cred, Error, Fresh, Ino, Judged, OpenId, Result, SetAttr, StatFs,
 };
 
 use crate::core::{Core, RootSquash, on_handle};
@@ -78,7 +78,8 @@ impl Core {
     }
 
     /// Asks the server what `cred` may do, which brings the attributes too, and a lease if there is one.
-    pub(crate) async fn ask_rights(&self, node: &Node, cred: &Cred) -> Result<()> {
+    /// Answers `None` if the server does not say.
+    pub(crate) async fn ask_rights(&self, node: &Node, cred: &Cred) -> Result<Option<Access>> {
         let asked = self.now();
         let answer =
             on_handle!(self, cred, node, handle => self.remote.access(cred, &handle, Access::ALL));
@@ -93,48 +94,62 @@ impl Core {
                 }
                 let mut state = node.state();
                 self.judge_root_squash(&state.known.attr, cred, granted);
-                state.set_rights(cred, Access::ALL, granted);
-                Ok(())
+                state.set_rights(cred, granted, asked);
+                Ok(Some(granted))
             }
-            Err(Error::NotSupported) => self.ask_attributes(node, cred).await,
-            Err(Error::TimedOut) => self.use_what_is_held(node, "access"),
+            Err(Error::NotSupported) => self.ask_attributes(node, cred).await.map(|()| None),
+            Err(Error::TimedOut) => self.use_what_is_held(node, "access").map(|()| None),
             Err(error) => Err(error),
         }
     }
 
     /// What of `wanted` the caller may do, without asking: `None` if only the server can tell.
     pub(crate) fn known_rights(&self, node: &Node, cred: &Cred, wanted: Access) -> Option<Access> {
-        let state = node.state();
-        let attr = &state.known.attr;
-        if attr.kind == Kind::Directory
-            && wanted == Access::LOOKUP
-            && rights::searchable_by_all(attr)
-        {
-            return Some(Access::LOOKUP);
-        }
-        if let Some(granted) = state.rights_of(cred, wanted) {
+        if let Some(granted) = node.state().rights_of(cred, wanted, self.now()) {
             return Some(granted);
         }
-        (!self.remote.reachable()).then(|| self.rights_by_mode(attr, cred) & wanted)
+        (!self.remote.reachable()).then(|| self.rights_as_held(node, cred, wanted))
     }
 
-    fn rights_by_mode(&self, attr: &Attr, cred: &Cred) -> Access {
-        rights::by_mode(attr, cred, self.root_squash() == RootSquash::No)
+    /// What the server said last, or else the mode bits.
+    fn rights_as_held(&self, node: &Node, cred: &Cred, wanted: Access) -> Access {
+        let superuser = self.root_squash() == RootSquash::No;
+        let state = node.state();
+        let said = state.last_rights_of(cred, wanted);
+        said.unwrap_or_else(|| rights::by_mode(&state.known.attr, cred, superuser) & wanted)
     }
 
-    /// What of `wanted` the caller may do; asks the server if it must.
-    pub(crate) async fn rights(&self, node: &Node, cred: &Cred, wanted: Access) -> Result<Access> {
-        if let Some(granted) = self.known_rights(node, cred, wanted) {
+    /// What of `wanted` the caller may do. Asks the server if it must, or if `asks`.
+    async fn rights(&self, node: &Node, cred: &Cred, wanted: Access, asks: bool) -> Result<Access> {
+        if !asks && let Some(granted) = self.known_rights(node, cred, wanted) {
             return Ok(granted);
         }
-        self.ask_rights(node, cred).await?;
-        let held = node.state().rights_of(cred, wanted);
-        Ok(held.unwrap_or_else(|| self.rights_by_mode(&node.state().known.attr, cred) & wanted))
+        let said = self.ask_rights(node, cred).await?;
+        Ok(said.map_or_else(|| self.rights_as_held(node, cred, wanted), |said| said & wanted))
     }
 
-    /// Fails unless the caller may do all of `wanted`.
-    pub(crate) async fn demand(&self, node: &Node, cred: &Cred, wanted: Access) -> Result<()> {
-        match self.rights(node, cred, wanted).await? {
+    /// What of `wanted` the caller may do, after asking the server if it must, or if `asks`, and if he may
+    /// get to the file at all.
+    pub(crate) async fn rights_below(
+        &self,
+        node: &Node,
+        cred: &Cred,
+        wanted: Access,
+        asks: bool,
+    ) -> Result<Access> {
+        self.demand_path(node, cred).await?;
+        self.rights(node, cred, wanted, asks).await
+    }
+
+    /// Fails unless the caller may do all of `wanted`. Asks the server if it must, or if `asks`.
+    pub(crate) async fn demand(
+        &self,
+        node: &Node,
+        cred: &Cred,
+        wanted: Access,
+        asks: bool,
+    ) -> Result<()> {
+        match self.rights(node, cred, wanted, asks).await? {
             granted if granted.contains(wanted) => Ok(()),
             _ => Err(Error::AccessDenied),
         }
@@ -143,10 +158,8 @@ impl Core {
     /// Answers access(2).
     pub(crate) async fn access(&self, cred: &Cred, ino: Ino, wanted: Access) -> Result<Access> {
         let node = self.node(ino)?;
-        if !self.is_fresh(&node) {
-            self.ask_rights(&node, cred).await?;
-        }
-        let mut granted = self.rights(&node, cred, wanted).await?;
+        let asks = !self.is_fresh(&node);
+        let mut granted = self.rights_below(&node, cred, wanted, asks).await?;
         if self.options.read_only {
             granted = granted & (Access::READ | Access::LOOKUP | Access::EXECUTE);
         }
@@ -164,7 +177,11 @@ impl Core {
         self.refuse_read_only()?;
         let node = self.node(ino)?;
         let deadline = cred.deadline;
-        let cred = self.open_cred(open).unwrap_or_else(|| cred.clone());
+        let opened_by = self.open_cred(open);
+        if opened_by.is_none() {
+            self.demand_path(&node, cred).await?;
+        }
+        let cred = opened_by.unwrap_or_else(|| cred.clone());
         let set = self.without_dropped(&node, &cred, set);
         if set == SetAttr::default() {
             return Ok(self.fresh(&node));
@@ -184,7 +201,7 @@ impl Core {
         answer?;
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
             let mut state = node.state();
-            state.forget_rights();
+            state.rights.clear();
             state.dropped.end();
         }
         drop(transfer);
@@ -202,6 +219,7 @@ impl Core {
     /// Target of a symbolic link: held for as long as the link is the same version.
     pub(crate) async fn readlink(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Result<OsString> {
         let node = self.node(ino)?;
+        self.demand_path(&node, cred).await?;
         if !self.is_fresh(&node) {
             self.revalidate(&node, cred).await?;
         }

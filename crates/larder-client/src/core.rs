@@ -470,7 +470,7 @@ impl Core {
             return Duration::ZERO;
         }
         let state = dir.state();
-        if !cached || (!rights::searchable_by_all(&state.known.attr) && !self.kernel_may_judge()) {
+        if !cached || (!state.searchable_by_all() && !self.kernel_may_judge()) {
             return Duration::ZERO;
         }
         state.fresh_for(self.session, self.now())
@@ -492,9 +492,10 @@ impl Core {
     }
 
     /// Learns from the server's judgement of user 0 whether it squashes root: it does not if root
-    /// may do what only user 0 being user 0 explains.
+    /// may do what only user 0 being user 0 explains. An export may begin to squash root,
+    /// so the first judgement against user 0 counts, and not the first one at all.
     pub(crate) fn judge_root_squash(&self, attr: &Attr, cred: &Cred, granted: Access) {
-        if cred.uid != 0 || self.root_squash() != RootSquash::Unknown {
+        if cred.uid != 0 || self.root_squash() == RootSquash::Yes {
             return;
         }
         let nobody = Cred::new(u32::MAX - 1, u32::MAX - 1, &[]);

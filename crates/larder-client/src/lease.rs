@@ -63,9 +63,11 @@ impl Core {
     /// Keeps a lease that came with attributes, unless those count for nothing; or remembers that the
     /// server gave none.
     pub(crate) fn take_lease(&self, node: &Node, seen: Seen, lease: Option<Lease>) {
+        let now = self.now();
         let mut state = node.state();
+        state.forget_old_rights(now);
         match lease {
-            None => state.lease_refused = Some(self.now()),
+            None => state.lease_refused = Some(now),
             Some(lease) if seen != Seen::Older => state.lease = Some(lease),
             Some(_) => {}
         }

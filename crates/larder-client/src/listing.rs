@@ -29,13 +29,13 @@ impl Core {
     /// Checks that the caller may list the directory, and that what is held of it is fresh enough.
     pub(crate) async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<()> {
         let dir = self.node(ino)?;
-        if !self.is_fresh(&dir) || self.wants_lease(&dir) {
-            self.ask_rights(&dir, cred).await?;
-        }
+        self.demand_path(&dir, cred).await?;
+        let asks = !self.is_fresh(&dir) || self.wants_lease(&dir);
+        let read = self.demand(&dir, cred, Access::READ, asks).await;
         if !dir.state().is_directory() {
             return Err(Error::NotDirectory);
         }
-        self.demand(&dir, cred, Access::READ).await
+        read
     }
 
     /// Entries after `offset`.

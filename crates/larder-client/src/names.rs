@@ -19,7 +19,6 @@ use crate::node::Node;
 use crate::open::OpenFile;
 use crate::options::LookupCache;
 use crate::record::{Name, name_bytes};
-use crate::rights;
 
 /// Longest wait, before a directory is removed, for the removal of hidden names in it that has begun.
 const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -133,9 +132,7 @@ impl Core {
         if let Some(attr) = dir_attr {
             self.observe(dir, attr, asked);
         }
-        if dir.state().is_directory() {
-            dir.state().set_rights(cred, Access::LOOKUP, Access::LOOKUP);
-        }
+        dir.state().set_searched(cred, asked);
         // What we changed in the directory meanwhile is known better than by this answer.
         let current = !dir.state().changed_since(asked);
         let Some(found) = found else {
@@ -175,7 +172,7 @@ impl Core {
 
     /// The first private directory tells whether the server squashes root; one question per mount.
     async fn settle_root_squash(&self, dir: &Node, cred: &Cred) -> Result<()> {
-        let private = !rights::searchable_by_all(&dir.state().known.attr);
+        let private = !dir.state().searchable_by_all();
         if private && self.root_squash() == RootSquash::Unknown {
             self.ask_rights(dir, &Cred::root().until(cred.deadline)).await?;
         }
@@ -210,6 +207,7 @@ impl Core {
             New::Symlink(target) => Some(target.clone()),
             _ => None,
         };
+        self.demand_path(dir, cred).await?;
         let (asked, moment) = (self.now(), self.table.moment());
         self.begin_change(dir);
         let answer = on_handle!(self, cred, dir, handle =>
@@ -217,6 +215,7 @@ impl Core {
         let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
         let made = answer?;
+        dir.state().set_searched(cred, asked);
         let child = self.learn_made(&made, (asked, moment), (dir.ino, name.to_owned()));
         if target.is_some() {
             child.state().known.target = target;
@@ -245,6 +244,7 @@ impl Core {
     ) -> Result<()> {
         self.refuse_read_only()?;
         let dir = self.node(parent)?;
+        self.demand_path(&dir, cred).await?;
         let child = self.child_to_go(cred, &dir, name, what == Removal::Directory).await;
         if let Some(child) = &child
             && what == Removal::File
@@ -465,6 +465,8 @@ impl Core {
             return Err(Error::InvalidArgument);
         }
         let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
+        self.demand_path(&from_dir, cred).await?;
+        self.demand_path(&to_dir, cred).await?;
         let source = self.child(&from_dir, from.1);
         let replaced = self
             .child_to_go(cred, &to_dir, to.1, false)
@@ -536,6 +538,7 @@ impl Core {
     ) -> Result<Entry> {
         self.refuse_read_only()?;
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
+        self.demand_path(&dir, cred).await?;
         let asked = self.now();
         self.begin_change(&dir);
         let answer = on_handle!(self, cred, &node, handle => async {

@@ -211,13 +211,12 @@ impl Core {
         if is_executed() { Err(Error::Executed) } else { Ok(()) }
     }
 
-    /// Checks freshness and rights; asks the server at most once.
+    /// Checks freshness and rights; asks the server at most once, unless the caller got here by names that the
+    /// kernel held for others.
     async fn check_open(&self, node: &Node, cred: &Cred, flags: &OpenFlags) -> Result<()> {
         let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
         let asks = !self.is_fresh_for_open(node, cred) || self.wants_lease(node);
-        if asks || self.known_rights(node, cred, wanted).is_none() {
-            self.ask_rights(node, cred).await?;
-        }
+        let granted = self.rights_below(node, cred, wanted, asks).await?;
         {
             let state = node.state();
             if state.known.attr.kind == Kind::Directory {
@@ -228,7 +227,6 @@ impl Core {
                 return Err(Error::Stale);
             }
         }
-        let granted = self.rights(node, cred, wanted).await?;
         if rights::suffice(flags, granted) { Ok(()) } else { Err(Error::AccessDenied) }
     }
 

@@ -1,6 +1,206 @@
 //! Who may do what: the server's judgement where we have it, mode bits where we do not.
+//!
+//! A verdict is the server's judgement of one user about one file. It lives as long as the attributes
+//! that came with it: for their timeout, or while a lease holds. An access control list, or a server that
+//! begins to squash root, changes neither the mode nor the owner, so nothing else would end it.
+//!
+//! The kernel walks paths by names that it holds, and judges mode bits itself. It lets a caller pass
+//! whom the server would not: by an access control list, or because he is user 0 and squashed. So
+//! whoever gets to a file is judged for the directories above it that he can have walked through.
 
-use larder_vfs::{Access, Attr, Cred, Kind, OpenFlags};
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_io::Monotonic;
+use larder_vfs::{Access, Attr, Cred, Error, Ino, Kind, OpenFlags, Result};
+
+use crate::core::Core;
+use crate::node::Node;
+use crate::state::State;
+
+/// For so long after a directory's timeout a call may be on its way that walked through it before.
+const WALK_MAX: Duration = Duration::from_secs(10);
+/// Directories above a file that are judged; deeper ones than the kernel's longest path has.
+const DEPTH_MAX: usize = 4096;
+
+/// The verdicts on one file.
+#[derive(Default)]
+pub(crate) struct Rights {
+    /// Oldest user first.
+    verdicts: Vec<Verdict>,
+    /// Directories: the server denies somebody what the mode bits grant him.
+    stricter: bool,
+}
+
+/// What the server said of one user.
+struct Verdict {
+    who: Who,
+    /// Of all rights, when he was judged at last.
+    all: Option<(Access, Monotonic)>,
+    /// Directories: when he found a name in it at last.
+    searched: Option<Monotonic>,
+}
+
+/// A caller without its process.
+struct Who {
+    uid: u32,
+    gid: u32,
+    groups: Arc<[u32]>,
+}
+
+impl Who {
+    fn of(cred: &Cred) -> Who {
+        Who { uid: cred.uid, gid: cred.gid, groups: cred.groups.clone() }
+    }
+
+    fn is(&self, cred: &Cred) -> bool {
+        self.uid == cred.uid && self.gid == cred.gid && self.groups == cred.groups
+    }
+}
+
+impl Rights {
+    /// Users remembered per file; the oldest is forgotten.
+    const USERS_MAX: usize = 8;
+
+    /// The server has to judge anew.
+    pub(crate) fn clear(&mut self) {
+        *self = Rights::default();
+    }
+
+    fn verdict(&mut self, cred: &Cred) -> &mut Verdict {
+        let at = match self.verdicts.iter().position(|verdict| verdict.who.is(cred)) {
+            Some(at) => at,
+            None => {
+                if self.verdicts.len() == Rights::USERS_MAX {
+                    self.verdicts.remove(0);
+                }
+                self.verdicts.push(Verdict { who: Who::of(cred), all: None, searched: None });
+                self.verdicts.len() - 1
+            }
+        };
+        &mut self.verdicts[at]
+    }
+
+    /// What of `wanted` was said of `cred`, by what `counts`.
+    fn of(
+        &self,
+        cred: &Cred,
+        wanted: Access,
+        counts: impl Fn(Monotonic) -> bool,
+    ) -> Option<Access> {
+        let verdict = self.verdicts.iter().find(|verdict| verdict.who.is(cred))?;
+        let judged = verdict.all.filter(|(_, asked)| counts(*asked));
+        let searched = verdict.searched.filter(|asked| counts(*asked));
+        match (judged, searched) {
+            (Some((_, judged)), Some(searched))
+                if wanted == Access::LOOKUP && searched >= judged =>
+            {
+                Some(Access::LOOKUP)
+            }
+            (Some((granted, _)), _) => Some(granted & wanted),
+            (None, Some(_)) if wanted == Access::LOOKUP => Some(Access::LOOKUP),
+            (None, _) => None,
+        }
+    }
+}
+
+impl State {
+    /// Records the server's judgement of `cred` about all rights, asked for at `asked`.
+    pub(crate) fn set_rights(&mut self, cred: &Cred, granted: Access, asked: Monotonic) {
+        let by_mode = by_mode(&self.known.attr, cred, true);
+        self.rights.stricter |=
+            by_mode.contains(Access::LOOKUP) && !granted.contains(Access::LOOKUP);
+        self.rights.verdict(cred).all = Some((granted, asked));
+    }
+
+    /// The server has looked a name up in the directory for `cred`, who asked at `asked`.
+    pub(crate) fn set_searched(&mut self, cred: &Cred, asked: Monotonic) {
+        if self.is_directory() {
+            self.rights.verdict(cred).searched = Some(asked);
+        }
+    }
+
+    /// What of `wanted` the server said that `cred` may do; `None` if it did not say, or too long ago.
+    pub(crate) fn rights_of(&self, cred: &Cred, wanted: Access, now: Monotonic) -> Option<Access> {
+        self.rights.of(cred, wanted, |asked| self.counts(asked, now, Duration::ZERO))
+    }
+
+    /// The same, however long ago it was: for a server that is away.
+    pub(crate) fn last_rights_of(&self, cred: &Cred, wanted: Access) -> Option<Access> {
+        self.rights.of(cred, wanted, |_| true)
+    }
+
+    /// Forgets verdicts that are too old, before a lease would make them count again.
+    pub(crate) fn forget_old_rights(&mut self, now: Monotonic) {
+        let ttl = self.known.ttl;
+        let is_new = |asked: Monotonic| now.since(asked) < ttl;
+        for verdict in &mut self.rights.verdicts {
+            verdict.all = verdict.all.filter(|(_, asked)| is_new(*asked));
+            verdict.searched = verdict.searched.filter(|asked| is_new(*asked));
+        }
+    }
+
+    fn counts(&self, asked: Monotonic, now: Monotonic, grace: Duration) -> bool {
+        self.is_vouched_for() || now.since(asked) < self.known.ttl.saturating_add(grace)
+    }
+
+    /// Whether everybody may search the directory, as far as we know: the kernel need not ask us.
+    pub(crate) fn searchable_by_all(&self) -> bool {
+        searchable_by_all(&self.known.attr) && !self.rights.stricter
+    }
+}
+
+/// Whether somebody may have walked through a directory by names that the kernel holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Walk {
+    /// He may have, and the server lets him.
+    Granted,
+    /// He may have; the server did not say yet, or denied it.
+    Unknown,
+    /// He cannot have: the kernel's names in it are too old, or its own judgement is against him. He has
+    /// a working directory or a mount below.
+    Impossible,
+}
+
+impl State {
+    fn walk(&self, cred: &Cred, session: u64, now: Monotonic) -> Walk {
+        let held = self.known.session == session && self.counts(self.known.asked, now, WALK_MAX);
+        if !held || !by_mode(&self.known.attr, cred, true).contains(Access::LOOKUP) {
+            return Walk::Impossible;
+        }
+        let counts = |asked| self.counts(asked, now, WALK_MAX);
+        match self.rights.of(cred, Access::LOOKUP, counts) {
+            Some(Access::LOOKUP) => Walk::Granted,
+            _ => Walk::Unknown,
+        }
+    }
+}
+
+impl Core {
+    /// Fails if the server bars the caller from a directory above that he can have walked through.
+    /// Above means where the file was last seen. Asks for what is not known, which is nothing if the
+    /// caller has lately looked names up on the way.
+    pub(crate) async fn demand_path(&self, node: &Node, cred: &Cred) -> Result<()> {
+        let parent = |of: &Node| of.state().known.hint.as_ref().map(|(parent, _)| *parent);
+        let mut above = parent(node);
+        for _ in 0..DEPTH_MAX {
+            let Some(dir) = above.and_then(|ino: Ino| self.table.get(ino)) else { return Ok(()) };
+            let walk = dir.state().walk(cred, self.session, self.now());
+            match walk {
+                Walk::Impossible => return Ok(()),
+                Walk::Granted => {}
+                Walk::Unknown => match self.demand(&dir, cred, Access::LOOKUP, false).await {
+                    Ok(()) => {}
+                    // It is no longer where it was.
+                    Err(Error::Stale | Error::NotFound) => return Ok(()),
+                    Err(error) => return Err(error),
+                },
+            }
+            above = parent(&dir).filter(|_| dir.ino != Ino::ROOT);
+        }
+        Ok(())
+    }
+}
 
 /// What the mode bits alone allow, as an NFS server without access control lists judges (RFC 1813,
 /// 3.3.4). `superuser` says whether user 0 is above them: not if the server squashes root.
@@ -39,7 +239,7 @@ pub(crate) fn suffice(flags: &OpenFlags, granted: Access) -> bool {
     read && write
 }
 
-/// Whether everybody may search the directory, so that nobody needs to be asked about.
+/// Whether the mode bits let everybody search the directory.
 pub(crate) fn searchable_by_all(attr: &Attr) -> bool {
     attr.mode & 0o111 == 0o111
 }
@@ -47,7 +247,9 @@ pub(crate) fn searchable_by_all(attr: &Attr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_vfs::{Device, Time};
+    use larder_vfs::{Device, Handle, Time};
+
+    use crate::record::Known;
 
     fn file(mode: u32) -> Attr {
         Attr {
@@ -115,6 +317,86 @@ mod tests {
             (flags(false, true, false, false), Access::EXTEND, false),
         ] {
             assert_eq!(suffice(&flags, granted), expected, "{flags:?} {granted:?}");
+        }
+    }
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_nanos(seconds * 1_000_000_000)
+    }
+
+    /// A directory that was described at 10 s, for 30 s.
+    fn directory(mode: u32) -> State {
+        let known = Known {
+            attr: Attr { kind: Kind::Directory, ..file(mode) },
+            session: 1,
+            asked: at(10),
+            ttl: Duration::from_secs(30),
+            epoch: 0,
+            listing: None,
+            hint: None,
+            target: None,
+            cookie_verifier: 0,
+        };
+        State::new(Handle::new(b"d"), known)
+    }
+
+    #[test]
+    fn a_verdict_is_of_one_user_and_lives_as_long_as_attributes() {
+        let mut state = directory(0o755);
+        let (ann, bob) = (Cred::new(1, 1, &[5]), Cred::new(1, 1, &[]));
+        state.set_rights(&ann, Access::ALL, at(10));
+        assert_eq!(state.rights_of(&ann, Access::READ, at(39)), Some(Access::READ));
+        assert_eq!(state.rights_of(&bob, Access::READ, at(39)), None);
+        assert_eq!(state.rights_of(&ann, Access::READ, at(40)), None);
+        // A later description, which somebody else asked for, says nothing of her.
+        state.known.asked = at(39);
+        assert_eq!(state.rights_of(&ann, Access::READ, at(41)), None);
+        assert_eq!(state.last_rights_of(&ann, Access::READ), Some(Access::READ));
+        // That she found a name later says nothing of her other rights.
+        state.set_searched(&ann, at(41));
+        assert_eq!(state.rights_of(&ann, Access::LOOKUP, at(42)), Some(Access::LOOKUP));
+        assert_eq!(state.rights_of(&ann, Access::READ, at(42)), None);
+        state.rights.clear();
+        assert_eq!(state.last_rights_of(&ann, Access::LOOKUP), None);
+    }
+
+    #[test]
+    fn an_old_verdict_is_not_brought_back_by_a_lease() {
+        let (mut state, ann) = (directory(0o755), Cred::new(1, 1, &[]));
+        state.set_rights(&ann, Access::ALL, at(10));
+        state.forget_old_rights(at(50));
+        assert_eq!(state.last_rights_of(&ann, Access::ALL), None);
+    }
+
+    /// A denied search after a successful one counts, and the other way round.
+    #[test]
+    fn the_later_verdict_about_searching_counts() {
+        let (mut state, ann) = (directory(0o755), Cred::new(1, 1, &[]));
+        state.set_searched(&ann, at(10));
+        state.set_rights(&ann, Access::READ, at(11));
+        assert_eq!(state.rights_of(&ann, Access::LOOKUP, at(12)), Some(Access::NONE));
+        assert!(!state.searchable_by_all(), "an access control list is at work");
+        state.set_searched(&ann, at(12));
+        assert_eq!(state.rights_of(&ann, Access::LOOKUP, at(12)), Some(Access::LOOKUP));
+    }
+
+    /// (mode, who, when, what is known of the walk)
+    #[test]
+    fn who_can_have_walked_through_a_directory_is_judged() {
+        let (ann, bob, root) = (Cred::new(1, 1, &[]), Cred::new(2, 2, &[]), Cred::root());
+        for (mode, who, when, expected) in [
+            (0o755, &ann, 12, Walk::Granted),
+            (0o755, &bob, 12, Walk::Unknown),
+            (0o755, &bob, 49, Walk::Unknown),
+            (0o755, &bob, 50, Walk::Impossible),
+            (0o755, &ann, 49, Walk::Granted),
+            (0o700, &bob, 12, Walk::Impossible),
+            (0o700, &root, 12, Walk::Unknown),
+        ] {
+            let mut state = directory(mode);
+            state.set_searched(&ann, at(10));
+            assert_eq!(state.walk(who, 1, at(when)), expected, "{mode:o} {who:?} {when}");
+            assert_eq!(state.walk(who, 2, at(when)), Walk::Impossible, "of an earlier run");
         }
     }
 }

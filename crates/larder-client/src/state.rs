@@ -17,13 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_io::Monotonic;
-use larder_vfs::{Access, Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
+use larder_vfs::{Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
 
 use crate::changes::{Changes, Proof, follow, prove, recency};
 use crate::open::Opens;
 use crate::options::TtlRange;
 use crate::privileges::Dropped;
 use crate::record::{Known, Page, Version};
+use crate::rights::Rights;
 use crate::session::Unfinished;
 
 /// Everything that is known of a file, guarded by its node's lock.
@@ -43,7 +44,7 @@ pub(crate) struct State {
     /// Our own changes that are under way.
     changes: Changes,
     /// What the server lets whom do.
-    rights: Rights,
+    pub(crate) rights: Rights,
     /// Open files, by their modes.
     pub(crate) opens: Opens,
     /// The version that the kernel's page cache holds pages of.
@@ -336,7 +337,7 @@ impl State {
         let old = &self.known.attr;
         let same_judgement = (old.mode, old.uid, old.gid) == (attr.mode, attr.uid, attr.gid);
         if !same_judgement {
-            self.rights.0.clear();
+            self.rights.clear();
         }
         self.known.attr = attr;
         self.known.session = session;
@@ -349,31 +350,7 @@ impl State {
         self.known.listing = None;
         self.last_page = None;
         self.known.target = None;
-        self.rights.0.clear();
-    }
-
-    /// What of `wanted` the server said that `cred` may do; `None` if it did not say yet.
-    pub(crate) fn rights_of(&self, cred: &Cred, wanted: Access) -> Option<Access> {
-        let verdict = self.rights.0.iter().find(|verdict| verdict.who.is(cred))?;
-        verdict.judged.contains(wanted).then_some(verdict.granted & wanted)
-    }
-
-    /// Records the server's judgement of `cred` about the rights in `judged`.
-    pub(crate) fn set_rights(&mut self, cred: &Cred, judged: Access, granted: Access) {
-        if let Some(verdict) = self.rights.0.iter_mut().find(|verdict| verdict.who.is(cred)) {
-            verdict.granted = (verdict.granted & !judged) | (granted & judged);
-            verdict.judged = verdict.judged | judged;
-            return;
-        }
-        if self.rights.0.len() == Rights::USERS_MAX {
-            self.rights.0.remove(0);
-        }
-        self.rights.0.push(Verdict { who: Who::of(cred), judged, granted: granted & judged });
-    }
-
-    /// Mode or owner changed: the server has to judge anew.
-    pub(crate) fn forget_rights(&mut self) {
-        self.rights.0.clear();
+        self.rights.clear();
     }
 
     /// Whether nothing would be lost by forgetting everything but [`State::known`].
@@ -385,39 +362,6 @@ impl State {
             && self.hidden_names == 0
             && self.hiding.is_none()
             && self.write_error.is_none()
-    }
-}
-
-/// The server's judgement of each user that asked.
-#[derive(Default)]
-struct Rights(Vec<Verdict>);
-
-/// What the server said of one user.
-struct Verdict {
-    who: Who,
-    judged: Access,
-    granted: Access,
-}
-
-impl Rights {
-    /// Users remembered per file; the oldest is forgotten.
-    const USERS_MAX: usize = 8;
-}
-
-/// A caller without its process.
-pub(crate) struct Who {
-    uid: u32,
-    gid: u32,
-    groups: Arc<[u32]>,
-}
-
-impl Who {
-    pub(crate) fn of(cred: &Cred) -> Who {
-        Who { uid: cred.uid, gid: cred.gid, groups: cred.groups.clone() }
-    }
-
-    pub(crate) fn is(&self, cred: &Cred) -> bool {
-        self.uid == cred.uid && self.gid == cred.gid && self.groups == cred.groups
     }
 }
 
@@ -592,20 +536,5 @@ mod tests {
         assert_eq!(state.observe(moved, SESSION, at(20), TTL), Seen::Moved { from });
         let again = Attr { ctime: Time { sec: 300, nsec: 0 }, ..attr(0) };
         assert_eq!(state.observe(again, SESSION, at(30), TTL), Seen::Changed);
-    }
-
-    #[test]
-    fn rights_are_kept_per_user_until_ownership_or_mode_change() {
-        let mut state = state();
-        let (ann, bob) = (Cred::new(1, 1, &[5]), Cred::new(1, 1, &[]));
-        state.set_rights(&ann, Access::READ, Access::ALL);
-        assert_eq!(state.rights_of(&ann, Access::ALL), None);
-        state.set_rights(&ann, Access::ALL, Access::ALL);
-        assert_eq!(state.rights_of(&ann, Access::ALL), Some(Access::ALL));
-        assert_eq!(state.rights_of(&bob, Access::ALL), None);
-        state.observe(attr(0), SESSION, at(20), TTL);
-        assert_eq!(state.rights_of(&ann, Access::ALL), Some(Access::ALL));
-        state.observe(Attr { mode: 0o700, ..attr(0) }, SESSION, at(30), TTL);
-        assert_eq!(state.rights_of(&ann, Access::ALL), None);
     }
 }

@@ -85,7 +85,7 @@ impl Core {
         let (core, data) = (self.clone(), Bytes::copy_from_slice(data));
         Answer::later(async move {
             if open.is_none() {
-                core.demand(&node, &cred, larder_vfs::Access::MODIFY).await?;
+                core.demand(&node, &cred, larder_vfs::Access::MODIFY, false).await?;
             }
             if asks {
                 core.ask_attributes(&node, &cred).await?;

@@ -239,6 +239,13 @@ impl Server {
         eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
     }
 
+    /// The same with one option in the place of another.
+    pub(crate) fn restart_with(&mut self, option: &str, instead: &str) {
+        let given = self.extra.iter_mut().find(|given| *given == option);
+        *given.expect("the server has that option") = instead.to_owned();
+        self.restart();
+    }
+
     /// The binary, with our own server's runtime directory.
     pub(crate) fn larder_here(&self) -> Command {
         let mut command = larder();

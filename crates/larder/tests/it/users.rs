@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 
 use larder_testkit::Squash;
 
-use crate::harness::{BOTH, Kind, Mount, Server, shell_as};
+use crate::harness::{BOTH, Kind, Mount, Server, eventually, shell_as};
 
 const ANN: u32 = 4001;
 const BOB: u32 = 4002;
@@ -118,5 +119,98 @@ fn a_write_by_who_is_not_the_owner_drops_set_uid() {
                 );
             }
         }
+    }
+}
+/// Bars a user from a file or directory by an access control list, as `setfacl -m u:UID:---` does (acl(5)):
+/// the mode does not show it.
+fn bar(path: &Path, uid: u32) {
+    const NOBODY: u32 = u32::MAX;
+    let mode = fs::metadata(path).unwrap().permissions().mode();
+    let right = |shift: u32| u16::try_from(mode >> shift & 7).unwrap();
+    // Tag, rights, id: the owner, the user, the group, the mask, all others.
+    let entries = [
+        (0x01, right(6), NOBODY),
+        (0x02, 0, uid),
+        (0x04, right(3), NOBODY),
+        (0x10, right(3), NOBODY),
+        (0x20, right(0), NOBODY),
+    ];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        list.extend(u16::to_le_bytes(tag));
+        list.extend(rights.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path, "system.posix_acl_access", &list, flags).unwrap();
+    assert_eq!(fs::metadata(path).unwrap().permissions().mode(), mode);
+}
+
+/// A file that all may read, two directories down.
+fn public_file(server: &Server) {
+    fs::create_dir_all(server.path("d/deep")).unwrap();
+    fs::write(server.path("d/deep/file"), "for all but one").unwrap();
+    for name in ["d", "d/deep"] {
+        fs::set_permissions(server.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+/// Through names and bytes that others have brought into the kernel and the cache. nfs-ganesha judges by mode
+/// bits alone, so there nobody is barred.
+#[test]
+fn whom_an_access_control_list_bars_gets_at_nothing_that_others_have_read() {
+    let server = Server::start(Kind::Larder);
+    public_file(&server);
+    bar(&server.path("d"), BOB);
+    let mount = Mount::new(&server, &[]);
+    let deep = mount.path("d/deep");
+    for _ in 0..2 {
+        assert!(shell_as(0, 0, &cat(&mount, "d/deep/file")));
+        assert!(shell_as(0, 0, &format!("ls {}", deep.display())));
+        assert!(shell_as(ANN, ANN, &cat(&mount, "d/deep/file")));
+        for script in [
+            cat(&mount, "d/deep/file"),
+            format!("ls {}", deep.display()),
+            format!("echo > {}/new", deep.display()),
+        ] {
+            assert!(!shell_as(BOB, BOB, &script), "{script}");
+        }
+    }
+}
+
+/// Each open follows on a lookup, which counts as the look at the file's attributes, and not at rights.
+#[test]
+fn who_is_denied_at_the_server_reads_on_for_no_longer_than_attributes_are_trusted() {
+    for kind in BOTH {
+        let server = Server::start(kind);
+        public_file(&server);
+        let mount = Mount::new(&server, &["actimeo=1", "lookupcache=none"]);
+        let read = |uid| shell_as(uid, uid, &cat(&mount, "d/deep/file"));
+        assert!(read(BOB) && read(ANN), "{kind:?}");
+        match kind {
+            Kind::Ganesha => {
+                chown(server.path("d"), Some(ANN), None).unwrap();
+                fs::set_permissions(server.path("d"), fs::Permissions::from_mode(0o700)).unwrap();
+            }
+            _ => bar(&server.path("d"), BOB),
+        }
+        eventually("the user is denied", || !read(BOB));
+        assert!(read(ANN), "{kind:?}");
+    }
+}
+
+#[test]
+fn root_loses_its_rights_when_the_export_begins_to_squash_it() {
+    let mut server = Server::larder(&["--no-root-squash"]);
+    private_file(&server);
+    let mount = Mount::new(&server, &["actimeo=1", "lookupcache=none"]);
+    for name in ["secret", "home/open"] {
+        assert!(shell_as(0, 0, &cat(&mount, name)), "{name}");
+    }
+    server.kill();
+    server.restart_with("--no-root-squash", "--root-squash");
+    for name in ["secret", "home/open"] {
+        eventually("root is denied", || !shell_as(0, 0, &cat(&mount, name)));
+        assert!(shell_as(ANN, ANN, &cat(&mount, name)), "{name}");
     }
 }
