@@ -98,7 +98,7 @@ pub enum OpenError {
     },
     /// The directory has another format.
     #[error(
-        "the cache has format {found:?}, this larder needs {expected:?}: use the larder that made it or remove the directory"
+        "the cache has format {found:?}, this larder needs {expected:?}: use the larder that made it, which also sends what was never sent, or remove the directory"
     )]
     WrongVersion {
         /// First line of the format file.
@@ -106,6 +106,16 @@ pub enum OpenError {
         /// What it should be.
         expected: String,
     },
+    /// The file that says what the directory is, and for which volume, is damaged.
+    #[error(
+        "the head of the cache (its file larder-cache) is damaged, so nobody can tell which source it is of: choose another directory; changes that were never sent are in this one, below data, so keep it while they are missed"
+    )]
+    DamagedHead,
+    /// Users other than the owner may write into the directory.
+    #[error(
+        "others may write into the cache directory, so what is in it may be theirs: take that right away (chmod 700) if you trust what is there, or choose another directory"
+    )]
+    WritableByOthers,
     /// The directory holds something else.
     #[error("the directory is not empty and not a larder cache: choose an empty one")]
     NotACache,

@@ -1,6 +1,6 @@
 //! Opening and closing a cache directory.
 //!
-//! What lies in it, see `docs/formats/cache.md`: the format file (what this is, for which volume),
+//! What lies in it, see `docs/formats/cache.md`: the head (what this is, for which volume),
 //! the lock file (who has it), the index, the data, and the clean file, which exists only between
 //! a clean stop and the next start and holds the stamp that the index had.
 
@@ -14,6 +14,7 @@ use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 use crate::config::{CacheError, Config, OpenError};
 use crate::descriptors::HandedOut;
 use crate::gauge::Gauge;
+use crate::head::{self, Found};
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
 use crate::local::{keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
@@ -25,17 +26,15 @@ use crate::save::{decode_usage, usage_key};
 use crate::store::{Bell, Store};
 use crate::{FileNo, lock};
 
-const FORMAT_FILE: &str = "larder-cache";
-const FORMAT_FILE_NEW: &str = "larder-cache.new";
-const FORMAT_LINE: &str = "larder cache format 1";
-const LOCK_FILE: &str = "lock";
+pub(crate) const LOCK_FILE: &str = "lock";
 const CLEAN_FILE: &str = "clean";
 /// Small files of ours are read whole up to this; a longer one is not ours.
-const SMALL_FILE_BYTES_MAX: usize = 4096;
+const SMALL_FILE_BYTES_MAX: usize = 16 << 10;
 /// 2^24 numbers for each second: where numbering starts over, it starts past all earlier ones.
 const NUMBERS_PER_SEC_SHIFT: u32 = 24;
 
-/// Opens a cache: format, lock, clean flag, index; in this order.
+/// Opens a cache: head, lock, clean flag, index; in this order. What is refused for its head is left as
+/// it was.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
@@ -44,13 +43,22 @@ pub(crate) fn open(
     if disk.kind().map_err(OpenError::Unwritable)? == FsKind::FUSE {
         return Err(OpenError::OnFuse);
     }
-    let is_cache = is_cache(&*disk, config)?;
+    head::recognise(&*disk, config)?;
+    // Bytes of all users lie in it: only its owner may look.
+    disk.make_private().map_err(OpenError::Unwritable)?;
     let lock_file = take_lock(&*disk)?;
-    // Somebody else may have made it a cache before we had the lock.
-    let is_new = !is_cache && !self::is_cache(&*disk, config)?;
-    if is_new {
-        write_format(&*disk, config).map_err(OpenError::Unwritable)?;
+    // Once more: somebody else may have made it a cache before we had the lock.
+    let found = head::recognise(&*disk, config)?;
+    match found {
+        Found::Nothing => head::write(&*disk, config).map_err(OpenError::Unwritable)?,
+        Found::Cache { is_sound: true } => {}
+        Found::Cache { is_sound: false } => {
+            if let Err(error) = head::write(&*disk, config) {
+                tracing::warn!(%error, "the damaged head of the cache cannot be written anew");
+            }
+        }
     }
+    let is_new = found == Found::Nothing;
     let clean_stamp = take_clean_flag(&*disk).map_err(OpenError::Unwritable)?;
     let bell = Arc::new(Bell::default());
     let seconds = u64::try_from(clock.wall().sec).unwrap_or(0).max(1);
@@ -116,54 +124,12 @@ fn unwritable(error: CacheError) -> OpenError {
     })
 }
 
-fn read_small(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
+pub(crate) fn read_small(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
     let file = disk.open(path, OpenMode::Existing)?;
     let mut bytes = vec![0; SMALL_FILE_BYTES_MAX];
     let count = file.read_at(&mut bytes, 0)?;
     bytes.truncate(count);
     Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn format_text(config: &Config) -> String {
-    format!("{FORMAT_LINE}\nvolume {}\n", hex(&config.identity))
-}
-
-/// Whether this is a cache, and ours; `false` in an empty directory, or in one where a first start
-/// was cut short.
-fn is_cache(disk: &dyn Disk, config: &Config) -> Result<bool, OpenError> {
-    let found = match read_small(disk, FORMAT_FILE) {
-        Ok(found) => String::from_utf8_lossy(&found).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let names = disk.list("").map_err(OpenError::Unwritable)?;
-            let ours = [FORMAT_FILE_NEW, LOCK_FILE];
-            let is_empty = names.iter().all(|name| ours.contains(&name.as_str()));
-            return if is_empty { Ok(false) } else { Err(OpenError::NotACache) };
-        }
-        Err(error) => return Err(OpenError::Unwritable(error)),
-    };
-    let (line, rest) = found.split_once('\n').unwrap_or((&found, ""));
-    if line != FORMAT_LINE {
-        let (found, expected) = (line.to_owned(), FORMAT_LINE.to_owned());
-        return Err(OpenError::WrongVersion { found, expected });
-    }
-    if found != format_text(config) {
-        return Err(OpenError::OtherVolume { found: rest.trim().to_owned() });
-    }
-    Ok(true)
-}
-
-fn write_format(disk: &dyn Disk, config: &Config) -> io::Result<()> {
-    let file = disk.open(FORMAT_FILE_NEW, OpenMode::Create)?;
-    file.set_len(0)?;
-    file.write_at(format_text(config).as_bytes(), 0)?;
-    file.sync_data()?;
-    disk.create_dir_all("data")?;
-    disk.rename(FORMAT_FILE_NEW, FORMAT_FILE)?;
-    disk.sync_dir("")
 }
 
 fn take_lock(disk: &dyn Disk) -> Result<Arc<dyn DiskFile>, OpenError> {

@@ -46,6 +46,17 @@ impl FsKind {
     pub const TMPFS: FsKind = FsKind(0x0102_1994);
 }
 
+/// Who may make names in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// The owner alone.
+    Owner,
+    /// The owner and a group.
+    Group,
+    /// Everybody.
+    All,
+}
+
 /// What a change of a file cannot help changing: a cheap witness that nobody touched it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
@@ -115,6 +126,23 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// Those of statfs(2).
     fn kind(&self) -> io::Result<FsKind>;
+
+    /// Who may make names in the root.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    fn writers(&self) -> io::Result<Writers> {
+        Ok(Writers::Owner)
+    }
+
+    /// Takes access to the root away from everybody but its owner. To be called for a directory that is known
+    /// to be ours, and not before.
+    ///
+    /// # Errors
+    /// Those of chmod(2).
+    fn make_private(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Whether what is on it is there for others after this process.
     fn outlives_process(&self) -> bool {

@@ -28,7 +28,7 @@ mod tail;
 
 pub use boot::BootId;
 pub use clock::{Clock, Monotonic, RealClock, SimClock, WallTime};
-pub use disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
+pub use disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};
 pub use mem::MemDisk;
 pub use real::RealDisk;
 pub use sim::{CrashPoint, CrashPoints, Fault, Image, SimDisk};

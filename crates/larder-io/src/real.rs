@@ -1,7 +1,8 @@
 //! A directory of the machine as a [`Disk`].
 //!
 //! Invariants: every path is resolved below the root's descriptor, so a rename of the root's
-//! parents does no harm; the root belongs to us and nobody else may enter it.
+//! parents does no harm; the root belongs to us. Nobody else may enter it after
+//! [`Disk::make_private`]: a directory whose content is not known to be ours keeps its mode.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
+use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};
 
 const DIR_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -26,29 +27,16 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens a directory, creating it and its parents where missing, the directory with mode 0700.
-    ///
-    /// Access of group and others to an existing directory is taken away.
+    /// Opens a directory that exists, and changes nothing.
     ///
     /// # Errors
-    /// `PermissionDenied` if the directory belongs to another user; else those of open(2),
-    /// mkdir(2) and chmod(2).
+    /// `PermissionDenied` if the directory belongs to another user; else those of open(2).
     pub fn open(path: &Path) -> io::Result<RealDisk> {
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent)?;
-        }
-        match fs::mkdirat(CWD, path, DIR_MODE) {
-            Ok(()) | Err(Errno::EXIST) => (),
-            Err(error) => return Err(error.into()),
-        }
         let root = fs::openat(CWD, path, dir_flags(), Mode::empty())?;
         let stat = fs::fstat(&root)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             let message = format!("{} belongs to user {}", path.display(), stat.st_uid);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-        }
-        if stat.st_mode & 0o077 != 0 {
-            fs::fchmod(&root, DIR_MODE)?;
         }
         Ok(RealDisk { root })
     }
@@ -127,6 +115,22 @@ impl Disk for RealDisk {
             total_inodes: stat.f_files,
             free_inodes: stat.f_favail,
         })
+    }
+
+    fn writers(&self) -> io::Result<Writers> {
+        let mode = Mode::from_raw_mode(fs::fstat(&self.root)?.st_mode);
+        Ok(match () {
+            () if mode.contains(Mode::WOTH) => Writers::All,
+            () if mode.contains(Mode::WGRP) => Writers::Group,
+            () => Writers::Owner,
+        })
+    }
+
+    fn make_private(&self) -> io::Result<()> {
+        if fs::fstat(&self.root)?.st_mode & 0o077 != 0 {
+            fs::fchmod(&self.root, DIR_MODE)?;
+        }
+        Ok(())
     }
 
     fn kind(&self) -> io::Result<FsKind> {

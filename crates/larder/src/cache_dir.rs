@@ -1,12 +1,14 @@
 //! Opening a cache in a directory: for a mount, or to look after it while it is not mounted.
 
 use std::fs::DirBuilder;
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use larder_cache::{Cache, Config, Descriptors, Limits, Marks, OpenError};
+use larder_client::parent_in_record;
 use larder_io::{BootId, RealClock, RealDisk};
 
 use crate::control::daemon_lives;
@@ -22,8 +24,9 @@ pub(crate) struct Opened {
     pub(crate) dir: PathBuf,
 }
 
-/// Opens the cache of `source` at `dir`, which is made if it is not there, and removed again if no
-/// cache can be made in it. `mountpoint`, if there is one, must not be in it, nor it in `mountpoint`.
+/// Opens the cache of `source` at `dir`, which is made if it is not there, with the directories above,
+/// and removed again with them if no cache can be made in it. What is there is recognised first: a
+/// directory that is refused is left as it was. `mountpoint`, if there is one, must not be in it, nor it in `mountpoint`.
 ///
 /// # Errors
 /// If the directory cannot be used; see [`OpenError`].
@@ -34,7 +37,7 @@ pub(crate) fn open(
     mountpoint: Option<&Path>,
 ) -> Result<Opened> {
     let shown = || format!("cannot use the cache directory {}", dir.display());
-    let made = !dir.exists();
+    let made: Vec<&Path> = dir.ancestors().take_while(|one| is_missing(one)).collect();
     // Bytes of all users lie in it: only its owner may look.
     DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(shown)?;
     let opened = (|| {
@@ -48,16 +51,25 @@ pub(crate) fn open(
         config.limits = meant(limits);
         config.boot = BootId::current();
         config.descriptors = Descriptors::within(larder_io::descriptors::raise_limit());
+        config.parent_in_record = parent_in_record;
         let disk = Arc::new(RealDisk::open(&dir)?);
         let opened = Cache::open(disk, Arc::new(RealClock), config);
         let cache = opened.map_err(|error| told(error, &dir))?;
         Ok(Opened { cache, dir })
     })();
-    if opened.is_err() && made {
-        // Only an empty one goes.
-        let _ = std::fs::remove_dir(dir);
+    if opened.is_err() {
+        for dir in made {
+            // Only empty ones go.
+            let _ = std::fs::remove_dir(dir);
+        }
     }
     opened.with_context(shown)
+}
+
+/// Whether there is nothing of this name, a relative one being looked for in the working directory.
+fn is_missing(path: &Path) -> bool {
+    !path.as_os_str().is_empty()
+        && path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// Opens a cache that is not mounted, whatever it is of.
@@ -146,6 +158,9 @@ fn user_of(dir: &Path) -> Option<Record> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
     use super::*;
 
     #[test]
@@ -195,6 +210,91 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(open_offline(folder.path()).is_err());
         assert!(open_offline(&folder.path().join("missing")).is_err());
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().mode() & 0o7777
+    }
+
+    /// Both ways to open what is no cache of ours: as a mount does, and as a command does.
+    fn refused_both_ways(dir: &Path) -> [String; 2] {
+        let source = Source::parse("nfs://server/a").unwrap();
+        let mounted = open(dir, &source, &CacheLimits::default(), None).map(|_| ()).unwrap_err();
+        let offline = open_offline(dir).map(|_| ()).unwrap_err();
+        [mounted, offline].map(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn a_refused_directory_is_left_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let (etc, link) = (folder.path().join("etc"), folder.path().join("link"));
+        std::fs::create_dir(&etc).unwrap();
+        std::fs::write(etc.join("passwd"), "root").unwrap();
+        std::os::unix::fs::symlink(&etc, &link).unwrap();
+        for mode_before in [0o755, 0o1777, 0o2775] {
+            std::fs::set_permissions(&etc, Permissions::from_mode(mode_before)).unwrap();
+            for dir in [&etc, &link] {
+                for told in refused_both_ways(dir) {
+                    assert!(told.contains("cache"), "{told}");
+                }
+                assert_eq!(mode(&etc), mode_before, "{}", dir.display());
+                assert_eq!(etc.read_dir().unwrap().count(), 1, "{}", dir.display());
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_directory_that_all_may_write_to_is_no_place_for_a_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let tmp = folder.path().join("tmp");
+        std::fs::create_dir(&tmp).unwrap();
+        std::fs::set_permissions(&tmp, Permissions::from_mode(0o1777)).unwrap();
+        let [told, _] = refused_both_ways(&tmp);
+        assert!(told.contains("others may write"), "{told}");
+        assert_eq!((mode(&tmp), tmp.read_dir().unwrap().count()), (0o1777, 0));
+    }
+
+    #[test]
+    fn what_others_may_have_put_into_a_cache_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, source) = (folder.path().join("cache"), Source::parse("nfs://server/a").unwrap());
+        let opened = open(&dir, &source, &CacheLimits::default(), None).unwrap();
+        opened.cache.close().unwrap();
+        assert_eq!(mode(&dir), 0o700);
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+        for told in refused_both_ways(&dir) {
+            assert!(told.contains("others may write"), "{told}");
+        }
+        assert_eq!(mode(&dir), 0o777);
+        // Others may look: it is ours all the same, and private again.
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        open_offline(&dir).unwrap().close().unwrap();
+        assert_eq!(mode(&dir), 0o700);
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("cache");
+        std::fs::create_dir(&dir).unwrap();
+        if std::os::unix::fs::chown(&dir, Some(12345), None).is_err() {
+            // Without root there is no directory of another user here that could be made worse.
+            return;
+        }
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        let [told, _] = refused_both_ways(&dir);
+        assert!(told.contains("belongs to user 12345"), "{told}");
+        assert_eq!((mode(&dir), dir.read_dir().unwrap().count()), (0o755, 0));
+    }
+
+    #[test]
+    fn directories_that_were_made_for_a_refused_cache_go_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let within = folder.path().canonicalize().unwrap();
+        let source = Source::parse("nfs://server/a").unwrap();
+        let dir = folder.path().join("some/where/cache");
+        assert!(open(&dir, &source, &CacheLimits::default(), Some(&within)).is_err());
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
 }

@@ -362,6 +362,7 @@ fn free_space_is_a_limit_too() {
 fn real_disk_keeps_files_whole_and_notices_a_foreign_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
+    std::fs::create_dir(&path).unwrap();
     let open = || {
         let disk = Arc::new(RealDisk::open(&path).unwrap());
         Cache::open(disk, Arc::new(RealClock), config()).unwrap()

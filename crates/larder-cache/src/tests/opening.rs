@@ -20,11 +20,58 @@ fn a_cache_in_use_is_refused_by_pid() {
 fn another_format_is_refused() {
     let disk = SimDisk::new();
     open(&disk).close().unwrap();
+    for format in ["larder cache format 2", "larder cache format 23"] {
+        let file = disk.open("larder-cache", OpenMode::Existing).unwrap();
+        file.set_len(0).unwrap();
+        let sum = crc32c::crc32c(format!("{format}\nvolume 01").as_bytes());
+        file.write_at(format!("{format}\nvolume 01\ncheck {sum:08x}\nmore\n").as_bytes(), 0)
+            .unwrap();
+        let error = try_open(&disk).unwrap_err();
+        assert!(matches!(&error, OpenError::WrongVersion { found, .. } if found == format));
+        assert!(error.to_string().contains("never sent"), "{error}");
+    }
+}
+
+#[test]
+fn a_head_without_checksums_is_read_and_written_anew() {
+    let disk = SimDisk::new();
+    open(&disk).close().unwrap();
     let file = disk.open("larder-cache", OpenMode::Existing).unwrap();
-    file.write_at(b"larder cache format 2", 0).unwrap();
-    let error = try_open(&disk).unwrap_err();
-    assert!(matches!(&error, OpenError::WrongVersion { found, .. } if found.ends_with('2')));
-    assert!(error.to_string().contains("format"));
+    let new = disk.files().into_iter().find(|(path, _)| path == "larder-cache").unwrap().1;
+    let old = b"larder cache format 1\nvolume 766f6c756d65\n";
+    file.set_len(0).unwrap();
+    file.write_at(old, 0).unwrap();
+    open(&disk).close().unwrap();
+    let after = disk.files().into_iter().find(|(path, _)| path == "larder-cache").unwrap().1;
+    assert_eq!(after, new);
+}
+
+#[test]
+fn a_flipped_bit_in_the_head_is_told_from_another_format() {
+    let disk = SimDisk::new();
+    let cache = open(&disk);
+    let no = filled(&cache, b"v1", 1, CHUNK).number();
+    cache.close().unwrap();
+    let head = || disk.open("larder-cache", OpenMode::Existing).unwrap();
+    let mut sound = vec![0; usize::try_from(head().len().unwrap()).unwrap()];
+    head().read_exact_at(&mut sound, 0).unwrap();
+    // The digit of the format.
+    let digit = sound.iter().position(|byte| *byte == b'1').unwrap();
+    let mut damaged = sound.clone();
+    damaged[digit] = b'3';
+    head().write_at(&damaged, 0).unwrap();
+    let cache = open(&disk);
+    assert!(cache.file(no).version().is_some());
+    cache.close().unwrap();
+    let mut healed = vec![0; sound.len()];
+    head().read_exact_at(&mut healed, 0).unwrap();
+    assert_eq!(healed, sound);
+    let second = digit + sound.len() / 2 + 1;
+    damaged[second] = b'3';
+    head().write_at(&damaged, 0).unwrap();
+    let error = try_open(&disk).map(|_| ()).unwrap_err();
+    assert!(matches!(error, OpenError::DamagedHead), "{error}");
+    assert!(error.to_string().contains("never sent"), "{error}");
 }
 
 #[test]
