@@ -162,9 +162,7 @@ impl CachedFile {
         let chunks = chunks_of(&(offset..end));
         self.detach_edges(state, offset..end)?;
         let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
-        if !self.store.reserve(more) {
-            return Err(NoSpace);
-        }
+        let _reserved = self.store.reserve(more).ok_or(NoSpace)?;
         let written = self.create_local(state).and_then(|file| file.write_at(data, offset));
         if let Err(error) = written {
             self.store.note_error(&error);
@@ -237,7 +235,7 @@ impl CachedFile {
         if holds_zeros {
             let chunks = chunks_of(&(old..size));
             let more = chunks.end - chunks.start - state.charged_in(chunks);
-            if self.store.reserve(more) {
+            if self.store.reserve(more).is_some() {
                 state.charged += more;
                 state.known.insert(old..size);
             }

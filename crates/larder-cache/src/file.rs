@@ -10,6 +10,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use larder_io::{DiskFile, OpenMode};
@@ -58,11 +59,38 @@ pub struct CachedFile {
     pub(crate) store: Arc<Store>,
     me: Weak<CachedFile>,
     pub(crate) state: Mutex<State>,
+    /// How many have it open.
+    holders: AtomicU32,
+}
+
+/// A file that somebody has open: its data is not culled while this lives.
+#[derive(Debug)]
+pub struct InUse(Arc<CachedFile>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.store.file_closed();
+        }
+    }
 }
 
 impl CachedFile {
     pub(crate) fn new(no: FileNo, store: Arc<Store>) -> Arc<CachedFile> {
-        Arc::new_cyclic(|me| CachedFile { no, store, me: Weak::clone(me), state: Mutex::default() })
+        Arc::new_cyclic(|me| CachedFile {
+            no,
+            store,
+            me: Weak::clone(me),
+            state: Mutex::default(),
+            holders: AtomicU32::new(0),
+        })
+    }
+
+    /// Exempts the file's data from culling until what this answers is dropped. What is known of it stays in
+    /// memory for as long.
+    pub fn hold(self: &Arc<Self>) -> InUse {
+        self.holders.fetch_add(1, Ordering::AcqRel);
+        InUse(Arc::clone(self))
     }
 
     /// The file's number.
@@ -211,7 +239,8 @@ impl CachedFile {
     /// Forgets the data if it is clean and nobody has it open; returns the bytes freed.
     pub(crate) fn cull(&self, even_pinned: bool) -> Option<u64> {
         let mut state = self.state();
-        let in_use = !state.is_clean() || state.backing.strong_count() > 0;
+        let is_open = self.holders.load(Ordering::Acquire) > 0;
+        let in_use = is_open || !state.is_clean() || state.backing.strong_count() > 0;
         if in_use || (state.pinned && !even_pinned) || state.serial == 0 {
             return None;
         }
@@ -507,13 +536,11 @@ impl CachedFile {
         }
         let chunks = chunks_of(&range);
         let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
-        if !self.store.reserve(more) {
-            return false;
-        }
+        let Some(_reserved) = self.store.reserve(more) else { return false };
         let written = self.create_local(&mut state).and_then(|file| {
             let piece =
                 |gap: &Range<u64>| &data[index(gap.start - offset)..index(gap.end - offset)];
-            gaps.iter().try_for_each(|gap| file.write_at(piece(gap), gap.start))
+            gaps.iter().try_for_each(|gap| store(&*file, piece(gap), gap.start))
         });
         if let Err(error) = written {
             self.store.note_error(&error);

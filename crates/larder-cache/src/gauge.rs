@@ -1,7 +1,11 @@
 //! How much is held, how much may be, and what was done: the numbers of a cache.
 //!
-//! Invariant: space is reserved here before it is written, so `bytes` never passes the stop mark
-//! by a fill. What the kernel writes in a bypass is added afterwards.
+//! Invariants:
+//! - Space is reserved here before it is written, so neither `bytes` nor the free space of the disk
+//!   passes its stop mark by a fill, however fast fills come. What the kernel writes in a bypass is added
+//!   afterwards.
+//! - What is believed of the free space is never more than what the disk last said, less all that was
+//!   reserved since, and all that had been reserved before and was not yet written.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,18 +13,54 @@ use std::time::Duration;
 
 use larder_io::{Clock, Disk, Monotonic};
 
-use crate::{CHUNK_BYTES, Limits, lock};
+use crate::{CHUNK_BYTES, Limits, Marks, lock};
 
-/// Free space is asked for again after this time, or after this many bytes were reserved.
+/// Free space is asked for again after this time: others use the disk too.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
-const ROOM_BYTES: u64 = 64 << 20;
+/// It is also asked for when a quarter of what is above the stop mark was reserved, but not for less
+/// than this.
+const ROOM_BYTES_MIN: u64 = 1 << 20;
+/// Below the stop mark there is at least this much room for the index and the session log, on a small disk
+/// [`INDEX_SHARE`] of it: the stop mark of a small disk may be less than one commit takes.
+const INDEX_ROOM_BYTES: u64 = 8 << 20;
+const INDEX_SHARE: u64 = 16;
 
-#[derive(Clone, Copy, Debug, Default)]
+/// The free space of the disk.
+#[derive(Debug, Default)]
 struct Room {
+    /// `None`: what follows is not to be used.
     asked_at: Option<Monotonic>,
-    reserved_bytes: u64,
-    free_percent: u64,
+    /// 0 if the disk does not say.
     total_bytes: u64,
+    /// What the disk said.
+    free_bytes: u64,
+    /// Reserved since, or before and not written then.
+    taken_bytes: u64,
+    /// Reserved and not yet written.
+    unwritten_bytes: u64,
+}
+
+impl Room {
+    fn left_bytes(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.taken_bytes)
+    }
+}
+
+/// What a reservation found.
+#[derive(Debug)]
+pub(crate) struct Reserved<'a> {
+    gauge: &'a Gauge,
+    bytes: u64,
+    /// A cull mark is passed.
+    pub(crate) wants_cull: bool,
+}
+
+/// From now on the disk counts these bytes, or they are not coming.
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut room = lock(&self.gauge.room);
+        room.unwritten_bytes = room.unwritten_bytes.saturating_sub(self.bytes);
+    }
 }
 
 /// Counters; each stands alone, so relaxed order serves.
@@ -74,13 +114,39 @@ impl Gauge {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// Takes chunks if they fit below the stop marks.
-    pub(crate) fn reserve(&self, chunks: u64, disk: &dyn Disk, clock: &dyn Clock) -> bool {
+    /// Takes chunks if they fit below the stop marks. To be kept until they are written.
+    pub(crate) fn reserve(
+        &self,
+        chunks: u64,
+        disk: &dyn Disk,
+        clock: &dyn Clock,
+    ) -> Option<Reserved<'_>> {
         let bytes = chunks * CHUNK_BYTES;
-        if bytes > 0 && self.free_percent(bytes, disk, clock) < self.limits.free_percent.stop {
-            return false;
+        if bytes == 0 {
+            return Some(Reserved { gauge: self, bytes, wants_cull: false });
         }
-        take_below(&self.bytes, bytes, self.limits.bytes.stop)
+        if !take_below(&self.bytes, bytes, self.limits.bytes.stop) {
+            return None;
+        }
+        let Some(is_low) = self.take_room(bytes, disk, clock) else {
+            change(&self.bytes, bytes, 0);
+            return None;
+        };
+        let wants_cull = is_low || self.bytes() > self.limits.bytes.cull;
+        Some(Reserved { gauge: self, bytes, wants_cull })
+    }
+
+    /// Takes free space of the disk. Answers whether its cull mark is passed; `None` if its stop mark would be.
+    fn take_room(&self, bytes: u64, disk: &dyn Disk, clock: &dyn Clock) -> Option<bool> {
+        let mut room = lock(&self.room);
+        let marks = self.look(&mut room, bytes, disk, clock);
+        if room.total_bytes == 0 {
+            return Some(false);
+        }
+        let left = room.left_bytes().checked_sub(bytes).filter(|left| *left >= marks.stop)?;
+        room.taken_bytes += bytes;
+        room.unwritten_bytes += bytes;
+        Some(left < marks.cull)
     }
 
     /// Takes a file if it fits below the stop mark.
@@ -119,43 +185,73 @@ impl Gauge {
     /// The disk said it is full: believe it until asked again.
     pub(crate) fn disk_is_full(&self, clock: &dyn Clock) {
         let mut room = lock(&self.room);
-        room.free_percent = 0;
-        room.reserved_bytes = 0;
+        room.free_bytes = 0;
         room.asked_at = Some(clock.now());
+    }
+
+    /// What was known of the free space is old: something was removed, or the index has grown.
+    pub(crate) fn room_changed(&self) {
+        lock(&self.room).asked_at = None;
     }
 
     /// Whether a cull mark is passed.
     pub(crate) fn wants_cull(&self, disk: &dyn Disk, clock: &dyn Clock) -> bool {
-        self.bytes() > self.limits.bytes.cull
-            || self.files() > self.limits.files.cull
-            || self.free_percent(0, disk, clock) < self.limits.free_percent.cull
+        if self.bytes() > self.limits.bytes.cull || self.files() > self.limits.files.cull {
+            return true;
+        }
+        let mut room = lock(&self.room);
+        let marks = self.look(&mut room, 0, disk, clock);
+        room.total_bytes > 0 && room.left_bytes() < marks.cull
     }
 
     /// Bytes and files to which culling goes down.
     pub(crate) fn cull_targets(&self, disk: &dyn Disk, clock: &dyn Clock) -> (u64, u64) {
-        let free_percent = self.free_percent(0, disk, clock);
-        let lacking = self.limits.free_percent.run.saturating_sub(free_percent);
-        let lacking_bytes = lock(&self.room).total_bytes / 100 * lacking;
+        let lacking_bytes = {
+            let mut room = lock(&self.room);
+            let marks = self.look(&mut room, 0, disk, clock);
+            marks.run.saturating_sub(room.left_bytes())
+        };
         let bytes = self.limits.bytes.run.min(self.bytes().saturating_sub(lacking_bytes));
         (bytes, self.limits.files.run)
     }
 
-    fn free_percent(&self, reserving_bytes: u64, disk: &dyn Disk, clock: &dyn Clock) -> u64 {
-        let now = clock.now();
+    /// Free space, less what is reserved.
+    pub(crate) fn free_bytes(&self, disk: &dyn Disk, clock: &dyn Clock) -> u64 {
         let mut room = lock(&self.room);
-        room.reserved_bytes += reserving_bytes;
+        self.look(&mut room, 0, disk, clock);
+        room.left_bytes()
+    }
+
+    /// Asks the disk how much is free, if what is known is old or `more` would use too much of it up. Answers
+    /// the marks.
+    fn look(&self, room: &mut Room, more: u64, disk: &dyn Disk, clock: &dyn Clock) -> Marks {
+        let now = clock.now();
+        let marks = free_marks(self.limits.free_percent, room.total_bytes);
         let is_fresh = room.asked_at.is_some_and(|at| now.since(at) < ROOM_INTERVAL);
-        if !is_fresh || room.reserved_bytes > ROOM_BYTES {
-            // A disk that does not say how full it is will say so when it is.
-            let (total, free) = match disk.space() {
-                Ok(space) => (space.total_bytes, space.free_bytes),
-                Err(_) => (100, 100),
-            };
-            let free_percent = free.saturating_mul(100) / total.max(1);
-            let asked_at = Some(now);
-            *room = Room { asked_at, reserved_bytes: 0, free_percent, total_bytes: total };
+        let spare = (room.free_bytes.saturating_sub(marks.stop) / 4).max(ROOM_BYTES_MIN);
+        if is_fresh && room.taken_bytes + more <= spare {
+            return marks;
         }
-        room.free_percent
+        // A disk that does not say how full it is will say so when it is.
+        let (total_bytes, free_bytes) = match disk.space() {
+            Ok(space) => (space.total_bytes, space.free_bytes),
+            Err(_) => (0, 0),
+        };
+        let unwritten_bytes = room.unwritten_bytes;
+        let (asked_at, taken_bytes) = (Some(now), unwritten_bytes);
+        *room = Room { asked_at, total_bytes, free_bytes, taken_bytes, unwritten_bytes };
+        free_marks(self.limits.free_percent, total_bytes)
+    }
+}
+
+/// The marks of free space in bytes: `run >= cull >= stop`.
+fn free_marks(percent: Marks, total_bytes: u64) -> Marks {
+    let index_bytes = INDEX_ROOM_BYTES.min(total_bytes / INDEX_SHARE);
+    let of = |percent: u64| total_bytes / 100 * percent;
+    Marks {
+        run: of(percent.run).max(index_bytes * 2),
+        cull: of(percent.cull).max(index_bytes + index_bytes / 2),
+        stop: of(percent.stop).max(index_bytes),
     }
 }
 

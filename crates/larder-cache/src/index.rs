@@ -23,6 +23,7 @@ use crate::lock;
 use crate::log::{Change, Log};
 use crate::overlay::{Batch, OF_A_SESSION, Overlay};
 use crate::records::{bytes_key, seal, tag, unseal};
+use crate::reserve::Reserve;
 
 /// Name of the database file.
 pub(crate) const INDEX_FILE: &str = "index.redb";
@@ -80,6 +81,7 @@ pub(crate) struct Index {
     poisoned: AtomicBool,
     /// The first error that the disk gave, as opposed to damage that redb found.
     disk_error: Arc<Mutex<Option<io::Error>>>,
+    reserve: Reserve,
     /// Called when a commit should happen soon.
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -100,6 +102,8 @@ impl Index {
         checks: bool,
         wake: Box<dyn Fn() + Send + Sync>,
     ) -> Result<Index, CacheError> {
+        let reserve = Reserve::open(&**disk);
+        reserve.lend(&**disk);
         let file = disk.open(INDEX_FILE, OpenMode::Create)?;
         let disk_error = Arc::new(Mutex::new(None));
         let backend = Backend { file, disk_error: Arc::clone(&disk_error) };
@@ -116,6 +120,7 @@ impl Index {
             numbers: Mutex::new(Numbers { next: 0, granted: 0, requested: 0 }),
             poisoned: AtomicBool::new(false),
             disk_error,
+            reserve,
             wake,
         };
         let stored = OF_A_SESSION.iter().flat_map(|tag| index.scan_all(&[*tag]));
@@ -321,10 +326,12 @@ impl Index {
         if self.is_poisoned() {
             return Err(CacheError::Poisoned);
         }
+        self.reserve.lend(&*self.disk);
         let requested = lock(&self.numbers).requested;
         let batch = self.begin_commit();
         let written = self.write(&batch);
         drop(batch);
+        self.take_reserve_back();
         match written {
             Ok(()) => {
                 lock(&self.overlay).end_commit();
@@ -385,7 +392,10 @@ impl Index {
         let _turn = lock(&self.turn);
         let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
         let engine = engine.ok_or(CacheError::Closed)?;
-        guarded(|| engine.close()).map_err(|message| {
+        self.reserve.lend(&*self.disk);
+        let closed = guarded(|| engine.close());
+        self.take_reserve_back();
+        closed.map_err(|message| {
             self.poison(&message);
             CacheError::Poisoned
         })
@@ -395,6 +405,7 @@ impl Index {
     /// no other way. Writes a few pages and syncs; readers wait for that.
     pub(crate) fn shed(&self) {
         let _turn = lock(&self.turn);
+        self.reserve.lend(&*self.disk);
         let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = slot.take() else { return };
         let reopened = guarded(|| {
@@ -402,6 +413,7 @@ impl Index {
             let file = self.disk.open(INDEX_FILE, OpenMode::Create).map_err(|e| e.to_string())?;
             open_engine(Backend { file, disk_error: Arc::clone(&self.disk_error) }, false)
         });
+        self.take_reserve_back();
         match reopened {
             Ok(engine) => *slot = Some(engine),
             Err(message) => {
@@ -409,6 +421,11 @@ impl Index {
                 self.poison(&message);
             }
         }
+    }
+
+    /// Takes back what was lent of the disk for commits, if there is room.
+    pub(crate) fn take_reserve_back(&self) {
+        self.reserve.take_back();
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {

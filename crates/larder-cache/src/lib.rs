@@ -60,7 +60,7 @@ pub use config::{
     VerifyReport,
 };
 pub use descriptors::Descriptors;
-pub use file::{CachedFile, Filled, Miss, NoSpace};
+pub use file::{CachedFile, Filled, InUse, Miss, NoSpace};
 
 /// Unit of presence and of checksums on disk, in bytes.
 ///

@@ -28,9 +28,10 @@ const MAGIC: [u8; 16] = *b"larder log 1\n\0\0\0";
 const HEADER_BYTES: usize = 16 + 16 + 8 + 4;
 /// Length and checksum before each group of changes.
 const GROUP_HEADER_BYTES: usize = 4 + 4;
-/// A segment of this length asks for a commit: changes of one key wait as one entry, but are logged
-/// one by one.
-pub(crate) const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+/// A segment of this length, on a small disk of [`SEGMENT_SHARE`] of it, asks for a commit: changes of one key
+/// wait as one entry, but are logged one by one.
+const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+const SEGMENT_SHARE: u64 = 64;
 /// A buffer that grew past this is given back.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 const SLOTS: u64 = 3;
@@ -44,6 +45,7 @@ pub(crate) struct Log {
     /// The present segment; `None` while the log is broken, and before the first commit.
     file: Option<Tail>,
     broken: bool,
+    segment_bytes_max: u64,
     buffer: Vec<u8>,
     /// Generations before the present one that still have bytes.
     older: Vec<u64>,
@@ -66,12 +68,14 @@ impl Log {
     ) -> (Log, Option<Vec<Change>>) {
         let first = generation.unwrap_or(0);
         let (file, buffer, older) = (None, Vec::new(), Vec::new());
+        let share = disk.space().map_or(u64::MAX, |space| space.total_bytes / SEGMENT_SHARE);
         let mut log = Log {
             disk,
             boot,
             generation: first,
             file,
             broken: false,
+            segment_bytes_max: share.min(SEGMENT_BYTES_MAX),
             buffer,
             older,
             removed: false,
@@ -141,7 +145,8 @@ impl Log {
 
     /// Whether a commit should come soon: the segment is long, or an append failed.
     pub(crate) fn wants_commit(&self) -> bool {
-        self.broken || self.file.as_ref().is_some_and(|file| file.len_bytes() > SEGMENT_BYTES_MAX)
+        self.broken
+            || self.file.as_ref().is_some_and(|file| file.len_bytes() > self.segment_bytes_max)
     }
 
     /// Removes all segments; nothing more is logged.

@@ -33,8 +33,21 @@ const RECENCY_STEP_SEC: u64 = 3600;
 /// Culling that did not get far enough walks over all records again only after this time: what
 /// is left is pinned, dirty or open, or others fill the disk.
 const CULL_PAUSE: Duration = Duration::from_secs(10);
+/// The same if a file was closed since.
+const CULL_PAUSE_AFTER_CLOSE: Duration = Duration::from_secs(1);
+/// The disk must show this part of what was culled.
+const SHOWN_SHARE: u64 = 8;
 /// Records read at a time.
 const PAGE: usize = 1024;
+
+/// A file that may be culled.
+#[derive(Clone, Copy, Debug)]
+struct Victim {
+    no: FileNo,
+    /// When it was used last.
+    hour: u64,
+    held_bytes: u64,
+}
 
 impl Store {
     /// The loop of the maintenance thread.
@@ -63,23 +76,60 @@ impl Store {
         if self.is_closed() {
             return Err(CacheError::Closed);
         }
-        self.save(which)?;
+        let saved = self.save(which);
+        self.gauge.room_changed();
+        saved?;
         self.cull_to_marks();
+        self.index.take_reserve_back();
         self.sweep();
         Ok(())
     }
 
+    /// Whether culling was in vain a moment ago.
+    pub(crate) fn cull_rests(&self) -> bool {
+        let now = self.clock.now();
+        lock(&self.cull_failed).is_some_and(|(at, has_closed)| {
+            now.since(at) < if has_closed { CULL_PAUSE_AFTER_CLOSE } else { CULL_PAUSE }
+        })
+    }
+
+    /// A file may be culled now.
+    pub(crate) fn file_closed(&self) {
+        if let Some((_, has_closed)) = &mut *lock(&self.cull_failed) {
+            *has_closed = true;
+        }
+    }
+
     /// Culls if a mark is passed, but not over and over where it is in vain.
     fn cull_to_marks(self: &Arc<Self>) {
-        let now = self.clock.now();
-        let waits = lock(&self.cull_failed_at).is_some_and(|at| now.since(at) < CULL_PAUSE);
-        if waits || !self.gauge.wants_cull(&*self.disk, &*self.clock) {
+        if self.cull_rests() || !self.gauge.wants_cull(&*self.disk, &*self.clock) {
             return;
         }
-        let (bytes, files) = self.gauge.cull_targets(&*self.disk, &*self.clock);
-        self.cull(bytes, files);
-        let is_short = self.gauge.bytes() > bytes || self.gauge.files() > files;
-        *lock(&self.cull_failed_at) = is_short.then_some(now);
+        let is_in_vain = loop {
+            let (bytes, files) = self.gauge.cull_targets(&*self.disk, &*self.clock);
+            if self.gauge.bytes() <= bytes && self.gauge.files() <= files {
+                break false;
+            }
+            let free_before = self.gauge.free_bytes(&*self.disk, &*self.clock);
+            let culled = self.cull(bytes, files);
+            if culled.files == 0 || !self.has_become_free(free_before, culled.bytes) {
+                break true;
+            }
+        };
+        *lock(&self.cull_failed) = is_in_vain.then(|| (self.clock.now(), false));
+    }
+
+    /// Whether the disk shows that something was culled. Some file systems give blocks back late, others have less
+    /// to give back than was counted (small files, compression): nothing more is culled on the disk's
+    /// word until it does.
+    fn has_become_free(&self, free_before: u64, culled_bytes: u64) -> bool {
+        let shows = || {
+            self.gauge.room_changed();
+            let free = self.gauge.free_bytes(&*self.disk, &*self.clock);
+            free.saturating_sub(free_before) >= culled_bytes / SHOWN_SHARE
+        };
+        // A failed sync shows in the next checkpoint.
+        shows() || (self.disk.sync_all().is_ok() && shows())
     }
 
     /// Removes the least valuable data down to the targets. The caller holds `checkpoint`.
@@ -87,21 +137,50 @@ impl Store {
         let mut culled = Culled::default();
         loop {
             let before = culled.files;
-            for no in self.victims() {
-                if self.gauge.bytes() <= bytes_target && self.gauge.files() <= files_target {
-                    break;
-                }
-                if let Some(bytes) = self.file(no).cull(false) {
-                    culled.files += 1;
-                    culled.bytes += bytes;
-                    count(&self.gauge.counters.culled);
-                }
+            let victims = self.victims();
+            for hour in victims.chunk_by(|a, b| a.hour == b.hour) {
+                self.cull_hour(hour, bytes_target, files_target, &mut culled);
             }
             // The victims leave the index, so that the next walk finds others.
             let saved = self.save(Saves::All);
+            self.gauge.room_changed();
             if culled.files == before || saved.is_err() {
                 return culled;
             }
+        }
+    }
+
+    /// Culls among files that were used within the same hour, large before small. One that is larger than what is
+    /// still too much is taken only if smaller ones do not suffice, and then the smallest of those.
+    fn cull_hour(
+        self: &Arc<Self>,
+        hour: &[Victim],
+        bytes_target: u64,
+        files_target: u64,
+        culled: &mut Culled,
+    ) {
+        let mut take = |victim: &Victim| {
+            if let Some(bytes) = self.file(victim.no).cull(false) {
+                culled.files += 1;
+                culled.bytes += bytes;
+                count(&self.gauge.counters.culled);
+            }
+        };
+        let excess = || self.gauge.bytes().saturating_sub(bytes_target);
+        let too_many = || self.gauge.files() > files_target;
+        let mut larger = Vec::new();
+        for victim in hour {
+            match excess() {
+                0 if !too_many() => return,
+                excess if victim.held_bytes > excess && !too_many() => larger.push(victim),
+                _ => take(victim),
+            }
+        }
+        for victim in larger.iter().rev() {
+            if excess() == 0 && !too_many() {
+                return;
+            }
+            take(victim);
         }
     }
 
@@ -120,6 +199,8 @@ impl Store {
         });
         // A failure leaves records of files that are gone, which are misses.
         let _ = self.save(Saves::All);
+        self.gauge.room_changed();
+        self.index.take_reserve_back();
     }
 
     /// Calls `visit` for every file record after `after`, until it returns `false`.
@@ -152,10 +233,11 @@ impl Store {
     }
 
     /// Files by value, least first: long unused before recently used, then large before small.
-    fn victims(&self) -> Vec<FileNo> {
+    fn victims(&self) -> Vec<Victim> {
         let mut worst = BinaryHeap::new();
+        let mut pins = self.pins();
         self.each_record(None, |no, record| {
-            if record.serial != 0 && !record.pinned {
+            if record.serial != 0 && !record.pinned && !pins.cover(no) {
                 let hour = record.last_use_sec / RECENCY_STEP_SEC;
                 worst.push((hour, u64::MAX - record.held_bytes, no));
                 if worst.len() > VICTIMS_MAX {
@@ -164,7 +246,8 @@ impl Store {
             }
             true
         });
-        worst.into_sorted_vec().into_iter().map(|(_, _, no)| no).collect()
+        let victim = |(hour, smallness, no)| Victim { no, hour, held_bytes: u64::MAX - smallness };
+        worst.into_sorted_vec().into_iter().map(victim).collect()
     }
 
     /// Removes the orphans of the next few data directories.

@@ -87,12 +87,17 @@ pub(crate) fn open(
         new_names: Mutex::default(),
         assigning: Mutex::default(),
         checkpoint: Mutex::default(),
-        cull_failed_at: Mutex::default(),
+        cull_failed: Mutex::default(),
         to_sweep: AtomicU32::new(to_sweep),
+        parent_in_record: config.parent_in_record,
         closed: AtomicBool::new(false),
         lock_file: Mutex::new(Some(lock_file)),
     });
     lock(&store.carried).extend(with_local_changes(&store.index));
+    if store.gauge.wants_cull(&*store.disk, &*store.clock) {
+        // Others may have filled the disk meanwhile.
+        store.bell.ring();
+    }
     Ok(store)
 }
 
@@ -139,11 +144,12 @@ fn take_lock(disk: &dyn Disk) -> Result<Arc<dyn DiskFile>, OpenError> {
         let pid = String::from_utf8_lossy(&text).trim().parse().unwrap_or(0);
         return Err(OpenError::InUse { pid });
     }
-    let write_pid = || {
-        file.set_len(0)?;
-        file.write_at(format!("{}\n", std::process::id()).as_bytes(), 0)
-    };
-    write_pid().map_err(OpenError::Unwritable)?;
+    let pid = format!("{}\n", std::process::id());
+    // In the place of what is there, for which a full disk has a block; for people to read, so it may fail.
+    let written = file.write_at(pid.as_bytes(), 0).and_then(|()| file.set_len(pid.len() as u64));
+    if let Err(error) = written {
+        tracing::warn!(%error, "cannot say in the cache's lock file who has it");
+    }
     Ok(file)
 }
 

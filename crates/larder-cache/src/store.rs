@@ -11,7 +11,7 @@ use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
 use crate::descriptors::HandedOut;
 use crate::file::CachedFile;
-use crate::gauge::Gauge;
+use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
 use crate::pool::Pool;
 use crate::records::FileRecord;
@@ -39,6 +39,11 @@ impl Bell {
     pub(crate) fn ring(&self) {
         lock(&self.rung).wanted = true;
         self.heard.notify_one();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_rung(&self) -> bool {
+        lock(&self.rung).wanted
     }
 
     pub(crate) fn stop(&self) {
@@ -138,13 +143,15 @@ impl Store {
         }
     }
 
-    /// Takes chunks, and asks for culling when a mark is passed.
-    pub(crate) fn reserve(&self, chunks: u64) -> bool {
-        let fits = self.gauge.reserve(chunks, &*self.disk, &*self.clock);
-        if chunks > 0 && (!fits || self.gauge.bytes() > self.gauge.limits.bytes.cull) {
+    /// Takes chunks, and asks for culling when a mark is passed. What it answers is to be kept until they
+    /// are written.
+    pub(crate) fn reserve(&self, chunks: u64) -> Option<Reserved<'_>> {
+        let reserved = self.gauge.reserve(chunks, &*self.disk, &*self.clock);
+        let wants_cull = reserved.as_ref().is_none_or(|reserved| reserved.wants_cull);
+        if wants_cull && !self.cull_rests() {
             self.bell.ring();
         }
-        fits
+        reserved
     }
 
     /// The disk refused a write.

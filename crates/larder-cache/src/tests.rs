@@ -13,6 +13,7 @@ mod killed;
 mod model;
 mod opening;
 mod records;
+mod room;
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use larder_cache::CachedFile;
+use larder_cache::{CachedFile, InUse};
 use larder_vfs::{
     Access, Answer, Cred, DataPath, Deadline, Entry, Error, Ino, Kind, LocalFile, New, OpenFlags,
     OpenId, Opened, Result, SetAttr, Time,
@@ -41,8 +41,8 @@ pub(crate) struct OpenFile {
     pub(crate) node: Arc<Node>,
     pub(crate) cred: Cred,
     pub(crate) flags: OpenFlags,
-    /// Held so that what is known of its data stays in memory while it is open.
-    _file: Arc<CachedFile>,
+    /// So that its data is not culled, and what is known of it stays in memory, while it is open.
+    _file: InUse,
     mode: Mode,
     stream: Mutex<Stream>,
     /// A descriptor of it was closed: the last one, unless it was duplicated or inherited.
@@ -61,7 +61,7 @@ impl OpenFile {
         mode: Mode,
     ) -> OpenFile {
         let (stream, [flushed, refused]) = (Mutex::default(), Default::default());
-        OpenFile { node, cred, flags, _file: file, mode, stream, flushed, refused }
+        OpenFile { node, cred, flags, _file: file.hold(), mode, stream, flushed, refused }
     }
 
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {

@@ -176,6 +176,14 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of fallocate(2).
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()>;
 
+    /// Extends the file to `len_bytes`, with blocks of its own where the disk can promise them.
+    ///
+    /// # Errors
+    /// Those of fallocate(2) and ftruncate(2), `ENOSPC` among them; a part may then be allocated.
+    fn allocate(&self, len_bytes: u64) -> io::Result<()> {
+        self.set_len(len_bytes)
+    }
+
     /// Makes the file's bytes and length durable, not its name.
     ///
     /// # Errors

@@ -190,6 +190,13 @@ impl DiskFile for RealFile {
         Ok(fs::fallocate(&self.fd, flags, range.start, range.end - range.start)?)
     }
 
+    fn allocate(&self, len_bytes: u64) -> io::Result<()> {
+        match fs::fallocate(&self.fd, FallocateFlags::empty(), 0, len_bytes) {
+            Err(Errno::OPNOTSUPP) => self.set_len(len_bytes),
+            allocated => Ok(allocated?),
+        }
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         Ok(fs::fdatasync(&self.fd)?)
     }

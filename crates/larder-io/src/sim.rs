@@ -635,6 +635,14 @@ impl DiskFile for SimFile {
         self.shared.apply(Op::File(self.ino, Change::SetLen(len_bytes)))
     }
 
+    fn allocate(&self, len_bytes: u64) -> io::Result<()> {
+        // Pages count only where space does.
+        if self.shared.lock().faults.space_bytes.is_none() {
+            return self.set_len(len_bytes);
+        }
+        self.write_at(&vec![0; to_index(len_bytes)], 0)
+    }
+
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         self.shared.apply(Op::File(self.ino, Change::PunchHole(range)))
     }

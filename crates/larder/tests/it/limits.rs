@@ -73,6 +73,65 @@ fn full_cache_disk_fails_no_read() {
     mount.unmount();
 }
 
+/// Percent of the disk that a user may still fill.
+fn free_percent(disk: &SmallDisk) -> f64 {
+    let space = rustix::fs::statvfs(disk.dir.path().join("at")).unwrap();
+    space.f_bavail as f64 * 100.0 / space.f_blocks as f64
+}
+
+/// The way of a cleaner that comes late, and of one that goes on for too long.
+#[test]
+fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied() {
+    let server = Server::start(Kind::Larder);
+    let large = pattern(7, 80 << 20);
+    fs::write(server.path("large"), &large).unwrap();
+    many_files(&server, 60, 1 << 20);
+    for (marks, cull, stop) in
+        [(&[][..], 7.0, 3.0), (&["brun=40,bcull=30,bstop=20"][..], 30.0, 20.0)]
+    {
+        let disk = SmallDisk::new(64, 4096);
+        let mut mount = Mount::unmounted(&server, marks);
+        mount.set_cache(disk.cache());
+        mount.mount();
+        assert!(fs::read(mount.path("large")).unwrap() == large);
+        assert!(free_percent(&disk) >= stop - 2.0, "{} % are free", free_percent(&disk));
+        // Else it is in the way until it is culled, as a whole.
+        succeed(mount.larder().args(["cache", "drop"]).arg(mount.path("")));
+        for i in 0..60 {
+            fs::read(mount.path(&format!("f{i}"))).unwrap();
+            assert!(free_percent(&disk) >= stop - 2.0, "{} % are free", free_percent(&disk));
+        }
+        eventually("enough is culled", || free_percent(&disk) >= cull - 2.0);
+        let held = mount.status()["cache"]["bytes"].as_u64().unwrap();
+        assert!(held >= 14 << 20, "of the cache {held} bytes are left");
+        assert_eq!(mount.status()["cache"]["failed"], false);
+        // What is listed is on the disk before others take the blocks that it would need.
+        succeed(mount.larder().args(["cache", "ls"]).arg(mount.path("")));
+        fill_up(&disk);
+        fs::read(mount.path("f0")).unwrap();
+        mount.unmount();
+        fill_up(&disk);
+        mount.mount();
+        let drop = mount.larder().args(["cache", "drop"]).arg(mount.path("")).output().unwrap();
+        let drop = String::from_utf8(drop.stdout).unwrap();
+        println!("{drop}");
+        assert_eq!(mount.status()["cache"]["bytes"], 0);
+        assert_eq!(mount.status()["cache"]["failed"], false);
+        assert!(free_percent(&disk) > 5.0);
+        mount.unmount();
+    }
+}
+
+/// Another program takes all that is left.
+fn fill_up(disk: &SmallDisk) {
+    let others = disk.dir.path().join("at/others");
+    let mut file = fs::File::options().create(true).append(true).open(others).unwrap();
+    let page = [1; 4096];
+    while file.write_all(&page).is_ok() {}
+    let _ = file.sync_data();
+    while file.write_all(&page).is_ok() {}
+}
+
 #[test]
 fn cache_disk_without_inodes_fails_no_read() {
     let server = Server::start(Kind::Larder);

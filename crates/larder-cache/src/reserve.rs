@@ -1,0 +1,75 @@
+//! Blocks of the disk that nobody uses, so that the index has some where others have filled the disk.
+//!
+//! They belong to one file of the cache directory. When little is left on the disk they are *lent*: the file is
+//! cut to nothing before the index writes, and takes back what is left right after it, before others can have
+//! it. All of it is best effort: a disk that cannot reserve blocks has no reserve.
+
+use std::sync::{Arc, Mutex};
+
+use larder_io::{Disk, DiskFile, OpenMode};
+
+use crate::lock;
+
+const RESERVE_FILE: &str = "reserve";
+/// What a commit of the index may take, on a small disk [`SHARE`] of it.
+const BYTES_MAX: u64 = 16 << 20;
+const SHARE: u64 = 64;
+/// Less is not worth trying for.
+const BYTES_MIN: u64 = 64 << 10;
+
+/// The reserve of a cache.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` where there is none.
+    file: Option<Arc<dyn DiskFile>>,
+    /// What is to be held.
+    bytes: u64,
+    held_bytes: u64,
+}
+
+impl Reserve {
+    /// Finds the reserve, or gets ready to make one.
+    pub(crate) fn open(disk: &dyn Disk) -> Reserve {
+        let bytes = disk.space().map_or(0, |space| (space.total_bytes / SHARE).min(BYTES_MAX));
+        let file = disk.open(RESERVE_FILE, OpenMode::Create).ok().filter(|_| bytes > 0);
+        let held_bytes = file.as_ref().and_then(|file| file.len().ok()).unwrap_or(0);
+        Reserve { state: Mutex::new(State { file, bytes, held_bytes }) }
+    }
+
+    /// Lends the blocks if less than their number is free. To be called before the index writes.
+    pub(crate) fn lend(&self, disk: &dyn Disk) {
+        let mut state = lock(&self.state);
+        let is_low = || disk.space().is_ok_and(|space| space.free_bytes < state.bytes);
+        if state.held_bytes > 0
+            && is_low()
+            && let Some(file) = &state.file
+            && file.set_len(0).is_ok()
+        {
+            state.held_bytes = 0;
+        }
+    }
+
+    /// Takes back what is not held, or a part of it. To be called after the index has written.
+    pub(crate) fn take_back(&self) {
+        let mut state = lock(&self.state);
+        let Some(file) = state.file.clone() else { return };
+        let mut bytes = state.bytes;
+        // Only trying tells: root may have blocks that the disk does not call free.
+        while bytes > state.held_bytes && bytes >= BYTES_MIN {
+            match file.allocate(bytes) {
+                Ok(()) => state.held_bytes = bytes,
+                Err(error) => {
+                    tracing::debug!(%error, bytes, "no reserve for the cache index");
+                    // A part may have been allocated.
+                    let _ = file.set_len(state.held_bytes);
+                    bytes /= 2;
+                }
+            }
+        }
+    }
+}
