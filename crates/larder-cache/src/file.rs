@@ -349,6 +349,30 @@ impl CachedFile {
     }
 }
 
+/// Writes bytes that nobody has read before. Chunks of zeros become holes: they take no blocks.
+fn store(file: &dyn DiskFile, data: &[u8], offset: u64) -> io::Result<()> {
+    let is_zero = |from: u64, to: u64| {
+        data[index(from - offset)..index(to - offset)].iter().all(|byte| *byte == 0)
+    };
+    let end = offset + data.len() as u64;
+    let chunk_end = |at: u64| ((at / crate::CHUNK_BYTES + 1) * crate::CHUNK_BYTES).min(end);
+    let mut from = offset;
+    while from < end {
+        let is_hole = is_zero(from, chunk_end(from));
+        let mut to = chunk_end(from);
+        while to < end && is_zero(to, chunk_end(to)) == is_hole {
+            to = chunk_end(to);
+        }
+        let bytes = &data[index(from - offset)..index(to - offset)];
+        // What a write that failed has left there must go, too.
+        if !is_hole || file.punch_hole(from..to).is_err() {
+            file.write_at(bytes, from)?;
+        }
+        from = to;
+    }
+    Ok(())
+}
+
 /// Steps of the above; all work on a locked state.
 impl CachedFile {
     pub(crate) fn load(&self, state: &mut State) {

@@ -13,6 +13,7 @@ use larder_vfs::{
 };
 use tokio::sync::Semaphore;
 
+use crate::fill::Fill;
 use crate::limits::Budget;
 use crate::node::{Node, Table};
 use crate::open::OpenFile;
@@ -59,6 +60,8 @@ pub struct Status {
     pub opens_of_whole_files: u64,
     /// Nodes in memory.
     pub nodes_in_memory: u64,
+    /// Completing files while the link is quiet.
+    pub fill: Fill,
 }
 
 /// Everything that the operations share.
@@ -219,6 +222,7 @@ impl Client {
             opens_other: core.counters.opens_other.load(Ordering::Relaxed),
             opens_for_reading: core.counters.opens_for_reading.load(Ordering::Relaxed),
             opens_of_whole_files: core.counters.opens_of_whole_files.load(Ordering::Relaxed),
+            fill: core.fill_status(),
             ..Status::default()
         };
         for node in core.table.in_memory() {

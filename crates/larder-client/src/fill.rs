@@ -1,7 +1,9 @@
 //! Idle fill-in: partly cached files are completed when the link is quiet, fewest missing bytes first.
 //!
 //! A file is offered when it is closed. Nothing is fetched while an application waits for the server
-//! or has lately done so, nor when the cache has no room.
+//! or has lately done so, nor when the cache has no room. Large files are left alone, and sparse ones, whose
+//! holes would be transferred as zeros: a protocol that does not tell where they are makes a disk image of
+//! 64 GiB out of one of 1 GiB.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +18,9 @@ use crate::node::Node;
 /// Files remembered; the oldest is forgotten.
 const FILES_MAX: usize = 256;
 
+/// A file that takes less than this share of its size at the server is sparse.
+const SPARSE_SHARE: u64 = 2;
+
 /// How often the link is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -24,6 +29,18 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct FillQueue {
     files: Mutex<VecDeque<(Weak<Node>, Cred)>>,
     last_use_ns: AtomicU64,
+    filled_bytes: AtomicU64,
+}
+
+/// What `larder status` shows of idle fill-in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// Files up to this size are completed; `None` if none are.
+    pub bytes_max: Option<u64>,
+    /// Files that lack something.
+    pub waiting: u64,
+    /// Bytes that were fetched so.
+    pub filled_bytes: u64,
 }
 
 impl FillQueue {
@@ -85,13 +102,27 @@ impl Core {
         self.missing_bytes(&node).is_some_and(|after| after < before)
     }
 
-    /// Bytes that a partly held file lacks; `None` if it is whole, empty or not held at all.
+    /// What idle fill-in does.
+    pub(crate) fn fill_status(&self) -> Fill {
+        let is_on = self.options.cache_data && self.options.fill_after.is_some();
+        let bytes_max = is_on.then_some(self.options.fill_bytes_max);
+        let candidates = if is_on { self.fill.candidates() } else { Vec::new() };
+        let waits = |(node, _): &(Arc<Node>, Cred)| self.missing_bytes(node).is_some();
+        let waiting = candidates.iter().filter(|candidate| waits(candidate)).count() as u64;
+        Fill { bytes_max, waiting, filled_bytes: self.fill.filled_bytes.load(Ordering::Relaxed) }
+    }
+
+    /// Bytes that a partly held file lacks; `None` if it is whole, empty, not held at all, or not to be completed.
     fn missing_bytes(&self, node: &Node) -> Option<u64> {
-        let size = node.state().known.attr.size;
+        let (size, used) = {
+            let state = node.state();
+            (state.known.attr.size, state.known.attr.used)
+        };
         let held = self.file(node).held(0..size);
         let held: u64 = held.iter().map(|range| range.end - range.start).sum();
         let idle = !self.has_unsent(node) && !node.state().removed;
-        (idle && held > 0 && held < size).then_some(size - held)
+        let (fits, is_sparse) = (size <= self.options.fill_bytes_max, used < size / SPARSE_SHARE);
+        (idle && fits && !is_sparse && held > 0 && held < size).then_some(size - held)
     }
 
     async fn fetch_missing(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
@@ -106,8 +137,11 @@ impl Core {
         let stop = stop.min((start / request_max + 1) * request_max);
         debug_assert!(start < stop, "a file that lacks nothing is no candidate");
         let len = u32::try_from(stop - start).expect("one request");
-        if let Err(error) = self.read_for_fill(node, cred, start, len).await {
-            tracing::debug!(ino = node.ino.0, %error, "fill-in stopped");
+        match self.read_for_fill(node, cred, start, len).await {
+            Ok(()) => {
+                self.fill.filled_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+            }
+            Err(error) => tracing::debug!(ino = node.ino.0, %error, "fill-in stopped"),
         }
     }
 }

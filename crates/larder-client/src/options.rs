@@ -35,6 +35,8 @@ pub struct Options {
     pub nodes_in_memory_max: usize,
     /// How long the link must be quiet before partly cached files are completed; `None`: never.
     pub fill_after: Option<Duration>,
+    /// Larger files are not completed, in bytes.
+    pub fill_bytes_max: u64,
 }
 
 /// Which names are cached.
@@ -79,6 +81,7 @@ impl Default for Options {
             dirty_bytes_max: 32 << 20,
             nodes_in_memory_max: 32 << 10,
             fill_after: Some(Duration::from_secs(10)),
+            fill_bytes_max: 64 << 20,
         }
     }
 }

@@ -14,7 +14,9 @@ mod size;
 mod span;
 mod typed;
 
-pub(crate) use meant::{CacheLimits, LookupCache, Options, ServerLost, SmbOptions, Transport};
+pub(crate) use meant::{
+    CacheLimits, Fill, LookupCache, Options, ServerLost, SmbOptions, Transport,
+};
 pub(crate) use size::{Bytes, parse_size};
 pub(crate) use span::parse_span;
 pub(crate) use typed::Typed;

@@ -50,6 +50,9 @@ pub(crate) struct Status {
     pub(crate) server: ServerState,
     /// Reads and opens.
     pub(crate) reads: Reads,
+    /// Completing files that were read in part.
+    #[serde(default)]
+    pub(crate) fill: Fill,
     /// What waits to be written back.
     pub(crate) dirty: Dirty,
     /// The cache; `None` without one on disk, or if nobody can tell.
@@ -111,6 +114,18 @@ pub(crate) struct Reads {
     pub(crate) opens_of_whole_files: u64,
     /// Files open now.
     pub(crate) open_files: u64,
+}
+
+/// Completing files that were read in part while the link is quiet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fill {
+    /// Files up to this size are completed; absent if none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_max: Option<u64>,
+    /// Files that lack something.
+    pub(crate) files_waiting: u64,
+    /// Bytes fetched so.
+    pub(crate) bytes: u64,
 }
 
 /// What the server does not hold yet.
@@ -382,7 +397,17 @@ impl Status {
         writeln!(
             f,
             "  opens    {opens_passthrough} of {opens} are read and written by the kernel itself, not counted in bytes"
-        )
+        )?;
+        let Fill { bytes_max, files_waiting, bytes } = self.fill;
+        match bytes_max {
+            Some(most) => writeln!(
+                f,
+                "  fill     files up to {}; {files_waiting} wait for a quiet link, {} fetched",
+                Bytes(most),
+                Bytes(bytes)
+            ),
+            None => writeln!(f, "  fill     off"),
+        }
     }
 }
 

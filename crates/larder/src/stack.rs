@@ -15,7 +15,7 @@ use crate::cache_dir;
 use crate::door::{self, Door};
 use crate::known;
 use crate::mounted::Event;
-use crate::options::LookupCache;
+use crate::options::{Fill, LookupCache};
 use crate::report::{CacheState, KernelState};
 use crate::server::{Server, Unreached};
 use crate::worker::Hold;
@@ -208,7 +208,13 @@ fn client_options(back: &Back) -> larder_client::Options {
         nodes_in_memory_max: budget.map_or(default.nodes_in_memory_max, |bytes| {
             usize::try_from(bytes >> 13).unwrap_or(usize::MAX)
         }),
-        fill_after: default.fill_after.filter(|_| back.cache.is_some()),
+        fill_after: default
+            .fill_after
+            .filter(|_| back.cache.is_some() && options.fill != Fill::Off),
+        fill_bytes_max: match options.fill {
+            Fill::UpTo(bytes) => bytes,
+            Fill::Off | Fill::Idle => default.fill_bytes_max,
+        },
         ..default
     }
 }

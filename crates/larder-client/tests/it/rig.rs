@@ -174,6 +174,17 @@ impl Rig {
         tokio::time::timeout(PATIENCE, landed).await.unwrap();
     }
 
+    /// Waits until something of a file is in the cache.
+    pub(crate) async fn landed_in_part(&self, name: &str) {
+        let file = self.cache.file(FileNo(self.find(name).await.unwrap().0));
+        let landed = async {
+            while file.held(0..file.size()).is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, landed).await.unwrap();
+    }
+
     pub(crate) fn checkpoint(&self) {
         self.cache.checkpoint().unwrap();
     }

@@ -42,6 +42,8 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
   plain                         the reference client: needs --cache none
   fsc, nofsc                    with (default) or without the cache on disk
   passthrough, nopassthrough    whether the kernel uses cached files by itself, where it can (passthrough)
+  fill=off|idle|SIZE            complete files that were read in part while the link is quiet: none, those up
+                                to 64M that are not sparse, those up to a size (idle)
   cache_max=SIZE, cache_files=N most that the cache holds
   brun=P, bcull=P, bstop=P      percent of the cache's disk that is free: culling ends, culling
                                 begins, nothing more is stored (10, 7, 3), as in cachefilesd.conf(5)

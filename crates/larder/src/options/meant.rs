@@ -54,6 +54,7 @@ pub(crate) struct Options {
     pub(crate) cache: CacheLimits,
     /// Most bytes of memory for buffers and tables; `None`: the client's default.
     pub(crate) memory_bytes_max: Option<u64>,
+    pub(crate) fill: Fill,
 }
 
 /// What only SMB has (mount.cifs(8)).
@@ -143,6 +144,17 @@ const FILE_SECONDS: u64 = 5;
 
 /// Default attribute timeout of directories, in seconds.
 const DIR_SECONDS: u64 = 30;
+
+/// Which files that were read in part are completed while the link is quiet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// None.
+    Off,
+    /// Those up to a size that the client chooses.
+    Idle,
+    /// Those up to this size, in bytes.
+    UpTo(u64),
+}
 
 /// Which lookups are remembered (nfs(5), `lookupcache`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +250,7 @@ impl Options {
             passthrough: typed.flag("passthrough", "nopassthrough", true),
             cache: typed.cache_limits()?,
             memory_bytes_max: typed.number("memory"),
+            fill: typed.fill(),
         };
         if transport == Transport::Udp && options.connections > 1 {
             return Err("options nconnect and udp contradict each other".to_owned());
@@ -372,6 +385,14 @@ impl<'a> Last<'a> {
         }
     }
 
+    fn fill(&self) -> Fill {
+        match self.last(&["fill"]) {
+            Some((_, Value::Word("off"))) => Fill::Off,
+            Some((_, Value::Number(bytes))) => Fill::UpTo(*bytes),
+            _ => Fill::Idle,
+        }
+    }
+
     fn transport(&self) -> Transport {
         match self.last(&["proto", "tcp", "udp"]) {
             Some(("udp", _) | (_, Value::Word("udp" | "udp6"))) => Transport::Udp,
@@ -442,6 +463,9 @@ mod tests {
         assert_eq!(options.server_lost, ServerLost::Fail);
         assert_eq!((options.timeout, options.retransmissions), (None, None));
         assert_eq!(options.lookup_cache, LookupCache::All);
+        assert_eq!(options.fill, Fill::Idle);
+        assert_eq!(parse(["fill=off"]).unwrap().fill, Fill::Off);
+        assert_eq!(parse(["fill=1G"]).unwrap().fill, Fill::UpTo(1 << 30));
         assert!(options.close_to_open && !options.sync && !options.plain);
         assert_eq!(parse(["defaults,_netdev", "x-systemd.automount"]).unwrap(), options);
     }

@@ -35,13 +35,15 @@ enum Shape {
     /// 0 to 99, with or without a percent sign.
     Percent,
     Words(&'static [&'static str]),
+    /// One of these words, or a size in bytes.
+    Limit(&'static [&'static str]),
     /// Permission bits, in octal.
     Mode,
     /// Anything but nothing; with an example.
     Text(&'static str),
 }
 
-use Shape::{Flag, Mode, Number, Percent, Size, Text, Words};
+use Shape::{Flag, Limit, Mode, Number, Percent, Size, Text, Words};
 
 use crate::source::Protocol;
 
@@ -122,6 +124,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("sign", Flag),
     ("lease", Flag),
     ("nolease", Flag),
+    ("fill", Limit(&["off", "idle"])),
     ("cache_max", Size),
     ("cache_files", Number(1, u64::MAX)),
     ("brun", Percent),
@@ -270,6 +273,12 @@ impl Shape {
                 Some(word) => Ok(Value::Word(word)),
                 None => Err(bad(format!("not one of {}", words.join(", ")))),
             },
+            Limit(words) => match words.iter().find(|word| **word == value) {
+                Some(word) => Ok(Value::Word(word)),
+                None => parse_size(value)
+                    .map(Value::Number)
+                    .map_err(|_| bad(format!("neither a size nor one of {}", words.join(", ")))),
+            },
             Mode => match u32::from_str_radix(value, 8) {
                 Ok(mode) if mode <= 0o777 => Ok(Value::Number(u64::from(mode))),
                 _ => Err(bad("no mode in octal, as 0644".to_owned())),
@@ -285,7 +294,7 @@ impl Shape {
             Number(least, _) => least.max(1).to_string(),
             Size => "1M".to_owned(),
             Percent => "10%".to_owned(),
-            Words(words) => words[0].to_owned(),
+            Words(words) | Limit(words) => words[0].to_owned(),
             Mode => "0644".to_owned(),
             Text(example) => example.to_owned(),
         }
@@ -313,6 +322,9 @@ mod tests {
         check("nfsvers=3", Ok(("vers", Value::Word("3"))));
         check("bcull=7%", Ok(("bcull", Value::Number(7))));
         check("bcull=7", Ok(("bcull", Value::Number(7))));
+        check("fill=idle", Ok(("fill", Value::Word("idle"))));
+        check("fill=1G", Ok(("fill", Value::Number(1 << 30))));
+        check("fill=all", Err("neither a size nor one of off, idle"));
         check("lookupcache=pos", Ok(("lookupcache", Value::Word("pos"))));
         check("user=ann", Ok(("username", Value::Text("ann".to_owned()))));
         check("user", Ok(("user", Value::Flag)));
