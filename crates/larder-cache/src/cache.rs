@@ -118,7 +118,7 @@ impl Cache {
     /// [`Cache::drop_file`], its pages with [`Cache::drop_listing`].
     pub fn drop_node(&self, no: FileNo) {
         let _turn = lock(&self.store.assigning);
-        let mut changes = vec![(key(tag::NODE, no, &[]), None)];
+        let mut changes = vec![(key(tag::NODE, no, &[]), None), (key(tag::PIN, no, &[]), None)];
         if let Some(old_key) = self.key_of(no) {
             changes.push((key(tag::KEY_OF_NUMBER, no, &[]), None));
             if self.number_of(&old_key) == Some(no) {
@@ -282,6 +282,7 @@ impl Cache {
         if count_max == 0 {
             return listed;
         }
+        let mut pins = self.store.pins();
         self.store.each_record(after, |no, record| {
             let dirty = self.store.file(no).state().has_changes();
             listed.push(Listed {
@@ -289,7 +290,7 @@ impl Cache {
                 key: self.key_of(no),
                 held_bytes: record.held_bytes,
                 size: record.size,
-                pinned: record.pinned,
+                pinned: record.pinned || pins.cover(no),
                 dirty,
                 last_use_sec: record.last_use_sec,
             });
@@ -328,6 +329,12 @@ impl Cache {
     /// Exempts a file from culling, or takes that back.
     pub fn pin(&self, no: FileNo, pinned: bool) {
         self.store.file(no).pin(pinned);
+    }
+
+    /// Exempts from culling what lies below a directory, now and later, or takes that back. Where a file lies is
+    /// where it was last seen.
+    pub fn pin_tree(&self, directory: FileNo, pinned: bool) {
+        self.store.pin_tree(directory, pinned);
     }
 
     /// Forgets a file's data, dirty bytes too. Open descriptors stay readable.

@@ -71,6 +71,9 @@ pub struct Config {
     /// This boot of the machine. With it nothing that was put or written is lost when the process
     /// dies: what no commit has yet is logged. `None`: a dead process is a crash like others.
     pub boot: Option<BootId>,
+    /// The directory in which a file was last seen, from its record ([`Cache::node`](crate::Cache::node)). It
+    /// says which files lie below a pinned one; the default knows none.
+    pub parent_in_record: fn(&[u8]) -> Option<FileNo>,
 }
 
 impl Config {
@@ -83,6 +86,7 @@ impl Config {
             checkpoint_interval: Some(Duration::from_secs(5)),
             descriptors: Descriptors::within(20_000),
             boot: None,
+            parent_in_record: |_| None,
         }
     }
 }
@@ -195,7 +199,7 @@ pub struct Listed {
     pub held_bytes: u64,
     /// Size of the file, in bytes.
     pub size: u64,
-    /// Whether it is never culled.
+    /// Whether it is never culled: pinned itself, or below a pinned directory.
     pub pinned: bool,
     /// Whether it has unacknowledged changes.
     pub dirty: bool,

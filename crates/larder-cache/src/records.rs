@@ -24,6 +24,7 @@ pub(crate) mod tag {
     pub(crate) const DIRTY_RANGE: u8 = b'x';
     pub(crate) const SESSION: u8 = b's';
     pub(crate) const VOLUME: u8 = b'v';
+    pub(crate) const PIN: u8 = b'p';
 }
 
 /// Key of a record that belongs to a number: tag, number, rest.

@@ -91,10 +91,12 @@ pub(crate) struct Store {
     pub(crate) assigning: Mutex<()>,
     /// Checkpoints take turns.
     pub(crate) checkpoint: Mutex<()>,
-    /// When culling last did not get down to its marks.
-    pub(crate) cull_failed_at: Mutex<Option<Monotonic>>,
+    /// When culling last did not get down to its marks, and whether a file was closed since.
+    pub(crate) cull_failed: Mutex<Option<(Monotonic, bool)>>,
     /// Data directories still to be searched for orphans.
     pub(crate) to_sweep: AtomicU32,
+    /// See [`crate::Config::parent_in_record`].
+    pub(crate) parent_in_record: fn(&[u8]) -> Option<FileNo>,
     pub(crate) closed: AtomicBool,
     /// Held while the cache is open.
     pub(crate) lock_file: Mutex<Option<Arc<dyn DiskFile>>>,

@@ -49,6 +49,7 @@ mod stream;
 mod writeback;
 
 pub use crate::core::{Client, Status};
+pub use fill::Fill;
 pub use options::{LookupCache, Options};
-pub use paths::last_path;
+pub use paths::{last_path, parent_in_record};
 pub use resume::Start;

@@ -10,6 +10,12 @@ use crate::record::Known;
 /// Deepest path that is told.
 const DEPTH_MAX: usize = 256;
 
+/// The directory in which a file was last seen, from its record in the cache: for
+/// [`larder_cache::Config::parent_in_record`].
+pub fn parent_in_record(record: &[u8]) -> Option<FileNo> {
+    Known::decode(record)?.hint.map(|(parent, _)| FileNo(parent.0))
+}
+
 /// Where a file was last seen below the root of its mount; `None` if that is not known. Others may have
 /// renamed it since.
 pub fn last_path(cache: &Cache, file: FileNo) -> Option<PathBuf> {

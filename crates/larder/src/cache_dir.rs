@@ -83,7 +83,8 @@ pub(crate) fn open_offline(dir: &Path) -> Result<Cache> {
     let open = |identity: &[u8]| {
         let disk = RealDisk::open(dir).map_err(OpenError::Unwritable)?;
         let boot = BootId::current();
-        let config = Config { checkpoint_interval: None, boot, ..Config::new(identity) };
+        let config =
+            Config { checkpoint_interval: None, boot, parent_in_record, ..Config::new(identity) };
         Cache::open(Arc::new(disk), Arc::new(RealClock), config)
     };
     match open(&[]) {

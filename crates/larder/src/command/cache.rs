@@ -20,7 +20,7 @@ use crate::control::{Progress, Request, Sink, call, daemon_lives};
 use crate::maintenance::{Freed, Held, Verified, carry_out};
 use crate::mountinfo;
 use crate::options::{Bytes, parse_size};
-use crate::runtime_dir::RuntimeDir;
+use crate::runtime_dir::{Record, RuntimeDir};
 
 /// Longest silence of a daemon that works on its cache: culling says nothing until it is done.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
@@ -76,12 +76,12 @@ enum What {
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Keep files from being culled
+    /// Keep files and trees from being culled, with what comes into the trees later
     #[command(
         after_help = "Example:\n  larder cache pin /mnt/tools/compiler && larder cache warm /mnt/tools/compiler"
     )]
     Pin {
-        /// Files below a mount
+        /// Files and trees below a mount
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
         /// Let them be culled again
@@ -161,20 +161,34 @@ impl Target {
 }
 
 fn pin(path: &Path, pinned: bool) -> Result<()> {
-    let runtime = RuntimeDir::open()?;
-    let path = mountinfo::resolve(path)?;
+    let (record, below) = cached_mount_of(path)?;
+    let socket = RuntimeDir::open()?.socket(&record.mountpoint);
+    let request = Request::CachePin { path: below, pinned };
+    call(&socket, &request, SILENCE_MAX, &mut Shown::new(false))
+        .with_context(|| path.display().to_string())?;
+    Ok(())
+}
+
+/// The mount of ours with a path, and the path below it; never touches the mount.
+///
+/// # Errors
+/// If there is none, or if it has no cache on disk.
+fn cached_mount_of(path: &Path) -> Result<(Record, PathBuf)> {
+    let absolute = mountinfo::resolve(path)?;
     let ours = mountinfo::mounts()?.into_iter().filter(|mount| mount.kind == mountinfo::KIND);
     let Some((mount, below)) = ours
-        .filter_map(|mount| Some((path.strip_prefix(&mount.mountpoint).ok()?.to_owned(), mount)))
+        .filter_map(|mount| {
+            Some((absolute.strip_prefix(&mount.mountpoint).ok()?.to_owned(), mount))
+        })
         .map(|(below, mount)| (mount, below))
         .max_by_key(|(mount, _)| mount.mountpoint.as_os_str().len())
     else {
         bail!("{} is not below a larder mount", path.display());
     };
-    let request = Request::CachePin { path: below, pinned };
-    call(&runtime.socket(&mount.mountpoint), &request, SILENCE_MAX, &mut Shown::new(false))
-        .with_context(|| path.display().to_string())?;
-    Ok(())
+    let record = RuntimeDir::open()?.get(&mount.mountpoint);
+    let cached = record.filter(|record| record.cache.is_some());
+    let none = || format!("the mount at {} has no cache on disk", mount.mountpoint.display());
+    Ok((cached.with_context(none)?, below))
 }
 
 /// The terminal: results as lines, progress as a bar where somebody watches.

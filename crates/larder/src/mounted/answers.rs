@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use larder_cache::FileNo;
 use larder_remote::rpc::{Recording, Series};
-use larder_vfs::{Cred, FileSystem, Ino, Lookup};
+use larder_vfs::{Cred, FileSystem, Ino, Kind, Lookup};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Event;
 use crate::control::{Request, Sink};
 use crate::maintenance;
-use crate::report::{Dirty, Reads, RpcTotal, ServerState, Stat, State, Status};
+use crate::report::{Dirty, Fill, Reads, RpcTotal, ServerState, Stat, State, Status};
 use crate::runtime_dir::Record;
 use crate::series::Batch;
 use crate::stack::Stack;
@@ -101,6 +101,11 @@ impl Answers {
                 opens_of_whole_files: client.opens_of_whole_files,
                 open_files: client.open_files,
             },
+            fill: Fill {
+                bytes_max: client.fill.bytes_max,
+                files_waiting: client.fill.waiting,
+                bytes: client.fill.filled_bytes,
+            },
             dirty: Dirty::of(&client),
             cache: self.stack.engine.cache_state(),
             memory_bytes: resident_bytes().unwrap_or(0),
@@ -128,19 +133,24 @@ impl Answers {
         }
     }
 
-    /// Finds the file below the root as the superuser does, and pins it. The client's node numbers are
-    /// the cache's file numbers.
+    /// Finds the file or directory below the root as the superuser does, and pins it, or all below it. The client's
+    /// node numbers are the cache's file numbers.
     fn pin(&self, path: &Path, pinned: bool) -> Result<Value> {
-        let mut ino = Ino::ROOT;
+        let (mut ino, mut is_tree) = (Ino::ROOT, true);
         for part in path.components() {
             let Component::Normal(name) = part else { bail!("{part:?} in a path to pin") };
             let found = self.stack.engine.client.lookup(&Cred::root(), ino, name);
             match self.runtime.block_on(found.wait()).context("cannot look it up")? {
-                Lookup::Found(entry) => ino = entry.ino,
+                Lookup::Found(entry) => {
+                    (ino, is_tree) = (entry.ino, entry.fresh.attr.kind == Kind::Directory);
+                }
                 Lookup::Absent { .. } => bail!("no such file"),
             }
         }
-        self.stack.engine.cache.pin(FileNo(ino.0), pinned);
+        match is_tree {
+            true => self.stack.engine.cache.pin_tree(FileNo(ino.0), pinned),
+            false => self.stack.engine.cache.pin(FileNo(ino.0), pinned),
+        }
         Ok(Value::Null)
     }
 }

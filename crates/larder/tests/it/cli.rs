@@ -304,3 +304,38 @@ fn corrupt(folder: &Path) -> usize {
     };
     fs::read_dir(folder).unwrap().map(|entry| change(&entry.unwrap().path())).sum()
 }
+
+#[test]
+fn a_pinned_tree_is_kept_with_what_comes_later() {
+    let server = Server::start(Kind::Larder);
+    fs::create_dir_all(server.path("tools/sub")).unwrap();
+    for name in ["tools/sub/first", "other"] {
+        fs::write(server.path(name), pattern(1, 1 << 16)).unwrap();
+    }
+    let mut mount = Mount::new(&server, &[]);
+    let (mnt, tools) = (mount.path(""), mount.path("tools"));
+    check(&mount, &["cache", "warm", text(&mnt)], 0, "2 files");
+    check(&mount, &["cache", "pin", text(&tools)], 0, "");
+    fs::write(server.path("tools/later"), pattern(2, 1 << 16)).unwrap();
+    assert!(fs::read(mount.path("tools/later")).unwrap() == pattern(2, 1 << 16));
+    mount.landed(3 << 16);
+    let (_, listed) = said(&mount, &["cache", "ls", text(&mnt)]);
+    assert_eq!(listed.matches("(pinned)").count(), 2, "{listed}");
+    check(&mount, &["cache", "cull", text(&mnt), "--to", "0"], 0, "1 files removed");
+    mount.remount();
+    check(&mount, &["cache", "cull", text(&mnt), "--to", "0"], 0, "0 files removed");
+    mount.unmount();
+    check(&mount, &["cache", "cull", text(&mount.cache()), "--to", "0"], 0, "0 files removed");
+    mount.mount();
+    check(&mount, &["cache", "pin", "--undo", text(&tools)], 0, "");
+    check(&mount, &["cache", "cull", text(&mnt), "--to", "0"], 0, "2 files removed");
+}
+
+#[test]
+fn pin_and_warm_without_a_cache_say_so() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::plain(&server, &[]);
+    let mnt = mount.path("");
+    check(&mount, &["cache", "pin", text(&mnt)], 1, "has no cache on disk");
+    check(&mount, &["cache", "warm", text(&mnt)], 1, "has no cache on disk");
+}

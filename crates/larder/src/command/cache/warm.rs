@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, ensure};
 
 use super::progress_bar;
-use crate::mountinfo;
 use crate::options::Bytes;
 
 /// Files read at once.
@@ -24,14 +23,10 @@ const READ_BYTES: usize = 1 << 20;
 /// Reads files and trees.
 ///
 /// # Errors
-/// If a path is not below a mount of ours, or something could not be read.
+/// If a path is not below a mount of ours with a cache, or something could not be read.
 pub(super) fn warm(paths: &[PathBuf]) -> Result<()> {
-    let mounts = mountinfo::mounts()?;
     for path in paths {
-        let absolute = mountinfo::resolve(path)?;
-        let below = |mount: &mountinfo::Mount| absolute.starts_with(&mount.mountpoint);
-        let ours = mounts.iter().any(|mount| mount.kind == mountinfo::KIND && below(mount));
-        ensure!(ours, "{} is not below a larder mount", path.display());
+        super::cached_mount_of(path)?;
     }
     let failed = AtomicU64::new(0);
     let mut files = Vec::new();

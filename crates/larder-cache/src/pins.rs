@@ -1,0 +1,67 @@
+//! Pinned trees: what lies below a pinned directory is not culled.
+//!
+//! The pin is recorded for the directory alone, and nobody passes it on: whether a file is below is looked up
+//! when somebody wants to know, from the place where it was last seen. So files that come later are
+//! covered, and files that are moved out no longer, without anybody having to remember.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::FileNo;
+use crate::records::{key, number_in_key, tag};
+use crate::store::Store;
+
+/// Directories above a file; a longer way is taken for a circle.
+const DEPTH_MAX: usize = 4096;
+
+/// The pinned trees, and what was found out about directories below and beside them.
+pub(crate) struct Pins<'a> {
+    store: &'a Store,
+    pinned: HashSet<FileNo>,
+    known: HashMap<FileNo, bool>,
+}
+
+impl Store {
+    /// The pinned trees as they are now.
+    pub(crate) fn pins(&self) -> Pins<'_> {
+        let records = self.index.scan_all(&[tag::PIN]);
+        let pinned = records.iter().filter_map(|(key, _)| number_in_key(key)).collect();
+        Pins { store: self, pinned, known: HashMap::new() }
+    }
+
+    pub(crate) fn pin_tree(&self, directory: FileNo, pinned: bool) {
+        self.index.put(key(tag::PIN, directory, &[]), pinned.then(Vec::new));
+    }
+
+    /// The directory in which a file was last seen.
+    fn parent(&self, no: FileNo) -> Option<FileNo> {
+        let record = self.index.get(&key(tag::NODE, no, &[]))?;
+        (self.parent_in_record)(&record)
+    }
+}
+
+impl Pins<'_> {
+    /// Whether a file lies below a pinned directory.
+    pub(crate) fn cover(&mut self, no: FileNo) -> bool {
+        if self.pinned.is_empty() {
+            return false;
+        }
+        let (mut way, mut at) = (Vec::new(), no);
+        let covers = loop {
+            if let Some(known) = self.known.get(&at) {
+                break *known;
+            }
+            if self.pinned.contains(&at) {
+                break true;
+            }
+            let parent = self.store.parent(at).filter(|_| way.len() < DEPTH_MAX);
+            let Some(parent) = parent.filter(|parent| *parent != at) else { break false };
+            // The file itself is asked about once.
+            if at != no {
+                way.push(at);
+            }
+            at = parent;
+        };
+        self.known.extend(way.into_iter().chain((at != no).then_some(at)).map(|dir| (dir, covers)));
+        covers
+    }
+}
