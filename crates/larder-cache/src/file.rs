@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use larder_io::{DiskFile, OpenMode};
 
 use crate::gauge::count;
-use crate::pool::{data_dir, data_path};
+use crate::pool::{data_dir, data_path, write_with_holes};
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
 use crate::state::{SIZE_MAX, State};
 use crate::store::Store;
@@ -60,19 +60,7 @@ pub struct CachedFile {
     me: Weak<CachedFile>,
     pub(crate) state: Mutex<State>,
     /// How many have it open.
-    holders: AtomicU32,
-}
-
-/// A file that somebody has open: its data is not culled while this lives.
-#[derive(Debug)]
-pub struct InUse(Arc<CachedFile>);
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.store.file_closed();
-        }
-    }
+    pub(crate) holders: AtomicU32,
 }
 
 impl CachedFile {
@@ -84,13 +72,6 @@ impl CachedFile {
             state: Mutex::default(),
             holders: AtomicU32::new(0),
         })
-    }
-
-    /// Exempts the file's data from culling until what this answers is dropped. What is known of it stays in
-    /// memory for as long.
-    pub fn hold(self: &Arc<Self>) -> InUse {
-        self.holders.fetch_add(1, Ordering::AcqRel);
-        InUse(Arc::clone(self))
     }
 
     /// The file's number.
@@ -349,30 +330,6 @@ impl CachedFile {
     }
 }
 
-/// Writes bytes that nobody has read before. Chunks of zeros become holes: they take no blocks.
-fn store(file: &dyn DiskFile, data: &[u8], offset: u64) -> io::Result<()> {
-    let is_zero = |from: u64, to: u64| {
-        data[index(from - offset)..index(to - offset)].iter().all(|byte| *byte == 0)
-    };
-    let end = offset + data.len() as u64;
-    let chunk_end = |at: u64| ((at / crate::CHUNK_BYTES + 1) * crate::CHUNK_BYTES).min(end);
-    let mut from = offset;
-    while from < end {
-        let is_hole = is_zero(from, chunk_end(from));
-        let mut to = chunk_end(from);
-        while to < end && is_zero(to, chunk_end(to)) == is_hole {
-            to = chunk_end(to);
-        }
-        let bytes = &data[index(from - offset)..index(to - offset)];
-        // What a write that failed has left there must go, too.
-        if !is_hole || file.punch_hole(from..to).is_err() {
-            file.write_at(bytes, from)?;
-        }
-        from = to;
-    }
-    Ok(())
-}
-
 /// Steps of the above; all work on a locked state.
 impl CachedFile {
     pub(crate) fn load(&self, state: &mut State) {
@@ -564,7 +521,7 @@ impl CachedFile {
         let written = self.create_local(&mut state).and_then(|file| {
             let piece =
                 |gap: &Range<u64>| &data[index(gap.start - offset)..index(gap.end - offset)];
-            gaps.iter().try_for_each(|gap| store(&*file, piece(gap), gap.start))
+            gaps.iter().try_for_each(|gap| write_with_holes(&*file, piece(gap), gap.start))
         });
         if let Err(error) = written {
             self.store.note_error(&error);

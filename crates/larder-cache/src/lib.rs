@@ -35,6 +35,7 @@ mod descriptors;
 mod file;
 mod gauge;
 mod head;
+mod hold;
 mod index;
 mod local;
 mod log;
@@ -60,7 +61,8 @@ pub use config::{
     VerifyReport,
 };
 pub use descriptors::Descriptors;
-pub use file::{CachedFile, Filled, InUse, Miss, NoSpace};
+pub use file::{CachedFile, Filled, Miss, NoSpace};
+pub use hold::InUse;
 
 /// Unit of presence and of checksums on disk, in bytes.
 ///

@@ -51,6 +51,29 @@ pub(crate) fn parse_data_name(name: &str) -> Option<(FileNo, u64)> {
     Some((FileNo(no), u64::from_str_radix(serial, 16).ok()?))
 }
 
+/// Writes bytes that nobody has read before. Chunks of zeros become holes: they take no blocks.
+pub(crate) fn write_with_holes(file: &dyn DiskFile, data: &[u8], offset: u64) -> io::Result<()> {
+    let at = |position: u64| usize::try_from(position - offset).unwrap_or(usize::MAX);
+    let is_zero = |from: u64, to: u64| data[at(from)..at(to)].iter().all(|byte| *byte == 0);
+    let end = offset + data.len() as u64;
+    let chunk_end = |at: u64| ((at / crate::CHUNK_BYTES + 1) * crate::CHUNK_BYTES).min(end);
+    let mut from = offset;
+    while from < end {
+        let is_hole = is_zero(from, chunk_end(from));
+        let mut to = chunk_end(from);
+        while to < end && is_zero(to, chunk_end(to)) == is_hole {
+            to = chunk_end(to);
+        }
+        let bytes = &data[at(from)..at(to)];
+        // What a write that failed has left there must go, too.
+        if !is_hole || file.punch_hole(from..to).is_err() {
+            file.write_at(bytes, from)?;
+        }
+        from = to;
+    }
+    Ok(())
+}
+
 impl Pool {
     pub(crate) fn new(max: usize) -> Pool {
         let max = max.max(OPEN_FILES_MIN);

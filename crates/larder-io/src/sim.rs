@@ -637,10 +637,9 @@ impl DiskFile for SimFile {
 
     fn allocate(&self, len_bytes: u64) -> io::Result<()> {
         // Pages count only where space does.
-        if self.shared.lock().faults.space_bytes.is_none() {
-            return self.set_len(len_bytes);
-        }
-        self.write_at(&vec![0; to_index(len_bytes)], 0)
+        let limit = self.shared.lock().faults.space_bytes;
+        let zeros = vec![0; limit.map_or(0, |_| to_index(len_bytes))];
+        self.set_len(len_bytes).and_then(|()| self.write_at(&zeros, 0))
     }
 
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {

@@ -1,0 +1,27 @@
+//! Files that somebody has open: culling leaves their data alone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::file::CachedFile;
+
+/// A file that somebody has open: its data is not culled while this lives.
+#[derive(Debug)]
+pub struct InUse(Arc<CachedFile>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.store.file_closed();
+        }
+    }
+}
+
+impl CachedFile {
+    /// Exempts the file's data from culling until what this answers is dropped. What is known of it stays in
+    /// memory for as long.
+    pub fn hold(self: &Arc<Self>) -> InUse {
+        self.holders.fetch_add(1, Ordering::AcqRel);
+        InUse(Arc::clone(self))
+    }
+}
