@@ -2,7 +2,8 @@
 //!
 //! Each method is one procedure where the protocol allows; the cases where it is not are named here:
 //! - READ and WRITE beyond the negotiated size, or answered short, are continued.
-//! - NFS3ERR_JUKEBOX is asked again with pauses, up to [`JUKEBOX_MAX`] and the caller's deadline.
+//! - NFS3ERR_JUKEBOX is asked again with pauses, until the caller's deadline, else as long as a call may
+//!   take ([`crate::rpc::Config::limit`]); on a hard mount as long as it takes.
 //! - An exclusive CREATE is followed by SETATTR, since the verifier lies where attributes belong
 //!   (RFC 1813, 3.3.8).
 //! - A reply without attributes that the caller needs is completed by GETATTR.
@@ -38,11 +39,9 @@ use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
-/// How long NFS3ERR_JUKEBOX is taken for "later": robots that fetch tapes are slow, but somebody
-/// waits.
-pub const JUKEBOX_MAX: Duration = Duration::from_secs(60);
 /// First and longest pause before asking again after NFS3ERR_JUKEBOX.
 const JUKEBOX_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -80,7 +79,10 @@ impl Nfs3 {
         self.mount_point.leave().await;
     }
 
-    /// Calls a procedure. NFS3ERR_JUKEBOX is waited out.
+    /// Calls a procedure. NFS3ERR_JUKEBOX is waited out, as far as the limit of a call goes.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the server asked for patience until the limit; as [`convert::rpc_error`].
     async fn call<P, T, E>(
         &self,
         cred: &Cred,
@@ -91,31 +93,31 @@ impl Nfs3 {
         P: Procedure<Res = Res3<T, E>>,
     {
         let credential = self.client.credential(cred);
-        let (fail_fast, deadline) = (self.fail_fast, cred.deadline);
-        let options = CallOptions { class, fail_fast, deadline };
-        let mut waited = Duration::ZERO;
+        let options =
+            CallOptions { class, fail_fast: self.fail_fast, deadline: cred.deadline };
+        let config = self.client.config();
+        let ends = (config.recovery == Recovery::Soft).then(|| match cred.deadline {
+            Some(deadline) => Instant::from_std(deadline.at()),
+            None => Instant::now() + config.limit(),
+        });
         let mut pause = JUKEBOX_PAUSES.0;
         loop {
             let reply = self.client.call(&credential, args, options).await;
             let reply = reply.map_err(|cause| {
-                let server = &self.client.config().server;
-                tracing::debug!(%server, procedure = P::NUMBER, %cause, "call failed");
+                tracing::debug!(server = %config.server, procedure = P::NUMBER, %cause, "call failed");
                 convert::rpc_error(cause)
             })?;
             if reply.results.is_err() {
                 self.client.count_refused(P::NUMBER);
             }
             match &reply.results {
-                Err(fail) if fail.status == nfsstat3::NFS3ERR_JUKEBOX => {
-                    let is_late = deadline.is_some_and(|end| Instant::now() + pause >= end.at());
-                    if waited + pause > JUKEBOX_MAX || is_late {
-                        return Err(Error::TryAgain);
-                    }
-                }
+                Err(fail) if fail.status == nfsstat3::NFS3ERR_JUKEBOX => {}
                 _ => return Ok(reply),
             }
+            if ends.is_some_and(|ends| Instant::now() + pause > ends) {
+                return Err(Error::TimedOut);
+            }
             tokio::time::sleep(pause).await;
-            waited += pause;
             pause = (pause * 2).min(JUKEBOX_PAUSES.1);
         }
     }

@@ -55,8 +55,6 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "COMMIT",
 ];
 
-/// A file name of one component.
-pub type filename3 = Opaque<NAME_BYTES_MAX>;
 /// The target of a symbolic link.
 pub type nfspath3 = Opaque<PATH_BYTES_MAX>;
 /// File data.
@@ -209,6 +207,53 @@ impl Decode for nfs_fh3 {
         let length = xdr::take_length(input, FHSIZE)?;
         let bytes = xdr::take_fixed(input, length)?;
         Ok(nfs_fh3::new(&bytes).expect("the length was checked against FHSIZE"))
+    }
+}
+
+/// The name of one entry of a directory (RFC 1813, 2.3.2): never empty, without `/` and without NUL.
+/// There is no other value of this type, so neither a caller nor a server gets such a name past the
+/// codec.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct filename3(Opaque<NAME_BYTES_MAX>);
+
+impl filename3 {
+    /// A name of these bytes, which are shared.
+    ///
+    /// # Errors
+    /// [`XdrError::Name`] if they name no entry; [`XdrError::TooLong`] past [`NAME_BYTES_MAX`].
+    pub fn new(bytes: Bytes) -> Result<filename3, XdrError> {
+        if bytes.is_empty() || bytes.iter().any(|byte| matches!(byte, b'/' | 0)) {
+            return Err(XdrError::Name);
+        }
+        if bytes.len() > NAME_BYTES_MAX {
+            return Err(XdrError::TooLong { length: bytes.len(), limit: NAME_BYTES_MAX });
+        }
+        Ok(filename3(Opaque(bytes)))
+    }
+}
+
+impl std::ops::Deref for filename3 {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for filename3 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Encode for filename3 {
+    fn encode(&self, out: &mut Encoder) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for filename3 {
+    fn decode(input: &mut Bytes) -> Result<Self, XdrError> {
+        filename3::new(Opaque::<NAME_BYTES_MAX>::decode(input)?.0)
     }
 }
 

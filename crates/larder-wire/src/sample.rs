@@ -93,6 +93,15 @@ impl Sample for crate::nfs3::nfs_fh3 {
     }
 }
 
+impl Sample for crate::nfs3::filename3 {
+    fn sample(source: &mut Source<'_>) -> Self {
+        let bytes = source.bytes(crate::nfs3::NAME_BYTES_MAX);
+        let clean = bytes.iter().map(|byte| if matches!(byte, b'/' | 0) { b'x' } else { *byte });
+        let name: Vec<u8> = clean.chain([b'n']).take(crate::nfs3::NAME_BYTES_MAX).collect();
+        Self::new(name.into()).expect("cleaned, and not empty")
+    }
+}
+
 impl<T: Sample, E: Sample> Sample for crate::nfs3::Res3<T, E> {
     fn sample(source: &mut Source<'_>) -> Self {
         match crate::nfs3::nfsstat3::sample(source) {

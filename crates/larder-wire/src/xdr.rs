@@ -28,6 +28,9 @@ pub enum XdrError {
     /// A boolean, an enumeration or a union with a value that does not exist.
     #[error("{0} is not a value of the enumeration")]
     Discriminant(u32),
+    /// A name that no entry of a directory can have.
+    #[error("a name is empty, or has a slash or a NUL in it")]
+    Name,
 }
 
 /// A value that can be written as XDR.

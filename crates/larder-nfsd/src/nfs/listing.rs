@@ -7,11 +7,10 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStringExt;
 
-use bytes::Bytes;
 use larder_vfs::{DirEntry, Ino, Lookup};
 use larder_wire::nfs3::{
     READDIR3args, READDIR3res, READDIR3resok, READDIRPLUS3args, READDIRPLUS3res, READDIRPLUS3resok,
-    cookieverf3, dirlist3, dirlistplus3, entry3, entryplus3, nfsstat3,
+    cookieverf3, dirlist3, dirlistplus3, entry3, entryplus3, filename3, nfsstat3,
 };
 use larder_wire::xdr::{self, List};
 
@@ -123,7 +122,7 @@ impl Nfs {
             let Some(last) = listed.last() else { return Ok((entries, true)) };
             offset = last.offset;
             for entry in listed {
-                let entry = self.entry(entry).await;
+                let Some(entry) = self.entry(entry).await else { continue };
                 used_bytes += entry.encoded_bytes();
                 entries.push(entry);
             }
@@ -131,19 +130,20 @@ impl Nfs {
         Ok((entries, false))
     }
 
-    async fn entry(&self, listed: DirEntry) -> entryplus3 {
+    /// An entry to list, unless its name is none that the protocol can say.
+    async fn entry(&self, listed: DirEntry) -> Option<entryplus3> {
         let (mut name_attributes, mut name_handle) = (None, None);
         if let Some(entry) = &listed.entry {
             name_attributes = Some(words::fattr(&entry.fresh.attr));
             name_handle = self.take_handle(entry).await.ok();
         }
-        entryplus3 {
+        Some(entryplus3 {
             fileid: listed.fileid,
-            name: Bytes::from(listed.name.into_vec()).into(),
+            name: filename3::new(listed.name.into_vec().into()).ok()?,
             cookie: listed.offset.wrapping_add(DOT_DOT),
             name_attributes,
             name_handle,
-        }
+        })
     }
 
     /// `.` or `..`. Who may not search the directory is not told what `..` is but for its name.
@@ -169,7 +169,7 @@ impl Nfs {
         }
         Ok(entryplus3 {
             fileid: attr.map_or(here.fileid, |attr| attr.fileid),
-            name: name.into(),
+            name: filename3::new(name.into()).expect("a dot or two are a name"),
             cookie,
             name_attributes: attr.filter(|_| plus).map(|attr| words::fattr(&attr)),
             name_handle: handle.filter(|_| plus),

@@ -21,7 +21,7 @@ impl Nfs {
     pub(crate) async fn lookup(&self, caller: &Caller, args: LOOKUP3args) -> LOOKUP3res {
         let dir = self.resolve(&args.what.dir).await.map_err(|status| fail(status, None))?;
         let found = async {
-            let name = words::name(&args.what.name)?;
+            let name = words::name(&args.what.name);
             if name == "." {
                 self.is_directory(caller, dir).await?;
                 return Ok((args.what.dir, self.attr(caller, dir).await?));
@@ -155,7 +155,7 @@ impl Nfs {
         let dir = self.resolve(&place.dir).await.map_err(|status| fail(status, none))?;
         let change = self.change_directory(caller, dir).await;
         let done = async {
-            let name = words::name(&place.name)?;
+            let name = words::name(&place.name);
             match name.as_bytes() {
                 b"." => Err(nfsstat3::NFS3ERR_INVAL),
                 // RFC 1813, 3.3.13.
@@ -230,16 +230,16 @@ fn marked(verifier: &createverf3) -> SetAttr {
 
 /// The name of a new entry. `.` and `..` exist everywhere.
 fn new_name(name: &filename3) -> Result<&OsStr, nfsstat3> {
-    match words::name(name)?.as_bytes() {
+    match &name[..] {
         b"." | b".." => Err(nfsstat3::NFS3ERR_EXIST),
-        _ => words::name(name),
+        _ => Ok(words::name(name)),
     }
 }
 
 /// The name of an entry that moves (RFC 1813, 3.3.14).
 fn moved_name(name: &filename3) -> Result<&OsStr, nfsstat3> {
-    match words::name(name)?.as_bytes() {
+    match &name[..] {
         b"." | b".." => Err(nfsstat3::NFS3ERR_INVAL),
-        _ => words::name(name),
+        _ => Ok(words::name(name)),
     }
 }

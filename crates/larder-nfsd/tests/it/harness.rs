@@ -254,7 +254,7 @@ pub(crate) fn sys(uid: u32, gid: u32, groups: &[u32]) -> Credential {
 }
 
 pub(crate) fn name(text: &str) -> filename3 {
-    filename3::copy_from_slice(text.as_bytes())
+    filename3::new(Bytes::copy_from_slice(text.as_bytes())).unwrap()
 }
 
 pub(crate) fn place(dir: nfs_fh3, text: &str) -> diropargs3 {

@@ -2,17 +2,18 @@
 
 use super::names::Page;
 use crate::rpc::RpcError;
+use bytes::Bytes;
 use larder_vfs::{
     Access, Attr, Before, Change, Device, Error, Handle, Kind, Listed, Listing, Result, SetAttr,
     SetTime, Stability, StatFs, Time,
 };
 use larder_wire::nfs3::{
-    FSSTAT3resok, NAME_BYTES_MAX, PATH_BYTES_MAX, diropargs3, entry3, entryplus3, fattr3, ftype3,
+    FSSTAT3resok, PATH_BYTES_MAX, diropargs3, entry3, entryplus3, fattr3, filename3, ftype3,
     nfs_fh3, nfspath3, nfsstat3, nfstime3, post_op_attr, sattr3, set_time, specdata3, stable_how,
     wcc_data,
 };
 use larder_wire::rpc::Outcome;
-use larder_wire::xdr::Opaque;
+use larder_wire::xdr::{Opaque, XdrError};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -66,10 +67,12 @@ pub(super) fn handle(file: &nfs_fh3) -> Handle {
 
 /// A name in a directory.
 pub(super) fn entry(dir: &Handle, name: &OsStr) -> Result<diropargs3> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(Error::NameTooLong);
-    }
-    Ok(diropargs3 { dir: file(dir)?, name: Opaque::copy_from_slice(name.as_bytes()) })
+    let name = filename3::new(Bytes::copy_from_slice(name.as_bytes()));
+    let name = name.map_err(|cause| match cause {
+        XdrError::TooLong { .. } => Error::NameTooLong,
+        _ => Error::InvalidArgument,
+    })?;
+    Ok(diropargs3 { dir: file(dir)?, name })
 }
 
 /// The target of a symbolic link.

@@ -12,10 +12,13 @@ use larder_wire::nfs3::{
     RENAME3args, RMDIR3args, SETATTR3args, SYMLINK3args, createhow3, devicedata3, diropargs3,
     entryplus3, mknoddata3, nfs_fh3, nfsstat3, symlinkdata3,
 };
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Smallest directory reply that is asked for, in bytes: holds an entry with the longest name.
 const READDIR_BYTES_MIN: u32 = 4096;
+/// Most replies with nothing but `.` and `..` in them.
+const DOTS_PAGES_MAX: u32 = 2;
 
 impl Nfs3 {
     pub(super) async fn make_object(
@@ -206,6 +209,10 @@ impl Nfs3 {
     }
 
     /// Lists until there is an entry to show or the end.
+    ///
+    /// # Errors
+    /// [`Error::Io`] also for a reply that leads nowhere: without an entry, or with a cookie that was
+    /// there before. Whoever went on with it would list for ever.
     pub(super) async fn list(
         &self,
         cred: &Cred,
@@ -215,6 +222,7 @@ impl Nfs3 {
     ) -> Result<Listing> {
         let mut count =
             bytes_max.clamp(READDIR_BYTES_MIN, self.limits.read_max.max(READDIR_BYTES_MIN));
+        let mut pages_of_dots = 0;
         loop {
             let page = match self.list_page(cred, dir, cookie, count).await {
                 Err(nfsstat3::NFS3ERR_TOOSMALL) if count < self.limits.read_max => {
@@ -224,8 +232,9 @@ impl Nfs3 {
                 Err(status) => return Err(convert::error(status)),
                 Ok(page) => page?,
             };
-            if page.entries.is_empty() && !page.eof {
-                // Nothing comes of asking again for what a server gave nothing of.
+            if !page.leads_on(cookie.position) {
+                tracing::warn!(server = %self.client.config().server, ?dir, cookie = cookie.position,
+                    "a listing leads nowhere");
                 return Err(Error::Io);
             }
             let last = page.entries.last().map_or(cookie.position, |entry| entry.cookie);
@@ -233,7 +242,11 @@ impl Nfs3 {
             if listing.eof || !listing.entries.is_empty() {
                 return Ok(listing);
             }
-            // Only `.` and `..` so far.
+            // Only `.` and `..` so far, each in a reply of its own at worst.
+            pages_of_dots += 1;
+            if pages_of_dots > DOTS_PAGES_MAX {
+                return Err(Error::Io);
+            }
             cookie = Cookie { position: last, verifier: listing.verifier };
         }
     }
@@ -292,4 +305,14 @@ pub(super) struct Page {
     pub(super) verifier: u64,
     pub(super) entries: Vec<entryplus3>,
     pub(super) eof: bool,
+}
+
+impl Page {
+    /// Whether the reply ends the listing, or brings it on from `position`: each of its cookies is a
+    /// new one, so that no reader stands twice at the same place.
+    fn leads_on(&self, position: u64) -> bool {
+        let mut seen = HashSet::from([position]);
+        let moves = self.entries.iter().all(|entry| seen.insert(entry.cookie));
+        moves && (self.eof || !self.entries.is_empty())
+    }
 }

@@ -137,11 +137,19 @@ impl Drop for Scripted {
 }
 
 async fn scripted(steps: impl IntoIterator<Item = Step>) -> Scripted {
+    scripted_with(steps, |_| {}).await
+}
+
+async fn scripted_with(
+    steps: impl IntoIterator<Item = Step>,
+    adjust: impl FnOnce(&mut MountOptions),
+) -> Scripted {
     let script: Script = Arc::new(Mutex::new(steps.into_iter().collect()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut options = MountOptions::new("127.0.0.1", "/export");
     options.port = Some(listener.local_addr().unwrap().port());
     options.source_port = SourcePort::Any;
+    adjust(&mut options);
     let served = script.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -189,6 +197,22 @@ async fn a_busy_server_is_asked_again() {
     let answer = GETATTR3resok { obj_attributes: file(7, ftype3::NF3REG, 1) };
     let server = scripted([busy(), busy(), ok(GETATTR, answer)]).await;
     assert_eq!(server.nfs.getattr(&server.cred, &server.root).await.unwrap().fileid, 7);
+}
+
+#[tokio::test]
+async fn a_busy_server_is_asked_no_longer_than_a_call_may_take() {
+    let busy = || fail(GETATTR, nfsstat3::NFS3ERR_JUKEBOX, ());
+    let server = scripted_with(std::iter::repeat_with(busy).take(64), |options| {
+        options.timeout = Some(Duration::from_millis(500));
+        options.retransmissions = Some(1);
+    });
+    let server = server.await;
+    let begun = tokio::time::Instant::now();
+    let refused = server.nfs.getattr(&server.cred, &server.root).await;
+    assert_eq!(refused.unwrap_err(), Error::TimedOut);
+    let asked = 64 - server.script.lock().unwrap().drain(..).count();
+    // After pauses of 100, 200 and 400 ms the next would end after the limit of 1 s.
+    assert!((2..=4).contains(&asked), "{asked} in {:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -296,7 +320,7 @@ async fn listings_fall_back_for_good_and_go_past_dots() {
     let page = |names: &[&'static str], eof| {
         let entry = |(cookie, name): (u64, &&'static str)| entry3 {
             fileid: 5,
-            name: (*name).into(),
+            name: filename3::new((*name).into()).unwrap(),
             cookie,
         };
         let entries = List((1..).zip(names).map(entry).collect());
@@ -315,6 +339,60 @@ async fn listings_fall_back_for_good_and_go_past_dots() {
     assert!(name == "a" && listing.eof);
     assert_eq!(list().await.unwrap_err(), Error::Io, "a server that gets nowhere");
     assert_eq!(list().await.unwrap_err(), Error::Io, "the largest size is too small");
+}
+
+/// A reply to READDIRPLUS with these names and cookies, and not the last.
+fn listed(entries: &[(&[u8], u64)]) -> Step {
+    // As bytes of the wire, since the codec has no way to say some of these names.
+    let mut out = Encoder::default();
+    nfsstat3::NFS3_OK.encode(&mut out);
+    None::<fattr3>.encode(&mut out);
+    [0_u8; 8].encode(&mut out);
+    for (name, cookie) in entries {
+        true.encode(&mut out);
+        5_u64.encode(&mut out);
+        out.put_slice(name);
+        cookie.encode(&mut out);
+        None::<fattr3>.encode(&mut out);
+        None::<nfs_fh3>.encode(&mut out);
+    }
+    false.encode(&mut out);
+    false.encode(&mut out);
+    (READDIRPLUS, Some(out.finish().to_bytes()))
+}
+
+#[tokio::test]
+async fn listings_that_lead_nowhere_end() {
+    let dots = || listed(&[(b".", 7)]);
+    let steps = [
+        listed(&[(b"a", 3), (b"b", 4)]),
+        listed(&[(b"c", 4)]),
+        listed(&[(b"c", 5), (b"d", 6), (b"e", 5)]),
+    ];
+    // The same two cookies for ever, with nothing to show.
+    let round = [listed(&[(b".", 7)]), listed(&[(b"..", 8)]), dots()];
+    let server = scripted(steps.into_iter().chain(round)).await;
+    let list = |position| {
+        let cookie = Cookie { position, verifier: 0 };
+        server.nfs.readdir(&server.cred, &server.root, cookie, 4096)
+    };
+    assert_eq!(list(0).await.unwrap().entries.len(), 2);
+    assert_eq!(list(4).await.unwrap_err(), Error::Io, "a cookie that does not move");
+    assert_eq!(list(4).await.unwrap_err(), Error::Io, "a cookie twice");
+    assert_eq!(list(0).await.unwrap_err(), Error::Io, "dots for ever");
+}
+
+#[tokio::test]
+async fn names_that_name_no_entry_of_a_directory_are_not_taken() {
+    let bad: [&[u8]; 4] = [b"", b"a/b", b"/", b"a\0"];
+    let server = scripted(bad.map(|name| listed(&[(b"good", 1), (name, 2)]))).await;
+    for name in bad {
+        let listing = server.nfs.readdir(&server.cred, &server.root, Cookie::default(), 4096);
+        assert_eq!(listing.await.unwrap_err(), Error::Io, "told: {name:?}");
+        let name = <OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name);
+        let found = server.nfs.lookup(&server.cred, &server.root, name).await;
+        assert_eq!(found.unwrap_err(), Error::InvalidArgument, "asked: {name:?}");
+    }
 }
 
 #[tokio::test]
