@@ -6,11 +6,11 @@
 //! when a change is answered (RFC 1813, 3.3.8 and 4.8).
 //!
 //! Invariants:
-//! - A handle leads to this export's mount only. A *directory* outside the exported subtree is
-//!   refused even if its handle is forged. A forged handle of another *file* of the same file system
-//!   is not noticed, because a file does not know its directory; rights are checked all the same.
-//!   Who must rule that out exports a file system of its own, as exports(5) advises under
-//!   `subtree_check`.
+//! - No answer is about anything beside the exported directory, whatever a caller makes up: only a
+//!   handle that bears the export's seal is opened ([`HandleKey`]), and a *directory* is looked for
+//!   above at each use, so that one which was moved out is stale from then on, and `..` leads nowhere
+//!   else. A *file* does not know its directory: one that was moved out stays what it was to those
+//!   who have its handle, as with `no_subtree_check` of exports(5); rights are checked all the same.
 //! - What is mounted below the exported directory is not served: the name is there, and answers
 //!   [`Error::AccessDenied`].
 //! - [`Change`]'s two descriptions enclose the operation and nothing else that came through this
@@ -34,6 +34,7 @@ mod descriptors;
 mod export;
 mod handle;
 mod identity;
+mod key;
 mod listing;
 mod names;
 
@@ -53,6 +54,7 @@ use thiserror::Error as ThisError;
 
 use data::ReadNow;
 use export::Export;
+pub use key::HandleKey;
 
 /// Most bytes that one read or write should carry: what NFSv3 servers offer.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -149,12 +151,16 @@ pub struct LocalDir {
 }
 
 impl LocalDir {
-    /// Exports the directory `path`. Blocks on the disk briefly.
+    /// Exports the directory `path`, with handles under the seal of `key`. Blocks on the disk briefly.
     ///
     /// # Errors
     /// [`LocalError`]
-    pub fn open(path: &Path, options: LocalOptions) -> Result<LocalDir, LocalError> {
-        let export = Arc::new(Export::open(path, options)?);
+    pub fn open(
+        path: &Path,
+        options: LocalOptions,
+        key: &HandleKey,
+    ) -> Result<LocalDir, LocalError> {
+        let export = Arc::new(Export::open(path, options, key)?);
         descriptors::start_sweeper(&export)?;
         Ok(LocalDir { export })
     }

@@ -29,6 +29,7 @@ mod series;
 mod server;
 mod source;
 mod stack;
+mod state_dir;
 mod supervisor;
 mod unmount;
 mod worker;

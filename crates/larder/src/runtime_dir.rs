@@ -77,16 +77,7 @@ impl RuntimeDir {
     /// # Errors
     /// If it cannot be made, or if others could tamper with it.
     pub(crate) fn at(path: PathBuf) -> Result<RuntimeDir> {
-        let shown = path.display().to_string();
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&path)
-            .with_context(|| format!("cannot make the runtime directory {shown}"))?;
-        let held = std::fs::symlink_metadata(&path).with_context(|| shown.clone())?;
-        let uid = rustix::process::geteuid().as_raw();
-        ensure!(held.is_dir() && held.uid() == uid, "the runtime directory {shown} is not ours");
-        ensure!(held.mode() & 0o077 == 0, "the runtime directory {shown} is open to others");
+        make_private(&path, "runtime directory")?;
         Ok(RuntimeDir(path))
     }
 
@@ -238,6 +229,24 @@ impl RuntimeDir {
             let _ = std::fs::remove_file(self.file(mountpoint, kind));
         }
     }
+}
+
+/// Makes a directory, which errors call `what`, for this user alone, if it is not there.
+///
+/// # Errors
+/// If it cannot be made, or if others could tamper with it.
+pub(crate) fn make_private(path: &Path, what: &str) -> Result<()> {
+    let shown = path.display();
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .with_context(|| format!("cannot make the {what} {shown}"))?;
+    let held = std::fs::symlink_metadata(path).with_context(|| shown.to_string())?;
+    let uid = rustix::process::geteuid().as_raw();
+    ensure!(held.is_dir() && held.uid() == uid, "the {what} {shown} is not ours");
+    ensure!(held.mode() & 0o077 == 0, "the {what} {shown} is open to others");
+    Ok(())
 }
 
 /// A record that cannot be read is none: it is half written or from another version.

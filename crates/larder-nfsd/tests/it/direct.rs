@@ -9,7 +9,7 @@ use larder_vfs::{
     RenameFlags, SetAttr, Stability,
 };
 
-use crate::harness::options;
+use crate::harness::{KEY, options};
 
 const READ_WRITE: OpenFlags = OpenFlags {
     read: true,
@@ -30,7 +30,7 @@ struct Fixture {
 
 async fn fixture() -> Option<Fixture> {
     let dir = tempfile::tempdir().unwrap();
-    match LocalDir::open(dir.path(), options()) {
+    match LocalDir::open(dir.path(), options(), &KEY) {
         Ok(local) => {
             let fs = Direct::new(Arc::new(local)).await.unwrap();
             Some(Fixture { dir, fs, cred: Cred::root() })
@@ -103,8 +103,9 @@ async fn numbers_and_handles_stand_for_each_other() {
     assert_eq!(t.find(Ino::ROOT, "..").await.unwrap().ino, Ino::ROOT);
     assert_eq!(t.fs.getattr(&t.cred, Ino(999)).wait().await.unwrap_err(), Error::Stale);
     // Another life of the same directory knows the handle, by a number of its own.
-    let again =
-        Direct::new(Arc::new(LocalDir::open(t.dir.path(), options()).unwrap())).await.unwrap();
+    let again = Direct::new(Arc::new(LocalDir::open(t.dir.path(), options(), &KEY).unwrap()))
+        .await
+        .unwrap();
     let ino = again.resolve(&handle).wait().await.unwrap();
     let attr = again.getattr(&t.cred, ino).wait().await.unwrap().attr;
     assert_eq!(attr.fileid, entry.fresh.attr.fileid);

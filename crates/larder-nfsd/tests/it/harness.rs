@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use larder_nfsd::{Config, Server, Shutdown, SourcePorts, Stats, StatsReader};
-use larder_remote::local::{LocalDir, LocalError, LocalOptions, Squash};
+use larder_remote::local::{HandleKey, LocalDir, LocalError, LocalOptions, Squash};
 use larder_vfs::Direct;
 use larder_wire::Procedure;
 use larder_wire::nfs3::{
@@ -24,6 +24,9 @@ use tokio::time::timeout;
 
 /// Longest wait for a reply that must come. A busy machine and its disk may stand still for seconds.
 pub(crate) const REPLY_MAX: Duration = Duration::from_secs(120);
+
+/// What the handles are sealed with, also after a restart.
+pub(crate) const KEY: HandleKey = HandleKey::from_bytes([7; 32]);
 
 /// A running server.
 pub(crate) struct Running {
@@ -56,7 +59,7 @@ impl Running {
         options: LocalOptions,
         adjust: impl FnOnce(&mut Config),
     ) -> Option<Running> {
-        let local = match LocalDir::open(&dir.path().join("export"), options) {
+        let local = match LocalDir::open(&dir.path().join("export"), options, &KEY) {
             Ok(local) => local,
             Err(LocalError::NotPrivileged { .. }) => {
                 eprintln!("skipped: needs CAP_DAC_READ_SEARCH");

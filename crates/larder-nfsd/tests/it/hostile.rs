@@ -4,7 +4,7 @@ use larder_wire::mount3;
 use larder_wire::nfs3::*;
 use larder_wire::record::mark;
 use larder_wire::rpc::{AUTH_BADCRED, AUTH_TOOWEAK, Credential, Outcome, ReplyHeader};
-use larder_wire::xdr::{Decode, Opaque};
+use larder_wire::xdr::{Decode, Opaque, opaque_len};
 
 use crate::harness::{Client, Running, mode, place, running};
 
@@ -167,7 +167,7 @@ async fn what_rpc_does_not_know_is_told_so() {
         // A machine name longer than the credential.
         (with(36, 250), Outcome::AuthError(AUTH_BADCRED)),
         // A handle longer than any.
-        (with(good.len() - server.root.as_bytes().len() - 4, 65), Outcome::GarbageArgs),
+        (with(good.len() - opaque_len(server.root.as_bytes().len()), 65), Outcome::GarbageArgs),
     ] {
         udp.send(&message).await.unwrap();
         let mut reply = udp.receive().await.unwrap();

@@ -124,8 +124,11 @@ async fn a_port_that_another_server_registered_is_left_alone() {
     let mut config = larder_nfsd::Config::new("127.0.0.1:0".parse().unwrap());
     config.portmapper = Some(address);
     let dir = tempfile::tempdir().unwrap();
-    let Ok(local) = larder_remote::local::LocalDir::open(dir.path(), crate::harness::options())
-    else {
+    let Ok(local) = larder_remote::local::LocalDir::open(
+        dir.path(),
+        crate::harness::options(),
+        &crate::harness::KEY,
+    ) else {
         return;
     };
     let fs = larder_vfs::Direct::new(std::sync::Arc::new(local)).await.unwrap();

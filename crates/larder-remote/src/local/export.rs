@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use larder_io::handle::{KernelHandle, handle_of, open_by_handle};
 use larder_io::lease::{Company, alone};
 use larder_vfs::{Attr, Before, Change, Cred, Error, Found, Handle, Kind, Result, Verifier};
-use rustix::fs::{Mode, OFlags, fstatvfs, open, openat};
+use rustix::fs::{Mode, OFlags, fstatvfs, open, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::attributes::{attributes, kind_of};
 use super::descriptors::{Descriptors, OpenFile, Purpose};
-use super::handle::ExportId;
+use super::handle::Seals;
 use super::identity::{Acting, Identities, Identity};
-use super::{LocalError, LocalOptions, error};
+use super::{HandleKey, LocalError, LocalOptions, error};
 
 /// Locks that changes of objects are put in order by. Two objects that share one wait for each other
 /// without need, which is rare with this many.
@@ -37,7 +37,9 @@ pub(super) struct Export {
     root_kernel: KernelHandle,
     root_handle: Handle,
     mount_id: i32,
-    id: ExportId,
+    /// `/proc/self/fd`, where the kernel says where an open directory is.
+    own_descriptors: OwnedFd,
+    seals: Seals,
     fsid: u64,
     device: u64,
     /// What the process's umask takes from the mode of new files.
@@ -50,7 +52,11 @@ pub(super) struct Export {
 
 impl Export {
     /// Opens the directory and finds out whether it can be served.
-    pub(super) fn open(path: &Path, options: LocalOptions) -> Result<Export, LocalError> {
+    pub(super) fn open(
+        path: &Path,
+        options: LocalOptions,
+        key: &HandleKey,
+    ) -> Result<Export, LocalError> {
         let failed = |cause| LocalError::Open { path: path.to_owned(), cause };
         let no_handles = |cause| LocalError::NoHandles { path: path.to_owned(), cause };
 
@@ -58,11 +64,14 @@ impl Export {
         let root = open(path, flags, Mode::empty()).map_err(failed)?;
         let (root_kernel, mount_id) = handle_of(&root).map_err(no_handles)?;
         let fsid = fstatvfs(&root).map_err(failed)?.f_fsid;
-        let id = ExportId::new(fsid, &root_kernel);
-        let root_handle = id.wrap(&root_kernel).ok_or_else(|| no_handles(Errno::OVERFLOW))?;
+        let seals = Seals::new(key, fsid, &root_kernel);
+        let root_handle = seals.seal(&root_kernel).ok_or_else(|| no_handles(Errno::OVERFLOW))?;
         open_by_handle(&root, &root_kernel, PATH_ONLY)
             .map_err(|cause| LocalError::NotPrivileged { path: path.to_owned(), cause })?;
 
+        let own_descriptors =
+            open("/proc/self/fd", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())
+                .map_err(|cause| LocalError::Open { path: "/proc/self/fd".into(), cause })?;
         let device = rustix::fs::fstat(&root).map_err(failed)?.st_dev;
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -74,7 +83,8 @@ impl Export {
             root_kernel,
             root_handle,
             mount_id,
-            id,
+            seals,
+            own_descriptors,
             fsid,
             device,
             umask: umask(),
@@ -137,18 +147,26 @@ impl Export {
     }
 
     /// A descriptor that stands for the file.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] also for a directory that lies outside the exported one by now.
     pub(super) fn file(&self, handle: &Handle) -> Result<Arc<OpenFile>> {
-        if let Some(file) = self.descriptors.get(handle, Purpose::Path) {
-            return Ok(file);
-        }
-        let kernel = self.id.unwrap(handle)?;
-        let fd = open_by_handle(&self.root, &kernel, PATH_ONLY).map_err(stale)?;
-        let kind = kind_of(&fd)?;
-        if kind == Kind::Directory && !self.is_inside(&fd, kernel)? {
-            tracing::warn!(?handle, "a handle leads out of the export");
+        let file = match self.descriptors.get(handle, Purpose::Path) {
+            Some(file) => file,
+            None => {
+                let kernel = self.seals.open(handle)?;
+                let fd = open_by_handle(&self.root, &kernel, PATH_ONLY).map_err(stale)?;
+                let kind = kind_of(&fd)?;
+                self.descriptors.keep(handle, Purpose::Path, OpenFile::new(fd, kind))
+            }
+        };
+        // Each time: somebody on this machine may move a directory out while its descriptor is kept.
+        if file.kind == Kind::Directory && !self.is_inside(&*file)? {
+            tracing::warn!(?handle, "a directory was moved out of the export");
+            self.descriptors.forget(handle);
             return Err(Error::Stale);
         }
-        Ok(self.descriptors.keep(handle, Purpose::Path, OpenFile::new(fd, kind)))
+        Ok(file)
     }
 
     /// A descriptor that stands for the directory.
@@ -180,7 +198,7 @@ impl Export {
             _ => return Err(Error::InvalidArgument),
         };
         let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY;
-        let kernel = self.id.unwrap(handle)?;
+        let kernel = self.seals.open(handle)?;
         let opened = match open_by_handle(&self.root, &kernel, flags) {
             // Somebody has a lease on it: perhaps we, until the end of a change.
             Err(Errno::AGAIN) => {
@@ -240,7 +258,7 @@ impl Export {
         if mount_id != self.mount_id {
             return Err(Error::AccessDenied);
         }
-        let handle = self.id.wrap(&kernel).ok_or(Error::NotSupported)?;
+        let handle = self.seals.seal(&kernel).ok_or(Error::NotSupported)?;
         Ok(Found { handle, attr: self.attr(fd)? })
     }
 
@@ -280,15 +298,46 @@ impl Export {
         self.locks[slot].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a directory is the exported one or lies below it: climbs until it is known.
-    fn is_inside(&self, directory: &OwnedFd, kernel: KernelHandle) -> Result<bool> {
-        let mut at = kernel;
+    /// Whether an open directory is the exported one or lies below it, just now.
+    pub(super) fn is_inside(&self, directory: impl AsFd) -> Result<bool> {
+        let mut known = None;
+        loop {
+            let (root, at) = match (self.place(&self.root), self.place(&directory)) {
+                (Ok(root), Ok(at)) => (root, at),
+                // Deeper than the kernel has words for.
+                (Err(Errno::NAMETOOLONG), _) | (_, Err(Errno::NAMETOOLONG)) => {
+                    return self.climbs_to_root(directory);
+                }
+                (Err(other), _) | (_, Err(other)) => return Err(error(other)),
+            };
+            let inside = match at.strip_prefix(&root[..]) {
+                Some([]) | Some([b'/', ..]) => true,
+                Some(_) => root == b"/",
+                None => false,
+            };
+            // If all of it was moved between the two looks, they are of different places.
+            if inside || known.replace(root.clone()) == Some(root) {
+                return Ok(inside);
+            }
+        }
+    }
+
+    /// Where an open directory is: its path, as the kernel would say it to us.
+    fn place(&self, directory: impl AsFd) -> Result<Vec<u8>, Errno> {
+        let number = directory.as_fd().as_raw_fd().to_string();
+        let path = readlinkat(&self.own_descriptors, number, Vec::new())?;
+        Ok(path.into_bytes())
+    }
+
+    /// The same as [`Export::is_inside`], at the cost of a look at each directory above.
+    fn climbs_to_root(&self, directory: impl AsFd) -> Result<bool> {
+        let (mut at, _) = handle_of(&directory).map_err(error)?;
         let mut above: Option<OwnedFd> = None;
         for _ in 0..DEPTH_MAX {
             if at == self.root_kernel {
                 return Ok(true);
             }
-            let from = above.as_ref().unwrap_or(directory);
+            let from = above.as_ref().map_or(directory.as_fd(), AsFd::as_fd);
             let parent = openat(from, "..", PATH_ONLY, Mode::empty()).map_err(error)?;
             let (kernel, mount_id) = handle_of(&parent).map_err(error)?;
             // The root of a file system is its own parent, that of a mount has one elsewhere.

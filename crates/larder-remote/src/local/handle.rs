@@ -1,71 +1,91 @@
-//! The handles that leave us: a kernel handle behind the name of the export.
+//! The handles that leave us: a kernel handle under the seal of the export.
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | version of this format: 1 |
-//! | 6 | the export: a hash of the file system's id and of the exported directory's kernel handle |
+//! | 1 | version of this format: 2 |
 //! | 1 | the kernel handle's type |
-//! | 4 to 56 | the kernel handle |
+//! | 4 to 46 | the kernel handle |
+//! | 16 | the seal: HMAC-SHA-256 (RFC 2104) of the export's identity and all bytes before, cut to 128 bits |
 //!
-//! At most 64 bytes, which is all that NFSv3 carries (RFC 1813, 2.4); ext4 needs 16, xfs and tmpfs
-//! 20 to 24, btrfs 28, overlayfs about 40. Nothing in it depends on our process, so it stays good
-//! over restarts.
+//! At most 64 bytes, which is all that NFSv3 carries (RFC 1813, 2.4); ext4 needs 26, xfs and tmpfs
+//! 30 to 34, btrfs 38, overlayfs about 50. Nothing in it depends on our process, so it stays
+//! good over restarts as long as the key is kept ([`HandleKey`]).
+//!
+//! A kernel handle is hardly more than an inode number, which anybody can guess, and it leads to any
+//! file of the file system. So a handle from outside is opened only if its seal is ours: then some
+//! earlier answer has named that file.
+//!
+//! Version 1 had no seal. Its handles are stale.
 
+use hmac::{Hmac, KeyInit, Mac};
 use larder_io::handle::KernelHandle;
 use larder_vfs::{Error, Handle, Result};
+use sha2::Sha256;
 
-const VERSION: u8 = 1;
-const HEADER_BYTES: usize = 8;
-const KERNEL_BYTES_MAX: usize = 64 - HEADER_BYTES;
+use super::key::HandleKey;
 
-/// Names an export in its handles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ExportId([u8; 6]);
+const VERSION: u8 = 2;
+const VERSION_WITHOUT_SEAL: u8 = 1;
+const HEADER_BYTES: usize = 2;
+const SEAL_BYTES: usize = 16;
+const KERNEL_BYTES_MAX: usize = 64 - HEADER_BYTES - SEAL_BYTES;
 
-impl ExportId {
-    /// The export of the directory with this kernel handle on this file system.
-    pub(super) fn new(fsid: u64, root: &KernelHandle) -> ExportId {
-        // FNV-1a: it must come out the same in every version of larder, and need not resist anybody.
-        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-        let kind = root.kind.to_be_bytes();
-        for byte in fsid.to_be_bytes().iter().chain(&kind).chain(&root.bytes) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-        let [a, b, c, d, e, f, _, _] = hash.to_be_bytes();
-        ExportId([a, b, c, d, e, f])
+/// Makes the handles of one export, and knows them again.
+#[derive(Clone)]
+pub(super) struct Seals {
+    /// Keyed, and fed with the export's identity.
+    mac: Hmac<Sha256>,
+}
+
+impl std::fmt::Debug for Seals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seals")
+    }
+}
+
+impl Seals {
+    /// Of the export of the directory with this kernel handle on this file system.
+    pub(super) fn new(key: &HandleKey, fsid: u64, root: &KernelHandle) -> Seals {
+        let mut mac = Hmac::new_from_slice(key.as_bytes()).expect("HMAC takes keys of any length");
+        mac.update(&fsid.to_be_bytes());
+        mac.update(&root.kind.to_be_bytes());
+        mac.update(&(root.bytes.len() as u64).to_be_bytes());
+        mac.update(&root.bytes);
+        Seals { mac }
     }
 
-    /// Wraps a kernel handle, unless it is too long for NFSv3.
-    pub(super) fn wrap(self, kernel: &KernelHandle) -> Option<Handle> {
+    /// The handle of a file, unless it would be too long for NFSv3.
+    pub(super) fn seal(&self, kernel: &KernelHandle) -> Option<Handle> {
         let kind = u8::try_from(kernel.kind).ok()?;
         if kernel.bytes.len() > KERNEL_BYTES_MAX {
             return None;
         }
-        let mut bytes = [0; HEADER_BYTES + KERNEL_BYTES_MAX];
-        bytes[0] = VERSION;
-        bytes[1..7].copy_from_slice(&self.0);
-        bytes[7] = kind;
-        let end = HEADER_BYTES + kernel.bytes.len();
-        bytes[HEADER_BYTES..end].copy_from_slice(&kernel.bytes);
-        Some(Handle::new(&bytes[..end]))
+        let mut bytes = Vec::with_capacity(64);
+        bytes.extend([VERSION, kind]);
+        bytes.extend(&kernel.bytes);
+        let seal = self.mac.clone().chain_update(&bytes).finalize().into_bytes();
+        bytes.extend(&seal[..SEAL_BYTES]);
+        Some(Handle::new(&bytes))
     }
 
     /// The kernel handle in `handle`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it is none of ours, [`Error::Stale`] if it is another export's.
-    pub(super) fn unwrap(self, handle: &Handle) -> Result<KernelHandle> {
-        match handle.as_bytes() {
-            [VERSION, a, b, c, d, e, f, kind, kernel @ ..]
-                if !kernel.is_empty() && kernel.len() <= KERNEL_BYTES_MAX =>
-            {
-                if [*a, *b, *c, *d, *e, *f] != self.0 {
-                    return Err(Error::Stale);
-                }
-                Ok(KernelHandle { kind: i32::from(*kind), bytes: kernel.to_vec() })
-            }
-            _ => Err(Error::InvalidArgument),
+    /// [`Error::InvalidArgument`] if it does not look like one of ours; [`Error::Stale`] if this export
+    /// has not sealed it.
+    pub(super) fn open(&self, handle: &Handle) -> Result<KernelHandle> {
+        let bytes = handle.as_bytes();
+        match bytes {
+            [VERSION_WITHOUT_SEAL, _, ..] => return Err(Error::Stale),
+            [VERSION, _, rest @ ..] if rest.len() > SEAL_BYTES && bytes.len() <= 64 => {}
+            _ => return Err(Error::InvalidArgument),
         }
+        let (sealed, seal) = bytes.split_at(bytes.len() - SEAL_BYTES);
+        // Compared in constant time: who may try often learns nothing by how long it takes.
+        let checked = self.mac.clone().chain_update(sealed).verify_truncated_left(seal);
+        checked.map_err(|_| Error::Stale)?;
+        let (header, kernel) = sealed.split_at(HEADER_BYTES);
+        Ok(KernelHandle { kind: i32::from(header[1]), bytes: kernel.to_vec() })
     }
 }
 
@@ -78,32 +98,53 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrapped_unwraps_for_the_same_export_only() {
-        let ours = ExportId::new(7, &kernel(1, 8));
+    fn what_is_sealed_is_opened_by_the_same_export_with_the_same_key_only() {
+        let key = HandleKey::from_bytes([3; 32]);
+        let ours = Seals::new(&key, 7, &kernel(1, 8));
+        let others = [
+            Seals::new(&key, 8, &kernel(1, 8)),
+            Seals::new(&key, 7, &kernel(1, 9)),
+            Seals::new(&key, 7, &kernel(2, 8)),
+            Seals::new(&HandleKey::from_bytes([4; 32]), 7, &kernel(1, 8)),
+        ];
         for len in 1..=KERNEL_BYTES_MAX {
-            let wrapped = ours.wrap(&kernel(0x81, len)).unwrap();
-            assert!(wrapped.as_bytes().len() <= 64);
-            assert_eq!(ours.unwrap(&wrapped).unwrap(), kernel(0x81, len));
-            for other in [ExportId::new(8, &kernel(1, 8)), ExportId::new(7, &kernel(1, 9))] {
-                assert_eq!(other.unwrap(&wrapped), Err(Error::Stale));
+            let sealed = ours.seal(&kernel(0x81, len)).unwrap();
+            assert!(sealed.as_bytes().len() <= 64);
+            assert_eq!(ours.open(&sealed).unwrap(), kernel(0x81, len));
+            for other in &others {
+                assert_eq!(other.open(&sealed), Err(Error::Stale));
             }
         }
-        assert!(ours.wrap(&kernel(1, KERNEL_BYTES_MAX + 1)).is_none());
-        assert!(ours.wrap(&kernel(256, 8)).is_none());
-        assert!(ours.wrap(&kernel(-1, 8)).is_none());
+        assert!(ours.seal(&kernel(1, KERNEL_BYTES_MAX + 1)).is_none());
+        assert!(ours.seal(&kernel(256, 8)).is_none());
+        assert!(ours.seal(&kernel(-1, 8)).is_none());
     }
 
     #[test]
-    fn malformed_handles_are_refused() {
-        let ours = ExportId::new(7, &kernel(1, 8));
-        let good = ours.wrap(&kernel(1, 8)).unwrap();
-        for len in 0..=HEADER_BYTES {
-            let cut = Handle::new(&good.as_bytes()[..len]);
-            assert_eq!(ours.unwrap(&cut), Err(Error::InvalidArgument));
+    fn every_changed_bit_breaks_the_seal() {
+        let ours = Seals::new(&HandleKey::from_bytes([3; 32]), 7, &kernel(1, 8));
+        let good = ours.seal(&kernel(1, 8)).unwrap();
+        for bit in 0..good.as_bytes().len() * 8 {
+            let mut bytes = good.as_bytes().to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(ours.open(&Handle::new(&bytes)).is_err(), "bit {bit}");
         }
-        let mut version = good.as_bytes().to_vec();
-        version[0] = 2;
-        assert_eq!(ours.unwrap(&Handle::new(&version)), Err(Error::InvalidArgument));
-        assert_eq!(ours.unwrap(&Handle::new(&[VERSION; 65])), Err(Error::InvalidArgument));
+        for len in 0..good.as_bytes().len() {
+            assert!(ours.open(&Handle::new(&good.as_bytes()[..len])).is_err(), "{len} bytes");
+        }
+        let longer = [good.as_bytes(), &[0]].concat();
+        assert_eq!(ours.open(&Handle::new(&longer)), Err(Error::Stale));
+    }
+
+    #[test]
+    fn malformed_and_former_handles_are_refused() {
+        let ours = Seals::new(&HandleKey::from_bytes([3; 32]), 7, &kernel(1, 8));
+        for len in 0..=HEADER_BYTES + SEAL_BYTES {
+            let short = Handle::new(&vec![VERSION; len]);
+            assert_eq!(ours.open(&short), Err(Error::InvalidArgument));
+        }
+        assert_eq!(ours.open(&Handle::new(&[VERSION; 65])), Err(Error::InvalidArgument));
+        assert_eq!(ours.open(&Handle::new(&[9; 30])), Err(Error::InvalidArgument));
+        assert_eq!(ours.open(&Handle::new(&[VERSION_WITHOUT_SEAL; 16])), Err(Error::Stale));
     }
 }

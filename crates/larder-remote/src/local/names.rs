@@ -34,6 +34,8 @@ impl Export {
             self.open_entry(&dir, name)
         };
         let found = match opened {
+            // It lay inside a moment ago, and may have been moved out since.
+            Ok(above) if name == ".." && !self.is_inside(&above)? => return Err(Error::Stale),
             Ok(fd) => Some(self.found(fd)?),
             Err(Error::NotFound) => None,
             Err(other) => return Err(other),

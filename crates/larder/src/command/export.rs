@@ -20,6 +20,7 @@ use crate::log;
 use crate::report::Behind;
 use crate::runtime_dir::RuntimeDir;
 use crate::stack::Engine;
+use crate::state_dir;
 
 /// How long calls in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -45,7 +46,7 @@ pub(crate) struct Args {
     /// Options of the source, as with `larder mount`
     #[arg(short, value_name = "OPT[=VALUE],...", requires = "source")]
     options: Vec<String>,
-    /// Where to listen, for NFS and MOUNT, over TCP and UDP; port 0 takes a free one
+    /// Where to listen, for NFS and MOUNT, over TCP and UDP (unless --no-udp); port 0 takes a free one
     #[arg(long, value_name = "IP:PORT")]
     listen: SocketAddr,
     /// Treat root of a client as nobody [default: unless it listens on this machine alone]
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// Who may call, as 192.0.2.0/24; may be given more than once
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<Network>,
+    /// Listen over TCP only: the sender of a datagram can be forged
+    #[arg(long)]
+    no_udp: bool,
     /// Take calls from ports above 1023 too: then every user there can claim to be any other
     #[arg(long)]
     insecure: bool,
@@ -187,7 +191,8 @@ impl Args {
         let squash = if self.squashes_root() { Squash::Root } else { Squash::None };
         let (read_only, shared) = (self.read_only, self.shared);
         let options = LocalOptions { squash, read_only, shared, ..LocalOptions::default() };
-        let fs = Direct::new(Arc::new(LocalDir::open(dir, options)?)).await;
+        let key = state_dir::handle_key()?;
+        let fs = Direct::new(Arc::new(LocalDir::open(dir, options, &key)?)).await;
         let fs = fs.with_context(|| format!("cannot export {}", dir.display()))?;
         Ok((Exported::Directory(dir.to_owned()), Arc::new(fs)))
     }
@@ -209,6 +214,7 @@ impl Args {
                 [] => vec!["0.0.0.0/0".parse()?, "::/0".parse()?],
                 networks => networks.to_vec(),
             },
+            udp: !self.no_udp,
             source_ports: if self.insecure { SourcePorts::Any } else { SourcePorts::Reserved },
             // A process that changes names behind our back is told apart by the attributes, but for the
             // microseconds between looking and changing; see `--shared`.
@@ -245,6 +251,7 @@ mod tests {
             root_squash,
             no_root_squash,
             allow: Vec::new(),
+            no_udp: false,
             insecure: false,
             read_only: false,
             shared: false,

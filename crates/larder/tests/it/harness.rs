@@ -525,7 +525,10 @@ pub(crate) fn kill(pids: [u32; 2]) {
 
 /// The binary under test.
 pub(crate) fn larder() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_larder"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    // The key of exports is no test's own, and must not be the machine's.
+    command.env("LARDER_STATE_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
+    command
 }
 
 /// Whether a process waits in this function of the kernel.
