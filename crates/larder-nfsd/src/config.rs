@@ -1,6 +1,7 @@
 //! What the operator decides.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use larder_vfs::Cred;
 
@@ -42,8 +43,13 @@ pub struct Config {
     pub sole_door: bool,
     /// A port mapper to register with, over UDP; usually port 111 of this machine.
     pub portmapper: Option<SocketAddr>,
-    /// Most connections at a time; further ones are closed at once.
+    /// Most connections at a time. Beyond them, one that has made no good call yet gives way, or the
+    /// new one is closed at once.
     pub connections_max: usize,
+    /// Most connections at a time from one machine. The same.
+    pub source_connections_max: usize,
+    /// How long a connection that has begun to speak may take until its first good call is complete.
+    pub first_call_max: Duration,
 }
 
 impl Config {
@@ -60,6 +66,8 @@ impl Config {
             sole_door: false,
             portmapper: None,
             connections_max: 256,
+            source_connections_max: 64,
+            first_call_max: Duration::from_secs(15),
         }
     }
 }

@@ -12,6 +12,9 @@
 //! - **Hostile bytes do no harm.** Every message has a largest size, is decoded by `larder-wire` and
 //!   answered, or refused; memory and calls in flight are bounded per connection; who takes no
 //!   replies is not read from, and is cut off after a while.
+//! - **Nobody keeps others out.** Connections are bounded in all, for each source, and hardly there for
+//!   those whose calls are not carried out (`admission`); over UDP nobody is sent much who has
+//!   shown nothing that only an answer of ours can have told him.
 //! - **A retransmission is not carried out twice.** Replies to calls that change something are kept
 //!   for a while, over reconnects too (the duplicate request cache).
 //! - **Handles outlive the server**, as far as those of the file system do.
@@ -23,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod config;
 mod duplicates;
 mod mount;

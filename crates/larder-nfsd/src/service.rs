@@ -33,6 +33,9 @@ use crate::{Config, SourcePorts, owner};
 
 /// The version of RPC that we speak (RFC 5531, 9).
 const RPC_VERSION: u32 = 2;
+/// Longest answer over UDP to who has shown no handle, unless the call was longer: that of MNT, which
+/// gives the first one. Whose address was forged is not sent much more than was sent in his name.
+const UNPROVEN_REPLY_BYTES_MAX: usize = 128;
 /// First port that any user may bind.
 const UNRESERVED_PORT: u16 = 1024;
 
@@ -49,7 +52,7 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
     /// Its calls are carried out, as far as its port or its socket's owner decides that.
-    admitted: bool,
+    pub(crate) admitted: bool,
 }
 
 impl Peer {
@@ -118,10 +121,16 @@ impl Service {
         self.config.allow.iter().any(|network| network.contains(address))
     }
 
-    /// Serves one message. `None` if there is nothing to be said.
+    /// Serves one message. `None` if there is nothing to be said. `on_good` is called before a call is carried
+    /// out, if it is one of ours by somebody who may make it.
     ///
     /// It is safe to drop the future: a call that was begun may then be tried again.
-    pub(crate) async fn serve(self: Arc<Self>, peer: Peer, message: Bytes) -> Option<Segments> {
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        peer: Peer,
+        message: Bytes,
+        on_good: impl FnOnce() + Send,
+    ) -> Option<Segments> {
         let mut args = message.clone();
         let framing = peer.framing();
         let header = match CallHeader::decode(&mut args) {
@@ -133,13 +142,22 @@ impl Service {
         };
         let (program, procedure) = (header.program, header.procedure);
         self.counters.call(program, procedure, message.len());
-        let answered = match self.admit(&header, peer) {
+        let admitted = self.admit(&header, peer);
+        if admitted.is_ok() && peer.admitted {
+            on_good();
+        }
+        let answered = match admitted {
             Err(outcome) => {
                 self.counters.refused.fetch_add(1, Relaxed);
                 refuse(header.xid, outcome, framing)
             }
             Ok(cred) if program == mount3::PROGRAM => {
-                self.serve_mount(&header, &cred, peer, &mut args).await
+                let answered = self.serve_mount(&header, &cred, peer, &mut args).await;
+                // All that is told without a handle. A wrong one of NFS is answered with less than
+                // it takes to send it.
+                let bytes_max = message.len().max(UNPROVEN_REPLY_BYTES_MAX);
+                let long = peer.transport == Transport::Udp && answered.reply.len() > bytes_max;
+                if long { refuse(header.xid, Outcome::SystemErr, framing) } else { answered }
             }
             Ok(cred) if repeatable(procedure) => {
                 self.serve_nfs(&header, cred, peer, &mut args).await

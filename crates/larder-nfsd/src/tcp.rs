@@ -9,10 +9,12 @@
 //!   [`cost_kib`], which is no less than they hold; past that nothing is read. Beside it one record is being
 //!   assembled.
 //! - A reply is written whole or the connection ends.
+//! - Who will not be served ([`crate::admission`]) costs some KiB, and that for
+//!   [`Config::first_call_max`](crate::Config::first_call_max) at most.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,8 +26,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::admission::{Admission, Newcomer, Source, Verdict};
 use crate::service::{Peer, Service, Transport, poll_once};
 
 /// Largest record, in bytes: a WRITE of the largest size with its headers.
@@ -37,6 +40,9 @@ const WINDOW_KIB: u32 = 8 << 10;
 const CALL_KIB_MIN: u32 = 32;
 /// Bytes taken from the socket at a time, unless a large record is read in place.
 const READ_BYTES: usize = 64 << 10;
+/// Longest record of a stranger, and the bytes taken from his socket at a time: calls that ask nothing
+/// but whether we are there.
+const STRANGER_BYTES_MAX: usize = 1024;
 /// A rest of a record of at least this many bytes is read in place.
 const IN_PLACE_BYTES_MIN: usize = 16 << 10;
 /// Replies wait for others that are ready, up to this many bytes.
@@ -53,6 +59,7 @@ async fn serve(
     service: Arc<Service>,
     stream: TcpStream,
     peer: Peer,
+    standing: Standing,
     shutdown: watch::Receiver<bool>,
 ) {
     // Replies are sent when they are whole; waiting for more would only delay them.
@@ -61,7 +68,7 @@ async fn serve(
     }
     let (reader, writer) = stream.into_split();
     let outbox = Arc::new(Outbox::new(writer));
-    let connection = Connection { service, peer, outbox: Arc::clone(&outbox) };
+    let connection = Connection { service, peer, standing, outbox: Arc::clone(&outbox) };
     if let Err(cause) = connection.run(reader, shutdown).await {
         tracing::debug!(peer = %peer.address, %cause, "connection closed");
     }
@@ -71,7 +78,17 @@ async fn serve(
 struct Connection {
     service: Arc<Service>,
     peer: Peer,
+    standing: Standing,
     outbox: Arc<Outbox>,
+}
+
+/// What the acceptor and a connection tell each other.
+#[derive(Default)]
+struct Standing {
+    /// A good call came.
+    proven: Arc<AtomicBool>,
+    /// The connection must give way to another.
+    displaced: Arc<Notify>,
 }
 
 impl Connection {
@@ -82,22 +99,34 @@ impl Connection {
         mut reader: OwnedReadHalf,
         mut shutdown: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut records = RecordAssembler::new(Heap, RECORD_BYTES_MAX);
-        let mut buffer = vec![0; READ_BYTES];
+        let (record_bytes_max, read_bytes) = match self.peer.admitted {
+            true => (RECORD_BYTES_MAX, READ_BYTES),
+            false => (STRANGER_BYTES_MAX, STRANGER_BYTES_MAX),
+        };
+        let mut records = RecordAssembler::new(Heap, record_bytes_max);
+        let mut buffer = vec![0; read_bytes];
         let mut ready = Vec::new();
+        let first_call_max = self.service.config.first_call_max;
+        // A stranger makes none: it is the time of his stay.
+        let mut first_call_until = (!self.peer.admitted).then(|| Instant::now() + first_call_max);
         loop {
             let gap = records.gap();
             let in_place = gap.len() >= IN_PLACE_BYTES_MIN;
+            let proven = self.standing.proven.load(Relaxed);
+            let until = first_call_until.filter(|_| !proven);
+            let until = until.unwrap_or_else(|| Instant::now() + IDLE_MAX);
             let target = if in_place { gap } else { &mut buffer };
             let count = tokio::select! {
-                read = timeout(IDLE_MAX, reader.read(target)) => read??,
+                read = timeout_at(until, reader.read(target)) => read??,
                 () = self.outbox.broken.notified() => return Ok(()),
+                () = self.standing.displaced.notified() => return Ok(()),
                 // An error means that the server is gone, which is shutdown, too.
                 _ = shutdown.wait_for(|down| *down) => return Ok(()),
             };
             if count == 0 {
                 return Ok(());
             }
+            first_call_until.get_or_insert_with(|| Instant::now() + first_call_max);
             let mut deliver = |record| ready.push(record);
             if in_place {
                 records.fill(count, &mut deliver);
@@ -115,7 +144,9 @@ impl Connection {
     /// Answers a call, or begins to.
     async fn begin(&self, record: Bytes) {
         let permit = self.outbox.admit(cost_kib(&record)).await;
-        let mut call = Box::pin(Arc::clone(&self.service).serve(self.peer, record));
+        let proven = Arc::clone(&self.standing.proven);
+        let on_good = move || proven.store(true, Relaxed);
+        let mut call = Box::pin(Arc::clone(&self.service).serve(self.peer, record, on_good));
         if let Some(reply) = poll_once(call.as_mut()).await {
             self.outbox.put(reply, permit);
             if self.outbox.waiting_bytes() > BATCH_BYTES_MAX {
@@ -286,30 +317,19 @@ pub(crate) async fn accept(
     listener: tokio::net::TcpListener,
     shutdown: watch::Receiver<bool>,
 ) {
-    let mut connections = tokio::task::JoinSet::new();
-    let mut down = shutdown.clone();
+    let mut acceptor = Acceptor::new(service, shutdown.clone());
+    let mut down = shutdown;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            Some(ended) = connections.join_next() => {
-                if let Err(cause) = ended {
-                    tracing::error!(%cause, "a connection failed");
-                }
+            Some(ended) = acceptor.tasks.join_next() => {
+                acceptor.ended(ended);
                 continue;
             }
             _ = down.wait_for(|down| *down) => break,
         };
         match accepted {
-            Ok((stream, address)) => {
-                let room = connections.len() < service.config.connections_max;
-                if !room || !service.allows(address.ip()) {
-                    tracing::warn!(%address, room, "connection refused");
-                    continue;
-                }
-                service.counters.connections.fetch_add(1, Relaxed);
-                let peer = Peer::new(address, Transport::Tcp, service.config.source_ports);
-                connections.spawn(serve(Arc::clone(&service), stream, peer, shutdown.clone()));
-            }
+            Ok((stream, address)) => acceptor.accepted(stream, address),
             Err(cause) => {
                 // Out of descriptors, most likely: it does not help to try again at once.
                 tracing::warn!(%cause, "cannot accept a connection");
@@ -318,7 +338,81 @@ pub(crate) async fn accept(
         }
     }
     drop(listener);
-    while connections.join_next().await.is_some() {}
+    while acceptor.tasks.join_next().await.is_some() {}
+}
+
+/// The connections of a listener.
+struct Acceptor {
+    service: Arc<Service>,
+    shutdown: watch::Receiver<bool>,
+    admission: Admission,
+    /// How to tell a connection that it must give way.
+    displacing: HashMap<u64, Arc<Notify>>,
+    /// Each answers its number when it has ended.
+    tasks: tokio::task::JoinSet<u64>,
+    next_number: u64,
+}
+
+impl Acceptor {
+    fn new(service: Arc<Service>, shutdown: watch::Receiver<bool>) -> Acceptor {
+        let (all_max, source_max) =
+            (service.config.connections_max, service.config.source_connections_max);
+        Acceptor {
+            service,
+            shutdown,
+            admission: Admission::new(all_max, source_max),
+            displacing: HashMap::new(),
+            tasks: tokio::task::JoinSet::new(),
+            next_number: 0,
+        }
+    }
+
+    /// Serves a connection, or drops it.
+    fn accepted(&mut self, stream: TcpStream, address: std::net::SocketAddr) {
+        if !self.service.allows(address.ip()) {
+            tracing::warn!(%address, "a connection from a network that is not allowed was refused");
+            return;
+        }
+        let peer = Peer::new(address, Transport::Tcp, self.service.config.source_ports);
+        let standing = Standing::default();
+        let newcomer = Newcomer {
+            source: Source::new(address.ip()),
+            stranger: !peer.admitted,
+            proven: Arc::clone(&standing.proven),
+        };
+        let number = self.next_number;
+        self.next_number += 1;
+        match self.admission.come(number, newcomer) {
+            Verdict::Admitted => {}
+            Verdict::Instead(oldest) => {
+                tracing::debug!(%address, "an older connection without a good call gives way");
+                if let Some(displaced) = self.displacing.remove(&oldest) {
+                    displaced.notify_one();
+                }
+            }
+            Verdict::Refused => {
+                tracing::warn!(%address, "a connection was refused: there are too many");
+                return;
+            }
+        }
+        self.service.counters.connections.fetch_add(1, Relaxed);
+        self.displacing.insert(number, Arc::clone(&standing.displaced));
+        let (service, shutdown) = (Arc::clone(&self.service), self.shutdown.clone());
+        self.tasks.spawn(async move {
+            // A call that fails by a mistake of ours ends its connection, and the count must be right.
+            let served = tokio::spawn(serve(service, stream, peer, standing, shutdown));
+            if let Err(cause) = served.await {
+                tracing::error!(%cause, "a connection failed");
+            }
+            number
+        });
+    }
+
+    fn ended(&mut self, ended: Result<u64, tokio::task::JoinError>) {
+        let number = ended.expect("the task that waits for a connection does nothing else");
+        self.admission.leave(number);
+        self.displacing.remove(&number);
+    }
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub(crate) async fn serve(
         let Ok(permit) = Arc::clone(&calls).try_acquire_owned() else { continue };
         let peer = Peer::new(address, Transport::Udp, service.config.source_ports);
         let message = Bytes::copy_from_slice(&buffer[..len]);
-        let mut call = Box::pin(Arc::clone(&service).serve(peer, message));
+        let mut call = Box::pin(Arc::clone(&service).serve(peer, message, || ()));
         if let Some(reply) = poll_once(call.as_mut()).await {
             send(&socket, peer, reply).await;
             continue;

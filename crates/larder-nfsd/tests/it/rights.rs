@@ -2,15 +2,22 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+use std::time::Duration;
 
-use larder_nfsd::{Network, SourcePorts};
+use bytes::Bytes;
+use larder_nfsd::{Config, Network, Server, SourcePorts};
 use larder_remote::local::{LocalOptions, Squash};
+use larder_vfs::{Direct, MemRemote, Remote};
+use larder_wire::mount3;
 use larder_wire::nfs3::*;
 use larder_wire::rpc::{AUTH_TOOWEAK, Credential, Outcome};
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 
-use crate::harness::{Client, REPLY_MAX, handle, mode, options, place, running, status, sys};
+use crate::harness::{
+    Client, REPLY_MAX, Running, handle, mode, options, place, running, status, sys,
+};
 
 fn squashed() -> LocalOptions {
     LocalOptions { squash: Squash::Root, ..options() }
@@ -137,4 +144,117 @@ async fn connections_are_bounded() {
         }
         assert!(tokio::time::Instant::now() < deadline, "a closed connection makes room");
     }
+}
+
+/// Connections of which the first bytes came, and no more.
+async fn half_sent(server: &Running, count: usize) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        let mut client = Client::tcp(server.address).await;
+        // It may be refused already.
+        let _ = client.send(&[0x80, 0]).await;
+        clients.push(client);
+    }
+    clients
+}
+
+#[tokio::test]
+async fn who_is_not_admitted_keeps_nobody_out() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let server = running!(options(), |config| {
+        config.source_ports = SourcePorts::Reserved;
+        config.connections_max = 64;
+    });
+    let ask = GETATTR3args { object: server.root };
+    let mut before = server.tcp().await;
+    before.call(&ask).await.unwrap();
+    let (root, somebody) = (Uid::ROOT, Uid::from_raw(1001));
+    set_thread_res_uid(None, somebody, None).unwrap();
+    let _strangers = half_sent(&server, 200).await;
+    set_thread_res_uid(None, root, None).unwrap();
+    server.tcp().await.call(&ask).await.unwrap();
+    before.call(&ask).await.unwrap();
+}
+
+#[tokio::test]
+async fn connections_without_a_good_call_keep_nobody_out() {
+    let server = running!(options(), |config| {
+        config.connections_max = 64;
+        config.source_connections_max = 8;
+    });
+    let ask = GETATTR3args { object: server.root };
+    let mut before = server.tcp().await;
+    before.call(&ask).await.unwrap();
+    let _unproven = half_sent(&server, 200).await;
+    server.tcp().await.call(&ask).await.unwrap();
+    before.call(&ask).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_first_call_must_come_soon() {
+    let server = running!(options(), |config| {
+        config.first_call_max = Duration::from_millis(100);
+    });
+    let mut good = server.tcp().await;
+    good.call(&NULL3args {}).await;
+    good.send(&[0x80, 0]).await.unwrap();
+    let mut slow = server.tcp().await;
+    slow.send(&[0x80, 0]).await.unwrap();
+    assert!(slow.receive().await.is_none(), "closed");
+    assert!(good.is_silent().await, "who has made a call may take his time");
+}
+
+#[tokio::test]
+async fn a_first_call_may_take_its_time_to_be_carried_out() {
+    let model = Arc::new(MemRemote::new());
+    let root = nfs_fh3::new(model.root().await.unwrap().handle.as_bytes()).unwrap();
+    let mut config = Config::new("127.0.0.1:0".parse().unwrap());
+    config.source_ports = SourcePorts::Any;
+    config.first_call_max = Duration::from_millis(20);
+    let fs = Arc::new(Direct::new(model.clone()).await.unwrap());
+    let server = Server::bind(config, fs).await.unwrap();
+    let mut client = Client::tcp(server.addr()).await;
+    tokio::spawn(server.run());
+    model.hold(Some("getattr"));
+    let (_, call) = client.encode(&GETATTR3args { object: root });
+    client.send(&call.to_bytes()).await.unwrap();
+    assert!(client.is_silent().await, "neither an answer nor the end");
+    model.hold(None);
+    assert!(client.receive().await.is_some());
+}
+
+#[tokio::test]
+async fn a_forged_sender_is_not_sent_more_than_was_asked() {
+    let server = running!();
+    let mut tcp = server.tcp().await;
+    for at in 0..40 {
+        let dirpath = Bytes::from(format!("/{}", "./".repeat(at)));
+        tcp.call(&mount3::MNTargs { dirpath: dirpath.into() }).await.unwrap();
+    }
+    assert_eq!(tcp.call(&mount3::DUMPargs {}).await.0.len(), 40, "over TCP an address is proven");
+    let mut udp = server.udp().await;
+    udp.credential = Credential::None;
+    assert_eq!(udp.try_call(&mount3::DUMPargs {}).await.unwrap_err(), Outcome::SystemErr);
+    udp.call(&mount3::MNTargs { dirpath: "/".into() }).await.unwrap();
+    // What bears no handle of ours: of each program, whatever it asks for.
+    let (mut asked, mut told) = (0, 0);
+    let forged = nfs_fh3::new(&[2; 26]).unwrap();
+    let all = [
+        udp.encode(&NULL3args {}),
+        udp.encode(&mount3::MNTargs { dirpath: "/".into() }),
+        udp.encode(&mount3::DUMPargs {}),
+        udp.encode(&mount3::EXPORTargs {}),
+        udp.encode(&READ3args { file: forged, offset: 0, count: 1 << 20 }),
+        udp.encode(&GETATTR3args { object: forged }),
+        udp.encode(&FSINFO3args { fsroot: forged }),
+    ];
+    for (_, call) in all {
+        udp.send(&call.to_bytes()).await.unwrap();
+        let reply = udp.receive().await.unwrap();
+        assert!(reply.len() <= call.len().max(128), "{} for {}", reply.len(), call.len());
+        (asked, told) = (asked + call.len(), told + reply.len());
+    }
+    assert!(told <= asked, "{told} bytes for {asked}");
 }
