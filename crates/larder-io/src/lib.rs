@@ -24,6 +24,7 @@ pub mod memory;
 pub mod pages;
 mod real;
 mod sim;
+pub mod sockets;
 mod tail;
 
 pub use boot::BootId;

@@ -142,7 +142,17 @@ async fn listen(config: &Config) -> io::Result<(TcpListener, Option<UdpSocket>, 
             return Ok((listener, None, address));
         }
         match UdpSocket::bind(address).await {
-            Ok(socket) => return Ok((listener, Some(socket), address)),
+            Ok(socket) => {
+                let bytes = larder_io::sockets::grow_buffers(&socket)?;
+                if bytes < 2 * larder_io::sockets::DATAGRAM_BUFFER_BYTES {
+                    tracing::warn!(
+                        bytes,
+                        "the system's limit for receive buffers is low (sysctl net.core.rmem_max): \
+                         datagrams of busy clients are lost"
+                    );
+                }
+                return Ok((listener, Some(socket), address));
+            }
             // Free for TCP only: take another port, unless it was asked for.
             Err(cause)
                 if cause.kind() == io::ErrorKind::AddrInUse

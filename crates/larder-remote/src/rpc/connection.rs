@@ -37,6 +37,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+/// Pause for the reader task when datagrams are there that it has not come to yet.
+const UNREAD_PAUSE: Duration = Duration::from_millis(5);
+
 /// A call in flight.
 #[derive(Debug)]
 struct Call {
@@ -48,6 +51,13 @@ struct Call {
     sent_us: AtomicU64,
     /// Nobody waits for the reply any more, so it need not be sent if it was not begun.
     cancelled: AtomicBool,
+}
+
+impl Call {
+    /// When it was last sent completely, since the connection's birth.
+    fn sent(&self) -> Duration {
+        Duration::from_micros(self.sent_us.load(Relaxed))
+    }
 }
 
 /// A reply as the reader task found it.
@@ -275,6 +285,11 @@ impl Connection {
             timeouts: totals.timeouts,
             reconnects: self.stats.reconnects.load(Relaxed),
             orphans: self.stats.orphans.load(Relaxed),
+            receive_buffer_bytes: state
+                .socket
+                .as_ref()
+                .and_then(|socket| socket.receive_buffer_bytes())
+                .map(|bytes| bytes as u64),
         }
     }
 
@@ -375,6 +390,10 @@ impl Connection {
                 Ok(Err(_sender_gone)) => return Err(RpcError::Shutdown),
                 Err(_elapsed) => (),
             }
+            if self.reply_may_be_here(class, from, deadline) {
+                tokio::time::sleep(UNREAD_PAUSE).await;
+                continue;
+            }
             self.shared.procedures.of(procedure).timeouts.fetch_add(1, Relaxed);
             self.timed_out(call, class, offered);
             from = Instant::now();
@@ -382,6 +401,27 @@ impl Connection {
                 return timed_out;
             }
         }
+    }
+
+    /// Whether it is too early to take a datagram for lost: replies became slower while this one was waited
+    /// for since `from`, or there are some that our own side has not come to look at yet. A machine that
+    /// stood still for a moment would else send a windowful again.
+    fn reply_may_be_here(
+        &self,
+        class: TimerClass,
+        from: Instant,
+        deadline: Option<Instant>,
+    ) -> bool {
+        let config = &self.shared.config;
+        let waited = from.elapsed();
+        if config.transport == Transport::Tcp
+            || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        {
+            return false;
+        }
+        let socket = self.lock().socket.clone();
+        let unread = socket.is_some_and(|socket| socket.has_unread());
+        waited < self.patience(class) || unread && waited < config.timeout
     }
 
     /// How long to wait for a reply before doing something about it.
@@ -460,8 +500,9 @@ impl Connection {
         let quiet = now.saturating_duration_since(state.heard);
         match (config.transport, state.socket.clone()) {
             (Transport::Udp, Some(socket)) => {
-                state.round_trips[class as usize].timed_out();
-                state.window.timed_out();
+                let (sent, now) = (call.sent(), now.saturating_duration_since(self.birth));
+                state.round_trips[class as usize].timed_out(sent, now);
+                state.window.timed_out(sent, now);
                 drop(state);
                 self.send_datagram(&socket, call);
             }
@@ -485,7 +526,7 @@ impl Connection {
 
     /// When a call was last sent; the connection's birth if it was not.
     fn sent_at(&self, call: &Call) -> Instant {
-        self.birth + Duration::from_micros(call.sent_us.load(Relaxed))
+        self.birth + call.sent()
     }
 
     fn send_datagram(&self, socket: &Socket, call: &Arc<Call>) {

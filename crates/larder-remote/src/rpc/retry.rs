@@ -3,15 +3,20 @@
 //! - [`RoundTrip`] estimates how long a reply takes, for each class of procedures apart, since a
 //!   WRITE to a disk says nothing of a LOOKUP in memory (Jacobson 1988; SunRPC's `rpc_rtt`).
 //! - [`Window`] bounds how many calls are in flight: fixed on TCP, where the kernel does the rest,
-//!   and following losses on UDP (SunRPC's `xprt_adjust_cwnd`).
+//!   and following losses on UDP (SunRPC's `xprt_adjust_cwnd`), within what the socket can hold.
+//! - [`Losses`] tells one loss from another: a full buffer drops a windowful at once, and each of its
+//!   calls runs out of time.
 //! - [`Backoff`] spaces the attempts to reach a server that is gone.
 
 use std::time::Duration;
 
-/// Shortest time until a retransmission. Below it the scheduling of a busy server looks like loss.
+/// Shortest time until a retransmission, whatever was measured. Below it the scheduling of a busy
+/// server looks like loss.
 const RETRANSMIT_MIN: Duration = Duration::from_millis(100);
 /// Longest time until a retransmission.
 const RETRANSMIT_MAX: Duration = Duration::from_secs(60);
+/// By which part of it the slowest round trip of late sinks with each sample.
+const SLOWEST_SINKS_BY: u32 = 64;
 /// Most doublings of the time until a retransmission; the maximum is reached before.
 const DOUBLINGS_MAX: u32 = 10;
 
@@ -44,20 +49,49 @@ impl TimerClass {
 pub(super) struct RoundTrip {
     /// Smoothed time and its deviation; none before the first sample.
     estimate: Option<(Duration, Duration)>,
+    /// The longest of late: it sinks by a part with each sample.
+    slowest: Duration,
     initial: Duration,
     doublings: u32,
+    losses: Losses,
+}
+
+/// Which calls that ran out of time were lost together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    /// When the last loss was noticed, since the connection's birth.
+    noticed: Option<Duration>,
+}
+
+impl Losses {
+    /// A call that was sent at `sent` ran out of time at `now`. Whether that is another loss than the last
+    /// one: who was sent before that was noticed was lost with it.
+    fn is_new(&mut self, sent: Duration, now: Duration) -> bool {
+        let is_new = self.noticed.is_none_or(|noticed| sent >= noticed);
+        if is_new {
+            self.noticed = Some(now);
+        }
+        is_new
+    }
 }
 
 impl RoundTrip {
     /// Without a sample, a reply is given `initial`.
     pub(super) fn new(initial: Duration) -> RoundTrip {
-        RoundTrip { estimate: None, initial, doublings: 0 }
+        RoundTrip {
+            estimate: None,
+            slowest: Duration::ZERO,
+            initial,
+            doublings: 0,
+            losses: Losses::default(),
+        }
     }
 
     /// Learns from a call that was sent once. One that was sent twice teaches nothing, since its
     /// reply may be to either (Karn's rule).
     pub(super) fn sample(&mut self, time: Duration) {
         self.doublings = 0;
+        self.slowest = time.max(self.slowest - self.slowest / SLOWEST_SINKS_BY);
         self.estimate = Some(match self.estimate {
             None => (time, time / 2),
             Some((smoothed, deviation)) => {
@@ -67,16 +101,20 @@ impl RoundTrip {
         });
     }
 
-    /// A call timed out: the next ones are given twice the time, until a sample comes.
-    pub(super) fn timed_out(&mut self) {
-        self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+    /// A call that was sent at `sent` timed out at `now`: the next ones are given twice the time, until a
+    /// sample comes. All calls of one loss double it once.
+    pub(super) fn timed_out(&mut self, sent: Duration, now: Duration) {
+        if self.losses.is_new(sent, now) {
+            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        }
     }
 
-    /// How long to wait for a reply before sending again.
+    /// How long to wait for a reply before sending again: no less than twice the slowest reply of late, since
+    /// replies that came evenly for a while say little of the next stall.
     pub(super) fn timeout(&self) -> Duration {
         let base = match self.estimate {
             None => self.initial,
-            Some((smoothed, deviation)) => smoothed + 4 * deviation,
+            Some((smoothed, deviation)) => (smoothed + 4 * deviation).max(2 * self.slowest),
         };
         (base * (1 << self.doublings)).clamp(RETRANSMIT_MIN, RETRANSMIT_MAX)
     }
@@ -89,6 +127,7 @@ pub(super) struct Window {
     scaled: u32,
     max_scaled: u32,
     adapts: bool,
+    losses: Losses,
 }
 
 impl Window {
@@ -97,12 +136,20 @@ impl Window {
     /// Always `calls`.
     pub(super) fn fixed(calls: u32) -> Window {
         let scaled = calls * Self::SCALE;
-        Window { scaled, max_scaled: scaled, adapts: false }
+        Window { scaled, max_scaled: scaled, adapts: false, losses: Losses::default() }
     }
 
     /// Starts at two calls, as SunRPC does, and grows up to `max`.
     pub(super) fn congestion(max: u32) -> Window {
-        Window { scaled: 2 * Self::SCALE, max_scaled: max * Self::SCALE, adapts: true }
+        let max_scaled = max.max(1) * Self::SCALE;
+        let scaled = max_scaled.min(2 * Self::SCALE);
+        Window { scaled, max_scaled, adapts: true, losses: Losses::default() }
+    }
+
+    /// From now on at most `max` calls, and at least one.
+    pub(super) fn limit(&mut self, max: u32) {
+        self.max_scaled = max.max(1) * Self::SCALE;
+        self.scaled = self.scaled.min(self.max_scaled);
     }
 
     /// Calls that may be in flight now.
@@ -118,9 +165,10 @@ impl Window {
         }
     }
 
-    /// A call timed out: half as many, but one.
-    pub(super) fn timed_out(&mut self) {
-        if self.adapts {
+    /// A call that was sent at `sent` timed out at `now`: half as many, but one. All calls of one loss
+    /// halve it once.
+    pub(super) fn timed_out(&mut self, sent: Duration, now: Duration) {
+        if self.adapts && self.losses.is_new(sent, now) {
             self.scaled = (self.scaled / 2).max(Self::SCALE);
         }
     }

@@ -5,6 +5,8 @@
 //! readiness here.
 
 use super::{SourcePort, Transport};
+use larder_io::sockets::grow_buffers;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recvmsg, sendmsg,
 };
@@ -20,11 +22,19 @@ const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
 /// Reserved ports that are tried before any port is taken.
 const RESERVED_PORT_ATTEMPTS_MAX: u16 = 32;
 
+/// What a reply takes of a receive buffer while it waits there, in bytes: 32 KiB of data with the kernel's
+/// structures, however small the fragments that it came in.
+const REPLY_COST_BYTES: usize = 64 << 10;
+
 /// A connected socket.
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpStream),
-    Udp(UdpSocket),
+    Udp {
+        socket: UdpSocket,
+        /// What the kernel has set aside for what waits to be received, in bytes.
+        receive_buffer_bytes: usize,
+    },
 }
 
 impl Socket {
@@ -64,7 +74,8 @@ impl Socket {
         if transport == Transport::Udp {
             let socket = UdpSocket::bind(source).await?;
             socket.connect(address).await?;
-            return Ok(Socket::Udp(socket));
+            let receive_buffer_bytes = grow_buffers(&socket)?;
+            return Ok(Socket::Udp { socket, receive_buffer_bytes });
         }
         let socket = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -84,15 +95,35 @@ impl Socket {
     pub(super) fn source_port(&self) -> Option<u16> {
         let address = match self {
             Socket::Tcp(stream) => stream.local_addr(),
-            Socket::Udp(socket) => socket.local_addr(),
+            Socket::Udp { socket, .. } => socket.local_addr(),
         };
         address.ok().map(|address| address.port())
+    }
+
+    /// What the kernel has set aside for datagrams that wait to be received, in bytes. None for a stream.
+    pub(super) fn receive_buffer_bytes(&self) -> Option<usize> {
+        match self {
+            Socket::Tcp(_) => None,
+            Socket::Udp { receive_buffer_bytes, .. } => Some(*receive_buffer_bytes),
+        }
+    }
+
+    /// How many calls may be in flight so that no reply is lost here for want of room. None for a stream.
+    pub(super) fn calls_max(&self) -> Option<u32> {
+        let calls = self.receive_buffer_bytes()? / REPLY_COST_BYTES;
+        Some(u32::try_from(calls).unwrap_or(u32::MAX).max(1))
+    }
+
+    /// Whether something came that nobody has received yet. Never waits.
+    pub(super) fn has_unread(&self) -> bool {
+        let mut poll = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
+        rustix::event::poll(&mut poll, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Socket::Tcp(stream) => stream.as_fd(),
-            Socket::Udp(socket) => socket.as_fd(),
+            Socket::Udp { socket, .. } => socket.as_fd(),
         }
     }
 
@@ -114,7 +145,7 @@ impl Socket {
         loop {
             match self {
                 Socket::Tcp(stream) => stream.writable().await?,
-                Socket::Udp(socket) => socket.writable().await?,
+                Socket::Udp { socket, .. } => socket.writable().await?,
             }
             match self.try_io(Interest::WRITABLE, &mut send) {
                 Err(error) if is_passing(&error) => (),
@@ -154,7 +185,7 @@ impl Socket {
     async fn readable(&self) -> io::Result<()> {
         match self {
             Socket::Tcp(stream) => stream.readable().await,
-            Socket::Udp(socket) => socket.readable().await,
+            Socket::Udp { socket, .. } => socket.readable().await,
         }
     }
 
@@ -165,7 +196,7 @@ impl Socket {
     ) -> io::Result<R> {
         match self {
             Socket::Tcp(stream) => stream.try_io(interest, attempt),
-            Socket::Udp(socket) => socket.try_io(interest, attempt),
+            Socket::Udp { socket, .. } => socket.try_io(interest, attempt),
         }
     }
 

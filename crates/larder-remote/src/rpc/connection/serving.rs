@@ -7,6 +7,7 @@ use crate::rpc::retry::{Backoff, TimerClass};
 use crate::rpc::socket::Socket;
 use crate::rpc::{DATAGRAM_BYTES_MAX, RpcError, Transport};
 use bytes::Bytes;
+use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
 use larder_wire::record::{Buffers, RecordAssembler};
 use larder_wire::rpc::{ReplyHeader, Xid};
 use larder_wire::xdr::Decode;
@@ -92,6 +93,9 @@ impl Connection {
     /// Makes a socket the current one and sends all pending calls on it.
     fn attach(&self, socket: &Arc<Socket>) -> u64 {
         let mut state = self.lock();
+        if let Some(calls_max) = socket.calls_max() {
+            state.window.limit(calls_max.min(self.shared.config.in_flight_max));
+        }
         state.epoch += 1;
         state.attached = Instant::now();
         if state.epoch > 1 {
@@ -101,6 +105,9 @@ impl Connection {
         let mut calls: Vec<_> = state.pending.values().map(|one| Arc::clone(&one.call)).collect();
         calls.sort_unstable_by_key(|call| call.xid.0);
         let epoch = state.epoch;
+        if epoch == 1 {
+            self.tell_small_buffer(socket);
+        }
         if self.shared.config.transport == Transport::Udp {
             drop(state);
             calls.iter().for_each(|call| self.send_datagram(socket, call));
@@ -114,6 +121,17 @@ impl Connection {
         }
         self.connected.store(true, Relaxed);
         epoch
+    }
+
+    /// Says so if the system gives less room to replies than it takes to keep a link busy.
+    fn tell_small_buffer(&self, socket: &Socket) {
+        let wanted = 2 * DATAGRAM_BUFFER_BYTES;
+        if let (Some(bytes), Some(calls)) = (socket.receive_buffer_bytes(), socket.calls_max())
+            && bytes < wanted
+        {
+            tracing::warn!(server = %self.shared.config.server, bytes, wanted, calls,
+                "the system's limit for receive buffers is low (sysctl net.core.rmem_max): UDP is slow");
+        }
     }
 
     /// Forgets a broken socket; pending calls stay. Says whether a reply came over it.
