@@ -65,6 +65,11 @@ pub(crate) enum Request {
     },
     /// Removes everything that can be fetched again.
     CacheDrop,
+    /// Reads files and trees into the cache: asked of an export, which has no mount to read through.
+    CacheWarm {
+        /// The path below the export's root.
+        path: PathBuf,
+    },
     /// Keeps a file from being culled, or no longer.
     CachePin {
         /// The path below the mountpoint.

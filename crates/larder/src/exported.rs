@@ -4,15 +4,19 @@
 //! export serves without one, too, if the runtime directory cannot be used.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use larder_nfsd::{ProcedureStats, Stats, StatsReader};
+use serde_json::Value;
 
-use crate::control::{self, CallError, Nowhere, Request, SILENCE_MAX, call, daemon_lives};
-use crate::report::{Behind, ExportStat, Served};
+use crate::control::{self, CallError, Nowhere, Request, SILENCE_MAX, Sink, call, daemon_lives};
+use crate::report::{Behind, ExportStat, Served, Status};
 use crate::runtime_dir::RuntimeDir;
+
+/// What a directory of this machine is asked in vain.
+const NOTHING_BEHIND: &str = "this is an export of a directory: it tells its counts and no more";
 
 /// An export that answers; its socket goes when this is dropped.
 pub(crate) struct Answering {
@@ -26,7 +30,16 @@ impl Drop for Answering {
     }
 }
 
-/// Answers for the export of `dir` (or of a source) that listens at `address`; `behind` tells what is
+/// What is behind an export, as far as commands ask for it.
+pub(crate) trait Asked: Send + Sync + 'static {
+    /// What it tells beside the calls that it served.
+    fn behind(&self) -> Option<Behind>;
+
+    /// How it does, and what its cache holds; `None` if it has nothing to tell of that.
+    fn answer(&self, request: &Request, sink: &mut dyn Sink) -> Option<Result<Value>>;
+}
+
+/// Answers for the export of `dir` (or of a source) that listens at `address`; `asked` tells what is
 /// behind it. What dead exports left is removed.
 ///
 /// # Errors
@@ -36,7 +49,7 @@ pub(crate) fn answer(
     address: SocketAddr,
     dir: String,
     counted: StatsReader,
-    behind: impl Fn() -> Option<Behind> + Send + Sync + 'static,
+    asked: impl Asked,
 ) -> Result<Answering> {
     let socket = runtime_dir.export_socket(address);
     let locked = runtime_dir.lock()?;
@@ -46,16 +59,25 @@ pub(crate) fn answer(
     let answering = Answering { socket };
     let listen = address.to_string();
     let begin = Instant::now();
-    server.serve(move |request, _| match request {
+    server.serve(move |request, sink| match request {
         Request::Stat => Ok(serde_json::to_value(ExportStat {
             listen: listen.clone(),
             dir: dir.clone(),
             pid: std::process::id(),
             uptime_s: begin.elapsed().as_secs(),
-            behind: behind(),
+            behind: asked.behind(),
             ..export_stat(&counted.snapshot())
         })?),
-        _ => bail!("this is an export: it tells its counts and no more"),
+        Request::Status => match asked.answer(&request, sink) {
+            Some(answer) => {
+                let status: Status = serde_json::from_value(answer?)?;
+                let (listen, source) = (Some(listen.clone()), dir.clone());
+                let uptime_s = begin.elapsed().as_secs();
+                Ok(serde_json::to_value(Status { listen, source, uptime_s, ..status })?)
+            }
+            None => bail!(NOTHING_BEHIND),
+        },
+        other => asked.answer(&other, sink).unwrap_or_else(|| bail!(NOTHING_BEHIND)),
     })?;
     Ok(answering)
 }
@@ -70,6 +92,26 @@ pub(crate) fn ask(runtime_dir: &RuntimeDir, address: SocketAddr) -> Result<Expor
         Err(CallError::Dead) => bail!("no export of this user listens at {address}"),
         Err(error) => Err(error).with_context(|| format!("the export at {address}")),
     }
+}
+
+/// How each export that has a server behind it does, with its socket. One that does not answer is left
+/// out.
+///
+/// # Errors
+/// If the runtime directory cannot be read.
+pub(crate) fn all(runtime_dir: &RuntimeDir) -> Result<Vec<(PathBuf, Status)>> {
+    let status = |socket: PathBuf| {
+        let (value, _) = call(&socket, &Request::Status, SILENCE_MAX, &mut Nowhere).ok()?;
+        Some((socket, serde_json::from_value(value).ok()?))
+    };
+    Ok(runtime_dir.export_sockets()?.into_iter().filter_map(status).collect())
+}
+
+/// The export that a text names by its address, and the path behind that, if there is one:
+/// `127.0.0.1:12049/projects`.
+pub(crate) fn named(text: &Path) -> Option<(SocketAddr, PathBuf)> {
+    let (address, path) = text.to_str()?.split_once('/').unwrap_or((text.to_str()?, ""));
+    Some((address.parse().ok()?, PathBuf::from(path)))
 }
 
 /// Removes the sockets of exports that are gone.

@@ -14,6 +14,7 @@ mod command;
 mod control;
 mod daemon;
 mod door;
+mod engine;
 mod error;
 mod exported;
 mod known;

@@ -56,6 +56,17 @@ pub(crate) struct Verified {
     pub(crate) bad_chunks: u64,
 }
 
+/// Answer to [`Request::CacheWarm`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Warmed {
+    /// Files that were read.
+    pub(crate) files: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Files and directories that could not be read.
+    pub(crate) failed: u64,
+}
+
 /// Answer to [`Request::CacheCull`] and [`Request::CacheDrop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Freed {

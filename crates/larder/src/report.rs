@@ -23,7 +23,10 @@ const BYTES_UNLIMITED: u64 = 1 << 50;
 pub(crate) struct Status {
     /// Where it is mounted.
     pub(crate) mountpoint: String,
-    /// What is mounted.
+    /// Where an export listens; then there is no mountpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) listen: Option<String>,
+    /// What is mounted, or exported.
     pub(crate) source: String,
     /// The options that it was mounted with, as they were typed.
     #[serde(default)]
@@ -298,7 +301,10 @@ pub(crate) struct Connection {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, pid) = (&self.mountpoint, self.pid);
-        writeln!(f, "{at}")?;
+        match &self.listen {
+            Some(listen) => writeln!(f, "export at {listen}")?,
+            None => writeln!(f, "{at}")?,
+        }
         writeln!(f, "  source   {}", self.source)?;
         if !self.options.is_empty() {
             writeln!(f, "  options  {}", self.options.join(","))?;
@@ -334,8 +340,10 @@ impl Status {
         let up = Span(Duration::from_secs(self.uptime_s));
         let memory = Bytes(self.memory_bytes);
         let worker = self.worker_pid;
-        writeln!(f, "  state    mounted for {up} by process {worker}, {memory} of memory")?;
+        let door = if self.listen.is_some() { "exported" } else { "mounted" };
+        writeln!(f, "  state    {door} for {up} by process {worker}, {memory} of memory")?;
         match self.supervisor_pid {
+            _ if self.listen.is_some() => {}
             Some(keeper) => {
                 writeln!(f, "  keeper   process {keeper}; {} worker(s) died", self.restarts)?;
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
 use larder_remote::later::{Later, Remembered};
 use larder_remote::nfs3::{self, Nfs3};
 use larder_remote::rpc::{self, Recording, Recovery, Snapshot, SourcePort};
@@ -12,7 +13,7 @@ use larder_remote::smb::{self, Smb};
 use larder_vfs::Remote;
 
 use crate::back::Back;
-use crate::options::{Options, ServerLost, Transport};
+use crate::options::{Bytes, Options, ServerLost, Transport};
 use crate::report::{Connection, Latency, Procedure};
 use crate::source::Protocol;
 
@@ -128,10 +129,10 @@ impl Server {
         }
     }
 
-    /// Why it has not been reached so far, if that was tried.
+    /// Why it has not been reached so far, if that was tried; or what makes it slow.
     pub(crate) fn problem(&self) -> Option<String> {
         match &self.way {
-            Way::Nfs(nfs) => nfs.problem(),
+            Way::Nfs(nfs) => nfs.problem().or_else(|| small_buffer(&nfs.get()?.rpc().stats())),
             Way::Smb(smb) => smb.problem(),
         }
     }
@@ -283,6 +284,20 @@ fn procedure(one: &rpc::ProcedureSnapshot) -> Procedure {
     }
 }
 
+/// What to do about receive buffers that hold few replies.
+fn small_buffer(stats: &Snapshot) -> Option<String> {
+    let held = stats.connections.iter().filter_map(|one| one.receive_buffer_bytes).min()?;
+    // The kernel sets aside twice what it is asked for (socket(7)).
+    let (held, wanted) = (held / 2, DATAGRAM_BUFFER_BYTES as u64);
+    (held < wanted).then(|| {
+        format!(
+            "UDP is slow: its receive buffer is {}; sysctl net.core.rmem_max={wanted} lets it have {}",
+            Bytes(held),
+            Bytes(wanted)
+        )
+    })
+}
+
 fn latency(one: &rpc::Latency) -> Latency {
     Latency {
         mean: one.sum_us.checked_div(one.count).unwrap_or(0),
@@ -304,5 +319,27 @@ fn connection(one: &rpc::ConnectionSnapshot) -> Connection {
         retransmits: one.retransmits,
         timeouts: one.timeouts,
         reconnects: one.reconnects,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_receive_buffer_is_told() {
+        let with = |receive_buffer_bytes| Snapshot {
+            connections: vec![rpc::ConnectionSnapshot {
+                receive_buffer_bytes,
+                ..rpc::ConnectionSnapshot::default()
+            }],
+            ..Snapshot::default()
+        };
+        assert_eq!(
+            [with(None), with(Some(8 << 20))].map(|stats| small_buffer(&stats)),
+            [None, None]
+        );
+        let told = small_buffer(&with(Some(425_984))).unwrap();
+        assert!(told.contains("208 KiB") && told.contains("rmem_max=4194304"), "{told}");
     }
 }

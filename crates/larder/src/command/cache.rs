@@ -5,6 +5,7 @@
 
 mod warm;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,9 +18,11 @@ use serde_json::Value;
 use super::print;
 use crate::cache_dir;
 use crate::control::{Progress, Request, Sink, call, daemon_lives};
-use crate::maintenance::{Freed, Held, Verified, carry_out};
+use crate::exported;
+use crate::maintenance::{Freed, Held, Verified, Warmed, carry_out};
 use crate::mountinfo;
 use crate::options::{Bytes, parse_size};
+use crate::report::Status;
 use crate::runtime_dir::{Record, RuntimeDir};
 
 /// Longest silence of a daemon that works on its cache: culling says nothing until it is done.
@@ -72,7 +75,7 @@ enum What {
     /// Read files and trees into the cache of their mount
     #[command(after_help = "Example:\n  larder cache warm /mnt/projects/current")]
     Warm {
-        /// Files and trees below a mount
+        /// Files and trees below a mount, or of an export, as 127.0.0.1:12049/projects
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
@@ -81,7 +84,7 @@ enum What {
         after_help = "Example:\n  larder cache pin /mnt/tools/compiler && larder cache warm /mnt/tools/compiler"
     )]
     Pin {
-        /// Files and trees below a mount
+        /// Files and trees below a mount, or of an export, as 127.0.0.1:12049/tools/compiler
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
         /// Let them be culled again
@@ -93,8 +96,8 @@ enum What {
 /// Which cache.
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// A mount, or a cache directory
-    #[arg(value_name = "MNT|DIR")]
+    /// A mount, the address of an export, or a cache directory
+    #[arg(value_name = "MNT|IP:PORT|DIR")]
     path: PathBuf,
 }
 
@@ -118,7 +121,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         What::Cull { target, to } => target.free(&Request::CacheCull { bytes_target: *to })?,
         What::Drop(target) => target.free(&Request::CacheDrop)?,
-        What::Warm { paths } => warm::warm(paths)?,
+        What::Warm { paths } => {
+            let (exports, mounted): (Vec<_>, Vec<_>) =
+                paths.iter().partition(|path| exported::named(path).is_some());
+            let mounted: Vec<PathBuf> = mounted.into_iter().cloned().collect();
+            if !mounted.is_empty() {
+                warm::warm(&mounted)?;
+            }
+            let exports = exports.into_iter().filter_map(|path| exported::named(path));
+            exports.into_iter().try_for_each(|(address, path)| warm_export(address, path))?;
+        }
         What::Pin { paths, undo } => paths.iter().try_for_each(|path| pin(path, !undo))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -148,6 +160,9 @@ impl Target {
     /// is compared with the records before it is looked at.
     fn socket(&self) -> Result<Option<PathBuf>> {
         let runtime = RuntimeDir::open()?;
+        if let Some((address, _)) = exported::named(&self.path) {
+            return Ok(Some(runtime.export_socket(address)));
+        }
         let mountpoint = mountinfo::resolve(&self.path)?;
         if runtime.get(&mountpoint).is_some() {
             return Ok(Some(runtime.socket(&mountpoint)));
@@ -156,13 +171,29 @@ impl Target {
         let dir = self.path.canonicalize().with_context(shown)?;
         let holds =
             runtime.list()?.into_iter().filter(|record| record.cache.as_ref() == Some(&dir));
-        Ok(holds.map(|record| runtime.socket_of(&record)).find(|socket| daemon_lives(socket)))
+        let of_a_mount = holds
+            .map(|record| runtime.socket_of(&record))
+            .find(|socket| daemon_lives(socket));
+        if of_a_mount.is_some() {
+            return Ok(of_a_mount);
+        }
+        let has = |status: &Status| {
+            status.cache.as_ref().is_some_and(|cache| Path::new(&cache.dir) == dir)
+        };
+        let exports = exported::all(&runtime)?.into_iter();
+        Ok(exports.filter(|(_, status)| has(status)).map(|(socket, _)| socket).next())
     }
 }
 
 fn pin(path: &Path, pinned: bool) -> Result<()> {
-    let (record, below) = cached_mount_of(path)?;
-    let socket = RuntimeDir::open()?.socket(&record.mountpoint);
+    let runtime = RuntimeDir::open()?;
+    let (socket, below) = match exported::named(path) {
+        Some((address, below)) => (runtime.export_socket(address), below),
+        None => {
+            let (record, below) = cached_mount_of(path)?;
+            (runtime.socket(&record.mountpoint), below)
+        }
+    };
     let request = Request::CachePin { path: below, pinned };
     call(&socket, &request, SILENCE_MAX, &mut Shown::new(false))
         .with_context(|| path.display().to_string())?;
@@ -189,6 +220,19 @@ fn cached_mount_of(path: &Path) -> Result<(Record, PathBuf)> {
     let cached = record.filter(|record| record.cache.is_some());
     let none = || format!("the mount at {} has no cache on disk", mount.mountpoint.display());
     Ok((cached.with_context(none)?, below))
+}
+
+/// Has an export read files and trees.
+fn warm_export(address: SocketAddr, path: PathBuf) -> Result<()> {
+    let (socket, request) =
+        (RuntimeDir::open()?.export_socket(address), Request::CacheWarm { path });
+    let (answer, _) = call(&socket, &request, SILENCE_MAX, &mut Shown::new(false))?;
+    let Warmed { files, bytes, failed } = serde_json::from_value(answer)?;
+    ensure!(
+        failed == 0,
+        "{failed} files and directories could not be read; the export's log has them"
+    );
+    print(&format!("{files} files, {} read\n", Bytes(bytes)))
 }
 
 /// The terminal: results as lines, progress as a bar where somebody watches.

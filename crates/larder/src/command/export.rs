@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,13 +11,16 @@ use larder_client::Start;
 use larder_nfsd::{Config, Network, Server, SourcePorts};
 use larder_remote::local::{LocalDir, LocalOptions, Squash};
 use larder_vfs::{Direct, FileSystem};
+use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::back::Back;
+use crate::control::{Request, Sink};
 use crate::error::Usage;
-use crate::exported::{self, Answering};
+use crate::exported::{self, Answering, Asked};
 use crate::log;
-use crate::report::Behind;
+use crate::report;
 use crate::runtime_dir::RuntimeDir;
 use crate::stack::Engine;
 use crate::state_dir;
@@ -31,7 +34,7 @@ const END_MAX: Duration = Duration::from_secs(10);
     after_help = "NFSv3 believes the ids that a client sends. So only root of an allowed machine may \
 call (from a port below 1024; on this machine from any), unless --insecure is given; allowed is this machine if it listens on \
 127.0.0.1 or ::1, else everybody, unless --allow is given; and root of another machine is nobody here, \
-unless --no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049\n  larder stat --export 127.0.0.1:12049\n  larder export --source smb://ann@server/share -o credentials=/etc/larder/share \\\n    --cache /var/cache/larder/share --listen 192.0.2.1:12049"
+unless --no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049\n  larder stat --export 127.0.0.1:12049\n  larder cache warm 127.0.0.1:12049/projects\n  larder export --source smb://ann@server/share -o credentials=/etc/larder/share \\\n    --cache /var/cache/larder/share --listen 192.0.2.1:12049"
 )]
 pub(crate) struct Args {
     /// The directory, exported as /
@@ -121,21 +124,19 @@ async fn serve(args: &Args) -> Result<()> {
 impl Exported {
     /// Lets `larder stat --export` ask. Whoever cannot be asked serves all the same.
     fn answering(self: &Arc<Self>, server: &Server) -> Option<Answering> {
-        let (asked, counted) = (Arc::downgrade(self), server.stats_reader());
-        let behind = move || asked.upgrade()?.behind();
+        let counted = server.stats_reader();
+        let asked = Behind { exported: Arc::downgrade(self), runtime: Handle::current() };
         let answering = RuntimeDir::open().and_then(|runtime| {
-            exported::answer(&runtime, server.addr(), self.to_string(), counted, behind)
+            exported::answer(&runtime, server.addr(), self.to_string(), counted, asked)
         });
         answering.inspect_err(|error| tracing::warn!("larder stat cannot ask: {error:#}")).ok()
     }
 
-    fn behind(&self) -> Option<Behind> {
+    /// What serves a source; nothing serves a directory.
+    fn engine(&self) -> Option<&Engine> {
         match self {
             Exported::Directory(_) => None,
-            Exported::Source { engine, .. } => {
-                let rpc = engine.server.rpc().procedures;
-                Some(Behind { rpc, cache: engine.cache_state() })
-            }
+            Exported::Source { engine, .. } => Some(engine),
         }
     }
 
@@ -157,6 +158,30 @@ impl Exported {
                 engine.close()
             }
         }
+    }
+}
+
+/// What is exported, for those who ask; it may have ended.
+struct Behind {
+    exported: Weak<Exported>,
+    runtime: Handle,
+}
+
+impl Asked for Behind {
+    fn behind(&self) -> Option<report::Behind> {
+        let exported = self.exported.upgrade()?;
+        let engine = exported.engine()?;
+        let rpc = engine.server.rpc().procedures;
+        Some(report::Behind { rpc, cache: engine.cache_state() })
+    }
+
+    fn answer(&self, request: &Request, sink: &mut dyn Sink) -> Option<Result<Value>> {
+        let exported = self.exported.upgrade()?;
+        let engine = exported.engine()?;
+        Some(match request {
+            Request::Status => serde_json::to_value(engine.status()).map_err(Into::into),
+            other => engine.carry_out(&self.runtime, other, sink),
+        })
     }
 }
 

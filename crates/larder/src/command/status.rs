@@ -1,4 +1,5 @@
-//! `larder status`: how mounts do, from their daemons and never by touching a mount.
+//! `larder status`: how mounts do, and exports of cached servers, from their daemons and never by touching
+//! a mount.
 
 use std::path::PathBuf;
 
@@ -6,6 +7,7 @@ use anyhow::{Context, Result};
 
 use super::{Target, print, print_json};
 use crate::control::{CallError, Request};
+use crate::exported;
 use crate::mountinfo;
 use crate::report::{State, Status};
 use crate::runtime_dir::{Record, RuntimeDir};
@@ -14,8 +16,8 @@ use crate::runtime_dir::{Record, RuntimeDir};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  larder status /mnt")]
 pub(crate) struct Args {
-    /// The mount, or a path in it; without it, all mounts of this user
-    #[arg(value_name = "MNT")]
+    /// The mount, or a path in it, or the address of an export; without it, all of this user
+    #[arg(value_name = "MNT|IP:PORT")]
     mountpoint: Option<PathBuf>,
     /// Print JSON: an object for MNT, else an array
     #[arg(long)]
@@ -29,7 +31,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let runtime = RuntimeDir::open()?;
     if let Some(typed) = &args.mountpoint {
-        let target = Target::around(&runtime, typed)?;
+        let target = match exported::named(typed) {
+            Some((address, _)) => {
+                Target { mountpoint: typed.clone(), socket: runtime.export_socket(address) }
+            }
+            None => Target::around(&runtime, typed)?,
+        };
         let status: Status = target
             .ask(&Request::Status)
             .with_context(|| target.mountpoint.display().to_string())?;
@@ -39,6 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for record in runtime.list()? {
         all.extend(status_of(&runtime, &record)?);
     }
+    all.extend(exported::all(&runtime)?.into_iter().map(|(_, status)| status));
     if args.json {
         return print_json(&all);
     }

@@ -250,7 +250,13 @@ impl Server {
     pub(crate) fn larder_here(&self) -> Command {
         let mut command = larder();
         command.env("LARDER_RUNTIME_DIR", self.runtime.path().join("run"));
+        command.env("LARDER_STATE_DIR", self.runtime.path().join("state"));
         command
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.addr
     }
 
     /// `larder stat --export`, to be run.

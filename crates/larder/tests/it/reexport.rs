@@ -99,3 +99,51 @@ fn handles_and_acknowledged_writes_survive_its_death() {
         assert!(fs::read(mount.path("a/b/out")).unwrap() == expected, "{kind:?}");
     }
 }
+
+/// What an export has cached is told, read ahead of use, checked and trimmed while it serves.
+#[test]
+fn commands_work_on_the_cache_of_an_export() {
+    let server = Server::start(Kind::Larder);
+    let bytes = pattern(4, 300_000);
+    fs::create_dir_all(server.path("dir/sub")).unwrap();
+    for name in ["dir/one", "dir/sub/two", "beside"] {
+        fs::write(server.path(name), &bytes).unwrap();
+    }
+    let export = Server::reexport(&server, &[]);
+    let at = export.address().to_string();
+    let asked = |args: &[&str]| {
+        let output = succeed(export.larder_here().args(args));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let all: serde_json::Value = serde_json::from_str(&asked(&["status", "--json"])).unwrap();
+    let [status] = all.as_array().unwrap().as_slice() else { panic!("{all}") };
+    assert_eq!(
+        (status["listen"].as_str(), status["state"].as_str()),
+        (Some(&*at), Some("mounted"))
+    );
+    assert!(status["server"]["reachable"].as_bool().unwrap());
+    let cache = status["cache"]["dir"].as_str().unwrap().to_owned();
+    for shown in [asked(&["status"]), asked(&["status", &at])] {
+        assert!(shown.contains(&format!("export at {at}")) && shown.contains(&cache), "{shown}");
+    }
+
+    let warmed = asked(&["cache", "warm", &format!("{at}/dir")]);
+    assert!(warmed.starts_with("2 files"), "{warmed}");
+    let warm = asked_behind(&export, "READ");
+    let mount = Mount::plain(&export, &[]);
+    for name in ["dir/one", "dir/sub/two"] {
+        assert!(fs::read(mount.path(name)).unwrap() == bytes);
+    }
+    assert_eq!(asked_behind(&export, "READ"), warm, "they were cached");
+    for target in [&*at, &cache] {
+        let listed = asked(&["cache", "ls", target]);
+        assert!(listed.contains("dir/one") && listed.contains("dir/sub/two"), "{listed}");
+        assert!(!listed.contains("beside"), "{listed}");
+        assert!(asked(&["cache", "verify", target]).contains(" 0 wrong"));
+    }
+    asked(&["cache", "pin", &format!("{at}/dir/one")]);
+    asked(&["cache", "cull", &cache, "--to", "0"]);
+    let listed = asked(&["cache", "ls", &at]);
+    assert!(listed.contains("dir/one") && listed.contains("(pinned)"), "{listed}");
+    assert!(!listed.contains("dir/sub/two"), "{listed}");
+}

@@ -1,0 +1,211 @@
+//! What an engine tells and does when a command asks, whatever door is before it: a mount's or an export's.
+
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use larder_cache::FileNo;
+use larder_vfs::{Cred, Error, FileSystem, Ino, Kind, Lookup, OpenFlags};
+use serde_json::Value;
+use tokio::runtime::Handle;
+
+use crate::control::{Progress, Request, Sink};
+use crate::maintenance::{self, Warmed};
+use crate::report::{Dirty, Fill, Procedure, Reads, RpcTotal, ServerState, State, Status};
+use crate::stack::Engine;
+
+/// Bytes per read, when files are read for the cache's sake.
+const READ_BYTES: u32 = 1 << 20;
+/// Bytes of entries asked for at a time.
+const LISTING_BYTES: u32 = 64 << 10;
+/// For reading, with everybody's rights.
+const READ: OpenFlags = OpenFlags {
+    read: true,
+    write: false,
+    truncate: false,
+    append: false,
+    direct: false,
+    sync: false,
+    exclusive: false,
+    execute: false,
+};
+
+impl Engine {
+    /// How it does. What belongs to the door is left to whoever has one.
+    pub(crate) fn status(&self) -> Status {
+        let client = self.client.status();
+        let rpc = self.server.rpc();
+        let sum = |of: fn(&Procedure) -> u64| rpc.procedures.values().map(of).sum();
+        Status {
+            state: State::Mounted,
+            pid: std::process::id(),
+            worker_pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            server: ServerState {
+                reachable: client.reachable,
+                problem: self.server.problem(),
+                transport: self.server.transport().to_owned(),
+                connected: rpc.connections.iter().filter(|one| one.connected).count() as u64,
+            },
+            reads: Reads {
+                bytes_cached: client.read_bytes_cached,
+                bytes_remote: client.read_bytes_remote,
+                opens_passthrough: client.opens_passthrough,
+                opens_other: client.opens_other,
+                opens_for_reading: client.opens_for_reading,
+                opens_of_whole_files: client.opens_of_whole_files,
+                open_files: client.open_files,
+            },
+            fill: Fill {
+                bytes_max: client.fill.bytes_max,
+                files_waiting: client.fill.waiting,
+                bytes: client.fill.filled_bytes,
+            },
+            dirty: Dirty::of(&client),
+            cache: self.cache_state(),
+            memory_bytes: resident_bytes().unwrap_or(0),
+            rpc: RpcTotal {
+                calls: sum(|one| one.calls),
+                errors: sum(|one| one.errors),
+                refused: sum(|one| one.refused),
+                retransmits: sum(|one| one.retransmits),
+                bytes_sent: sum(|one| one.bytes_sent),
+                bytes_received: sum(|one| one.bytes_received),
+            },
+            ..Status::default()
+        }
+    }
+
+    /// Carries out a request about what is cached. Blocks until it is done; not to be called by the
+    /// runtime's own threads.
+    ///
+    /// # Errors
+    /// If there is no such file, if nobody listens any more, if the disk fails.
+    pub(crate) fn carry_out(
+        &self,
+        runtime: &Handle,
+        request: &Request,
+        sink: &mut dyn Sink,
+    ) -> Result<Value> {
+        match request {
+            Request::CachePin { path, pinned } => {
+                let ino = runtime.block_on(self.find(path))?;
+                // The client's node numbers are the cache's file numbers.
+                match runtime.block_on(self.kind_of(ino)).context("cannot look at it")? {
+                    Kind::Directory => self.cache.pin_tree(FileNo(ino.0), *pinned),
+                    _ => self.cache.pin(FileNo(ino.0), *pinned),
+                }
+                Ok(Value::Null)
+            }
+            Request::CacheWarm { path } => {
+                let warmed = runtime.block_on(self.warm(path, sink))?;
+                Ok(serde_json::to_value(warmed)?)
+            }
+            other => maintenance::carry_out(&self.cache, other, sink),
+        }
+    }
+
+    /// The file at a path below the root, as the superuser finds it.
+    async fn find(&self, path: &Path) -> Result<Ino> {
+        let mut ino = Ino::ROOT;
+        for part in path.components() {
+            let Component::Normal(name) = part else { bail!("{part:?} in a path") };
+            let found = self.client.lookup(&Cred::root(), ino, name).wait().await;
+            match found.context("cannot look it up")? {
+                Lookup::Found(entry) => ino = entry.ino,
+                Lookup::Absent { .. } => bail!("no such file"),
+            }
+        }
+        Ok(ino)
+    }
+
+    /// Reads the regular files below a path, without following symbolic links. What cannot be read is
+    /// counted, and the rest goes on.
+    async fn warm(&self, path: &Path, sink: &mut dyn Sink) -> Result<Warmed> {
+        let mut warmed = Warmed::default();
+        let mut open = vec![(path.to_owned(), self.find(path).await?)];
+        while let Some((path, ino)) = open.pop() {
+            let done = match self.kind_of(ino).await {
+                Ok(Kind::Directory) => self.children(&path, ino, &mut open).await,
+                Ok(Kind::File) => {
+                    warmed.files += 1;
+                    self.read(ino, &mut warmed, sink).await
+                }
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                tracing::warn!(path = %path.display(), %error, "cannot be read into the cache");
+                warmed.failed += 1;
+            }
+            let told = Progress { files: warmed.files, bytes: warmed.bytes, bytes_total: None };
+            ensure!(sink.progress(told), "stopped: nobody listens any more");
+        }
+        Ok(warmed)
+    }
+
+    async fn kind_of(&self, ino: Ino) -> Result<Kind, Error> {
+        Ok(self.client.getattr(&Cred::root(), ino).wait().await?.attr.kind)
+    }
+
+    async fn children(
+        &self,
+        path: &Path,
+        dir: Ino,
+        open: &mut Vec<(PathBuf, Ino)>,
+    ) -> Result<(), Error> {
+        let cred = Cred::root();
+        self.client.opendir(&cred, dir).wait().await?;
+        let mut offset = 0;
+        loop {
+            let listed = self.client.readdir(&cred, dir, offset, LISTING_BYTES, false);
+            let listed = listed.wait().await?;
+            let Some(last) = listed.last() else { return Ok(()) };
+            offset = last.offset;
+            for entry in listed {
+                let found = self.client.lookup(&cred, dir, &entry.name).wait().await?;
+                if let Lookup::Found(found) = found {
+                    open.push((path.join(entry.name), found.ino));
+                }
+            }
+        }
+    }
+
+    async fn read(&self, ino: Ino, warmed: &mut Warmed, sink: &mut dyn Sink) -> Result<(), Error> {
+        let cred = Cred::root();
+        let open = self.client.open(&cred, ino, READ).wait().await?.id;
+        let mut offset = 0;
+        let done = loop {
+            match self.client.read(&cred, ino, Some(open), offset, READ_BYTES).wait().await {
+                Ok(data) if data.is_empty() => break Ok(()),
+                Ok(data) => {
+                    offset += data.len() as u64;
+                    warmed.bytes += data.len() as u64;
+                    let (files, bytes) = (warmed.files, warmed.bytes);
+                    if !sink.progress(Progress { files, bytes, bytes_total: None }) {
+                        break Ok(());
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        let released = self.client.release(ino, open).wait().await;
+        done.and(released)
+    }
+}
+
+/// Memory that this process occupies (proc_pid_status(5)).
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_memory_is_known() {
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 16));
+    }
+}
