@@ -12,7 +12,7 @@ fn main() -> Result<()> {
     let directory = std::env::args_os().nth(1).context("usage: report_sample DIRECTORY")?;
     let directory = Path::new(&directory);
     for (name, runs) in [("", made_up::all()), ("odd", made_up::odd()), ("empty", Vec::new())] {
-        let written = larder_bench::report::write(&runs, &directory.join(name))?;
+        let written = larder_bench::report::write(&runs, &[], &directory.join(name))?;
         println!("{}", written.html.display());
     }
     Ok(())

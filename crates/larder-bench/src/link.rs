@@ -76,8 +76,8 @@ impl fmt::Display for Shape {
     }
 }
 
-/// As typed: a rate (`10mbit`, `1.5gbit`, `64kbit`), then `delay=20ms` each way and `loss=1%` after
-/// commas, in any order and all optional; `none` changes nothing.
+/// As typed: a rate (`10mbit`, `1.5gbit`, `64kbit`), then `delay=20ms` each way, or `rtt=40ms` in both
+/// together, and `loss=1%` after commas, in any order and all optional; `none` changes nothing.
 impl FromStr for Shape {
     type Err = anyhow::Error;
 
@@ -86,6 +86,7 @@ impl FromStr for Shape {
         for part in typed.split(',').filter(|part| *part != "none") {
             let read = match part.split_once('=') {
                 Some(("delay", delay)) => milliseconds(delay).map(|delay| shape.delay = delay),
+                Some(("rtt", both)) => milliseconds(both).map(|both| shape.delay = both / 2),
                 Some(("loss", loss)) => {
                     number(loss, "%").map(|percent| shape.loss = percent / 100.0)
                 }
@@ -140,6 +141,7 @@ mod tests {
             ("1.5gbit", Shape::of_rate(1_500_000_000)),
             ("64kbit,loss=1%", Shape { loss: 0.01, ..Shape::of_rate(64_000) }),
             ("delay=20.5ms", Shape { delay, ..Shape::default() }),
+            ("rtt=41ms", Shape { delay, ..Shape::default() }),
         ] {
             assert_eq!(typed.parse::<Shape>().unwrap(), shape, "{typed}");
         }

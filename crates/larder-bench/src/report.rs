@@ -34,14 +34,17 @@ use crate::record::Run;
 
 mod chart;
 mod compare;
+mod conclusions;
 mod csv;
 mod document;
 mod input;
+mod kinds;
 mod knees;
 mod markdown;
 mod number;
 mod page;
 mod scale;
+mod series;
 mod suite;
 mod summary;
 mod svg;
@@ -49,6 +52,7 @@ mod sweep;
 mod text;
 
 pub use knees::knees;
+pub use series::Series;
 
 /// Files of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,12 +65,12 @@ pub struct Written {
     pub csv: PathBuf,
 }
 
-/// Writes `report.html`, `report.md` and `report.csv` into a directory, which is made if it does not
-/// exist. Reports that were there are replaced. Nothing is durable on return.
+/// Writes `report.html`, `report.md` and `report.csv` of runs and of recordings into a directory, which is
+/// made if it does not exist. Reports that were there are replaced. Nothing is durable on return.
 ///
 /// # Errors
 /// If a file cannot be written.
-pub fn write(runs: &[Run], out_dir: &Path) -> Result<Written> {
+pub fn write(runs: &[Run], recordings: &[Series], out_dir: &Path) -> Result<Written> {
     let csv = csv::csv(runs)?;
     let mut downloads = vec![page::Download {
         name: "report.csv".to_owned(),
@@ -81,7 +85,8 @@ pub fn write(runs: &[Run], out_dir: &Path) -> Result<Written> {
         });
     }
     let sanitized: Vec<Run> = runs.iter().map(input::sanitized).collect();
-    let document = summary::document(&sanitized);
+    let mut document = summary::document(&sanitized);
+    document.sections.extend(series::section(recordings));
     let written = Written {
         html: out_dir.join("report.html"),
         markdown: out_dir.join("report.md"),

@@ -2,8 +2,8 @@
 //!
 //! Times are compared as ratios, so intervals are taken of logarithms: a Student t interval of the
 //! mean log, which for two targets measured round by round is taken of the paired differences. The
-//! point that is shown is the median; the interval is of the geometric mean. With one sample there is
-//! no interval, and nothing is concluded.
+//! point that is shown is the median; the interval is of the geometric mean. Of fewer than three samples
+//! there is no interval, and nothing is concluded.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +18,13 @@ pub struct Summary {
     pub min: f64,
     /// The greatest.
     pub max: f64,
-    /// Where the geometric mean lies with 95 % confidence; `None` of fewer than two samples.
+    /// Where the geometric mean lies with 95 % confidence; `None` of fewer than three samples.
     pub interval: Option<(f64, f64)>,
 }
+
+/// With two samples the interval is 12.7 standard errors wide on either side: it says nothing, and looks
+/// as if it did.
+pub const SAMPLES_MIN: usize = 3;
 
 impl Summary {
     /// Of samples above zero; `None` of none at all.
@@ -65,7 +69,7 @@ fn median(sorted: &[f64]) -> f64 {
 }
 
 fn interval(samples: &[f64]) -> Option<(f64, f64)> {
-    if samples.len() < 2 {
+    if samples.len() < SAMPLES_MIN {
         return None;
     }
     let count = samples.len() as f64;
@@ -115,8 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_concluded_from_one_sample() {
+    fn nothing_is_concluded_from_two_samples() {
         assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::of(&[1.0, 1.0]).unwrap().interval, None);
+        assert!(Summary::of(&[1.0, 1.0, 1.0]).unwrap().interval.is_some());
         assert_eq!(Summary::of(&[1.0]).unwrap().interval, None);
     }
 }

@@ -24,6 +24,8 @@ use crate::target::Target;
 pub enum Size {
     /// Little: does everything work, are the counts right. Seconds.
     Smoke,
+    /// What five rounds of fit into some minutes: the amounts of works that take long are smaller.
+    Short,
     /// As published.
     Full,
 }
@@ -33,16 +35,22 @@ impl Size {
     pub fn name(self) -> &'static str {
         match self {
             Size::Smoke => "smoke",
+            Size::Short => "short",
             Size::Full => "full",
         }
     }
 
-    /// One of two numbers.
+    /// One of two amounts: what is not told apart is as little as in `smoke`.
     pub fn pick<T>(self, smoke: T, full: T) -> T {
         match self {
-            Size::Smoke => smoke,
+            Size::Smoke | Size::Short => smoke,
             Size::Full => full,
         }
+    }
+
+    /// One of three amounts.
+    pub fn pick_of<T>(self, smoke: T, short: T, full: T) -> T {
+        if self == Size::Short { short } else { self.pick(smoke, full) }
     }
 }
 

@@ -66,6 +66,8 @@ impl Chart {
 pub(crate) enum Look {
     /// The series at a place of the list; after eight, colours come again with other markers.
     Series(usize),
+    /// A procedure, by its place in the list of [`super::suite`]'s `rpcs`: the same on every page.
+    Procedure(usize),
     /// Shown to be faster.
     Better,
     /// Shown to be slower.
@@ -81,6 +83,7 @@ impl Look {
     pub(crate) fn class(self) -> String {
         match self {
             Look::Series(index) => format!("s{}", index % COLOURS),
+            Look::Procedure(index) => format!("p{index}"),
             Look::Better => "better".to_owned(),
             Look::Worse => "worse".to_owned(),
             Look::Even => "even".to_owned(),

@@ -8,6 +8,7 @@ use crate::stats::Summary;
 
 use super::chart::Look;
 use super::document::{Cell, Tone};
+use super::kinds::Kind;
 use super::number::{span, three, value};
 
 /// What came out for a target in a test.
@@ -87,7 +88,7 @@ impl Verdict {
             Verdict::Faster => "faster",
             Verdict::Slower => "slower",
             Verdict::NoDifference => "no difference shown",
-            Verdict::NotConcluded => "one round: nothing concluded",
+            Verdict::NotConcluded => "fewer than 3 rounds: nothing concluded",
         }
     }
 
@@ -97,7 +98,7 @@ impl Verdict {
             Verdict::Faster => "faster",
             Verdict::Slower => "slower",
             Verdict::NoDifference => "no difference",
-            Verdict::NotConcluded => "one round",
+            Verdict::NotConcluded => "too few rounds",
         }
     }
 
@@ -214,7 +215,7 @@ pub(crate) fn pairs(run: &Run) -> Vec<(&str, &str)> {
     all.filter(|(ours, theirs)| comparable(ours, theirs)).collect()
 }
 
-/// A suite, one target against another.
+/// The tests of a kind, one target against another.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SuiteRatio {
     /// In each round the geometric mean of the ratios of `counted` tests; over the rounds, their
@@ -226,7 +227,7 @@ pub(crate) struct SuiteRatio {
     pub(crate) faster: usize,
     /// Shown to be slower.
     pub(crate) slower: usize,
-    /// Tests of the suite.
+    /// Tests of the kind.
     pub(crate) tests: usize,
     /// Tests that ours failed.
     pub(crate) failed_ours: usize,
@@ -234,17 +235,19 @@ pub(crate) struct SuiteRatio {
     pub(crate) failed_theirs: usize,
 }
 
-/// Compares two targets over all tests of a run.
-pub(crate) fn suite_ratio(run: &Run, ours: &str, theirs: &str) -> SuiteRatio {
-    let failed = |name: &str| run.tests.iter().filter(|test| test.failure(name).is_some()).count();
+/// Compares two targets over all tests of a kind. Tests of different kinds are never averaged.
+pub(crate) fn suite_ratio(run: &Run, kind: Kind, ours: &str, theirs: &str) -> SuiteRatio {
+    let tests: Vec<&Test> =
+        run.tests.iter().filter(|test| Kind::of(&run.suite, test) == kind).collect();
+    let failed = |name: &str| tests.iter().filter(|test| test.failure(name).is_some()).count();
     let mut result = SuiteRatio {
-        tests: run.tests.len(),
+        tests: tests.len(),
         failed_ours: failed(ours),
         failed_theirs: failed(theirs),
         ..SuiteRatio::default()
     };
     let mut both: Vec<&Test> = Vec::new();
-    for test in &run.tests {
+    for test in tests {
         let Some(ratio) = test.time_ratio(ours, theirs) else {
             continue;
         };
@@ -335,20 +338,25 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_is_compared_round_by_round() {
-        let mut run =
-            run(&[("larder", 0, 1.0), ("plain", 0, 2.0), ("larder", 1, 2.0), ("plain", 1, 4.1)]);
+    fn tests_of_a_kind_are_compared_round_by_round() {
+        let rounds = [(1.0, 2.0), (2.0, 4.1), (1.0, 2.0)];
+        let values: Vec<(&str, u32, f64)> = (0..)
+            .zip(rounds)
+            .flat_map(|(round, (ours, theirs))| [("larder", round, ours), ("plain", round, theirs)])
+            .collect();
+        let mut run = run(&values);
         run.tests.push(run.tests[0].clone());
         for sample in run.tests[1].samples.iter_mut().filter(|sample| sample.target == "larder") {
             sample.value = sample.value.map(|value| value * 4.0);
         }
-        let result = suite_ratio(&run, "larder", "plain");
+        let result = suite_ratio(&run, Kind::Written, "larder", "plain");
         // Half and twice: as fast.
         assert!((result.ratio.unwrap().median - 1.0).abs() < 0.02, "{result:?}");
         assert_eq!((result.counted, result.faster, result.slower), (2, 1, 1));
         run.tests[1].samples[0].failed = Some("wrong bytes".to_owned());
-        let result = suite_ratio(&run, "larder", "plain");
+        let result = suite_ratio(&run, Kind::Written, "larder", "plain");
         assert_eq!((result.counted, result.failed_ours, result.tests), (1, 1, 2));
+        assert_eq!(suite_ratio(&run, Kind::Cold, "larder", "plain").tests, 0);
         assert!((result.ratio.unwrap().median - 0.5).abs() < 0.02);
         assert_eq!(ratio_cell(&run.tests[1], "larder", "plain").text, "larder failed: wrong bytes");
         assert_eq!(ratio_cell(&run.tests[0], "larder", "local").text, "local not measured");

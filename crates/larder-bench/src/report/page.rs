@@ -315,7 +315,28 @@ mod tests {
                 check_contrast(text, back, 4.5);
             }
         }
-        for series in ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "published"] {
+        for series in [
+            "s0",
+            "s1",
+            "s2",
+            "s3",
+            "s4",
+            "s5",
+            "s6",
+            "s7",
+            "p0",
+            "p1",
+            "p2",
+            "p3",
+            "p4",
+            "p5",
+            "p6",
+            "p7",
+            "p8",
+            "p9",
+            "p10",
+            "published",
+        ] {
             check_contrast(series, "page", 3.0);
         }
     }

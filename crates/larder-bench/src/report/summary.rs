@@ -1,11 +1,14 @@
-//! What comes before the suites: under which conditions, what was interrupted, who was faster.
+//! What comes before the suites: what the runs show, under which conditions, what was interrupted, who was
+//! faster.
 
 use crate::record::{Machine, Run};
 
 use super::chart::rows::{Base, Group, Mark, Row, Rows};
 use super::chart::{Chart, Entry, Heading, Look, Sign};
 use super::compare::{SuiteRatio, Verdict, pairs, ratio_words, suite_ratio};
+use super::conclusions::{self, title};
 use super::document::{Block, Cell, Document, Facts, Figure, Section, Table, Tone};
+use super::kinds::Kind;
 use super::number::{short, three, value};
 use super::suite::{date, section};
 
@@ -16,7 +19,6 @@ pub(crate) fn document(runs: &[Run]) -> Document {
         title: "Conditions".to_owned(),
         ..Section::default()
     };
-    conditions.blocks.extend(interrupted(runs));
     if runs.is_empty() {
         conditions.blocks.push(Block::Warning("There is no run to report.".to_owned()));
     } else {
@@ -25,7 +27,10 @@ pub(crate) fn document(runs: &[Run]) -> Document {
         conditions.blocks.push(Block::Table(overview(runs)));
     }
     conditions.blocks.extend(absent(runs));
-    let mut opening = vec![conditions];
+    let mut opening: Vec<Section> = conclusions::section(runs).into_iter().collect();
+    opening.push(conditions);
+    // What was not finished is said before anything else.
+    opening[0].blocks.splice(0..0, interrupted(runs));
     opening.extend(summary(runs));
     Document {
         title: "larder bench".to_owned(),
@@ -41,7 +46,10 @@ fn sections(runs: &[Run]) -> Vec<Section> {
     for (index, run) in runs.iter().enumerate() {
         let mut section = section(run, index);
         if runs.iter().filter(|other| other.suite == run.suite).count() > 1 {
-            section.title = format!("{} ({}, {})", section.title, run.size, date(&run.started));
+            let link = run.link.as_ref().map(|link| format!("{}, ", link.asked));
+            let link = link.unwrap_or_default();
+            section.title =
+                format!("{} ({}, {link}{})", section.title, run.size, date(&run.started));
         }
         sections.push(section);
     }
@@ -152,8 +160,8 @@ fn summary(runs: &[Run]) -> Option<Section> {
         return None;
     }
     let mut table = Table::new(
-        "Ratio of times over all tests of a suite (below 1: less time)",
-        &["suite", "who against whom", "ratio (95 % interval)", "in words", "tests"],
+        "Ratio of times by kind of test (below 1: less time)",
+        &["suite", "kind", "who against whom", "ratio (95 % interval)", "in words", "tests"],
     )
     .open();
     for (run, comparisons) in &compared {
@@ -161,8 +169,9 @@ fn summary(runs: &[Run]) -> Option<Section> {
             table.push(comparison.cells(run));
         }
     }
-    let method = "In each round the geometric mean of the ratios of the tests that both passed, all \
-                  with the same weight. Shown is the median of the rounds; the 95 % interval is of \
+    let method = "In each round the geometric mean of the ratios of the tests of a kind that both passed, \
+                  all with the same weight. Tests that the link bounds are never averaged with those \
+                  whose bytes are held here. Shown is the median of the rounds; the 95 % interval is of \
                   their geometric mean. A difference is called one only if the interval excludes 1. A \
                   test that either failed has no ratio: it is counted as failed, not as fast.";
     let figure = Figure {
@@ -179,23 +188,22 @@ fn summary(runs: &[Run]) -> Option<Section> {
     })
 }
 
-/// Suite and size of a run.
-fn title(run: &Run) -> String {
-    format!("{}, {}", run.suite, run.size)
-}
-
 /// Two targets of a run.
 struct Comparison<'a> {
+    kind: Kind,
     ours: &'a str,
     theirs: &'a str,
     found: SuiteRatio,
 }
 
 fn comparisons(run: &Run) -> Vec<Comparison<'_>> {
-    pairs(run)
-        .into_iter()
-        .map(|(ours, theirs)| Comparison { ours, theirs, found: suite_ratio(run, ours, theirs) })
-        .collect()
+    let of = |kind: Kind| {
+        pairs(run).into_iter().map(move |(ours, theirs)| {
+            let found = suite_ratio(run, kind, ours, theirs);
+            Comparison { kind, ours, theirs, found }
+        })
+    };
+    Kind::ALL.into_iter().flat_map(of).filter(|one| one.found.tests > 0).collect()
 }
 
 impl Comparison<'_> {
@@ -215,6 +223,7 @@ impl Comparison<'_> {
         };
         vec![
             Cell::plain(title(run)),
+            Cell::plain(self.kind.words()),
             Cell::plain(format!("{} against {}", self.ours, self.theirs)),
             Cell { text: ratio, tone },
             Cell { text: words, tone },
@@ -281,10 +290,11 @@ fn chart(compared: &[(&Run, Vec<Comparison<'_>>)]) -> Rows {
     let mut groups: Vec<Group> = Vec::new();
     for (run, comparisons) in compared {
         for (index, comparison) in comparisons.iter().enumerate() {
-            if index == 0 || comparisons[index - 1].ours != comparison.ours {
+            let before = index.checked_sub(1).map(|before| &comparisons[before]);
+            if before.is_none_or(|one| (one.ours, one.kind) != (comparison.ours, comparison.kind)) {
                 let same = compared.iter().filter(|(other, _)| other.suite == run.suite).count();
                 let name = if same > 1 { title(run) } else { run.suite.clone() };
-                let note = format!("{} against", comparison.ours);
+                let note = format!("{}: {} against", comparison.kind.words(), comparison.ours);
                 groups.push(Group { name, note, rows: Vec::new() });
             }
             if let Some(group) = groups.last_mut() {
@@ -295,7 +305,7 @@ fn chart(compared: &[(&Run, Vec<Comparison<'_>>)]) -> Rows {
     let entry = |look: Look, text: &str| Entry { sign: Sign::Marker(look), text: text.to_owned() };
     Rows {
         heading: Heading {
-            title: "Ratio of times over all tests of a suite".to_owned(),
+            title: "Ratio of times by kind of test".to_owned(),
             description:
                 "Points with 95 % intervals around 1: to the left less time was taken, to the \
                           right more. The same numbers follow as a table."

@@ -39,10 +39,10 @@ impl Scale {
         Scale {
             large_bytes: size.pick(1_500_000, 6_100_000),
             random_bytes: size.pick(1_000_000, 4_300_000),
-            random_reads: size.pick(100, 1000),
-            listed: size.pick(100, 500),
-            small_writes: size.pick(200, 2000),
-            small_rewrites: size.pick(50, 1000),
+            random_reads: size.pick_of(100, 300, 1000),
+            listed: size.pick_of(100, 500, 500),
+            small_writes: size.pick_of(200, 2000, 2000),
+            small_rewrites: size.pick_of(50, 300, 1000),
             archive: Archive::of(size),
             tree: Tree::original(size),
         }

@@ -18,7 +18,7 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// The suite.
 pub(super) fn suite(size: Size) -> Suite {
-    let bytes: u64 = size.pick(4 << 20, 200_000_000);
+    let bytes: u64 = size.pick_of(4 << 20, 50_000_000, 200_000_000);
     let test = |name, before| {
         Test::timed(name, 1, before, Arc::new(move |place: &Place| read(place, bytes)))
     };

@@ -5,12 +5,13 @@ mod report;
 mod rpc_budget;
 mod run;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
-use clap::{Subcommand, ValueEnum};
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand, ValueEnum};
 use larder_bench::suite;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -46,6 +47,8 @@ enum Command {
 enum Size {
     /// Little: seconds
     Smoke,
+    /// Five rounds in minutes
+    Short,
     /// As published
     Full,
 }
@@ -54,6 +57,7 @@ impl From<Size> for suite::Size {
     fn from(size: Size) -> suite::Size {
         match size {
             Size::Smoke => suite::Size::Smoke,
+            Size::Short => suite::Size::Short,
             Size::Full => suite::Size::Full,
         }
     }
@@ -75,6 +79,31 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// A command of a record, to be read again.
+#[derive(Debug, clap::Parser)]
+struct Recorded {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Runs a command that a record holds, into `out` instead of where it went.
+///
+/// # Errors
+/// If it is none of `run` and `compare`, or fails.
+fn again(command: &str, out: Option<&Path>) -> Result<ExitCode> {
+    let cannot = || format!("cannot repeat {command:?}");
+    let words = command.strip_prefix("larder ").with_context(cannot)?.split_whitespace();
+    let mut recorded = Recorded::try_parse_from(words).with_context(cannot)?;
+    let plan = match &mut recorded.command {
+        Command::Run(args) => &mut args.plan,
+        Command::Compare(args) => &mut args.plan,
+        Command::Report(_) | Command::RpcBudget(_) | Command::List => bail!(cannot()),
+    };
+    plan.out = out.map(Path::to_path_buf);
+    plan.repeats = Some(command.to_owned());
+    run(&Args { command: recorded.command })
 }
 
 /// Becomes true when the user interrupts or somebody terminates us: what is mounted then goes in order.

@@ -36,6 +36,8 @@ pub(crate) struct Axis {
     pub(crate) unit: String,
     /// Ticks stand at the measured places instead of round numbers.
     pub(crate) at_places: bool,
+    /// It begins at zero, and is never logarithmic.
+    pub(crate) from_zero: bool,
     /// It shows shares from 0 to 1 as percentages.
     pub(crate) shares: bool,
 }
@@ -127,7 +129,7 @@ impl Lines {
         let (low_y, high_y) = ends(measured.chain(published));
         let y = if self.y.shares {
             Scale::linear(1.0, bottom, top)
-        } else if needs_log([low_y, high_y]) {
+        } else if !self.y.from_zero && needs_log([low_y, high_y]) {
             Scale::log(low_y, high_y, bottom, top)
         } else {
             let reach = self.points().filter_map(|point| Some(point.interval?.1));

@@ -1,7 +1,7 @@
 //! RPCs by procedure, stacked. Tests differ by orders of magnitude, so each bar is a share of the longest
 //! of its test; the counts stand beside the bars, and how many that is of the plain client's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::record::{Run, Test};
 
@@ -13,8 +13,20 @@ use super::super::number::{grouped, three};
 use super::super::sweep::look;
 use super::bars;
 
-/// Procedures with a colour of their own; the rest is one part.
-const PROCEDURES_MAX: usize = 7;
+/// Procedures with a colour of their own, the same on every page; the rest is one part, the last.
+const PROCEDURES: [&str; 11] = [
+    "READ",
+    "WRITE",
+    "COMMIT",
+    "GETATTR",
+    "LOOKUP",
+    "ACCESS",
+    "CREATE",
+    "REMOVE",
+    "SETATTR",
+    "READDIRPLUS",
+    OTHER,
+];
 
 /// What is said of a target that was measured while nobody counted its RPCs.
 const NOT_COUNTED: &str = "not counted";
@@ -42,10 +54,10 @@ pub(super) fn figure(run: &Run, tests: &[&Test], title: &str) -> Option<Block> {
             group(run, test, &targets, reference, &procedures)
         })
         .collect();
-    let legend = procedures
-        .iter()
-        .enumerate()
-        .map(|(index, name)| Entry { sign: Sign::Area(Look::Series(index)), text: name.clone() });
+    let legend = procedures.iter().map(|index| Entry {
+        sign: Sign::Area(Look::Procedure(*index)),
+        text: PROCEDURES[*index].to_owned(),
+    });
     let rows = Rows {
         heading: Heading {
             title: title.to_owned(),
@@ -68,35 +80,22 @@ pub(super) fn figure(run: &Run, tests: &[&Test], title: &str) -> Option<Block> {
     })))
 }
 
-/// The procedures called most, over all tests as shares, so that one long test does not decide.
-fn procedures(run: &Run, tests: &[&Test]) -> Vec<String> {
-    let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
-    for rpcs in tests.iter().flat_map(|test| {
+/// The parts that tests of these have, in the order of [`PROCEDURES`].
+fn procedures(run: &Run, tests: &[&Test]) -> Vec<usize> {
+    let called = tests.iter().flat_map(|test| {
         run.targets.iter().filter_map(|target| test.rpcs_by_procedure(&target.name))
-    }) {
-        let total = rpcs.values().sum::<u64>().max(1) as f64;
-        for (name, count) in rpcs.iter().filter(|(_, count)| **count > 0) {
-            *shares.entry(name).or_default() += *count as f64 / total;
-        }
-    }
-    let mut names: Vec<(&str, f64)> = shares.into_iter().collect();
-    names.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let rest = names.len() > PROCEDURES_MAX;
-    let mut names: Vec<String> =
-        names.into_iter().take(PROCEDURES_MAX).map(|(name, _)| name.to_owned()).collect();
-    if rest {
-        names.push(OTHER.to_owned());
-    }
-    names
+    });
+    let called = called.flatten().filter(|(_, count)| **count > 0);
+    let places: BTreeSet<usize> = called.map(|(name, _)| place(name)).collect();
+    places.into_iter().collect()
 }
 
-fn group(
-    run: &Run,
-    test: &Test,
-    targets: &[&str],
-    reference: &str,
-    procedures: &[String],
-) -> Group {
+/// Place of a procedure among [`PROCEDURES`], which sets its colour.
+fn place(name: &str) -> usize {
+    PROCEDURES.iter().position(|known| *known == name).unwrap_or(PROCEDURES.len() - 1)
+}
+
+fn group(run: &Run, test: &Test, targets: &[&str], reference: &str, procedures: &[usize]) -> Group {
     let most = targets.iter().filter_map(|name| test.rpcs(name)).fold(1.0, f64::max);
     let whole = test.rpcs(reference).filter(|count| *count > 0.0);
     let rows = targets.iter().map(|target| {
@@ -126,20 +125,15 @@ fn parts(
     target: &str,
     rpcs: &BTreeMap<String, u64>,
     most: f64,
-    procedures: &[String],
+    procedures: &[usize],
 ) -> Vec<(Look, f64, String)> {
     let mut parts = Vec::new();
-    for (index, procedure) in procedures.iter().enumerate() {
-        let count: u64 = rpcs
-            .iter()
-            .filter(|(name, _)| {
-                *name == procedure || (procedure == OTHER && !procedures.contains(name))
-            })
-            .map(|(_, count)| count)
-            .sum();
+    for index in procedures {
+        let of = rpcs.iter().filter(|(name, _)| place(name) == *index);
+        let count: u64 = of.map(|(_, count)| count).sum();
         if count > 0 {
-            let hover = format!("{target}: {procedure} {}", grouped(count as f64));
-            parts.push((Look::Series(index), count as f64 / most * 100.0, hover));
+            let hover = format!("{target}: {} {}", PROCEDURES[*index], grouped(count as f64));
+            parts.push((Look::Procedure(*index), count as f64 / most * 100.0, hover));
         }
     }
     parts

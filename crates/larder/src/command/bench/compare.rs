@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[arg(long = "rival", value_name = "NAME")]
     rivals: Vec<String>,
     #[command(flatten)]
-    plan: Plan,
+    pub(super) plan: Plan,
 }
 
 /// Runs the suites on us and on them.
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let rivals = chosen(&args.rivals)?;
     args.plan.run(&mut |session, suite, mut record| {
-        let mut stand = args.plan.stand(suite)?;
+        let mut stand = session.stand(suite)?;
         record.link = Some(stand.link().clone());
         record.method.extend(METHOD.map(str::to_owned));
         let mut targets = ours(&mut stand, suite)?;

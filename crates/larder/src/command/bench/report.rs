@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use larder_bench::record::{FORMAT, Run};
-use larder_bench::report;
+use larder_bench::report::{self, Series};
 
 use super::super::print;
 
@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Directories of runs, or the JSON files of single suites
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
+    /// Recordings of `larder stat --series`, as charts
+    #[arg(long, value_name = "FILE")]
+    series: Vec<PathBuf>,
     /// Where the report goes [default: the directory of the first run]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -42,13 +45,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             first.and_then(|file| file.parent()).map(Path::to_path_buf).unwrap_or_default()
         }
     };
-    let written = report::write(&runs, &out)?;
+    let recordings = args.series.iter().map(|path| recording(path)).collect::<Result<Vec<_>>>()?;
+    let written = report::write(&runs, &recordings, &out)?;
     print(&format!("{}\n", written.html.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The files of a run, in the order of their names.
-fn records(path: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn records(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_path_buf()]);
     }
@@ -65,7 +69,17 @@ fn records(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(path: &Path) -> Result<Run> {
+fn recording(path: &Path) -> Result<Series> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Series::parse(&name, &text)
+}
+
+/// The record of a suite.
+///
+/// # Errors
+/// If it cannot be read, or is none.
+pub(super) fn read(path: &Path) -> Result<Run> {
     let shown = || path.display().to_string();
     let text = fs::read(path).with_context(shown)?;
     let run: Run =

@@ -16,7 +16,11 @@ use larder_bench::suite::{self, Suite};
 use larder_bench::target::{Target, mount_of};
 
 use super::super::print;
-use super::{Size, interruption};
+use super::{Size, interruption, report};
+
+/// Rounds that are made even if every result is known before: three give an interval, five one that says
+/// something.
+const ROUNDS_MIN: u32 = 5;
 
 /// Arguments of `larder bench run`.
 #[derive(Debug, clap::Args)]
@@ -33,18 +37,18 @@ pub(crate) struct Args {
     #[arg(
         long = "target",
         value_name = "NAME=DIR[,back=DIR][,export=IP:PORT]",
-        conflicts_with = "link"
+        conflicts_with = "links"
     )]
     targets: Vec<String>,
     #[command(flatten)]
-    plan: Plan,
+    pub(super) plan: Plan,
 }
 
 /// What is run, how often, and where it is kept.
 #[derive(Debug, clap::Args)]
 pub(super) struct Plan {
     /// Suites, see `larder bench list`
-    #[arg(value_name = "SUITE", required = true)]
+    #[arg(value_name = "SUITE", required_unless_present = "repeat")]
     suites: Vec<String>,
     /// How much work
     #[arg(long, value_enum, default_value = "full")]
@@ -58,16 +62,27 @@ pub(super) struct Plan {
     /// A result is known closely enough when its 95 % interval is this narrow, in percent
     #[arg(long, default_value_t = 5.0)]
     width: f64,
-    /// The link to the servers that are started for the run: none, or a rate, and delay= and loss= for
-    /// which a proxy is used instead of the kernel [default: as published, 10mbit or 100mbit]
-    #[arg(long, value_name = "RATE[,delay=MS][,loss=PERCENT]")]
-    link: Option<Shape>,
+    /// Only works of one copy
+    #[arg(long)]
+    single: bool,
+    /// The link to the servers that are started for the run: none, or a rate, and delay= (each way), rtt= and
+    /// loss= for which a proxy is used instead of the kernel. Repeated, the suites run behind each, and write
+    /// SUITE-LINK.json [default: as published, 10mbit or 100mbit]
+    #[arg(long = "link", value_name = "RATE[,delay=MS][,rtt=MS][,loss=PERCENT]")]
+    links: Vec<Shape>,
     /// The server that is started for the run: ours, or Samba (smbd must be installed)
     #[arg(long, value_enum, default_value = "nfs")]
     server: Server,
     /// Directory of the run [default: bench/runs/<date>-<commit>-<host>]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
+    /// Repeats the commands of the run in DIR, with the program that is called now; of the other arguments
+    /// only --out counts
+    #[arg(long, value_name = "DIR")]
+    repeat: Option<PathBuf>,
+    /// The command that this repeats.
+    #[arg(skip)]
+    pub(super) repeats: Option<String>,
 }
 
 /// A server, as it is typed.
@@ -99,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if !given.is_empty() {
             return session.measure(suite, &given, record);
         }
-        let mut stand = args.plan.stand(suite)?;
+        let mut stand = session.stand(suite)?;
         record.link = Some(stand.link().clone());
         let targets = ours(&mut stand, suite)?;
         session.measure(suite, &targets, record)
@@ -123,9 +138,32 @@ pub(super) fn ours(stand: &mut Stand, suite: &Suite) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
+/// Runs the commands again that made the run in `dir`.
+///
+/// # Errors
+/// If it is no run, or a command cannot be read or fails.
+fn repeat(dir: &Path, out: Option<&Path>) -> Result<ExitCode> {
+    let mut commands: Vec<String> = Vec::new();
+    for file in report::records(dir)? {
+        let command = report::read(&file)?.command;
+        if !commands.contains(&command) {
+            commands.push(command);
+        }
+    }
+    for command in commands {
+        let code = super::again(&command, out)?;
+        if code != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// A run while it goes on.
 pub(super) struct Session<'a> {
     plan: &'a Plan,
+    /// The link that was asked for, if not the published one.
+    link: Option<Shape>,
     out: &'a Path,
     interrupted: &'a AtomicBool,
 }
@@ -139,19 +177,23 @@ impl Plan {
     /// # Errors
     /// What kept it from measuring.
     pub(super) fn run(&self, run_suite: &mut RunSuite) -> Result<ExitCode> {
-        let suites: Result<Vec<Suite>> =
-            self.suites.iter().map(|name| suite::by_name(name, self.size.into())).collect();
+        if let Some(dir) = &self.repeat {
+            return repeat(dir, self.out.as_deref());
+        }
+        let suites: Result<Vec<Suite>> = self.suites.iter().map(|name| self.suite(name)).collect();
         let suites = suites?;
         let machine = machine::describe();
         let version = version();
         let out = self.out.clone().unwrap_or_else(|| runner::default_out(&machine, &version));
         fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
         let interrupted = interruption()?;
-        let session = Session { plan: self, out: &out, interrupted: &interrupted };
-        for suite in &suites {
+        for (suite, link) in
+            suites.iter().flat_map(|suite| self.links().into_iter().map(move |link| (suite, link)))
+        {
             if interrupted.load(Ordering::Relaxed) {
                 break;
             }
+            let session = Session { plan: self, link, out: &out, interrupted: &interrupted };
             run_suite(&session, suite, blank(self, suite, &machine, &version))?;
         }
         print(&format!("{}\n", out.display()))?;
@@ -159,17 +201,50 @@ impl Plan {
         Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
+    fn suite(&self, name: &str) -> Result<Suite> {
+        let mut suite = suite::by_name(name, self.size.into())?;
+        if self.single {
+            suite.tests.retain(|test| test.copies == 1);
+        }
+        Ok(suite)
+    }
+
+    /// The links, one after the other; `None` is the published one.
+    fn links(&self) -> Vec<Option<Shape>> {
+        match self.links.as_slice() {
+            [] => vec![None],
+            links => links.iter().copied().map(Some).collect(),
+        }
+    }
+}
+
+impl Session<'_> {
     /// A stand behind the link that was asked for, else behind that of the published run.
     ///
     /// # Errors
     /// If it cannot be made.
     pub(super) fn stand(&self, suite: &Suite) -> Result<Stand> {
         let published = suite.link_bits_per_s.map(Shape::of_rate);
-        Stand::new(&larder()?, self.server.into(), self.link.or(published).unwrap_or_default())
+        let shape = self.link.or(published).unwrap_or_default();
+        Stand::new(&larder()?, self.plan.server.into(), shape)
     }
-}
 
-impl Session<'_> {
+    /// Name of a suite's file, without what it ends in: with the link, if several were asked for or it adds
+    /// a delay.
+    fn file_name(&self, suite: &str) -> String {
+        match self.link {
+            Some(link) if self.plan.links.len() > 1 || !link.delay.is_zero() => {
+                let words = link.to_string();
+                let words: Vec<&str> = words
+                    .split(|c: char| !c.is_alphanumeric())
+                    .filter(|one| !one.is_empty())
+                    .collect();
+                format!("{suite}-{}", words.join("-"))
+            }
+            _ => suite.to_owned(),
+        }
+    }
+
     /// Runs one suite and keeps what is known after every round.
     ///
     /// # Errors
@@ -177,17 +252,18 @@ impl Session<'_> {
     pub(super) fn measure(&self, suite: &Suite, targets: &[Target], mut record: Run) -> Result<()> {
         record.targets = targets.iter().map(described).collect();
         let limits = Limits {
-            rounds_min: self.plan.rounds.min(3),
+            rounds_min: self.plan.rounds.min(ROUNDS_MIN),
             rounds_max: self.plan.rounds,
             relative_width: self.plan.width / 100.0,
             time: Duration::from_secs(self.plan.minutes.saturating_mul(60)),
         };
         let started = Instant::now();
+        let name = self.file_name(suite.name);
         let mut keep = |tests: &[record::Test]| {
             record.tests = tests.to_vec();
             record.elapsed_s = started.elapsed().as_secs_f64();
             record.interrupted = self.interrupted.load(Ordering::Relaxed);
-            store(&record, self.out)
+            store(&record, &self.out.join(&name).with_extension("json"))
         };
         runner::run(suite, targets, limits, self.interrupted, &mut keep)?;
         Ok(())
@@ -203,7 +279,7 @@ fn blank(plan: &Plan, suite: &Suite, machine: &record::Machine, version: &str) -
         started: runner::now(),
         elapsed_s: 0.0,
         interrupted: false,
-        command: command_line(),
+        command: plan.repeats.clone().unwrap_or_else(command_line),
         larder: version.to_owned(),
         machine: machine.clone(),
         link: None,
@@ -231,12 +307,11 @@ fn described(target: &Target) -> record::Target {
 }
 
 /// Replaces the file of a suite, whole or not at all.
-fn store(record: &Run, out: &Path) -> Result<()> {
-    let path = out.join(format!("{}.json", record.suite));
+fn store(record: &Run, path: &Path) -> Result<()> {
     let new = path.with_extension("json.new");
     let shown = || format!("cannot write {}", path.display());
     fs::write(&new, format!("{}\n", serde_json::to_string_pretty(record)?)).with_context(shown)?;
-    fs::rename(&new, &path).with_context(shown)
+    fs::rename(&new, path).with_context(shown)
 }
 
 /// The commit of the checkout we run in, else our version.
