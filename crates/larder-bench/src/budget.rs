@@ -107,7 +107,7 @@ fn round(
     timeouts: Timeouts,
     interrupted: &AtomicBool,
 ) -> Result<Vec<Cost>> {
-    let mut stand = Stand::new(larder, Door::Nfs, Shape::default())?;
+    let mut stand = Stand::new(larder, Door::Nfs, Shape::default(), None)?;
     let plain = Contestant { options: timeouts.options(), ..PLAIN };
     let cached = Contestant { options: timeouts.options(), ..LARDER };
     let targets = [stand.mount(&plain)?, stand.mount(&cached)?];

@@ -18,8 +18,7 @@
 //! - `fscache`: tests named `COLD`, `HOT`, `PGCACHE`, in seconds; None is COLD of `plain`, Server is
 //!   PGCACHE of `local`, unless tests have these names;
 //! - `mbfs`: `copies` are clients;
-//! - `basic5`: names with `write` or `read`, `at` a file size (`file size MB`), B/s; `udp` or `tcp` as a
-//!   word in the name of the test, of the target, or in its options;
+//! - `basic5`: names with `write` or `read`, `at` a file size (`file size MB`), B/s;
 //! - `snapdragon`: `at` a file size or `disks`; latencies in `us`, one sample per operation or
 //!   percentiles (`p50_us`) among `extra`; `disk` in the name of what shows scaling.
 //!

@@ -369,6 +369,7 @@ mod tests {
             tests,
             furnish: Arc::new(|place| Ok(fs::write(place.at("given"), "x")?)),
             link_bits_per_s: None,
+            confinement: None,
         }
     }
 

@@ -17,8 +17,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
+mod confined;
+mod ganesha;
 mod served;
 
+pub use confined::Confinement;
+use confined::{Disk, Group};
+use ganesha::Ganesha;
 pub use served::Door;
 use served::{Export, spawn_at};
 
@@ -50,28 +55,44 @@ pub struct Contestant {
     pub options: &'static [&'static str],
     /// The tests that it runs; empty: all.
     pub only: &'static [&'static str],
+    /// Whose export it mounts.
+    pub server: Server,
+}
+
+/// Whose export is mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Server {
+    /// The stand's.
+    #[default]
+    Own,
+    /// nfs-ganesha's, beside it, of the same disk.
+    Ganesha,
 }
 
 /// Through the persistent cache.
-pub const LARDER: Contestant = Contestant { name: "larder", cached: true, options: &[], only: &[] };
+pub const LARDER: Contestant =
+    Contestant { name: "larder", cached: true, options: &[], only: &[], server: Server::Own };
 /// The reference client: the same code, timeouts and memory, no cache on disk.
-pub const PLAIN: Contestant = Contestant { name: "plain", cached: false, options: &[], only: &[] };
+pub const PLAIN: Contestant = Contestant { name: "plain", cached: false, ..LARDER };
 
 /// What a mount uses anyway; said where transports are compared, so that records say it.
 const TCP: &[&str] = &["proto=tcp"];
+/// Instead of it.
+const UDP: &[&str] = &["proto=udp"];
 
 /// Clients of ours that a suite measures by default. The local disk is added to all.
 pub fn contestants(suite: &str) -> Vec<Contestant> {
-    let udp = |name, cached| Contestant { name, cached, options: &["proto=udp"], only: &[] };
+    let plain = |name, options, server| Contestant { name, options, server, ..PLAIN };
     let synchronous =
         Contestant { name: "plain-sync", options: &["sync"], only: &["small-writes"], ..PLAIN };
     match suite {
         "badros" => vec![LARDER, PLAIN, synchronous],
         "basic5" => vec![
             Contestant { options: TCP, ..LARDER },
-            Contestant { options: TCP, ..PLAIN },
-            udp("larder-udp", true),
-            udp("plain-udp", false),
+            plain("plain", TCP, Server::Own),
+            plain("plain-udp", UDP, Server::Own),
+            plain("plain-ganesha", TCP, Server::Ganesha),
+            plain("plain-ganesha-udp", UDP, Server::Ganesha),
         ],
         _ => vec![LARDER, PLAIN],
     }
@@ -82,12 +103,16 @@ pub fn contestants(suite: &str) -> Vec<Contestant> {
 pub struct Stand {
     larder: PathBuf,
     door: Door,
-    // In this order they go: mounts, server, link, files.
+    // In this order they go: mounts, servers, their groups, link, disk, files.
     mounts: Vec<Arc<Mount>>,
     export: Export,
+    ganesha: Option<Ganesha>,
+    groups: Vec<Group>,
     way: Way,
     shape: Shape,
     link: Link,
+    disk: Option<Disk>,
+    unconfined: Option<String>,
     top: TempDir,
 }
 
@@ -104,19 +129,37 @@ enum Way {
 
 impl Stand {
     /// Exports an empty directory by `door` behind a link of this shape, and measures the link. As root the kernel
-    /// holds the rate (a network namespace); a delay, a loss, or not being root take the proxy.
+    /// holds the rate (a network namespace); a delay, a loss, or not being root take the proxy. Where it is to be
+    /// confined and that cannot be done here, [`Stand::unconfined`] says why.
     ///
     /// # Errors
     /// If the link cannot be made, or the server does not come up.
-    pub fn new(larder: &Path, door: Door, shape: Shape) -> Result<Stand> {
+    pub fn new(
+        larder: &Path,
+        door: Door,
+        shape: Shape,
+        confinement: Option<Confinement>,
+    ) -> Result<Stand> {
         // On a real disk: /tmp may be memory, and may be closed to other users.
         let top = tempfile::Builder::new().prefix("larder-bench-").tempdir_in("/var/tmp")?;
-        let dir = top.path().join("export");
+        let confined = confinement.map(|confinement| {
+            let disk = Disk::create(top.path(), confinement)?;
+            Ok::<_, anyhow::Error>((disk.group()?, disk))
+        });
+        let (groups, disk, unconfined) = match confined {
+            Some(Ok((group, disk))) => (vec![group], Some(disk), None),
+            Some(Err(reason)) => (Vec::new(), None, Some(format!("{reason:#}"))),
+            None => (Vec::new(), None, None),
+        };
+        let dir = disk.as_ref().map_or(top.path(), Disk::mountpoint).join("export");
         fs::create_dir(&dir)?;
         fs::create_dir(top.path().join("local"))?;
         let start = |address, netns: Option<&Netns>| match door {
-            Door::Nfs => Export::nfs(larder, &dir, address, netns),
-            Door::Smb => Export::smb(&top.path().join("samba"), &dir, address, netns),
+            Door::Nfs => Export::nfs(larder, &dir, address, netns, groups.first()),
+            Door::Smb => {
+                let state = top.path().join("samba");
+                Export::smb(&state, &dir, address, netns, groups.first())
+            }
         };
         let rate_alone = shape.delay.is_zero() && shape.loss == 0.0;
         let here = || -> Result<SocketAddr> { Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?) };
@@ -137,11 +180,35 @@ impl Stand {
             door,
             mounts: Vec::new(),
             export,
+            ganesha: None,
+            groups,
             way,
             shape,
             link,
+            disk,
+            unconfined,
             top,
         })
+    }
+
+    /// Why the server is not confined although it was to be.
+    pub fn unconfined(&self) -> Option<&str> {
+        self.unconfined.as_deref()
+    }
+
+    /// nfs-ganesha, which is started when it is first asked for. It is reached over a link of its own,
+    /// without a limit.
+    fn ganesha(&mut self) -> Result<&Ganesha> {
+        if self.ganesha.is_none() {
+            ganesha::is_installed()?;
+            let group = self.disk.as_ref().map(Disk::group).transpose()?;
+            let at = self.disk.as_ref().map_or(self.top.path(), Disk::mountpoint);
+            let state = self.top.path().join("ganesha");
+            let server = Ganesha::start(&state, &at.join("ganesha"), group.as_ref());
+            self.groups.extend(group);
+            self.ganesha = Some(server?);
+        }
+        Ok(self.ganesha.as_ref().expect("just started"))
     }
 
     /// Where clients reach the server.
@@ -204,19 +271,19 @@ impl Stand {
     /// If it cannot be mounted.
     pub fn mount(&mut self, contestant: &Contestant) -> Result<Target> {
         let home = self.home(contestant.name)?;
-        let back = self.export.dir.join(contestant.name);
+        let (source, exported, mut options) = self.source(contestant.server)?;
+        let back = exported.join(contestant.name);
         fs::create_dir_all(home.join("mnt"))?;
         fs::create_dir_all(&back)?;
         let cache = contestant.cached.then(|| home.join("cache"));
-        let mut options = vec![MEMORY];
-        options.extend(contestant.options);
-        options.extend(self.door.options());
+        options.push(MEMORY.to_owned());
+        options.extend(contestant.options.iter().map(ToString::to_string));
         if !contestant.cached {
-            options.push("plain");
+            options.push("plain".to_owned());
         }
         let mount = Arc::new(Mount {
             larder: self.larder.clone(),
-            source: self.door.source(self.address()),
+            source,
             mountpoint: home.join("mnt"),
             cache: cache.clone(),
             options: options.join(","),
@@ -234,6 +301,20 @@ impl Stand {
         target.only = contestant.only.to_vec();
         target.restart = Some(Arc::new(move |empty| mount.restart(empty)));
         Ok(target)
+    }
+
+    /// What is mounted of a server, where that lies, and the options that it takes.
+    fn source(&mut self, server: Server) -> Result<(String, PathBuf, Vec<String>)> {
+        match server {
+            Server::Own => {
+                let options = self.door.options().iter().map(ToString::to_string).collect();
+                Ok((self.door.source(self.address()), self.export.dir.clone(), options))
+            }
+            Server::Ganesha => {
+                let ganesha = self.ganesha()?;
+                Ok((ganesha.source(), ganesha.dir.clone(), vec![Ganesha::option()]))
+            }
+        }
     }
 
     /// The local disk on which the server and the caches are.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use crate::data::Pattern;
+use crate::stand::Confinement;
 use crate::target::Target;
 
 /// How much work a suite does.
@@ -82,6 +83,8 @@ pub struct Suite {
     pub furnish: Untimed,
     /// Rate of the link that the published run had, in bits per second.
     pub link_bits_per_s: Option<u64>,
+    /// What the server is given, if its memory and its disk are what is looked at.
+    pub confinement: Option<Confinement>,
 }
 
 /// What is done for one copy while no clock runs.

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use super::confined::{Group, confine};
 use crate::link::netns::Netns;
 use crate::process::{self, START_MAX};
 
@@ -56,9 +57,11 @@ impl Export {
         dir: &Path,
         address: SocketAddr,
         netns: Option<&Netns>,
+        group: Option<&Group>,
     ) -> Result<Export> {
         let mut run = Command::new(larder);
         run.arg("export").arg(dir).args(["--listen", &address.to_string(), "--no-root-squash"]);
+        let mut run = confine(group, run);
         Export::listening(&mut run, dir, address, netns)
     }
 
@@ -68,6 +71,7 @@ impl Export {
         dir: &Path,
         address: SocketAddr,
         netns: Option<&Netns>,
+        group: Option<&Group>,
     ) -> Result<Export> {
         fs::create_dir_all(state)?;
         let place = state.display();
@@ -86,6 +90,7 @@ impl Export {
         fs::write(&conf, configuration)?;
         let mut run = Command::new("smbd");
         run.args(["--foreground", "--no-process-group", "--configfile"]).arg(&conf);
+        let mut run = confine(group, run);
         Export::listening(&mut run, dir, address, netns)
     }
 

@@ -49,6 +49,7 @@ pub(super) fn suite(size: Size) -> Suite {
         tests: clients.iter().flat_map(|clients| tests(scale, *clients)).collect(),
         furnish: Arc::new(|_| Ok(())),
         link_bits_per_s: None,
+        confinement: None,
     }
 }
 

@@ -50,6 +50,7 @@ pub(super) fn suite(size: Size) -> Suite {
         tests,
         furnish: Arc::new(|_| Ok(())),
         link_bits_per_s: None,
+        confinement: None,
     }
 }
 

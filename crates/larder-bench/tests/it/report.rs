@@ -365,13 +365,13 @@ fn knees_are_marked_and_published_places_stand_beside() {
     check_page(&report.html, |page| {
         let text = text_of(element(page, "basic5-0"));
         assert!(text.contains("Knees (file size MB): larder udp at 100 to 140"), "{text}");
-        assert!(text.contains("write over UDP") && text.contains("read over TCP"));
+        assert!(text.contains("write: rate against file size"));
         let of = |class: &str| {
             page.descendants().filter(|node| node.attribute("class") == Some(class)).count()
         };
-        // Per width: a ring in each legend, and at each knee of six curves of writes and of reads.
-        assert_eq!(of("ring"), 2 * (4 + 12));
-        assert_eq!(of("place"), 2 * (2 + 2 * 2));
+        // Per width: a ring in each legend, and at each knee of five curves of writes and of reads.
+        assert_eq!(of("ring"), 2 * (2 + 10));
+        assert_eq!(of("place"), 2 * (1 + 2));
     });
 }
 

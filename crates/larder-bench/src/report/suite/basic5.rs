@@ -1,14 +1,10 @@
-//! `basic5`: bytes per second against file size, writing and reading, for each transport.
-//!
-//! The transport is what the name of the test, the name of the target or its options say: `udp` or
-//! `tcp` as a word. Targets that say neither stand in a chart of their own.
+//! `basic5`: bytes per second against file size, writing and reading: servers and transports on one chart.
 
 use crate::published::{BASIC5_PLACES, BASIC5_POINTS};
 use crate::record::{Run, Target, Test};
 
 use super::super::chart::Chart;
 use super::super::chart::lines::{Lines, Mark};
-use super::super::compare::{transport, transport_in};
 use super::super::document::{Block, Figure};
 use super::super::knees::knees;
 use super::super::number::{exact, value};
@@ -16,69 +12,22 @@ use super::super::sweep::{Sweep, convert, sweeps};
 use super::conditions::link_words;
 use super::{facts, rpcs};
 
-/// A chart for each test and transport.
+/// A chart for each test, of all servers and transports.
 pub(super) fn figures(run: &Run) -> Vec<Block> {
     let tests: Vec<&Test> = run.tests.iter().collect();
+    let targets: Vec<&Target> = run.targets.iter().collect();
     let all = sweeps(&tests, "clients");
     let mut blocks = Vec::new();
     let mut told: Vec<&str> = Vec::new();
     for sweep in &all {
-        let charts = by_transport(run, sweep.name);
-        for (transport, targets) in &charts {
-            let direction = direction(sweep.name);
-            let first = !told.contains(&direction);
-            told.push(direction);
-            blocks.push(figure(
-                run,
-                sweep,
-                targets,
-                transport_words(*transport, charts.len()),
-                first,
-            ));
-        }
+        let direction = direction(sweep.name);
+        let first = !told.contains(&direction);
+        told.push(direction);
+        blocks.push(figure(run, sweep, &targets, first));
     }
     let most: Vec<&Test> = all.iter().filter_map(|sweep| Some(sweep.steps.last()?.1)).collect();
     blocks.extend(rpcs::figure(run, &most, "RPCs by procedure at the greatest size"));
     blocks
-}
-
-/// The transport with its name for titles, which is empty if no chart is told from another by it.
-fn transport_words(
-    transport: Option<&'static str>,
-    charts: usize,
-) -> (Option<&'static str>, String) {
-    let words = match transport {
-        Some(name) => format!(" over {name}"),
-        None if charts > 1 => ", transport not recorded".to_owned(),
-        None => String::new(),
-    };
-    (transport, words)
-}
-
-/// Targets of a test by transport. The local disk has none and stands beside each.
-fn by_transport<'a>(run: &'a Run, test: &str) -> Vec<(Option<&'static str>, Vec<&'a Target>)> {
-    let of = |target: &Target| transport_in(test).or_else(|| transport(target));
-    let mut charts = Vec::new();
-    for wanted in [Some("UDP"), Some("TCP"), None] {
-        let beside = |target: &Target| wanted.is_some() && target.name == "local";
-        let belongs = |target: &&Target| of(target) == wanted && target.name != "local";
-        if run.targets.iter().any(|target| belongs(&target)) {
-            let targets = run.targets.iter().filter(|target| belongs(target) || beside(target));
-            charts.push((wanted, targets.collect()));
-        }
-    }
-    let shown = |name: &str| {
-        charts.iter().any(|(_, targets): &(_, Vec<&Target>)| {
-            targets.iter().any(|target| target.name == name)
-        })
-    };
-    let left: Vec<&Target> = run.targets.iter().filter(|target| !shown(&target.name)).collect();
-    match charts.iter_mut().find(|(transport, _)| transport.is_none()) {
-        Some((_, targets)) => targets.extend(left),
-        None if !left.is_empty() => charts.push((None, left)),
-        None => (),
-    }
-    charts
 }
 
 /// What is published of a test: its direction in the texts.
@@ -93,18 +42,11 @@ fn direction(name: &str) -> &'static str {
 }
 
 /// `first`: the first chart of its direction, beside which the published facts stand.
-fn figure(
-    run: &Run,
-    sweep: &Sweep<'_>,
-    targets: &[&Target],
-    (transport, over): (Option<&str>, String),
-    first: bool,
-) -> Block {
+fn figure(run: &Run, sweep: &Sweep<'_>, targets: &[&Target], first: bool) -> Block {
     let measure = if sweep.unit == "B/s" { "rate" } else { "value" };
     let mut lines = sweep.lines(run, targets, measure);
-    lines.heading.title = format!("{}{over}: {measure} against {}", sweep.title(), sweep.swept());
     mark_knees(&mut lines);
-    lines.marks = marks(sweep, transport);
+    lines.marks = marks(sweep);
     let knees = knee_words(&lines, &sweep.dimension);
     let caption = format!("{} Vertical strokes are 95 % intervals. {knees}", link_words(run));
     let about = |fact: &crate::published::Fact| {
@@ -149,7 +91,7 @@ fn knee_words(lines: &Lines, dimension: &str) -> String {
     format!("Knees ({dimension}): {}.", found.join("; "))
 }
 
-fn marks(sweep: &Sweep<'_>, transport: Option<&str>) -> Vec<Mark> {
+fn marks(sweep: &Sweep<'_>) -> Vec<Mark> {
     let direction = direction(sweep.name);
     let mut marks = Vec::new();
     for place in BASIC5_PLACES.iter().filter(|place| place.test == direction) {
@@ -161,46 +103,11 @@ fn marks(sweep: &Sweep<'_>, transport: Option<&str>) -> Vec<Mark> {
     }
     for point in &BASIC5_POINTS {
         let x = convert(point.x, point.x_unit, &sweep.dimension);
-        // The point was measured over UDP.
-        let belongs =
-            point.test == direction && point.unit == sweep.unit && transport != Some("TCP");
+        let belongs = point.test == direction && point.unit == sweep.unit;
         if let (Some(x), true) = (x, belongs) {
             let text = format!("2001: {}, {}", point.who, value(point.y, point.unit));
             marks.push(Mark::Point((x, point.y), text));
         }
     }
     marks
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_target_has_a_chart_and_the_local_disk_stands_beside() {
-        let target = |name: &str| Target { name: name.to_owned(), ..Target::default() };
-        let charts = |names: &[&str], test: &str| -> Vec<(Option<&str>, Vec<String>)> {
-            let run = Run {
-                targets: names.iter().map(|name| target(name)).collect(),
-                ..super::super::super::input::empty_run()
-            };
-            let charts = by_transport(&run, test);
-            charts
-                .into_iter()
-                .map(|(of, targets)| (of, targets.iter().map(|t| t.name.clone()).collect()))
-                .collect()
-        };
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        assert_eq!(
-            charts(&["a udp", "a tcp", "local", "b"], "write"),
-            [
-                (Some("UDP"), names(&["a udp", "local"])),
-                (Some("TCP"), names(&["a tcp", "local"])),
-                (None, names(&["b"])),
-            ]
-        );
-        assert_eq!(charts(&["a", "local"], "write-tcp"), [(Some("TCP"), names(&["a", "local"]))]);
-        assert_eq!(charts(&["a", "local"], "write"), [(None, names(&["a", "local"]))]);
-        assert_eq!(charts(&["local"], "write"), [(None, names(&["local"]))]);
-    }
 }

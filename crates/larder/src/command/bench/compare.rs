@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let mut stand = session.stand(suite)?;
         record.link = Some(stand.link().clone());
         record.method.extend(METHOD.map(str::to_owned));
-        let mut targets = ours(&mut stand, suite)?;
+        let mut targets = ours(&mut stand, suite, &mut record)?;
         // They go before the stand on which they are.
         let mut entrants = Vec::new();
         for rival in &rivals {

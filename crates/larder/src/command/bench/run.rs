@@ -11,6 +11,7 @@ use larder_bench::link::Shape;
 use larder_bench::machine;
 use larder_bench::record::{self, FORMAT, Run};
 use larder_bench::runner::{self, Limits};
+use larder_bench::stand::Server::Own;
 use larder_bench::stand::{Door, Stand, contestants};
 use larder_bench::suite::{self, Suite};
 use larder_bench::target::{Target, mount_of};
@@ -116,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         let mut stand = session.stand(suite)?;
         record.link = Some(stand.link().clone());
-        let targets = ours(&mut stand, suite)?;
+        let targets = ours(&mut stand, suite, &mut record)?;
         session.measure(suite, &targets, record)
     })
 }
@@ -126,15 +127,28 @@ fn larder() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find our own program")
 }
 
-/// The contestants of a suite, mounted, and the local disk.
+/// The contestants of a suite, mounted, and the local disk, unless the servers are confined. Who needs a server of
+/// somebody else's that is not there is recorded as absent.
 ///
 /// # Errors
 /// If one cannot be mounted.
-pub(super) fn ours(stand: &mut Stand, suite: &Suite) -> Result<Vec<Target>> {
-    let contestants = contestants(suite.name);
-    let mut targets: Vec<Target> =
-        contestants.iter().map(|contestant| stand.mount(contestant)).collect::<Result<_>>()?;
-    targets.push(stand.local());
+pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result<Vec<Target>> {
+    let mut targets = Vec::new();
+    for contestant in contestants(suite.name) {
+        match stand.mount(&contestant) {
+            Ok(target) => targets.push(target),
+            Err(reason) if contestant.server != Own => {
+                record.absent.push(format!("{}: {reason:#}", contestant.name));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(reason) = stand.unconfined() {
+        record.absent.push(format!("a small server, the machine's is used: {reason}"));
+    }
+    if suite.confinement.is_none() {
+        targets.push(stand.local());
+    }
     Ok(targets)
 }
 
@@ -226,7 +240,7 @@ impl Session<'_> {
     pub(super) fn stand(&self, suite: &Suite) -> Result<Stand> {
         let published = suite.link_bits_per_s.map(Shape::of_rate);
         let shape = self.link.or(published).unwrap_or_default();
-        Stand::new(&larder()?, self.plan.server.into(), shape)
+        Stand::new(&larder()?, self.plan.server.into(), shape, suite.confinement)
     }
 
     /// Name of a suite's file, without what it ends in: with the link, if several were asked for or it adds
