@@ -11,7 +11,7 @@ use crate::link::Shape;
 use crate::record::Test;
 use crate::rpc::Calls;
 use crate::runner::{self, Limits};
-use crate::stand::{Contestant, Door, LARDER, PLAIN, Stand};
+use crate::stand::{Contestant, Door, LARDER, PLAIN, Stand, Wants};
 use crate::suite::{self, Size};
 
 /// What one work cost.
@@ -107,10 +107,10 @@ fn round(
     timeouts: Timeouts,
     interrupted: &AtomicBool,
 ) -> Result<Vec<Cost>> {
-    let mut stand = Stand::new(larder, Door::Nfs, Shape::default(), None)?;
+    let mut stand = Stand::new(larder, Door::Nfs, Shape::default(), Wants::default())?;
     let plain = Contestant { options: timeouts.options(), ..PLAIN };
     let cached = Contestant { options: timeouts.options(), ..LARDER };
-    let targets = [stand.mount(&plain)?, stand.mount(&cached)?];
+    let targets = [stand.mount(&plain, 1)?, stand.mount(&cached, 1)?];
     let suite = suite::by_name("badros", size)?;
     let once = Limits { rounds_min: 1, rounds_max: 1, relative_width: 0.0, time: Duration::MAX };
     let done = runner::run(&suite, &targets, once, interrupted, &mut |_| Ok(()))?;

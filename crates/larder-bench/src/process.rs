@@ -154,6 +154,35 @@ pub(crate) fn waited(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     wait_for("the end", limit, || Ok(child.try_wait()?)).ok()
 }
 
+/// CPU time of the processes of a group, and of their children that have ended, in seconds. Who has left the group
+/// is not seen.
+pub(crate) fn cpu_of_group_s(leader: u32) -> f64 {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    stats
+        .filter_map(|stat| cpu_of(&stat))
+        .filter(|(group, _)| *group == leader)
+        .map(|(_, s)| s)
+        .sum()
+}
+
+/// CPU time of one process, in seconds; of one that is gone, none.
+pub(crate) fn cpu_of_process_s(process: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.ok().and_then(|stat| cpu_of(&stat)).map_or(0.0, |(_, seconds)| seconds)
+}
+
+/// Group and CPU time of a process, with that of children that have ended (proc_pid_stat(5)).
+fn cpu_of(stat: &str) -> Option<(u32, f64)> {
+    /// Linux tells times in hundredths of a second on every machine (`sysconf(_SC_CLK_TCK)`).
+    const TICKS_PER_S: f64 = 100.0;
+    // The name of the program, in brackets, may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: u64 =
+        fields.get(11..15)?.iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
+    Some((fields.get(2)?.parse().ok()?, ticks as f64 / TICKS_PER_S))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +197,20 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(find_in(&path, "program"), Some(file));
         assert_eq!(find_in(&path, "other"), None);
+    }
+
+    #[test]
+    fn cpu_time_is_of_the_group() {
+        let line = "7 (a) b) S 1 42 42 0 -1 0 0 0 0 0 100 20 3 2 20 0 1 0 9 0";
+        assert_eq!(cpu_of(line), Some((42, 1.25)));
+        assert_eq!(cpu_of("7 (a"), None);
+        let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        let mut child = Command::new("sh").args(["-c", burn]).process_group(0).spawn().unwrap();
+        let leader = child.id();
+        wait_for("some CPU time", START_MAX, || Ok((cpu_of_group_s(leader) > 0.0).then_some(())))
+            .unwrap();
+        end(&mut child);
+        assert_eq!(cpu_of_process_s(leader), 0.0);
     }
 
     #[test]

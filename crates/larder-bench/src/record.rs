@@ -125,9 +125,14 @@ pub struct Sample {
     pub page_cache: Option<String>,
     /// RPCs by procedure, if they were counted.
     pub rpcs: Option<BTreeMap<String, u64>>,
+    /// How long they took by procedure, from the offer to the reply, in microseconds: of all calls together, many
+    /// of which may have been under way at once. Only daemons know it.
+    #[serde(default)]
+    pub rpc_time_us: Option<BTreeMap<String, u64>>,
     /// Who counted them: `daemon` or `server`.
     pub rpcs_by: Option<String>,
-    /// Further measurements, by name with unit: `server_cpu_s`, `server_bytes`.
+    /// Further measurements, by name with unit: `server_cpu_s` and `daemon_cpu_s` are the CPU time of the processes
+    /// of the server, and of all daemons of the target, while the work ran.
     pub extra: BTreeMap<String, f64>,
 }
 

@@ -1,4 +1,4 @@
-//! RPC accounting: how many calls of each procedure a piece of work cost.
+//! RPC accounting: how many calls of each procedure a piece of work cost, and how long they took.
 //!
 //! Two places count. The daemon of a mount of ours knows what it sent; our NFS server knows what it was
 //! asked, by whichever client. Both are asked through the binary's own `stat` command.
@@ -13,17 +13,46 @@ use serde::Deserialize;
 /// Calls by procedure.
 pub type Calls = BTreeMap<String, u64>;
 
+/// What was counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Calls by procedure.
+    pub calls: Calls,
+    /// How long they took from the offer to the reply, in microseconds, all calls of a procedure together;
+    /// nothing where that is not known.
+    pub time_us: Calls,
+}
+
+impl Counted {
+    /// What came since `before`, of procedures that were called.
+    #[must_use]
+    pub fn since(&self, before: &Counted) -> Counted {
+        Counted {
+            calls: since(&before.calls, &self.calls),
+            time_us: since(&before.time_us, &self.time_us),
+        }
+    }
+
+    fn add(&mut self, other: Counted) {
+        for (sums, more) in [(&mut self.calls, other.calls), (&mut self.time_us, other.time_us)] {
+            for (name, count) in more {
+                *sums.entry(name).or_default() += count;
+            }
+        }
+    }
+}
+
 /// Who counts the calls of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// Nobody.
     None,
-    /// The daemon of a mount of ours.
+    /// The daemons of mounts of ours, together.
     Daemon {
         /// Our binary.
         larder: PathBuf,
-        /// Where it is mounted.
-        mountpoint: PathBuf,
+        /// Where they are mounted.
+        mountpoints: Vec<PathBuf>,
     },
     /// Our NFS server: everything that it is asked, whoever asks.
     Export {
@@ -43,6 +72,14 @@ struct Stat {
 #[derive(Deserialize)]
 struct Procedure {
     calls: u64,
+    #[serde(default)]
+    latency_us: Latency,
+}
+
+#[derive(Default, Deserialize)]
+struct Latency {
+    #[serde(default)]
+    sum: u64,
 }
 
 impl Counter {
@@ -50,7 +87,7 @@ impl Counter {
     pub fn of_mount(larder: &Path, dir: &Path) -> Counter {
         let found = dir.ancestors().map(|mountpoint| Counter::Daemon {
             larder: larder.to_path_buf(),
-            mountpoint: mountpoint.to_path_buf(),
+            mountpoints: vec![mountpoint.to_path_buf()],
         });
         // `larder stat` of the root or of a plain directory costs a process and changes nothing.
         let mut found = found.filter(|counter| counter.read().is_ok());
@@ -70,31 +107,34 @@ impl Counter {
     ///
     /// # Errors
     /// If who counts does not answer.
-    pub fn read(&self) -> Result<Option<Calls>> {
-        let mut command = match self {
+    pub fn read(&self) -> Result<Option<Counted>> {
+        let mut counted = Counted::default();
+        match self {
             Counter::None => return Ok(None),
-            Counter::Daemon { larder, mountpoint } => {
-                let mut command = Command::new(larder);
-                command.arg("stat").arg(mountpoint);
-                command
+            Counter::Daemon { larder, mountpoints } => {
+                for mountpoint in mountpoints {
+                    counted.add(ask(Command::new(larder).arg("stat").arg(mountpoint))?);
+                }
             }
             Counter::Export { larder, address } => {
-                let mut command = Command::new(larder);
-                command.args(["stat", "--export", address]);
-                command
+                counted.add(ask(Command::new(larder).args(["stat", "--export", address]))?);
             }
-        };
-        let output = command
-            .arg("--json")
-            .stdin(Stdio::null())
-            .output()
-            .context("cannot run larder stat")?;
-        if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
         }
-        let stat: Stat = serde_json::from_slice(&output.stdout).context("larder stat")?;
-        Ok(Some(stat.rpc.into_iter().map(|(name, procedure)| (name, procedure.calls)).collect()))
+        Ok(Some(counted))
     }
+}
+
+fn ask(command: &mut Command) -> Result<Counted> {
+    let output =
+        command.arg("--json").stdin(Stdio::null()).output().context("cannot run larder stat")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let stat: Stat = serde_json::from_slice(&output.stdout).context("larder stat")?;
+    let of = |pick: fn(&Procedure) -> u64| {
+        stat.rpc.iter().map(|(name, procedure)| (name.clone(), pick(procedure))).collect()
+    };
+    Ok(Counted { calls: of(|one| one.calls), time_us: of(|one| one.latency_us.sum) })
 }
 
 /// Calls made since `before`, of procedures that were called.
@@ -119,6 +159,18 @@ mod tests {
             &calls(&[("READ", 5), ("LOOKUP", 1), ("WRITE", 2)]),
         );
         assert_eq!(difference, calls(&[("READ", 2), ("WRITE", 2)]));
+    }
+
+    #[test]
+    fn several_clients_are_added_up() {
+        let counted = |calls: u64, time_us: u64| Counted {
+            calls: [("READ".to_owned(), calls)].into(),
+            time_us: [("READ".to_owned(), time_us)].into(),
+        };
+        let mut all = counted(3, 700);
+        all.add(counted(2, 300));
+        assert_eq!(all, counted(5, 1000));
+        assert_eq!(all.since(&counted(3, 1000)).calls, counted(2, 0).calls);
     }
 
     #[test]

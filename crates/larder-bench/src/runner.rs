@@ -233,21 +233,29 @@ fn shown(test: &record::Test, sample: &Sample) -> String {
 
 fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
     let page_cache = settle(test, target, places)?;
-    let before = target.counter.read()?;
+    let (before, cpu_before) = (target.counter.read()?, target.cpu_s());
     let (elapsed, mut outcomes) = time(test, places)?;
-    let after = target.counter.read()?;
+    let (cpu_after, after) = (target.cpu_s(), target.counter.read()?);
     let checks: Vec<Check> = outcomes.iter_mut().filter_map(|one| one.check.take()).collect();
     checks.into_iter().try_for_each(|check| check()).context("wrong bytes")?;
     let processors = std::thread::available_parallelism().map_or(1, Into::into);
     let (value, subtracted_s) = result(elapsed.as_secs_f64(), &outcomes, processors);
-    let calls = before.zip(after).map(|(before, after)| rpc::since(&before, &after));
+    let counted = before.zip(after).map(|(before, after)| after.since(&before));
+    let rpcs_by = counted.as_ref().and(target.counter.name()).map(str::to_owned);
+    let (calls, time_us) = counted.map(|counted| (counted.calls, counted.time_us)).unzip();
+    let mut extra = extra(&outcomes);
+    extra.extend(cpu_after.into_iter().map(|(name, after)| {
+        let before = cpu_before.get(&name).copied().unwrap_or(0.0);
+        (name, (after - before).max(0.0))
+    }));
     let sample = Sample {
         value: Some(value),
         subtracted_s,
         page_cache,
-        rpcs_by: calls.as_ref().and(target.counter.name()).map(str::to_owned),
+        rpcs_by,
         rpcs: calls,
-        extra: extra(&outcomes),
+        rpc_time_us: time_us.filter(|times: &rpc::Calls| !times.is_empty()),
+        extra,
         ..Sample::default()
     };
     let at_end = outcomes.into_iter().filter_map(|outcome| outcome.check_at_end).collect();
@@ -369,6 +377,7 @@ mod tests {
             tests,
             furnish: Arc::new(|place| Ok(fs::write(place.at("given"), "x")?)),
             link_bits_per_s: None,
+            own_mounts: false,
             confinement: None,
         }
     }

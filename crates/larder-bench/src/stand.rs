@@ -6,7 +6,7 @@
 //! the default of `larder mount`, for all of them.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -30,7 +30,7 @@ use served::{Export, spawn_at};
 use crate::link::netns::Netns;
 use crate::link::proxy::{self, Proxy};
 use crate::link::{Shape, measure};
-use crate::process::succeed_within;
+use crate::process::{self, succeed_within};
 use crate::record::Link;
 use crate::rpc::Counter;
 use crate::target::{Target, mount_of};
@@ -98,11 +98,22 @@ pub fn contestants(suite: &str) -> Vec<Contestant> {
     }
 }
 
+/// What a stand is to have besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wants {
+    /// Little memory and a slow disk for its servers.
+    pub confinement: Option<Confinement>,
+    /// A network namespace for each client. Not to be had behind a link of some shape, or by who is not root.
+    pub own_namespaces: bool,
+}
+
 /// An export and what is mounted of it.
 #[derive(Debug)]
 pub struct Stand {
     larder: PathBuf,
     door: Door,
+    /// Every client gets a network namespace of its own.
+    own_namespaces: bool,
     // In this order they go: mounts, servers, their groups, link, disk, files.
     mounts: Vec<Arc<Mount>>,
     export: Export,
@@ -134,12 +145,8 @@ impl Stand {
     ///
     /// # Errors
     /// If the link cannot be made, or the server does not come up.
-    pub fn new(
-        larder: &Path,
-        door: Door,
-        shape: Shape,
-        confinement: Option<Confinement>,
-    ) -> Result<Stand> {
+    pub fn new(larder: &Path, door: Door, shape: Shape, wants: Wants) -> Result<Stand> {
+        let Wants { confinement, own_namespaces } = wants;
         // On a real disk: /tmp may be memory, and may be closed to other users.
         let top = tempfile::Builder::new().prefix("larder-bench-").tempdir_in("/var/tmp")?;
         let confined = confinement.map(|confinement| {
@@ -154,8 +161,15 @@ impl Stand {
         let dir = disk.as_ref().map_or(top.path(), Disk::mountpoint).join("export");
         fs::create_dir(&dir)?;
         fs::create_dir(top.path().join("local"))?;
-        let start = |address, netns: Option<&Netns>| match door {
-            Door::Nfs => Export::nfs(larder, &dir, address, netns, groups.first()),
+        let start = |address: SocketAddr, netns: Option<&Netns>| match door {
+            Door::Nfs => {
+                // In a namespace of its own it is reached at the end of each client's link.
+                let listen = match own_namespaces && netns.is_some() {
+                    true => (Ipv4Addr::UNSPECIFIED, address.port()).into(),
+                    false => address,
+                };
+                Export::nfs(larder, &dir, (listen, address), netns, groups.first())
+            }
             Door::Smb => {
                 let state = top.path().join("samba");
                 Export::smb(&state, &dir, address, netns, groups.first())
@@ -163,9 +177,15 @@ impl Stand {
         };
         let rate_alone = shape.delay.is_zero() && shape.loss == 0.0;
         let here = || -> Result<SocketAddr> { Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?) };
-        let (way, link, export) = if shape == Shape::default() {
+        let is_root = rustix::process::geteuid().is_root();
+        let (way, link, export) = if own_namespaces && is_root && shape == Shape::default() {
+            let netns = Netns::create(None)?;
+            let link = measure::netns(&netns)?;
+            let export = start((netns.inside(), PORT).into(), Some(&netns))?;
+            (Way::Netns(netns), link, export)
+        } else if shape == Shape::default() {
             (Way::Loopback, measure::loopback()?, start(here()?, None)?)
-        } else if rate_alone && rustix::process::geteuid().is_root() {
+        } else if rate_alone && is_root {
             let netns = Netns::create(shape.rate_bits_per_s)?;
             let link = measure::netns(&netns)?;
             let export = start((netns.inside(), PORT).into(), Some(&netns))?;
@@ -178,6 +198,7 @@ impl Stand {
         Ok(Stand {
             larder: larder.to_path_buf(),
             door,
+            own_namespaces: own_namespaces && is_root && shape == Shape::default(),
             mounts: Vec::new(),
             export,
             ganesha: None,
@@ -265,42 +286,78 @@ impl Stand {
         Ok(home)
     }
 
-    /// Mounts for a contestant, with an empty cache.
+    /// Mounts for a contestant, with an empty cache: once for each of its clients, at least once.
     ///
     /// # Errors
     /// If it cannot be mounted.
-    pub fn mount(&mut self, contestant: &Contestant) -> Result<Target> {
-        let home = self.home(contestant.name)?;
-        let (source, exported, mut options) = self.source(contestant.server)?;
+    pub fn mount(&mut self, contestant: &Contestant, clients: u32) -> Result<Target> {
+        let (_, exported, _) = self.source(contestant.server)?;
         let back = exported.join(contestant.name);
-        fs::create_dir_all(home.join("mnt"))?;
         fs::create_dir_all(&back)?;
-        let cache = contestant.cached.then(|| home.join("cache"));
+        let mounts: Vec<Arc<Mount>> = (0..clients.max(1))
+            .map(|number| self.client(contestant, number))
+            .collect::<Result<_>>()?;
+        let first = mounts[0].clone();
+        let dir = |mount: &Arc<Mount>| mount.mountpoint.join(contestant.name);
+        let mut target = Target::new(contestant.name, &dir(&first));
+        target.clients = mounts[1..].iter().map(dir).collect();
+        target.back = Some(back.clone());
+        let mountpoints: Vec<PathBuf> = mounts.iter().map(|one| one.mountpoint.clone()).collect();
+        target.counter = Counter::Daemon { larder: self.larder.clone(), mountpoints };
+        let caches = mounts.iter().filter_map(|mount| Some(mount.cache.as_ref()?.join("data")));
+        target.disks = std::iter::once(back).chain(caches).collect();
+        target.options =
+            format!("{} -o {}", mount_of(&target.dir).unwrap_or_default(), first.options);
+        target.only = contestant.only.to_vec();
+        let server = match contestant.server {
+            Server::Own => self.export.pid(),
+            Server::Ganesha => self.ganesha()?.pid(),
+        };
+        let measured = mounts.clone();
+        target.cpu = Some(Arc::new(move || {
+            let daemons = measured.iter().map(|mount| mount.cpu_s()).sum();
+            let server = process::cpu_of_group_s(server);
+            [("daemon_cpu_s".to_owned(), daemons), ("server_cpu_s".to_owned(), server)].into()
+        }));
+        target.restart =
+            Some(Arc::new(move |empty| mounts.iter().try_for_each(|mount| mount.restart(empty))));
+        Ok(target)
+    }
+
+    /// Mounts for one client.
+    fn client(&mut self, contestant: &Contestant, number: u32) -> Result<Arc<Mount>> {
+        let home = match number {
+            0 => self.home(contestant.name)?,
+            number => self.home(&format!("{}-{number}", contestant.name))?,
+        };
+        fs::create_dir_all(home.join("mnt"))?;
+        let (mut source, _, mut options) = self.source(contestant.server)?;
         options.push(MEMORY.to_owned());
         options.extend(contestant.options.iter().map(ToString::to_string));
         if !contestant.cached {
             options.push("plain".to_owned());
         }
+        let netns = match &self.way {
+            Way::Netns(server) if self.own_namespaces && contestant.server == Server::Own => {
+                let netns = Netns::create(None)?;
+                netns.connect_to(server)?;
+                source = self.door.source((netns.outside(), PORT).into());
+                Some(netns)
+            }
+            _ => None,
+        };
         let mount = Arc::new(Mount {
             larder: self.larder.clone(),
             source,
             mountpoint: home.join("mnt"),
-            cache: cache.clone(),
+            cache: contestant.cached.then(|| home.join("cache")),
             options: options.join(","),
+            netns,
             mounted: Mutex::new(false),
         });
         self.mounts.push(mount.clone());
         mount.mount()?;
-        let mountpoint = mount.mountpoint.clone();
-        let mut target = Target::new(contestant.name, &mountpoint.join(contestant.name));
-        target.back = Some(back.clone());
-        target.counter = Counter::Daemon { larder: self.larder.clone(), mountpoint };
-        target.disks = std::iter::once(back).chain(cache.map(|cache| cache.join("data"))).collect();
-        target.options =
-            format!("{} -o {}", mount_of(&target.dir).unwrap_or_default(), mount.options);
-        target.only = contestant.only.to_vec();
-        target.restart = Some(Arc::new(move |empty| mount.restart(empty)));
-        Ok(target)
+        Ok(mount)
     }
 
     /// What is mounted of a server, where that lies, and the options that it takes.
@@ -335,7 +392,16 @@ struct Mount {
     mountpoint: PathBuf,
     cache: Option<PathBuf>,
     options: String,
+    /// Where its daemon runs, if not where we do.
+    netns: Option<Netns>,
     mounted: Mutex<bool>,
+}
+
+/// The part that we read of what `larder status --json` prints.
+#[derive(serde::Deserialize)]
+struct Status {
+    worker_pid: u32,
+    supervisor_pid: Option<u32>,
 }
 
 impl Mount {
@@ -347,7 +413,11 @@ impl Mount {
             Some(dir) => command.arg(dir),
             None => command.arg("none"),
         };
-        succeed_within(command.args(["-o", &self.options]), COMMAND_MAX)?;
+        command.args(["-o", &self.options]);
+        match &self.netns {
+            Some(netns) => netns.enter(|| succeed_within(&mut command, COMMAND_MAX))??,
+            None => succeed_within(&mut command, COMMAND_MAX)?,
+        };
         *mounted = true;
         Ok(())
     }
@@ -367,6 +437,17 @@ impl Mount {
             fs::remove_dir_all(cache).context("cannot empty the cache")?;
         }
         self.mount()
+    }
+
+    /// CPU time so far of the processes that serve it, in seconds; none if they cannot be asked.
+    fn cpu_s(&self) -> f64 {
+        let mut command = Command::new(&self.larder);
+        command.args(["status", "--json"]).arg(&self.mountpoint);
+        let told = succeed_within(&mut command, COMMAND_MAX).ok();
+        let status: Option<Status> = told.and_then(|told| serde_json::from_str(&told).ok());
+        let Some(Status { worker_pid, supervisor_pid }) = status else { return 0.0 };
+        let all = std::iter::once(worker_pid).chain(supervisor_pid);
+        all.map(process::cpu_of_process_s).sum()
     }
 
     fn mounted(&self) -> MutexGuard<'_, bool> {

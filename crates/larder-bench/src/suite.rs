@@ -83,6 +83,8 @@ pub struct Suite {
     pub furnish: Untimed,
     /// Rate of the link that the published run had, in bits per second.
     pub link_bits_per_s: Option<u64>,
+    /// Copies are clients: each has a mount of its own.
+    pub own_mounts: bool,
     /// What the server is given, if its memory and its disk are what is looked at.
     pub confinement: Option<Confinement>,
 }
@@ -297,7 +299,7 @@ impl Suite {
             .map(|copy| {
                 let name = format!("{}-{round}/x{}-{copy}", self.name, test.copies);
                 Place {
-                    dir: target.dir.join(&name),
+                    dir: target.of_copy(copy).join(&name),
                     back: target.back.as_ref().map(|back| back.join(&name)),
                     copy,
                 }

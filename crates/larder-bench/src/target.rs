@@ -1,5 +1,6 @@
 //! Targets: directories with names.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,11 @@ pub struct Target {
     pub dir: PathBuf,
     /// The same directory behind its back, on the server.
     pub back: Option<PathBuf>,
+    /// The directory as its further clients see it, each through a mount of its own. Copies beyond these, and
+    /// the first, work in `dir`.
+    pub clients: Vec<PathBuf>,
+    /// CPU time so far of the processes behind it.
+    pub cpu: Option<CpuTime>,
     /// Who counts its RPCs.
     pub counter: Counter,
     /// Directories on local disks from which its bytes come: none of them may be in the page cache
@@ -33,6 +39,9 @@ pub struct Target {
     pub only: Vec<&'static str>,
 }
 
+/// CPU time of processes so far, in seconds by name.
+pub type CpuTime = Arc<dyn Fn() -> BTreeMap<String, f64> + Send + Sync>;
+
 /// Unmounts and mounts again; with `true` after emptying the disk cache.
 pub type Restart = Arc<dyn Fn(bool) -> Result<()> + Send + Sync>;
 
@@ -43,6 +52,8 @@ impl Target {
             name: name.to_owned(),
             dir: dir.to_path_buf(),
             back: None,
+            clients: Vec::new(),
+            cpu: None,
             counter: Counter::None,
             disks: Vec::new(),
             restart: None,
@@ -82,6 +93,17 @@ impl Target {
             target.disks.push(disk);
         }
         Ok(target)
+    }
+
+    /// Where a copy works, from 0.
+    pub fn of_copy(&self, copy: u32) -> &Path {
+        let further = (copy as usize).checked_sub(1).and_then(|at| self.clients.get(at));
+        further.unwrap_or(&self.dir)
+    }
+
+    /// CPU time so far of the processes behind it, in seconds by name: `server_cpu_s`.
+    pub fn cpu_s(&self) -> BTreeMap<String, f64> {
+        self.cpu.as_ref().map(|cpu| cpu()).unwrap_or_default()
     }
 
     /// Whether it runs a test.
@@ -151,6 +173,15 @@ mod tests {
             let error = Target::parse(typed, larder).unwrap_err();
             assert!(format!("{error:#}").contains(word), "{typed}: {error:#}");
         }
+    }
+
+    #[test]
+    fn every_client_has_its_directory() {
+        let mut target = Target::new("x", Path::new("/0"));
+        target.clients = vec!["/1".into(), "/2".into()];
+        let dirs = [0, 1, 2, 3].map(|copy| target.of_copy(copy).to_path_buf());
+        assert_eq!(dirs, ["/0", "/1", "/2", "/0"].map(PathBuf::from));
+        assert!(target.cpu_s().is_empty());
     }
 
     #[test]

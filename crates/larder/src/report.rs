@@ -263,6 +263,9 @@ pub(crate) struct Procedure {
 /// A summary of durations, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Latency {
+    /// All together.
+    #[serde(default)]
+    pub(crate) sum: u64,
     /// Mean.
     pub(crate) mean: u64,
     /// Half took at most this.

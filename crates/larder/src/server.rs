@@ -300,6 +300,7 @@ fn small_buffer(stats: &Snapshot) -> Option<String> {
 
 fn latency(one: &rpc::Latency) -> Latency {
     Latency {
+        sum: one.sum_us,
         mean: one.sum_us.checked_div(one.count).unwrap_or(0),
         p50: one.p50_us,
         p90: one.p90_us,

@@ -103,6 +103,22 @@ impl Netns {
         Shape { rate_bits_per_s: self.rate_bits_per_s, ..Shape::default() }
     }
 
+    /// Lays the outer end of the link, which has no rate, into the namespace of `server`: from in here it is at
+    /// [`outside`](Self::outside) then, and nothing else is to be reached.
+    ///
+    /// # Errors
+    /// What `ip` said.
+    pub fn connect_to(&self, server: &Netns) -> Result<()> {
+        ensure!(self.rate_bits_per_s.is_none(), "a link between namespaces has no rate");
+        let (device, there) = (&self.names.device, server.name());
+        run("ip", &[], &format!("link set {device} netns {there}"))?;
+        let at = ["-netns", there];
+        // A device loses its addresses on the way.
+        let address = prefix(self.subnet, 1);
+        run("ip", &at, &format!("address add {address} dev {device}"))?;
+        run("ip", &at, &format!("link set {device} up"))
+    }
+
     /// Changes the rate while the link lives, in both directions, or removes it.
     ///
     /// # Errors

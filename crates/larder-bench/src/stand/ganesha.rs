@@ -65,6 +65,11 @@ impl Ganesha {
         format!("nfs://{}:{NFS_PORT}{}", self.netns.inside(), self.dir.display())
     }
 
+    /// Its process, which leads a group.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Mount options that it takes.
     pub(super) fn option() -> String {
         format!("mountport={MOUNT_PORT}")

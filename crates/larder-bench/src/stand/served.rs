@@ -52,15 +52,16 @@ pub(super) struct Export {
 }
 
 impl Export {
+    /// Ours, which listens at the first address and is reached at the second.
     pub(super) fn nfs(
         larder: &Path,
         dir: &Path,
-        address: SocketAddr,
+        (listen, address): (SocketAddr, SocketAddr),
         netns: Option<&Netns>,
         group: Option<&Group>,
     ) -> Result<Export> {
         let mut run = Command::new(larder);
-        run.arg("export").arg(dir).args(["--listen", &address.to_string(), "--no-root-squash"]);
+        run.arg("export").arg(dir).args(["--listen", &listen.to_string(), "--no-root-squash"]);
         let mut run = confine(group, run);
         Export::listening(&mut run, dir, address, netns)
     }
@@ -92,6 +93,11 @@ impl Export {
         run.args(["--foreground", "--no-process-group", "--configfile"]).arg(&conf);
         let mut run = confine(group, run);
         Export::listening(&mut run, dir, address, netns)
+    }
+
+    /// Its process, which leads a group.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Starts a server and waits until it listens.

@@ -71,6 +71,7 @@ pub(super) fn suite(size: Size) -> Suite {
         tests,
         furnish: Arc::new(move |place| furnish(place, scale)),
         link_bits_per_s: Some(10_000_000),
+        own_mounts: false,
         confinement: None,
     }
 }

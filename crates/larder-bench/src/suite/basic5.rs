@@ -36,6 +36,7 @@ pub(super) fn suite(size: Size) -> Suite {
         tests: sizes.iter().flat_map(|megabytes| tests(*megabytes, &memory)).collect(),
         furnish: Arc::new(|_| Ok(())),
         link_bits_per_s: None,
+        own_mounts: false,
         confinement: Some(SERVER),
     }
 }

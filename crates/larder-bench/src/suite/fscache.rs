@@ -44,6 +44,7 @@ pub(super) fn suite(size: Size) -> Suite {
             Ok(file.sync_all()?)
         }),
         link_bits_per_s: Some(100_000_000),
+        own_mounts: false,
         confinement: None,
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn suite(size: Size) -> Suite {
         tests: clients.iter().flat_map(|clients| tests(scale, *clients)).collect(),
         furnish: Arc::new(|_| Ok(())),
         link_bits_per_s: None,
+        own_mounts: true,
         confinement: None,
     }
 }
@@ -56,7 +57,7 @@ pub(super) fn suite(size: Size) -> Suite {
 fn method(scale: Scale) -> Vec<String> {
     let Scale { large_bytes, small_files, edits, .. } = scale;
     vec![
-        "Every client is a parallel copy on this machine, in a directory of its own; the time is until the last one is done. Before each work, memory forgets all files on client and server; compiler and tar are then brought back, being no part of what is measured.".to_owned(),
+        "Every client is a mount of its own on this machine, with a cache, connections and (as root) a network namespace of its own, and works in a directory of its own; the time is until the last one is done. Before each work, memory forgets all files on client and server; compiler and tar are then brought back, being no part of what is measured.".to_owned(),
         format!("large-write copies a file of {} MB that was then read once, by reads and writes of 64 KiB, so that no file system shares blocks in place of copying.", large_bytes / 1_000_000),
         format!("small-file makes, writes ({SMALL_BYTES} bytes) and deletes {small_files} files per client, one after the other: files of all clients per second. What was deleted cannot be compared; that its names are gone is checked at once, that nothing stayed after the last work."),
         format!("untar unpacks {}, with the system's tar.", scale.archive.shown()),

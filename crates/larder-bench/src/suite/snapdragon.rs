@@ -50,6 +50,7 @@ pub(super) fn suite(size: Size) -> Suite {
         tests,
         furnish: Arc::new(|_| Ok(())),
         link_bits_per_s: None,
+        own_mounts: true,
         confinement: None,
     }
 }
@@ -57,7 +58,7 @@ pub(super) fn suite(size: Size) -> Suite {
 fn method(bytes: u64, small_files: u32, share: Files, tree: Tree) -> Vec<String> {
     vec![
         "Setups (secure or not, cache or none, one disk or several) are targets, not tests. Before each test, memory forgets all files on client and server. A KB is 2^10 bytes.".to_owned(),
-        format!("read, write: {CLIENTS} clients, which are parallel copies on this machine in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
+        format!("read, write: {CLIENTS} clients, each a mount of its own on this machine with a cache, connections and (as root) a network namespace of its own, in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
         format!("latency: {small_files} files of 4 KB in random order by one client, one operation per file: open, read, close, after a fresh mount with an empty disk cache if the target can be mounted again; and open, write in place, fsync, close. The result is the mean; percentiles are recorded beside it."),
         format!("disk-share: one client reads {} files of {} KB, its share of the published scaling to 7 disks.", share.count, share.kib),
         format!("andrew-large: make {} directories, copy {} files, scan once, read once, compile {} of the files. The compiler's CPU time (user and system, in steps of 10 ms) is subtracted. The compiler is in memory.", tree.dirs, tree.files, tree.sources),

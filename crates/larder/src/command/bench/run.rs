@@ -12,7 +12,7 @@ use larder_bench::machine;
 use larder_bench::record::{self, FORMAT, Run};
 use larder_bench::runner::{self, Limits};
 use larder_bench::stand::Server::Own;
-use larder_bench::stand::{Door, Stand, contestants};
+use larder_bench::stand::{Door, Stand, Wants, contestants};
 use larder_bench::suite::{self, Suite};
 use larder_bench::target::{Target, mount_of};
 
@@ -134,8 +134,10 @@ fn larder() -> Result<PathBuf> {
 /// If one cannot be mounted.
 pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
+    let copies = suite.tests.iter().map(|test| test.copies).max().unwrap_or(1);
+    let clients = if suite.own_mounts { copies } else { 1 };
     for contestant in contestants(suite.name) {
-        match stand.mount(&contestant) {
+        match stand.mount(&contestant, clients) {
             Ok(target) => targets.push(target),
             Err(reason) if contestant.server != Own => {
                 record.absent.push(format!("{}: {reason:#}", contestant.name));
@@ -240,7 +242,8 @@ impl Session<'_> {
     pub(super) fn stand(&self, suite: &Suite) -> Result<Stand> {
         let published = suite.link_bits_per_s.map(Shape::of_rate);
         let shape = self.link.or(published).unwrap_or_default();
-        Stand::new(&larder()?, self.plan.server.into(), shape, suite.confinement)
+        let wants = Wants { confinement: suite.confinement, own_namespaces: suite.own_mounts };
+        Stand::new(&larder()?, self.plan.server.into(), shape, wants)
     }
 
     /// Name of a suite's file, without what it ends in: with the link, if several were asked for or it adds
