@@ -71,10 +71,7 @@ pub(crate) fn mode(case: &Case) -> Mode {
         Mode::Passthrough
     } else if may_pass && !case.synchronous && may_be_bypassed(case) {
         Mode::Bypass
-    } else if case.flags.direct
-        || appends
-        || case.passthrough
-        || (case.cached && case.other_pages)
+    } else if case.flags.direct || appends || case.passthrough || (case.cached && case.other_pages)
     {
         Mode::Direct
     } else {

@@ -16,9 +16,9 @@ use larder_vfs::{
 use crate::core::{Core, blocking_unless};
 use crate::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
 use crate::node::Node;
-use crate::rights;
+use crate::rights::{self, Who};
 use crate::session::OpenRecord;
-use crate::state::{LocalEnd, State, Who};
+use crate::state::{LocalEnd, State};
 use crate::stream::Stream;
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the

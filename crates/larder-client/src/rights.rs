@@ -42,18 +42,18 @@ struct Verdict {
 }
 
 /// A caller without its process.
-struct Who {
+pub(crate) struct Who {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
 }
 
 impl Who {
-    fn of(cred: &Cred) -> Who {
+    pub(crate) fn of(cred: &Cred) -> Who {
         Who { uid: cred.uid, gid: cred.gid, groups: cred.groups.clone() }
     }
 
-    fn is(&self, cred: &Cred) -> bool {
+    pub(crate) fn is(&self, cred: &Cred) -> bool {
         self.uid == cred.uid && self.gid == cred.gid && self.groups == cred.groups
     }
 }
@@ -336,6 +336,8 @@ mod tests {
             hint: None,
             target: None,
             cookie_verifier: 0,
+            doubtful: false,
+            rereads: 0,
         };
         State::new(Handle::new(b"d"), known)
     }

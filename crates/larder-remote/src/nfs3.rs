@@ -93,8 +93,7 @@ impl Nfs3 {
         P: Procedure<Res = Res3<T, E>>,
     {
         let credential = self.client.credential(cred);
-        let options =
-            CallOptions { class, fail_fast: self.fail_fast, deadline: cred.deadline };
+        let options = CallOptions { class, fail_fast: self.fail_fast, deadline: cred.deadline };
         let config = self.client.config();
         let ends = (config.recovery == Recovery::Soft).then(|| match cred.deadline {
             Some(deadline) => Instant::from_std(deadline.at()),

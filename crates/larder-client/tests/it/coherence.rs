@@ -432,7 +432,7 @@ async fn a_writer_who_is_not_the_owner_drops_set_uid() {
 
     let open = rig.open(&bob, "file", WRITE).await.unwrap();
     rig.server.reset_calls();
-    let dropped = by_bob(drop_bits).await.unwrap();
+    let (dropped, _) = by_bob(drop_bits).await.unwrap();
     assert_eq!((dropped.attr.mode, dropped.ttl.is_zero()), (0o777, true));
     assert_eq!(rig.server.calls_total(), 0);
     open.write(0, b"other").await.unwrap();

@@ -171,9 +171,8 @@ impl Target {
         let dir = self.path.canonicalize().with_context(shown)?;
         let holds =
             runtime.list()?.into_iter().filter(|record| record.cache.as_ref() == Some(&dir));
-        let of_a_mount = holds
-            .map(|record| runtime.socket_of(&record))
-            .find(|socket| daemon_lives(socket));
+        let of_a_mount =
+            holds.map(|record| runtime.socket_of(&record)).find(|socket| daemon_lives(socket));
         if of_a_mount.is_some() {
             return Ok(of_a_mount);
         }
