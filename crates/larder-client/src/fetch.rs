@@ -4,12 +4,11 @@
 //! - A sequential reader is kept ahead of by a window that doubles, so that enough requests are under
 //!   way to fill bandwidth times delay. Readahead stays within half of the buffer budget and is
 //!   dropped rather than waited for.
-//! - A reply is given to its readers at once; the cache gets the bytes afterwards, and until it has
-//!   them the flight keeps them. A cache that declines costs nothing but the next read.
-//! - Every reply tells which version it was read from. Bytes of another version than the flight began
-//!   with are thrown away and the read starts over, so no read mixes versions; nor does a sequential
-//!   read of one open file (see [`crate::stream`]). A file that others change faster than that is read
-//!   past the cache in the end ([`Core::read_as_it_is`]).
+//! - A reply is given to its readers at once; the cache gets the bytes afterwards, from the flight. A
+//!   cache that declines costs nothing but the next read.
+//! - Bytes of another version than the flight began with are thrown away and the read starts over, so no
+//!   read mixes versions; nor does a sequential read of one open file (see [`crate::stream`]). A file
+//!   that others change faster than that is read past the cache ([`Core::read_as_it_is`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +28,6 @@ use crate::stream::advance;
 
 /// How often a read is begun, if the file changes meanwhile each time.
 const TRIES_MAX: u32 = 4;
-
 /// What the kernel keeps of a file in its memory, and asks for (fuse(4)), in bytes.
 const PAGE_BYTES: u64 = 4096;
 

@@ -20,7 +20,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
 
 use crate::changes::{Changes, Proof, follow, prove, recency};
-use crate::open::Opens;
+use crate::opens::Opens;
 use crate::options::TtlRange;
 use crate::privileges::Dropped;
 use crate::record::{Known, Page, Version};

@@ -5,9 +5,7 @@ use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
 use larder_client::Options;
-use larder_vfs::{
-    Cred, Error, FileSystem, Fresh, Ino, Kernel, New, OpenFlags, Removal, SetAttr, Told,
-};
+use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, Kernel, New, Removal, SetAttr, Told};
 use tokio::sync::{Notify, oneshot};
 
 use crate::rig::{PATIENCE, READ, Rig, WRITE, pattern, root};
@@ -419,36 +417,6 @@ async fn links_and_ctime_are_asked_for_after_an_unlink_in_a_directory_that_other
     }
 }
 
-/// The kernel drops the bits on behalf of the writer, who may not ask for that; the server does it by the bytes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_who_is_not_the_owner_drops_set_uid() {
-    let rig = Rig::new(Options::default()).await;
-    rig.put("file", b"program").await;
-    rig.set("file", SetAttr { mode: Some(0o6777), ..SetAttr::default() }).await;
-    let (ino, bob) = (rig.find("file").await.unwrap(), Cred::new(1000, 1000, &[]));
-    let drop_bits = SetAttr { mode: Some(0o777), ..SetAttr::default() };
-    let by_bob = |set: SetAttr| rig.client.setattr(&bob, ino, None, set).wait();
-    assert_eq!(by_bob(drop_bits).await.unwrap_err(), Error::NotPermitted, "who does not write");
-
-    let open = rig.open(&bob, "file", WRITE).await.unwrap();
-    rig.server.reset_calls();
-    let (dropped, _) = by_bob(drop_bits).await.unwrap();
-    assert_eq!((dropped.attr.mode, dropped.ttl.is_zero()), (0o777, true));
-    assert_eq!(rig.server.calls_total(), 0);
-    open.write(0, b"other").await.unwrap();
-    assert_eq!(rig.stat("file").await.attr.mode, 0o777);
-    for other in [0o776, 0o2776, 0o7777] {
-        let set = SetAttr { mode: Some(other), ..SetAttr::default() };
-        assert_eq!(by_bob(set).await.unwrap_err(), Error::NotPermitted, "{other:o}");
-    }
-    open.close().await.unwrap();
-
-    // A cut comes in one call.
-    rig.set("file", SetAttr { mode: Some(0o6777), ..SetAttr::default() }).await;
-    by_bob(SetAttr { size: Some(1), ..drop_bits }).await.unwrap();
-    assert_eq!(rig.stat("file").await.attr.size, 1);
-}
-
 /// The kernel sends the pieces of a sequential read in any order, and takes its time over them: bytes
 /// are asked for once all the same, with and without a cache to keep them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -518,61 +486,6 @@ async fn read_follows_a_foreign_truncation_in_between() {
     open.close().await.unwrap();
     rig.advance(6);
     assert_eq!(rig.cat("file").await, b"short");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_to_be_completed_does_not_wait_for_a_quiet_link() {
-    let off = Options { fill_after: None, ..Options::default() };
-    let small = Options { fill_bytes_max: 1 << 20, ..Options::default() };
-    for (options, bytes_max, waiting) in
-        [(off, None, 0), (small, Some(1 << 20), 0), (Options::default(), Some(64 << 20), 1)]
-    {
-        let rig = Rig::new(options).await;
-        rig.foreigner().await.put("file", &pattern(1, 3 << 20)).await;
-        let open = rig.open(&root(), "file", READ).await.unwrap();
-        open.read(3 << 19, 1000).await.unwrap();
-        open.close().await.unwrap();
-        rig.landed_in_part("file").await;
-        let fill = rig.client.status().fill;
-        assert_eq!((fill.bytes_max, fill.waiting), (bytes_max, waiting));
-    }
-}
-
-/// The server says that a file takes few blocks, not where they are.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sparse_files_are_not_completed() {
-    let rig = Rig::new(Options::default()).await;
-    let other = rig.foreigner().await;
-    other.put("file", b"the beginning").await;
-    let size = Some(48 << 20);
-    other.set("file", SetAttr { size, ..SetAttr::default() }).await;
-    let open = rig.open(&root(), "file", READ).await.unwrap();
-    open.read(0, 1000).await.unwrap();
-    open.close().await.unwrap();
-    rig.landed_in_part("file").await;
-    assert_eq!(rig.client.status().fill.waiting, 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn partly_read_file_is_completed_while_the_link_is_quiet() {
-    let rig = Rig::new(Options::default()).await;
-    let bytes = pattern(1, 3 << 20);
-    rig.foreigner().await.put("file", &bytes).await;
-    let open = rig.open(&root(), "file", READ).await.unwrap();
-    // In the middle of a request's worth, which leaves two more pieces to fetch.
-    open.read(3 << 19, 1000).await.unwrap();
-    open.close().await.unwrap();
-    rig.advance(60);
-    let deadline = std::time::Instant::now() + PATIENCE;
-    let limits = larder_vfs::Remote::limits(&*rig.server);
-    let requests = (3_u64 << 20).div_ceil(u64::from(limits.read_max).min(1 << 20));
-    while rig.server.calls("read") < requests + 2 {
-        assert!(std::time::Instant::now() < deadline, "{}", rig.server.calls("read"));
-        tokio::task::yield_now().await;
-    }
-    rig.server.reset_calls();
-    assert!(rig.cat("file").await == bytes);
-    assert_eq!(rig.server.calls("read"), 0);
 }
 
 /// A kernel that takes its time.
@@ -655,38 +568,4 @@ async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
         // Nothing is queued, and nobody waits.
         assert_eq!(rig.cat("file").await.len(), 14);
     }
-}
-
-/// The kernel remembers an end from before somebody else cut the file; we know better.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_append_goes_to_the_end_wherever_the_kernel_believes_it_to_be() {
-    let rig = Rig::new(Options::default()).await;
-    let other = rig.foreigner().await;
-    other.put("file", b"a long line").await;
-    assert_eq!(rig.cat("file").await, b"a long line");
-    other.put("file", b"cut ").await;
-    let flags = OpenFlags { append: true, ..WRITE };
-    let open = rig.open(&root(), "file", flags).await.unwrap();
-    open.write(11, b"one").await.unwrap();
-    open.write(14, b"two").await.unwrap();
-    open.close().await.unwrap();
-    assert_eq!(other.cat("file").await, b"cut onetwo");
-}
-
-/// A descriptor that was open before the file was cut knows that when its timeout is over, and asks once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_append_asks_where_the_file_ends_when_that_is_old() {
-    let rig = Rig::new(Options::default()).await;
-    let other = rig.foreigner().await;
-    rig.put("file", b"a long line").await;
-    let flags = OpenFlags { append: true, ..WRITE };
-    let open = rig.open(&root(), "file", flags).await.unwrap();
-    other.put("file", b"cut ").await;
-    rig.advance(60);
-    rig.server.reset_calls();
-    open.write(11, b"one").await.unwrap();
-    open.write(14, b"two").await.unwrap();
-    assert_eq!((rig.server.calls("getattr"), rig.server.calls_total()), (1, 1));
-    open.close().await.unwrap();
-    assert_eq!(other.cat("file").await, b"cut onetwo");
 }

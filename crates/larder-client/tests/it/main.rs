@@ -3,8 +3,10 @@
 // Helpers of tests unwrap as the tests themselves do.
 #![allow(clippy::unwrap_used)]
 
+mod appends;
 mod coherence;
 mod faults;
+mod fill;
 mod identity;
 mod killed;
 mod leases;
@@ -12,6 +14,7 @@ mod log;
 mod model;
 mod parallel;
 mod passthrough;
+mod privileges;
 mod retried;
 mod rig;
 mod takeover;

@@ -210,7 +210,7 @@ fn other_format_and_other_volume_are_refused() {
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(line.contains("it holds") && line.lines().count() == 1, "{line}");
 
-    fs::write(mount.cache().join("larder-cache"), "larder cache format 0\n").unwrap();
+    fs::write(mount.cache().join("larder-cache"), "larder cache format 0\nvolume 00\n").unwrap();
     let output = mount.command().output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let line = String::from_utf8_lossy(&output.stderr).into_owned();

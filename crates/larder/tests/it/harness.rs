@@ -1,20 +1,19 @@
-//! Servers and mounts for tests. Everything is gone when it is dropped.
+//! Mounts for tests, and programs that work on them. Everything is gone when it is dropped.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use larder_testkit::{Ganesha, Options, Samba, SambaOptions, Squash};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
+pub(crate) use crate::server::{BOTH, Kind, Server};
 use crate::unmounts::when_unused;
 
 /// Longest wait for anything that should happen soon, also on a machine that has something else to do.
@@ -49,246 +48,9 @@ impl MayForget {
     }
 }
 
-/// Which server a test runs against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Our own, by `larder export`.
-    Larder,
-    /// nfs-ganesha.
-    Ganesha,
-    /// Samba.
-    Samba,
-}
-
-/// Both NFS servers.
-pub(crate) const BOTH: [Kind; 2] = [Kind::Larder, Kind::Ganesha];
-
-/// A server that exports [`Server::dir`].
-pub(crate) struct Server {
-    /// Of the server that another one re-exports: that one's.
-    dir: Option<TempDir>,
-    runtime: TempDir,
-    addr: SocketAddr,
-    extra: Vec<String>,
-    running: Running,
-}
-
-enum Running {
-    Larder(Child),
-    Ganesha(Ganesha),
-    Samba(Samba),
-    Stopped,
-}
-
-impl Server {
-    /// Exports a fresh directory, root not squashed.
-    pub(crate) fn start(kind: Kind) -> Server {
-        match kind {
-            Kind::Larder => Server::larder(&["--no-root-squash"]),
-            Kind::Ganesha => Server::ganesha(Squash::None),
-            Kind::Samba => Server::samba(&SambaOptions::default()),
-        }
-    }
-
-    /// Our own server with these options.
-    pub(crate) fn larder(extra: &[&str]) -> Server {
-        let dir = export_dir();
-        let mut arguments = vec![dir.path().to_str().unwrap()];
-        arguments.extend(extra);
-        let mut server = Server::export(&arguments, scratch("larder-run-"));
-        server.dir = Some(dir);
-        server
-    }
-
-    /// Our own server in front of another one, with a cache between.
-    pub(crate) fn reexport(behind: &Server, options: &[&str]) -> Server {
-        let runtime = scratch("larder-run-");
-        let cache = runtime.path().join("cache");
-        let (url, options) = (behind.url(), behind.options(options).join(","));
-        let mut arguments = vec!["--source", &url, "--cache", cache.to_str().unwrap()];
-        arguments.push("--no-root-squash");
-        if !options.is_empty() {
-            arguments.extend(["-o", &options]);
-        }
-        Server::export(&arguments, runtime)
-    }
-
-    fn export(arguments: &[&str], runtime: TempDir) -> Server {
-        let addr = free_address();
-        let extra = arguments.iter().map(ToString::to_string).collect();
-        let mut server = Server { dir: None, runtime, addr, extra, running: Running::Stopped };
-        server.restart();
-        server
-    }
-
-    /// Samba, with a file of credentials beside it.
-    pub(crate) fn samba(options: &SambaOptions) -> Server {
-        let (dir, runtime) = (export_dir(), scratch("larder-run-"));
-        let samba = Samba::start(dir.path(), options).unwrap();
-        let login = format!("username={}\npassword={}\n", Samba::USER, Samba::PASSWORD);
-        let file = runtime.path().join("credentials");
-        fs::write(&file, login).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        let addr = samba.address();
-        let dir = Some(dir);
-        Server { dir, runtime, addr, extra: vec![], running: Running::Samba(samba) }
-    }
-
-    /// The Samba that it is.
-    pub(crate) fn as_samba(&mut self) -> &mut Samba {
-        match &mut self.running {
-            Running::Samba(samba) => samba,
-            _ => panic!("not Samba"),
-        }
-    }
-
-    /// Options with which it is mounted.
-    fn options(&self, more: &[&str]) -> Vec<String> {
-        let login = self.runtime.path().join("credentials");
-        let login = login.exists().then(|| format!("credentials={}", login.display()));
-        let guest = more.contains(&"guest");
-        let login = login.filter(|_| !guest);
-        login.into_iter().chain(more.iter().map(ToString::to_string)).collect()
-    }
-
-    /// nfs-ganesha.
-    pub(crate) fn ganesha(squash: Squash) -> Server {
-        let dir = export_dir();
-        let options = Options { squash, ..Options::default() };
-        let ganesha = Ganesha::start(dir.path(), &options).unwrap();
-        let addr = ganesha.nfs();
-        let runtime = scratch("larder-run-");
-        let dir = Some(dir);
-        Server { dir, runtime, addr, extra: vec![], running: Running::Ganesha(ganesha) }
-    }
-
-    /// The exported directory, on the server's side.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.as_ref().unwrap().path().join(name)
-    }
-
-    /// What to mount.
-    pub(crate) fn url(&self) -> String {
-        match &self.running {
-            Running::Ganesha(server) => {
-                format!("nfs://{}{}", server.host(), server.export().display())
-            }
-            Running::Samba(_) => format!("smb://{}/{}", self.addr, Samba::SHARE),
-            _ => format!("nfs://{}/", self.addr),
-        }
-    }
-
-    /// Ends our own server or Samba without a word; its port answers with a reset from then on.
-    pub(crate) fn kill(&mut self) {
-        match &mut self.running {
-            Running::Larder(child) => {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                self.running = Running::Stopped;
-            }
-            Running::Samba(samba) => samba.kill().unwrap(),
-            Running::Ganesha(_) | Running::Stopped => panic!("not killed in tests"),
-        }
-    }
-
-    /// Stops our own server in the middle of everything: it holds its connections and is silent.
-    pub(crate) fn freeze(&self) {
-        let tasks = format!("/proc/{}/task", self.signal("STOP"));
-        // The signal is on its way when kill(1) returns: wait until each thread has stopped.
-        eventually("the server has stopped", || {
-            fs::read_dir(&tasks).unwrap().all(|task| {
-                let status = fs::read_to_string(task.unwrap().path().join("status"));
-                status.is_ok_and(|status| status.contains("\nState:\tT"))
-            })
-        });
-    }
-
-    /// Lets a frozen server go on.
-    pub(crate) fn thaw(&self) {
-        self.signal("CONT");
-    }
-
-    /// Cuts the network of a server that has one of its own, where nobody is told, or mends it.
-    pub(crate) fn cut(&mut self, is_cut: bool) {
-        let done = match (&mut self.running, is_cut) {
-            (Running::Ganesha(ganesha), true) => ganesha.cut(),
-            (Running::Ganesha(ganesha), false) => ganesha.mend(),
-            (Running::Samba(samba), true) => samba.cut(),
-            (Running::Samba(samba), false) => samba.mend(),
-            (Running::Larder(_) | Running::Stopped, _) => panic!("it shares the test's network"),
-        };
-        done.unwrap();
-    }
-
-    /// Sends our own server a signal; answers its process.
-    fn signal(&self, name: &str) -> u32 {
-        let Running::Larder(child) = &self.running else { panic!("not our own server") };
-        run("kill", &[&format!("-{name}"), &child.id().to_string()]);
-        child.id()
-    }
-
-    /// Starts our own server or Samba (again) on the same address.
-    pub(crate) fn restart(&mut self) {
-        if let Running::Samba(samba) = &mut self.running {
-            return samba.boot().unwrap();
-        }
-        let mut export = self.larder_here();
-        export.arg("export").args(["--listen", &self.addr.to_string()]);
-        let child = export.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
-        self.running = Running::Larder(child);
-        eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
-    }
-
-    /// The same with one option in the place of another.
-    pub(crate) fn restart_with(&mut self, option: &str, instead: &str) {
-        let given = self.extra.iter_mut().find(|given| *given == option);
-        *given.expect("the server has that option") = instead.to_owned();
-        self.restart();
-    }
-
-    /// The binary, with our own server's runtime directory.
-    pub(crate) fn larder_here(&self) -> Command {
-        let mut command = larder();
-        command.env("LARDER_RUNTIME_DIR", self.runtime.path().join("run"));
-        command.env("LARDER_STATE_DIR", self.runtime.path().join("state"));
-        command
-    }
-
-    /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.addr
-    }
-
-    /// `larder stat --export`, to be run.
-    pub(crate) fn stat(&self) -> Command {
-        let mut command = self.larder_here();
-        command.args(["stat", "--export", &self.addr.to_string()]);
-        command
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Running::Larder(child) = &mut self.running {
-            drop(child.kill());
-            drop(child.wait());
-        }
-    }
-}
-
-fn export_dir() -> TempDir {
-    let dir = scratch("larder-export-");
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    dir
-}
-
 /// A directory that other users can reach (`/tmp` may be private), on a real disk.
 pub(crate) fn scratch(prefix: &str) -> TempDir {
     tempfile::Builder::new().prefix(prefix).tempdir_in("/var/tmp").unwrap()
-}
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// A mountpoint with its cache and runtime directories, mounted or not.

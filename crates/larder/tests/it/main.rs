@@ -24,6 +24,7 @@ mod reexport;
 mod reread;
 mod rootless;
 mod rounds;
+mod server;
 mod share_appends;
 mod share_programs;
 mod shell;

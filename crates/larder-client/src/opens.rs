@@ -1,0 +1,315 @@
+//! The open files of one node, counted by their mode, and the mode that a new one takes.
+//!
+//! Which mode suits is [`crate::mode`]'s to say; here is whether the cache has the local file that it needs.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use larder_cache::CachedFile;
+use larder_vfs::{Cred, DataPath, Kind, LocalFile, OpenFlags, Opened, Time};
+
+use crate::core::Core;
+use crate::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
+use crate::node::Node;
+use crate::open::OpenFile;
+use crate::session::OpenRecord;
+use crate::state::{LocalEnd, State};
+
+/// A file that is synced more often than this while the kernel writes it is one of those that are always synced: a log.
+/// A file that is only to outlive a crash is synced once, at its end.
+const SYNCS_MAX: u32 = 3;
+
+/// The open files of one node.
+#[derive(Default)]
+pub(crate) struct Opens {
+    passthrough: u32,
+    bypass: u32,
+    cached: u32,
+    direct: u32,
+    /// The local file that passthrough opens share.
+    backing: Option<LocalFile>,
+    /// The kernel has a local file of an earlier process that is not known here.
+    stray: bool,
+    /// Releases of its last writer by way of the kernel that still look for what he wrote.
+    ending_bypass: u32,
+    /// Size and modification time of the local file when it was last collected.
+    collected: Option<LocalEnd>,
+    /// How often it was synced while the kernel wrote it, and was not short.
+    syncs: u32,
+}
+
+impl Opens {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passthrough + self.bypass + self.cached + self.direct == 0
+    }
+
+    /// Whether the kernel may be writing to the local file.
+    pub(crate) fn bypassing(&self) -> bool {
+        self.bypass > 0
+    }
+
+    /// Whether there may be bytes in the local file that the kernel wrote and nobody has looked for.
+    pub(crate) fn is_bypassed(&self) -> bool {
+        self.bypass + self.ending_bypass > 0
+    }
+
+    /// Whether the kernel reads or writes the local file itself.
+    pub(crate) fn any_passthrough(&self) -> bool {
+        self.passthrough + self.bypass > 0
+    }
+
+    /// Remembers how the local file looked when it was last compared with the server's version.
+    pub(crate) fn set_collected(&mut self, end: Option<LocalEnd>) {
+        self.collected = end;
+    }
+
+    /// Counts an open file of an earlier process, and takes its local file up if it is the `same` that
+    /// the kernel has. Answers `false` if the kernel writes to one that is not known.
+    pub(crate) fn restore(&mut self, mode: Mode, file: &CachedFile, same: bool) -> bool {
+        let is_first = self.backing.is_none();
+        *self.count(mode) += 1;
+        if !mode.passes_through() || (same && !is_first) {
+            return true;
+        }
+        if same && is_first {
+            let backing = if mode == Mode::Bypass { file.go_on_bypassing() } else { file.whole() };
+            self.backing = backing.map(|backing| backing as LocalFile);
+        }
+        let known = same && self.backing.is_some();
+        self.stray |= !known;
+        known || mode == Mode::Passthrough
+    }
+
+    /// An open file is gone. Answers whether it was the last one by way of which the kernel wrote; then
+    /// [`Opens::end_of_bypass`] must follow.
+    pub(crate) fn uncount(&mut self, mode: Mode) -> bool {
+        *self.count(mode) -= 1;
+        if !self.any_passthrough() {
+            self.backing = None;
+            self.collected = None;
+            self.stray = false;
+            self.syncs = 0;
+        }
+        let is_last_writer = mode == Mode::Bypass && !self.bypassing();
+        self.ending_bypass += u32::from(is_last_writer);
+        is_last_writer
+    }
+
+    /// What the last writer by way of the kernel wrote has been looked for.
+    pub(crate) fn end_of_bypass(&mut self) {
+        self.ending_bypass -= 1;
+    }
+
+    fn count(&mut self, mode: Mode) -> &mut u32 {
+        match mode {
+            Mode::Passthrough => &mut self.passthrough,
+            Mode::Bypass => &mut self.bypass,
+            Mode::Cached => &mut self.cached,
+            Mode::Direct => &mut self.direct,
+        }
+    }
+
+    /// Size and modification time of the local file now.
+    pub(crate) fn local_end(&self) -> Option<LocalEnd> {
+        let stat = rustix::fs::fstat(self.backing.as_ref()?.as_fd()).ok()?;
+        let size = u64::try_from(stat.st_size).ok()?;
+        let nsec = u32::try_from(stat.st_mtime_nsec).ok()?;
+        Some(LocalEnd { size, mtime: Time { sec: stat.st_mtime, nsec } })
+    }
+}
+
+impl Core {
+    /// The open file that an earlier try of this request made, which nobody answered.
+    fn opened_before(&self, node: &Node, cred: &Cred) -> Option<Opened> {
+        let is_it = |open: &OpenFile| {
+            open.node.ino == node.ino && open.cred.request == cred.request && cred.request != 0
+        };
+        let (id, mode) = {
+            let table = self.open_table();
+            let mut found = table.iter().filter(|(_, open)| cred.retried && is_it(open));
+            found.next().map(|(id, open)| (*id, open.mode))?
+        };
+        let backing = node.state().opens.backing.clone();
+        let path = match (mode, backing) {
+            (Mode::Passthrough | Mode::Bypass, Some(backing)) => DataPath::Passthrough(backing),
+            (Mode::Cached, _) => DataPath::Cached { keep: false },
+            (Mode::Passthrough | Mode::Bypass | Mode::Direct, _) => DataPath::Direct,
+        };
+        Some(Opened { id, path })
+    }
+
+    /// Whether [`Core::choose`] will not wait for the local disk.
+    pub(crate) fn chooses_quickly(
+        &self,
+        node: &Node,
+        file: &CachedFile,
+        flags: &OpenFlags,
+    ) -> bool {
+        let synced_here = self.synced_here(node);
+        let (version, wanted) = {
+            let state = node.state();
+            (state.version().bytes(), mode(&self.case(&state, flags, synced_here)))
+        };
+        file.is_ready(&version, wanted == Mode::Bypass)
+    }
+
+    /// Chooses the mode of a new open file and counts it. May wait for the local disk.
+    pub(crate) fn choose(&self, node: &Arc<Node>, cred: Cred, flags: OpenFlags) -> Opened {
+        if let Some(opened) = self.opened_before(node, &cred) {
+            return opened;
+        }
+        let file = self.file(node);
+        self.prepare(node, &file);
+        let (mode, path) = self.take_mode(node, &file, &flags);
+        self.count_open(node, &file, &flags, mode);
+        file.touch();
+        let id = self.next_open_id();
+        let (cred, ino) = (cred.first_time(), node.ino);
+        let local = if mode.passes_through() { file.local_number() } else { 0 };
+        let (noted_cred, version) = (cred.clone(), node.state().known.attr.validator());
+        self.note_open(id, &OpenRecord { ino, cred: noted_cred, flags, mode, local, version });
+        let open = OpenFile::new(node.clone(), file, cred, flags, mode);
+        open.stream().version = Some(version);
+        self.open_table().insert(id, Arc::new(open));
+        Opened { id, path }
+    }
+
+    /// Counts a new open file. The kernel tells nobody how much it reads of a local file, so the hit
+    /// rate is one of opens.
+    fn count_open(&self, node: &Node, file: &CachedFile, flags: &OpenFlags, mode: Mode) {
+        let by_kernel = mode.passes_through();
+        let counters = &self.counters;
+        let counter = if by_kernel { &counters.opens_passthrough } else { &counters.opens_other };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let size = node.state().attr().size;
+        if !flags.read || size == 0 {
+            return;
+        }
+        counters.opens_for_reading.fetch_add(1, Ordering::Relaxed);
+        let is_whole = by_kernel || file.held(0..size).first() == Some(&(0..size));
+        counters.opens_of_whole_files.fetch_add(is_whole.into(), Ordering::Relaxed);
+    }
+
+    /// Makes what the cache holds be of the present version, unless local changes are in it.
+    pub(crate) fn prepare(&self, node: &Node, file: &CachedFile) {
+        let state = node.state();
+        let attr = &state.known.attr;
+        let version = state.version().bytes();
+        let changed_here =
+            state.local.is_some() || state.opens.bypassing() || !file.dirty().is_empty();
+        if attr.kind == Kind::File && !changed_here && file.version().as_ref() != Some(&version) {
+            file.reset(&version, attr.size);
+        }
+    }
+
+    /// What decides the mode of a new open file.
+    fn case(&self, state: &State, flags: &OpenFlags, synced_here: bool) -> Case {
+        let kernel_takes = self.kernel.get().is_some_and(|kernel| kernel.passthrough());
+        let (opens, version) = (&state.opens, state.version());
+        Case {
+            flags: *flags,
+            synchronous: flags.sync || self.options.sync,
+            local_file: kernel_takes && self.options.cache_data && !opens.stray,
+            size: state.attr().size,
+            synced_here,
+            passthrough: opens.any_passthrough(),
+            bypass: opens.bypassing(),
+            cached: opens.cached > 0,
+            other_pages: state.pages != Some(version),
+        }
+    }
+
+    /// Gives a new open file its mode, and counts it.
+    fn take_mode(&self, node: &Node, file: &CachedFile, flags: &OpenFlags) -> (Mode, DataPath) {
+        let synced_here = self.synced_here(node);
+        let mut state = node.state();
+        let mut case = self.case(&state, flags, synced_here);
+        if mode(&case).passes_through()
+            && let Some(backing) = self.local_file(&mut state, file, flags)
+        {
+            let mode = mode(&case);
+            *state.opens.count(mode) += 1;
+            if mode == Mode::Bypass {
+                state.pages = None;
+            }
+            return (mode, DataPath::Passthrough(backing));
+        }
+        case.local_file = false;
+        let mode = mode(&case);
+        *state.opens.count(mode) += 1;
+        if mode == Mode::Direct {
+            return (mode, DataPath::Direct);
+        }
+        // Pages belong to the inode: those of two versions would mix under open files.
+        let version = state.version();
+        let keep = state.pages.replace(version) == Some(version);
+        (mode, DataPath::Cached { keep })
+    }
+
+    /// Whether programs sync files of its directory again and again while they write them.
+    fn synced_here(&self, node: &Node) -> bool {
+        let dir = node.state().known.hint.as_ref().map(|(dir, _)| *dir);
+        dir.and_then(|dir| self.node(dir).ok()).is_some_and(|dir| dir.state().synced_here)
+    }
+
+    /// Counts an fsync of a file that the kernel writes itself. It compared the whole file, and so will those
+    /// that follow through this open; new files beside it are not given to the kernel to write any more.
+    pub(crate) fn count_sync(&self, node: &Node) {
+        let dir = {
+            let mut state = node.state();
+            let is_short = state.attr().size <= BYPASSED_BYTES_MAX;
+            if is_short || !state.opens.bypassing() {
+                return;
+            }
+            state.opens.syncs += 1;
+            let dir = state.known.hint.as_ref().map(|(dir, _)| *dir);
+            dir.filter(|_| state.opens.syncs > SYNCS_MAX)
+        };
+        if let Some(dir) = dir.and_then(|dir| self.node(dir).ok()) {
+            dir.state().synced_here = true;
+        }
+    }
+
+    /// The local file that the kernel may use, if it holds the whole file and is the one in use.
+    fn local_file(
+        &self,
+        state: &mut State,
+        file: &CachedFile,
+        flags: &OpenFlags,
+    ) -> Option<LocalFile> {
+        if state.opens.stray {
+            return None;
+        }
+        if state.opens.bypassing() {
+            return state.opens.backing.clone();
+        }
+        let whole: LocalFile = if flags.write { file.begin_bypass()? } else { file.whole()? };
+        if let Some(backing) = &state.opens.backing
+            && !std::ptr::addr_eq(Arc::as_ptr(backing), Arc::as_ptr(&whole))
+        {
+            // Open files still show an older version.
+            if flags.write && file.end_bypass().is_err() {
+                tracing::warn!("cannot read back a cached file; its local copy is given up");
+            }
+            return None;
+        }
+        state.opens.backing = Some(whole.clone());
+        if flags.write {
+            state.opens.collected = state.opens.local_end();
+        }
+        Some(whole)
+    }
+
+    /// Brings size and time of a file that the kernel writes itself up to date.
+    pub(crate) fn refresh_local_end(&self, node: &Node) {
+        let mut state = node.state();
+        if !state.opens.bypassing() {
+            return;
+        }
+        let end = state.opens.local_end();
+        if end.is_some() && state.opens.collected != end {
+            state.local = end;
+        }
+    }
+}

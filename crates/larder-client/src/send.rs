@@ -1,0 +1,190 @@
+//! Sending dirty bytes: the requests of one write-back, until one boot of the server has all of them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_cache::CachedFile;
+use larder_vfs::{Change, Cred, Error, Result, Stability, Verifier};
+use tokio::task::JoinSet;
+
+use crate::changes::unchanged;
+use crate::core::{Core, on_handle};
+use crate::limits::Transferring;
+use crate::node::Node;
+
+/// Write requests of one file under way at once.
+const REQUESTS_MAX: usize = 8;
+
+/// How often everything is sent again because the server restarted in between.
+const RESENDS_MAX: u32 = 8;
+
+/// What a round of requests brought.
+pub(crate) struct Sent {
+    pub(crate) changes: Vec<Change>,
+    verifiers: Vec<Verifier>,
+    stable: bool,
+    pub(crate) result: Result<()>,
+}
+
+impl Core {
+    /// Sends `dirty` until one boot of the server has all of it on its disk.
+    pub(crate) async fn send_until_stable(
+        &self,
+        node: &Arc<Node>,
+        transfer: &Transferring<'_>,
+        file: &Arc<CachedFile>,
+        cred: &Cred,
+        dirty: &[Range<u64>],
+    ) -> Sent {
+        let mut changes = Vec::new();
+        let mut recovered = false;
+        for _ in 0..RESENDS_MAX {
+            let handle = node.handle();
+            let mut sent = self.send(node, transfer, file, cred, dirty).await;
+            let cred = &cred.until(transfer.extend(cred.deadline));
+            changes.append(&mut sent.changes);
+            if let (Err(Error::Stale), Ok(handle), false) = (&sent.result, handle, recovered) {
+                recovered = true;
+                match self.recover(cred, node, &handle).await {
+                    Ok(_) => continue,
+                    Err(error) => sent.result = Err(error),
+                }
+            }
+            sent.changes = std::mem::take(&mut changes);
+            if sent.result.is_err() || sent.stable {
+                return sent;
+            }
+            let everything = 0..0;
+            let answer = on_handle!(self, cred, node, handle =>
+                self.remote.commit(cred, &handle, everything.clone()));
+            match answer {
+                Ok(committed) => {
+                    sent.changes.extend(unchanged(committed.change));
+                    if sent.verifiers.iter().all(|verifier| *verifier == committed.verifier) {
+                        return sent;
+                    }
+                    tracing::warn!(ino = node.ino.0, "the server restarted; sending again");
+                    changes = sent.changes;
+                }
+                Err(error) => return Sent { result: Err(error), ..sent },
+            }
+        }
+        Sent { changes, verifiers: Vec::new(), stable: false, result: Err(Error::Io) }
+    }
+
+    /// Sends `dirty` once: stable if it is one request, else several at a time.
+    async fn send(
+        &self,
+        node: &Arc<Node>,
+        transfer: &Transferring<'_>,
+        file: &Arc<CachedFile>,
+        cred: &Cred,
+        dirty: &[Range<u64>],
+    ) -> Sent {
+        let request_max =
+            u64::from(self.options.write_bytes_max.min(self.remote.limits().write_max));
+        let pieces: Vec<Range<u64>> =
+            dirty.iter().flat_map(|range| cut(range.clone(), request_max)).collect();
+        let stability = if pieces.len() == 1 { Stability::FileSync } else { Stability::Unstable };
+        let mut sent = Sent { changes: vec![], verifiers: vec![], stable: true, result: Ok(()) };
+        let mut under_way = JoinSet::new();
+        for piece in pieces {
+            if under_way.len() == REQUESTS_MAX {
+                sent.take(under_way.join_next().await, transfer);
+            }
+            if sent.result.is_err() {
+                break;
+            }
+            match read_dirty(file, &piece) {
+                Ok(data) => {
+                    let cred = cred.until(transfer.extend(cred.deadline));
+                    let request = self.write_request(node, cred, piece.start, data, stability);
+                    under_way.spawn_on(request, &self.runtime);
+                }
+                Err(error) => sent.result = Err(error),
+            }
+        }
+        while let Some(done) = under_way.join_next().await {
+            sent.take(Some(done), transfer);
+        }
+        sent
+    }
+
+    fn write_request(
+        &self,
+        node: &Arc<Node>,
+        cred: Cred,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> impl Future<Output = Result<larder_vfs::RemoteWritten>> + Send + 'static + use<> {
+        let (remote, node) = (self.remote.clone(), node.clone());
+        let budget = self.transfer_budget.clone();
+        async move {
+            let kib = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);
+            let (room, cred) = budget.take(kib, &cred).await?;
+            let handle = node.handle()?;
+            let written = remote.write(&cred, &handle, offset, data, stability).await?;
+            room.progress();
+            Ok(written)
+        }
+    }
+}
+
+impl Sent {
+    fn take(
+        &mut self,
+        done: Option<Result<Result<larder_vfs::RemoteWritten>, tokio::task::JoinError>>,
+        transfer: &Transferring<'_>,
+    ) {
+        match done.map(|done| done.unwrap_or(Err(Error::Io))) {
+            Some(Ok(written)) => {
+                transfer.progress();
+                self.changes.push(written.change);
+                self.verifiers.push(written.verifier);
+                self.stable &= written.stability != Stability::Unstable;
+            }
+            Some(Err(error)) => self.result = Err(error),
+            None => {}
+        }
+    }
+}
+
+/// Dirty bytes to send.
+fn read_dirty(file: &CachedFile, range: &Range<u64>) -> Result<Bytes> {
+    let len = usize::try_from(range.end - range.start).expect("a request is short");
+    let mut buffer = vec![0; len];
+    file.read_dirty(range.start, &mut buffer).map_err(|error| {
+        tracing::error!(%error, "cannot read back dirty bytes from the cache disk");
+        Error::Io
+    })?;
+    Ok(buffer.into())
+}
+
+/// Cuts a range into requests.
+fn cut(range: Range<u64>, request_max: u64) -> impl Iterator<Item = Range<u64>> {
+    let (start, end) = (range.start, range.end);
+    let count = (end - start).div_ceil(request_max);
+    (0..count).map(move |i| {
+        let from = start + i * request_max;
+        from..end.min(from + request_max)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pieces of a range are its bytes in order, in every small case.
+    #[test]
+    fn pieces_are_the_whole() {
+        for range in (0..6).flat_map(|a| (a + 1..7).map(move |b| a..b)) {
+            for max in 1..4 {
+                let pieces: Vec<_> = cut(range.clone(), max).collect();
+                assert!(pieces.iter().cloned().flatten().eq(range.clone()));
+                assert!(pieces.iter().all(|piece| piece.end - piece.start <= max));
+            }
+        }
+    }
+}
