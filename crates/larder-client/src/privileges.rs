@@ -13,6 +13,8 @@ use crate::node::Node;
 /// Bits of a mode (`S_ISUID`, `S_ISGID`).
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
+/// Without this bit (`S_IXGRP`), `S_ISGID` means something else and stays.
+const GROUP_EXECUTE: u32 = 0o010;
 
 /// Bits that a writer has dropped, and the server will drop by the bytes.
 #[derive(Default)]
@@ -22,6 +24,15 @@ impl Dropped {
     /// Whether the mode is what the server says.
     pub(crate) fn is_none(&self) -> bool {
         self.0 == 0
+    }
+
+    /// Somebody without privileges wrote to a file with this mode. Of a write that passes its pages by, the kernel
+    /// does not say so. Answers whether another mode is shown from now on.
+    pub(crate) fn by_write(&mut self, mode: u32) -> bool {
+        let set_gid = if mode & GROUP_EXECUTE != 0 { SET_GID } else { 0 };
+        let shown = self.shown(mode);
+        self.0 |= mode & (SET_UID | set_gid);
+        self.shown(mode) != shown
     }
 
     /// It is from now on: the bytes are sent, or somebody has set a mode.
@@ -59,6 +70,28 @@ impl Core {
             return set;
         }
         SetAttr { mode: None, ..set }
+    }
+
+    /// Whether a file shows bits that a write drops.
+    pub(crate) fn has_bits(&self, node: &Node) -> bool {
+        let state = node.state();
+        state.dropped.shown(state.known.attr.mode) & (SET_UID | SET_GID) != 0
+    }
+
+    /// Somebody without privileges writes to the file, and the kernel learns what mode it has then. Of pages it
+    /// drops none, for which this would wait.
+    pub(crate) async fn drop_by_write(&self, node: &Node) {
+        {
+            let mut state = node.state();
+            let mode = state.known.attr.mode;
+            if !state.dropped.by_write(mode) {
+                return;
+            }
+            if let Some(kernel) = self.kernel.get() {
+                kernel.invalidate(node.ino, true);
+            }
+        }
+        self.told(node).await;
     }
 }
 

@@ -73,6 +73,13 @@ impl Core {
         Sent { changes, verifiers: Vec::new(), stable: false, result: Err(Error::Io) }
     }
 
+    /// `dirty`, cut into requests.
+    pub(crate) fn pieces(&self, dirty: &[Range<u64>]) -> Vec<Range<u64>> {
+        let request_max =
+            u64::from(self.options.write_bytes_max.min(self.remote.limits().write_max));
+        dirty.iter().flat_map(|range| cut(range.clone(), request_max)).collect()
+    }
+
     /// Sends `dirty` once: stable if it is one request, else several at a time.
     async fn send(
         &self,
@@ -82,10 +89,7 @@ impl Core {
         cred: &Cred,
         dirty: &[Range<u64>],
     ) -> Sent {
-        let request_max =
-            u64::from(self.options.write_bytes_max.min(self.remote.limits().write_max));
-        let pieces: Vec<Range<u64>> =
-            dirty.iter().flat_map(|range| cut(range.clone(), request_max)).collect();
+        let pieces = self.pieces(dirty);
         let stability = if pieces.len() == 1 { Stability::FileSync } else { Stability::Unstable };
         let mut sent = Sent { changes: vec![], verifiers: vec![], stable: true, result: Ok(()) };
         let mut under_way = JoinSet::new();

@@ -60,9 +60,11 @@ impl Core {
         let asks = open.as_ref().is_some_and(|open| open.flags.append)
             && !self.has_unsent(&node)
             && !self.is_fresh(&node);
+        let drops = open.is_some() && cred.uid != 0 && self.has_bits(&node);
         if open.is_some()
             && !synchronous
             && !asks
+            && !drops
             && quick
             && let Some(written) = self.write_held(&node, open.as_deref(), &cred, offset, data)
         {
@@ -70,6 +72,9 @@ impl Core {
         }
         let (core, data) = (self.clone(), Bytes::copy_from_slice(data));
         Answer::later(async move {
+            if drops {
+                core.drop_by_write(&node).await;
+            }
             if open.is_none() {
                 core.demand(&node, &cred, larder_vfs::Access::MODIFY, false).await?;
             }
@@ -264,10 +269,22 @@ impl Core {
             tokio::task::yield_now().await;
         }
         let cred = self.writer(node).until(transfer.extend(deadline));
+        self.lease_many_requests(node, &cred, &dirty).await;
         self.begin_change(node);
         let sent = self.send_until_stable(node, transfer, &file, &cred, &dirty).await;
         let held = node.state().version();
         self.end_upload(node, &file, &dirty, held, sent)
+    }
+
+    /// A server that gives leases does not tell what it saw before a WRITE: only a lease proves that nobody else
+    /// wrote between several of them. One costs a request, and reading the file again would cost many.
+    async fn lease_many_requests(&self, node: &Node, cred: &Cred, dirty: &[Range<u64>]) {
+        if self.pieces(dirty).len() > 1
+            && self.wants_lease(node)
+            && let Err(error) = self.ask_rights(node, cred).await
+        {
+            tracing::debug!(ino = node.ino.0, %error, "no lease for a write-back");
+        }
     }
 
     /// Finds what the kernel wrote past us.

@@ -95,10 +95,9 @@ impl Nfs3 {
             }
             // What came between the two requests, no reply tells.
             let last = written.0.change.after.map(|attr| attr.validator());
-            let change = match last.is_some_and(|last| next.change.follows(&last)) {
-                true => Change { before: written.0.change.before, after: next.change.after },
-                false => Change::default(),
-            };
+            let is_next = last.is_some_and(|last| next.change.follows(&last));
+            let before = written.0.change.before.filter(|_| is_next);
+            let change = Change { before, after: next.change.after };
             let stability = convert::weaker(written.0.stability, next.stability);
             written.0 = RemoteWritten { stability, verifier: next.verifier, change };
         }

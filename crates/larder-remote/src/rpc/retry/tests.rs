@@ -11,7 +11,8 @@ fn the_timeout_follows_the_round_trip_and_doubles_on_loss() {
     let mut round_trip = RoundTrip::new(ms(1100));
     assert_eq!(round_trip.timeout(), ms(1100));
     (0..50).for_each(|_| round_trip.sample(ms(200)));
-    assert!((ms(200)..ms(230)).contains(&round_trip.timeout()), "{round_trip:?}");
+    // Twice the slowest.
+    assert!((ms(400)..ms(430)).contains(&round_trip.timeout()), "{round_trip:?}");
 
     round_trip.timed_out(ms(0), ms(300));
     round_trip.timed_out(ms(300), ms(700));
