@@ -8,6 +8,7 @@
 use larder_vfs::{Cred, SetAttr};
 
 use crate::core::Core;
+use crate::mode::Mode;
 use crate::node::Node;
 
 /// Bits of a mode (`S_ISUID`, `S_ISGID`).
@@ -29,10 +30,14 @@ impl Dropped {
     /// Somebody without privileges wrote to a file with this mode. Of a write that passes its pages by, the kernel
     /// does not say so. Answers whether another mode is shown from now on.
     pub(crate) fn by_write(&mut self, mode: u32) -> bool {
-        let set_gid = if mode & GROUP_EXECUTE != 0 { SET_GID } else { 0 };
-        let shown = self.shown(mode);
-        self.0 |= mode & (SET_UID | set_gid);
-        self.shown(mode) != shown
+        let is_new = self.is_next(mode);
+        self.0 |= dropped_by_write(mode);
+        is_new
+    }
+
+    /// Whether the next write without privileges changes the mode that is shown.
+    fn is_next(&self, mode: u32) -> bool {
+        self.shown(mode) & dropped_by_write(mode) != 0
     }
 
     /// It is from now on: the bytes are sent, or somebody has set a mode.
@@ -44,6 +49,12 @@ impl Dropped {
     pub(crate) fn shown(&self, mode: u32) -> u32 {
         mode & !self.0
     }
+}
+
+/// The bits that a write without privileges drops.
+fn dropped_by_write(mode: u32) -> u32 {
+    let set_gid = if mode & GROUP_EXECUTE != 0 { SET_GID } else { 0 };
+    mode & (SET_UID | set_gid)
 }
 
 /// The bits that `set` drops of a mode, if it does nothing else to mode and owner.
@@ -72,14 +83,17 @@ impl Core {
         SetAttr { mode: None, ..set }
     }
 
-    /// Whether a file shows bits that a write drops.
-    pub(crate) fn has_bits(&self, node: &Node) -> bool {
+    /// Whether a write of `cred` drops bits of which the kernel does not say so: one that passes its pages by.
+    pub(crate) fn drops_unsaid(&self, node: &Node, mode: Mode, cred: &Cred) -> bool {
+        if mode != Mode::Direct || cred.uid == 0 {
+            return false;
+        }
         let state = node.state();
-        state.dropped.shown(state.known.attr.mode) & (SET_UID | SET_GID) != 0
+        state.dropped.is_next(state.known.attr.mode)
     }
 
-    /// Somebody without privileges writes to the file, and the kernel learns what mode it has then. Of pages it
-    /// drops none, for which this would wait.
+    /// The kernel learns what mode the file has by such a write, which holds no pages of it: whoever waits with
+    /// pages held could wait for himself, if pages are to be dropped too.
     pub(crate) async fn drop_by_write(&self, node: &Node) {
         {
             let mut state = node.state();

@@ -60,7 +60,7 @@ impl Core {
         let asks = open.as_ref().is_some_and(|open| open.flags.append)
             && !self.has_unsent(&node)
             && !self.is_fresh(&node);
-        let drops = open.is_some() && cred.uid != 0 && self.has_bits(&node);
+        let drops = open.as_ref().is_some_and(|open| self.drops_unsaid(&node, open.mode, &cred));
         if open.is_some()
             && !synchronous
             && !asks
