@@ -331,7 +331,13 @@ impl Index {
         let batch = self.begin_commit();
         let written = self.write(&batch);
         drop(batch);
+        let ended = self.end_commit(written, requested);
+        // After the log's older segments are gone: else others get their blocks, of the reserve.
         self.take_reserve_back();
+        ended
+    }
+
+    fn end_commit(&self, written: Result<(), String>, requested: u64) -> Result<(), CacheError> {
         match written {
             Ok(()) => {
                 lock(&self.overlay).end_commit();

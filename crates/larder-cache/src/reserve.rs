@@ -14,8 +14,8 @@ const RESERVE_FILE: &str = "reserve";
 /// What a commit of the index may take, on a small disk [`SHARE`] of it.
 const BYTES_MAX: u64 = 16 << 20;
 const SHARE: u64 = 64;
-/// Less is not worth trying for.
-const BYTES_MIN: u64 = 64 << 10;
+/// Less more is not worth trying for.
+const BYTES_MIN: u64 = 16 << 10;
 
 /// The reserve of a cache.
 #[derive(Debug)]
@@ -54,20 +54,22 @@ impl Reserve {
         }
     }
 
-    /// Takes back what is not held, or a part of it. To be called after the index has written.
+    /// Takes back what is not held, or as much of it as there is. To be called after the index has written, and
+    /// after what it has no more use for is free.
     pub(crate) fn take_back(&self) {
         let mut state = lock(&self.state);
         let Some(file) = state.file.clone() else { return };
-        let mut bytes = state.bytes;
+        let mut step = state.bytes.saturating_sub(state.held_bytes);
         // Only trying tells: root may have blocks that the disk does not call free.
-        while bytes > state.held_bytes && bytes >= BYTES_MIN {
+        while step >= BYTES_MIN.min(state.bytes) && state.held_bytes < state.bytes {
+            let bytes = (state.held_bytes + step).min(state.bytes);
             match file.allocate(bytes) {
                 Ok(()) => state.held_bytes = bytes,
                 Err(error) => {
                     tracing::debug!(%error, bytes, "no reserve for the cache index");
                     // A part may have been allocated.
                     let _ = file.set_len(state.held_bytes);
-                    bytes /= 2;
+                    step /= 2;
                 }
             }
         }

@@ -157,6 +157,29 @@ fn a_disk_that_others_have_filled_is_opened_and_emptied() {
     cache.close().unwrap();
 }
 
+/// Each commit begins a segment of the log, for which it needs a block, and ends one, of which others may take the block.
+#[test]
+fn commits_go_on_with_their_reserve_while_others_take_all_that_gets_free() {
+    let disk = SimDisk::new();
+    disk.inject(Fault::SpaceBytes(64 * MIB));
+    let cache = super::killed::open_in(&disk, 1);
+    filled(&cache, b"v1", 1, MIB);
+    cache.checkpoint().unwrap();
+    fill_up(&disk, "data/others");
+    for round in 0..400_u64 {
+        for number in 0..8 {
+            cache.put_node(FileNo(100 + number), &bytes(round, 0..4000));
+        }
+        cache.checkpoint().unwrap();
+        fill_up(&disk, "data/others");
+    }
+    assert!(!cache.usage().poisoned);
+    drop(cache);
+    let cache = super::killed::open_in(&disk, 1);
+    assert_eq!(cache.node(FileNo(107)), Some(bytes(399, 0..4000)));
+    assert!(!cache.usage().poisoned);
+}
+
 #[test]
 fn zeros_take_no_space_and_are_held() {
     let disk = SimDisk::new();
