@@ -1,9 +1,14 @@
 //! Into the background, without a fork of our own: the program starts itself once more.
 //!
 //! The parent runs itself with the same arguments and [`FLAG`], its standard output a pipe. The child
-//! leaves the session, mounts, writes [`READY`] to the pipe and turns standard output and error over
+//! mounts, leaves the session, writes [`READY`] to the pipe and turns standard output and error over
 //! to its log. The child's standard error is the terminal's until then, so what goes wrong is told
 //! there, by the child itself, and its exit code becomes the parent's.
+//!
+//! The child mounts before it leaves the session, because an automounter may wait for it (automount(8),
+//! systemd.automount(5)): until that mount is made, the kernel lets only processes of the automounter's
+//! own process group pass the mountpoint, and everybody else waits for the mount, also if it is he who
+//! makes it.
 //!
 //! If the parent is gone before the child is ready, the child's write fails, and it undoes what it
 //! did: nothing stays half made.
@@ -64,17 +69,19 @@ pub(crate) fn start(password: Option<&Password>) -> Result<ExitCode> {
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
-/// In the child: leaves the parent's session, so that its terminal's signals do not reach us.
+/// Leaves the parent's session, so that its terminal's signals do not reach us. From then on the mountpoint
+/// must not be touched before it is mounted on.
 pub(crate) fn leave_session() {
     // It fails only for the leader of a process group, and then there is nothing to leave.
     let _ = rustix::process::setsid();
 }
 
-/// In the child: says that the mount is usable, and lets go of the terminal.
+/// In the child: says that the mount is usable, and lets go of the terminal and its session.
 ///
 /// # Errors
 /// If the parent is gone, or the log cannot be opened: then the mount must be undone.
 pub(crate) fn ready(log: &Path) -> Result<()> {
+    leave_session();
     let mut out = std::io::stdout().lock();
     out.write_all(READY)
         .and_then(|()| out.flush())

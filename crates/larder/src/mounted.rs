@@ -88,9 +88,6 @@ pub(crate) enum End {
 /// # Errors
 /// If the mount cannot be made, or dirty data did not reach the server at its end.
 pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result<()> {
-    if announce == Announce::Parent {
-        daemon::leave_session();
-    }
     let (server, traces, log) = Traces::begin(plan, announce, log)?;
     log::begin(log.as_deref())?;
     let record = record(plan, std::process::id(), log);

@@ -23,6 +23,9 @@ pub(crate) struct Mount {
 /// Type of our mounts.
 pub(crate) const KIND: &str = "fuse.larder";
 
+/// Type of the mounts by which an automounter is told that somebody comes (autofs(5), systemd.automount(5)).
+pub(crate) const AUTOFS: &str = "autofs";
+
 /// The mounts of this process's namespace, in the order they were made.
 ///
 /// # Errors

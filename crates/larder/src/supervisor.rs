@@ -104,9 +104,6 @@ pub(crate) fn run(
     announce: Announce,
     log: Option<&Path>,
 ) -> Result<ExitCode> {
-    if announce == Announce::Parent {
-        daemon::leave_session();
-    }
     let (server, traces, log) = Traces::begin(plan, announce, log)?;
     log::begin(log.as_deref())?;
     if kept.is_some() {

@@ -155,6 +155,10 @@ pub(crate) fn run(
     announce: Announce,
     log: Option<&Path>,
 ) -> Result<ExitCode> {
+    if announce == Announce::Parent {
+        // Signals come from the supervisor, which mounts.
+        daemon::leave_session();
+    }
     let runtime_dir = RuntimeDir::open()?;
     let (link, server) = Link::inherit(role, restarts, &runtime_dir.socket(&plan.mountpoint))?;
     let log = match (log, announce) {

@@ -69,6 +69,9 @@ the realm; HOST must be the name that the server has there.
 The log goes to --log, else to the runtime directory (see `larder status`); LARDER_LOG=debug makes it
 talk more. With --foreground it goes to standard error.
 
+An automounter mounts by a symbolic link to larder, /sbin/mount.larder: automount(8) with -fstype=larder in
+its maps (a port as an option there), systemd with x-systemd.automount in fstab(5).
+
 Example:
   larder mount nfs://server/export /mnt --cache /var/cache/larder/export -o ro,nconnect=4
   larder mount smb://ann@server/share /mnt -o credentials=/etc/larder/share,uid=1000
@@ -82,7 +85,7 @@ pub(crate) struct Args {
     /// smb://[[DOMAIN;]USER@]HOST[:PORT]/SHARE[/FOLDER] or //HOST/SHARE[/FOLDER]
     #[arg(value_name = "SOURCE")]
     source: String,
-    /// Where: a directory on which nothing is mounted yet
+    /// Where: a directory on which nothing is mounted yet, unless by an automounter
     #[arg(value_name = "MNT")]
     mountpoint: PathBuf,
     /// Directory of the cache, on a local disk, or `none`. Made if it is not there; for one mount at a
@@ -183,6 +186,10 @@ fn usable_mountpoint(typed: &Path) -> Result<PathBuf> {
 
 fn ensure_free(mountpoint: &Path) -> Result<()> {
     let Some(mount) = mountinfo::mounted_at(mountpoint)? else { return Ok(()) };
+    if mount.kind == mountinfo::AUTOFS {
+        // A trigger of a direct map: what is mounted lies on it.
+        return Ok(());
+    }
     let shown = mountpoint.display();
     let dead = mount.kind == mountinfo::KIND && {
         let runtime = RuntimeDir::open()?;

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
 mod accounts;
+mod automounter;
 mod away;
 mod bench;
 mod budget;
