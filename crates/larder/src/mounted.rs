@@ -9,6 +9,8 @@
 //! its supervisor holds it, and the next worker goes on.
 
 mod answers;
+mod socket;
+mod trying;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
@@ -26,7 +28,8 @@ use crate::runtime_dir::{Record, RuntimeDir};
 use crate::stack::{Plan, Stack};
 use crate::unmount::{How, UnmountError, unmount};
 use crate::worker::Hold;
-use crate::{daemon, log, mountinfo, stack};
+use crate::{daemon, log, mountinfo};
+use socket::Socket;
 
 /// Longest wait for an answer of the server before it counts as dead, when the mount ends.
 const ANSWER_MAX: Duration = Duration::from_millis(800);
@@ -91,9 +94,10 @@ pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result
     let (server, traces, log) = Traces::begin(plan, announce, log)?;
     log::begin(log.as_deref())?;
     let record = record(plan, std::process::id(), log);
+    let mut waiting = announce;
     let announced = |record: &Record| {
         traces.put(record)?;
-        match (announce, &record.log) {
+        match (std::mem::replace(&mut waiting, Announce::Nobody), &record.log) {
             (Announce::Parent, Some(log)) => daemon::ready(log),
             _ => Ok(()),
         }
@@ -110,11 +114,12 @@ pub(crate) fn record(plan: &Plan, pid: u32, log: Option<PathBuf>) -> Record {
         pid,
         log,
         is_detached: false,
+        is_trying: false,
     }
 }
 
 /// Puts the stack together and serves it until its end, on a runtime of its own. `announce` is called
-/// when the mount is usable.
+/// when the mount is usable; and before, if it has to be tried in the background until it is.
 ///
 /// # Errors
 /// If the mount cannot be made, or dirty data did not reach the server at its end.
@@ -123,7 +128,7 @@ pub(crate) fn serve(
     hold: Hold,
     record: Record,
     server: Server,
-    announce: impl FnOnce(&Record) -> Result<()>,
+    announce: impl FnMut(&Record) -> Result<()>,
 ) -> Result<End> {
     // The first call must not wait for our own program to be read.
     larder_io::memory::populate_program();
@@ -207,6 +212,11 @@ fn make_way(runtime_dir: &RuntimeDir, mountpoint: &Path) -> Result<()> {
     let is_ours = |mount: mountinfo::Mount| mount.kind == mountinfo::KIND;
     let is_mounted = mountinfo::mounted_at(mountpoint)?.is_some_and(is_ours);
     if !is_mounted && daemon_lives(&runtime_dir.socket(mountpoint)) {
+        let record = runtime_dir.get(mountpoint).filter(|record| record.is_trying);
+        if let Some(Record { source, pid, .. }) = record {
+            let shown = mountpoint.display();
+            bail!("process {pid} is trying to mount {source} on {shown}: larder umount {shown}");
+        }
         runtime_dir.detach(mountpoint)?;
     }
     Ok(())
@@ -217,14 +227,19 @@ async fn serve_on(
     hold: Hold,
     record: Record,
     server: Server,
-    announce: impl FnOnce(&Record) -> Result<()>,
+    mut announce: impl FnMut(&Record) -> Result<()>,
 ) -> Result<End> {
     let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
     // Before anything is made: a signal meanwhile is then an orderly end.
     listen_for_signals(&sender)?;
-    let stack = tokio::select! {
-        stack = stack::build(plan, &hold, &sender) => Arc::new(stack?),
-        _ = events.recv() => return Err(anyhow!("interrupted before the mount was made")),
+    let mut socket = Socket::Bound(server);
+    let begun = tokio::select! {
+        stack = trying::build(plan, &hold, &record, &sender, &mut announce, &mut socket) => Ok(stack?),
+        event = events.recv() => Err(event),
+    };
+    let stack = match begun {
+        Ok(stack) => Arc::new(stack),
+        Err(event) => return trying::end(event, &hold, &socket),
     };
     let record = Record { cache: stack.engine.cache_dir.clone(), ..record };
     let answers = answers::Answers {
@@ -237,7 +252,7 @@ async fn serve_on(
         begin: Instant::now(),
     };
     let serving = announce(&record)
-        .and_then(|()| server.serve(move |request, sink| answers.answer(&request, sink)));
+        .and_then(|()| socket.serve(move |request, sink| answers.answer(request, sink)));
     let ended = match serving {
         Ok(serving) => {
             tracing::info!(source = %plan.back.source, mountpoint = %plan.mountpoint.display(), "mounted");
@@ -482,6 +497,7 @@ mod tests {
             pid,
             log: None,
             is_detached: false,
+            is_trying: false,
         };
         let (_, old) = begin();
         old.put(&record(std::process::id())).unwrap();

@@ -72,6 +72,8 @@ pub(crate) struct Status {
 pub(crate) enum State {
     /// It answers.
     Mounted,
+    /// Nothing is mounted yet: it tries to reach the server.
+    Trying,
     /// Its workers died again and again: every call fails.
     Failed,
     /// It is out of the name space, and served for whoever has files open, or sees it in another name space.
@@ -328,6 +330,12 @@ impl fmt::Display for Status {
             State::Detached => {
                 writeln!(f, "  state    detached: process {pid} serves whoever still has it")?;
                 writeln!(f, "  next     to end it: larder umount --pid {pid}")?;
+            }
+            State::Trying => {
+                let since = Span(Duration::from_secs(self.uptime_s));
+                let problem = self.server.problem.as_deref().unwrap_or("not tried yet");
+                writeln!(f, "  state    not mounted yet, trying for {since} (process {pid})")?;
+                writeln!(f, "  problem  {problem}")?;
             }
             State::Mounted => self.fmt_live(f)?,
         }

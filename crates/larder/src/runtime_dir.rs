@@ -53,6 +53,9 @@ pub(crate) struct Record {
     /// The mount is out of the name space, and the daemon serves on: its files go by its process then.
     #[serde(default)]
     pub(crate) is_detached: bool,
+    /// Nothing is mounted yet: the daemon tries to reach the server.
+    #[serde(default)]
+    pub(crate) is_trying: bool,
 }
 
 impl RuntimeDir {
@@ -267,6 +270,7 @@ mod tests {
             pid: 1,
             log: None,
             is_detached: false,
+            is_trying: false,
         }
     }
 

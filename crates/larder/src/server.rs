@@ -32,13 +32,20 @@ enum Way {
     Smb(Later<Smb>),
 }
 
-/// Why a server could not be reached.
+/// Why a server could not be reached, or what else keeps it from being used.
 #[derive(Debug)]
 pub(crate) struct Unreached {
     /// It does not answer, so it may be there later.
     pub(crate) is_away: bool,
     /// What keeps it from being mounted, with the next step.
     pub(crate) why: anyhow::Error,
+}
+
+impl From<anyhow::Error> for Unreached {
+    /// Anything but a server that does not answer.
+    fn from(why: anyhow::Error) -> Unreached {
+        Unreached { is_away: false, why }
+    }
 }
 
 /// What the procedures and connections of a mount did.

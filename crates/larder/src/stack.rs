@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use larder_cache::{Cache, Limits};
 use larder_client::{Client, Start};
 use larder_io::{Clock, RealClock};
+use larder_remote::later::Remembered;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::back::Back;
@@ -26,6 +27,15 @@ pub(crate) struct Plan {
     pub(crate) back: Back,
     /// Where, without symbolic links.
     pub(crate) mountpoint: PathBuf,
+}
+
+/// How long a server that was never reached may take for its first answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As long as any call may take.
+    Full,
+    /// Some seconds: somebody waits, and it is tried again.
+    Short,
 }
 
 impl Plan {
@@ -60,14 +70,15 @@ pub(crate) struct Stack {
 /// Puts a mount together: the engine, and the kernel's door before it.
 ///
 /// # Errors
-/// The first step that fails; those before it are undone.
+/// The first step that fails; those before it are undone. Somebody is told if it can be tried again.
 pub(crate) async fn build(
     plan: &Plan,
     hold: &Hold,
     events: &UnboundedSender<Event>,
-) -> Result<Stack> {
+    patience: Patience,
+) -> Result<Stack, Unreached> {
     let start = if hold.goes_on() { Start::Resume } else { Start::NewMount };
-    let engine = Engine::build(&plan.back, Some(&plan.mountpoint), start).await?;
+    let engine = Engine::build(&plan.back, Some(&plan.mountpoint), start, patience).await?;
     let on_disk = engine.cache_dir.is_some();
     let door = door::open(plan, engine.client.clone(), on_disk, hold, events).await?;
     Ok(Stack { engine, door })
@@ -77,21 +88,36 @@ impl Engine {
     /// Puts together what is behind a door. The cache must not lie in `mountpoint`, if there is one.
     ///
     /// # Errors
-    /// The first step that fails; those before it are undone.
+    /// The first step that fails; those before it are undone. It is told whether the server may answer later.
     pub(crate) async fn build(
         back: &Back,
         mountpoint: Option<&Path>,
         start: Start,
-    ) -> Result<Engine> {
+        patience: Patience,
+    ) -> Result<Engine, Unreached> {
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let open = || back.open_cache(mountpoint, clock.clone());
-        let (server, (cache, cache_dir)) = if back.may_begin_without_server(start) {
-            let opened = open()?;
-            (back.reach_or_go_on(start, &opened.0).await?, opened)
-        } else {
+        let known = match back.may_begin_without_server(start).then(open).transpose()? {
+            Some(opened) => match known::of(&opened.0) {
+                Some(known) => Some((known, opened)),
+                // It is of no use without the server.
+                None => {
+                    opened.0.close().context("the cache could not be closed")?;
+                    None
+                }
+            },
+            None => None,
+        };
+        let (server, (cache, cache_dir)) = match known {
+            Some((known, opened)) => (back.reach_or_go_on(start, known).await?, opened),
             // If it cannot be reached, no cache is made.
-            let server = Server::reach(back).await.map_err(|unreached| back.told(unreached))?;
-            (server, open()?)
+            None => {
+                let reached = match patience {
+                    Patience::Full => Server::reach(back).await,
+                    Patience::Short => Server::reach_soon(back).await,
+                };
+                (reached.map_err(|unreached| back.told(unreached))?, open()?)
+            }
         };
         if let Some(known) = server.known() {
             known::keep(&cache, &known);
@@ -158,12 +184,9 @@ impl Back {
         wanted && self.cache.as_ref().is_some_and(|dir| dir.exists())
     }
 
-    /// Reaches the server, or begins with what `cache` knows of it. What goes on with a mount also does so
+    /// Reaches the server, or begins with what is `known` of it. What goes on with a mount also does so
     /// if the server refuses it now.
-    async fn reach_or_go_on(&self, start: Start, cache: &Cache) -> Result<Server> {
-        let Some(known) = known::of(cache) else {
-            return Server::reach(self).await.map_err(|unreached| unreached.why);
-        };
+    async fn reach_or_go_on(&self, start: Start, known: Remembered) -> Result<Server> {
         match Server::reach_soon(self).await {
             Err(Unreached { is_away, why }) if is_away || start == Start::Resume => {
                 tracing::warn!("{why:#}; serving what is cached meanwhile");
@@ -174,11 +197,13 @@ impl Back {
     }
 
     /// Why there is no mount, and what would help.
-    fn told(&self, Unreached { is_away, why }: Unreached) -> anyhow::Error {
-        match self.cache.as_ref().filter(|dir| is_away && dir.exists()) {
+    fn told(&self, Unreached { is_away, why }: Unreached) -> Unreached {
+        let would_help = is_away && !self.options.background;
+        let why = match self.cache.as_ref().filter(|dir| would_help && dir.exists()) {
             Some(dir) => anyhow!("{why:#}; option bg mounts what {} holds of it", dir.display()),
             None => why,
-        }
+        };
+        Unreached { is_away, why }
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! | from | over the link | |
 //! |---|---|---|
+//! | worker | [`TRYING`] | the server does not answer and is tried on, nothing is mounted; only before [`READY`] |
 //! | worker | [`READY`] | server and cache are there, a mount would work |
 //! | supervisor | the session | made now if it is the first worker |
 //! | worker | [`SERVING`] | requests are answered |
@@ -50,6 +51,8 @@ const AT: &str = "--at";
 const RESTARTS: &str = "--restarts";
 
 /// What a worker says over the link.
+pub(crate) const TRYING: u8 = b't';
+/// As above.
 pub(crate) const READY: u8 = b'r';
 /// As above.
 pub(crate) const SERVING: u8 = b's';
@@ -210,7 +213,7 @@ impl Supervisor<'_> {
     async fn employ(&mut self, role: Role) -> Result<Outcome> {
         let (mut child, mut link) = self.start(role)?;
         let mut served_since: Option<Instant> = None;
-        let (mut last, mut is_reopened) = (0, false);
+        let (mut last, mut is_reopened, mut is_trying) = (0, false, false);
         loop {
             let said = tokio::select! {
                 said = link.read_u8() => said.ok(),
@@ -221,7 +224,7 @@ impl Supervisor<'_> {
                         Told::Reopen => {
                             log::reopen();
                             is_reopened = true;
-                            hang_up(&child, served_since.is_some());
+                            hang_up(&child, served_since.is_some() || is_trying);
                         }
                     }
                     continue;
@@ -236,11 +239,12 @@ impl Supervisor<'_> {
                         return Err(error);
                     }
                 }
-                Some(SERVING) => {
-                    served_since = Some(Instant::now());
+                Some(said @ (TRYING | SERVING)) => {
+                    is_trying = said == TRYING;
+                    served_since = (said == SERVING).then(Instant::now);
                     // It began before.
                     hang_up(&child, is_reopened);
-                    match self.announce_once() {
+                    match self.announce(is_trying) {
                         Err(error) if role == Role::First => {
                             // Nothing is to be left: it unmounts, and then ends.
                             terminate(&child);
@@ -308,9 +312,9 @@ impl Supervisor<'_> {
         session.send(link).map_err(|error| anyhow!("cannot hand the mount over: {error}"))
     }
 
-    /// The first time that the mount is served, whoever waits for it is told.
-    fn announce_once(&mut self) -> Result<()> {
-        self.traces.put(&self.record)?;
+    /// Others are told how it stands with the mount; whoever waits for it, the first time.
+    fn announce(&mut self, is_trying: bool) -> Result<()> {
+        self.traces.put(&Record { is_trying, ..self.record.clone() })?;
         keeper::ready();
         if self.announce == Announce::Parent
             && let Some(log) = &self.record.log

@@ -15,7 +15,7 @@ use crate::control::Server;
 use crate::mounted::{self, Announce, End};
 use crate::runtime_dir::RuntimeDir;
 use crate::stack::Plan;
-use crate::supervisor::{ENDED, LEFT, READY, Role, SERVING};
+use crate::supervisor::{ENDED, LEFT, READY, Role, SERVING, TRYING};
 use crate::{broken, daemon, log};
 
 /// Who holds the mount that we serve.
@@ -110,6 +110,11 @@ impl Link {
         self.say(ENDED);
     }
 
+    /// Says that nothing is mounted yet, since the server does not answer.
+    fn trying(&self) {
+        self.say(TRYING);
+    }
+
     /// Says that requests are answered.
     pub(crate) fn serving(&self) {
         self.say(SERVING);
@@ -176,8 +181,12 @@ pub(crate) fn run(
     }));
     let (link, record) = (Arc::new(link), mounted::record(plan, parent_id(), log));
     let serving = |record: &crate::runtime_dir::Record| {
-        link.watch()?;
-        link.serving();
+        if record.is_trying {
+            link.trying();
+        } else {
+            link.watch()?;
+            link.serving();
+        }
         match (announce, &record.log) {
             (Announce::Parent, Some(log)) => daemon::let_go(log),
             _ => Ok(()),

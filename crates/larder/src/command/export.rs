@@ -22,7 +22,7 @@ use crate::exported::{self, Answering, Asked};
 use crate::log;
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
-use crate::stack::Engine;
+use crate::stack::{Engine, Patience};
 use crate::state_dir;
 
 /// How long calls in flight may take to end after a signal.
@@ -226,7 +226,8 @@ impl Args {
     async fn cached(&self, source: &str) -> Result<(Exported, Arc<dyn FileSystem>)> {
         let mut back = Back::find(source, self.cache.as_deref(), &self.options)?;
         back.options.flags.read_only |= self.read_only;
-        let engine = Engine::build(&back, None, Start::NewMount).await?;
+        let engine = Engine::build(&back, None, Start::NewMount, Patience::Full).await;
+        let engine = engine.map_err(|unreached| unreached.why)?;
         let fs = Arc::new(engine.client.clone());
         Ok((Exported::Source { back: Box::new(back), engine }, fs))
     }

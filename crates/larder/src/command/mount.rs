@@ -29,7 +29,10 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
   nconnect=N                    connections to the server, 1 to 16 (1); of a share each file uses one of them
   proto=tcp|udp                 how messages travel (tcp)
   port=N, mountport=N           where the services are, if the portmapper is not to be asked
-  fg, bg                        a server that is away when mounting: fail, begin with what is cached (fg)
+  fg, bg                        a server that is away when mounting: fail; begin with what is cached or, if nothing
+                                is, return and try on in the background until it can be mounted (fg)
+  retry=N                       minutes for which it is tried so (10000 with bg); with fg the command waits for
+                                it (0: tries once)
   soft, softerr, hard           a server that does not answer: fail, fail, wait (soft)
   timeo=T, retrans=N            tenths of a second to a retransmission, and how many there are
   resvport, noresvport          call from a port below 1024 (if root mounts)

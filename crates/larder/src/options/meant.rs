@@ -32,8 +32,10 @@ pub(crate) struct Options {
     pub(crate) mount_port: Option<u16>,
     /// Whether to call from a port below 1024; `None`: if the caller is privileged.
     pub(crate) reserved_port: Option<bool>,
-    /// Whether a mount may begin without the server, with what its cache holds.
+    /// Whether a mount may begin without the server: with what its cache holds, or by trying on in the background.
     pub(crate) background: bool,
+    /// How long a server that was never reached is tried until it answers.
+    pub(crate) retry_max: Duration,
     /// What happens when the server does not answer.
     pub(crate) server_lost: ServerLost,
     /// Time to the first retransmission; `None`: the transport's default.
@@ -145,6 +147,9 @@ const FILE_SECONDS: u64 = 5;
 /// Default attribute timeout of directories, in seconds.
 const DIR_SECONDS: u64 = 30;
 
+/// Minutes for which `bg` tries a server, unless `retry` says otherwise (nfs(5)): nearly a week.
+const RETRY_MINUTES_BACKGROUND: u64 = 10_000;
+
 /// Which files that were read in part are completed while the link is quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
@@ -240,6 +245,7 @@ impl Options {
                 .last(&["resvport", "noresvport"])
                 .map(|(name, _)| name == "resvport"),
             background: typed.flag("bg", "fg", false),
+            retry_max: typed.retry_max(),
             server_lost: typed.server_lost(),
             timeout: typed.number("timeo").map(|tenths| Duration::from_millis(tenths * 100)),
             retransmissions: typed.small("retrans").map(u32::from),
@@ -284,6 +290,13 @@ impl<'a> Last<'a> {
     /// A number whose shape keeps it below 65,536.
     fn small(&self, name: &str) -> Option<u16> {
         self.number(name).map(|number| u16::try_from(number).unwrap_or(u16::MAX))
+    }
+
+    /// As nfs(5) has it in the background. In the foreground that has two minutes, where we fail at once.
+    fn retry_max(&self) -> Duration {
+        let minutes = self.number("retry");
+        let default = if self.flag("bg", "fg", false) { RETRY_MINUTES_BACKGROUND } else { 0 };
+        Duration::from_secs(60 * minutes.unwrap_or(default))
     }
 
     fn text(&self, name: &str) -> Option<String> {
@@ -468,6 +481,13 @@ mod tests {
         assert_eq!(parse(["fill=1G"]).unwrap().fill, Fill::UpTo(1 << 30));
         assert!(options.close_to_open && !options.sync && !options.plain);
         assert_eq!(parse(["defaults,_netdev", "x-systemd.automount"]).unwrap(), options);
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_tried_as_nfs_5_has_it() {
+        let minutes = |typed| parse([typed]).unwrap().retry_max.as_secs() / 60;
+        let typed = ["", "bg", "bg,retry=3", "retry=3", "bg,fg"];
+        assert_eq!(typed.map(minutes), [0, 10_000, 3, 3, 0]);
     }
 
     #[test]

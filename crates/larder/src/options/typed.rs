@@ -56,6 +56,9 @@ const ID_MAX: u64 = u32::MAX as u64 - 1;
 /// A minute is nfs(5)'s default; an hour is long enough for anyone.
 const TIMEO_DECISECONDS_MAX: u64 = 36_000;
 
+/// Most minutes for which a server is tried: a year.
+const RETRY_MINUTES_MAX: u64 = 366 * 24 * 60;
+
 /// Every option, as nfs(5), mount(8) and cachefilesd.conf(5) name it.
 const KNOWN: &[(&str, Shape)] = &[
     ("ro", Flag),
@@ -81,6 +84,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("vers", Words(&["3", "3.0", "2.1", "3.0.2", "3.02", "3.1.1", "3.11", "default"])),
     ("bg", Flag),
     ("fg", Flag),
+    ("retry", Number(0, RETRY_MINUTES_MAX)),
     ("hard", Flag),
     ("soft", Flag),
     ("softerr", Flag),

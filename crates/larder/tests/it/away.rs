@@ -128,11 +128,13 @@ fn a_mount_without_its_server_is_asked_for() {
     let text = why(&mount);
     assert!(text.contains("option bg mounts what"), "{text}");
 
-    let unseen = Mount::unmounted(&server, &["bg"]);
-    let text = why(&unseen);
-    assert!(!text.contains("option bg"), "{text}");
-    assert!(!unseen.cache().exists());
-    assert_eq!(said(&unseen, &["status"]).1, "nothing is mounted\n");
+    for options in [&["fg"], &["bg", "retry=0"][..]] {
+        let unseen = Mount::unmounted(&server, options);
+        let text = why(&unseen);
+        assert!(!text.contains("option bg"), "{text}");
+        assert!(!unseen.cache().exists());
+        assert_eq!(said(&unseen, &["status"]).1, "nothing is mounted\n");
+    }
 
     let mut samba = Server::start(Kind::Samba);
     let mut mount = Mount::new(&samba, &["bg"]);
@@ -140,6 +142,66 @@ fn a_mount_without_its_server_is_asked_for() {
     samba.as_samba().set_password("another").unwrap();
     let text = why(&mount);
     assert!(text.contains("the password"), "{text}");
+}
+
+/// Nothing is cached: with `bg` the command returns, the mount appears when the server answers, and is none until then.
+#[test]
+fn a_server_that_was_never_seen_is_tried_in_the_background() {
+    for (kind, option) in
+        [(Kind::Larder, "survive"), (Kind::Larder, "nosurvive"), (Kind::Samba, "survive")]
+    {
+        let mut server = Server::start(kind);
+        fs::write(server.path("file"), "late").unwrap();
+        let mut mount = Mount::unmounted(&server, &["bg", option]);
+        server.kill();
+        mount.mount();
+        let status = mount.status();
+        assert_eq!(status["state"], "trying", "{kind:?}: {status}");
+        let problem = status["server"]["problem"].as_str().unwrap();
+        assert!(problem.contains("cannot mount"), "{kind:?}: {problem}");
+        assert!(!mount.cache().exists() && !mount.path("file").exists());
+        let (code, told) = said(&mount, &["stat", mount.path("").to_str().unwrap()]);
+        assert!(code == Some(1) && told.contains("not mounted yet"), "{kind:?}: {told}");
+        let again = mount.command().output().unwrap();
+        let told = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(!again.status.success() && told.contains("is trying to mount"), "{told}");
+        eventually("a second try fails", || mount.log().matches("next try in").count() > 1);
+        server.restart();
+        eventually("it is mounted", || mount.status()["state"] == "mounted");
+        assert_eq!(fs::read(mount.path("file")).unwrap(), b"late", "{kind:?}");
+        mount.unmount();
+        assert_eq!(said(&mount, &["status"]).1, "nothing is mounted\n");
+    }
+}
+
+/// `larder umount` and a signal end it; so does a server that is there and refuses.
+#[test]
+fn a_mount_that_is_tried_can_be_ended() {
+    let mut server = Server::start(Kind::Larder);
+    server.kill();
+    for option in ["survive", "nosurvive"] {
+        for signal in [false, true] {
+            let mut mount = Mount::unmounted(&server, &["bg", option]);
+            mount.mount();
+            assert_eq!(mount.status()["state"], "trying");
+            if signal {
+                let [keeper, _] = mount.pids();
+                run("kill", &[&keeper.to_string()]);
+            } else {
+                mount.unmount();
+            }
+            let status = || said(&mount, &["status"]).1;
+            eventually("it is ended", || status() == "nothing is mounted\n");
+            assert!(mount.log().contains("given up before it was made"), "{}", mount.log());
+        }
+    }
+    let mut mount = Mount::unmounted(&server, &["bg"]);
+    mount.set_url(format!("{}missing", server.url()));
+    mount.mount();
+    server.restart();
+    eventually("it is refused", || said(&mount, &["status"]).1 == "nothing is mounted\n");
+    let log = mount.log();
+    assert!(log.contains("given up after") && log.contains("has no export /missing"), "{log}");
 }
 
 /// It unmounts, and ends in time, before the server was ever there.

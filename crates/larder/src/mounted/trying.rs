@@ -1,0 +1,173 @@
+//! Before there is a mount: the server is tried until it answers, if it was never seen and the options say so (`bg`, `retry`
+//! of nfs(5)). With `bg` whoever waits for the mount is told after the first try that failed, and the control socket
+//! answers from then on.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::socket::Socket;
+use super::{DRAIN_MAX, End, Event};
+use crate::control::Request;
+use crate::report::{ServerState, State, Status};
+use crate::runtime_dir::Record;
+use crate::server::Unreached;
+use crate::stack::{self, Patience, Plan, Stack};
+use crate::worker::Hold;
+
+/// Between the first two tries; doubled each time.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+
+/// Longest pause: so late a server that is back is seen.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Puts the stack together; again and again, if the server does not answer and that was asked for. `socket` is served
+/// once somebody was told of it by `announce`.
+///
+/// # Errors
+/// The first failure that is no silence of the server, or its silence after the time that the options give it.
+pub(super) async fn build(
+    plan: &Plan,
+    hold: &Hold,
+    record: &Record,
+    events: &UnboundedSender<Event>,
+    announce: &mut impl FnMut(&Record) -> Result<()>,
+    socket: &mut Socket,
+) -> Result<Stack> {
+    let options = &plan.back.options;
+    let begin = Instant::now();
+    let problem = Arc::new(Mutex::new(String::new()));
+    for tries in 1.. {
+        let is_shown = matches!(socket, Socket::Served(..));
+        // The first time somebody waits for us.
+        let patience = match options.background && !is_shown {
+            true => Patience::Short,
+            false => Patience::Full,
+        };
+        let why = match stack::build(plan, hold, events, patience).await {
+            Ok(stack) => return Ok(stack),
+            Err(Unreached { is_away: true, why }) => why,
+            Err(Unreached { is_away: false, why }) => return Err(told(why, tries)),
+        };
+        let Some(pause) = pause(tries, begin.elapsed(), options.retry_max) else {
+            return Err(told(why, tries));
+        };
+        tracing::warn!("{why:#}; next try in {pause:?}");
+        *problem.lock().unwrap_or_else(PoisonError::into_inner) = format!("{why:#}");
+        if options.background && !is_shown {
+            eprintln!("larder: {why:#}; trying on in the background");
+            announce(&Record { is_trying: true, ..record.clone() })?;
+            let answers = Answers {
+                record: record.clone(),
+                options: plan.back.typed.clone(),
+                hold: hold.clone(),
+                events: events.clone(),
+                begin,
+                problem: Arc::clone(&problem),
+            };
+            socket.serve(move |request, _| answers.answer(request))?;
+        }
+        tokio::time::sleep(pause).await;
+    }
+    unreachable!("the tries end by a return")
+}
+
+/// Why it was given up. Who asked for the mount may be gone: it is in the log, too.
+fn told(why: anyhow::Error, tries: u32) -> anyhow::Error {
+    if tries > 1 {
+        tracing::error!("given up after {tries} tries: {why:#}");
+    }
+    why
+}
+
+/// How long to wait after so many tries, which took `elapsed`; `None`: that was the last one.
+fn pause(tries: u32, elapsed: Duration, limit: Duration) -> Option<Duration> {
+    let left = limit.checked_sub(elapsed).filter(|left| !left.is_zero())?;
+    let doubled = PAUSE_FIRST.saturating_mul(2_u32.saturating_pow(tries - 1));
+    Some(doubled.min(PAUSE_MAX).min(left))
+}
+
+/// Nothing is mounted, and that is to be the end.
+///
+/// # Errors
+/// If nobody was told that it is tried on: then somebody waits for the mount.
+pub(super) fn end(event: Option<Event>, hold: &Hold, socket: &Socket) -> Result<End> {
+    let Socket::Served(_, serving) = socket else {
+        bail!("interrupted before the mount was made");
+    };
+    tracing::info!("the mount was given up before it was made");
+    hold.tell_end();
+    if let Some(Event::Unmount { answer, .. }) = event {
+        let _ = answer.send(Ok(None));
+    }
+    serving.drain(DRAIN_MAX);
+    Ok(End::Gone)
+}
+
+/// What is answered meanwhile.
+struct Answers {
+    record: Record,
+    options: Vec<String>,
+    hold: Hold,
+    events: UnboundedSender<Event>,
+    begin: Instant,
+    /// Of the last try.
+    problem: Arc<Mutex<String>>,
+}
+
+impl Answers {
+    fn answer(&self, request: &Request) -> Result<Value> {
+        match request {
+            Request::Status => Ok(serde_json::to_value(self.status())?),
+            Request::Unmount { lazy } => {
+                let (answer, answered) = std::sync::mpsc::sync_channel(1);
+                let gone = |_| anyhow!("the daemon is ending already");
+                self.events.send(Event::Unmount { lazy: *lazy, answer }).map_err(gone)?;
+                answered.recv().context("the daemon is ending already")??;
+                Ok(Value::Null)
+            }
+            _ => bail!("not mounted yet: {}", self.problem()),
+        }
+    }
+
+    fn problem(&self) -> String {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn status(&self) -> Status {
+        let keeper = self.hold.keeper();
+        Status {
+            mountpoint: self.record.mountpoint.display().to_string(),
+            source: self.record.source.clone(),
+            options: self.options.clone(),
+            state: State::Trying,
+            pid: self.record.pid,
+            worker_pid: std::process::id(),
+            supervisor_pid: keeper.map(|keeper| keeper.pid),
+            log: self.record.log.as_ref().map(|log| log.display().to_string()),
+            uptime_s: self.begin.elapsed().as_secs(),
+            server: ServerState { problem: Some(self.problem()), ..ServerState::default() },
+            ..Status::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_between_tries_grow_and_end_in_time() {
+        let minute = Duration::from_secs(60);
+        let pauses = (1..8).map(|tries| pause(tries, minute, 60 * minute).unwrap().as_secs());
+        assert_eq!(pauses.collect::<Vec<_>>(), [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(pause(u32::MAX, minute, 60 * minute), Some(PAUSE_MAX));
+        let left = Duration::from_millis(10);
+        assert_eq!(pause(7, minute - left, minute), Some(left), "the last try is at the limit");
+        assert_eq!(pause(1, minute, minute), None);
+        assert_eq!(pause(1, Duration::ZERO, Duration::ZERO), None, "retry=0: one try");
+    }
+}
