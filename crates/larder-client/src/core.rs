@@ -21,8 +21,9 @@ use crate::options::{Options, TtlRange};
 use crate::record::{Known, Version};
 use crate::resume::Start;
 use crate::rights;
+use crate::server_times::ServerTimes;
 use crate::session::{Carried, OPEN_BLOCK};
-use crate::state::{Seen, State};
+use crate::state::{Seen, Settled, State};
 
 /// How long an unmount waits for bytes on their way from the server to the cache.
 const LANDING_WAIT: Duration = Duration::from_secs(1);
@@ -85,6 +86,7 @@ pub(crate) struct Core {
     pub(crate) transfer_budget: Arc<Budget>,
     pub(crate) statfs: Mutex<Option<(Monotonic, StatFs)>>,
     root_squash: AtomicU8,
+    pub(crate) times: ServerTimes,
     pub(crate) counters: Counters,
     /// Flights that have not yet given their bytes to the cache.
     pub(crate) in_air: tokio::sync::watch::Sender<usize>,
@@ -186,6 +188,7 @@ impl Client {
             transfer_budget: Arc::new(Budget::new(budget_kib / 2)),
             statfs: Mutex::new(None),
             root_squash: AtomicU8::new(RootSquash::Unknown as u8),
+            times: ServerTimes::default(),
             counters: Counters::default(),
             in_air: tokio::sync::watch::Sender::new(0),
             fill: crate::fill::FillQueue::default(),
@@ -324,6 +327,7 @@ impl Core {
         asked: Monotonic,
         hint: Option<(Ino, std::ffi::OsString)>,
     ) -> Arc<Node> {
+        let is_young = self.see(&found.attr, asked);
         let (node, is_new) = self.table.get_or_insert(&found.handle, || Known {
             attr: found.attr,
             session: self.session,
@@ -335,7 +339,8 @@ impl Core {
             hint: hint.clone(),
             target: None,
             cookie_verifier: 0,
-            doubtful: false,
+            // Nothing is held of it, but names in it that come with the same reply.
+            doubtful: is_young && found.attr.kind == Kind::Directory,
             rereads: 0,
         });
         if is_new {
@@ -347,23 +352,54 @@ impl Core {
             state.known.hint = hint;
             is_moved
         };
-        self.observe_at(&node, found.attr, asked, is_moved);
+        self.observe_at(&node, found.attr, asked, is_young, is_moved);
         node
     }
 
     /// Takes in a description that rode on the reply to a call made at `asked`.
     pub(crate) fn observe(&self, node: &Node, attr: Attr, asked: Monotonic) -> Seen {
-        self.observe_at(node, attr, asked, false)
+        let is_young = self.see(&attr, asked);
+        self.observe_at(node, attr, asked, is_young, false)
     }
 
-    /// The same of a file that was perhaps found under another name.
-    fn observe_at(&self, node: &Node, attr: Attr, asked: Monotonic, is_moved: bool) -> Seen {
+    /// The same of one that came with bytes, which are wanted for `version`. To be called before the cache gets them: if that
+    /// version was too young when they were asked for, they may lack a change that its validator does not tell.
+    pub(crate) fn observe_bytes(
+        &self,
+        node: &Node,
+        version: &Version,
+        attr: Attr,
+        asked: Monotonic,
+    ) {
+        self.observe(node, attr, asked);
+        if !self.is_young(&attr, asked) {
+            return;
+        }
+        let mut state = node.state();
+        let is_known = version.same(&state.version()) && attr.validator().same(&version.validator);
+        if is_known && !state.known.doubtful {
+            state.known.doubtful = true;
+            self.table.persist(node.ino, &mut state);
+        }
+    }
+
+    /// The same of a file that was perhaps found under another name, in a version that perhaps is young.
+    fn observe_at(
+        &self,
+        node: &Node,
+        attr: Attr,
+        asked: Monotonic,
+        is_young: bool,
+        is_moved: bool,
+    ) -> Seen {
         let mut state = node.state();
         let ttl = self.ttl_range(state.known.attr.kind);
         let before = Attr { atime: attr.atime, ..state.known.attr };
         let is_shown = state.is_shown(self.session);
-        let seen = state.observe(attr, self.session, asked, ttl);
-        let is_same = seen == Seen::Same && before == attr && !is_moved;
+        let believed = (state.known.epoch, state.known.doubtful);
+        let seen = state.observe(attr, self.session, asked, ttl, is_young);
+        let is_believed = (state.known.epoch, state.known.doubtful) == believed;
+        let is_same = seen == Seen::Same && before == attr && !is_moved && is_believed;
         state.confirmed |= is_same;
         if !is_same && (seen != Seen::Older || is_moved) {
             self.table.persist(node.ino, &mut state);
@@ -378,6 +414,18 @@ impl Core {
             self.outdate(node.ino, &mut state);
         }
         seen
+    }
+
+    /// Learns from a description what the server's clock tells, and whether the version is too young to vouch for
+    /// what is read from `asked` on.
+    fn see(&self, attr: &Attr, asked: Monotonic) -> bool {
+        self.times.see(attr, self.now());
+        self.is_young(attr, asked)
+    }
+
+    /// Whether a version was too young at `asked` to vouch for what was read from then on.
+    fn is_young(&self, attr: &Attr, asked: Monotonic) -> bool {
+        self.times.is_young(attr, asked, (self.now(), || self.clock.wall()))
     }
 
     /// What is held under the version `from` is valid under the present one too.
@@ -404,9 +452,9 @@ impl Core {
 
     /// Ends a change of ours that [`Core::begin_change`] began, and keeps what is still valid.
     pub(crate) fn end_change(&self, node: &Node, replies: impl IntoIterator<Item = Change>) {
+        let replies: Vec<Change> = replies.into_iter().collect();
         let mut state = node.state();
-        let ttl = self.ttl_range(state.known.attr.kind);
-        let Some(settled) = state.end_change(replies, self.session, self.now(), ttl) else {
+        let Some(settled) = self.end_change_of(&mut state, replies) else {
             return;
         };
         self.table.persist(node.ino, &mut state);
@@ -415,6 +463,17 @@ impl Core {
         } else if state.is_shown(self.session) {
             self.outdate(node.ino, &mut state);
         }
+    }
+
+    /// The part of it that is about what is known.
+    pub(crate) fn end_change_of(&self, state: &mut State, replies: Vec<Change>) -> Option<Settled> {
+        let (now, ttl) = (self.now(), self.ttl_range(state.known.attr.kind));
+        replies
+            .iter()
+            .filter_map(|change| change.after)
+            .for_each(|attr| self.times.see(&attr, now));
+        let is_coarse = self.times.is_coarse(&state.known.attr);
+        state.end_change(replies, self.session, now, ttl, is_coarse)
     }
 
     /// What the kernel may hold of a file is of a version that is no more: has it drop that. To be called with the

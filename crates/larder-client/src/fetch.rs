@@ -460,7 +460,7 @@ impl Core {
         asked: larder_io::Monotonic,
         data: &Bytes,
     ) -> Result<(), Lost> {
-        self.observe(node, attr, asked);
+        self.observe_bytes(node, &flight.version, attr, asked);
         if !attr.validator().same(&flight.version.validator) {
             // Our own change may have been under way: then the next round sees its outcome.
             return Err(Lost::Changed);

@@ -68,7 +68,14 @@ impl Core {
         state.forget_old_rights(now);
         match lease {
             None => state.lease_refused = Some(now),
-            Some(lease) if seen != Seen::Older => state.lease = Some(lease),
+            Some(lease) if seen != Seen::Older => {
+                if state.is_directory() && state.known.doubtful {
+                    // Names from before the lease are not asked about again while it holds.
+                    state.forget_contents();
+                    self.table.persist(node.ino, &mut state);
+                }
+                state.lease = Some(lease);
+            }
             Some(_) => {}
         }
     }

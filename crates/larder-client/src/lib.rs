@@ -45,6 +45,7 @@ mod resume;
 mod retried;
 mod rights;
 mod send;
+mod server_times;
 mod session;
 mod state;
 mod stream;

@@ -215,6 +215,9 @@ impl Core {
         let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
         let made = answer?;
+        if made.created {
+            self.times.see_step(&made.dir);
+        }
         dir.state().set_searched(cred, asked);
         let child = self.learn_made(&made, (asked, moment), (dir.ino, name.to_owned()));
         if target.is_some() {

@@ -12,6 +12,10 @@
 //! contrary, names and data that belong to the old version are not used again. If they prove neither,
 //! because the server does not tell, data is *doubtful*: who has the file open goes on with it, and
 //! the next open gives it up ([`State::start_over`]).
+//!
+//! Doubtful is also what was read of a version that was too young to vouch for it ([`crate::server_times`]), or what a
+//! change of ours left on such a server. Of a directory, names and listing are given up by the next description
+//! that is asked for when they have aged, or when the version has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -226,18 +230,21 @@ impl State {
         was_doubtful
     }
 
-    /// Takes in a description that came with the reply to a call made at `asked`.
+    /// Takes in a description that came with the reply to a call made at `asked`. The version that it tells may be too
+    /// young to vouch for what is read from then on.
     pub(crate) fn observe(
         &mut self,
         attr: Attr,
         session: u64,
         asked: Monotonic,
         ttl: TtlRange,
+        is_young: bool,
     ) -> Seen {
         let newer = self.known.session != session || asked >= self.known.asked;
         if !newer || self.changes.in_flight > 0 || asked < self.changes.ended {
             return Seen::Older;
         }
+        let was_fresh = !self.fresh_for(session, asked).is_zero();
         let seen = self.compare(&attr);
         self.known.ttl = match seen {
             Seen::Same => (self.known.ttl * 2).clamp(ttl.min, ttl.max),
@@ -248,8 +255,23 @@ impl State {
             self.known.doubtful = false;
             self.forget_contents();
         }
+        self.judge_age(seen, was_fresh, is_young);
         self.adopt(attr, session, asked);
         seen
+    }
+
+    /// Draws the conclusions from the age of a version that was `seen`, and is not taken in yet. Bytes of a file are
+    /// judged when they come.
+    fn judge_age(&mut self, seen: Seen, was_fresh: bool, is_young: bool) {
+        if !self.is_directory() {
+            self.known.doubtful |= is_young && matches!(seen, Seen::Moved { .. });
+            return;
+        }
+        if self.known.doubtful && !(is_young && was_fresh) {
+            self.known.doubtful = false;
+            self.forget_contents();
+        }
+        self.known.doubtful |= is_young;
     }
 
     fn compare(&mut self, attr: &Attr) -> Seen {
@@ -275,13 +297,14 @@ impl State {
     }
 
     /// After it was answered, by one reply or several, or failed (by none): when the last one of a group
-    /// has ended, tells what became of the file.
+    /// has ended, tells what became of the file. On a coarse clock somebody else's change may hide behind ours.
     pub(crate) fn end_change(
         &mut self,
         replies: impl IntoIterator<Item = Change>,
         session: u64,
         now: Monotonic,
         ttl: TtlRange,
+        is_coarse: bool,
     ) -> Option<Settled> {
         assert!(self.changes.in_flight > 0, "a change ends that did not begin");
         self.changes.in_flight -= 1;
@@ -312,6 +335,7 @@ impl State {
         let nothing_held = !ours || after.is_some_and(|attr| attr.size == 0);
         self.known.doubtful &= !nothing_held;
         self.known.doubtful |= proof == Proof::Untold;
+        self.known.doubtful |= is_coarse && (self.is_directory() || !nothing_held);
         match after {
             Some(attr) => {
                 self.known.ttl = ttl.min;
@@ -433,10 +457,10 @@ mod tests {
     fn timeout_doubles_while_nothing_changes() {
         let mut state = state();
         for (asked, seconds) in [(20, 10), (30, 20), (40, 20)] {
-            assert_eq!(state.observe(attr(0), SESSION, at(asked), TTL), Seen::Same);
+            assert_eq!(state.observe(attr(0), SESSION, at(asked), TTL, false), Seen::Same);
             assert_eq!(state.known.ttl, Duration::from_secs(seconds));
         }
-        assert_eq!(state.observe(attr(1), SESSION, at(50), TTL), Seen::Changed);
+        assert_eq!(state.observe(attr(1), SESSION, at(50), TTL, false), Seen::Changed);
         assert_eq!(state.known.ttl, TTL.min);
         assert_eq!(state.known.epoch, 1);
     }
@@ -444,8 +468,8 @@ mod tests {
     #[test]
     fn an_older_answer_does_not_turn_time_back() {
         let mut state = state();
-        assert_eq!(state.observe(attr(2), SESSION, at(20), TTL), Seen::Changed);
-        assert_eq!(state.observe(attr(1), SESSION, at(19), TTL), Seen::Older);
+        assert_eq!(state.observe(attr(2), SESSION, at(20), TTL, false), Seen::Changed);
+        assert_eq!(state.observe(attr(1), SESSION, at(19), TTL, false), Seen::Older);
         assert_eq!(state.known.attr, attr(2));
     }
 
@@ -453,10 +477,10 @@ mod tests {
     fn answers_asked_for_before_our_change_ended_do_not_count() {
         let mut state = state();
         state.begin_change();
-        assert_eq!(state.observe(attr(1), SESSION, at(20), TTL), Seen::Older);
-        let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL).unwrap();
+        assert_eq!(state.observe(attr(1), SESSION, at(20), TTL, false), Seen::Older);
+        let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL, false).unwrap();
         assert!(settled.ours);
-        assert_eq!(state.observe(attr(0), SESSION, at(25), TTL), Seen::Older);
+        assert_eq!(state.observe(attr(0), SESSION, at(25), TTL, false), Seen::Older);
         assert_eq!((state.known.attr, state.known.epoch), (attr(1), 0));
     }
 
@@ -466,7 +490,7 @@ mod tests {
         assert!(!state.changed_since(at(10)));
         state.begin_change();
         assert!(state.changed_since(at(10)) && state.changed_since(at(25)), "it is under way");
-        state.end_change([change(0, 1)], SESSION, at(30), TTL);
+        state.end_change([change(0, 1)], SESSION, at(30), TTL, false);
         assert!(state.changed_since(at(25)));
         assert!(!state.changed_since(at(30)));
     }
@@ -484,7 +508,8 @@ mod tests {
         ] {
             let mut state = state();
             changes.iter().for_each(|_| state.begin_change());
-            let mut ends = changes.iter().map(|c| state.end_change([*c], SESSION, at(20), TTL));
+            let mut ends =
+                changes.iter().map(|c| state.end_change([*c], SESSION, at(20), TTL, false));
             let settled = ends.by_ref().find_map(|end| end).unwrap();
             assert_eq!(settled.ours, ours, "{changes:?}");
             drop(ends);
@@ -502,11 +527,44 @@ mod tests {
             state.known.attr.kind = kind;
             state.begin_change();
             let untold = Change { before: None, after: Some(Attr { kind, ..attr(1) }) };
-            let settled = state.end_change([untold], SESSION, at(20), TTL).unwrap();
+            let settled = state.end_change([untold], SESSION, at(20), TTL, false).unwrap();
             assert_eq!((settled.ours, state.known.doubtful), (ours, doubtful), "{kind:?}");
             assert_eq!(state.start_over(), doubtful);
             assert!(!state.start_over());
             assert_eq!(state.version().rereads, u64::from(doubtful));
+        }
+    }
+
+    /// (when it is described once more, whether it is young then, whether names go on, whether they are doubtful then)
+    #[test]
+    fn names_of_a_young_directory_go_when_they_or_it_have_aged() {
+        for (asked, young, go_on, doubtful) in [
+            (21, true, true, true),
+            (21, false, false, false),
+            (26, true, false, true),
+            (26, false, false, false),
+        ] {
+            let mut state = state();
+            state.observe(attr(1), SESSION, at(20), TTL, true);
+            let epoch = state.known.epoch;
+            assert_eq!(state.observe(attr(1), SESSION, at(asked), TTL, young), Seen::Same);
+            assert_eq!(state.known.epoch == epoch, go_on, "{asked} {young}");
+            assert_eq!(state.known.doubtful, doubtful, "{asked} {young}");
+        }
+    }
+
+    /// (what kind of file, its size afterwards, whether it is doubtful)
+    #[test]
+    fn a_change_of_ours_on_a_coarse_clock_leaves_doubt() {
+        for (kind, size, doubtful) in
+            [(Kind::File, 4096, true), (Kind::File, 0, false), (Kind::Directory, 0, true)]
+        {
+            let mut state = state();
+            state.known.attr.kind = kind;
+            state.begin_change();
+            let after = Some(Attr { kind, size, ..attr(1) });
+            state.end_change([Change { after, ..change(0, 1) }], SESSION, at(20), TTL, true);
+            assert_eq!(state.known.doubtful, doubtful, "{kind:?} {size}");
         }
     }
 
@@ -515,7 +573,7 @@ mod tests {
         let mut state = state();
         state.known.attr.kind = Kind::File;
         state.local = Some(LocalEnd { size: 1, mtime: Time::default() });
-        state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL);
+        state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL, false);
         assert!(state.mixed);
     }
 
@@ -523,7 +581,7 @@ mod tests {
     fn a_failed_change_changes_nothing() {
         let mut state = state();
         state.begin_change();
-        assert!(state.end_change([], SESSION, at(20), TTL).is_none());
+        assert!(state.end_change([], SESSION, at(20), TTL, false).is_none());
         assert_eq!((state.known.attr, state.known.epoch), (attr(0), 0));
     }
 
@@ -533,8 +591,8 @@ mod tests {
         let moved = Attr { ctime: Time { sec: 200, nsec: 0 }, ..attr(0) };
         state.ctime_may_move = true;
         let from = attr(0).validator();
-        assert_eq!(state.observe(moved, SESSION, at(20), TTL), Seen::Moved { from });
+        assert_eq!(state.observe(moved, SESSION, at(20), TTL, false), Seen::Moved { from });
         let again = Attr { ctime: Time { sec: 300, nsec: 0 }, ..attr(0) };
-        assert_eq!(state.observe(again, SESSION, at(30), TTL), Seen::Changed);
+        assert_eq!(state.observe(again, SESSION, at(30), TTL, false), Seen::Changed);
     }
 }

@@ -327,7 +327,6 @@ impl Core {
         mut sent: Sent,
     ) -> Result<()> {
         let mut state = node.state();
-        let ttl = self.ttl_range(state.known.attr.kind);
         let mut changes = std::mem::take(&mut sent.changes);
         if let ([whole], [Change { after: Some(after), .. }]) = (dirty, &mut *changes)
             && *whole == (0..after.size)
@@ -336,7 +335,7 @@ impl Core {
             changes[0] = replacing(&held.validator, changes[0]);
             state.known.doubtful = false;
         }
-        let settled = state.end_change(changes, self.session, self.now(), ttl);
+        let settled = self.end_change_of(&mut state, changes);
         let ours = settled.is_some_and(|settled| settled.ours);
         state.mixed |= !ours && sent.result.is_ok();
         if ours && state.pages == Some(held) {

@@ -199,8 +199,8 @@ impl MemRemote {
         self.connection().hides_before = true;
     }
 
-    /// The server has a coarse clock, which the caller winds: whatever changes from now on changes at this time. It has
-    /// no change attribute any more.
+    /// The server has a coarse clock, which the caller winds: whatever changes from now on changes at this time, as
+    /// all that there is did, when it is first wound. It has no change attribute any more.
     pub fn set_time(&self, time: Time) {
         self.server().set_time(time);
     }

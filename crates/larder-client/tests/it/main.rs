@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod appends;
+mod coarse;
 mod coherence;
 mod faults;
 mod fill;

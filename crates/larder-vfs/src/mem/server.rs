@@ -73,8 +73,13 @@ impl Server {
     }
 
     pub(super) fn set_time(&mut self, time: Time) {
-        self.time = Some(time);
-        self.nodes.values_mut().for_each(|node| node.tells_change = false);
+        if self.time.replace(time).is_some() {
+            return;
+        }
+        for node in self.nodes.values_mut() {
+            node.tells_change = false;
+            (node.atime, node.mtime, node.ctime, node.birth) = (time, time, time, time);
+        }
     }
 
     /// The number of the next file.

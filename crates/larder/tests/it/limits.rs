@@ -3,45 +3,12 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 
-use tempfile::TempDir;
-
-use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run, scratch, succeed};
+use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run, succeed};
+use crate::small_disk::SmallDisk;
 
 /// A daemon that was in use keeps this much more memory than one that was just started, whatever it did.
 const MORE_AFTER_USE_KIB: u64 = 1 << 10;
-
-/// A small ext4 of its own to hold a cache.
-struct SmallDisk {
-    dir: TempDir,
-}
-
-impl SmallDisk {
-    fn new(size_mib: u32, inodes: u32) -> SmallDisk {
-        let dir = scratch("larder-disk-");
-        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
-        fs::create_dir(&at).unwrap();
-        let image_file = fs::File::create(&image).unwrap();
-        image_file.set_len(u64::from(size_mib) << 20).unwrap();
-        let (image, at) = (image.to_str().unwrap(), at.to_str().unwrap());
-        run("mkfs.ext4", &["-q", "-N", &inodes.to_string(), image]);
-        run("mount", &["-o", "loop", image, at]);
-        fs::remove_dir(dir.path().join("at/lost+found")).unwrap();
-        SmallDisk { dir }
-    }
-
-    fn cache(&self) -> PathBuf {
-        self.dir.path().join("at/cache")
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let at = self.dir.path().join("at");
-        let _ = rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH);
-    }
-}
 
 fn many_files(server: &Server, count: usize, len: usize) {
     for i in 0..count {
@@ -61,10 +28,10 @@ fn read_all_twice(mount: &Mount, count: usize, len: usize) {
 #[test]
 fn full_cache_disk_fails_no_read() {
     let server = Server::start(Kind::Larder);
-    let disk = SmallDisk::new(24, 4096);
+    let disk = SmallDisk::for_cache(24, 4096);
     many_files(&server, 40, 1 << 20);
     let mut mount = Mount::unmounted(&server, &[]);
-    mount.set_cache(disk.cache());
+    mount.set_cache(disk.path().join("cache"));
     mount.mount();
     read_all_twice(&mount, 40, 1 << 20);
     let written = pattern(99, 1 << 20);
@@ -75,7 +42,7 @@ fn full_cache_disk_fails_no_read() {
 
 /// Percent of the disk that a user may still fill.
 fn free_percent(disk: &SmallDisk) -> f64 {
-    let space = rustix::fs::statvfs(disk.dir.path().join("at")).unwrap();
+    let space = rustix::fs::statvfs(disk.path()).unwrap();
     space.f_bavail as f64 * 100.0 / space.f_blocks as f64
 }
 
@@ -89,9 +56,9 @@ fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied
     for (marks, cull, stop) in
         [(&[][..], 7.0, 3.0), (&["brun=40,bcull=30,bstop=20"][..], 30.0, 20.0)]
     {
-        let disk = SmallDisk::new(64, 4096);
+        let disk = SmallDisk::for_cache(64, 4096);
         let mut mount = Mount::unmounted(&server, marks);
-        mount.set_cache(disk.cache());
+        mount.set_cache(disk.path().join("cache"));
         mount.mount();
         assert!(fs::read(mount.path("large")).unwrap() == large);
         assert!(free_percent(&disk) >= stop - 2.0, "{} % are free", free_percent(&disk));
@@ -127,7 +94,7 @@ fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied
 
 /// Another program takes all that is left.
 fn fill_up(disk: &SmallDisk) {
-    let others = disk.dir.path().join("at/others");
+    let others = disk.path().join("others");
     let mut file = fs::File::options().create(true).append(true).open(others).unwrap();
     let page = [1; 4096];
     while file.write_all(&page).is_ok() {}
@@ -138,10 +105,10 @@ fn fill_up(disk: &SmallDisk) {
 #[test]
 fn cache_disk_without_inodes_fails_no_read() {
     let server = Server::start(Kind::Larder);
-    let disk = SmallDisk::new(64, 128);
+    let disk = SmallDisk::for_cache(64, 128);
     many_files(&server, 300, 5000);
     let mut mount = Mount::unmounted(&server, &[]);
-    mount.set_cache(disk.cache());
+    mount.set_cache(disk.path().join("cache"));
     mount.mount();
     read_all_twice(&mount, 300, 5000);
     mount.unmount();

@@ -54,7 +54,11 @@ impl Server {
 
     /// Our own server with these options.
     pub(crate) fn larder(extra: &[&str]) -> Server {
-        let dir = export_dir();
+        Server::larder_of(export_dir(), extra)
+    }
+
+    /// The same of a directory, which is removed with it.
+    pub(crate) fn larder_of(dir: TempDir, extra: &[&str]) -> Server {
         let mut arguments = vec![dir.path().to_str().unwrap()];
         arguments.extend(extra);
         let mut server = Server::export(&arguments, scratch("larder-run-"));
@@ -115,7 +119,11 @@ impl Server {
 
     /// nfs-ganesha.
     pub(crate) fn ganesha(squash: Squash) -> Server {
-        let dir = export_dir();
+        Server::ganesha_of(export_dir(), squash)
+    }
+
+    /// The same of a directory, which is removed with it.
+    pub(crate) fn ganesha_of(dir: TempDir, squash: Squash) -> Server {
         let options = Options { squash, ..Options::default() };
         let ganesha = Ganesha::start(dir.path(), &options).unwrap();
         let addr = ganesha.nfs();
