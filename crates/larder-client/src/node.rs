@@ -4,7 +4,7 @@
 //! - There is at most one [`Node`] per number in memory: the table gives out clones of one `Arc` and
 //!   forgets a node only when nobody else holds it.
 //! - What a node knows is in the index whenever its lock is free ([`Table::persist`] follows each
-//!   change), so forgetting it costs memory only. That the server has confirmed it anew is put there when
+//!   change), or is kept for it ([`Departed`]), so forgetting it costs memory only. That the server has confirmed it anew is put there when
 //!   the node leaves memory: a process that dies before loses that, and its successor asks sooner.
 //! - The table is bounded; nodes that are open or have unsent changes do not count.
 
@@ -18,6 +18,7 @@ use larder_vfs::{Error, Handle, Ino, Result};
 use crate::fetch::Flights;
 use crate::limits::Transfer;
 use crate::record::Known;
+use crate::rights::Departed;
 use crate::state::State;
 
 /// One file.
@@ -61,8 +62,8 @@ impl Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
-/// As many nodes stay in memory although the kernel has let them go: what the server said of rights is
-/// known nowhere else.
+/// As many nodes stay in memory although the kernel has let them go: what the server said of the rights to a file
+/// is known nowhere else.
 const FORGOTTEN_KEPT: usize = 1024;
 /// More nodes than this are many, until there are only [`FEW`].
 const MANY: usize = 8 * FORGOTTEN_KEPT;
@@ -82,6 +83,7 @@ struct Nodes {
     inserted: u64,
     /// There were many, and not few since.
     many: bool,
+    departed: Departed,
 }
 
 impl Table {
@@ -129,8 +131,8 @@ impl Table {
         self.cache.put_node(FileNo(ino.0), &state.known.encode());
     }
 
-    /// Whether a node can leave memory, with what the index still lacks put there.
-    fn lets_go(&self, node: &Arc<Node>) -> bool {
+    /// Whether a node can leave memory, with what the index still lacks put there, and into `departed`.
+    fn lets_go(&self, node: &Arc<Node>, departed: &mut Departed) -> bool {
         if Arc::strong_count(node) > 1 {
             return false;
         }
@@ -139,6 +141,9 @@ impl Table {
         if idle && state.confirmed {
             self.persist(node.ino, &mut state);
         }
+        if idle {
+            departed.keep(node.ino, &mut state);
+        }
         idle
     }
 
@@ -146,11 +151,12 @@ impl Table {
     /// many were there all that nobody uses leave: the last ones lie spread over the memory of the many, and
     /// would keep it.
     pub(crate) fn forget(&self, ino: Ino) {
-        let mut nodes = self.lock();
+        let mut guard = self.lock();
+        let nodes = &mut *guard;
         nodes.many |= nodes.by_ino.len() > MANY;
         if nodes.many && nodes.by_ino.len() <= FEW {
             nodes.many = false;
-            nodes.by_ino.retain(|_, node| !self.lets_go(node));
+            nodes.by_ino.retain(|_, node| !self.lets_go(node, &mut nodes.departed));
             return;
         }
         if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_KEPT {
@@ -160,12 +166,13 @@ impl Table {
             }
             return;
         }
-        if nodes.by_ino.get(&ino).is_some_and(|node| self.lets_go(node)) {
+        let departed = &mut nodes.departed;
+        if nodes.by_ino.get(&ino).is_some_and(|node| self.lets_go(node, departed)) {
             nodes.by_ino.remove(&ino);
             if nodes.by_ino.capacity() > MANY && nodes.by_ino.len() < nodes.by_ino.capacity() / 4 {
                 let wanted = nodes.by_ino.len() * 2;
                 nodes.by_ino.shrink_to(wanted);
-                drop(nodes);
+                drop(guard);
                 larder_io::memory::give_back();
             }
         }
@@ -201,10 +208,11 @@ impl Table {
         }
     }
 
-    fn insert(&self, nodes: &mut Nodes, ino: Ino, state: State) -> Arc<Node> {
+    fn insert(&self, nodes: &mut Nodes, ino: Ino, mut state: State) -> Arc<Node> {
         if nodes.by_ino.len() >= self.nodes_max {
-            self.forget_idle(&mut nodes.by_ino);
+            self.forget_idle(nodes);
         }
+        nodes.departed.give_back(ino, &mut state);
         let since = Moment(nodes.inserted);
         nodes.inserted += 1;
         let node = Arc::new(Node {
@@ -225,10 +233,11 @@ impl Table {
 
     /// Forgets nodes that nobody uses until half of the limit is left. Which ones is left to the hash order:
     /// a node that is forgotten wrongly costs a look into the index.
-    fn forget_idle(&self, nodes: &mut HashMap<Ino, Arc<Node>>) {
-        let mut excess = nodes.len().saturating_sub(self.nodes_max / 2);
-        nodes.retain(|_, node| {
-            let forget = excess > 0 && self.lets_go(node);
+    fn forget_idle(&self, nodes: &mut Nodes) {
+        let mut excess = nodes.by_ino.len().saturating_sub(self.nodes_max / 2);
+        let departed = &mut nodes.departed;
+        nodes.by_ino.retain(|_, node| {
+            let forget = excess > 0 && self.lets_go(node, departed);
             excess -= usize::from(forget);
             !forget
         });

@@ -8,6 +8,7 @@
 //! whom the server would not: by an access control list, or because he is user 0 and squashed. So
 //! whoever gets to a file is judged for the directories above it that he can have walked through.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,6 +101,41 @@ impl Rights {
             (Some((granted, _)), _) => Some(granted & wanted),
             (None, Some(_)) if wanted == Access::LOOKUP => Some(Access::LOOKUP),
             (None, _) => None,
+        }
+    }
+}
+
+/// Verdicts on directories that have left memory. A caller that walks a path whose names the kernel has dropped
+/// needs those of each directory on the way, and only the server could tell them anew.
+///
+/// Bounded: of two generations the older one goes when the younger one is full.
+#[derive(Default)]
+pub(crate) struct Departed {
+    young: HashMap<Ino, Rights>,
+    old: HashMap<Ino, Rights>,
+}
+
+impl Departed {
+    /// Directories of a generation.
+    const DIRECTORIES_MAX: usize = 1024;
+
+    /// Keeps what was said of a directory that leaves memory. Files are asked about at each open in any case.
+    pub(crate) fn keep(&mut self, ino: Ino, state: &mut State) {
+        if !state.is_directory() || state.rights.verdicts.is_empty() {
+            return;
+        }
+        if self.young.len() >= Departed::DIRECTORIES_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(ino, std::mem::take(&mut state.rights));
+    }
+
+    /// Gives it back to the directory, which comes into memory again.
+    pub(crate) fn give_back(&mut self, ino: Ino, state: &mut State) {
+        let young = self.young.remove(&ino);
+        let old = self.old.remove(&ino);
+        if let Some(rights) = young.or(old) {
+            state.rights = rights;
         }
     }
 }
@@ -368,6 +404,38 @@ mod tests {
         state.set_rights(&ann, Access::ALL, at(10));
         state.forget_old_rights(at(50));
         assert_eq!(state.last_rights_of(&ann, Access::ALL), None);
+    }
+
+    #[test]
+    fn verdicts_on_directories_outlive_the_memory_of_them_within_a_bound() {
+        let (mut departed, ann) = (Departed::default(), Cred::new(1, 1, &[]));
+        let judged = |kind| {
+            let mut state = directory(0o755);
+            state.known.attr.kind = kind;
+            state.set_rights(&ann, Access::READ, at(10));
+            state
+        };
+        let is_known = |departed: &mut Departed, ino| {
+            let mut state = directory(0o755);
+            departed.give_back(Ino(ino), &mut state);
+            let said = state.rights_of(&ann, Access::READ, at(12)) == Some(Access::READ);
+            assert_eq!(
+                said,
+                !state.searchable_by_all(),
+                "that the server is stricter is known too"
+            );
+            said
+        };
+        departed.keep(Ino(7), &mut judged(Kind::Directory));
+        departed.keep(Ino(8), &mut judged(Kind::File));
+        assert!(is_known(&mut departed, 7) && !is_known(&mut departed, 8));
+        assert!(!is_known(&mut departed, 7), "it is the directory's own again");
+        let count = 5 * Departed::DIRECTORIES_MAX as u64;
+        (0..count).for_each(|ino| departed.keep(Ino(ino), &mut judged(Kind::Directory)));
+        let known: Vec<_> = (0..count).filter(|ino| is_known(&mut departed, *ino)).collect();
+        assert!(known.len() >= Departed::DIRECTORIES_MAX);
+        assert!(known.len() <= 2 * Departed::DIRECTORIES_MAX);
+        assert!(known.contains(&(count - 1)), "the last ones are kept");
     }
 
     /// A denied search after a successful one counts, and the other way round.

@@ -297,8 +297,11 @@ async fn after_many_were_in_memory_none_stays() {
         inos.push(rig.find(&format!("file{n}")).await.unwrap());
     }
     inos.iter().for_each(|ino| rig.client.forget(*ino, 1));
-    assert!(rig.client.status().nodes_in_memory <= 1);
+    rig.client.forget(Ino::ROOT, 1);
+    assert_eq!(rig.client.status().nodes_in_memory, 0);
+    rig.server.reset_calls();
     assert_eq!(rig.find("file7").await, Some(inos[7]), "the number stays");
+    assert_eq!(rig.server.calls_total(), 0, "who may search the directory is known");
 }
 
 /// A kill at every change of the cache's disk while a file is written back, and cut or extended: the next
