@@ -4,6 +4,8 @@
 //! our own has touched the directory since. Positions are the server's cookies, so a reader goes on
 //! where it was, whether its next entries come from a page or from the server.
 
+mod walk;
+
 use std::ffi::OsStr;
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Ino, Listing, Res
 use crate::core::{Core, on_handle};
 use crate::node::Node;
 use crate::record::{ListingHead, Page, PageEntry};
+use walk::{GoesRound, Walks};
 
 /// Largest reply that we ask for, in bytes.
 const REPLY_BYTES_MAX: u32 = 256 << 10;
@@ -24,6 +27,15 @@ const ENTRY_BYTES: u32 = 128;
 /// If more entries of a page than this have stale attributes and attributes are wanted, one request
 /// for the page is cheaper than one for each.
 const STALE_ENTRIES_MAX: usize = 2;
+
+/// What is remembered of those who list a directory just now.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    /// The page that was used last, with its number.
+    pub(crate) last_page: Option<(u32, Arc<Page>)>,
+    /// The ways of the readers.
+    walks: Walks,
+}
 
 impl Core {
     /// Checks that the caller may list the directory, and that what is held of it is fresh enough.
@@ -61,7 +73,13 @@ impl Core {
             },
         };
         let first = page.position_of(offset).unwrap_or(0);
-        Ok(self.entries(&dir, &page.entries[first..], bytes_max, plus))
+        let entries = self.entries(&dir, &page.entries[first..], bytes_max, plus);
+        let next = entries.last().map(|entry| entry.offset);
+        dir.state().listed.walks.step(offset, next).map_err(|GoesRound| {
+            tracing::warn!(dir = dir.ino.0, offset, "the server lists a directory in a circle");
+            Error::Io
+        })?;
+        Ok(entries)
     }
 
     /// The held page with the entries after `offset`.
@@ -69,7 +87,7 @@ impl Core {
         let (head, last) = {
             let state = dir.state();
             let head = state.known.listing.filter(|head| head.epoch == state.known.epoch)?;
-            (head, state.last_page.clone())
+            (head, state.listed.last_page.clone())
         };
         let start = last.as_ref().map_or(0, |(number, _)| *number);
         if let Some((_, page)) = last.filter(|(_, page)| page.holds(offset)) {
@@ -80,7 +98,7 @@ impl Core {
             let page = Page::decode(&self.cache.listing(dir.no(), number)?)?;
             if page.holds(offset) {
                 let page = Arc::new(page);
-                dir.state().last_page = Some((number, page.clone()));
+                dir.state().listed.last_page = Some((number, page.clone()));
                 return Some(page);
             }
         }
@@ -162,7 +180,7 @@ impl Core {
         }
         let epoch = state.known.epoch;
         let head = state.known.listing.filter(|head| head.epoch == epoch);
-        let number = match (head, &state.last_page) {
+        let number = match (head, &state.listed.last_page) {
             _ if page.start == 0 => 0,
             (Some(_), Some((number, last))) if last.start == page.start => *number,
             (Some(head), Some((number, last)))
@@ -174,7 +192,7 @@ impl Core {
         };
         let pages = head.map_or(0, |head| head.pages).max(number + 1);
         let pages = if number == 0 { 1 } else { pages };
-        state.last_page = Some((number, page.clone()));
+        state.listed.last_page = Some((number, page.clone()));
         state.known.listing = Some(ListingHead { epoch, pages, complete: page.eof });
         self.table.persist(dir.ino, &mut state);
         drop(state);

@@ -232,7 +232,7 @@ impl Core {
         if change.is_some() {
             let mut state = dir.state();
             state.known.listing = None;
-            state.last_page = None;
+            state.listed.last_page = None;
         }
         self.end_change(dir, change);
     }

@@ -17,6 +17,7 @@ use larder_vfs::{Error, Handle, Ino, Result};
 
 use crate::fetch::Flights;
 use crate::limits::Transfer;
+use crate::listing::Listed;
 use crate::record::Known;
 use crate::rights::Departed;
 use crate::state::State;
@@ -162,7 +163,7 @@ impl Table {
         if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_KEPT {
             if let Some(node) = nodes.by_ino.get(&ino) {
                 // It is the largest part of a directory that was listed, and in the index too.
-                node.state().last_page = None;
+                node.state().listed = Listed::default();
             }
             return;
         }

@@ -17,17 +17,17 @@
 //! change of ours left on such a server. Of a directory, names and listing are given up by the next description
 //! that is asked for when they have aged, or when the version has.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
 
 use crate::changes::{Changes, Proof, follow, prove, recency};
+use crate::listing::Listed;
 use crate::opens::Opens;
 use crate::options::TtlRange;
 use crate::privileges::Dropped;
-use crate::record::{Known, Page, Version};
+use crate::record::{Known, Version};
 use crate::rights::Rights;
 use crate::session::Unfinished;
 
@@ -76,8 +76,8 @@ pub(crate) struct State {
     pub(crate) late: bool,
     /// The process whose lookup just brought the attributes: its open need not ask again.
     pub(crate) looked_up_by: Option<(u32, Monotonic)>,
-    /// Directories: the page of the listing that was used last, with its number.
-    pub(crate) last_page: Option<(u32, Arc<Page>)>,
+    /// Directories: what is remembered of those who list it.
+    pub(crate) listed: Listed,
     /// Directories: programs sync files of it again and again while they write them.
     pub(crate) synced_here: bool,
     /// We renamed it or changed its link count, which moves its ctime without telling us.
@@ -145,7 +145,7 @@ impl State {
             mixed: false,
             late: false,
             looked_up_by: None,
-            last_page: None,
+            listed: Listed::default(),
             synced_here: false,
             ctime_may_move: false,
             ctime_moved: None,
@@ -372,7 +372,7 @@ impl State {
     pub(crate) fn forget_contents(&mut self) {
         self.known.epoch = self.known.epoch.wrapping_add(1);
         self.known.listing = None;
-        self.last_page = None;
+        self.listed.last_page = None;
         self.known.target = None;
         self.rights.clear();
     }

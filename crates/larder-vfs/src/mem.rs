@@ -130,6 +130,11 @@ impl MemRemote {
         self.server().gives_again = true;
     }
 
+    /// From now on listings go round: the last entry has this position.
+    pub fn set_listings_lead_to(&self, position: u64) {
+        self.server().listings_lead_to = Some(position);
+    }
+
     /// The server is restored from elsewhere: every file has a new handle, and the old ones are stale.
     pub fn give_new_handles(&self) {
         self.server().give_new_handles();

@@ -272,3 +272,55 @@ async fn discarded_data_leaves_the_kernel() {
     let opened = rig.client.open(&root(), ino, READ).wait().await.unwrap();
     assert!(matches!(opened.path, DataPath::Cached { keep: false }));
 }
+
+/// Whether its cookies lead back to the beginning, into a page that is held, or to the end of one: each reader is told soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_that_goes_round_over_several_pages_ends() {
+    const NAMES: usize = 600;
+    let positions = list(&many(NAMES).await, [0]).await.remove(0).unwrap();
+    assert_eq!(positions.len(), NAMES);
+    for to in [0, positions[0], positions[100], positions[NAMES / 2], positions[NAMES - 2]] {
+        for readers in [1, 3] {
+            let rig = many(NAMES).await;
+            rig.server.set_listings_lead_to(to);
+            for listed in list(&rig, vec![0; readers]).await {
+                assert_eq!(listed.unwrap_err(), Error::Io, "to {to}, {readers} readers");
+            }
+        }
+    }
+}
+
+/// A server with so many names.
+async fn many(names: usize) -> Rig {
+    let rig = Rig::new(Options::default()).await;
+    let at = rig.server.root().await.unwrap().handle;
+    for number in 0..names {
+        let name = format!("{number:04}");
+        let set = SetAttr::default();
+        rig.server.make(&root(), &at, name.as_ref(), New::File, set).await.unwrap();
+    }
+    rig
+}
+
+/// Lists the root by readers who take turns; the positions that each was given.
+async fn list(rig: &Rig, begin: impl IntoIterator<Item = u64>) -> Vec<Result<Vec<u64>, Error>> {
+    const CALLS_MAX: usize = 500;
+    rig.client.opendir(&root(), Ino::ROOT).wait().await.unwrap();
+    let mut readers: Vec<_> =
+        begin.into_iter().map(|offset| (Some(offset), Ok(Vec::new()))).collect();
+    for _ in 0..CALLS_MAX {
+        for (at, listed) in &mut readers {
+            let (Some(offset), Ok(positions)) = (*at, listed.as_mut()) else { continue };
+            let page = rig.client.readdir(&root(), Ino::ROOT, offset, 4096, false);
+            match page.wait().await {
+                Ok(page) => {
+                    *at = page.last().map(|entry| entry.offset);
+                    positions.extend(page.iter().map(|entry| entry.offset));
+                }
+                Err(error) => (*at, *listed) = (None, Err(error)),
+            }
+        }
+    }
+    assert!(readers.iter().all(|(at, _)| at.is_none()), "listed for ever");
+    readers.into_iter().map(|(_, listed)| listed).collect()
+}

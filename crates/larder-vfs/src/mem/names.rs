@@ -291,7 +291,10 @@ impl Server {
             });
             rest.next();
         }
-        let eof = rest.peek().is_none();
+        let mut eof = rest.peek().is_none();
+        if let (true, Some(to), Some(last)) = (eof, self.listings_lead_to, entries.last_mut()) {
+            (eof, last.position) = (false, to);
+        }
         let dir = Some(self.node(number).attr(number));
         Ok(Listing { entries, eof, verifier: COOKIE_VERIFIER, dir })
     }

@@ -29,6 +29,8 @@ pub(super) struct Server {
     pub(super) next: u64,
     /// The next file gets the smallest number that is free, as with ext4.
     pub(super) gives_again: bool,
+    /// Listings do not end, but go on after this position.
+    pub(super) listings_lead_to: Option<u64>,
     /// Changes so far: the clock, in nanoseconds.
     ticks: u64,
     /// The time of all changes, where the clock is wound by hand.
@@ -47,6 +49,7 @@ impl Server {
             nodes: HashMap::new(),
             next: ROOT,
             gives_again: false,
+            listings_lead_to: None,
             ticks: 0,
             time: None,
             verifier: 1,
