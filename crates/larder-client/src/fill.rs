@@ -44,8 +44,8 @@ pub struct Fill {
 }
 
 impl FillQueue {
-    /// Remembers a file that was closed.
-    pub(crate) fn offer(&self, node: &Arc<Node>, cred: &Cred) {
+    /// Remembers a file that was closed. Walks over all that are remembered.
+    fn offer(&self, node: &Arc<Node>, cred: &Cred) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|(held, _)| held.upgrade().is_some_and(|held| held.ino != node.ino));
         if files.len() == FILES_MAX {
@@ -86,6 +86,15 @@ impl Core {
         let last = self.fill.last_use_ns.load(Ordering::Relaxed);
         let last = larder_io::Monotonic::from_nanos(last);
         self.remote.reachable() && self.now().since(last) >= quiet
+    }
+
+    /// A file was closed. One that is held whole, as most are that were written here, lacks nothing.
+    pub(crate) fn offer_to_fill(&self, node: &Arc<Node>, cred: &Cred) {
+        let size = node.state().known.attr.size;
+        let is_whole = self.file(node).held(0..size).first() == Some(&(0..size));
+        if self.options.fill_after.is_some() && size > 0 && !is_whole {
+            self.fill.offer(node, &cred.first_time());
+        }
     }
 
     /// Fetches one request's worth of the file that lacks least; `false` if there is nothing to do.

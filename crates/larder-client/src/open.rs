@@ -349,7 +349,7 @@ impl Core {
         } else if !self.options.cache_data && !self.has_unsent(node) {
             self.cache.drop_file(node.no());
         } else {
-            self.fill.offer(node, &cred.first_time());
+            self.offer_to_fill(node, cred);
         }
         Ok(())
     }
