@@ -12,7 +12,7 @@ use larder_io::{DiskFile, Stamp};
 use crate::descriptors::Place;
 use crate::file::CachedFile;
 use crate::lock;
-use crate::state::State;
+use crate::state::{State, ZEROS_MAX};
 use crate::sums::{chunk_range, chunks_of};
 
 /// As much of a local file is read where others wait for the thread.
@@ -51,7 +51,7 @@ impl CachedFile {
         if !self.may_hand_out(&state) {
             return None;
         }
-        let file = self.whole_file(&mut state)?;
+        let (file, _) = self.whole_file(&mut state)?;
         self.hand_out(&mut state, file)
     }
 
@@ -69,15 +69,6 @@ impl CachedFile {
         }
         let is_short = state.size <= READ_QUICKLY_BYTES;
         (is_short || state.stamped) && !(written && (state.vouched || !is_short))
-    }
-
-    /// Whether [`CachedFile::collect_bypass`] and [`CachedFile::end_bypass`] read little or nothing.
-    pub fn collects_quickly(&self) -> bool {
-        let Some(state) = self.try_state() else { return false };
-        let now = self.local(&state).and_then(|file| file.stamp());
-        state.bypasses == 0
-            || now
-                .is_ok_and(|now| now.size <= READ_QUICKLY_BYTES || state.collected_at == Some(now))
     }
 
     /// Names the local file among all that the file ever had; 0 without one. A kernel that holds a
@@ -109,43 +100,52 @@ impl CachedFile {
 
     /// The local file to be written by the kernel itself; `None` unless [`CachedFile::whole`].
     ///
-    /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].
-    pub fn begin_bypass(&self) -> Option<Arc<BackingFile>> {
-        if !self.may_hand_out(&self.state()) {
+    /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`]. Tells, too, how
+    /// the local file looks before the kernel has it.
+    pub fn begin_bypass(&self) -> Option<(Arc<BackingFile>, Stamp)> {
+        let mut state = self.state();
+        if !self.may_hand_out(&state) {
             return None;
         }
-        self.go_on_bypassing()
+        self.begin_bypass_locked(&mut state)
     }
 
     /// As [`CachedFile::begin_bypass`], of a file that the kernel got from an earlier process, and still writes:
     /// whatever the budget of descriptors.
     pub fn go_on_bypassing(&self) -> Option<Arc<BackingFile>> {
-        let mut state = self.state();
-        let file = self.begin_bypass_file(&mut state)?;
-        let backing = self.hand_out(&mut state, file);
-        if backing.is_none() {
-            state.bypasses -= 1;
-            self.note(&mut state);
-        }
-        backing
+        self.begin_bypass_locked(&mut self.state()).map(|(backing, _)| backing)
     }
 
     /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the
-    /// local file. Reads the whole local file. The bypass may go on afterwards.
+    /// local file. Reads the whole local file. The bypass may go on afterwards. Tells how the local file looked
+    /// before it was read; `None` if the kernel does not write it.
     ///
     /// # Errors
     /// What the disk says; changes may then be missed and the caller must say so.
-    pub fn collect_bypass(&self) -> io::Result<()> {
+    pub fn collect_bypass(&self) -> io::Result<Option<Stamp>> {
         let mut state = self.state();
         if state.bypasses == 0 {
-            return Ok(());
+            return Ok(None);
         }
-        let collected = self.collect(&mut state);
-        self.note(&mut state);
-        collected
+        let stamp = self.local(&state)?.stamp()?;
+        self.collect_locked(&mut state, stamp).map(Some)
     }
 
-    /// Ends a bypass; collects once more if the local file changed since the last time.
+    /// As [`CachedFile::collect_bypass`], if that reads little, and nobody else is at the file; else `None`, and
+    /// nothing was done.
+    pub fn try_collect_bypass(&self) -> Option<io::Result<Option<Stamp>>> {
+        let mut state = self.try_state()?;
+        if state.bypasses == 0 {
+            return Some(Ok(None));
+        }
+        match self.local(&state).and_then(|file| file.stamp()) {
+            Ok(stamp) if stamp.size > READ_QUICKLY_BYTES => None,
+            Ok(stamp) => Some(self.collect_locked(&mut state, stamp).map(Some)),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Ends a bypass: collects a last time, unless nothing was written since the last collection.
     ///
     /// # Errors
     /// As [`CachedFile::collect_bypass`].
@@ -155,15 +155,22 @@ impl CachedFile {
             return Ok(());
         }
         let now = self.local(&state).and_then(|file| file.stamp());
-        let collected = match now {
-            Ok(now) if state.collected_at == Some(now) => Ok(()),
-            Ok(_) => self.collect(&mut state),
-            Err(error) => Err(error),
-        };
-        state.bypasses -= 1;
-        self.queue(&mut state);
-        self.note(&mut state);
-        collected
+        self.end_bypass_locked(&mut state, now)
+    }
+
+    /// As [`CachedFile::end_bypass`], if that reads little or nothing, and nobody else is at the file; else `None`, and
+    /// nothing was done.
+    pub fn try_end_bypass(&self) -> Option<io::Result<()>> {
+        let mut state = self.try_state()?;
+        if state.bypasses == 0 {
+            return Some(Ok(()));
+        }
+        let now = self.local(&state).and_then(|file| file.stamp());
+        let is_long = now.as_ref().is_ok_and(|now| now.size > READ_QUICKLY_BYTES);
+        if is_long && state.collected_at != now.as_ref().ok().copied() {
+            return None;
+        }
+        Some(self.end_bypass_locked(&mut state, now))
     }
 }
 
@@ -181,7 +188,8 @@ impl CachedFile {
         Some(state)
     }
 
-    pub(crate) fn whole_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
+    /// The local file, if it is whole, and how it looks.
+    pub(crate) fn whole_file(&self, state: &mut State) -> Option<(Arc<dyn DiskFile>, Stamp)> {
         if state.version.is_none() || self.settle(state).is_err() {
             return None;
         }
@@ -207,14 +215,20 @@ impl CachedFile {
             return None;
         }
         let file = self.create_local(state).ok()?;
-        if file.len().ok()? != state.size {
-            file.set_len(state.size).ok()?;
+        let stamp = file.stamp().ok()?;
+        if stamp.size == state.size {
+            return Some((file, stamp));
         }
-        Some(file)
+        file.set_len(state.size).ok()?;
+        let stamp = file.stamp().ok()?;
+        Some((file, stamp))
     }
 
-    pub(crate) fn begin_bypass_file(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
-        let file = self.whole_file(state)?;
+    pub(crate) fn begin_bypass_file(
+        &self,
+        state: &mut State,
+    ) -> Option<(Arc<dyn DiskFile>, Stamp)> {
+        let (file, stamp) = self.whole_file(state)?;
         let size = state.size;
         self.begin_change(state, size).ok()?;
         for chunk in chunks_of(&(0..state.size)) {
@@ -226,9 +240,19 @@ impl CachedFile {
         state.bypasses += 1;
         state.bypassed_before = false;
         state.collected_at = None;
-        state.bypassed_at = file.stamp().ok();
+        state.bypassed_at = Some(stamp);
         self.note(state);
-        Some(file)
+        Some((file, stamp))
+    }
+
+    fn begin_bypass_locked(&self, state: &mut State) -> Option<(Arc<BackingFile>, Stamp)> {
+        let (file, stamp) = self.begin_bypass_file(state)?;
+        let backing = self.hand_out(state, file);
+        if backing.is_none() {
+            state.bypasses -= 1;
+            self.note(state);
+        }
+        Some((backing?, stamp))
     }
 
     /// Whether the kernel has the local file, or may get it.
@@ -246,10 +270,29 @@ impl CachedFile {
         Some(backing)
     }
 
-    pub(crate) fn collect(&self, state: &mut State) -> io::Result<()> {
+    /// Collects from the local file, which looked like `stamp` a moment ago.
+    fn collect_locked(&self, state: &mut State, stamp: Stamp) -> io::Result<Stamp> {
+        let collected = self.collect(state, stamp);
+        self.note(state);
+        collected.map(|()| stamp)
+    }
+
+    fn end_bypass_locked(&self, state: &mut State, now: io::Result<Stamp>) -> io::Result<()> {
+        let collected = match now {
+            Ok(now) if state.collected_at == Some(now) => Ok(()),
+            Ok(now) => self.collect(state, now),
+            Err(error) => Err(error),
+        };
+        state.bypasses -= 1;
+        self.queue(state);
+        self.note(state);
+        collected
+    }
+
+    fn collect(&self, state: &mut State, stamp: Stamp) -> io::Result<()> {
         let file = self.local(state)?;
         // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
-        let stamp = self.follow_local(state)?;
+        self.follow_to(state, &*file, stamp.size)?;
         let known: Vec<_> = state.known.iter().collect();
         for chunk in known.iter().flat_map(chunks_of) {
             let sum = self.sum_on_disk(state, &file, chunk)?;
@@ -267,12 +310,18 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Takes over length and holes of the local file in a bypass; answers as of when.
-    pub(crate) fn follow_local(&self, state: &mut State) -> io::Result<Stamp> {
+    /// Takes over length and holes of the local file in a bypass.
+    pub(crate) fn follow_local(&self, state: &mut State) -> io::Result<()> {
         let file = self.local(state)?;
-        let stamp = file.stamp()?;
-        state.follow_local(file.data_ranges(0..stamp.size)?, stamp.size)?;
+        let size = file.stamp()?.size;
+        self.follow_to(state, &*file, size)
+    }
+
+    fn follow_to(&self, state: &mut State, file: &dyn DiskFile, size: u64) -> io::Result<()> {
+        // The holes of a short file are held as zeros, wherever its data is.
+        let data = if size <= ZEROS_MAX { Vec::new() } else { file.data_ranges(0..size)? };
+        state.follow_local(data, size)?;
         self.recharge(state);
-        Ok(stamp)
+        Ok(())
     }
 }

@@ -490,7 +490,10 @@ impl CachedFile {
             other => other?,
         };
         lock(&store.new_names).insert(dir);
-        if let Err(error) = file.set_len(size) {
+        // A new file has no bytes.
+        if size > 0
+            && let Err(error) = file.set_len(size)
+        {
             store.pool.forget(self.no, serial);
             let _ = store.disk.remove(&data_path(self.no, serial));
             return Err(error);

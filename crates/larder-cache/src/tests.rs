@@ -5,6 +5,7 @@
 
 mod aside;
 mod boots;
+mod calls;
 mod corruption;
 mod crash;
 mod faults;
@@ -61,13 +62,13 @@ fn read(file: &CachedFile, range: std::ops::Range<u64>) -> Option<Vec<u8>> {
 /// The local file of a whole one, as the kernel would get it.
 fn whole(file: &CachedFile) -> Option<Arc<dyn DiskFile>> {
     let mut state = file.state();
-    file.whole_file(&mut state)
+    file.whole_file(&mut state).map(|(local, _)| local)
 }
 
 /// Begins a bypass on a disk without descriptors.
 fn begin_bypass(file: &CachedFile) -> Option<Arc<dyn DiskFile>> {
     let mut state = file.state();
-    file.begin_bypass_file(&mut state)
+    file.begin_bypass_file(&mut state).map(|(local, _)| local)
 }
 
 /// A file with one filled version.

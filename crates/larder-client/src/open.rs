@@ -12,7 +12,7 @@ use larder_vfs::{
     Result, SetAttr,
 };
 
-use crate::core::{Core, blocking_unless};
+use crate::core::{Core, blocking, blocking_unless};
 use crate::mode::Mode;
 use crate::node::Node;
 use crate::rights::{self, Who};
@@ -278,8 +278,14 @@ impl Core {
             // not know that, would look as if something was lost.
             self.forget_open(id);
             let file = self.file(node);
-            let (quick, bypassed) = (file.collects_quickly(), file.clone());
-            if !matches!(blocking_unless(quick, move || bypassed.end_bypass()).await, Ok(Ok(()))) {
+            let ended = match file.try_end_bypass() {
+                Some(ended) => Ok(ended),
+                None => {
+                    let bypassed = file.clone();
+                    blocking(move || bypassed.end_bypass()).await
+                }
+            };
+            if !matches!(ended, Ok(Ok(()))) {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
             }
             self.end_mixture(node, &file);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use larder_cache::CachedFile;
+use larder_io::Stamp;
 use larder_vfs::{Cred, DataPath, Kind, LocalFile, OpenFlags, Opened, Time};
 
 use crate::core::Core;
@@ -14,7 +15,7 @@ use crate::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
 use crate::node::Node;
 use crate::open::OpenFile;
 use crate::session::OpenRecord;
-use crate::state::{LocalEnd, State};
+use crate::state::State;
 
 /// A file that is synced more often than this while the kernel writes it is one of those that are always synced: a log.
 /// A file that is only to outlive a crash is synced once, at its end.
@@ -37,6 +38,23 @@ pub(crate) struct Opens {
     collected: Option<LocalEnd>,
     /// How often it was synced while the kernel wrote it, and was not short.
     syncs: u32,
+}
+
+/// Size and modification time that applications see while the server does not know them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalEnd {
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+}
+
+impl LocalEnd {
+    /// Those of a local file.
+    pub(crate) fn of(stamp: &Stamp) -> LocalEnd {
+        let second = 1_000_000_000;
+        let nsec = u32::try_from(stamp.mtime_ns.rem_euclid(second)).expect("less than a second");
+        let mtime = Time { sec: stamp.mtime_ns.div_euclid(second), nsec };
+        LocalEnd { size: stamp.size, mtime }
+    }
 }
 
 impl Opens {
@@ -284,7 +302,12 @@ impl Core {
         if state.opens.bypassing() {
             return state.opens.backing.clone();
         }
-        let whole: LocalFile = if flags.write { file.begin_bypass()? } else { file.whole()? };
+        let (whole, begun): (LocalFile, _) = if flags.write {
+            let (whole, begun) = file.begin_bypass()?;
+            (whole, Some(LocalEnd::of(&begun)))
+        } else {
+            (file.whole()?, None)
+        };
         if let Some(backing) = &state.opens.backing
             && !std::ptr::addr_eq(Arc::as_ptr(backing), Arc::as_ptr(&whole))
         {
@@ -295,8 +318,8 @@ impl Core {
             return None;
         }
         state.opens.backing = Some(whole.clone());
-        if flags.write {
-            state.opens.collected = state.opens.local_end();
+        if begun.is_some() {
+            state.opens.collected = begun;
         }
         Some(whole)
     }

@@ -20,8 +20,8 @@ use crate::core::Core;
 use crate::mode::Mode;
 use crate::node::Node;
 use crate::open::OpenFile;
+use crate::opens::LocalEnd;
 use crate::session::{Carried, OpenRecord, Unfinished};
-use crate::state::LocalEnd;
 use crate::writeback::set_aside;
 
 /// How a client begins.

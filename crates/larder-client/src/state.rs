@@ -20,11 +20,11 @@
 use std::time::Duration;
 
 use larder_io::Monotonic;
-use larder_vfs::{Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Time, Validator};
+use larder_vfs::{Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Validator};
 
 use crate::changes::{Changes, Proof, follow, prove, recency};
 use crate::listing::Listed;
-use crate::opens::Opens;
+use crate::opens::{LocalEnd, Opens};
 use crate::options::TtlRange;
 use crate::privileges::Dropped;
 use crate::record::{Known, Version};
@@ -86,13 +86,6 @@ pub(crate) struct State {
     ctime_moved: Option<Monotonic>,
     /// Bits of the mode that a writer drops.
     pub(crate) dropped: Dropped,
-}
-
-/// Size and modification time that applications see while the server does not know them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LocalEnd {
-    pub(crate) size: u64,
-    pub(crate) mtime: Time,
 }
 
 /// What a description of a file told us.
@@ -392,7 +385,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_vfs::{Before, Device};
+    use larder_vfs::{Before, Device, Time};
 
     const TTL: TtlRange = TtlRange { min: Duration::from_secs(5), max: Duration::from_secs(20) };
     const SESSION: u64 = 7;

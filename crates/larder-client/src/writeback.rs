@@ -25,10 +25,10 @@ use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::limits::Transferring;
 use crate::node::Node;
 use crate::open::OpenFile;
+use crate::opens::LocalEnd;
 use crate::paths::last_path;
 use crate::record::Version;
 use crate::send::Sent;
-use crate::state::LocalEnd;
 
 /// More than this is read and sent by the runtime: whoever received the request has others to receive.
 const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
@@ -292,13 +292,18 @@ impl Core {
         if !node.state().opens.bypassing() {
             return Ok(());
         }
-        let before = node.state().opens.local_end();
-        let bypassed = file.clone();
-        let quick = file.collects_quickly();
-        blocking_unless(quick, move || bypassed.collect_bypass()).await?.map_err(|error| {
+        let collected = match file.try_collect_bypass() {
+            Some(collected) => collected,
+            None => {
+                let bypassed = file.clone();
+                blocking(move || bypassed.collect_bypass()).await?
+            }
+        };
+        let before = collected.map_err(|error| {
             tracing::error!(ino = node.ino.0, %error, "cannot read back what was written locally");
             Error::Io
         })?;
+        let before = before.map(|stamp| LocalEnd::of(&stamp));
         let mut state = node.state();
         state.opens.set_collected(before);
         if !file.dirty().is_empty() {

@@ -148,12 +148,14 @@ impl<T: Registered> Ways<T> {
         };
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         let opens = &mut *opens;
-        let inode = opens.inodes.entry(ino).or_insert_with(|| Inode {
-            backing: match wanted {
+        let mut is_first = false;
+        let inode = opens.inodes.entry(ino).or_insert_with(|| {
+            is_first = true;
+            let backing = match wanted {
                 DataPath::Passthrough(file) => Backing::register(ino, file, register),
                 DataPath::Cached { .. } | DataPath::Direct => None,
-            },
-            open: HashSet::new(),
+            };
+            Inode { backing, open: HashSet::new() }
         });
         inode.open.insert(open);
         if let Some(ledger) = &mut opens.ledger {
@@ -164,7 +166,7 @@ impl<T: Registered> Ways<T> {
             ledger.opened(Record { ino: ino.0, open: open.0, backing, file });
         }
         match (&inode.backing, wanted) {
-            (Some(backing), DataPath::Passthrough(file)) if backing.is(file) => {
+            (Some(backing), DataPath::Passthrough(file)) if is_first || backing.is(file) => {
                 Way::Backed(Arc::clone(&backing.id))
             }
             (Some(backing), _) => Way::DirectBeside(Arc::clone(&backing.id)),

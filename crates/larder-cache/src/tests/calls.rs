@@ -1,0 +1,167 @@
+//! What the cache's work costs, in calls of its disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
+
+use larder_io::{Disk, DiskFile, FsKind, MemDisk, OpenMode, Space, Stamp};
+
+use super::*;
+use crate::lock;
+
+type Calls = Arc<Mutex<BTreeMap<&'static str, u32>>>;
+
+/// A disk in memory that counts calls.
+#[derive(Clone, Debug, Default)]
+struct Counting {
+    disk: Arc<MemDisk>,
+    calls: Calls,
+}
+
+#[derive(Debug)]
+struct CountingFile {
+    file: Arc<dyn DiskFile>,
+    /// Data files are counted, and the index is not.
+    calls: Option<Calls>,
+}
+
+fn count(calls: &Calls, name: &'static str) {
+    *lock(calls).entry(name).or_default() += 1;
+}
+
+impl Counting {
+    /// The calls since the last time, as `name*count ...`.
+    fn take(&self) -> String {
+        let calls = std::mem::take(&mut *lock(&self.calls));
+        let shown: Vec<_> = calls.iter().map(|(name, count)| format!("{name}*{count}")).collect();
+        shown.join(" ")
+    }
+}
+
+impl CountingFile {
+    fn count(&self, name: &'static str) {
+        if let Some(calls) = &self.calls {
+            count(calls, name);
+        }
+    }
+}
+
+impl Disk for Counting {
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let is_data = path.starts_with("data/");
+        if is_data {
+            count(&self.calls, "open");
+        }
+        let file = self.disk.open(path, mode)?;
+        Ok(Arc::new(CountingFile { file, calls: is_data.then(|| Arc::clone(&self.calls)) }))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn create_dir_all(&self, dir: &str) -> io::Result<()> {
+        self.disk.create_dir_all(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        count(&self.calls, "sync_dir");
+        self.disk.sync_dir(dir)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        count(&self.calls, "sync_all");
+        self.disk.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.disk.space()
+    }
+
+    fn kind(&self) -> io::Result<FsKind> {
+        self.disk.kind()
+    }
+}
+
+impl DiskFile for CountingFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.count("read");
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.count("write");
+        self.file.write_at(data, offset)
+    }
+
+    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
+        self.count("set_len");
+        self.file.set_len(len_bytes)
+    }
+
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.count("punch_hole");
+        self.file.punch_hole(range)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.count("sync_data");
+        self.file.sync_data()
+    }
+
+    fn stamp(&self) -> io::Result<Stamp> {
+        self.count("stamp");
+        self.file.stamp()
+    }
+
+    fn try_lock_exclusive(&self) -> io::Result<bool> {
+        self.file.try_lock_exclusive()
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_fd()
+    }
+
+    fn data_ranges(&self, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        self.count("data_ranges");
+        self.file.data_ranges(within)
+    }
+}
+
+fn sent(file: &CachedFile, version: &[u8], size: u64) {
+    file.begin_sending();
+    file.mark_clean(0..u64::MAX);
+    file.set_version(version, size);
+}
+
+/// What unpacking an archive does: a short file that the kernel writes, from its creation to its release.
+#[test]
+fn a_short_new_file_costs_few_calls_of_the_disk() {
+    let disk = Counting::default();
+    let cache = try_open(&disk).unwrap();
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v0", 0);
+    disk.take();
+    let (kernel, _) = file.begin_bypass().unwrap();
+    assert_eq!(disk.take(), "open*1 stamp*1", "creation");
+    rustix::io::pwrite(kernel.as_fd(), &bytes(1, 0..5000), 0).unwrap();
+    assert!(file.try_collect_bypass().unwrap().unwrap().is_some());
+    assert_eq!(disk.take(), "read*1 stamp*1", "close");
+    file.read_dirty(0, &mut [0; 5000]).unwrap();
+    sent(&file, b"v1", 5000);
+    assert_eq!(disk.take(), "read*1", "sending");
+    file.try_collect_bypass().unwrap().unwrap();
+    file.try_end_bypass().unwrap().unwrap();
+    assert_eq!(disk.take(), "read*1 stamp*2", "release");
+    assert_eq!(read(&file, 0..5000), Some(bytes(1, 0..5000)));
+}
