@@ -102,10 +102,11 @@ impl Store {
         }
         let mut kept = Vec::with_capacity(savings.len());
         for saving in savings {
-            let synced = if at_once { Ok(()) } else { saving.sync_data() };
-            match synced {
-                Ok(()) => kept.push(saving),
-                Err(_) => saving.distrust(),
+            let file = if at_once { Ok(None) } else { saving.to_sync() };
+            match file.map(|file| file.map_or(Ok(()), |file| file.sync_data())) {
+                Ok(Ok(())) => kept.push(saving),
+                Ok(Err(_)) => saving.distrust(),
+                Err(_) => saving.put_back(&mut saving.file.state()),
             }
         }
         kept
@@ -128,17 +129,10 @@ impl CachedFile {
         }
         let touched = std::mem::take(&mut state.touched);
         state.record_changed = false;
-        let local = if state.serial == 0 { None } else { Some(self.local(&state)) };
-        let local = match local.transpose() {
-            Ok(local) => local,
-            Err(_) => {
-                state.touched = touched;
-                state.record_changed = true;
-                return None;
-            }
-        };
-        if let Some(file) = &local {
-            self.sum_completed(&mut state, &touched, file);
+        if self.sum_completed(&mut state, &touched).is_err() {
+            state.touched = touched;
+            state.record_changed = true;
+            return None;
         }
         let groups = changed_groups(&state, &touched);
         let held = state.sums.count();
@@ -154,14 +148,17 @@ impl CachedFile {
             pinned: state.pinned,
             version: state.version.clone(),
         });
-        let has_data = local.is_some() && held > 0 && !touched.is_empty();
+        let has_data = state.serial != 0 && held > 0 && !touched.is_empty();
         let changes = state.changes;
         drop(state);
         Some(Saving { file: Arc::clone(self), changes, touched, record, groups, has_data })
     }
 
-    /// Gives sums to chunks that became complete piece by piece.
-    fn sum_completed(&self, state: &mut State, touched: &RangeSet, file: &Arc<dyn DiskFile>) {
+    /// Gives sums to chunks that became complete piece by piece. Opens the local file only if there are any.
+    ///
+    /// # Errors
+    /// The disk does not open the local file.
+    fn sum_completed(&self, state: &mut State, touched: &RangeSet) -> io::Result<()> {
         let mut chunks = Vec::new();
         for window in touched.iter() {
             let bytes = window.start * CHUNK_BYTES..window.end.saturating_mul(CHUNK_BYTES);
@@ -169,14 +166,19 @@ impl CachedFile {
                 chunks.extend(chunks_of(&range));
             }
         }
+        chunks.retain(|chunk| state.sums.get(*chunk).is_none() && state.is_complete(*chunk));
+        chunks.dedup();
+        if state.serial == 0 || chunks.is_empty() {
+            return Ok(());
+        }
+        let file = self.local(state)?;
         for chunk in chunks {
-            if state.sums.get(chunk).is_none() && state.is_complete(chunk) {
-                match self.sum_on_disk(state, file, chunk) {
-                    Ok(sum) => state.sums.set_verified(chunk, sum),
-                    Err(_) => self.forget_chunk(state, chunk),
-                }
+            match self.sum_on_disk(state, &file, chunk) {
+                Ok(sum) => state.sums.set_verified(chunk, sum),
+                Err(_) => self.forget_chunk(state, chunk),
             }
         }
+        Ok(())
     }
 }
 
@@ -197,16 +199,14 @@ fn changed_groups(state: &State, touched: &RangeSet) -> Vec<(u32, Option<Vec<u8>
 }
 
 impl Saving {
-    /// Makes the bytes of the local file durable.
-    fn sync_data(&self) -> io::Result<()> {
+    /// The local file, if its bytes are still to be made durable.
+    fn to_sync(&self) -> io::Result<Option<Arc<dyn DiskFile>>> {
         let state = self.file.state();
         // What has changed since is not put into the index, see [`Saving::finish`].
         if !self.has_data || state.changes != self.changes {
-            return Ok(());
+            return Ok(None);
         }
-        let file = self.file.local(&state)?;
-        drop(state);
-        file.sync_data()
+        self.file.local(&state).map(Some)
     }
 
     /// Puts the records, now that the data is durable.

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use larder_io::{Disk, DiskFile, FsKind, MemDisk, OpenMode, Space, Stamp};
 
 use super::*;
-use crate::lock;
+use crate::{Descriptors, lock};
 
 type Calls = Arc<Mutex<BTreeMap<&'static str, u32>>>;
 
@@ -164,4 +164,25 @@ fn a_short_new_file_costs_few_calls_of_the_disk() {
     file.try_end_bypass().unwrap().unwrap();
     assert_eq!(disk.take(), "read*1 stamp*2", "release");
     assert_eq!(read(&file, 0..5000), Some(bytes(1, 0..5000)));
+}
+
+/// A file whose chunks all have their sums is not read again to be saved, and only its stamp is looked at.
+#[test]
+fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
+    const FILES: u64 = 100;
+    let disk = Counting::default();
+    let descriptors = Descriptors { pooled_max: 4, handed_out_max: 4 };
+    let config = Config { descriptors, ..config() };
+    let cache = Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), config).unwrap();
+    for seed in 0..FILES {
+        let file = cache.file(cache.assign(&seed.to_le_bytes()));
+        file.reset(b"v0", 0);
+        let (kernel, _) = file.begin_bypass().unwrap();
+        rustix::io::pwrite(kernel.as_fd(), &bytes(seed, 0..5000), 0).unwrap();
+        file.end_bypass().unwrap();
+        sent(&file, b"v1", 5000);
+    }
+    disk.take();
+    cache.checkpoint().unwrap();
+    assert_eq!(disk.take(), format!("open*{FILES} stamp*{FILES} sync_all*1"));
 }
