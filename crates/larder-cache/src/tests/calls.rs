@@ -186,3 +186,30 @@ fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
     cache.checkpoint().unwrap();
     assert_eq!(disk.take(), format!("open*{FILES} stamp*{FILES} sync_all*1"));
 }
+
+/// What a database does: a write in place, which is sent, again and again.
+#[test]
+fn a_synced_write_costs_one_write_and_one_read_and_no_sync() {
+    let disk = Counting::default();
+    let cache = try_open(&disk).unwrap();
+    let number = filled(&cache, b"v0", 1, 8 * CHUNK).number();
+    cache.close().unwrap();
+    let cache = try_open(&disk).unwrap();
+    let file = cache.file(number);
+    let page = CHUNK / 4;
+    let synced = |at: u64, version: u8| {
+        disk.take();
+        file.write(at, &vec![version; page as usize]).unwrap();
+        assert_eq!(file.begin_sending(), [at..at + page]);
+        file.read_dirty(at, &mut vec![0; page as usize]).unwrap();
+        file.mark_clean(at..at + page);
+        file.set_version(&[version], 8 * CHUNK);
+        disk.take()
+    };
+    assert_eq!(synced(0, 1), "open*1 read*2 stamp*1 write*1", "and what it was is verified first");
+    for version in 2..10 {
+        assert_eq!(synced(0, version), "read*1 write*1");
+    }
+    // The last page of a chunk that was not yet looked at: the next chunk is not, either.
+    assert_eq!(synced(2 * CHUNK - page, 10), "read*2 write*1");
+}

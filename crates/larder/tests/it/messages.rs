@@ -51,6 +51,14 @@ fn cost(mount: &Mount, open: u64, mut work: impl FnMut(u64)) -> String {
     least.into_iter().map(shown).collect::<Vec<_>>().join(" ")
 }
 
+/// The same while the test has files open for writing: programs that are started close our descriptors in their own
+/// table, and each sends a FLUSH.
+fn cost_beside_open(mount: &Mount, open: u64, work: impl FnMut(u64)) -> String {
+    let all = cost(mount, open, work);
+    let asked = all.split(' ').filter(|message| !message.starts_with("FLUSH"));
+    asked.collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn warm_calls_cost_the_fewest_messages() {
     let _counting = kernel_remembers();
@@ -88,6 +96,26 @@ fn warm_calls_cost_the_fewest_messages() {
     assert_eq!(cost(&mount, 0, |round| fs::remove_file(new(round)).unwrap()), "GETATTR UNLINK");
 }
 
+/// What a database does, with a cache and without: a page written in place and synced, in a file that is open.
+#[test]
+fn a_synced_write_costs_a_cached_mount_what_it_costs_a_plain_one() {
+    let _counting = kernel_remembers();
+    let server = Server::start(Kind::Larder);
+    fs::write(server.path("base"), pattern(1, 1 << 20)).unwrap();
+    for make in [Mount::plain, Mount::new] {
+        let mount = make(&server, &["actimeo=86400"]);
+        let file = File::options().read(true).write(true).open(mount.path("base")).unwrap();
+        let synced = |round: u64| {
+            file.write_all_at(&[round as u8; 4096], 4096 * 7).unwrap();
+            file.sync_all().unwrap();
+        };
+        synced(0);
+        let calls = mount.all_calls();
+        assert_eq!(cost_beside_open(&mount, 1, synced), "FSYNC WRITE");
+        assert_eq!(mount.all_calls() - calls, ROUNDS, "one WRITE each");
+    }
+}
+
 /// What reaches us of the calls that ask for durability, on the kernel that runs (docs/semantics.md).
 #[test]
 fn fsync_reaches_us_and_sync_does_not() {
@@ -97,12 +125,7 @@ fn fsync_reaches_us_and_sync_does_not() {
     fs::create_dir(mount.path("dir")).unwrap();
     let file = File::options().write(true).create_new(true).open(mount.path("a")).unwrap();
     let dir = File::open(mount.path("dir")).unwrap();
-    // Programs that are started close our descriptors in their own table: each sends a FLUSH.
-    let cost = |work: &mut dyn FnMut(u64)| {
-        let all = cost(&mount, 2, work);
-        let asked = all.split(' ').filter(|message| !message.starts_with("FLUSH"));
-        asked.collect::<Vec<_>>().join(" ")
-    };
+    let cost = |work: &mut dyn FnMut(u64)| cost_beside_open(&mount, 2, work);
     let at_server = || fs::read(server.path("a")).unwrap();
 
     file.write_all_at(b"one", 0).unwrap();
