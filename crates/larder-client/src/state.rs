@@ -245,7 +245,9 @@ impl State {
         };
         if seen == Seen::Changed {
             self.mixed |= self.local.is_some() || self.opens.bypassing();
-            self.known.doubtful = false;
+            // Times may come back to what they were (a coarse clock that is set back, replies that a server puts together
+            // from two moments): what was doubtful of that version stays given up.
+            self.start_over();
             self.forget_contents();
         }
         self.judge_age(seen, was_fresh, is_young);
@@ -558,6 +560,21 @@ mod tests {
             let after = Some(Attr { kind, size, ..attr(1) });
             state.end_change([Change { after, ..change(0, 1) }], SESSION, at(20), TTL, true);
             assert_eq!(state.known.doubtful, doubtful, "{kind:?} {size}");
+        }
+    }
+
+    #[test]
+    fn doubtful_bytes_do_not_come_back_with_their_version() {
+        for doubtful in [true, false] {
+            let mut state = state();
+            state.known.attr.kind = Kind::File;
+            state.known.doubtful = doubtful;
+            let held = state.version();
+            for (version, asked) in [(1, 20), (0, 21)] {
+                let attr = Attr { kind: Kind::File, ..attr(version) };
+                assert_eq!(state.observe(attr, SESSION, at(asked), TTL, false), Seen::Changed);
+            }
+            assert_eq!(state.version().same(&held), !doubtful);
         }
     }
 

@@ -135,6 +135,6 @@ fn what_another_writes_during_a_close_of_our_own_is_there_on_other_servers() {
 #[test]
 fn what_another_writes_while_much_is_sent_is_there() {
     const LEN: usize = 5 << 20;
-    // Not a process on the server of nfs-ganesha: docs/STATUS.md, "Known gaps".
     check(When::Meanwhile, LEN, Of::Own, &[(Other::Mount, 0)]);
+    check(When::Meanwhile, LEN, Of::Ganesha, &[(Other::Server, 0)]);
 }
