@@ -131,27 +131,10 @@ pub(crate) struct Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_vfs::{Device, Kind};
+    use crate::fixtures::file_of;
 
     fn attr(version: u32) -> Attr {
-        let time = Time { sec: 100, nsec: version };
-        Attr {
-            kind: Kind::File,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            device: Device::default(),
-            size: 10,
-            used: 10,
-            fsid: 1,
-            fileid: 2,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            change: None,
-            birth: None,
-        }
+        file_of(Time { sec: 100, nsec: version })
     }
 
     fn step(before: u32, after: u32) -> Change {

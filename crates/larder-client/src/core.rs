@@ -328,20 +328,14 @@ impl Core {
         hint: Option<(Ino, std::ffi::OsString)>,
     ) -> Arc<Node> {
         let is_young = self.see(&found.attr, asked);
+        let ttl = self.ttl_range(found.attr.kind).at_first();
         let (node, is_new) = self.table.get_or_insert(&found.handle, || Known {
-            attr: found.attr,
-            session: self.session,
-            asked,
-            ttl: self.ttl_range(found.attr.kind).at_first(),
             // Not a number that names may carry from before, should the record have been lost.
             epoch: self.session,
-            listing: None,
             hint: hint.clone(),
-            target: None,
-            cookie_verifier: 0,
             // Nothing is held of it, but names in it that come with the same reply.
             doubtful: is_young && found.attr.kind == Kind::Directory,
-            rereads: 0,
+            ..Known::described(found.attr, self.session, asked, ttl)
         });
         if is_new {
             return node;

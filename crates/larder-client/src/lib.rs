@@ -24,6 +24,8 @@ mod changes;
 mod core;
 mod fetch;
 mod fill;
+#[cfg(test)]
+mod fixtures;
 mod fs;
 mod identity;
 mod later;

@@ -115,6 +115,23 @@ pub(crate) struct PageEntry {
 }
 
 impl Known {
+    /// What is known of a node that was just described, at `asked`, and is trusted for `ttl`.
+    pub(crate) fn described(attr: Attr, session: u64, asked: Monotonic, ttl: Duration) -> Known {
+        Known {
+            attr,
+            session,
+            asked,
+            ttl,
+            epoch: 0,
+            listing: None,
+            hint: None,
+            target: None,
+            cookie_verifier: 0,
+            doubtful: false,
+            rereads: 0,
+        }
+    }
+
     /// The record's bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(200);

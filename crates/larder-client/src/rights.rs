@@ -283,28 +283,13 @@ pub(crate) fn searchable_by_all(attr: &Attr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_vfs::{Device, Handle, Time};
+    use larder_vfs::{Handle, Time};
 
+    use crate::fixtures::file_of;
     use crate::record::Known;
 
     fn file(mode: u32) -> Attr {
-        Attr {
-            kind: Kind::File,
-            mode,
-            nlink: 1,
-            uid: 10,
-            gid: 20,
-            device: Device::default(),
-            size: 0,
-            used: 0,
-            fsid: 0,
-            fileid: 0,
-            atime: Time::default(),
-            mtime: Time::default(),
-            ctime: Time::default(),
-            change: None,
-            birth: None,
-        }
+        Attr { mode, uid: 10, gid: 20, ..file_of(Time::default()) }
     }
 
     /// The first class that matches decides, even if it grants less than a later one.
@@ -362,19 +347,8 @@ mod tests {
 
     /// A directory that was described at 10 s, for 30 s.
     fn directory(mode: u32) -> State {
-        let known = Known {
-            attr: Attr { kind: Kind::Directory, ..file(mode) },
-            session: 1,
-            asked: at(10),
-            ttl: Duration::from_secs(30),
-            epoch: 0,
-            listing: None,
-            hint: None,
-            target: None,
-            cookie_verifier: 0,
-            doubtful: false,
-            rereads: 0,
-        };
+        let attr = Attr { kind: Kind::Directory, ..file(mode) };
+        let known = Known::described(attr, 1, at(10), Duration::from_secs(30));
         State::new(Handle::new(b"d"), known)
     }
 

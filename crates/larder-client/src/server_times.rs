@@ -157,7 +157,8 @@ fn passed(now: Monotonic) -> i128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_vfs::{Before, Device, Kind};
+    use crate::fixtures::file_of;
+    use larder_vfs::Before;
 
     fn at(ms: u64) -> Monotonic {
         Monotonic::from_nanos(ms * 1_000_000)
@@ -172,26 +173,6 @@ mod tests {
         WallTime { sec, nsec }
     }
 
-    fn attr(ctime: Time) -> Attr {
-        Attr {
-            kind: Kind::File,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            device: Device::default(),
-            size: 10,
-            used: 10,
-            fsid: 1,
-            fileid: 2,
-            atime: ctime,
-            mtime: ctime,
-            ctime,
-            change: None,
-            birth: None,
-        }
-    }
-
     /// A file is changed, described, and changed again, at all moments of some granules, with clocks that are apart in
     /// both directions and drift, after another file of any age was seen. Whenever the second change has the time of the
     /// first, the description was called young. With clocks that agree, it is not called so for ever.
@@ -204,7 +185,7 @@ mod tests {
                 let there = |ours: u64| {
                     5_000_000 + server + ours - ours.checked_div(faster * 5).unwrap_or(0)
                 };
-                let told = |ours: u64| attr(time(there(ours) / granule * granule));
+                let told = |ours: u64| file_of(time(there(ours) / granule * granule));
                 let (mut hidden, mut old) = (0, 0);
                 for other in [0, OURS - 10 * granule, OURS + 7 * granule] {
                     for changed in (0..8).map(|part| OURS + part * granule / 4) {
@@ -233,10 +214,10 @@ mod tests {
     #[test]
     fn fine_clocks_leave_nothing_young() {
         let times = ServerTimes::default();
-        let fine = attr(Time { sec: 5, nsec: 1_234_567 });
+        let fine = file_of(Time { sec: 5, nsec: 1_234_567 });
         assert!(times.is_coarse(&fine), "until it is known better");
         for (nsec, coarse) in [(0, true), (500_000_000, true), (120_000, true), (1_000, false)] {
-            times.see(&attr(Time { sec: 5, nsec }), at(0));
+            times.see(&file_of(Time { sec: 5, nsec }), at(0));
             assert_eq!(times.is_coarse(&fine), coarse, "{nsec}");
         }
         assert!(!times.is_young(&fine, at(0), (at(0), || unreachable!("no need to look"))));
@@ -247,7 +228,7 @@ mod tests {
     #[test]
     fn fine_digits_of_a_clock_that_ticks_are_found_out() {
         let times = ServerTimes::default();
-        let fine = attr(Time { sec: 5, nsec: 1_234_567 });
+        let fine = file_of(Time { sec: 5, nsec: 1_234_567 });
         times.see(&fine, at(0));
         let Attr { size, mtime, ctime, change, .. } = fine;
         let before = |ctime| Some(Before { size, mtime, ctime, change });
@@ -262,8 +243,8 @@ mod tests {
     #[test]
     fn what_is_of_the_future_tells_nothing() {
         let times = ServerTimes::default();
-        times.see(&attr(time(100_000_000)), at(0));
-        let version = attr(time(5_000_000));
+        times.see(&file_of(time(100_000_000)), at(0));
+        let version = file_of(time(5_000_000));
         for (since, is_young) in [(1000, true), (1999, true), (2000, false)] {
             let own_clock = (at(1), || wall(5_000_001 + since));
             assert_eq!(times.is_young(&version, at(0), own_clock), is_young, "{since}");

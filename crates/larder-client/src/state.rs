@@ -387,46 +387,19 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_vfs::{Before, Device, Time};
+    use crate::fixtures::file_of;
+    use larder_vfs::{Before, Time};
 
     const TTL: TtlRange = TtlRange { min: Duration::from_secs(5), max: Duration::from_secs(20) };
     const SESSION: u64 = 7;
 
     fn attr(version: u32) -> Attr {
-        let time = Time { sec: 100, nsec: version };
-        Attr {
-            kind: Kind::Directory,
-            mode: 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            device: Device::default(),
-            size: 4096,
-            used: 4096,
-            fsid: 1,
-            fileid: 2,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            change: None,
-            birth: None,
-        }
+        let file = file_of(Time { sec: 100, nsec: version });
+        Attr { kind: Kind::Directory, mode: 0o755, nlink: 2, size: 4096, used: 4096, ..file }
     }
 
     fn state() -> State {
-        let known = Known {
-            attr: attr(0),
-            session: SESSION,
-            asked: at(10),
-            ttl: TTL.min,
-            epoch: 0,
-            listing: None,
-            hint: None,
-            target: None,
-            cookie_verifier: 0,
-            doubtful: false,
-            rereads: 0,
-        };
+        let known = Known::described(attr(0), SESSION, at(10), TTL.min);
         State::new(Handle::new(b"h"), known)
     }
 
