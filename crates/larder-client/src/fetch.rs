@@ -152,7 +152,7 @@ impl Core {
     /// A door that opens nothing: every read is an open, a read and a close.
     async fn check_read_without_open(&self, node: &Node, cred: &Cred) -> Result<()> {
         let asks = !self.is_fresh(node);
-        self.demand(node, cred, larder_vfs::Access::READ, asks).await?;
+        self.demand_bytes(node, cred, larder_vfs::Access::READ, asks).await?;
         if asks {
             self.give_up_doubtful(node).await;
         }

@@ -76,7 +76,7 @@ impl Core {
                 core.drop_by_write(&node).await;
             }
             if open.is_none() {
-                core.demand(&node, &cred, larder_vfs::Access::MODIFY, false).await?;
+                core.demand_bytes(&node, &cred, larder_vfs::Access::MODIFY, false).await?;
             }
             if asks {
                 core.ask_attributes(&node, &cred).await?;

@@ -1,10 +1,10 @@
 //! An export of a cached server: one machine fetches for all, and answers as a file server does.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
-use crate::harness::{Kind, Mount, Server, eventually, pattern, scratch, succeed};
+use crate::harness::{Kind, Mount, Server, eventually, pattern, scratch, shell_as, succeed};
 use crate::shell::Shell;
 
 /// Calls of a procedure that an export made to the server behind it.
@@ -50,6 +50,38 @@ fn changes_go_through_to_the_server_and_to_the_other_clients() {
         assert_eq!(fs::read(server.path("moved")).unwrap(), b"shorter", "{kind:?}");
         fs::remove_file(one.path("moved")).unwrap();
         assert!(!server.path("moved").exists(), "{kind:?}");
+    }
+}
+
+/// A file server does not know who has a file open, so it lets its owner read and write it whatever its mode is
+/// (RFC 1813, 4.4).
+#[test]
+fn an_owner_reads_and_writes_what_is_open_whatever_its_mode_becomes() {
+    const ANN: u32 = 1000;
+    for (kind, options) in [
+        (Kind::Larder, &[][..]),
+        (Kind::Ganesha, &[]),
+        // There all files are the same user's.
+        (Kind::Samba, &["uid=1000", "gid=1000"]),
+    ] {
+        let server = Server::start(kind);
+        let export = Server::reexport(&server, options);
+        let mount = Mount::new(&export, &[]);
+        fs::create_dir(mount.path("dir")).unwrap();
+        fs::set_permissions(mount.path("dir"), fs::Permissions::from_mode(0o777)).unwrap();
+        let name = |name: &str| mount.path("dir").join(name).display().to_string();
+        let made = format!("umask 0222; exec 3>{}; echo made >&3; exec 3>&-", name("made"));
+        assert!(shell_as(ANN, ANN, &made), "{kind:?}");
+        assert_eq!(fs::read(server.path("dir/made")).unwrap(), b"made\n", "{kind:?}");
+        let file = name("changed");
+        assert!(shell_as(ANN, ANN, &format!("echo before > {file}")), "{kind:?}");
+        let changed = format!("exec 3>>{file} 4<{file}; chmod 0 {file}; echo after >&3; exec 3>&-");
+        assert!(shell_as(ANN, ANN, &format!("{changed}; test \"$(wc -l <&4)\" -eq 2")), "{kind:?}");
+        // A share knows no mode that bars from reading.
+        let reads = shell_as(ANN, ANN, &format!("cat {file}"));
+        assert_eq!(reads, kind == Kind::Samba, "{kind:?}: an open is judged");
+        assert!(!shell_as(ANN + 1, ANN + 1, &format!("echo more >> {}", name("made"))), "{kind:?}");
+        assert_eq!(fs::read(server.path("dir/changed")).unwrap(), b"before\nafter\n", "{kind:?}");
     }
 }
 
