@@ -211,11 +211,15 @@ impl Core {
         self.begin_change(&node);
         let answer =
             on_handle!(self, cred, node, handle => self.remote.setattr(cred, &handle, set, None));
-        if let (Ok(_), Some(size)) = (&answer, set.size) {
-            self.truncate_held(&node, size).await?;
-        }
-        self.end_change(&node, answer.as_ref().ok().copied());
+        let followed = match (&answer, set.size) {
+            (Ok(_), Some(size)) => self.truncate_held(&node, size).await,
+            _ => Ok(()),
+        };
+        // What is held may not be what the server has now, so it cannot go on under the new version.
+        let told = answer.as_ref().ok().filter(|_| followed.is_ok());
+        self.end_change(&node, told.copied());
         let change = answer?;
+        followed?;
         // To set a size that the file has may change nothing.
         if set.size.is_none() {
             self.times.see_step(&change);

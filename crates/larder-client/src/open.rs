@@ -13,6 +13,7 @@ use larder_vfs::{
 };
 
 use crate::core::{Core, blocking, blocking_unless};
+use crate::limits::Transferring;
 use crate::mode::Mode;
 use crate::node::Node;
 use crate::rights::{self, Who};
@@ -111,8 +112,10 @@ impl Core {
     /// kernel held for others.
     async fn check_open(&self, node: &Node, cred: &Cred, flags: &OpenFlags) -> Result<()> {
         let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
+        let turn = self.await_own_change(node, cred).await;
         let asks = !self.is_fresh_for_open(node, cred) || self.wants_lease(node);
         let granted = self.rights_below(node, cred, wanted, asks).await?;
+        drop(turn);
         {
             let state = node.state();
             if state.known.attr.kind == Kind::Directory {
@@ -126,6 +129,17 @@ impl Core {
         if rights::suffice(flags, granted) { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
+    /// While a change of ours is under way no description counts, so who asks then waits for its end, and has his turn
+    /// before the next one. Bytes under way are waited for by nobody: the file is being written here.
+    async fn await_own_change<'a>(&self, node: &'a Node, cred: &Cred) -> Option<Transferring<'a>> {
+        let asks = self.options.close_to_open && self.remote.reachable() && {
+            let state = node.state();
+            state.changing() && state.local.is_none() && !state.is_vouched_for()
+        };
+        // If it does not end in time, the answer to what is asked then may be as late.
+        if asks { node.transfer.begin(cred.deadline).await.ok() } else { None }
+    }
+
     fn is_fresh_for_open(&self, node: &Node, cred: &Cred) -> bool {
         if !self.is_fresh(node) {
             return false;
@@ -134,10 +148,8 @@ impl Core {
             return true;
         }
         let mut state = node.state();
-        if state.is_vouched_for()
-            || state.changing()
-            || !state.opens.is_empty() && state.local.is_some()
-        {
+        let is_used = state.changing() || !state.opens.is_empty();
+        if state.is_vouched_for() || is_used && state.local.is_some() {
             return true;
         }
         let looked_up = state.looked_up_by.take();

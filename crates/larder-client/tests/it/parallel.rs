@@ -35,6 +35,33 @@ async fn a_write_during_a_truncation_is_sent() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"during");
 }
 
+/// Until a change of ours is answered no description of the file counts: who opens it meanwhile waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_during_a_change_of_ours_sees_what_was_closed_before() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    other.put("file", b"before").await;
+    assert_eq!(rig.cat("file").await, b"before");
+    rig.server.hold_answers(Some("setattr"));
+    rig.server.reset_calls();
+    let open = async {
+        while rig.server.calls("setattr") == 0 {
+            tokio::task::yield_now().await;
+        }
+        other.put("file", b"behind").await;
+        let answer = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            rig.server.hold_answers(None);
+        };
+        tokio::join!(rig.cat("file"), answer).0
+    };
+    let set = rig.set("file", SetAttr { mode: Some(0o600), ..SetAttr::default() });
+    let ((), seen) = tokio::join!(set, open);
+    assert_eq!(seen, b"behind");
+}
+
 /// How a writer gets at the file: through a descriptor, or as a server's client, without one.
 struct Door<'a> {
     rig: &'a Rig,
