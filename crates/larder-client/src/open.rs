@@ -16,6 +16,7 @@ use crate::core::{Core, blocking, blocking_unless};
 use crate::limits::Transferring;
 use crate::mode::Mode;
 use crate::node::Node;
+use crate::opens::Opens;
 use crate::rights::{self, Who};
 use crate::stream::Stream;
 
@@ -233,18 +234,25 @@ impl Core {
         if !writers.iter().all(|open| open.flushed.load(Ordering::Relaxed)) {
             return;
         }
-        let ended = async {
+        let until = async |is_over: fn(&Opens) -> bool| {
             loop {
                 let notified = node.released.notified();
-                if !node.state().opens.is_bypassed() {
+                if is_over(&node.state().opens) {
                     return;
                 }
                 notified.await;
             }
         };
-        if tokio::time::timeout(BYPASS_END_WAIT_MAX, ended).await.is_err() {
+        let ended = until(|opens| !opens.is_bypassed());
+        if tokio::time::timeout(BYPASS_END_WAIT_MAX, ended).await.is_ok() {
+            return;
+        }
+        if node.state().opens.bypassing() {
             // Their descriptors were duplicated: they write on.
             writers.iter().for_each(|open| open.flushed.store(false, Ordering::Relaxed));
+        } else {
+            // What is left to do is work for the local disk.
+            until(|opens| !opens.is_bypassed() || opens.bypassing()).await;
         }
     }
 
@@ -300,8 +308,9 @@ impl Core {
             if !matches!(ended, Ok(Ok(()))) {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
             }
-            self.end_mixture(node, &file);
+            // First: whoever learns of another version before this leaves the mixture to us.
             node.state().opens.end_of_bypass();
+            self.end_mixture(node, &file);
             node.released.notify_waiters();
         }
         // There is nobody to report an error to any more, unless others write the file: their closes will.

@@ -336,3 +336,36 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use larder_io::Monotonic;
+    use larder_vfs::Handle;
+
+    use super::*;
+    use crate::fixtures::file_of;
+    use crate::options::TtlRange;
+    use crate::record::Known;
+
+    /// Until a release has looked for what the kernel wrote, the cache does not give the old version up by itself.
+    #[test]
+    fn a_change_of_somebody_else_makes_a_mixture_until_a_bypass_has_ended() {
+        let ttl = TtlRange { min: Duration::ZERO, max: Duration::ZERO };
+        let at = Monotonic::from_nanos;
+        for (steps, is_mixed) in [(0, true), (1, true), (2, false)] {
+            let known = Known::described(file_of(Time::default()), 1, at(0), ttl.min);
+            let mut state = State::new(Handle::new(b"h"), known);
+            *state.opens.count(Mode::Bypass) += 1;
+            if steps >= 1 {
+                assert!(state.opens.uncount(Mode::Bypass), "the last writer");
+            }
+            if steps >= 2 {
+                state.opens.end_of_bypass();
+            }
+            state.observe(file_of(Time { sec: 5, nsec: 5 }), 1, at(1), ttl, false);
+            assert_eq!(state.mixed, is_mixed, "{steps}");
+        }
+    }
+}

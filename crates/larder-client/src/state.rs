@@ -244,7 +244,7 @@ impl State {
             _ => ttl.min,
         };
         if seen == Seen::Changed {
-            self.mixed |= self.local.is_some() || self.opens.bypassing();
+            self.mixed |= self.local.is_some() || self.opens.is_bypassed();
             // Times may come back to what they were (a coarse clock that is set back, replies that a server puts together
             // from two moments): what was doubtful of that version stays given up.
             self.start_over();
