@@ -94,20 +94,10 @@ mod tests {
     use super::*;
     use Mode::{Bypass, Cached, Direct, Passthrough};
 
-    const NO_FLAGS: OpenFlags = OpenFlags {
-        read: false,
-        write: false,
-        truncate: false,
-        append: false,
-        direct: false,
-        sync: false,
-        exclusive: false,
-        execute: false,
-    };
-    const READ: OpenFlags = OpenFlags { read: true, ..NO_FLAGS };
-    const WRITE: OpenFlags = OpenFlags { write: true, ..NO_FLAGS };
+    const READ: OpenFlags = OpenFlags::READ;
+    const WRITE: OpenFlags = OpenFlags::WRITE;
     const APPEND: OpenFlags = OpenFlags { append: true, ..WRITE };
-    const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
+    const UPDATE: OpenFlags = OpenFlags::READ_WRITE;
     const ANEW: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
     const NEW: OpenFlags = OpenFlags { exclusive: true, ..UPDATE };
     const SHORT: u64 = BYPASSED_BYTES_MAX;
@@ -185,7 +175,7 @@ mod tests {
                 truncate: bit(2),
                 direct: bit(3),
                 exclusive: bit(4),
-                ..NO_FLAGS
+                ..OpenFlags::default()
             };
             let case = Case {
                 flags,

@@ -268,6 +268,26 @@ pub struct OpenFlags {
     pub execute: bool,
 }
 
+impl OpenFlags {
+    /// As the default, which is no constant.
+    const NONE: OpenFlags = OpenFlags {
+        read: false,
+        write: false,
+        truncate: false,
+        append: false,
+        direct: false,
+        sync: false,
+        exclusive: false,
+        execute: false,
+    };
+    /// For reading (`O_RDONLY`).
+    pub const READ: OpenFlags = OpenFlags { read: true, ..OpenFlags::NONE };
+    /// For writing (`O_WRONLY`).
+    pub const WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::NONE };
+    /// For both (`O_RDWR`).
+    pub const READ_WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::READ };
+}
+
 /// Number of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpenId(pub u64);

@@ -17,17 +17,6 @@ use crate::stack::Engine;
 const READ_BYTES: u32 = 1 << 20;
 /// Bytes of entries asked for at a time.
 const LISTING_BYTES: u32 = 64 << 10;
-/// For reading, with everybody's rights.
-const READ: OpenFlags = OpenFlags {
-    read: true,
-    write: false,
-    truncate: false,
-    append: false,
-    direct: false,
-    sync: false,
-    exclusive: false,
-    execute: false,
-};
 
 impl Engine {
     /// How it does. What belongs to the door is left to whoever has one.
@@ -172,7 +161,7 @@ impl Engine {
 
     async fn read(&self, ino: Ino, warmed: &mut Warmed, sink: &mut dyn Sink) -> Result<(), Error> {
         let cred = Cred::root();
-        let open = self.client.open(&cred, ino, READ).wait().await?.id;
+        let open = self.client.open(&cred, ino, OpenFlags::READ).wait().await?.id;
         let mut offset = 0;
         let done = loop {
             match self.client.read(&cred, ino, Some(open), offset, READ_BYTES).wait().await {

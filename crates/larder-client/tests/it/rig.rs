@@ -30,22 +30,9 @@ const BOOT: BootId = BootId(1);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// For reading.
-pub(crate) const READ: OpenFlags = flags(true, false);
+pub(crate) const READ: OpenFlags = OpenFlags::READ;
 /// For reading and writing.
-pub(crate) const WRITE: OpenFlags = flags(true, true);
-
-const fn flags(read: bool, write: bool) -> OpenFlags {
-    OpenFlags {
-        read,
-        write,
-        truncate: false,
-        append: false,
-        direct: false,
-        sync: false,
-        exclusive: false,
-        execute: false,
-    }
-}
+pub(crate) const WRITE: OpenFlags = OpenFlags::READ_WRITE;
 
 /// No two runs of a client may have the same.
 static SESSION: AtomicU64 = AtomicU64::new(1);

@@ -11,17 +11,6 @@ use larder_vfs::{
 
 use crate::harness::{KEY, options};
 
-const READ_WRITE: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    truncate: false,
-    append: false,
-    direct: false,
-    sync: false,
-    exclusive: false,
-    execute: false,
-};
-
 struct Fixture {
     dir: tempfile::TempDir,
     fs: Direct<LocalDir>,
@@ -50,7 +39,8 @@ impl Fixture {
 
     async fn create(&self, name: &str) -> (Entry, OpenId) {
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        let made = self.fs.create(&self.cred, Ino::ROOT, OsStr::new(name), set, READ_WRITE);
+        let made =
+            self.fs.create(&self.cred, Ino::ROOT, OsStr::new(name), set, OpenFlags::READ_WRITE);
         let (entry, opened) = made.wait().await.unwrap();
         (entry, opened.id)
     }
@@ -65,7 +55,7 @@ impl Fixture {
 async fn a_removed_file_lives_until_its_last_release() {
     let Some(t) = fixture().await else { return };
     let (entry, first) = t.create("file").await;
-    let second = t.fs.open(&t.cred, entry.ino, READ_WRITE).wait().await.unwrap().id;
+    let second = t.fs.open(&t.cred, entry.ino, OpenFlags::READ_WRITE).wait().await.unwrap().id;
     let write = |data| t.fs.write(&t.cred, entry.ino, None, 0, data, Stability::Unstable);
     write(b"before").wait().await.unwrap();
     t.fs.remove(&t.cred, Ino::ROOT, OsStr::new("file"), Removal::File).wait().await.unwrap();
@@ -117,10 +107,10 @@ async fn opens_are_judged_and_renames_flagged() {
     let (entry, id) = t.create("a").await;
     t.fs.release(entry.ino, id).wait().await.unwrap();
     let stranger = Cred::new(1234, 1234, &[]);
-    let refused = t.fs.open(&stranger, entry.ino, READ_WRITE).wait().await;
+    let refused = t.fs.open(&stranger, entry.ino, OpenFlags::READ_WRITE).wait().await;
     assert_eq!(refused.err(), Some(Error::AccessDenied));
     std::fs::write(t.dir.path().join("a"), b"content").unwrap();
-    let cut = OpenFlags { truncate: true, ..READ_WRITE };
+    let cut = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
     t.fs.open(&t.cred, entry.ino, cut).wait().await.unwrap();
     assert_eq!(t.fs.getattr(&t.cred, entry.ino).wait().await.unwrap().attr.size, 0);
 
