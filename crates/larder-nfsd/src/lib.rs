@@ -44,5 +44,5 @@ mod words;
 
 pub use config::{Config, SourcePorts};
 pub use network::{Network, ParseNetworkError};
-pub use server::{BindError, Server, Shutdown, StatsReader};
+pub use server::{BindError, Programs, Server, Shutdown, StatsReader};
 pub use stats::{ProcedureStats, Stats};

@@ -4,13 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use larder_vfs::FileSystem;
 use thiserror::Error;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 
 use crate::portmap::Registration;
-use crate::service::Service;
+use crate::service::{Peer, Service, Transport};
 use crate::{Config, Stats, tcp, udp};
 
 /// How often a port that is free for TCP and not for UDP is given back for another.
@@ -53,6 +54,24 @@ pub enum BindError {
         /// Why.
         cause: io::Error,
     },
+}
+
+/// NFS and MOUNT without sockets, for a caller that brings the messages itself: a fuzzer does.
+#[derive(Clone)]
+pub struct Programs(Arc<Service>);
+
+impl Programs {
+    /// Serves `fs` as [`Server`] does, but listens nowhere.
+    pub fn new(config: Config, fs: Arc<dyn FileSystem>) -> Programs {
+        Programs(Arc::new(Service::new(config, fs)))
+    }
+
+    /// Serves one message as if it were a datagram from `address`. `None` if it deserves no reply.
+    pub async fn answer(&self, address: SocketAddr, message: Bytes) -> Option<Bytes> {
+        let peer = Peer::new(address, Transport::Udp, self.0.config.source_ports);
+        let reply = Arc::clone(&self.0).serve(peer, message, || ()).await?;
+        Some(reply.to_bytes())
+    }
 }
 
 impl Server {

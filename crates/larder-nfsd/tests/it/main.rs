@@ -7,6 +7,7 @@
 mod conformance;
 mod direct;
 mod duplicates;
+mod fuzz;
 mod harness;
 mod hostile;
 mod listing;
