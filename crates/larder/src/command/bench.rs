@@ -1,5 +1,6 @@
 //! `larder bench`: published workloads on any directory.
 
+mod command_line;
 mod compare;
 mod report;
 mod rpc_budget;
@@ -94,8 +95,9 @@ struct Recorded {
 /// If it is none of `run` and `compare`, or fails.
 fn again(command: &str, out: Option<&Path>) -> Result<ExitCode> {
     let cannot = || format!("cannot repeat {command:?}");
-    let words = command.strip_prefix("larder ").with_context(cannot)?.split_whitespace();
-    let mut recorded = Recorded::try_parse_from(words).with_context(cannot)?;
+    let words =
+        command_line::words(command).filter(|words| words.len() > 1).with_context(cannot)?;
+    let mut recorded = Recorded::try_parse_from(&words[1..]).with_context(cannot)?;
     let plan = match &mut recorded.command {
         Command::Run(args) => &mut args.plan,
         Command::Compare(args) => &mut args.plan,

@@ -141,6 +141,21 @@ fn measured(record: &serde_json::Value) -> Vec<&str> {
     targets.iter().map(|target| target["name"].as_str().unwrap()).collect()
 }
 
+/// From the record alone, into another directory; also if words of it have spaces.
+#[test]
+fn a_run_is_repeated_from_its_record() {
+    let dir = scratch("larder-bench-test-");
+    fs::create_dir(dir.path().join("a target")).unwrap();
+    let target = format!("one={}", dir.path().join("a target").display());
+    let work = ["run", "basic5", "--single", "--size", "smoke", "--rounds", "1", "--target"];
+    let of = |out| record_of(&dir.path().join(out).join("basic5.json"));
+    succeed(bench(dir.path(), &work).args([&target, "--out", "the first"]));
+    succeed(&mut bench(dir.path(), &["run", "--repeat", "the first", "--out", "second"]));
+    assert_eq!(of("second")["command"], of("the first")["command"]);
+    assert_eq!(measured(&of("second")), measured(&of("the first")));
+    assert!(!measured(&of("second")).is_empty());
+}
+
 #[test]
 fn bench_refuses_what_it_cannot_measure() {
     let dir = scratch("larder-bench-test-");

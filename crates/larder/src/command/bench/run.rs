@@ -310,7 +310,8 @@ fn blank(plan: &Plan, suite: &Suite, machine: &record::Machine, version: &str) -
 /// The command that repeats this one, without the directory in which it ran.
 fn command_line() -> String {
     let args = std::env::args().skip(1);
-    std::iter::once("larder".to_owned()).chain(args).collect::<Vec<_>>().join(" ")
+    let words: Vec<String> = std::iter::once("larder".to_owned()).chain(args).collect();
+    super::command_line::of(&words)
 }
 
 fn described(target: &Target) -> record::Target {
