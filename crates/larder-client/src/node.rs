@@ -158,6 +158,10 @@ impl Table {
         if nodes.many && nodes.by_ino.len() <= FEW {
             nodes.many = false;
             nodes.by_ino.retain(|_, node| !self.lets_go(node, &mut nodes.departed));
+            nodes.by_ino.shrink_to_fit();
+            drop(guard);
+            // Nobody else may do so: what they leave in the index may be what is there already.
+            larder_io::memory::give_back();
             return;
         }
         if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_KEPT {
