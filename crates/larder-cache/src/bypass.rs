@@ -44,8 +44,8 @@ impl AsFd for BackingFile {
 
 impl CachedFile {
     /// The local file, if every byte up to the end of file is held and right, and there is a descriptor left
-    /// for it ([`crate::Descriptors`]). Verifies what is not yet verified, so the first call after a crash may read the
-    /// whole file.
+    /// for it ([`crate::Descriptors`]). Verifies what is not yet verified: all of the file, after a crash, unless
+    /// [`CachedFile::verify_ahead`] has.
     pub fn whole(&self) -> Option<Arc<BackingFile>> {
         let mut state = self.state();
         if !self.may_hand_out(&state) {
@@ -53,6 +53,11 @@ impl CachedFile {
         }
         let (file, _) = self.whole_file(&mut state)?;
         self.hand_out(&mut state, file)
+    }
+
+    /// Whether a file that was handed out is still the one in use: nothing was given up since.
+    pub fn is_backed_by(&self, backing: &BackingFile) -> bool {
+        self.state().backing.upgrade().is_some_and(|now| std::ptr::eq(&raw const *now, backing))
     }
 
     /// Whether handing the local file out, to be `written` or not, or finding that this is not possible, takes no
@@ -204,12 +209,7 @@ impl CachedFile {
             if !state.known.contains(all) {
                 return None;
             }
-            state.stamped = true;
-            if state.recorded && !self.store.trusts(&state.saved) {
-                // So that the next run need not read it again.
-                state.record_changed = true;
-                self.queue(state);
-            }
+            self.mark_verified(state);
         }
         if state.serial == 0 && self.store.is_out_of_use() {
             return None;
@@ -228,6 +228,13 @@ impl CachedFile {
         &self,
         state: &mut State,
     ) -> Option<(Arc<dyn DiskFile>, Stamp)> {
+        if state.bypasses > 0 {
+            // The kernel may have moved the end, and what it wrote is compared with what was there at first.
+            let file = self.local(state).ok()?;
+            let stamp = file.stamp().ok()?;
+            state.bypasses += 1;
+            return Some((file, stamp));
+        }
         let (file, stamp) = self.whole_file(state)?;
         let size = state.size;
         self.begin_change(state, size).ok()?;

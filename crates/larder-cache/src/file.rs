@@ -59,6 +59,8 @@ pub struct CachedFile {
     pub(crate) store: Arc<Store>,
     me: Weak<CachedFile>,
     pub(crate) state: Mutex<State>,
+    /// Whoever verifies it; taken before `state`.
+    pub(crate) verifying: Mutex<()>,
     /// How many have it open.
     pub(crate) holders: AtomicU32,
 }
@@ -70,6 +72,7 @@ impl CachedFile {
             store,
             me: Weak::clone(me),
             state: Mutex::default(),
+            verifying: Mutex::default(),
             holders: AtomicU32::new(0),
         })
     }
@@ -228,27 +231,6 @@ impl CachedFile {
         let freed = state.charged * crate::CHUNK_BYTES;
         self.drop_content(&mut state);
         Some(freed)
-    }
-
-    /// Verifies all chunks anew: those read, and those found bad, which are forgotten.
-    pub(crate) fn verify(&self) -> (u64, Vec<u64>) {
-        let mut state = self.state();
-        if self.settle(&mut state).is_err() {
-            return (0, Vec::new());
-        }
-        let chunks: Vec<u64> = state.sums.chunks().collect();
-        let local = self.local(&state);
-        let mut bad = Vec::new();
-        for &chunk in &chunks {
-            let is_right = local.as_ref().is_ok_and(|file| {
-                matches!(self.sum_on_disk(&state, file, chunk), Ok(sum) if Some(sum) == state.sums.get(chunk))
-            });
-            if !is_right {
-                self.forget_chunk(&mut state, chunk);
-                bad.push(chunk);
-            }
-        }
-        (chunks.len() as u64, bad)
     }
 
     /// Puts the file into the list of those to save.

@@ -51,6 +51,7 @@ mod save;
 mod state;
 mod store;
 mod sums;
+mod verify;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

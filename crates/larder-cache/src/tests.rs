@@ -15,6 +15,7 @@ mod model;
 mod opening;
 mod records;
 mod room;
+mod verifying;
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_cache::CachedFile;
+use larder_cache::{BackingFile, CachedFile};
 use larder_io::Stamp;
 use larder_vfs::{Cred, DataPath, Kind, LocalFile, OpenFlags, Opened, Time};
 
@@ -20,6 +20,45 @@ use crate::state::State;
 /// A file that is synced more often than this while the kernel writes it is one of those that are always synced: a log.
 /// A file that is only to outlive a crash is synced once, at its end.
 const SYNCS_MAX: u32 = 3;
+
+/// So often a local file is asked for that is given up before it can be used. Then the open file does without.
+const OFFERS_MAX: u32 = 3;
+
+/// What the cache offers for a new open file.
+enum Offer {
+    /// It has no local file that is whole, or the kernel writes to it already.
+    Nothing,
+    /// A local file to be read.
+    Read(Arc<BackingFile>),
+    /// A local file whose bypass has begun, and how it looked then.
+    Written(Arc<BackingFile>, LocalEnd),
+}
+
+impl Offer {
+    fn local_file(&self) -> Option<&Arc<BackingFile>> {
+        match self {
+            Offer::Nothing => None,
+            Offer::Read(file) | Offer::Written(file, _) => Some(file),
+        }
+    }
+
+    /// Gives back what was not taken.
+    fn withdraw(self, file: &CachedFile) {
+        if matches!(self, Offer::Written(..)) && file.end_bypass().is_err() {
+            tracing::warn!("cannot read back a cached file; its local copy is given up");
+        }
+    }
+}
+
+/// What became of an offer.
+enum Accepted {
+    /// It was taken.
+    Offered((Mode, DataPath)),
+    /// The open file takes another way.
+    Other((Mode, DataPath)),
+    /// What was offered was given up meanwhile, with its bypass.
+    Stale,
+}
 
 /// The open files of one node.
 #[derive(Default)]
@@ -137,6 +176,17 @@ impl Opens {
     }
 }
 
+impl State {
+    /// Counts an open file that the kernel reads or writes by way of a local file.
+    fn count_passing(&mut self, mode: Mode, backing: LocalFile) -> (Mode, DataPath) {
+        *self.opens.count(mode) += 1;
+        if mode == Mode::Bypass {
+            self.pages = None;
+        }
+        (mode, DataPath::Passthrough(backing))
+    }
+}
+
 impl Core {
     /// The open file that an earlier try of this request made, which nobody answered.
     fn opened_before(&self, node: &Node, cred: &Cred) -> Option<Opened> {
@@ -238,22 +288,90 @@ impl Core {
         }
     }
 
-    /// Gives a new open file its mode, and counts it.
+    /// Gives a new open file its mode, and counts it. The local disk is waited for without the node's lock, for which
+    /// threads wait that serve the whole mount; then it is seen whether what the disk gave still serves.
     fn take_mode(&self, node: &Node, file: &CachedFile, flags: &OpenFlags) -> (Mode, DataPath) {
         let synced_here = self.synced_here(node);
-        let mut state = node.state();
-        let mut case = self.case(&state, flags, synced_here);
-        if mode(&case).passes_through()
-            && let Some(backing) = self.local_file(&mut state, file, flags)
-        {
-            let mode = mode(&case);
-            *state.opens.count(mode) += 1;
-            if mode == Mode::Bypass {
-                state.pages = None;
+        for _ in 0..OFFERS_MAX {
+            let offer = self.offer(node, file, flags, synced_here);
+            let accepted = self.accept(&mut node.state(), &offer, file, flags, synced_here);
+            match accepted {
+                Accepted::Offered(taken) => return taken,
+                Accepted::Other(taken) => {
+                    offer.withdraw(file);
+                    return taken;
+                }
+                Accepted::Stale => {}
             }
-            return (mode, DataPath::Passthrough(backing));
         }
-        case.local_file = false;
+        self.take_mode_without(&mut node.state(), flags, synced_here)
+    }
+
+    /// A local file for a new open file, as far as it can be had. May wait for the local disk.
+    fn offer(&self, node: &Node, file: &CachedFile, flags: &OpenFlags, synced_here: bool) -> Offer {
+        {
+            let state = node.state();
+            let wanted = mode(&self.case(&state, flags, synced_here));
+            if !wanted.passes_through() || state.opens.bypassing() {
+                return Offer::Nothing;
+            }
+        }
+        file.verify_ahead();
+        let offered = if flags.write {
+            file.begin_bypass().map(|(whole, begun)| Offer::Written(whole, LocalEnd::of(&begun)))
+        } else {
+            file.whole().map(Offer::Read)
+        };
+        offered.unwrap_or(Offer::Nothing)
+    }
+
+    /// Decides the mode and counts the open file, with the local file that was offered, or that the kernel
+    /// writes already, or without one.
+    fn accept(
+        &self,
+        state: &mut State,
+        offer: &Offer,
+        file: &CachedFile,
+        flags: &OpenFlags,
+        synced_here: bool,
+    ) -> Accepted {
+        let wanted = mode(&self.case(state, flags, synced_here));
+        if !wanted.passes_through() {
+            return Accepted::Other(self.take_mode_without(state, flags, synced_here));
+        }
+        if state.opens.bypassing()
+            && let Some(backing) = state.opens.backing.clone()
+        {
+            return Accepted::Other(state.count_passing(wanted, backing));
+        }
+        let Some(whole) = offer.local_file() else {
+            return Accepted::Other(self.take_mode_without(state, flags, synced_here));
+        };
+        if !file.is_backed_by(whole) {
+            return Accepted::Stale;
+        }
+        let whole: LocalFile = whole.clone();
+        let is_other =
+            |held: &LocalFile| !std::ptr::addr_eq(Arc::as_ptr(held), Arc::as_ptr(&whole));
+        if state.opens.backing.as_ref().is_some_and(is_other) {
+            // Open files still show an older version.
+            return Accepted::Other(self.take_mode_without(state, flags, synced_here));
+        }
+        state.opens.backing = Some(whole.clone());
+        if let Offer::Written(_, begun) = offer {
+            state.opens.collected = Some(*begun);
+        }
+        Accepted::Offered(state.count_passing(wanted, whole))
+    }
+
+    /// The mode of an open file that gets no local file, counted.
+    fn take_mode_without(
+        &self,
+        state: &mut State,
+        flags: &OpenFlags,
+        synced_here: bool,
+    ) -> (Mode, DataPath) {
+        let case = Case { local_file: false, ..self.case(state, flags, synced_here) };
         let mode = mode(&case);
         *state.opens.count(mode) += 1;
         if mode == Mode::Direct {
@@ -287,41 +405,6 @@ impl Core {
         if let Some(dir) = dir.and_then(|dir| self.node(dir).ok()) {
             dir.state().synced_here = true;
         }
-    }
-
-    /// The local file that the kernel may use, if it holds the whole file and is the one in use.
-    fn local_file(
-        &self,
-        state: &mut State,
-        file: &CachedFile,
-        flags: &OpenFlags,
-    ) -> Option<LocalFile> {
-        if state.opens.stray {
-            return None;
-        }
-        if state.opens.bypassing() {
-            return state.opens.backing.clone();
-        }
-        let (whole, begun): (LocalFile, _) = if flags.write {
-            let (whole, begun) = file.begin_bypass()?;
-            (whole, Some(LocalEnd::of(&begun)))
-        } else {
-            (file.whole()?, None)
-        };
-        if let Some(backing) = &state.opens.backing
-            && !std::ptr::addr_eq(Arc::as_ptr(backing), Arc::as_ptr(&whole))
-        {
-            // Open files still show an older version.
-            if flags.write && file.end_bypass().is_err() {
-                tracing::warn!("cannot read back a cached file; its local copy is given up");
-            }
-            return None;
-        }
-        state.opens.backing = Some(whole.clone());
-        if begun.is_some() {
-            state.opens.collected = begun;
-        }
-        Some(whole)
     }
 
     /// Brings size and time of a file that the kernel writes itself up to date.

@@ -1,0 +1,211 @@
+//! Verifying a large file, which others use meanwhile.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use larder_io::{Disk, DiskFile, FsKind, OpenMode, SimDisk, Space, Stamp};
+
+use super::*;
+
+/// Whether reads of data wait, and how many do.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn set(&self, is_shut: bool) {
+        crate::lock(&self.state).0 = is_shut;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = crate::lock(&self.state);
+        state.1 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |(is_shut, _)| *is_shut));
+    }
+
+    fn wait_until_somebody_waits(&self) {
+        let state = crate::lock(&self.state);
+        drop(self.changed.wait_while(state, |(_, passed)| *passed == 0));
+    }
+}
+
+/// A disk whose reads of cached data wait at a gate.
+#[derive(Clone, Debug)]
+struct SlowDisk {
+    disk: SimDisk,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug)]
+struct SlowFile {
+    file: Arc<dyn DiskFile>,
+    gate: Option<Arc<Gate>>,
+}
+
+impl Disk for SlowDisk {
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let gate = path.starts_with("data/").then(|| Arc::clone(&self.gate));
+        Ok(Arc::new(SlowFile { file: self.disk.open(path, mode)?, gate }))
+    }
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+    fn create_dir_all(&self, dir: &str) -> io::Result<()> {
+        self.disk.create_dir_all(dir)
+    }
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+    fn sync_all(&self) -> io::Result<()> {
+        self.disk.sync_all()
+    }
+    fn space(&self) -> io::Result<Space> {
+        self.disk.space()
+    }
+    fn kind(&self) -> io::Result<FsKind> {
+        self.disk.kind()
+    }
+}
+
+impl DiskFile for SlowFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if let Some(gate) = &self.gate {
+            gate.pass();
+        }
+        self.file.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(data, offset)
+    }
+    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
+        self.file.set_len(len_bytes)
+    }
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.file.punch_hole(range)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+    fn stamp(&self) -> io::Result<Stamp> {
+        self.file.stamp()
+    }
+    fn try_lock_exclusive(&self) -> io::Result<bool> {
+        self.file.try_lock_exclusive()
+    }
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_fd()
+    }
+}
+
+/// A file of some chunks whose bytes an earlier run has left, and which none of them was verified of.
+fn left_over(chunks: u64, damage: impl FnOnce(&SimDisk)) -> (SlowDisk, Cache, Arc<CachedFile>) {
+    let disk = SimDisk::new();
+    let cache = open(&disk);
+    let no = filled(&cache, b"v1", 1, chunks * CHUNK).number();
+    cache.checkpoint().unwrap();
+    damage(&disk);
+    // It was killed: what it left is not trusted unread.
+    let disk = SlowDisk { disk: disk.crash(larder_io::Image::Written), gate: Arc::default() };
+    let cache = try_open(&disk).unwrap();
+    let file = cache.file(no);
+    (disk, cache, file)
+}
+
+/// Runs `work` while the file is being verified and the disk gives no byte. Then the disk goes on.
+fn meanwhile<T: Send + 'static>(
+    disk: &SlowDisk,
+    file: &Arc<CachedFile>,
+    work: impl FnOnce(&CachedFile) -> T + Send + 'static,
+) -> T {
+    disk.gate.set(true);
+    let verifier = Arc::clone(file);
+    let verifying = std::thread::spawn(move || verifier.verify_ahead());
+    disk.gate.wait_until_somebody_waits();
+    let (tell, told) = mpsc::channel();
+    let other = Arc::clone(file);
+    let working = std::thread::spawn(move || tell.send(work(&other)));
+    let answer = told.recv_timeout(Duration::from_secs(20));
+    disk.gate.set(false);
+    verifying.join().unwrap();
+    working.join().unwrap().unwrap();
+    answer.expect("nobody waits for whoever verifies the file")
+}
+
+#[test]
+fn nobody_waits_while_a_file_is_verified() {
+    let (disk, _cache, file) = left_over(3000, |_| ());
+    let seen = meanwhile(&disk, &file, |file| {
+        (
+            file.version(),
+            file.size(),
+            file.held(0..u64::MAX),
+            file.dirty(),
+            file.is_ready(b"v1", false),
+        )
+    });
+    let size = 3000 * CHUNK;
+    assert_eq!(seen, (Some(b"v1".to_vec()), size, vec![0..size], vec![], false));
+    // All is verified: nothing is read any more before the file is handed out.
+    disk.gate.set(true);
+    assert!(file.is_ready(b"v1", false));
+    assert!(whole(&file).is_some());
+    disk.gate.set(false);
+}
+
+#[test]
+fn what_is_changed_while_a_file_is_verified_stays_right() {
+    let mut random = Random(seed("what_is_changed_while_a_file_is_verified_stays_right", 11));
+    for _ in 0..20 {
+        let (_disk, cache, file) = left_over(64, |_| ());
+        let mut expected = bytes(1, 0..64 * CHUNK);
+        let verifier = Arc::clone(&file);
+        let verifying = std::thread::spawn(move || verifier.verify_ahead());
+        for round in 0..20 {
+            let at = random.below(expected.len() as u64);
+            if random.below(5) == 0 {
+                file.truncate(at).unwrap();
+                expected.truncate(at as usize);
+            } else {
+                let data = bytes(round + 2, 0..random.below(3 * CHUNK));
+                file.write(at, &data).unwrap();
+                expected.resize(expected.len().max(at as usize + data.len()), 0);
+                expected[at as usize..at as usize + data.len()].copy_from_slice(&data);
+            }
+        }
+        verifying.join().unwrap();
+        assert!(read(&file, 0..expected.len() as u64) == Some(expected));
+        assert_eq!(cache.usage().bad_chunks, 0);
+    }
+}
+
+#[test]
+fn a_damaged_chunk_is_found_ahead_and_forgotten() {
+    let path = std::cell::RefCell::new(String::new());
+    let (_disk, cache, file) = left_over(2000, |disk| {
+        let found =
+            disk.files().into_iter().find(|(path, len)| path.starts_with("data/") && *len > 0);
+        *path.borrow_mut() = found.unwrap().0;
+        disk.corrupt(&path.borrow(), 1500 * CHUNK + 3, 2);
+    });
+    file.verify_ahead();
+    assert_eq!(cache.usage().bad_chunks, 1);
+    assert_eq!(file.held(0..u64::MAX), [0..1500 * CHUNK, 1501 * CHUNK..2000 * CHUNK]);
+    assert!(whole(&file).is_none());
+    fill(&file, b"v1", 1, 1500 * CHUNK..1501 * CHUNK);
+    assert!(whole(&file).is_some());
+    assert!(read(&file, 0..2000 * CHUNK) == Some(bytes(1, 0..2000 * CHUNK)));
+}

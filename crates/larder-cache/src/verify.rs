@@ -1,0 +1,153 @@
+//! Verifying what an earlier run has left in a local file, outside the lock of the file.
+//!
+//! Whoever reads a chunk verifies it then, and has the lock for so long. To hand out a local file all of it must be
+//! right: after a crash that is gigabytes, and everybody else who asks something of the file, on a thread that
+//! may serve the whole mount, would wait. So chunks are read and summed without the lock, and what was found counts
+//! if the chunk's sum is then still the one that it was compared with.
+
+use std::ops::Range;
+
+use crate::file::CachedFile;
+use crate::lock;
+use crate::state::State;
+use crate::sums::{GROUP_CHUNKS, chunk_range, chunks_of};
+
+/// What is verified: a local file, as of a change.
+#[derive(Clone, Copy)]
+struct Subject {
+    serial: u64,
+    size: u64,
+    changes: u64,
+}
+
+impl Subject {
+    fn of(state: &State) -> Subject {
+        Subject { serial: state.serial, size: state.size, changes: state.changes }
+    }
+
+    /// Whether it is still there, changed or not.
+    fn is_there(&self, state: &State) -> bool {
+        state.serial == self.serial && state.size == self.size && state.bypasses == 0
+    }
+}
+
+impl CachedFile {
+    /// Verifies all chunks that this run has not, so that [`CachedFile::whole`] and [`CachedFile::begin_bypass`]
+    /// need not. Does nothing where they would refuse, or need no verifying. Reads up to the whole local file; others use
+    /// the file meanwhile, and one caller at a time verifies it.
+    pub fn verify_ahead(&self) {
+        if self.to_verify().is_none() {
+            return;
+        }
+        let _turn = lock(&self.verifying);
+        // Whoever was first may have done it.
+        let Some(subject) = self.to_verify() else { return };
+        let all = chunks_of(&(0..subject.size));
+        let pieces = all.clone().step_by(GROUP_CHUNKS as usize);
+        for start in pieces {
+            let piece = start..(start + GROUP_CHUNKS).min(all.end);
+            if self.verify_piece(&subject, piece, false).is_none() {
+                return;
+            }
+        }
+        let mut state = self.state();
+        let is_same = subject.is_there(&state) && state.changes == subject.changes;
+        if is_same && state.known.contains(0..state.size) {
+            self.mark_verified(&mut state);
+        }
+    }
+
+    /// Verifies all chunks anew: how many were read, and those found bad, which are forgotten.
+    pub(crate) fn verify(&self) -> (u64, Vec<u64>) {
+        let _turn = lock(&self.verifying);
+        let subject = {
+            let mut state = self.state();
+            if self.settle(&mut state).is_err() {
+                return (0, Vec::new());
+            }
+            Subject::of(&state)
+        };
+        let (mut count, mut bad) = (0, Vec::new());
+        let all = chunks_of(&(0..subject.size));
+        for start in all.clone().step_by(GROUP_CHUNKS as usize) {
+            let piece = start..(start + GROUP_CHUNKS).min(all.end);
+            let Some((read, found)) = self.verify_piece(&subject, piece, true) else { break };
+            count += read;
+            bad.extend(found);
+        }
+        (count, bad)
+    }
+
+    /// All of the local file counts as verified from now on.
+    pub(crate) fn mark_verified(&self, state: &mut State) {
+        state.stamped = true;
+        if state.recorded && !self.store.trusts(&state.saved) {
+            // So that the next run need not read it again.
+            state.record_changed = true;
+            self.queue(state);
+        }
+    }
+
+    /// What is to be verified before the local file can be handed out.
+    fn to_verify(&self) -> Option<Subject> {
+        let mut state = self.state();
+        if state.version.is_none() || self.settle(&mut state).is_err() {
+            return None;
+        }
+        let is_whole = state.serial != 0 && state.known.contains(0..state.size);
+        (is_whole && !state.stamped && state.bypasses == 0).then(|| Subject::of(&state))
+    }
+
+    /// Verifies some chunks, or those of them that this run has not; answers how many, and which were bad. `None` if
+    /// the subject is gone.
+    fn verify_piece(
+        &self,
+        subject: &Subject,
+        piece: Range<u64>,
+        anew: bool,
+    ) -> Option<(u64, Vec<u64>)> {
+        let (file, wanted) = {
+            let state = self.state();
+            if !subject.is_there(&state) {
+                return None;
+            }
+            let wanted = piece.filter(|chunk| anew || !state.sums.is_verified(*chunk));
+            let wanted: Vec<_> =
+                wanted.filter_map(|chunk| Some((chunk, state.sums.get(chunk)?))).collect();
+            (self.local(&state).ok()?, wanted)
+        };
+        let mut buf = vec![0; usize::try_from(crate::CHUNK_BYTES).unwrap_or(0)];
+        let mut found = Vec::with_capacity(wanted.len());
+        for (chunk, expected) in wanted {
+            let range = chunk_range(chunk, subject.size);
+            let bytes = &mut buf[..usize::try_from(range.end - range.start).unwrap_or(0)];
+            let sum = file.read_exact_at(bytes, range.start).ok().map(|()| crc32c::crc32c(bytes));
+            found.push((chunk, expected, sum == Some(expected)));
+        }
+        let mut state = self.state();
+        if !subject.is_there(&state) {
+            return None;
+        }
+        let mut bad = Vec::new();
+        let count = found.len() as u64;
+        for (chunk, expected, is_right) in found {
+            if state.sums.get(chunk) != Some(expected) {
+                // It was changed here meanwhile, and has another sum, or none.
+                continue;
+            }
+            if is_right {
+                state.sums.set_verified(chunk, expected);
+            } else if !self.is_right(&state, chunk) {
+                self.forget_chunk(&mut state, chunk);
+                bad.push(chunk);
+            }
+        }
+        Some((count, bad))
+    }
+
+    /// Whether a chunk is as its sum says. With the lock held: a write is either whole in what is read, or not at all.
+    fn is_right(&self, state: &State, chunk: u64) -> bool {
+        let sum = self.local(state).and_then(|file| self.sum_on_disk(state, &file, chunk));
+        sum.is_ok_and(|sum| state.sums.get(chunk) == Some(sum))
+    }
+}
