@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use larder_cache::{CHUNK_BYTES, CachedFile, Filled};
-use larder_vfs::{Answer, Attr, Cred, Error, Ino, OpenId, RemoteRead, Result, Validator};
+use larder_vfs::{Answer, Attr, Cred, Error, Ino, OpenId, RemoteRead, Result};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::core::{Core, blocking, on_handle};
@@ -24,7 +24,7 @@ use crate::node::Node;
 use crate::open::OpenFile;
 use crate::plan::{FileEnd, Slice, Source, plan};
 use crate::record::Version;
-use crate::stream::advance;
+use crate::stream::{Shown, advance};
 
 /// How often a read is begun, if the file changes meanwhile each time.
 const TRIES_MAX: u32 = 4;
@@ -175,7 +175,7 @@ impl Core {
         if let Some(open) = open {
             let mut stream = open.stream();
             match stream.check(node, open.flags.write, &wanted) {
-                Ok(version) => stream.version = Some(version),
+                Ok(shown) => stream.shown = Some(shown),
                 Err(error) => return Some(Err(error)),
             }
             let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
@@ -221,9 +221,9 @@ impl Core {
         open: Option<&OpenFile>,
         wanted: Range<u64>,
     ) -> Result<Bytes> {
-        let (bytes, version) = self.read_with_version(node, cred, open, wanted).await?;
+        let (bytes, shown) = self.read_with_version(node, cred, open, wanted).await?;
         if let Some(open) = open {
-            open.stream().version = Some(version);
+            open.stream().shown = Some(shown);
         }
         Ok(bytes)
     }
@@ -234,11 +234,14 @@ impl Core {
         cred: &Cred,
         open: Option<&OpenFile>,
         wanted: Range<u64>,
-    ) -> Result<(Bytes, Validator)> {
+    ) -> Result<(Bytes, Shown)> {
         for _ in 0..TRIES_MAX {
             let file = self.file(node);
             self.prepare(node, &file);
-            let version = node.state().version();
+            let (version, shown) = {
+                let state = node.state();
+                (state.version(), state.shown())
+            };
             let slices = self.slices(node, &file, wanted.clone());
             if let Some(open) = open {
                 // Locked while requests are launched: of two reads that come together, one finds the
@@ -254,14 +257,14 @@ impl Core {
                 self.launch_missing(node, cred, &version, &slices, None);
             }
             match self.gather(node, &file, &version, &slices).await {
-                Ok(Some(bytes)) => return Ok((bytes, version.validator)),
+                Ok(Some(bytes)) => return Ok((bytes, shown)),
                 Ok(None) | Err(Lost::Changed) => {}
                 Err(Lost::Failed(error)) => return Err(error),
             }
         }
         // What is handed out ends where this version does.
-        let version = node.state().known.attr.validator();
-        Ok((self.read_as_it_is(node, cred, wanted).await?, version))
+        let shown = node.state().shown();
+        Ok((self.read_as_it_is(node, cred, wanted).await?, shown))
     }
 
     /// Reads what the server has now, and what it does not have yet, while no change of ours is on its way. Each of

@@ -235,10 +235,11 @@ impl Core {
         let id = self.next_open_id();
         let (cred, ino) = (cred.first_time(), node.ino);
         let local = if mode.passes_through() { file.local_number() } else { 0 };
-        let (noted_cred, version) = (cred.clone(), node.state().known.attr.validator());
+        let (noted_cred, shown) = (cred.clone(), node.state().shown());
+        let version = shown.version;
         self.note_open(id, &OpenRecord { ino, cred: noted_cred, flags, mode, local, version });
         let open = OpenFile::new(node.clone(), file, cred, flags, mode);
-        open.stream().version = Some(version);
+        open.stream().shown = Some(shown);
         self.open_table().insert(id, Arc::new(open));
         Opened { id, path }
     }

@@ -22,6 +22,7 @@ use crate::node::Node;
 use crate::open::OpenFile;
 use crate::opens::LocalEnd;
 use crate::session::{Carried, OpenRecord, Unfinished};
+use crate::stream::Shown;
 use crate::writeback::set_aside;
 
 /// How a client begins.
@@ -202,8 +203,10 @@ impl Core {
             }
             self.note_unfinished(open.ino, &mut state);
         }
+        let now = node.state().shown();
+        let epoch = now.epoch.filter(|_| now.version.same(&open.version));
         let opened = OpenFile::new(node, file, open.cred.clone(), open.flags, open.mode);
-        opened.stream().version = Some(open.version);
+        opened.stream().shown = Some(Shown { version: open.version, epoch });
         self.open_table().insert(id, Arc::new(opened));
     }
 

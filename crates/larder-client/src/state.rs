@@ -30,6 +30,7 @@ use crate::privileges::Dropped;
 use crate::record::{Known, Version};
 use crate::rights::Rights;
 use crate::session::Unfinished;
+use crate::stream::Shown;
 
 /// Everything that is known of a file, guarded by its node's lock.
 pub(crate) struct State {
@@ -213,6 +214,11 @@ impl State {
     /// What bytes that are held now are held for.
     pub(crate) fn version(&self) -> Version {
         Version { validator: self.known.attr.validator(), rereads: self.known.rereads }
+    }
+
+    /// What who reads the file now is shown.
+    pub(crate) fn shown(&self) -> Shown {
+        Shown { version: self.known.attr.validator(), epoch: Some(self.known.epoch) }
     }
 
     /// Gives up what is held of a file if it is doubtful: it is of no version from now on. Answers whether

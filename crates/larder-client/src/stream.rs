@@ -12,6 +12,15 @@ const WINDOW_START_BYTES: u64 = 512 << 10;
 /// How far out of order the kernel may ask for the pieces of one sequential read, in bytes.
 const REORDER_BYTES: u64 = 1 << 20;
 
+/// A version of a file that somebody was shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) version: Validator,
+    /// The file's epoch then: it is the same as long as only changes of our own make new versions. `None` if it is
+    /// not known any more.
+    pub(crate) epoch: Option<u64>,
+}
+
 /// How an open file has been read so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stream {
@@ -19,9 +28,9 @@ pub(crate) struct Stream {
     pub(crate) reached: u64,
     /// Readahead window in bytes; 0 while reads are not in sequence.
     pub(crate) window: u64,
-    /// The version that a sequential read has seen so far; before the first read, that of the open,
-    /// whose pages the kernel may hold.
-    pub(crate) version: Option<Validator>,
+    /// What a sequential read has been shown so far; before the first read, what the open found, whose
+    /// pages the kernel may hold.
+    pub(crate) shown: Option<Shown>,
     /// It was not read in sequence.
     pub(crate) jumped: bool,
 }
@@ -55,28 +64,26 @@ pub(crate) fn advance(
 }
 
 impl Stream {
-    /// Holds a file that is read in sequence, `written` through the same open file or not, to one version: answers the
-    /// present one, to be noted when bytes of it are handed out.
+    /// Holds a file that is read in sequence, `written` through the same open file or not, to one version and what was
+    /// changed of it here: answers the present one, to be noted when bytes of it are handed out.
     ///
     /// # Errors
     /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
     /// version is not to be had. A reader that had reached the end of the older version goes on: to
     /// it the file has grown. So does one that wants bytes behind the end of the present one: there are none, and it
     /// learns that the file ends here, as from any file that somebody cuts.
-    pub(crate) fn check(
-        &self,
-        node: &Node,
-        written: bool,
-        wanted: &Range<u64>,
-    ) -> Result<Validator> {
+    pub(crate) fn check(&self, node: &Node, written: bool, wanted: &Range<u64>) -> Result<Shown> {
         let (now, ours) = {
             let state = node.state();
             let ours = state.local.is_some() || state.changing() || written;
-            (state.known.attr.validator(), ours)
+            (state.shown(), ours)
         };
-        let begun = self.version.filter(|begun| !begun.same(&now));
-        let mixes = begun.is_some_and(|begun| wanted.start < begun.size) && !self.jumped;
-        let is_cut = wanted.start >= now.size;
+        let is_another = |begun: &Shown| {
+            !begun.version.same(&now.version) && (begun.epoch.is_none() || begun.epoch != now.epoch)
+        };
+        let begun = self.shown.filter(is_another);
+        let mixes = begun.is_some_and(|begun| wanted.start < begun.version.size) && !self.jumped;
+        let is_cut = wanted.start >= now.version.size;
         if mixes && !ours && !is_cut && wanted.start != 0 {
             tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
             return Err(Error::Changed);
