@@ -12,6 +12,7 @@ use larder_io::{DiskFile, Stamp};
 use crate::descriptors::Place;
 use crate::file::CachedFile;
 use crate::lock;
+use crate::ranges::RangeSet;
 use crate::state::{State, ZEROS_MAX};
 use crate::sums::{chunk_range, chunks_of};
 
@@ -300,16 +301,34 @@ impl CachedFile {
         let file = self.local(state)?;
         // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
         self.follow_to(state, &*file, stamp.size)?;
+        let mut written = RangeSet::default();
+        if state.size <= crate::CHUNK_BYTES {
+            // Not worth a call of the disk: its one chunk is sent.
+            written.insert(0..state.size);
+        } else {
+            file.data_ranges(0..state.size)?.into_iter().for_each(|range| written.insert(range));
+        }
         let known: Vec<_> = state.known.iter().collect();
         for chunk in known.iter().flat_map(chunks_of) {
             let sum = self.sum_on_disk(state, &file, chunk)?;
-            if state.sums.get(chunk) != Some(sum) {
-                state.sums.set_verified(chunk, sum);
-                state.touched.insert(chunk..chunk + 1);
-                state.set_dirty(chunk_range(chunk, state.size), true);
-                state.current = false;
-                state.changes += 1;
+            let before = state.sums.get(chunk);
+            if before == Some(sum) {
+                continue;
             }
+            state.sums.set_verified(chunk, sum);
+            state.touched.insert(chunk..chunk + 1);
+            let range = chunk_range(chunk, state.size);
+            if before.is_some() {
+                state.set_dirty(range, true);
+            } else {
+                // Behind the old end. What nobody wrote there is zero at the server too once it has the last byte, or
+                // it is somebody else's by now, and not to be overwritten with zeros.
+                let last = (range.end == state.size).then(|| range.end - 1..range.end);
+                let parts = written.clip(range).into_iter().chain(last);
+                parts.for_each(|part| state.set_dirty(part, true));
+            }
+            state.current = false;
+            state.changes += 1;
         }
         state.collected_at = Some(stamp);
         self.queue(state);

@@ -47,7 +47,12 @@ impl CachedFile {
         if size == state.size && state.bypasses == 0 {
             return Ok(());
         }
+        // What the kernel wrote itself since it was last looked for is still to be found.
+        let is_collected = state.bypasses > 0 && self.is_collected(&state);
         let truncated = self.truncate_locked(&mut state, size);
+        if is_collected && truncated.is_ok() {
+            self.take_as_collected(&mut state);
+        }
         self.note(&mut state);
         truncated
     }
@@ -206,6 +211,27 @@ impl CachedFile {
         state.set_size(size);
         self.recharge(state);
         Ok(())
+    }
+
+    /// Whether nobody has written the local file since it was last compared.
+    fn is_collected(&self, state: &State) -> bool {
+        let now = self.local(state).and_then(|file| file.stamp());
+        let then = state.collected_at.or(state.bypassed_at);
+        then.is_some_and(|then| now.is_ok_and(|now| now == then))
+    }
+
+    /// The local file as it is now, in a bypass, is what the server has, but for dirty bytes: chunks without a sum were cut
+    /// or added by a truncation, and are not to be taken for changes. If that fails, they are.
+    fn take_as_collected(&self, state: &mut State) {
+        let known: Vec<_> = state.known.iter().collect();
+        let Ok(file) = self.local(state) else { return };
+        for chunk in known.iter().flat_map(chunks_of) {
+            if state.sums.get(chunk).is_none() {
+                let Ok(sum) = self.sum_on_disk(state, &file, chunk) else { return };
+                state.sums.set_verified(chunk, sum);
+            }
+        }
+        state.collected_at = file.stamp().ok();
     }
 
     fn mark_dirty(&self, state: &mut State) -> Result<(), NoSpace> {

@@ -332,6 +332,7 @@ impl State {
         if !ours {
             tracing::debug!(?from, ?replies, "somebody else changed the file too");
             self.forget_contents();
+            self.mixed |= self.local.is_some() || self.opens.bypassing();
         }
         let nothing_held = !ours || after.is_some_and(|attr| attr.size == 0);
         self.known.doubtful &= !nothing_held;

@@ -243,6 +243,42 @@ fn bypass_finds_what_the_kernel_wrote() {
     assert_eq!(read(&file, CHUNK + 7..CHUNK + 10).unwrap(), b"new");
 }
 
+/// Another client may have written there meanwhile.
+#[test]
+fn holes_that_the_kernel_made_are_no_changes() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 100);
+    let kernel = begin_bypass(&file).unwrap();
+    kernel.write_at(b"far", 4 * CHUNK + 8192).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.dirty(), [0..4096, 4 * CHUNK + 8192..4 * CHUNK + 8195]);
+    kernel.write_at(b"between", 2 * CHUNK).unwrap();
+    file.end_bypass().unwrap();
+    let expected = [0..4096, 2 * CHUNK..3 * CHUNK, 4 * CHUNK + 8192..4 * CHUNK + 8195];
+    assert_eq!(file.dirty(), expected);
+    assert_eq!(read(&file, CHUNK..2 * CHUNK).unwrap(), vec![0; usize::try_from(CHUNK).unwrap()]);
+}
+
+/// The server has made the truncation, so it is no change that it would have to be told.
+#[test]
+fn a_truncation_in_a_bypass_is_no_change_but_for_what_the_kernel_wrote() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 4 * CHUNK + 5);
+    let kernel = begin_bypass(&file).unwrap();
+    file.truncate(2 * CHUNK + 9).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.dirty(), []);
+    file.truncate(5 * CHUNK).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.dirty(), []);
+    // Nobody has looked for this one yet.
+    kernel.write_at(b"new", CHUNK).unwrap();
+    file.truncate(2 * CHUNK - 1).unwrap();
+    file.end_bypass().unwrap();
+    assert_eq!(file.dirty(), [CHUNK..2 * CHUNK - 1]);
+    assert_eq!(read(&file, CHUNK..CHUNK + 3).unwrap(), b"new");
+}
+
 /// A hole costs nothing locally, so a program makes one of any size: it is not read, sent or charged.
 #[test]
 fn large_hole_that_the_kernel_made_is_not_looked_at() {
@@ -254,15 +290,17 @@ fn large_hole_that_the_kernel_made_is_not_looked_at() {
     kernel.set_len(end).unwrap();
     file.collect_bypass().unwrap();
     assert_eq!(file.size(), end);
-    // The old tail is sent too: its chunk has another length now.
-    assert_eq!(file.dirty(), [CHUNK..2 * CHUNK, far..end]);
+    // The old tail is sent too: its chunk has another length now. So is the last byte, for the size.
+    let dirty = [CHUNK..CHUNK + 4096, far..far + 4096, end - 1..end];
+    assert_eq!(file.dirty(), dirty);
     assert_eq!(cache.usage().bytes, 5 * CHUNK);
 
     kernel.write_at(b"between", far / 2 + 1).unwrap();
     file.truncate(2 * end).unwrap();
     file.end_bypass().unwrap();
     let between = far / 2..far / 2 + CHUNK;
-    assert_eq!(file.dirty(), [CHUNK..2 * CHUNK, between.clone(), far..end]);
+    let [tail, written, last] = dirty;
+    assert_eq!(file.dirty(), [tail, far / 2..far / 2 + 4096, written, last]);
     file.mark_clean(0..u64::MAX);
     file.set_version(b"v2", 2 * end);
     assert_eq!(file.held(0..u64::MAX), [0..2 * CHUNK, between, far..end]);

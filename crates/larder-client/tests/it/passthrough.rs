@@ -327,3 +327,58 @@ async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
     close(&client, ino, open).await;
     assert_eq!(dirty(), (0, 0, false));
 }
+
+/// Somebody else has changed the file while the kernel writes its local file: what a truncation cuts off is not sent when
+/// the file has grown again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
+    let server = Arc::new(MemRemote::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "file").await;
+    rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
+    client.flush(&root(), ino, open).wait().await.unwrap();
+    let other = server.another_client();
+    let top = other.root().await.unwrap().handle;
+    let found = other.lookup(&root(), &top, OsStr::new("file")).await.unwrap().found.unwrap();
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    other.setattr(&root(), &found.handle, set, None).await.unwrap();
+    // Its lookup learns of the change.
+    client.lookup(&root(), Ino::ROOT, OsStr::new("file")).wait().await.unwrap();
+    let second = client.open(&root(), ino, READ).wait().await.unwrap();
+    let cut = SetAttr { size: Some(10_000), ..SetAttr::default() };
+    client.setattr(&root(), ino, Some(open), cut).wait().await.unwrap();
+    assert_eq!(rustix::fs::fstat(local.as_fd()).unwrap().st_size, 10_000);
+    rustix::io::pwrite(local.as_fd(), b"far", 70_000).unwrap();
+    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.release(ino, second.id).wait().await.unwrap();
+    client.release(ino, open).wait().await.unwrap();
+    let mut expected = pattern(1, 10_000);
+    expected.resize(70_000, 0);
+    expected.extend_from_slice(b"far");
+    assert!(content_of(&server, "file").await == expected);
+}
+
+/// The reply to a truncation is the first word of somebody else's change: what the kernel has of the file is not taken for
+/// the new version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tells_of() {
+    let server = Arc::new(MemRemote::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "file").await;
+    rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
+    client.flush(&root(), ino, open).wait().await.unwrap();
+    let other = server.another_client();
+    let top = other.root().await.unwrap().handle;
+    let found = other.lookup(&root(), &top, OsStr::new("file")).await.unwrap().found.unwrap();
+    let cut = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    other.setattr(&root(), &found.handle, cut(0), None).await.unwrap();
+    client.setattr(&root(), ino, Some(open), cut(20_000)).wait().await.unwrap();
+    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.release(ino, open).wait().await.unwrap();
+    let again = client.open(&root(), ino, READ).wait().await.unwrap();
+    let read = client.read(&root(), ino, Some(again.id), 0, 1 << 20).wait().await.unwrap();
+    assert!(read == vec![0; 20_000], "as at the server");
+    client.release(ino, again.id).wait().await.unwrap();
+}
