@@ -238,10 +238,7 @@ impl Core {
         for _ in 0..TRIES_MAX {
             let file = self.file(node);
             self.prepare(node, &file);
-            let (version, shown) = {
-                let state = node.state();
-                (state.version(), state.shown())
-            };
+            let (version, shown) = node.state().version_shown();
             let slices = self.slices(node, &file, wanted.clone());
             if let Some(open) = open {
                 // Locked while requests are launched: of two reads that come together, one finds the

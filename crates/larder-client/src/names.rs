@@ -389,6 +389,23 @@ impl Core {
         Ok(true)
     }
 
+    /// A file was hidden to be replaced, and what was to replace it was refused (and not late): it gets
+    /// its name back, unless somebody else has taken it, and loses the hidden one.
+    async fn show_again(
+        self: &Arc<Self>,
+        cred: &Cred,
+        (dir, name): (&Arc<Node>, &OsStr),
+        child: &Arc<Node>,
+    ) {
+        if let Err(error) = self.link(cred, child.ino, dir.ino, name).await {
+            return tracing::warn!(ino = child.ino.0, %error, "a file that was not replaced stays hidden");
+        }
+        child.state().known.hint = Some((dir.ino, name.to_owned()));
+        if let Err(error) = self.remove_hidden(child, cred).await {
+            tracing::warn!(ino = child.ino.0, %error, "the hidden name of a file stays");
+        }
+    }
+
     fn hidden_name(&self, child: &Node) -> OsString {
         let fileid = child.state().known.attr.fileid;
         let count = self.next_number();
@@ -484,7 +501,12 @@ impl Core {
             self.await_hidden_names(replaced).await;
         }
         let doubtful = [self.doubtful(&from_dir, from.1), self.doubtful(&to_dir, to.1)];
-        self.rename_entry(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
+        let renamed = self.rename_entry(cred, (&from_dir, from.1), (&to_dir, to.1)).await;
+        let late = [Err(Error::TimedOut), Err(Error::Shutdown)].contains(&renamed);
+        if let Some(hidden) = replaced.as_ref().filter(|_| hidden && renamed.is_err() && !late) {
+            self.show_again(cred, (&to_dir, to.1), hidden).await;
+        }
+        renamed?;
         self.doubt(doubtful);
         if let Some(replaced) = replaced.filter(|_| !hidden) {
             let directory = replaced.state().is_directory();
@@ -511,6 +533,9 @@ impl Core {
             self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
         let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
+        if matches!(answer, Err(Error::Stale)) {
+            self.distrust([from.0, to.0]);
+        }
         let changes = answer.as_ref().ok().copied();
         self.end_names_change(from.0, changes.map(|(change, _)| change));
         if !same_dir {
@@ -550,6 +575,9 @@ impl Core {
         });
         let answer = self.settle_link(cred, &node, (&dir, name), answer).await;
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
+        if matches!(answer, Err(Error::Stale)) {
+            self.distrust([&node, &dir]);
+        }
         let (attr, _) = answer?;
         node.state().ctime_may_move = true;
         match attr {

@@ -6,6 +6,8 @@
 //! anything else under that name is another file, and the handle stays stale. A server that names
 //! files by path (SMB) learns on the walk where the file is, and then knows the same handle again.
 
+use std::time::Duration;
+
 use larder_vfs::{Attr, Cred, Deadline, Error, Handle, Ino, Result};
 
 use crate::core::Core;
@@ -61,9 +63,16 @@ impl Core {
             }
             _ => {
                 self.cache.drop_name(parent.no(), name_bytes(&name));
+                // The kernel looks the name up again that it came by, which may be another one.
+                node.state().known.ttl = Duration::ZERO;
                 Err(Error::Stale)
             }
         }
+    }
+
+    /// One of these is gone: the kernel tries once more, and is to look up its name at the server.
+    pub(crate) fn distrust(&self, nodes: [&Node; 2]) {
+        nodes.into_iter().for_each(|node| node.state().known.ttl = Duration::ZERO);
     }
 
     fn renamed(&self, node: &Node, stale: &Handle, handle: Handle) -> Result<Handle> {

@@ -221,6 +221,11 @@ impl State {
         Shown { version: self.known.attr.validator(), epoch: Some(self.known.epoch) }
     }
 
+    /// The version that bytes are fetched for, and what their reader is shown.
+    pub(crate) fn version_shown(&self) -> (Version, Shown) {
+        (self.version(), self.shown())
+    }
+
     /// Gives up what is held of a file if it is doubtful: it is of no version from now on. Answers whether
     /// it was.
     pub(crate) fn start_over(&mut self) -> bool {

@@ -569,30 +569,3 @@ async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
         assert_eq!(rig.cat("file").await.len(), 14);
     }
 }
-
-/// A change of our own is no other version to who reads the file meanwhile, once it is at the server and settled, too.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_goes_on_after_changes_of_our_own() {
-    let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
-    let other = rig.foreigner().await;
-    let bytes = pattern(1, 50_000);
-    other.put("file", &bytes).await;
-    let reader = rig.open(&root(), "file", READ).await.unwrap();
-    assert!(reader.read(0, 10).await.unwrap() == bytes[..10]);
-    let writer = rig.open(&root(), "file", WRITE).await.unwrap();
-    writer.write(20_000, b"new").await.unwrap();
-    writer.close().await.unwrap();
-    assert_eq!(reader.read(20_000, 3).await.unwrap(), b"new", "after a write");
-    rig.set("file", SetAttr { size: Some(40_000), ..SetAttr::default() }).await;
-    assert!(reader.read(30_000, 10).await.unwrap() == bytes[30_000..30_010], "after a truncation");
-    rig.rename("file", "moved").await.unwrap();
-    rig.advance(6);
-    rig.stat("moved").await;
-    assert!(reader.read(30_010, 10).await.unwrap() == bytes[30_010..30_020], "after a rename");
-    other.advance(60);
-    other.put("moved", &pattern(2, 50_000)).await;
-    rig.advance(6);
-    rig.stat("moved").await;
-    assert_eq!(reader.read(30_020, 10).await, Err(Error::Changed), "after somebody else's change");
-    reader.close().await.unwrap();
-}

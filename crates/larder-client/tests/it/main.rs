@@ -8,6 +8,7 @@ mod coarse;
 mod coherence;
 mod faults;
 mod fill;
+mod foreign;
 mod identity;
 mod killed;
 mod leases;

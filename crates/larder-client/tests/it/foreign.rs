@@ -1,0 +1,74 @@
+//! Whose change it was: what readers, renames and links make of changes of our own and of others.
+
+use std::ffi::OsStr;
+
+use larder_client::Options;
+use larder_vfs::{Error, FileSystem, Ino, SetAttr};
+
+use crate::rig::{READ, Rig, WRITE, pattern, root};
+
+/// A change of our own is no other version to who reads the file meanwhile, once it is at the server and settled, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_goes_on_after_changes_of_our_own() {
+    let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
+    let other = rig.foreigner().await;
+    let bytes = pattern(1, 50_000);
+    other.put("file", &bytes).await;
+    let reader = rig.open(&root(), "file", READ).await.unwrap();
+    assert!(reader.read(0, 10).await.unwrap() == bytes[..10]);
+    let writer = rig.open(&root(), "file", WRITE).await.unwrap();
+    writer.write(20_000, b"new").await.unwrap();
+    writer.close().await.unwrap();
+    assert_eq!(reader.read(20_000, 3).await.unwrap(), b"new", "after a write");
+    rig.set("file", SetAttr { size: Some(40_000), ..SetAttr::default() }).await;
+    assert!(reader.read(30_000, 10).await.unwrap() == bytes[30_000..30_010], "after a truncation");
+    rig.rename("file", "moved").await.unwrap();
+    rig.advance(6);
+    rig.stat("moved").await;
+    assert!(reader.read(30_010, 10).await.unwrap() == bytes[30_010..30_020], "after a rename");
+    other.advance(60);
+    other.put("moved", &pattern(2, 50_000)).await;
+    rig.advance(6);
+    rig.stat("moved").await;
+    assert_eq!(reader.read(30_020, 10).await, Err(Error::Changed), "after somebody else's change");
+    reader.close().await.unwrap();
+}
+
+/// An open file that is to be replaced is hidden first. If there is nothing any more to replace it with, it has its name
+/// back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_that_fails_leaves_the_open_file_that_it_was_to_replace() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    rig.put("source", b"new").await;
+    rig.put("target", b"old").await;
+    let open = rig.open(&root(), "target", READ).await.unwrap();
+    other.remove("source").await.unwrap();
+    assert_eq!(rig.rename("source", "target").await, Err(Error::NotFound));
+    assert_eq!(other.names().await, ["target"]);
+    assert_eq!(rig.stat("target").await.attr.nlink, 1);
+    assert_eq!(open.read(0, 10).await.unwrap(), b"old");
+    open.close().await.unwrap();
+    other.advance(60);
+    assert_eq!(other.cat("target").await, b"old");
+    assert_eq!(rig.cat("target").await, b"old");
+    rig.remove("target").await.unwrap();
+    assert_eq!(other.names().await, [""; 0]);
+}
+
+/// The kernel asks once more for the name by which it came to a file that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_name_of_a_file_that_is_gone_is_asked_for_again() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    rig.put("first", b"old").await;
+    let ino = rig.find("first").await.unwrap();
+    let second = OsStr::new("second");
+    rig.client.link(&root(), ino, Ino::ROOT, second).wait().await.unwrap();
+    rig.find("second").await.unwrap();
+    other.remove("first").await.unwrap();
+    other.remove("second").await.unwrap();
+    let third = rig.client.link(&root(), ino, Ino::ROOT, OsStr::new("third")).wait().await;
+    assert_eq!(third.unwrap_err(), Error::Stale);
+    assert_eq!((rig.find("first").await, rig.find("second").await), (None, None));
+}
