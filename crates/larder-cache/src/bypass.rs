@@ -57,8 +57,11 @@ impl CachedFile {
     }
 
     /// Whether a file that was handed out is still the one in use: nothing was given up since.
-    pub fn is_backed_by(&self, backing: &BackingFile) -> bool {
-        self.state().backing.upgrade().is_some_and(|now| std::ptr::eq(&raw const *now, backing))
+    pub fn is_backed_by(&self, backing: &(dyn AsFd + Send + Sync)) -> bool {
+        self.state()
+            .backing
+            .upgrade()
+            .is_some_and(|now| std::ptr::addr_eq(&raw const *now, backing))
     }
 
     /// Whether handing the local file out, to be `written` or not, or finding that this is not possible, takes no

@@ -348,7 +348,7 @@ impl Core {
         let Some(whole) = offer.local_file() else {
             return Accepted::Other(self.take_mode_without(state, flags, synced_here));
         };
-        if !file.is_backed_by(whole) {
+        if !file.is_backed_by(&**whole) {
             return Accepted::Stale;
         }
         let whole: LocalFile = whole.clone();
@@ -406,6 +406,15 @@ impl Core {
         if let Some(dir) = dir.and_then(|dir| self.node(dir).ok()) {
             dir.state().synced_here = true;
         }
+    }
+
+    /// A local file of an older version, which the kernel still reads for files that were opened before, is to get
+    /// each change that is made here, besides the present one: it is the same file to whoever has it open. `None`
+    /// if there is none.
+    pub(crate) fn older_local_file(&self, node: &Node, file: &CachedFile) -> Option<LocalFile> {
+        let state = node.state();
+        let backing = state.opens.backing.as_ref().filter(|_| !state.opens.bypassing())?;
+        (!file.is_backed_by(&**backing)).then(|| backing.clone())
     }
 
     /// Brings size and time of a file that the kernel writes itself up to date.

@@ -21,6 +21,16 @@ pub(crate) struct Shown {
     pub(crate) epoch: Option<u64>,
 }
 
+impl Shown {
+    /// Whether somebody has changed links, mode or owner at most: then the bytes are the same, but for who sets times
+    /// back.
+    fn has_bytes_of(&self, other: &Shown) -> bool {
+        let bytes = |of: &Validator| (of.size, of.mtime);
+        let no_change = self.version.change.is_none() && other.version.change.is_none();
+        no_change && bytes(&self.version) == bytes(&other.version)
+    }
+}
+
 /// How an open file has been read so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stream {
@@ -79,7 +89,8 @@ impl Stream {
             (state.shown(), ours)
         };
         let is_another = |begun: &Shown| {
-            !begun.version.same(&now.version) && (begun.epoch.is_none() || begun.epoch != now.epoch)
+            let is_same = begun.version.same(&now.version) || begun.has_bytes_of(&now);
+            !is_same && (begun.epoch.is_none() || begun.epoch != now.epoch)
         };
         let begun = self.shown.filter(is_another);
         let mixes = begun.is_some_and(|begun| wanted.start < begun.version.size) && !self.jumped;

@@ -10,6 +10,7 @@
 //! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use larder_cache::CachedFile;
 use larder_vfs::{
     Answer, Change, Cred, Deadline, Error, Ino, OpenId, Result, Stability, Verifier, Written,
 };
+use rustix::io::Errno;
 use tokio::time::Instant;
 
 use crate::changes::replacing;
@@ -125,6 +127,7 @@ impl Core {
             _ => offset,
         };
         file.write(at, data).ok()?;
+        self.write_older(node, &file, at, data);
         let end = at + data.len() as u64;
         let mut state = node.state();
         let size = state.attr().size.max(end);
@@ -143,6 +146,22 @@ impl Core {
         self.start_early_write_back(node, &file);
         let len = u32::try_from(data.len()).expect("a write request is short");
         Some(self.taken(len, Stability::Unstable))
+    }
+
+    /// Who reads an older local file sees what is written here. Best effort: the change itself is elsewhere.
+    fn write_older(&self, node: &Node, file: &CachedFile, at: u64, data: &[u8]) {
+        let Some(older) = self.older_local_file(node, file) else { return };
+        let (mut at, mut rest) = (at, data);
+        while !rest.is_empty() {
+            match rustix::io::pwrite(older.as_fd(), rest, at) {
+                Ok(count @ 1..) => (at, rest) = (at + count as u64, &rest[count..]),
+                Err(Errno::INTR) => {}
+                failed => {
+                    tracing::warn!(ino = node.ino.0, ?failed, "open files may not see a write");
+                    return;
+                }
+            }
+        }
     }
 
     fn taken(&self, len: u32, stability: Stability) -> Written {
@@ -204,6 +223,7 @@ impl Core {
         }
         self.end_change(node, changes);
         answer?;
+        self.write_older(node, &self.file(node), offset, &data);
         Ok(self.taken(len, Stability::FileSync))
     }
 
@@ -431,6 +451,11 @@ impl Core {
             if truncated.is_err() {
                 tracing::warn!(ino = node.ino.0, "no room to truncate the cached copy");
             }
+        }
+        if let Some(older) = self.older_local_file(node, &file)
+            && let Err(error) = rustix::fs::ftruncate(older.as_fd(), size)
+        {
+            tracing::warn!(ino = node.ino.0, %error, "open files may not see a truncation");
         }
         let mut state = node.state();
         let is_dirty = !file.dirty().is_empty();

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use larder_client::Options;
-use larder_vfs::{Error, FileSystem, Ino, SetAttr};
+use larder_vfs::{Error, FileSystem, Ino, SetAttr, Time};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
@@ -71,4 +71,26 @@ async fn each_name_of_a_file_that_is_gone_is_asked_for_again() {
     let third = rig.client.link(&root(), ino, Ino::ROOT, OsStr::new("third")).wait().await;
     assert_eq!(third.unwrap_err(), Error::Stale);
     assert_eq!((rig.find("first").await, rig.find("second").await), (None, None));
+}
+
+/// Links and modes are not bytes: somebody else's change of them is no other version to who reads the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_goes_on_after_somebody_else_changed_attributes_alone() {
+    let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
+    let other = rig.foreigner().await;
+    // By its times alone a server tells of links and bytes apart.
+    let time = |sec| rig.server.set_time(Time { sec, nsec: 123_456_789 });
+    time(1_000_000);
+    let bytes = pattern(1, 50_000);
+    other.put("file", &bytes).await;
+    let reader = rig.open(&root(), "file", READ).await.unwrap();
+    assert!(reader.read(0, 10).await.unwrap() == bytes[..10]);
+    time(1_000_010);
+    let ino = other.find("file").await.unwrap();
+    other.client.link(&root(), ino, Ino::ROOT, OsStr::new("second")).wait().await.unwrap();
+    other.set("file", SetAttr { mode: Some(0o600), ..SetAttr::default() }).await;
+    rig.advance(6);
+    rig.stat("file").await;
+    assert!(reader.read(10, 10).await.unwrap() == bytes[10..20]);
+    reader.close().await.unwrap();
 }

@@ -11,7 +11,7 @@ use larder_client::{Client, Options, Start};
 use larder_io::{BootId, Clock, RealDisk, SimClock};
 use larder_vfs::{
     DataPath, Error, FileSystem, Ino, Kernel, LocalFile, MemRemote, OpenFlags, OpenId, Remote,
-    Removal, SetAttr,
+    Removal, SetAttr, Stability,
 };
 
 use crate::parallel::trouble;
@@ -381,4 +381,39 @@ async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tell
     let read = client.read(&root(), ino, Some(again.id), 0, 1 << 20).wait().await.unwrap();
     assert!(read == vec![0; 20_000], "as at the server");
     client.release(ino, again.id).wait().await.unwrap();
+}
+
+/// The kernel reads an older local file for who opened it before somebody else's change. It is the same file to who writes
+/// it here now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
+    let server = Arc::new(MemRemote::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "file").await;
+    rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
+    close(&client, ino, open).await;
+    let reader = client.open(&root(), ino, READ).wait().await.unwrap();
+    let DataPath::Passthrough(older) = reader.path else { panic!("not by the kernel") };
+    let other = server.another_client();
+    let top = other.root().await.unwrap().handle;
+    let found = other.lookup(&root(), &top, OsStr::new("file")).await.unwrap().found.unwrap();
+    let theirs = pattern(2, 60_000).into();
+    other.write(&root(), &found.handle, 0, theirs, Stability::FileSync).await.unwrap();
+    let flags = OpenFlags { read: true, ..WRITE };
+    let writer = client.open(&root(), ino, flags).wait().await.unwrap();
+    assert!(matches!(writer.path, DataPath::Direct), "the kernel has another file for it");
+    let written = client.write(&root(), ino, Some(writer.id), 30_000, b"OURS", Stability::Unstable);
+    written.wait().await.unwrap();
+    let mut seen = [0; 6];
+    rustix::io::pread(older.as_fd(), &mut seen, 29_999).unwrap();
+    assert_eq!((&seen[1..5], seen[0]), (&b"OURS"[..], pattern(1, 60_000)[29_999]));
+    let cut = SetAttr { size: Some(40_000), ..SetAttr::default() };
+    client.setattr(&root(), ino, Some(writer.id), cut).wait().await.unwrap();
+    assert_eq!(rustix::fs::fstat(older.as_fd()).unwrap().st_size, 40_000);
+    close(&client, ino, writer.id).await;
+    client.release(ino, reader.id).wait().await.unwrap();
+    let mut expected = pattern(2, 40_000);
+    expected[30_000..30_004].copy_from_slice(b"OURS");
+    assert!(content_of(&server, "file").await == expected);
 }

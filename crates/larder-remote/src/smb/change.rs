@@ -223,7 +223,11 @@ impl Share {
         let opening = Opening { options, ..Opening::existing(from.path.clone(), wire::DELETE) };
         let target = wire::target(&to.path, true);
         act(link, &opening, wire::RENAME_INFORMATION, target).await?;
-        self.places().learn(to.dir, &to.component, &moved);
+        {
+            let mut places = self.places();
+            places.removed(from.dir, &from.component);
+            places.learn(to.dir, &to.component, &moved);
+        }
         self.give_up(from.dir).await;
         self.give_up(to.dir).await;
         Ok(())

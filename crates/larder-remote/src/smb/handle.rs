@@ -50,6 +50,11 @@ pub(super) fn by_path(path: &str) -> Handle {
     Handle::new(&bytes)
 }
 
+/// Whether it is known to mean a directory.
+pub(super) fn is_directory(handle: &Handle) -> bool {
+    matches!(handle.as_bytes(), [BY_ID, 1, ..])
+}
+
 /// A number of the file, of those made one after another mostly one after another; not its own alone.
 pub(super) fn number(handle: &Handle) -> u64 {
     // The file id, or a part of the hash. What somebody else made up may be shorter.

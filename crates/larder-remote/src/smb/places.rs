@@ -4,7 +4,12 @@
 //! looks the name up again, which teaches the place. A place may be wrong, because others rename: who
 //! uses one checks that the file at the path is the one that was meant.
 //!
-//! Invariant: at most [`PLACES_MAX`] are kept; when there are more, all but the root are forgotten.
+//! A file may have several names, and stays reachable by one when another goes. The one that was learned last leads.
+//! A directory has one.
+//!
+//! Invariants:
+//! - At most [`PLACES_MAX`] are kept; when there are more, all but the root are forgotten.
+//! - A place leads to a file in `at` exactly if it is one of the file's in `of`, which has no empty list.
 
 use super::handle;
 use super::names;
@@ -13,6 +18,8 @@ use std::collections::HashMap;
 
 /// Most places kept: about 200 bytes each.
 pub(super) const PLACES_MAX: usize = 1 << 20;
+/// Most names kept of a file.
+const NAMES_MAX: usize = 16;
 /// Deepest path: more is a loop of our own making.
 const DEPTH_MAX: usize = 512;
 
@@ -25,7 +32,8 @@ pub(super) struct Places {
     root: Handle,
     /// Path of the root below the share.
     base: String,
-    of: HashMap<Handle, Place>,
+    /// The last one leads.
+    of: HashMap<Handle, Vec<Place>>,
     at: HashMap<Place, Handle>,
     places_max: usize,
 }
@@ -41,37 +49,54 @@ impl Places {
         if *file == self.root {
             return;
         }
-        if self.of.len() >= self.places_max {
+        if self.at.len() >= self.places_max {
             self.of.clear();
             self.at.clear();
         }
         let place = (dir.clone(), component.to_owned());
-        if let Some(old) = self.of.insert(file.clone(), place.clone())
-            && old != place
-            && self.at.get(&old) == Some(file)
-        {
-            self.at.remove(&old);
-        }
-        if let Some(other) = self.at.insert(place, file.clone())
+        if let Some(other) = self.at.insert(place.clone(), file.clone())
             && other != *file
         {
-            self.forget(&other);
+            self.take(&other, &place);
+        }
+        let kept = if handle::is_directory(file) { 0 } else { NAMES_MAX - 1 };
+        let of = self.of.entry(file.clone()).or_default();
+        of.retain(|held| *held != place);
+        let excess = of.len().saturating_sub(kept);
+        let gone: Vec<Place> = of.drain(..excess).collect();
+        of.push(place);
+        for place in gone {
+            self.at.remove(&place);
         }
     }
 
-    /// Forgets where `file` is.
-    pub(super) fn forget(&mut self, file: &Handle) {
-        if let Some(place) = self.of.remove(file)
-            && self.at.get(&place) == Some(file)
-        {
+    /// A place of `file` is no longer one.
+    fn take(&mut self, file: &Handle, place: &Place) {
+        if let Some(of) = self.of.get_mut(file) {
+            of.retain(|held| held != place);
+            if of.is_empty() {
+                self.of.remove(file);
+            }
+        }
+    }
+
+    fn leading(&self, file: &Handle) -> Option<&Place> {
+        self.of.get(file)?.last()
+    }
+
+    /// The place by which `file` was looked for is not its. It may have others.
+    pub(super) fn mistaken(&mut self, file: &Handle) {
+        if let Some(place) = self.leading(file).cloned() {
             self.at.remove(&place);
+            self.take(file, &place);
         }
     }
 
     /// Notes that `component` of `dir` is no more. The file may have other names.
     pub(super) fn removed(&mut self, dir: &Handle, component: &str) {
-        if let Some(file) = self.child(dir, component) {
-            self.forget(&file);
+        let place = (dir.clone(), component.to_owned());
+        if let Some(file) = self.at.remove(&place) {
+            self.take(&file, &place);
         }
     }
 
@@ -88,7 +113,7 @@ impl Places {
         if *file == self.root {
             return Ok(self.root.clone());
         }
-        self.of.get(file).map(|place| place.0.clone()).ok_or(Error::Stale)
+        self.leading(file).map(|place| place.0.clone()).ok_or(Error::Stale)
     }
 
     /// The path to `file`, below the share.
@@ -99,7 +124,7 @@ impl Places {
         let mut components = Vec::new();
         let mut at = file;
         while *at != self.root {
-            let (dir, component) = self.of.get(at).ok_or(Error::Stale)?;
+            let (dir, component) = self.leading(at).ok_or(Error::Stale)?;
             components.push(component.as_str());
             if components.len() > DEPTH_MAX {
                 return Err(Error::Stale);
@@ -116,7 +141,7 @@ impl Places {
         for _ in 0..DEPTH_MAX {
             match at {
                 Some(here) if here == dir => return true,
-                Some(here) => at = self.of.get(here).map(|place| &place.0),
+                Some(here) => at = self.leading(here).map(|place| &place.0),
                 None => return false,
             }
         }
@@ -138,50 +163,71 @@ mod tests {
         Identity { file_id: number, directory: false }.handle(9)
     }
 
+    fn dir(number: u64) -> Handle {
+        Identity { file_id: number, directory: true }.handle(9)
+    }
+
     fn places() -> Places {
-        let mut places = Places::new(file(1), "base".into());
-        places.learn(&file(1), "d", &file(2));
-        places.learn(&file(2), "f", &file(3));
+        let mut places = Places::new(dir(1), "base".into());
+        places.learn(&dir(1), "d", &dir(2));
+        places.learn(&dir(2), "f", &file(3));
         places
     }
 
     #[test]
     fn a_path_is_made_of_places() {
         let places = places();
-        assert_eq!(places.path(&file(1)).unwrap(), "base");
+        assert_eq!(places.path(&dir(1)).unwrap(), "base");
         assert_eq!(places.path(&file(3)).unwrap(), "base\\d\\f");
         assert_eq!(places.path(&file(4)), Err(Error::Stale));
-        assert_eq!(places.parent(&file(3)), Ok(file(2)));
-        assert_eq!(places.parent(&file(1)), Ok(file(1)));
-        assert!(places.is_below(&file(3), &file(2)) && !places.is_below(&file(2), &file(3)));
+        assert_eq!(places.parent(&file(3)), Ok(dir(2)));
+        assert_eq!(places.parent(&dir(1)), Ok(dir(1)));
+        assert!(places.is_below(&file(3), &dir(2)) && !places.is_below(&dir(2), &file(3)));
     }
 
     #[test]
     fn a_renamed_directory_takes_along_what_is_in_it() {
         let mut places = places();
-        places.learn(&file(1), "e", &file(2));
+        places.learn(&dir(1), "e", &dir(2));
         assert_eq!(places.path(&file(3)).unwrap(), "base\\e\\f");
-        assert_eq!(places.child(&file(1), "d"), None);
-        assert_eq!(places.child(&file(1), "e"), Some(file(2)));
+        assert_eq!(places.child(&dir(1), "d"), None);
+        assert_eq!(places.child(&dir(1), "e"), Some(dir(2)));
     }
 
     #[test]
     fn a_name_that_another_file_took_leads_there_only() {
         let mut places = places();
-        places.learn(&file(2), "f", &file(5));
+        places.learn(&dir(2), "f", &file(5));
         assert_eq!(places.path(&file(3)), Err(Error::Stale));
         assert_eq!(places.path(&file(5)).unwrap(), "base\\d\\f");
-        places.forget(&file(5));
-        assert_eq!(places.child(&file(2), "f"), None);
+        places.mistaken(&file(5));
+        assert_eq!(places.child(&dir(2), "f"), None);
         assert_eq!(places.path(&file(5)), Err(Error::Stale));
+    }
+
+    #[test]
+    fn a_file_is_reached_by_the_names_that_are_left() {
+        let mut places = places();
+        places.learn(&dir(1), "second", &file(3));
+        places.learn(&dir(2), "f", &file(3));
+        places.removed(&dir(2), "f");
+        assert_eq!(places.path(&file(3)).unwrap(), "base\\second");
+        places.learn(&dir(1), "third", &file(3));
+        places.mistaken(&file(3));
+        assert_eq!(places.path(&file(3)).unwrap(), "base\\second");
+        places.removed(&dir(1), "second");
+        assert_eq!(places.path(&file(3)), Err(Error::Stale));
+        (0..100).for_each(|number| places.learn(&dir(1), &number.to_string(), &file(3)));
+        assert_eq!(places.at.len(), NAMES_MAX + 1, "with the directory");
     }
 
     #[test]
     fn a_loop_ends() {
         let mut places = places();
-        places.learn(&file(3), "d", &file(2));
-        assert_eq!(places.path(&file(2)), Err(Error::Stale));
-        assert!(!places.is_below(&file(2), &file(9)));
+        places.learn(&dir(3), "d", &dir(2));
+        places.learn(&dir(2), "e", &dir(3));
+        assert_eq!(places.path(&dir(2)), Err(Error::Stale));
+        assert!(!places.is_below(&dir(2), &file(9)));
     }
 
     #[test]
@@ -189,7 +235,7 @@ mod tests {
         let mut places = places();
         places.places_max = 10;
         for number in 10..100 {
-            places.learn(&file(1), &number.to_string(), &file(number));
+            places.learn(&dir(1), &number.to_string(), &file(number));
             assert!(places.of.len() <= 10 && places.at.len() <= 10);
         }
         assert_eq!(places.path(&file(99)).unwrap(), "base\\99");

@@ -185,7 +185,7 @@ impl Share {
     }
 
     fn lost_track(&self, file: &Handle) -> Failure {
-        self.places().forget(file);
+        self.places().mistaken(file);
         if let Some(file) = self.files.leave(file) {
             tokio::spawn(async move { file.opens.lock().await.close().await });
         }
