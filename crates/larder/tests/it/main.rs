@@ -33,6 +33,7 @@ mod shell;
 mod small_disk;
 mod smb;
 mod survive;
+mod two_mounts;
 mod unmounts;
 mod usage;
 mod users;

@@ -23,7 +23,7 @@ const ROUNDS: u64 = 200;
 const BUSY: u64 = 4;
 
 /// Whether the kernel offers io_uring. Not every kernel has it.
-const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+pub(crate) const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// How far the word of a server that gave a lease may be behind the change (docs/semantics.md, leases). A machine that
 /// has something else to do holds it up.
@@ -54,6 +54,18 @@ pub(crate) enum Of {
     Ganesha,
     /// Samba.
     Samba,
+}
+
+impl Of {
+    /// Starts one, root not squashed.
+    pub(crate) fn start(self) -> Server {
+        match self {
+            Of::Own => Server::start(Kind::Larder),
+            Of::Shared => Server::larder(&["--no-root-squash", "--shared"]),
+            Of::Ganesha => Server::start(Kind::Ganesha),
+            Of::Samba => Server::start(Kind::Samba),
+        }
+    }
 }
 
 /// Who else changes files.
@@ -132,21 +144,14 @@ enum Elsewhere {
 impl Stage {
     fn set(configuration: &Configuration, seed: u64) -> Stage {
         let Configuration { of, other, options } = *configuration;
-        let server = match of {
-            Of::Own => Server::start(Kind::Larder),
-            Of::Shared => Server::larder(&["--no-root-squash", "--shared"]),
-            Of::Ganesha => Server::start(Kind::Ganesha),
-            Of::Samba => Server::start(Kind::Samba),
-        };
+        let server = of.start();
         let mut options = options.to_vec();
         // What is changed past Samba breaks no lease (docs/semantics.md).
         let leases = (of, other) == (Of::Samba, Other::Mount) && !options.contains(&"nolease");
         if of == Of::Samba && !leases {
             options.push("nolease");
         }
-        let mount = Mount::unmounted(&server, &options);
-        let mount =
-            if options.contains(&"transport=uring") { over_uring(mount) } else { mounted(mount) };
+        let mount = mount_over(Mount::unmounted(&server, &options), &options);
         let elsewhere = match other {
             Other::Server => Elsewhere::Server,
             Other::Mount => Elsewhere::Mount(Mount::new(&server, &[])),
@@ -170,6 +175,11 @@ impl Stage {
     }
 }
 
+/// Mounts by the transport that the options name.
+pub(crate) fn mount_over(mount: Mount, options: &[&str]) -> Mount {
+    if options.contains(&"transport=uring") { over_uring(mount) } else { mounted(mount) }
+}
+
 fn mounted(mut mount: Mount) -> Mount {
     mount.mount();
     mount
@@ -187,7 +197,7 @@ fn over_uring(mount: Mount) -> Mount {
 }
 
 /// Random numbers from a seed (splitmix64).
-pub(crate) struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     /// A number below `bound`.
@@ -249,7 +259,7 @@ impl Drop for Busy {
 }
 
 /// A process that maps files. To touch what is behind the end of one kills it (SIGBUS).
-struct Mapper {
+pub(crate) struct Mapper {
     child: Child,
     paths: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -266,7 +276,7 @@ for line in sys.stdin:
 ";
 
 impl Mapper {
-    fn start() -> Mapper {
+    pub(crate) fn start() -> Mapper {
         let mut python = Command::new("python3");
         python.args(["-c", MAPPER_SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = python.spawn().unwrap();
@@ -275,7 +285,7 @@ impl Mapper {
     }
 
     /// The bytes of a file, as a mapping of all that fstat(2) tells shows them.
-    fn map(&mut self, path: &Path) -> Result<Vec<u8>, String> {
+    pub(crate) fn map(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         writeln!(self.paths, "{}", path.display()).unwrap();
         let mut size = String::new();
         if self.answers.read_line(&mut size).unwrap() == 0 {
