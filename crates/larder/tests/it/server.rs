@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -207,6 +208,15 @@ impl Server {
         let child = export.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
         self.running = Running::Larder(child);
         eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
+        // It listens before commands find it.
+        eventually("commands find the server", || self.can_be_asked());
+    }
+
+    /// Whether an export has a socket for commands that somebody listens at.
+    fn can_be_asked(&self) -> bool {
+        let names = fs::read_dir(self.runtime.path().join("run")).into_iter().flatten();
+        let mut sockets = names.map(|name| name.unwrap().path());
+        sockets.any(|path| UnixStream::connect(path).is_ok())
     }
 
     /// The same with one option in the place of another.
