@@ -20,11 +20,37 @@ use crate::sums::{chunk_range, chunks_of};
 const READ_QUICKLY_BYTES: u64 = 128 << 10;
 
 /// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
-/// the version it was handed out for, as long as this is held.
+/// the version it was handed out for but for what its holders change, as long as this is held.
 #[derive(Debug)]
 pub struct BackingFile {
     file: Arc<dyn DiskFile>,
     _place: Place,
+}
+
+impl BackingFile {
+    /// Length and times.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn stamp(&self) -> io::Result<Stamp> {
+        self.file.stamp()
+    }
+
+    /// Writes all of `data`, for who reads a version that is not in use any more. Not durable.
+    ///
+    /// # Errors
+    /// Those of pwrite(2); a part of `data` may then be written.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(data, offset)
+    }
+
+    /// Cuts or extends the file, for who reads a version that is not in use any more. Not durable.
+    ///
+    /// # Errors
+    /// Those of ftruncate(2).
+    pub fn set_len(&self, len_bytes: u64) -> io::Result<()> {
+        self.file.set_len(len_bytes)
+    }
 }
 
 /// How much of a file no server has.
@@ -57,11 +83,8 @@ impl CachedFile {
     }
 
     /// Whether a file that was handed out is still the one in use: nothing was given up since.
-    pub fn is_backed_by(&self, backing: &(dyn AsFd + Send + Sync)) -> bool {
-        self.state()
-            .backing
-            .upgrade()
-            .is_some_and(|now| std::ptr::addr_eq(&raw const *now, backing))
+    pub fn is_backed_by(&self, backing: &Arc<BackingFile>) -> bool {
+        std::ptr::eq(self.state().backing.as_ptr(), Arc::as_ptr(backing))
     }
 
     /// Whether handing the local file out, to be `written` or not, or finding that this is not possible, takes no

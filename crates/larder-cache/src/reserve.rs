@@ -14,7 +14,7 @@ const RESERVE_FILE: &str = "reserve";
 /// What a commit of the index may take, on a small disk [`SHARE`] of it.
 const BYTES_MAX: u64 = 16 << 20;
 const SHARE: u64 = 64;
-/// Less more is not worth trying for.
+/// A smaller step is not worth trying.
 const BYTES_MIN: u64 = 16 << 10;
 
 /// The reserve of a cache.

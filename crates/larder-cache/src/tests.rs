@@ -16,6 +16,7 @@ mod opening;
 mod records;
 mod room;
 mod verifying;
+mod watched;
 
 use std::sync::Arc;
 

@@ -25,6 +25,13 @@ impl Subject {
         Subject { serial: state.serial, size: state.size, changes: state.changes }
     }
 
+    /// Its chunks, as many at a time as are read between two looks at the state.
+    fn pieces(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let all = chunks_of(&(0..self.size));
+        let starts = all.clone().step_by(GROUP_CHUNKS as usize);
+        starts.map(move |start| start..(start + GROUP_CHUNKS).min(all.end))
+    }
+
     /// Whether it is still there, changed or not.
     fn is_there(&self, state: &State) -> bool {
         state.serial == self.serial && state.size == self.size && state.bypasses == 0
@@ -42,10 +49,7 @@ impl CachedFile {
         let _turn = lock(&self.verifying);
         // Whoever was first may have done it.
         let Some(subject) = self.to_verify() else { return };
-        let all = chunks_of(&(0..subject.size));
-        let pieces = all.clone().step_by(GROUP_CHUNKS as usize);
-        for start in pieces {
-            let piece = start..(start + GROUP_CHUNKS).min(all.end);
+        for piece in subject.pieces() {
             if self.verify_piece(&subject, piece, false).is_none() {
                 return;
             }
@@ -68,9 +72,7 @@ impl CachedFile {
             Subject::of(&state)
         };
         let (mut count, mut bad) = (0, Vec::new());
-        let all = chunks_of(&(0..subject.size));
-        for start in all.clone().step_by(GROUP_CHUNKS as usize) {
-            let piece = start..(start + GROUP_CHUNKS).min(all.end);
+        for piece in subject.pieces() {
             let Some((read, found)) = self.verify_piece(&subject, piece, true) else { break };
             count += read;
             bad.extend(found);

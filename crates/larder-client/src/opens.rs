@@ -2,13 +2,12 @@
 //!
 //! Which mode suits is [`crate::mode`]'s to say; here is whether the cache has the local file that it needs.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use larder_cache::{BackingFile, CachedFile};
 use larder_io::Stamp;
-use larder_vfs::{Cred, DataPath, Kind, LocalFile, OpenFlags, Opened, Time};
+use larder_vfs::{Cred, DataPath, Kind, OpenFlags, Opened, Time};
 
 use crate::core::Core;
 use crate::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
@@ -68,7 +67,7 @@ pub(crate) struct Opens {
     cached: u32,
     direct: u32,
     /// The local file that passthrough opens share.
-    backing: Option<LocalFile>,
+    backing: Option<Arc<BackingFile>>,
     /// The kernel has a local file of an earlier process that is not known here.
     stray: bool,
     /// Releases of its last writer by way of the kernel that still look for what he wrote.
@@ -130,8 +129,7 @@ impl Opens {
             return true;
         }
         if same && is_first {
-            let backing = if mode == Mode::Bypass { file.go_on_bypassing() } else { file.whole() };
-            self.backing = backing.map(|backing| backing as LocalFile);
+            self.backing = if mode == Mode::Bypass { file.go_on_bypassing() } else { file.whole() };
         }
         let known = same && self.backing.is_some();
         self.stray |= !known;
@@ -169,16 +167,13 @@ impl Opens {
 
     /// Size and modification time of the local file now.
     pub(crate) fn local_end(&self) -> Option<LocalEnd> {
-        let stat = rustix::fs::fstat(self.backing.as_ref()?.as_fd()).ok()?;
-        let size = u64::try_from(stat.st_size).ok()?;
-        let nsec = u32::try_from(stat.st_mtime_nsec).ok()?;
-        Some(LocalEnd { size, mtime: Time { sec: stat.st_mtime, nsec } })
+        Some(LocalEnd::of(&self.backing.as_ref()?.stamp().ok()?))
     }
 }
 
 impl State {
     /// Counts an open file that the kernel reads or writes by way of a local file.
-    fn count_passing(&mut self, mode: Mode, backing: LocalFile) -> (Mode, DataPath) {
+    fn count_passing(&mut self, mode: Mode, backing: Arc<BackingFile>) -> (Mode, DataPath) {
         *self.opens.count(mode) += 1;
         if mode == Mode::Bypass {
             self.pages = None;
@@ -348,13 +343,10 @@ impl Core {
         let Some(whole) = offer.local_file() else {
             return Accepted::Other(self.take_mode_without(state, flags, synced_here));
         };
-        if !file.is_backed_by(&**whole) {
+        if !file.is_backed_by(whole) {
             return Accepted::Stale;
         }
-        let whole: LocalFile = whole.clone();
-        let is_other =
-            |held: &LocalFile| !std::ptr::addr_eq(Arc::as_ptr(held), Arc::as_ptr(&whole));
-        if state.opens.backing.as_ref().is_some_and(is_other) {
+        if state.opens.backing.as_ref().is_some_and(|held| !Arc::ptr_eq(held, whole)) {
             // Open files still show an older version.
             return Accepted::Other(self.take_mode_without(state, flags, synced_here));
         }
@@ -362,7 +354,7 @@ impl Core {
         if let Offer::Written(_, begun) = offer {
             state.opens.collected = Some(*begun);
         }
-        Accepted::Offered(state.count_passing(wanted, whole))
+        Accepted::Offered(state.count_passing(wanted, whole.clone()))
     }
 
     /// The mode of an open file that gets no local file, counted.
@@ -411,10 +403,14 @@ impl Core {
     /// A local file of an older version, which the kernel still reads for files that were opened before, is to get
     /// each change that is made here, besides the present one: it is the same file to whoever has it open. `None`
     /// if there is none.
-    pub(crate) fn older_local_file(&self, node: &Node, file: &CachedFile) -> Option<LocalFile> {
+    pub(crate) fn older_local_file(
+        &self,
+        node: &Node,
+        file: &CachedFile,
+    ) -> Option<Arc<BackingFile>> {
         let state = node.state();
         let backing = state.opens.backing.as_ref().filter(|_| !state.opens.bypassing())?;
-        (!file.is_backed_by(&**backing)).then(|| backing.clone())
+        (!file.is_backed_by(backing)).then(|| backing.clone())
     }
 
     /// Brings size and time of a file that the kernel writes itself up to date.

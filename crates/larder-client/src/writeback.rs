@@ -10,7 +10,6 @@
 //! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +18,6 @@ use larder_cache::CachedFile;
 use larder_vfs::{
     Answer, Change, Cred, Deadline, Error, Ino, OpenId, Result, Stability, Verifier, Written,
 };
-use rustix::io::Errno;
 use tokio::time::Instant;
 
 use crate::changes::replacing;
@@ -150,17 +148,10 @@ impl Core {
 
     /// Who reads an older local file sees what is written here. Best effort: the change itself is elsewhere.
     fn write_older(&self, node: &Node, file: &CachedFile, at: u64, data: &[u8]) {
-        let Some(older) = self.older_local_file(node, file) else { return };
-        let (mut at, mut rest) = (at, data);
-        while !rest.is_empty() {
-            match rustix::io::pwrite(older.as_fd(), rest, at) {
-                Ok(count @ 1..) => (at, rest) = (at + count as u64, &rest[count..]),
-                Err(Errno::INTR) => {}
-                failed => {
-                    tracing::warn!(ino = node.ino.0, ?failed, "open files may not see a write");
-                    return;
-                }
-            }
+        if let Some(older) = self.older_local_file(node, file)
+            && let Err(error) = older.write_at(data, at)
+        {
+            tracing::warn!(ino = node.ino.0, %error, "open files may not see a write");
         }
     }
 
@@ -453,7 +444,7 @@ impl Core {
             }
         }
         if let Some(older) = self.older_local_file(node, &file)
-            && let Err(error) = rustix::fs::ftruncate(older.as_fd(), size)
+            && let Err(error) = older.set_len(size)
         {
             tracing::warn!(ino = node.ino.0, %error, "open files may not see a truncation");
         }

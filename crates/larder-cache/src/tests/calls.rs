@@ -1,140 +1,36 @@
 //! What the cache's work costs, in calls of its disk.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Mutex;
 
-use larder_io::{Disk, DiskFile, FsKind, MemDisk, OpenMode, Space, Stamp};
+use larder_io::MemDisk;
 
+use super::watched::{Watched, Watcher};
 use super::*;
 use crate::{Descriptors, lock};
 
-type Calls = Arc<Mutex<BTreeMap<&'static str, u32>>>;
+/// Counts calls.
+#[derive(Debug, Default)]
+struct Calls(Mutex<BTreeMap<&'static str, u32>>);
+
+impl Watcher for Calls {
+    fn hear(&self, call: &'static str) {
+        *lock(&self.0).entry(call).or_default() += 1;
+    }
+}
 
 /// A disk in memory that counts calls.
-#[derive(Clone, Debug, Default)]
-struct Counting {
-    disk: Arc<MemDisk>,
-    calls: Calls,
+fn counting() -> Watched<Calls> {
+    Watched { disk: Arc::new(MemDisk::default()), watcher: Arc::default() }
 }
 
-#[derive(Debug)]
-struct CountingFile {
-    file: Arc<dyn DiskFile>,
-    /// Data files are counted, and the index is not.
-    calls: Option<Calls>,
-}
-
-fn count(calls: &Calls, name: &'static str) {
-    *lock(calls).entry(name).or_default() += 1;
-}
-
-impl Counting {
+impl Watched<Calls> {
     /// The calls since the last time, as `name*count ...`.
     fn take(&self) -> String {
-        let calls = std::mem::take(&mut *lock(&self.calls));
+        let calls = std::mem::take(&mut *lock(&self.watcher.0));
         let shown: Vec<_> = calls.iter().map(|(name, count)| format!("{name}*{count}")).collect();
         shown.join(" ")
-    }
-}
-
-impl CountingFile {
-    fn count(&self, name: &'static str) {
-        if let Some(calls) = &self.calls {
-            count(calls, name);
-        }
-    }
-}
-
-impl Disk for Counting {
-    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let is_data = path.starts_with("data/");
-        if is_data {
-            count(&self.calls, "open");
-        }
-        let file = self.disk.open(path, mode)?;
-        Ok(Arc::new(CountingFile { file, calls: is_data.then(|| Arc::clone(&self.calls)) }))
-    }
-
-    fn remove(&self, path: &str) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        self.disk.list(dir)
-    }
-
-    fn create_dir_all(&self, dir: &str) -> io::Result<()> {
-        self.disk.create_dir_all(dir)
-    }
-
-    fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        count(&self.calls, "sync_dir");
-        self.disk.sync_dir(dir)
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        count(&self.calls, "sync_all");
-        self.disk.sync_all()
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.disk.space()
-    }
-
-    fn kind(&self) -> io::Result<FsKind> {
-        self.disk.kind()
-    }
-}
-
-impl DiskFile for CountingFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.count("read");
-        self.file.read_at(buf, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.count("write");
-        self.file.write_at(data, offset)
-    }
-
-    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
-        self.count("set_len");
-        self.file.set_len(len_bytes)
-    }
-
-    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        self.count("punch_hole");
-        self.file.punch_hole(range)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.count("sync_data");
-        self.file.sync_data()
-    }
-
-    fn stamp(&self) -> io::Result<Stamp> {
-        self.count("stamp");
-        self.file.stamp()
-    }
-
-    fn try_lock_exclusive(&self) -> io::Result<bool> {
-        self.file.try_lock_exclusive()
-    }
-
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_fd()
-    }
-
-    fn data_ranges(&self, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-        self.count("data_ranges");
-        self.file.data_ranges(within)
     }
 }
 
@@ -147,7 +43,7 @@ fn sent(file: &CachedFile, version: &[u8], size: u64) {
 /// What unpacking an archive does: a short file that the kernel writes, from its creation to its release.
 #[test]
 fn a_short_new_file_costs_few_calls_of_the_disk() {
-    let disk = Counting::default();
+    let disk = counting();
     let cache = try_open(&disk).unwrap();
     let file = cache.file(cache.assign(b"new"));
     file.reset(b"v0", 0);
@@ -170,7 +66,7 @@ fn a_short_new_file_costs_few_calls_of_the_disk() {
 #[test]
 fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
     const FILES: u64 = 100;
-    let disk = Counting::default();
+    let disk = counting();
     let descriptors = Descriptors { pooled_max: 4, handed_out_max: 4 };
     let config = Config { descriptors, ..config() };
     let cache = Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), config).unwrap();
@@ -190,7 +86,7 @@ fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
 /// What a database does: a write in place, which is sent, again and again.
 #[test]
 fn a_synced_write_costs_one_write_and_one_read_and_no_sync() {
-    let disk = Counting::default();
+    let disk = counting();
     let cache = try_open(&disk).unwrap();
     let number = filled(&cache, b"v0", 1, 8 * CHUNK).number();
     cache.close().unwrap();

@@ -1,14 +1,10 @@
 //! Verifying a large file, which others use meanwhile.
 
-use std::io;
-use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::mpsc;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use larder_io::{Disk, DiskFile, FsKind, OpenMode, SimDisk, Space, Stamp};
-
+use super::watched::{Watched, Watcher};
 use super::*;
 
 /// Whether reads of data wait, and how many do.
@@ -37,79 +33,16 @@ impl Gate {
     }
 }
 
-/// A disk whose reads of cached data wait at a gate.
-#[derive(Clone, Debug)]
-struct SlowDisk {
-    disk: SimDisk,
-    gate: Arc<Gate>,
-}
-
-#[derive(Debug)]
-struct SlowFile {
-    file: Arc<dyn DiskFile>,
-    gate: Option<Arc<Gate>>,
-}
-
-impl Disk for SlowDisk {
-    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let gate = path.starts_with("data/").then(|| Arc::clone(&self.gate));
-        Ok(Arc::new(SlowFile { file: self.disk.open(path, mode)?, gate }))
-    }
-    fn remove(&self, path: &str) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        self.disk.list(dir)
-    }
-    fn create_dir_all(&self, dir: &str) -> io::Result<()> {
-        self.disk.create_dir_all(dir)
-    }
-    fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-    fn sync_all(&self) -> io::Result<()> {
-        self.disk.sync_all()
-    }
-    fn space(&self) -> io::Result<Space> {
-        self.disk.space()
-    }
-    fn kind(&self) -> io::Result<FsKind> {
-        self.disk.kind()
-    }
-}
-
-impl DiskFile for SlowFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        if let Some(gate) = &self.gate {
-            gate.pass();
+impl Watcher for Gate {
+    fn hear(&self, call: &'static str) {
+        if call == "read" {
+            self.pass();
         }
-        self.file.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(data, offset)
-    }
-    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
-        self.file.set_len(len_bytes)
-    }
-    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        self.file.punch_hole(range)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-    fn stamp(&self) -> io::Result<Stamp> {
-        self.file.stamp()
-    }
-    fn try_lock_exclusive(&self) -> io::Result<bool> {
-        self.file.try_lock_exclusive()
-    }
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_fd()
     }
 }
+
+/// A disk whose reads of cached data wait at a gate.
+type SlowDisk = Watched<Gate>;
 
 /// A file of some chunks whose bytes an earlier run has left, and which none of them was verified of.
 fn left_over(chunks: u64, damage: impl FnOnce(&SimDisk)) -> (SlowDisk, Cache, Arc<CachedFile>) {
@@ -119,7 +52,8 @@ fn left_over(chunks: u64, damage: impl FnOnce(&SimDisk)) -> (SlowDisk, Cache, Ar
     cache.checkpoint().unwrap();
     damage(&disk);
     // It was killed: what it left is not trusted unread.
-    let disk = SlowDisk { disk: disk.crash(larder_io::Image::Written), gate: Arc::default() };
+    let left = Arc::new(disk.crash(larder_io::Image::Written));
+    let disk = SlowDisk { disk: left, watcher: Arc::default() };
     let cache = try_open(&disk).unwrap();
     let file = cache.file(no);
     (disk, cache, file)
@@ -131,15 +65,15 @@ fn meanwhile<T: Send + 'static>(
     file: &Arc<CachedFile>,
     work: impl FnOnce(&CachedFile) -> T + Send + 'static,
 ) -> T {
-    disk.gate.set(true);
+    disk.watcher.set(true);
     let verifier = Arc::clone(file);
     let verifying = std::thread::spawn(move || verifier.verify_ahead());
-    disk.gate.wait_until_somebody_waits();
+    disk.watcher.wait_until_somebody_waits();
     let (tell, told) = mpsc::channel();
     let other = Arc::clone(file);
     let working = std::thread::spawn(move || tell.send(work(&other)));
     let answer = told.recv_timeout(Duration::from_secs(20));
-    disk.gate.set(false);
+    disk.watcher.set(false);
     verifying.join().unwrap();
     working.join().unwrap().unwrap();
     answer.expect("nobody waits for whoever verifies the file")
@@ -160,10 +94,10 @@ fn nobody_waits_while_a_file_is_verified() {
     let size = 3000 * CHUNK;
     assert_eq!(seen, (Some(b"v1".to_vec()), size, vec![0..size], vec![], false));
     // All is verified: nothing is read any more before the file is handed out.
-    disk.gate.set(true);
+    disk.watcher.set(true);
     assert!(file.is_ready(b"v1", false));
     assert!(whole(&file).is_some());
-    disk.gate.set(false);
+    disk.watcher.set(false);
 }
 
 #[test]

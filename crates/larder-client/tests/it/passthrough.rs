@@ -10,8 +10,8 @@ use larder_cache::{Cache, Config};
 use larder_client::{Client, Options, Start};
 use larder_io::{BootId, Clock, RealDisk, SimClock};
 use larder_vfs::{
-    DataPath, Error, FileSystem, Ino, Kernel, LocalFile, MemRemote, OpenFlags, OpenId, Remote,
-    Removal, SetAttr, Stability,
+    DataPath, Error, FileSystem, Handle, Ino, Kernel, LocalFile, MemRemote, OpenFlags, OpenId,
+    Remote, Removal, SetAttr, Stability,
 };
 
 use crate::parallel::trouble;
@@ -52,13 +52,18 @@ async fn create(client: &Client, name: &str) -> (Ino, OpenId, LocalFile) {
     (entry.ino, opened.id, local)
 }
 
+/// Another client, and its handle of a file in the root directory.
+async fn another_client_at(server: &MemRemote, name: &str) -> (MemRemote, Handle) {
+    let other = server.another_client();
+    let top = other.root().await.unwrap().handle;
+    let found = other.lookup(&root(), &top, OsStr::new(name)).await.unwrap().found;
+    (other, found.unwrap().handle)
+}
+
 /// What the server has of a file.
 async fn content_of(server: &MemRemote, name: &str) -> Vec<u8> {
-    let server = server.another_client();
-    let found = server.root().await.unwrap();
-    let file = server.lookup(&root(), &found.handle, OsStr::new(name)).await.unwrap();
-    let handle = file.found.unwrap().handle;
-    server.read(&root(), &handle, 0, 1 << 20).await.unwrap().data.to_vec()
+    let (other, handle) = another_client_at(server, name).await;
+    other.read(&root(), &handle, 0, 1 << 20).await.unwrap().data.to_vec()
 }
 
 fn copy_tree(from: &Path, to: &Path) {
@@ -338,11 +343,9 @@ async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
     let (ino, open, local) = create(&client, "file").await;
     rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
     client.flush(&root(), ino, open).wait().await.unwrap();
-    let other = server.another_client();
-    let top = other.root().await.unwrap().handle;
-    let found = other.lookup(&root(), &top, OsStr::new("file")).await.unwrap().found.unwrap();
+    let (other, theirs) = another_client_at(&server, "file").await;
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    other.setattr(&root(), &found.handle, set, None).await.unwrap();
+    other.setattr(&root(), &theirs, set, None).await.unwrap();
     // Its lookup learns of the change.
     client.lookup(&root(), Ino::ROOT, OsStr::new("file")).wait().await.unwrap();
     let second = client.open(&root(), ino, READ).wait().await.unwrap();
@@ -369,11 +372,9 @@ async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tell
     let (ino, open, local) = create(&client, "file").await;
     rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
     client.flush(&root(), ino, open).wait().await.unwrap();
-    let other = server.another_client();
-    let top = other.root().await.unwrap().handle;
-    let found = other.lookup(&root(), &top, OsStr::new("file")).await.unwrap().found.unwrap();
+    let (other, theirs) = another_client_at(&server, "file").await;
     let cut = |size| SetAttr { size: Some(size), ..SetAttr::default() };
-    other.setattr(&root(), &found.handle, cut(0), None).await.unwrap();
+    other.setattr(&root(), &theirs, cut(0), None).await.unwrap();
     client.setattr(&root(), ino, Some(open), cut(20_000)).wait().await.unwrap();
     client.flush(&root(), ino, open).wait().await.unwrap();
     client.release(ino, open).wait().await.unwrap();
@@ -395,11 +396,9 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     close(&client, ino, open).await;
     let reader = client.open(&root(), ino, READ).wait().await.unwrap();
     let DataPath::Passthrough(older) = reader.path else { panic!("not by the kernel") };
-    let other = server.another_client();
-    let top = other.root().await.unwrap().handle;
-    let found = other.lookup(&root(), &top, OsStr::new("file")).await.unwrap().found.unwrap();
-    let theirs = pattern(2, 60_000).into();
-    other.write(&root(), &found.handle, 0, theirs, Stability::FileSync).await.unwrap();
+    let (other, theirs) = another_client_at(&server, "file").await;
+    let bytes = pattern(2, 60_000).into();
+    other.write(&root(), &theirs, 0, bytes, Stability::FileSync).await.unwrap();
     let flags = OpenFlags { read: true, ..WRITE };
     let writer = client.open(&root(), ino, flags).wait().await.unwrap();
     assert!(matches!(writer.path, DataPath::Direct), "the kernel has another file for it");
