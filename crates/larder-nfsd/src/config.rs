@@ -3,20 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use larder_rpc::server::SourcePorts;
+use larder_rpc::{Network, server};
 use larder_vfs::Cred;
-
-use crate::Network;
-
-/// Which ports clients may call from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourcePorts {
-    /// Those below 1024, which only the superuser of the client's machine may use. Without this any
-    /// user of an allowed machine can claim to be any other, since AUTH_SYS takes the caller's word.
-    /// On this machine itself, root may call from any port: the kernel tells whose socket it is.
-    Reserved,
-    /// Any (exports(5): `insecure`).
-    Any,
-}
+use larder_wire::nfs3::{DATA_BYTES_MAX, MESSAGE_OVERHEAD_BYTES_MAX};
 
 /// How to serve.
 #[derive(Clone, Debug)]
@@ -68,6 +58,21 @@ impl Config {
             connections_max: 256,
             source_connections_max: 64,
             first_call_max: Duration::from_secs(15),
+        }
+    }
+
+    /// The part of it that is not about NFS.
+    pub(crate) fn rpc(&self) -> server::Config {
+        server::Config {
+            listen: self.listen,
+            udp: self.udp,
+            allow: self.allow.clone(),
+            source_ports: self.source_ports,
+            connections_max: self.connections_max,
+            source_connections_max: self.source_connections_max,
+            first_call_max: self.first_call_max,
+            // A WRITE of the largest size with its headers.
+            record_bytes_max: DATA_BYTES_MAX + MESSAGE_OVERHEAD_BYTES_MAX,
         }
     }
 }

@@ -8,15 +8,8 @@
 //! - [`Config`] says where to listen and for whom, [`Server`] does it, [`Shutdown`] ends it.
 //! - [`Stats`] counts calls, errors and bytes by procedure.
 //!
-//! Promises:
-//! - **Hostile bytes do no harm.** Every message has a largest size, is decoded by `larder-wire` and
-//!   answered, or refused; memory and calls in flight are bounded per connection; who takes no
-//!   replies is not read from, and is cut off after a while.
-//! - **Nobody keeps others out.** Connections are bounded in all, for each source, and hardly there for
-//!   those whose calls are not carried out (`admission`); over UDP nobody is sent much who has
-//!   shown nothing that only an answer of ours can have told him.
-//! - **A retransmission is not carried out twice.** Replies to calls that change something are kept
-//!   for a while, over reconnects too (the duplicate request cache).
+//! Sockets, limits, and calls that come twice are the business of [`larder_rpc::server`], with its
+//! promises. Here is what NFS adds:
 //! - **Handles outlive the server**, as far as those of the file system do.
 //! - **Attributes do not lie.** Those from before a change are told only where nobody can have come
 //!   between ([`Config::sole_door`]).
@@ -26,23 +19,18 @@
 
 #![forbid(unsafe_code)]
 
-mod admission;
 mod config;
-mod duplicates;
 mod mount;
-mod network;
 mod nfs;
 mod overlaps;
-mod owner;
 mod portmap;
 mod server;
 mod service;
 mod stats;
-mod tcp;
-mod udp;
 mod words;
 
-pub use config::{Config, SourcePorts};
-pub use network::{Network, ParseNetworkError};
-pub use server::{BindError, Programs, Server, Shutdown, StatsReader};
-pub use stats::{ProcedureStats, Stats};
+pub use config::Config;
+pub use larder_rpc::server::{ProcedureStats, Shutdown, SourcePorts};
+pub use larder_rpc::{Network, ParseNetworkError};
+pub use server::{BindError, Programs, Server, StatsReader};
+pub use stats::Stats;

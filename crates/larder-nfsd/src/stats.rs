@@ -1,12 +1,6 @@
-//! Counts of what was served, by procedure. Kept in atomics that are only ever added to, so they
-//! cost next to nothing and a snapshot needs no lock; its figures may be some calls apart.
+//! What was served, by program.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use larder_wire::{mount3, nfs3};
-
-/// Names of MOUNT's procedures, by number (RFC 1813, 5.2).
-const MOUNT_PROCEDURE_NAMES: [&str; 6] = ["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
+use larder_rpc::server::ProcedureStats;
 
 /// What was served since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,107 +26,12 @@ impl Stats {
     }
 }
 
-/// What was served of one procedure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProcedureStats {
-    /// Its name in the RFC.
-    pub name: &'static str,
-    /// Calls, retransmissions too.
-    pub calls: u64,
-    /// Calls answered with a status other than success.
-    pub errors: u64,
-    /// Bytes of calls, without record marks.
-    pub bytes_in: u64,
-    /// Bytes of replies, with record marks.
-    pub bytes_out: u64,
-}
-
-/// The counters.
-#[derive(Debug)]
-pub(crate) struct Counters {
-    nfs: Vec<Procedure>,
-    mount: Vec<Procedure>,
-    pub(crate) replayed: AtomicU64,
-    pub(crate) dropped: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) connections: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Procedure {
-    name: &'static str,
-    calls: AtomicU64,
-    errors: AtomicU64,
-    bytes_in: AtomicU64,
-    bytes_out: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn new() -> Counters {
-        let of = |names: &[&'static str]| names.iter().map(|name| Procedure::new(name)).collect();
-        Counters {
-            nfs: of(nfs3::PROCEDURE_NAMES),
-            mount: of(&MOUNT_PROCEDURE_NAMES),
-            replayed: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn call(&self, program: u32, procedure: u32, bytes: usize) {
-        if let Some(counted) = self.of(program, procedure) {
-            counted.calls.fetch_add(1, Relaxed);
-            counted.bytes_in.fetch_add(bytes as u64, Relaxed);
-        }
-    }
-
-    pub(crate) fn reply(&self, program: u32, procedure: u32, bytes: usize, failed: bool) {
-        if let Some(counted) = self.of(program, procedure) {
-            counted.bytes_out.fetch_add(bytes as u64, Relaxed);
-            counted.errors.fetch_add(u64::from(failed), Relaxed);
-        }
-    }
-
-    pub(crate) fn snapshot(&self) -> Stats {
-        Stats {
-            nfs: self.nfs.iter().map(Procedure::snapshot).collect(),
-            mount: self.mount.iter().map(Procedure::snapshot).collect(),
-            replayed: self.replayed.load(Relaxed),
-            dropped: self.dropped.load(Relaxed),
-            refused: self.refused.load(Relaxed),
-            connections: self.connections.load(Relaxed),
-        }
-    }
-
-    fn of(&self, program: u32, procedure: u32) -> Option<&Procedure> {
-        let procedures = match program {
-            nfs3::PROGRAM => &self.nfs,
-            mount3::PROGRAM => &self.mount,
-            _ => return None,
-        };
-        procedures.get(procedure as usize)
-    }
-}
-
-impl Procedure {
-    fn new(name: &'static str) -> Procedure {
-        Procedure {
-            name,
-            calls: AtomicU64::new(0),
-            errors: AtomicU64::new(0),
-            bytes_in: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
-        }
-    }
-
-    fn snapshot(&self) -> ProcedureStats {
-        ProcedureStats {
-            name: self.name,
-            calls: self.calls.load(Relaxed),
-            errors: self.errors.load(Relaxed),
-            bytes_in: self.bytes_in.load(Relaxed),
-            bytes_out: self.bytes_out.load(Relaxed),
-        }
+impl From<larder_rpc::server::Stats> for Stats {
+    /// The programs are those of [`crate::service::PROGRAMS`].
+    fn from(stats: larder_rpc::server::Stats) -> Stats {
+        let larder_rpc::server::Stats { programs, replayed, dropped, refused, connections } = stats;
+        let mut programs = programs.into_iter();
+        let mut next = || programs.next().unwrap_or_default();
+        Stats { nfs: next(), mount: next(), replayed, dropped, refused, connections }
     }
 }

@@ -5,8 +5,8 @@
 //! silent: within their limit, which has begun for all of them with the first try. It is tried for ever,
 //! with growing pauses.
 
-use crate::patience::{RETRY_PAUSES, gives_up};
 use bytes::Bytes;
+use larder_rpc::patience::{RETRY_PAUSES, gives_up};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
     Judged, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
@@ -145,7 +145,12 @@ impl<R: Remote> Later<R> {
         let settled = match self.inner.limit {
             None => settled.await,
             Some(limit) => {
-                let until = gives_up(Instant::now(), limit, deadline, Some(self.inner.since));
+                let until = gives_up(
+                    Instant::now(),
+                    limit,
+                    deadline.map(|one| one.at()),
+                    Some(self.inner.since),
+                );
                 match tokio::time::timeout_at(until, settled).await {
                     Ok(settled) => settled,
                     Err(_) => return Err(self.timed_out()),

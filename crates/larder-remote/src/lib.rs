@@ -1,10 +1,11 @@
-//! Servers as [`larder_vfs::Remote`], and the transport that leads to them.
+//! Servers as [`larder_vfs::Remote`].
 //!
 //! - [`later`] is a server that is yet to be reached.
 //! - [`local`] serves a local directory.
 //! - [`nfs3`] speaks NFS version 3.
 //! - [`smb`] speaks SMB 2.1 to 3.1.1.
-//! - [`rpc`] carries ONC RPC calls over TCP and UDP, and accounts for each.
+//!
+//! ONC RPC, and the rule for how long a call waits, are in `larder-rpc`.
 //!
 //! Absent on purpose: caching, and any knowledge of who asks. Numbers of protocols (nfsstat3, NTSTATUS) end
 //! here; above are only the words of `larder-vfs`.
@@ -14,6 +15,4 @@
 pub mod later;
 pub mod local;
 pub mod nfs3;
-mod patience;
-pub mod rpc;
 pub mod smb;

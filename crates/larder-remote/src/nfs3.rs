@@ -3,7 +3,7 @@
 //! Each method is one procedure where the protocol allows; the cases where it is not are named here:
 //! - READ and WRITE beyond the negotiated size, or answered short, are continued.
 //! - NFS3ERR_JUKEBOX is asked again with pauses, until the caller's deadline, else as long as a call may
-//!   take ([`crate::rpc::Config::limit`]); on a hard mount as long as it takes.
+//!   take ([`larder_rpc::Config::limit`]); on a hard mount as long as it takes.
 //! - An exclusive CREATE is followed by SETATTR, since the verifier lies where attributes belong
 //!   (RFC 1813, 3.3.8).
 //! - A reply without attributes that the caller needs is completed by GETATTR.
@@ -18,12 +18,14 @@ mod convert;
 mod data;
 mod mount;
 mod names;
+mod programs;
 mod replay;
 
 pub use mount::{MountError, MountOptions};
+pub use programs::ProgramError;
 
-use crate::rpc::{CallOptions, Recovery, Reply, RpcClient, TimerClass};
 use bytes::Bytes;
+use larder_rpc::{CallOptions, Recovery, Reply, RpcClient, TimerClass};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
     Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
@@ -44,6 +46,23 @@ use tokio::time::Instant;
 
 /// First and longest pause before asking again after NFS3ERR_JUKEBOX.
 const JUKEBOX_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Procedures that share an estimate of their round trip: a WRITE to a disk says nothing of a LOOKUP in
+/// memory. Those that change names have none.
+mod timer {
+    use larder_rpc::TimerClass;
+
+    /// Attributes and rights.
+    pub(super) const ATTRIBUTES: TimerClass = TimerClass::estimated(1);
+    /// Names.
+    pub(super) const LOOKUP: TimerClass = TimerClass::estimated(2);
+    /// Data and directories to the client.
+    pub(super) const READ: TimerClass = TimerClass::estimated(3);
+    /// Data to the server.
+    pub(super) const WRITE: TimerClass = TimerClass::estimated(4);
+    /// Data to the server's disk.
+    pub(super) const COMMIT: TimerClass = TimerClass::estimated(5);
+}
 
 /// A mounted export of an NFSv3 server.
 #[derive(Debug)]
@@ -92,11 +111,12 @@ impl Nfs3 {
     where
         P: Procedure<Res = Res3<T, E>>,
     {
-        let credential = self.client.credential(cred);
-        let options = CallOptions { class, fail_fast: self.fail_fast, deadline: cred.deadline };
+        let credential = self.client.auth_sys(cred.uid, cred.gid, &cred.groups);
+        let deadline = cred.deadline.map(|deadline| deadline.at());
+        let options = CallOptions { class, fail_fast: self.fail_fast, deadline };
         let config = self.client.config();
-        let ends = (config.recovery == Recovery::Soft).then(|| match cred.deadline {
-            Some(deadline) => Instant::from_std(deadline.at()),
+        let ends = (config.recovery == Recovery::Soft).then(|| match deadline {
+            Some(deadline) => Instant::from_std(deadline),
             None => Instant::now() + config.limit(),
         });
         let mut pause = JUKEBOX_PAUSES.0;
@@ -132,7 +152,7 @@ impl Nfs3 {
 
     async fn attributes(&self, cred: &Cred, object: nfs_fh3) -> Result<Attr> {
         let args = GETATTR3args { object };
-        let answer = self.answer(cred, &args, TimerClass::Attributes).await?;
+        let answer = self.answer(cred, &args, timer::ATTRIBUTES).await?;
         Ok(convert::attr(&answer.obj_attributes))
     }
 
@@ -145,7 +165,7 @@ impl Nfs3 {
     }
 
     async fn look_up(&self, cred: &Cred, what: diropargs3) -> Result<LookedUp> {
-        let reply = self.call(cred, &LOOKUP3args { what }, TimerClass::Lookup).await?;
+        let reply = self.call(cred, &LOOKUP3args { what }, timer::LOOKUP).await?;
         match reply.results {
             Ok(answer) => {
                 let attr = convert::post_op(answer.obj_attributes);
@@ -195,7 +215,7 @@ impl Remote for Nfs3 {
     ) -> Future<'a, Judged> {
         Box::pin(async move {
             let args = ACCESS3args { object: convert::file(file)?, access: wanted.0.into() };
-            let answer = self.answer(cred, &args, TimerClass::Attributes).await?;
+            let answer = self.answer(cred, &args, timer::ATTRIBUTES).await?;
             let granted = convert::access(answer.access) & wanted;
             Ok(Judged::new(granted, convert::post_op(answer.obj_attributes)))
         })
@@ -217,7 +237,7 @@ impl Remote for Nfs3 {
     ) -> Future<'a, (OsString, Option<Attr>)> {
         Box::pin(async move {
             let args = READLINK3args { symlink: convert::file(file)? };
-            let answer = self.answer(cred, &args, TimerClass::Read).await?;
+            let answer = self.answer(cred, &args, timer::READ).await?;
             let target = OsString::from_vec(answer.data.to_vec());
             Ok((target, convert::post_op(answer.symlink_attributes)))
         })
@@ -313,7 +333,7 @@ impl Remote for Nfs3 {
     fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
         Box::pin(async move {
             let args = FSSTAT3args { fsroot: convert::file(file)? };
-            let answer = self.answer(cred, &args, TimerClass::Attributes).await?;
+            let answer = self.answer(cred, &args, timer::ATTRIBUTES).await?;
             Ok(convert::statfs(&answer, self.limits.name_max))
         })
     }

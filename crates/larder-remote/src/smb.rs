@@ -49,8 +49,8 @@ pub use credentials::{Credentials, CredentialsError, Password};
 pub use kerberos::{Kerberos, KerberosError};
 pub use mount::{MountError, MountOptions, PORT, Version};
 
-use crate::rpc::Snapshot;
 use bytes::Bytes;
+use larder_rpc::Snapshot;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
     Kind, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
@@ -85,7 +85,7 @@ impl Smb {
         Ok(Smb { share: Share::mount(options).await? })
     }
 
-    /// What every command cost so far, in the shape of [`crate::rpc::RpcClient::stats`].
+    /// What every command cost so far, in the shape of [`larder_rpc::RpcClient::stats`].
     pub fn stats(&self) -> Snapshot {
         let share = &self.share;
         let connections = share.lines.iter().map(Line::snapshot).collect();

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use larder_remote::rpc;
+use larder_rpc as rpc;
 use serde::{Deserialize, Serialize};
 
 /// Names of the columns; `larder stat --help` says what they mean.

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
 use larder_remote::later::{Later, Remembered};
 use larder_remote::nfs3::{self, Nfs3};
-use larder_remote::rpc::{self, Recording, Recovery, Snapshot, SourcePort};
 use larder_remote::smb::{self, Smb};
+use larder_rpc::{self as rpc, Recording, Recovery, Snapshot, SourcePort};
 use larder_vfs::Remote;
 
 use crate::back::Back;

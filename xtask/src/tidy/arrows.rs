@@ -9,20 +9,21 @@ use anyhow::{Context, Result};
 use super::{Complaint, Tree};
 
 /// Crate, and the crates of ours that it may link.
-const ALLOWED: [(&str, &[&str]); 14] = [
+const ALLOWED: [(&str, &[&str]); 15] = [
     ("larder-vfs", &[]),
     ("larder-wire", &[]),
     ("larder-io", &[]),
     ("larder-cache", &["larder-io"]),
     ("larder-client", &["larder-vfs", "larder-io", "larder-cache"]),
-    ("larder-remote", &["larder-vfs", "larder-wire", "larder-io"]),
+    ("larder-rpc", &["larder-wire", "larder-io"]),
+    ("larder-remote", &["larder-vfs", "larder-rpc", "larder-wire", "larder-io"]),
     // It runs with a privilege of root: it links nothing that it does not need.
     ("larder-helper", &[]),
     ("larder-fuse", &["larder-vfs", "larder-io", "larder-helper"]),
-    ("larder-nfsd", &["larder-vfs", "larder-wire", "larder-io"]),
-    ("larder-meta", &["larder-wire", "larder-io"]),
+    ("larder-nfsd", &["larder-vfs", "larder-rpc", "larder-wire", "larder-io"]),
+    ("larder-meta", &["larder-rpc", "larder-wire", "larder-io"]),
     // A disk knows no names: it must not link larder-meta.
-    ("larder-disk", &["larder-wire", "larder-io"]),
+    ("larder-disk", &["larder-rpc", "larder-wire", "larder-io"]),
     // The bench measures rivals with the same code, so it links nothing that it measures.
     ("larder-bench", &["larder-io"]),
     ("larder", &[ANY]),
@@ -107,6 +108,7 @@ mod tests {
             ("larder-fuse", "larder-client"),
             ("larder-cache", "larder-vfs"),
             ("larder-disk", "larder-meta"),
+            ("larder-rpc", "larder-vfs"),
             ("larder", "larder-testkit"),
         ] {
             let text =

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use larder_nfsd::Config;
 use larder_remote::nfs3::{MountOptions, Nfs3};
-use larder_remote::rpc::Transport;
+use larder_rpc::Transport;
 use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
 use larder_vfs::{Cred, Direct, MemRemote, New, Remote, SetAttr};
 

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::rpc::random_u64;
+use larder_rpc::random_u64;
 
 const KEY_BYTES: usize = 32;
 

@@ -1,8 +1,8 @@
 //! Between RFC 1813 and the words of `larder-vfs`. Nothing else knows nfsstat3.
 
 use super::names::Page;
-use crate::rpc::RpcError;
 use bytes::Bytes;
+use larder_rpc::RpcError;
 use larder_vfs::{
     Access, Attr, Before, Change, Device, Error, Handle, Kind, Listed, Listing, Result, SetAttr,
     SetTime, Stability, StatFs, Time,

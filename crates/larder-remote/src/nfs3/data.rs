@@ -1,7 +1,7 @@
 //! Data: READ, WRITE and COMMIT, continued until all is done.
 
+use super::timer;
 use super::{Nfs3, convert};
-use crate::rpc::TimerClass;
 use bytes::{Bytes, BytesMut};
 use larder_vfs::{
     Change, Committed, Cred, Error, RemoteRead, RemoteWritten, Result, Stability, Verifier,
@@ -45,8 +45,7 @@ impl Nfs3 {
         len: u32,
     ) -> Result<RemoteRead> {
         let count = len.min(self.limits.read_max);
-        let answer =
-            self.answer(cred, &READ3args { file, offset, count }, TimerClass::Read).await?;
+        let answer = self.answer(cred, &READ3args { file, offset, count }, timer::READ).await?;
         // A server that gives nothing before the end would be asked for ever.
         let stuck = count > 0 && answer.data.is_empty() && !answer.eof;
         if stuck || answer.data.len() > count as usize {
@@ -131,7 +130,7 @@ impl Nfs3 {
             stable: convert::stable_how(stability),
             data: data.slice(..wanted).into(),
         };
-        let answer = self.answer(cred, &args, TimerClass::Write).await?;
+        let answer = self.answer(cred, &args, timer::WRITE).await?;
         let count = answer.count as usize;
         if count > wanted || (count == 0 && wanted > 0) {
             tracing::warn!(server = %self.client.config().server, ?file, offset, "senseless WRITE");
@@ -158,7 +157,7 @@ impl Nfs3 {
             Err(_) => (range.start, 0),
         };
         let args = COMMIT3args { file, offset, count };
-        let answer = self.answer(cred, &args, TimerClass::Commit).await?;
+        let answer = self.answer(cred, &args, timer::COMMIT).await?;
         Ok(Committed {
             verifier: Verifier(u64::from_be_bytes(answer.verf)),
             change: convert::change(&answer.file_wcc),

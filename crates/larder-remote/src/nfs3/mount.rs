@@ -4,12 +4,13 @@
 //! [`MountOptions::mount_port`] or else on the same one, as one-port servers (and larder's own)
 //! have it.
 
+use super::programs::{MountClient, ProgramError, port_of};
 use super::{Nfs3, convert};
-use crate::rpc::{
-    CallOptions, Config, ConnectError, MountClient, Program, ProgramError, Recovery, RpcClient,
-    RpcError, SourcePort, Transport, port_of,
+use larder_rpc::{
+    CallOptions, Config, ConnectError, Program, Recovery, RpcClient, RpcError, SourcePort,
+    Transport,
 };
-use larder_vfs::{Cred, RemoteLimits};
+use larder_vfs::RemoteLimits;
 use larder_wire::mount3::{self, mountstat3};
 use larder_wire::nfs3::{
     self, DATA_BYTES_MAX, FSINFO3args, FSINFO3resok, PATHCONF3args, PATHCONF3resok, fsf3, nfs_fh3,
@@ -271,7 +272,7 @@ pub(super) async fn mount(options: &MountOptions) -> Result<Nfs3, MountError> {
         limits,
         fail_fast: options.fail_fast,
         no_plus: AtomicBool::new(!options.readdirplus),
-        creations: AtomicU64::new(crate::rpc::random_u64()),
+        creations: AtomicU64::new(larder_rpc::random_u64()),
         client,
     })
 }
@@ -377,7 +378,7 @@ async fn negotiate(
     client: &RpcClient,
     root: nfs_fh3,
 ) -> Result<RemoteLimits, MountError> {
-    let credential = client.credential(&Cred::root());
+    let credential = client.auth_sys(0, 0, &[]);
     let quick = CallOptions::default();
     let silent = |cause| rpc_failure(options, NFS, cause);
     let args = FSINFO3args { fsroot: root };

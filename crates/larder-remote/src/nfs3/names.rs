@@ -1,7 +1,8 @@
 //! Names: what makes, moves, removes and lists them.
 
+use super::timer;
 use super::{Nfs3, convert, replay};
-use crate::rpc::TimerClass;
+use larder_rpc::TimerClass;
 use larder_vfs::{
     Attr, Change, Changed, Cookie, Cred, Error, Found, Kind, Listing, Made, New, Removal, Result,
     SetAttr, SetTime, Time,
@@ -82,7 +83,7 @@ impl Nfs3 {
     where
         P: Procedure<Res = larder_wire::nfs3::CREATE3res>,
     {
-        let reply = self.call(cred, args, TimerClass::Fixed).await?;
+        let reply = self.call(cred, args, TimerClass::FIXED).await?;
         let answer = match (reply.results, mine) {
             (Ok(answer), _) => answer,
             (Err(fail), Some(mine))
@@ -140,7 +141,7 @@ impl Nfs3 {
     ) -> Result<Changed> {
         let guard = guard.map(convert::nfstime).transpose()?;
         let args = SETATTR3args { object, new_attributes: convert::sattr(set)?, guard };
-        let answer = self.answer(cred, &args, TimerClass::Fixed).await?;
+        let answer = self.answer(cred, &args, TimerClass::FIXED).await?;
         Ok(convert::change(&answer.obj_wcc))
     }
 
@@ -151,9 +152,9 @@ impl Nfs3 {
         what: Removal,
     ) -> Result<Change> {
         let reply = match what {
-            Removal::File => self.call(cred, &REMOVE3args { object }, TimerClass::Fixed).await?,
+            Removal::File => self.call(cred, &REMOVE3args { object }, TimerClass::FIXED).await?,
             Removal::Directory => {
-                self.call(cred, &RMDIR3args { object }, TimerClass::Fixed).await?
+                self.call(cred, &RMDIR3args { object }, TimerClass::FIXED).await?
             }
         };
         match reply.results {
@@ -172,7 +173,7 @@ impl Nfs3 {
         to: diropargs3,
     ) -> Result<(Change, Change)> {
         let args = RENAME3args { from: from.clone(), to: to.clone() };
-        let reply = self.call(cred, &args, TimerClass::Fixed).await?;
+        let reply = self.call(cred, &args, TimerClass::FIXED).await?;
         let wcc = match reply.results {
             Ok(wcc) => wcc,
             Err(fail)
@@ -193,7 +194,7 @@ impl Nfs3 {
         link: diropargs3,
     ) -> Result<(Option<Attr>, Change)> {
         let args = LINK3args { file, link: link.clone() };
-        let reply = self.call(cred, &args, TimerClass::Fixed).await?;
+        let reply = self.call(cred, &args, TimerClass::FIXED).await?;
         let wcc = match reply.results {
             Ok(wcc) => wcc,
             Err(fail)
@@ -268,7 +269,7 @@ impl Nfs3 {
                 dircount: count,
                 maxcount: count,
             };
-            match self.call(cred, &args, TimerClass::Read).await.map(|reply| reply.results) {
+            match self.call(cred, &args, timer::READ).await.map(|reply| reply.results) {
                 Err(error) => return Ok(Err(error)),
                 Ok(Ok(answer)) => {
                     return Ok(Ok(Page {
@@ -285,7 +286,7 @@ impl Nfs3 {
             }
         }
         let args = READDIR3args { dir, cookie: position, cookieverf: verifier, count };
-        match self.call(cred, &args, TimerClass::Read).await.map(|reply| reply.results) {
+        match self.call(cred, &args, timer::READ).await.map(|reply| reply.results) {
             Err(error) => Ok(Err(error)),
             Ok(Err(fail)) => Err(fail.status),
             Ok(Ok(answer)) => Ok(Ok(Page {

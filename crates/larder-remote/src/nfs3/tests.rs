@@ -2,7 +2,7 @@
 //! time: a scripted server on loopback. The ordinary cases are tried on a real one (`tests/it`).
 
 use super::*;
-use crate::rpc::SourcePort;
+use larder_rpc::SourcePort;
 use larder_vfs::{Device, Kind, Listed, Verifier};
 use larder_wire::mount3;
 use larder_wire::nfs3::*;

@@ -8,9 +8,9 @@
 use super::link::{Accounts, Link};
 use super::mount::MountOptions;
 use super::status::{self, Failure};
-use crate::patience::{gives_up, is_in_vain};
-use crate::rpc::stats::ProcedureStats;
-use crate::rpc::{ConnectionSnapshot, Recovery};
+use larder_rpc::patience::{gives_up, is_in_vain};
+use larder_rpc::stats::ProcedureStats;
+use larder_rpc::{ConnectionSnapshot, Recovery};
 use larder_vfs::{Deadline, Error, Result};
 use smb2::types::SessionId;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl Line {
         let deadline = match self.recovery {
             Recovery::Soft => {
                 let silent = state.borrow().silent_since();
-                Some(gives_up(begun, self.limit, caller, silent))
+                Some(gives_up(begun, self.limit, caller.map(|one| one.at()), silent))
             }
             Recovery::Hard => None,
         };

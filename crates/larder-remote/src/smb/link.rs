@@ -9,8 +9,8 @@ use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
 use super::status::{self, Failure};
 use super::tap::{Ear, Heard, Tap};
 use super::wire;
-use crate::patience::RECONNECT_MAX;
-use crate::rpc::stats::{ProcedureStats, Procedures};
+use larder_rpc::patience::RECONNECT_MAX;
+use larder_rpc::stats::{ProcedureStats, Procedures};
 use smb2::client::{Connection, Session};
 use smb2::msg::tree_connect::{
     ShareType, TreeConnectRequest, TreeConnectRequestFlags, TreeConnectResponse,

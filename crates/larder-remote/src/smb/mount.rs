@@ -2,7 +2,7 @@
 
 use super::credentials::Credentials;
 use super::kerberos::KerberosError;
-use crate::rpc::Recovery;
+use larder_rpc::Recovery;
 use smb2::types::Dialect;
 use smb2::types::status::NtStatus;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use super::status::Failure;
 use super::tap::LeaseKey;
 use super::wire::{self, LeaseRequest, Opening, PREVIOUS};
 use super::{names, status};
-use crate::rpc::stats::Procedures;
+use larder_rpc::stats::Procedures;
 use larder_vfs::{Error, Found, Handle, RemoteLimits, Result, Watcher};
 use smb2::msg::create::{CreateAction, CreateResponse};
 use smb2::msg::directory_info::parse_entries;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_remote::nfs3::{MountOptions, Nfs3};
-use larder_remote::rpc::{SourcePort, Transport};
+use larder_rpc::{SourcePort, Transport};
 use larder_vfs::{Access, Cookie, Cred, Handle, Listed, New, Remote, Removal, SetAttr, Stability};
 use larder_wire::mount3;
 use larder_wire::nfs3::{FSINFO3resok, nfsproc3, nfstime3};

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use larder_remote::nfs3::{MountError, MountOptions, Nfs3};
-use larder_remote::rpc::{Recovery, Transport};
+use larder_rpc::{Recovery, Transport};
 use larder_testkit::{Ganesha, Options, Squash};
 use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
 use larder_vfs::{
@@ -379,7 +379,7 @@ async fn a_soft_mount_fails_in_time_when_the_server_freezes_and_goes_on_when_it_
     assert!(!setup.nfs.reachable());
     setup.server.thaw().unwrap();
     let mut state = setup.nfs.rpc().state();
-    let back = state.wait_for(|state| *state == larder_remote::rpc::ServerState::Reachable);
+    let back = state.wait_for(|state| *state == larder_rpc::ServerState::Reachable);
     tokio::time::timeout(Duration::from_secs(60), back).await.expect("the probe").unwrap();
     setup.nfs.getattr(&setup.cred, &setup.root).await.unwrap();
 }

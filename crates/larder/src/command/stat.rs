@@ -98,7 +98,7 @@ fn usage(line: &str) -> Usage {
 
 fn slice(typed: &str) -> Result<Duration, String> {
     let slice = parse_span(typed)?;
-    let valid = larder_remote::rpc::SLICE_WIDTHS.contains(&slice);
+    let valid = larder_rpc::SLICE_WIDTHS.contains(&slice);
     if valid { Ok(slice) } else { Err("a slice lasts from 100us to 1s".to_owned()) }
 }
 

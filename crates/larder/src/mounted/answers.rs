@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use larder_remote::rpc::{Recording, Series};
+use larder_rpc::{Recording, Series};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;

@@ -3,8 +3,8 @@
 use super::leases::{next, smbclient_puts, watch};
 use super::proxy::behind_a_proxy;
 use super::setup::{GIVE_BACK_MAX, Setup, eventually, options, pattern, serve};
-use larder_remote::rpc::{ConnectionSnapshot, Recovery};
 use larder_remote::smb::MountOptions;
+use larder_rpc::{ConnectionSnapshot, Recovery};
 use larder_vfs::{Error, Handle, New, Remote, Removal, SetAttr, Stability};
 use std::collections::HashMap;
 use std::ffi::OsStr;

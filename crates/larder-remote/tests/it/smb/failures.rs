@@ -2,8 +2,8 @@
 
 use super::proxy::{Proxy, behind_a_proxy};
 use super::setup::{GIVE_BACK_MAX, Setup, eventually, mount, options, pattern, serve};
-use larder_remote::rpc::Recovery;
 use larder_remote::smb::{Credentials, MountError, MountOptions, Password, Smb, Version};
+use larder_rpc::Recovery;
 use larder_testkit::{Samba, SambaOptions};
 use larder_vfs::{Error, Handle, New, Remote, Removal, Stability};
 use std::sync::Arc;

@@ -138,7 +138,7 @@ fn a_slow_reader_loses_slices_and_no_events() {
 /// Random events, each counted by the slice of its time, beside a reader that comes when it likes.
 #[test]
 fn slices_are_those_of_a_model() {
-    let seed = crate::rpc::random_u64();
+    let seed = crate::random_u64();
     let mut random = seed | 1;
     let mut below = |limit: u64| {
         random ^= random << 13;

@@ -1,6 +1,6 @@
 //! UDP: a datagram in, a datagram out.
 //!
-//! What the file system answers at once is answered by the task that reads. At most [`CALLS_MAX`] calls
+//! What the service answers at once is answered by the task that reads. At most [`CALLS_MAX`] calls
 //! are in flight; further ones are dropped, since the client asks again
 //! anyway. Replies leave by the address that the socket is bound to: on a machine with several
 //! addresses, bind to the one that clients know.
@@ -12,7 +12,8 @@ use larder_wire::xdr::Segments;
 use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, watch};
 
-use crate::service::{Peer, Service, Transport, poll_once};
+use super::dispatch::{Dispatcher, Peer, Service, poll_once};
+use crate::program::Transport;
 
 /// Most calls in flight.
 const CALLS_MAX: u32 = 256;
@@ -20,8 +21,8 @@ const CALLS_MAX: u32 = 256;
 const DATAGRAM_BYTES_MAX: usize = 65_536;
 
 /// Serves datagrams until `shutdown` becomes true and all replies are out.
-pub(crate) async fn serve(
-    service: Arc<Service>,
+pub(crate) async fn serve<S: Service>(
+    dispatcher: Arc<Dispatcher<S>>,
     socket: UdpSocket,
     mut shutdown: watch::Receiver<bool>,
 ) {
@@ -41,13 +42,13 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        if !service.allows(address.ip()) {
+        if !dispatcher.allows(address.ip()) {
             continue;
         }
         let Ok(permit) = Arc::clone(&calls).try_acquire_owned() else { continue };
-        let peer = Peer::new(address, Transport::Udp, service.config.source_ports);
+        let peer = Peer::new(address, Transport::Udp, dispatcher.config.source_ports);
         let message = Bytes::copy_from_slice(&buffer[..len]);
-        let mut call = Box::pin(Arc::clone(&service).serve(peer, message, || ()));
+        let mut call = Box::pin(Arc::clone(&dispatcher).serve(peer, message, || ()));
         if let Some(reply) = poll_once(call.as_mut()).await {
             send(&socket, peer, reply).await;
             continue;

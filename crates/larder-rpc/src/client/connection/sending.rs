@@ -1,7 +1,7 @@
 //! Sending on a stream: whole messages, in order, without blocking.
 
 use super::{Connection, Outgoing};
-use crate::rpc::socket::Socket;
+use crate::client::socket::Socket;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering::Relaxed;

@@ -4,7 +4,8 @@
 //! others. Callers send on their own thread by [`Socket::send`]; the tasks of a connection wait for
 //! readiness here.
 
-use super::{SourcePort, Transport};
+use super::SourcePort;
+use crate::program::Transport;
 use larder_io::sockets::grow_buffers;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{

@@ -1,7 +1,7 @@
 //! When to send again, and how much at once: pure state, no clock and no socket.
 //!
-//! - [`RoundTrip`] estimates how long a reply takes, for each class of procedures apart, since a
-//!   WRITE to a disk says nothing of a LOOKUP in memory (Jacobson 1988; SunRPC's `rpc_rtt`).
+//! - [`RoundTrip`] estimates how long a reply takes, for each [`TimerClass`] apart (Jacobson 1988;
+//!   SunRPC's `rpc_rtt`).
 //! - [`Window`] bounds how many calls are in flight: fixed on TCP, where the kernel does the rest,
 //!   and following losses on UDP (SunRPC's `xprt_adjust_cwnd`), within what the socket can hold.
 //! - [`Losses`] tells one loss from another: a full buffer drops a windowful at once, and each of its
@@ -20,28 +20,31 @@ const SLOWEST_SINKS_BY: u32 = 64;
 /// Most doublings of the time until a retransmission; the maximum is reached before.
 const DOUBLINGS_MAX: u32 = 10;
 
-/// Which procedures share an estimate of the round trip.
+/// Which procedures share an estimate of the round trip: a class that their program chooses, since a
+/// call that waits for a disk says nothing of one that is answered from memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TimerClass {
-    /// No estimate: the configured timeout. For procedures that change names, whose repetition the
-    /// server may answer wrongly, and for rare ones.
-    #[default]
-    Fixed,
-    /// Attributes and rights.
-    Attributes,
-    /// Names.
-    Lookup,
-    /// Data and directories to the client.
-    Read,
-    /// Data to the server.
-    Write,
-    /// Data to the server's disk.
-    Commit,
-}
+pub struct TimerClass(u8);
 
 impl TimerClass {
     /// How many classes there are.
-    pub(super) const COUNT: usize = 6;
+    pub const COUNT: usize = 8;
+
+    /// No estimate: the configured timeout. For procedures whose repetition the server may answer
+    /// wrongly, as those that change names, and for rare ones.
+    pub const FIXED: TimerClass = TimerClass(0);
+
+    /// A class with an estimate of its own.
+    ///
+    /// # Panics
+    /// If `class` is 0, or not below [`TimerClass::COUNT`].
+    pub const fn estimated(class: u8) -> TimerClass {
+        assert!(class > 0 && (class as usize) < TimerClass::COUNT);
+        TimerClass(class)
+    }
+
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
 }
 
 /// Estimate of the time until a reply (RFC 6298, 2).

@@ -1,4 +1,4 @@
-//! ONC RPC client transport: calls to one program on one server, over TCP or UDP (RFC 5531).
+//! The client: calls to one program on one server, over TCP or UDP (RFC 5531).
 //!
 //! [`RpcClient`] keeps several connections ([`Config::connections`]) and many calls in flight on
 //! each. A call is encoded once; its small values and its payload leave in one vectored write, on
@@ -21,37 +21,32 @@
 //! Whether the server answers is a state of its own ([`ServerState`]), found out by the calls and,
 //! while it does not answer, by a probe; each change is logged once.
 //!
-//! Absent on purpose: RPCSEC_GSS, TLS, callbacks, server-side code. What the procedures mean is the
-//! caller's business.
+//! Absent on purpose: RPCSEC_GSS, TLS, callbacks. What the procedures mean is the caller's business.
 
 mod connection;
 mod pool;
-mod programs;
 mod retry;
-mod series;
 mod socket;
-pub(crate) mod stats;
 
-pub use programs::{MountClient, ProgramError, port_of};
 pub use retry::TimerClass;
-pub use series::{RECORDINGS_MAX, RecordError, Recording, SLICE_WIDTHS, Series, Slice};
-pub use stats::{ConnectionSnapshot, Histogram, Latency, ProcedureSnapshot, Snapshot};
 
 use crate::patience::{RETRY_PAUSES, gives_up};
+use crate::program::{DATAGRAM_BYTES_MAX, Program, RECORD_BYTES_MAX, Transport};
+use crate::series::{Moment, RecordError, Recorded, Recorders, Recording};
+use crate::stats::{self, Snapshot};
 use bytes::Bytes;
 use connection::{Connection, Wait};
-use larder_vfs::{Cred, Deadline};
 use larder_wire::Procedure;
 use larder_wire::rpc::{
     AuthSys, CallHeader, Credential, GROUPS_MAX, MACHINE_NAME_BYTES_MAX, Outcome, Xid, encode_call,
 };
-use larder_wire::xdr::{Array, Decode, Encode, Encoder, Framing, Opaque, XdrError};
+use larder_wire::xdr::{Array, Decode, Encode, Encoder, Opaque, XdrError};
 use pool::Pool;
 use retry::Backoff;
 use socket::Socket;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -59,17 +54,6 @@ use tokio::time::Instant;
 
 /// Longest wait for a connection to be made. A server further away than this is as good as gone.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Largest datagram, in bytes.
-const DATAGRAM_BYTES_MAX: usize = 65_507;
-
-/// How messages travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// A stream.
-    Tcp,
-    /// Datagrams.
-    Udp,
-}
 
 /// Which port calls come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +67,7 @@ pub enum SourcePort {
 
 impl SourcePort {
     /// What it comes to in this process: only the superuser may bind a reserved port.
-    pub(crate) fn possible(self) -> SourcePort {
+    pub fn possible(self) -> SourcePort {
         if rustix::process::geteuid().is_root() { self } else { SourcePort::Any }
     }
 }
@@ -95,17 +79,6 @@ pub enum Recovery {
     Soft,
     /// It waits for the server.
     Hard,
-}
-
-/// The program that is called.
-#[derive(Clone, Copy, Debug)]
-pub struct Program {
-    /// Its number.
-    pub number: u32,
-    /// Its version.
-    pub version: u32,
-    /// Names of its procedures, by number, for the accounts.
-    pub procedures: &'static [&'static str],
 }
 
 /// How to reach a server and how long to wait for it.
@@ -156,8 +129,7 @@ impl Config {
             timeout,
             retransmissions,
             recovery: Recovery::Soft,
-            record_bytes_max: larder_wire::nfs3::DATA_BYTES_MAX
-                + larder_wire::nfs3::MESSAGE_OVERHEAD_BYTES_MAX,
+            record_bytes_max: RECORD_BYTES_MAX,
             machine_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             source_port: SourcePort::Reserved,
         }
@@ -166,13 +138,6 @@ impl Config {
     /// After how long a call without a reply means that the server is gone.
     pub fn limit(&self) -> Duration {
         self.timeout * (self.retransmissions + 1)
-    }
-
-    fn framing(&self) -> Framing {
-        match self.transport {
-            Transport::Tcp => Framing::Record,
-            Transport::Udp => Framing::Datagram,
-        }
     }
 }
 
@@ -184,7 +149,7 @@ pub struct CallOptions {
     /// Fail at once with [`RpcError::Unreachable`] while the server is known to be gone.
     pub fail_fast: bool,
     /// Until when the caller waits; a [`Recovery::Hard`] call waits on.
-    pub deadline: Option<Deadline>,
+    pub deadline: Option<std::time::Instant>,
 }
 
 /// An answered call.
@@ -298,8 +263,6 @@ struct Shared {
     pool: Arc<Pool>,
     machine_name: Opaque<MACHINE_NAME_BYTES_MAX>,
     xid: AtomicU32,
-    /// How many recordings there were.
-    recordings: AtomicU64,
 }
 
 impl RpcClient {
@@ -328,7 +291,6 @@ impl RpcClient {
             // Servers take an xid that they have seen lately for a retransmission, also if it was
             // sent by the client's previous life.
             xid: AtomicU32::new(random_u64() as u32),
-            recordings: AtomicU64::new(0),
             config,
         });
         let mut sockets = std::iter::once(first).map(Some).chain(std::iter::repeat_with(|| None));
@@ -340,14 +302,14 @@ impl RpcClient {
         Ok(RpcClient { inner })
     }
 
-    /// The credential that a user's calls bear: the first sixteen groups are all that fit.
-    pub fn credential(&self, cred: &Cred) -> Credential {
-        let groups = cred.groups.iter().copied().take(GROUPS_MAX).collect();
+    /// The credential that a user's calls bear, on our word: the first sixteen groups are all that fit.
+    pub fn auth_sys(&self, uid: u32, gid: u32, groups: &[u32]) -> Credential {
+        let groups = groups.iter().copied().take(GROUPS_MAX).collect();
         Credential::Sys(AuthSys {
             stamp: 0,
             machine_name: self.inner.shared.machine_name.clone(),
-            uid: cred.uid,
-            gid: cred.gid,
+            uid,
+            gid,
             groups: Array(groups),
         })
     }
@@ -400,7 +362,7 @@ impl RpcClient {
             return Err(RpcError::TimedOut { limit: shared.config.limit() });
         }
         let xid = shared.next_xid();
-        let message = encode_call(xid, credential, args, shared.config.framing());
+        let message = encode_call(xid, credential, args, shared.config.transport.framing());
         if shared.config.transport == Transport::Udp && message.len() > DATAGRAM_BYTES_MAX {
             return Err(RpcError::TooLong { bytes: message.len() });
         }
@@ -452,9 +414,28 @@ impl RpcClient {
         }
     }
 
+    /// Begins to record what each connection does, in slices of `width`. Whoever asks for a recording
+    /// takes from it often enough: see [`Slice::dropped`](crate::Slice::dropped).
+    ///
+    /// # Errors
+    /// [`RecordError`]
+    pub fn record(&self, width: Duration) -> Result<Recording, RecordError> {
+        Recording::begin(Arc::clone(&self.inner) as Arc<dyn Recorded>, width)
+    }
+
     /// Ends all calls with [`RpcError::Shutdown`], now and later. Does not block.
     pub fn shutdown(&self) {
         self.inner.shut_down();
+    }
+}
+
+impl Recorded for Inner {
+    fn each(&self, look: &mut dyn FnMut(&mut Recorders, &Moment)) {
+        self.connections.iter().for_each(|connection| connection.recorders(look));
+    }
+
+    fn is_over(&self) -> bool {
+        *self.shared.shutdown.borrow()
     }
 }
 
@@ -503,7 +484,7 @@ impl Shared {
     fn until(
         &self,
         offered: Instant,
-        caller: Option<Deadline>,
+        caller: Option<std::time::Instant>,
         silent: Option<Instant>,
     ) -> Option<Instant> {
         let is_soft = self.config.recovery == Recovery::Soft;
@@ -514,13 +495,9 @@ impl Shared {
         Xid(self.xid.fetch_add(1, Relaxed))
     }
 
-    fn next_recording(&self) -> u64 {
-        self.recordings.fetch_add(1, Relaxed)
-    }
-
     async fn ping(&self, connection: &Connection) -> Result<(), RpcError> {
         let xid = self.next_xid();
-        let mut out = Encoder::new(self.config.framing(), 64);
+        let mut out = Encoder::new(self.config.transport.framing(), 64);
         let header = CallHeader {
             xid,
             program: self.config.program.number,
@@ -532,7 +509,7 @@ impl Shared {
         // It may be how the return of a silent server is found out.
         let offered = Instant::now();
         let wait =
-            Wait { class: TimerClass::Fixed, offered, until: self.until(offered, None, None) };
+            Wait { class: TimerClass::FIXED, offered, until: self.until(offered, None, None) };
         connection.call(xid, 0, out.finish(), wait).await.map(drop)
     }
 
@@ -572,8 +549,8 @@ async fn probe(shared: Arc<Shared>, connection: Arc<Connection>) {
     }
 }
 
-/// For xids, ports and verifiers: unlike those of our previous life, not secret.
-pub(crate) fn random_u64() -> u64 {
+/// For xids, ports and verifiers: unlike those of this program's previous life, and not secret.
+pub fn random_u64() -> u64 {
     let mut bytes = [0; 8];
     // Cannot fail for so few bytes but on kernels without the call; then they start at 0.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

@@ -3,9 +3,11 @@
 mod recording;
 
 use super::*;
+use crate::stats::ProcedureSnapshot;
 use larder_wire::portmap::{self, GETPORTargs, mapping};
 use larder_wire::record::{self, Heap, RecordAssembler};
 use larder_wire::rpc::{CallHeader, ReplyHeader, encode_reply};
+use larder_wire::xdr::Framing;
 use std::collections::VecDeque;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
@@ -130,7 +132,7 @@ fn hard(config: &mut Config) {
 /// Asks the server for a number.
 async fn ask(client: &RpcClient, number: u32) -> Result<Reply<u32>, RpcError> {
     let args = GETPORTargs { mapping: mapping { port: number, ..mapping::default() } };
-    let credential = client.credential(&Cred::new(7, 8, &[9; 20]));
+    let credential = client.auth_sys(7, 8, &[9; 20]);
     within(client.call(&credential, &args, CallOptions::default())).await
 }
 
@@ -273,7 +275,7 @@ async fn a_call_ends_when_its_caller_waits_no_longer() {
     let args = GETPORTargs { mapping: mapping::default() };
     let begun = Instant::now();
     for wait in [ms(50), Duration::ZERO] {
-        let deadline = Some(Deadline::new(begun.into_std(), wait));
+        let deadline = Some(begun.into_std() + wait);
         let options = CallOptions { deadline, ..CallOptions::default() };
         let asked = within(client.call(&Credential::None, &args, options)).await;
         assert_eq!(asked.unwrap_err(), RpcError::TimedOut { limit });

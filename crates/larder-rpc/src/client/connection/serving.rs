@@ -1,11 +1,12 @@
 //! The tasks of a connection: keep it up, take in replies, hand them to their callers.
 
 use super::{Arrived, Connection, Outgoing, Pending};
+use crate::client::RpcError;
+use crate::client::pool::ReplyBuffers;
+use crate::client::retry::{Backoff, TimerClass};
+use crate::client::socket::Socket;
 use crate::patience::{RECONNECT_MAX, RETRY_PAUSES};
-use crate::rpc::pool::ReplyBuffers;
-use crate::rpc::retry::{Backoff, TimerClass};
-use crate::rpc::socket::Socket;
-use crate::rpc::{DATAGRAM_BYTES_MAX, RpcError, Transport};
+use crate::program::{DATAGRAM_BYTES_MAX, Transport};
 use bytes::Bytes;
 use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
 use larder_wire::record::{Buffers, RecordAssembler};
@@ -223,8 +224,8 @@ impl Connection {
         state.totals.completed += 1;
         if pending.call.transmissions.load(Relaxed) == 1 {
             let time = at.saturating_duration_since(self.sent_at(&pending.call));
-            if pending.class != TimerClass::Fixed {
-                state.round_trips[pending.class as usize].sample(time);
+            if pending.class != TimerClass::FIXED {
+                state.round_trips[pending.class.index()].sample(time);
             }
             state.window.replied();
         }

@@ -2,11 +2,10 @@
 //!
 //! Both answer a few calls and are left again, so their waits are short and soft.
 
-use super::{
+use larder_rpc::{
     CallOptions, Config, ConnectError, Program, Recovery, RpcClient, RpcError, SourcePort,
     Transport,
 };
-use larder_vfs::Cred;
 use larder_wire::mount3::{self, mountstat3};
 use larder_wire::rpc::Credential;
 use larder_wire::xdr::Opaque;
@@ -44,7 +43,7 @@ fn config(address: SocketAddr, transport: Transport, program: Program) -> Config
 ///
 /// # Errors
 /// [`ProgramError::Connect`] if no port mapper runs there, [`ProgramError::Rpc`]
-pub async fn port_of(
+pub(super) async fn port_of(
     host: IpAddr,
     program: u32,
     version: u32,
@@ -67,7 +66,7 @@ pub async fn port_of(
 
 /// A client of MOUNT version 3 (RFC 1813, 5.0).
 #[derive(Clone, Debug)]
-pub struct MountClient {
+pub(super) struct MountClient {
     client: RpcClient,
     credential: Credential,
 }
@@ -77,7 +76,7 @@ impl MountClient {
     ///
     /// # Errors
     /// [`ConnectError`]
-    pub async fn connect(
+    pub(super) async fn connect(
         address: SocketAddr,
         transport: Transport,
         source_port: SourcePort,
@@ -86,7 +85,7 @@ impl MountClient {
         let program = Program { number: mount3::PROGRAM, version: mount3::VERSION, procedures };
         let config = Config { source_port, ..config(address, transport, program) };
         let client = RpcClient::connect(config).await?;
-        let credential = client.credential(&Cred::root());
+        let credential = client.auth_sys(0, 0, &[]);
         Ok(MountClient { client, credential })
     }
 
@@ -94,7 +93,7 @@ impl MountClient {
     ///
     /// # Errors
     /// [`ProgramError::Status`] says why the server refuses.
-    pub async fn mount(&self, path: &[u8]) -> Result<nfs3::nfs_fh3, ProgramError> {
+    pub(super) async fn mount(&self, path: &[u8]) -> Result<nfs3::nfs_fh3, ProgramError> {
         let args = mount3::MNTargs { dirpath: Opaque::copy_from_slice(path) };
         let answer = self.client.call(&self.credential, &args, CallOptions::default()).await?;
         let root = answer.results.map_err(ProgramError::Status)?.fhandle;
@@ -105,7 +104,7 @@ impl MountClient {
     ///
     /// # Errors
     /// [`ProgramError::Rpc`]
-    pub async fn unmount(&self, path: &[u8]) -> Result<(), ProgramError> {
+    pub(super) async fn unmount(&self, path: &[u8]) -> Result<(), ProgramError> {
         let args = mount3::UMNTargs { dirpath: Opaque::copy_from_slice(path) };
         self.client.call(&self.credential, &args, CallOptions::default()).await?;
         Ok(())
@@ -115,7 +114,7 @@ impl MountClient {
     ///
     /// # Errors
     /// [`ProgramError::Rpc`]
-    pub async fn exports(&self) -> Result<Vec<mount3::exportnode>, ProgramError> {
+    pub(super) async fn exports(&self) -> Result<Vec<mount3::exportnode>, ProgramError> {
         let args = mount3::EXPORTargs {};
         let answer = self.client.call(&self.credential, &args, CallOptions::default()).await?;
         Ok(answer.results.0)

@@ -106,18 +106,25 @@ pub struct Latency {
 
 /// Counters of one procedure.
 #[derive(Debug, Default)]
-pub(crate) struct ProcedureStats {
-    pub(crate) calls: AtomicU64,
-    pub(crate) errors: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) retransmits: AtomicU64,
-    pub(crate) timeouts: AtomicU64,
-    pub(crate) bytes_sent: AtomicU64,
-    pub(crate) bytes_received: AtomicU64,
+pub struct ProcedureStats {
+    /// Calls that ended, well or not.
+    pub calls: AtomicU64,
+    /// Calls that the transport failed.
+    pub errors: AtomicU64,
+    /// Calls that the server answered with a status other than success.
+    pub refused: AtomicU64,
+    /// Sendings beyond the first.
+    pub retransmits: AtomicU64,
+    /// Waits for a reply that ran out.
+    pub timeouts: AtomicU64,
+    /// Bytes of first sendings, with headers.
+    pub bytes_sent: AtomicU64,
+    /// Bytes of replies, with headers.
+    pub bytes_received: AtomicU64,
     /// From the offer until the reply: what the caller waits.
-    pub(crate) latency: Histogram,
+    pub latency: Histogram,
     /// From the last sending until the reply: network and server.
-    pub(crate) round_trip: Histogram,
+    pub round_trip: Histogram,
 }
 
 /// Counters of one connection, beside those that its lock guards.
@@ -138,7 +145,7 @@ pub struct ProcedureSnapshot {
     /// Calls that ended, well or not.
     pub calls: u64,
     /// Calls that the RPC layer failed: timed out, refused, unreadable. What the procedure itself
-    /// reports, as NFS3ERR_NOENT, is no error here.
+    /// reports, as "no such file", is no error here.
     pub errors: u64,
     /// Calls that the server answered with a status other than success. None of them is an error.
     pub refused: u64,
@@ -197,22 +204,25 @@ const PROCEDURES_MAX: usize = 32;
 
 /// The accounts of a client, by procedure.
 #[derive(Debug)]
-pub(crate) struct Procedures {
+pub struct Procedures {
     accounts: Box<[ProcedureStats; PROCEDURES_MAX]>,
     names: &'static [&'static str],
 }
 
 impl Procedures {
-    pub(crate) fn new(names: &'static [&'static str]) -> Procedures {
+    /// Accounts at zero; `names` are those of the procedures, by number.
+    pub fn new(names: &'static [&'static str]) -> Procedures {
         let accounts = Box::new(std::array::from_fn(|_| ProcedureStats::default()));
         Procedures { accounts, names }
     }
 
-    pub(crate) fn of(&self, procedure: u32) -> &ProcedureStats {
+    /// The account of a procedure.
+    pub fn of(&self, procedure: u32) -> &ProcedureStats {
         &self.accounts[(procedure as usize).min(PROCEDURES_MAX - 1)]
     }
 
-    pub(crate) fn snapshot(&self) -> Vec<ProcedureSnapshot> {
+    /// What each procedure that was called at all cost so far.
+    pub fn snapshot(&self) -> Vec<ProcedureSnapshot> {
         let known = |one: &ProcedureStats| one.calls.load(Relaxed) + one.timeouts.load(Relaxed) > 0;
         let used = (0..).zip(self.accounts.iter()).filter(|(_, one)| known(one));
         used.map(|(number, one)| ProcedureSnapshot {

@@ -1,6 +1,7 @@
 //! Recordings of connections that work, stall and end.
 
 use super::*;
+use crate::series::{RECORDINGS_MAX, SLICE_WIDTHS, Series, Slice};
 
 const WIDTH: Duration = Duration::from_millis(1);
 

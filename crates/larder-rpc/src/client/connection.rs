@@ -19,11 +19,12 @@ mod sending;
 mod serving;
 
 use super::retry::{RoundTrip, TimerClass, Window};
-use super::series::{Kept, Moment, Recorder, Recorders, Totals};
 use super::socket::Socket;
-use super::stats::{ConnectionSnapshot, ConnectionStats};
-use super::{Reply, RpcError, Shared, Transport};
+use super::{Reply, RpcError, Shared};
 use crate::patience::is_in_vain;
+use crate::program::Transport;
+use crate::series::{Moment, Recorders, Totals};
+use crate::stats::{ConnectionSnapshot, ConnectionStats};
 use bytes::Bytes;
 use larder_wire::rpc::{Outcome, Xid};
 use larder_wire::xdr::Segments;
@@ -252,18 +253,11 @@ impl Connection {
         state
     }
 
-    /// Lets a recorder begin; answers the totals until then, or nothing if there are too many.
-    pub(super) fn begin_recorder(&self, recorder: Recorder) -> Option<Totals> {
-        let mut state = self.lock();
-        let totals = state.totals;
-        state.recorders.begin(recorder).then_some(totals)
-    }
-
-    /// Takes from the recorders, to which the state is told as it is now.
-    pub(super) fn take_slices(&self, take: impl FnOnce(&mut Recorders, &Moment) -> Kept) -> Kept {
+    /// Shows `look` the recorders, and the state as it is now.
+    pub(super) fn recorders(&self, look: &mut dyn FnMut(&mut Recorders, &Moment)) {
         let mut state = self.lock();
         let now = state.moment();
-        take(&mut state.recorders, &now)
+        look(&mut state.recorders, &now);
     }
 
     /// What to choose a connection by: the least is best.
@@ -428,7 +422,7 @@ impl Connection {
     fn patience(&self, class: TimerClass) -> Duration {
         match self.shared.config.transport {
             Transport::Tcp => self.shared.config.timeout,
-            Transport::Udp => self.lock().round_trips[class as usize].timeout(),
+            Transport::Udp => self.lock().round_trips[class.index()].timeout(),
         }
     }
 
@@ -501,7 +495,7 @@ impl Connection {
         match (config.transport, state.socket.clone()) {
             (Transport::Udp, Some(socket)) => {
                 let (sent, now) = (call.sent(), now.saturating_duration_since(self.birth));
-                state.round_trips[class as usize].timed_out(sent, now);
+                state.round_trips[class.index()].timed_out(sent, now);
                 state.window.timed_out(sent, now);
                 drop(state);
                 self.send_datagram(&socket, call);

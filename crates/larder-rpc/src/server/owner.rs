@@ -7,7 +7,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::service::Transport;
+use crate::program::Transport;
 
 /// Whether every socket of this machine that sends from `address` belongs to root. `false` if there is
 /// none, or if the address is not a loopback address. Reads two small files.

@@ -5,34 +5,32 @@
 //! others have waited for in vain. Somebody else asks on ([`RETRY_PAUSES`]), so that calls are answered again
 //! as soon as the server is back.
 
-use larder_vfs::Deadline;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// First and longest pause between attempts to reach a server that is gone. Calls fail meanwhile, so the longest
 /// one is how late its return is noticed.
-pub(crate) const RETRY_PAUSES: (Duration, Duration) =
-    (Duration::from_millis(100), Duration::from_secs(1));
+pub const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Longest wait for a connection to a server that is gone. Long enough for a second SYN, which the kernel sends after
 /// one second; the next would come later than a new attempt.
-pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(3);
+pub const RECONNECT_MAX: Duration = Duration::from_secs(3);
 
 /// When a call that began at `offered` gives up: it may take `limit`, its caller waits until `caller`, and the server
 /// has been silent since `silent`. In the past if there is nothing to wait for.
-pub(crate) fn gives_up(
+pub fn gives_up(
     offered: Instant,
     limit: Duration,
-    caller: Option<Deadline>,
+    caller: Option<std::time::Instant>,
     silent: Option<Instant>,
 ) -> Instant {
-    let caller = caller.map(|deadline| Instant::from_std(deadline.at()));
+    let caller = caller.map(Instant::from_std);
     let silent = silent.map(|since| since + limit);
     [caller, silent].into_iter().flatten().fold(offered + limit, Instant::min)
 }
 
 /// Whether a call that has `waited` for so long without hearing anything means that the server is gone. Its caller may
 /// have spent a part of the limit before the call was made.
-pub(crate) fn is_in_vain(waited: Duration, limit: Duration) -> bool {
+pub fn is_in_vain(waited: Duration, limit: Duration) -> bool {
     waited >= limit - limit / 8
 }
 
@@ -56,7 +54,8 @@ mod tests {
             (Some(5), Some(7), 11),
         ] {
             let limit = Duration::from_secs(6);
-            let deadline = caller.map(|made| Deadline::new(at(made).into_std(), limit));
+            // A caller who made his call then, and waits for the limit.
+            let deadline = caller.map(|made| (at(made) + limit).into_std());
             let given_up = gives_up(at(10), limit, deadline, silent.map(at));
             assert_eq!(given_up, at(ends), "{caller:?} {silent:?}");
         }

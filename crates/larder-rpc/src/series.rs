@@ -15,9 +15,10 @@
 //!   and slices are dropped, the next one has their events too, and says how many they were.
 //! - Memory is bounded: [`KEPT_MAX`] slices for each connection, [`RECORDINGS_MAX`] recordings.
 
-use super::{Inner, RpcClient};
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
@@ -33,20 +34,20 @@ const KEPT_MAX: usize = 8192;
 
 /// What happened on a connection since its birth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    pub(super) offered: u64,
-    pub(super) completed: u64,
-    pub(super) retransmits: u64,
-    pub(super) timeouts: u64,
+pub(crate) struct Totals {
+    pub(crate) offered: u64,
+    pub(crate) completed: u64,
+    pub(crate) retransmits: u64,
+    pub(crate) timeouts: u64,
 }
 
 /// A connection at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moment {
-    pub(super) totals: Totals,
-    pub(super) in_flight: u32,
-    pub(super) window: u32,
-    pub(super) backlog: u32,
+pub(crate) struct Moment {
+    pub(crate) totals: Totals,
+    pub(crate) in_flight: u32,
+    pub(crate) window: u32,
+    pub(crate) backlog: u32,
 }
 
 /// A slice that is over, and the connection at its end.
@@ -79,7 +80,7 @@ impl Division {
 
 /// The slices of one connection for one recording.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     /// Of which recording.
     recording: u64,
     division: Division,
@@ -110,7 +111,7 @@ impl Recorder {
 
     /// Something is about to change at `now`; until then it was as `before`. A time before that of
     /// an earlier note counts as that.
-    pub(super) fn note(&mut self, now: Instant, before: &Moment) {
+    pub(crate) fn note(&mut self, now: Instant, before: &Moment) {
         if self.open.is_some() && now < self.open_end {
             return;
         }
@@ -147,36 +148,36 @@ impl Recorder {
 
 /// What a recorder kept.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     closed: VecDeque<Closed>,
     overrun: bool,
 }
 
 /// The recorders of a connection; usually none.
 #[derive(Debug, Default)]
-pub(super) struct Recorders(Vec<Recorder>);
+pub(crate) struct Recorders(Vec<Recorder>);
 
 impl Recorders {
     /// Adds one, unless there are too many.
-    pub(super) fn begin(&mut self, recorder: Recorder) -> bool {
+    pub(crate) fn begin(&mut self, recorder: Recorder) -> bool {
         let room = self.0.len() < RECORDINGS_MAX;
         self.0.extend(room.then_some(recorder));
         room
     }
 
     /// Removes that of a recording and takes the rest from it. There may be none.
-    pub(super) fn end(&mut self, recording: u64, now: &Moment) -> Kept {
+    pub(crate) fn end(&mut self, recording: u64, now: &Moment) -> Kept {
         let found = self.0.iter().position(|recorder| recorder.recording == recording);
         let ended = found.map(|index| self.0.swap_remove(index));
         ended.map(|recorder| recorder.finish(now)).unwrap_or_default()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// See [`Recorder::note`].
-    pub(super) fn note(&mut self, now: Instant, before: &Moment) {
+    pub(crate) fn note(&mut self, now: Instant, before: &Moment) {
         self.0.iter_mut().for_each(|recorder| recorder.note(now, before));
     }
 
@@ -263,39 +264,50 @@ impl Told {
     }
 }
 
+/// Connections that can be recorded.
+pub(crate) trait Recorded: Debug + Send + Sync {
+    /// Shows `look` the recorders of each connection in order, under its lock, and how it is now.
+    fn each(&self, look: &mut dyn FnMut(&mut Recorders, &Moment));
+
+    /// Whether nothing more will happen.
+    fn is_over(&self) -> bool;
+}
+
 /// A recording of all connections of a client, which it keeps up. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Recording {
-    inner: Arc<Inner>,
+    source: Arc<dyn Recorded>,
     number: u64,
     division: Division,
     told: Vec<Told>,
 }
 
-impl RpcClient {
-    /// Begins to record what each connection does, in slices of `width`. Whoever asks for a recording
-    /// takes from it often enough: see [`Slice::dropped`].
+/// How many recordings were begun.
+static RECORDINGS: AtomicU64 = AtomicU64::new(0);
+
+impl Recording {
+    /// Begins to record what each connection of `source` does, in slices of `width`.
     ///
     /// # Errors
     /// [`RecordError`]
-    pub fn record(&self, width: Duration) -> Result<Recording, RecordError> {
+    pub(crate) fn begin(
+        source: Arc<dyn Recorded>,
+        width: Duration,
+    ) -> Result<Recording, RecordError> {
         if !SLICE_WIDTHS.contains(&width) {
             return Err(RecordError::Width);
         }
-        let inner = Arc::clone(&self.inner);
         let division = Division { begin: Instant::now(), width };
-        let mut recording =
-            Recording { number: inner.shared.next_recording(), inner, division, told: Vec::new() };
-        for connection in &self.inner.connections {
-            let recorder = Recorder::new(recording.number, division);
-            let begun = connection.begin_recorder(recorder).ok_or(RecordError::TooMany)?;
-            recording.told.push(Told { next: 0, totals: begun });
-        }
-        Ok(recording)
+        let number = RECORDINGS.fetch_add(1, Relaxed);
+        let mut recording = Recording { source, number, division, told: Vec::new() };
+        let mut has_room = true;
+        recording.source.each(&mut |recorders, now| {
+            has_room &= recorders.begin(Recorder::new(number, division));
+            recording.told.push(Told { next: 0, totals: now.totals });
+        });
+        has_room.then_some(recording).ok_or(RecordError::TooMany)
     }
-}
 
-impl Recording {
     /// Takes the slices that are over and were not taken yet. Does not wait for any.
     pub fn take(&mut self) -> Series {
         let (recording, until) = (self.number, self.division.number(Instant::now()));
@@ -310,22 +322,22 @@ impl Recording {
 
     /// Whether the client was shut down: nothing more will happen.
     pub fn over(&self) -> bool {
-        *self.inner.shared.shutdown.borrow()
+        self.source.is_over()
     }
 
     /// Takes from the recorder of each connection, under its lock.
     fn tell(&mut self, until: u64, take: impl Fn(&mut Recorders, &Moment) -> Kept) -> Series {
-        let connections = self.inner.connections.iter().zip(&mut self.told);
-        let told = connections.map(|(connection, told)| told.tell(connection.take_slices(&take)));
-        Series { until, connections: told.collect() }
+        let (mut told, mut connections) = (self.told.iter_mut(), Vec::new());
+        self.source.each(&mut |recorders, now| {
+            connections.extend(told.next().map(|told| told.tell(take(recorders, now))));
+        });
+        Series { until, connections }
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        for connection in &self.inner.connections {
-            drop(connection.take_slices(|recorders, now| recorders.end(self.number, now)));
-        }
+        self.source.each(&mut |recorders, now| drop(recorders.end(self.number, now)));
     }
 }
 

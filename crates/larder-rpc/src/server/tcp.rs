@@ -1,6 +1,6 @@
 //! A TCP connection: records in, replies out, in whatever order they are ready.
 //!
-//! One task reads. What the file system answers at once is answered by that task, without a switch;
+//! One task reads. What the service answers at once is answered by that task, without a switch;
 //! what takes time goes on as a task of its own. Replies that become ready together leave
 //! together.
 //!
@@ -9,8 +9,8 @@
 //!   [`cost_kib`], which is no less than they hold; past that nothing is read. Beside it one record is being
 //!   assembled.
 //! - A reply is written whole or the connection ends.
-//! - Who will not be served ([`crate::admission`]) costs some KiB, and that for
-//!   [`Config::first_call_max`](crate::Config::first_call_max) at most.
+//! - Who will not be served ([`super::admission`]) costs some KiB, and that for
+//!   [`Config::first_call_max`](super::Config::first_call_max) at most.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_wire::nfs3::{self, DATA_BYTES_MAX, MESSAGE_OVERHEAD_BYTES_MAX, nfsproc3};
 use larder_wire::record::{Heap, RecordAssembler};
 use larder_wire::xdr::Segments;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,11 +27,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::admission::{Admission, Newcomer, Source, Verdict};
-use crate::service::{Peer, Service, Transport, poll_once};
+use super::admission::{Admission, Newcomer, Source, Verdict};
+use super::dispatch::{Dispatcher, Peer, Service, poll_once};
+use crate::program::Transport;
 
-/// Largest record, in bytes: a WRITE of the largest size with its headers.
-const RECORD_BYTES_MAX: usize = DATA_BYTES_MAX + MESSAGE_OVERHEAD_BYTES_MAX;
 /// What calls in flight on a connection may cost, in KiB: as much as keeps a link of 10 Gbit/s and
 /// 6 ms busy.
 const WINDOW_KIB: u32 = 8 << 10;
@@ -55,8 +53,8 @@ const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
 const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Serves a connection until its end, or until `shutdown` becomes true and all replies are out.
-async fn serve(
-    service: Arc<Service>,
+async fn serve<S: Service>(
+    dispatcher: Arc<Dispatcher<S>>,
     stream: TcpStream,
     peer: Peer,
     standing: Standing,
@@ -68,15 +66,15 @@ async fn serve(
     }
     let (reader, writer) = stream.into_split();
     let outbox = Arc::new(Outbox::new(writer));
-    let connection = Connection { service, peer, standing, outbox: Arc::clone(&outbox) };
+    let connection = Connection { dispatcher, peer, standing, outbox: Arc::clone(&outbox) };
     if let Err(cause) = connection.run(reader, shutdown).await {
         tracing::debug!(peer = %peer.address, %cause, "connection closed");
     }
     outbox.drain().await;
 }
 
-struct Connection {
-    service: Arc<Service>,
+struct Connection<S: Service> {
+    dispatcher: Arc<Dispatcher<S>>,
     peer: Peer,
     standing: Standing,
     outbox: Arc<Outbox>,
@@ -91,7 +89,7 @@ struct Standing {
     displaced: Arc<Notify>,
 }
 
-impl Connection {
+impl<S: Service> Connection<S> {
     /// Reads and begins calls. Only the reading is given up when it is time to end, never a reply
     /// that is being written.
     async fn run(
@@ -100,13 +98,13 @@ impl Connection {
         mut shutdown: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let (record_bytes_max, read_bytes) = match self.peer.admitted {
-            true => (RECORD_BYTES_MAX, READ_BYTES),
+            true => (self.dispatcher.config.record_bytes_max, READ_BYTES),
             false => (STRANGER_BYTES_MAX, STRANGER_BYTES_MAX),
         };
         let mut records = RecordAssembler::new(Heap, record_bytes_max);
         let mut buffer = vec![0; read_bytes];
         let mut ready = Vec::new();
-        let first_call_max = self.service.config.first_call_max;
+        let first_call_max = self.dispatcher.config.first_call_max;
         // A stranger makes none: it is the time of his stay.
         let mut first_call_until = (!self.peer.admitted).then(|| Instant::now() + first_call_max);
         loop {
@@ -143,10 +141,10 @@ impl Connection {
 
     /// Answers a call, or begins to.
     async fn begin(&self, record: Bytes) {
-        let permit = self.outbox.admit(cost_kib(&record)).await;
+        let permit = self.outbox.admit(cost_kib(self.dispatcher.service(), &record)).await;
         let proven = Arc::clone(&self.standing.proven);
         let on_good = move || proven.store(true, Relaxed);
-        let mut call = Box::pin(Arc::clone(&self.service).serve(self.peer, record, on_good));
+        let mut call = Box::pin(Arc::clone(&self.dispatcher).serve(self.peer, record, on_good));
         if let Some(reply) = poll_once(call.as_mut()).await {
             self.outbox.put(reply, permit);
             if self.outbox.waiting_bytes() > BATCH_BYTES_MAX {
@@ -163,22 +161,16 @@ impl Connection {
 }
 
 /// What a call and its reply may hold in memory, in KiB.
-fn cost_kib(record: &[u8]) -> u32 {
+fn cost_kib(service: &impl Service, record: &[u8]) -> u32 {
     let unit = |at: usize| {
         record
             .get(at..at + 4)
             .map_or(0, |unit| u32::from_be_bytes([unit[0], unit[1], unit[2], unit[3]]))
     };
-    // Program and procedure are at fixed places (RFC 5531, 9), and the last argument of those
-    // procedures that answer at length is how much they may (RFC 1813, 3.3.6, 3.3.16, 3.3.17).
-    let reply_bytes = match (unit(12), nfsproc3::try_from(unit(20))) {
-        (nfs3::PROGRAM, Ok(nfsproc3::READ | nfsproc3::READDIR | nfsproc3::READDIRPLUS)) => {
-            unit(record.len().saturating_sub(4)).min(crate::nfs::TRANSFER_BYTES_MAX)
-        }
-        _ => 0,
-    };
-    let record_kib = u32::try_from(record.len() >> 10).unwrap_or(WINDOW_KIB);
-    CALL_KIB_MIN + record_kib.min(WINDOW_KIB / 4) + (reply_bytes >> 10)
+    // Program and procedure are at fixed places (RFC 5531, 9).
+    let results_bytes = service.results_bytes_max(unit(12), unit(20), record);
+    let kib = |bytes: usize| u32::try_from(bytes >> 10).unwrap_or(WINDOW_KIB).min(WINDOW_KIB / 4);
+    CALL_KIB_MIN + kib(record.len()) + kib(results_bytes)
 }
 
 /// Replies on their way out.
@@ -312,12 +304,12 @@ async fn write_all(writer: &mut OwnedWriteHalf, pieces: Vec<Bytes>) -> io::Resul
 }
 
 /// Accepts connections until `shutdown` becomes true, then waits until they are drained.
-pub(crate) async fn accept(
-    service: Arc<Service>,
+pub(crate) async fn accept<S: Service>(
+    dispatcher: Arc<Dispatcher<S>>,
     listener: tokio::net::TcpListener,
     shutdown: watch::Receiver<bool>,
 ) {
-    let mut acceptor = Acceptor::new(service, shutdown.clone());
+    let mut acceptor = Acceptor::new(dispatcher, shutdown.clone());
     let mut down = shutdown;
     loop {
         let accepted = tokio::select! {
@@ -342,8 +334,8 @@ pub(crate) async fn accept(
 }
 
 /// The connections of a listener.
-struct Acceptor {
-    service: Arc<Service>,
+struct Acceptor<S: Service> {
+    dispatcher: Arc<Dispatcher<S>>,
     shutdown: watch::Receiver<bool>,
     admission: Admission,
     /// How to tell a connection that it must give way.
@@ -353,12 +345,12 @@ struct Acceptor {
     next_number: u64,
 }
 
-impl Acceptor {
-    fn new(service: Arc<Service>, shutdown: watch::Receiver<bool>) -> Acceptor {
+impl<S: Service> Acceptor<S> {
+    fn new(dispatcher: Arc<Dispatcher<S>>, shutdown: watch::Receiver<bool>) -> Acceptor<S> {
         let (all_max, source_max) =
-            (service.config.connections_max, service.config.source_connections_max);
+            (dispatcher.config.connections_max, dispatcher.config.source_connections_max);
         Acceptor {
-            service,
+            dispatcher,
             shutdown,
             admission: Admission::new(all_max, source_max),
             displacing: HashMap::new(),
@@ -369,11 +361,11 @@ impl Acceptor {
 
     /// Serves a connection, or drops it.
     fn accepted(&mut self, stream: TcpStream, address: std::net::SocketAddr) {
-        if !self.service.allows(address.ip()) {
+        if !self.dispatcher.allows(address.ip()) {
             tracing::warn!(%address, "a connection from a network that is not allowed was refused");
             return;
         }
-        let peer = Peer::new(address, Transport::Tcp, self.service.config.source_ports);
+        let peer = Peer::new(address, Transport::Tcp, self.dispatcher.config.source_ports);
         let standing = Standing::default();
         let newcomer = Newcomer {
             source: Source::new(address.ip()),
@@ -395,12 +387,12 @@ impl Acceptor {
                 return;
             }
         }
-        self.service.counters.connections.fetch_add(1, Relaxed);
+        self.dispatcher.counters.connections.fetch_add(1, Relaxed);
         self.displacing.insert(number, Arc::clone(&standing.displaced));
-        let (service, shutdown) = (Arc::clone(&self.service), self.shutdown.clone());
+        let (dispatcher, shutdown) = (Arc::clone(&self.dispatcher), self.shutdown.clone());
         self.tasks.spawn(async move {
             // A call that fails by a mistake of ours ends its connection, and the count must be right.
-            let served = tokio::spawn(serve(service, stream, peer, standing, shutdown));
+            let served = tokio::spawn(serve(dispatcher, stream, peer, standing, shutdown));
             if let Err(cause) = served.await {
                 tracing::error!(%cause, "a connection failed");
             }
@@ -418,21 +410,50 @@ impl Acceptor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::{Program, RECORD_BYTES_MAX};
+    use crate::server::{Answer, Call};
+    use larder_wire::rpc::{CallHeader, Outcome};
+
+    /// A service whose results are as long as the call says at its end.
+    struct Talkative;
+
+    impl Service for Talkative {
+        type Caller = ();
+
+        fn programs(&self) -> &[Program] {
+            &[Program { number: 7, version: 1, procedures: &["NULL", "TALK"] }]
+        }
+
+        fn admit(&self, _header: &CallHeader) -> Result<(), Outcome> {
+            Ok(())
+        }
+
+        fn results_bytes_max(&self, program: u32, procedure: u32, call: &[u8]) -> usize {
+            match (program, procedure, call.last_chunk()) {
+                (7, 1, Some(last)) => u32::from_be_bytes(*last) as usize,
+                _ => 0,
+            }
+        }
+
+        async fn call(&self, call: Call<()>) -> Answer {
+            call.reply(&(), false)
+        }
+    }
 
     #[test]
     fn what_a_call_costs_covers_what_it_holds() {
+        let cost_kib = |record: &[u8]| cost_kib(&Talkative, record);
         assert_eq!(cost_kib(&[]), CALL_KIB_MIN);
         assert_eq!(cost_kib(&[0; 7]), CALL_KIB_MIN);
         let largest = vec![0xff; RECORD_BYTES_MAX];
         assert_eq!(cost_kib(&largest), CALL_KIB_MIN + (RECORD_BYTES_MAX >> 10) as u32);
 
         let mut read = vec![0; 128];
-        read[12..16].copy_from_slice(&nfs3::PROGRAM.to_be_bytes());
-        read[20..24].copy_from_slice(&(nfsproc3::READ as u32).to_be_bytes());
+        read[12..16].copy_from_slice(&7u32.to_be_bytes());
+        read[20..24].copy_from_slice(&1u32.to_be_bytes());
         read[124..].copy_from_slice(&(256u32 << 10).to_be_bytes());
         assert_eq!(cost_kib(&read), CALL_KIB_MIN + 256);
         read[124..].copy_from_slice(&u32::MAX.to_be_bytes());
-        assert_eq!(cost_kib(&read), CALL_KIB_MIN + 1024);
         assert!(cost_kib(&read) + cost_kib(&largest) < WINDOW_KIB);
     }
 }

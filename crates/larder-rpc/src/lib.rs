@@ -1,0 +1,37 @@
+//! ONC RPC (RFC 5531) in both roles, over TCP and UDP.
+//!
+//! A *program* is a set of numbered procedures. This crate brings its calls to it and its replies
+//! back, and knows nothing of what they mean: programs are its callers.
+//!
+//! - [`RpcClient`] calls one program on one server: many calls in flight on several connections,
+//!   retransmission and reconnection, and an end for each call. [`Config`] says how to reach it.
+//! - [`server::Server`] listens for calls to the programs of a [`server::Service`], bounds what
+//!   callers may hold, and carries out no retransmission twice.
+//! - [`stats`] and [`series`] count what each procedure and each connection costs, at all times.
+//! - [`patience`] is the rule for how long a call waits for a server that is gone, for clients of
+//!   any protocol.
+//!
+//! Invariants: every wait, queue and message has a limit; a call's future may be dropped at any
+//! point; a message is never cut by another.
+//!
+//! Absent on purpose: NFS and every other program, file systems, RPCSEC_GSS. Bytes are decoded by
+//! `larder-wire`.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod network;
+pub mod patience;
+mod program;
+pub mod series;
+pub mod server;
+pub mod stats;
+
+pub use client::{
+    CallOptions, Config, ConnectError, Recovery, Reply, RpcClient, RpcError, ServerState,
+    SourcePort, TimerClass, random_u64,
+};
+pub use network::{Network, ParseNetworkError};
+pub use program::{Program, Transport};
+pub use series::{RECORDINGS_MAX, RecordError, Recording, SLICE_WIDTHS, Series, Slice};
+pub use stats::{ConnectionSnapshot, Histogram, Latency, ProcedureSnapshot, Snapshot};

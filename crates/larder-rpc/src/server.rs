@@ -1,0 +1,186 @@
+//! The server: sockets, who may use them, and the way of a call to its program.
+//!
+//! [`Server`] listens over TCP and UDP on one port and brings calls to a [`Service`]: a set of
+//! programs. The service decides who may call and carries calls out; everything else is here.
+//!
+//! Promises:
+//! - **Hostile bytes do no harm.** Every message has a largest size, and is answered, refused or
+//!   dropped; memory and calls in flight are bounded per connection; who takes no replies is not
+//!   read from, and is cut off after a while.
+//! - **Nobody keeps others out.** Connections are bounded in all, for each source, and hardly there
+//!   for those whose calls are not carried out ([`admission`]); over UDP nobody is sent much who has
+//!   shown nothing that only an answer of ours can have told him.
+//! - **A retransmission is not carried out twice.** Replies to calls that change something are kept
+//!   for a while, over reconnects too ([`duplicates`]).
+//!
+//! Absent on purpose: what calls mean, and whose rights they have.
+
+mod admission;
+mod counters;
+mod dispatch;
+mod duplicates;
+mod owner;
+mod tcp;
+mod udp;
+
+pub use counters::{ProcedureStats, Stats};
+pub use dispatch::{Answer, Call, Dispatcher, Peer, Service};
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
+
+use crate::network::Network;
+use crate::program::RECORD_BYTES_MAX;
+
+/// How often a port that is free for TCP and not for UDP is given back for another.
+const PORT_TRIES_MAX: u32 = 16;
+
+/// Which ports callers may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePorts {
+    /// Those below 1024, which only the superuser of the caller's machine may use. Without this any
+    /// user of an allowed machine can claim to be any other, since AUTH_SYS takes the caller's word.
+    /// On this machine itself, root may call from any port: the kernel tells whose socket it is.
+    Reserved,
+    /// Any (exports(5): `insecure`).
+    Any,
+}
+
+/// Where to listen, to whom, and how much callers may hold.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen, over TCP and UDP. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Whether to listen over UDP, too.
+    pub udp: bool,
+    /// Who may call at all; others are not listened to.
+    pub allow: Vec<Network>,
+    /// Which ports callers may use.
+    pub source_ports: SourcePorts,
+    /// Most connections at a time. Beyond them, one that has made no good call yet gives way, or the
+    /// new one is closed at once.
+    pub connections_max: usize,
+    /// Most connections at a time from one machine. The same.
+    pub source_connections_max: usize,
+    /// How long a connection that has begun to speak may take until its first good call is complete.
+    pub first_call_max: Duration,
+    /// Largest call over TCP, in bytes.
+    pub record_bytes_max: usize,
+}
+
+impl Config {
+    /// A server at `listen` for this machine alone.
+    pub fn new(listen: SocketAddr) -> Config {
+        Config {
+            listen,
+            udp: true,
+            allow: Network::loopback().to_vec(),
+            source_ports: SourcePorts::Reserved,
+            connections_max: 256,
+            source_connections_max: 64,
+            first_call_max: Duration::from_secs(15),
+            record_bytes_max: RECORD_BYTES_MAX,
+        }
+    }
+}
+
+/// A server that has its sockets. It answers once [`Server::run`] is polled.
+pub struct Server<S: Service> {
+    dispatcher: Arc<Dispatcher<S>>,
+    listener: TcpListener,
+    datagrams: Option<UdpSocket>,
+    address: SocketAddr,
+    shutdown: watch::Sender<bool>,
+}
+
+/// Ends a server. Clones end the same.
+#[derive(Clone, Debug)]
+pub struct Shutdown(watch::Sender<bool>);
+
+impl<S: Service> Server<S> {
+    /// Listens. `service` answers.
+    ///
+    /// # Errors
+    /// What the operating system says of the address.
+    pub async fn bind(config: Config, service: S) -> io::Result<Server<S>> {
+        let (listener, datagrams, address) = listen(&config).await?;
+        Ok(Server {
+            dispatcher: Arc::new(Dispatcher::new(config, service)),
+            listener,
+            datagrams,
+            address,
+            shutdown: watch::Sender::new(false),
+        })
+    }
+
+    /// Where it listens, over both transports.
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What ends it.
+    pub fn shutdown(&self) -> Shutdown {
+        Shutdown(self.shutdown.clone())
+    }
+
+    /// The way of its calls, for [`Dispatcher::stats`], also while it runs and after.
+    pub fn dispatcher(&self) -> Arc<Dispatcher<S>> {
+        Arc::clone(&self.dispatcher)
+    }
+
+    /// Serves until [`Shutdown::begin`]; then takes no more calls, answers those in flight, and
+    /// returns.
+    pub async fn run(self) {
+        let dispatcher = &self.dispatcher;
+        let tcp = tcp::accept(Arc::clone(dispatcher), self.listener, self.shutdown.subscribe());
+        let udp = async {
+            if let Some(socket) = self.datagrams {
+                udp::serve(Arc::clone(dispatcher), socket, self.shutdown.subscribe()).await;
+            }
+        };
+        tokio::join!(tcp, udp);
+    }
+}
+
+impl Shutdown {
+    /// Begins the end. Does not block; [`Server::run`] returns when it is over.
+    pub fn begin(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// Both sockets on one port, and the address.
+async fn listen(config: &Config) -> io::Result<(TcpListener, Option<UdpSocket>, SocketAddr)> {
+    for tried in 1.. {
+        let listener = TcpListener::bind(config.listen).await?;
+        let address = listener.local_addr()?;
+        if !config.udp {
+            return Ok((listener, None, address));
+        }
+        match UdpSocket::bind(address).await {
+            Ok(socket) => {
+                let bytes = larder_io::sockets::grow_buffers(&socket)?;
+                if bytes < 2 * larder_io::sockets::DATAGRAM_BUFFER_BYTES {
+                    tracing::warn!(
+                        bytes,
+                        "the system's limit for receive buffers is low (sysctl net.core.rmem_max): \
+                         datagrams of busy clients are lost"
+                    );
+                }
+                return Ok((listener, Some(socket), address));
+            }
+            // Free for TCP only: take another port, unless it was asked for.
+            Err(cause)
+                if cause.kind() == io::ErrorKind::AddrInUse
+                    && config.listen.port() == 0
+                    && tried < PORT_TRIES_MAX => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    unreachable!("the last try returns")
+}

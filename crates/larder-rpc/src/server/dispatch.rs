@@ -1,0 +1,358 @@
+//! From a message to its reply, whatever the transport.
+//!
+//! A message is checked in the order of RFC 5531, 9: is it a call, in our version of RPC, with a
+//! credential that can be read, to a program, version and procedure of ours, by somebody who may;
+//! then whether it came before ([`super::duplicates`]); then the procedure runs. What cannot be
+//! answered in words of RPC is answered with nothing.
+
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use bytes::Bytes;
+use larder_wire::record::MARK_BYTES;
+use larder_wire::rpc::{
+    AUTH_BADCRED, AUTH_TOOWEAK, CallError, CallHeader, Outcome, ReplyHeader, Xid, encode_reply,
+};
+use larder_wire::xdr::{Decode, Encode, Encoder, Framing, Segments};
+use tokio::time::Instant;
+
+use super::counters::{Counters, Stats};
+use super::duplicates::{Duplicates, Key, Verdict};
+use super::{Config, SourcePorts, owner};
+use crate::program::{Program, Transport};
+
+/// The version of RPC that we speak (RFC 5531, 9).
+const RPC_VERSION: u32 = 2;
+/// Longest answer over UDP to who has shown nothing, unless the call was longer. Whose address was
+/// forged is not sent much more than was sent in his name.
+const UNPROVEN_REPLY_BYTES_MAX: usize = 128;
+/// First port that any user may bind.
+const UNRESERVED_PORT: u16 = 1024;
+
+/// What a server answers: programs, and what is done with calls to them.
+///
+/// A service is asked on the task that read the call, so whatever it can answer without waiting costs
+/// no change of thread.
+pub trait Service: Send + Sync + 'static {
+    /// Who calls, as the service sees it.
+    type Caller: Send;
+
+    /// The programs that are served.
+    fn programs(&self) -> &[Program];
+
+    /// Judges the credential of a call to one of [`programs`](Self::programs).
+    ///
+    /// # Errors
+    /// What the caller is told instead; usually [`Outcome::AuthError`].
+    fn admit(&self, header: &CallHeader) -> Result<Self::Caller, Outcome>;
+
+    /// Whether a procedure does the same if it is carried out again. The replies to others are kept
+    /// for a while, and given again to who sends the same call again.
+    fn is_repeatable(&self, _program: u32, _procedure: u32) -> bool {
+        false
+    }
+
+    /// Whether a program answers who has shown nothing that only an answer of ours can have told him.
+    /// Over UDP, where addresses can be forged, its answers are not much longer than their calls.
+    fn answers_anybody(&self, _program: u32) -> bool {
+        false
+    }
+
+    /// Most bytes of data in the results of a call, beside some hundreds that each may have. `call` is the
+    /// whole message, not checked yet.
+    fn results_bytes_max(&self, _program: u32, _procedure: u32, _call: &[u8]) -> usize {
+        0
+    }
+
+    /// Carries a call out. It must be safe to drop the future.
+    fn call(&self, call: Call<Self::Caller>) -> impl Future<Output = Answer> + Send;
+}
+
+/// Where a message came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// The address of its sender.
+    pub address: SocketAddr,
+    /// How it came.
+    pub transport: Transport,
+    /// Its calls are carried out, as far as its port or its socket's owner decides that.
+    pub(crate) admitted: bool,
+}
+
+impl Peer {
+    /// Reads two files if `ports` asks who owns a socket of this machine.
+    pub(crate) fn new(address: SocketAddr, transport: Transport, ports: SourcePorts) -> Peer {
+        let admitted = match ports {
+            SourcePorts::Any => true,
+            SourcePorts::Reserved => {
+                address.port() < UNRESERVED_PORT || owner::is_root(address, transport)
+            }
+        };
+        Peer { address, transport, admitted }
+    }
+
+    fn framing(&self) -> Framing {
+        self.transport.framing()
+    }
+}
+
+/// A call to a procedure that there is, by somebody who may make it.
+#[derive(Debug)]
+pub struct Call<C> {
+    /// Program, version and procedure.
+    pub header: CallHeader,
+    /// Who calls, as [`Service::admit`] has it.
+    pub caller: C,
+    /// Where it came from.
+    pub peer: Peer,
+    arguments: Bytes,
+}
+
+impl<C> Call<C> {
+    /// Reads the arguments, once.
+    ///
+    /// # Errors
+    /// What to answer if they cannot be read.
+    pub fn arguments<A: Decode>(&mut self) -> Result<A, Answer> {
+        A::decode(&mut self.arguments).map_err(|_| self.refuse(Outcome::GarbageArgs))
+    }
+
+    /// The procedure ran. `failed` is for the accounts: its status is other than success.
+    pub fn reply(&self, results: &impl Encode, failed: bool) -> Answer {
+        let header = ReplyHeader { xid: self.header.xid, outcome: Outcome::Success };
+        Answer { reply: encode_reply(header, results, self.peer.framing()), failed }
+    }
+
+    /// The procedure did not run.
+    pub fn refuse(&self, outcome: Outcome) -> Answer {
+        refuse(self.header.xid, outcome, self.peer.framing())
+    }
+}
+
+/// A reply, ready to be sent.
+#[derive(Debug)]
+pub struct Answer {
+    reply: Segments,
+    /// Whether its status is other than success.
+    failed: bool,
+}
+
+/// The way of calls to a service. Everything that transports share.
+#[derive(Debug)]
+pub struct Dispatcher<S> {
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    service: S,
+    duplicates: Mutex<Duplicates>,
+}
+
+impl<S: Service> Dispatcher<S> {
+    /// To `service`. It listens nowhere by itself: [`Server`](super::Server) does, or a caller brings the
+    /// messages ([`answer`](Self::answer)).
+    pub fn new(config: Config, service: S) -> Dispatcher<S> {
+        let counters = Counters::new(service.programs());
+        Dispatcher { config, counters, service, duplicates: Mutex::default() }
+    }
+
+    /// What was served since the start.
+    pub fn stats(&self) -> Stats {
+        self.counters.snapshot()
+    }
+
+    /// Serves one message as if it were a datagram from `address`. `None` if it deserves no reply.
+    pub async fn answer(self: Arc<Self>, address: SocketAddr, message: Bytes) -> Option<Bytes> {
+        let peer = Peer::new(address, Transport::Udp, self.config.source_ports);
+        let reply = self.serve(peer, message, || ()).await?;
+        Some(reply.to_bytes())
+    }
+
+    pub(crate) fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// Whether anything from this address is listened to.
+    pub(crate) fn allows(&self, address: IpAddr) -> bool {
+        self.config.allow.iter().any(|network| network.contains(address))
+    }
+
+    /// Serves one message. `None` if there is nothing to be said. `on_good` is called before a call is carried
+    /// out, if it is one of ours by somebody who may make it.
+    ///
+    /// It is safe to drop the future: a call that was begun may then be tried again.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        peer: Peer,
+        message: Bytes,
+        on_good: impl FnOnce() + Send,
+    ) -> Option<Segments> {
+        let mut arguments = message.clone();
+        let framing = peer.framing();
+        let header = match CallHeader::decode(&mut arguments) {
+            Ok(header) => header,
+            Err(error) => {
+                self.counters.refused.fetch_add(1, Relaxed);
+                return refusal(&error, framing).map(|answered| answered.reply);
+            }
+        };
+        let (program, procedure, xid) = (header.program, header.procedure, header.xid);
+        let Some(index) = self.find(program, header.version) else {
+            self.counters.refused.fetch_add(1, Relaxed);
+            return Some(refuse(xid, Outcome::ProgUnavail, framing).reply);
+        };
+        self.counters.call(index, procedure, message.len());
+        let admitted = self.admit(&header, index, peer);
+        if admitted.is_ok() && peer.admitted {
+            on_good();
+        }
+        let answered = match admitted {
+            Err(outcome) => {
+                self.counters.refused.fetch_add(1, Relaxed);
+                refuse(xid, outcome, framing)
+            }
+            Ok(caller) => {
+                let call = Call { header, caller, peer, arguments };
+                if self.service.answers_anybody(program) {
+                    let answered = self.service.call(call).await;
+                    let bytes_max = message.len().max(UNPROVEN_REPLY_BYTES_MAX);
+                    let long = peer.transport == Transport::Udp && answered.reply.len() > bytes_max;
+                    if long { refuse(xid, Outcome::SystemErr, framing) } else { answered }
+                } else if self.service.is_repeatable(program, procedure) {
+                    self.service.call(call).await
+                } else {
+                    self.serve_once(call, &message).await?
+                }
+            }
+        };
+        self.counters.reply(index, procedure, answered.reply.len(), answered.failed);
+        Some(answered.reply)
+    }
+
+    /// Which of the service's programs it is: with another version, the first of that number.
+    fn find(&self, number: u32, version: u32) -> Option<usize> {
+        let programs = self.service.programs();
+        let exact = |one: &Program| (one.number, one.version) == (number, version);
+        let first = || programs.iter().position(|one| one.number == number);
+        programs.iter().position(exact).or_else(first)
+    }
+
+    /// Whether the call to the program at `index` is one that we serve, by somebody who may make it.
+    fn admit(&self, header: &CallHeader, index: usize, peer: Peer) -> Result<S::Caller, Outcome> {
+        let programs = self.service.programs();
+        let program = &programs[index];
+        if header.version != program.version {
+            let versions = || programs.iter().filter(|one| one.number == program.number);
+            let low = versions().map(|one| one.version).min().unwrap_or(program.version);
+            let high = versions().map(|one| one.version).max().unwrap_or(program.version);
+            return Err(Outcome::ProgMismatch { low, high });
+        }
+        if header.procedure as usize >= program.procedures.len() {
+            return Err(Outcome::ProcUnavail);
+        }
+        // To ask whether we are there, anybody may (RFC 5531, 12.1).
+        if header.procedure != 0 && !peer.admitted {
+            return Err(Outcome::AuthError(AUTH_TOOWEAK));
+        }
+        self.service.admit(header)
+    }
+
+    /// Serves a call that must not be carried out twice.
+    async fn serve_once(&self, call: Call<S::Caller>, message: &Bytes) -> Option<Answer> {
+        let peer = call.peer;
+        let (key, verdict) = self.judge(&call.header, peer, message);
+        let earlier = match verdict {
+            Verdict::New => None,
+            Verdict::Done(reply) => Some(reply),
+            // Over UDP the client asks again soon. Over TCP it has reconnected, and may not for long.
+            Verdict::Running(_) if peer.transport == Transport::Udp => {
+                self.counters.dropped.fetch_add(1, Relaxed);
+                return None;
+            }
+            Verdict::Running(mut reply) => {
+                let reply = reply.wait_for(Option::is_some).await.ok()?;
+                reply.clone()
+            }
+        };
+        if let Some(reply) = earlier {
+            self.counters.replayed.fetch_add(1, Relaxed);
+            return Some(replay(&reply, peer.framing()));
+        }
+        let mut underway = Underway { duplicates: &self.duplicates, key, reply: None };
+        let answered = self.service.call(call).await;
+        underway.reply = Some(unframed(&answered.reply, peer.framing()));
+        Some(answered)
+    }
+
+    /// Whether the call came before.
+    fn judge(&self, header: &CallHeader, peer: Peer, message: &Bytes) -> (Key, Verdict) {
+        let mut duplicates = lock(&self.duplicates);
+        let key = duplicates.key(peer.address.ip(), header.xid.0, message);
+        (key, duplicates.begin(key, Instant::now()))
+    }
+}
+
+fn lock(duplicates: &Mutex<Duplicates>) -> MutexGuard<'_, Duplicates> {
+    duplicates.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The result of a future, if it is there without waiting. If not, it is to be polled again, by
+/// another task if need be.
+pub(crate) async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// A call that is being carried out. If its future is dropped, or panics, it may be tried again.
+struct Underway<'a> {
+    duplicates: &'a Mutex<Duplicates>,
+    key: Key,
+    reply: Option<Bytes>,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        let reply = self.reply.take();
+        lock(self.duplicates).finish(self.key, reply, Instant::now());
+    }
+}
+
+fn refuse(xid: Xid, outcome: Outcome, framing: Framing) -> Answer {
+    let reply = ReplyHeader { xid, outcome };
+    Answer { reply: encode_reply(reply, &(), framing), failed: true }
+}
+
+/// What a message that is no good call is owed.
+fn refusal(error: &CallError, framing: Framing) -> Option<Answer> {
+    match error {
+        CallError::Malformed(_) => None,
+        CallError::RpcVersion { xid, .. } => {
+            let versions = Outcome::RpcMismatch { low: RPC_VERSION, high: RPC_VERSION };
+            Some(refuse(*xid, versions, framing))
+        }
+        CallError::Credential { xid, .. } => {
+            Some(refuse(*xid, Outcome::AuthError(AUTH_BADCRED), framing))
+        }
+    }
+}
+
+/// A reply without its record mark: it may go out again by another transport.
+fn unframed(reply: &Segments, framing: Framing) -> Bytes {
+    let bytes = reply.to_bytes();
+    match framing {
+        Framing::Record => bytes.slice(MARK_BYTES..),
+        Framing::Datagram => bytes,
+    }
+}
+
+/// A reply that was given before.
+fn replay(message: &Bytes, framing: Framing) -> Answer {
+    let mut out = Encoder::new(framing, MARK_BYTES + message.len());
+    out.put_fixed(message);
+    Answer { reply: out.finish(), failed: false }
+}
