@@ -12,6 +12,7 @@
 //! System calls go through `rustix`; unsafe code is in [`handle`], [`lease`]
 //! and [`pages`], for calls that it lacks, and behind [`Tail`], for memory that is a file.
 
+mod backoff;
 mod boot;
 mod clock;
 pub mod descriptors;
@@ -27,6 +28,7 @@ mod sim;
 pub mod sockets;
 mod tail;
 
+pub use backoff::Backoff;
 pub use boot::BootId;
 pub use clock::{Clock, Monotonic, RealClock, SimClock, WallTime};
 pub use disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};

@@ -6,7 +6,7 @@
 //! with growing pauses.
 
 use bytes::Bytes;
-use larder_rpc::patience::{RETRY_PAUSES, gives_up};
+use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
     Judged, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
@@ -179,10 +179,9 @@ where
     F: std::future::Future<Output = Result<R, E>>,
     E: Display,
 {
-    let mut pause = RETRY_PAUSES.0;
+    let mut backoff = retry_pauses();
     loop {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_PAUSES.1);
+        tokio::time::sleep(backoff.pause()).await;
         match connect().await {
             Ok(remote) => return arrived(inner, Arc::new(remote)),
             Err(problem) => still_away(inner, problem.to_string()),

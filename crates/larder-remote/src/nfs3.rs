@@ -25,6 +25,7 @@ pub use mount::{MountError, MountOptions};
 pub use programs::ProgramError;
 
 use bytes::Bytes;
+use larder_io::Backoff;
 use larder_rpc::{CallOptions, Recovery, Reply, RpcClient, TimerClass};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
@@ -119,7 +120,7 @@ impl Nfs3 {
             Some(deadline) => Instant::from_std(deadline),
             None => Instant::now() + config.limit(),
         });
-        let mut pause = JUKEBOX_PAUSES.0;
+        let mut backoff = Backoff::new(JUKEBOX_PAUSES.0, JUKEBOX_PAUSES.1);
         loop {
             let reply = self.client.call(&credential, args, options).await;
             let reply = reply.map_err(|cause| {
@@ -133,11 +134,11 @@ impl Nfs3 {
                 Err(fail) if fail.status == nfsstat3::NFS3ERR_JUKEBOX => {}
                 _ => return Ok(reply),
             }
+            let pause = backoff.pause();
             if ends.is_some_and(|ends| Instant::now() + pause > ends) {
                 return Err(Error::TimedOut);
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(JUKEBOX_PAUSES.1);
         }
     }
 

@@ -30,7 +30,7 @@ mod socket;
 
 pub use retry::TimerClass;
 
-use crate::patience::{RETRY_PAUSES, gives_up};
+use crate::patience::{gives_up, retry_pauses};
 use crate::program::{DATAGRAM_BYTES_MAX, Program, RECORD_BYTES_MAX, Transport};
 use crate::series::{Moment, RecordError, Recorded, Recorders, Recording};
 use crate::stats::{self, Snapshot};
@@ -42,7 +42,6 @@ use larder_wire::rpc::{
 };
 use larder_wire::xdr::{Array, Decode, Encode, Encoder, Opaque, XdrError};
 use pool::Pool;
-use retry::Backoff;
 use socket::Socket;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -537,7 +536,7 @@ async fn probe(shared: Arc<Shared>, connection: Arc<Connection>) {
             // The sender lives in `shared`, so waiting cannot fail.
             _ = lost => (),
         }
-        let mut backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        let mut backoff = retry_pauses();
         while *shared.state.borrow() != ServerState::Reachable {
             let ping = tokio::time::timeout(shared.config.timeout, shared.ping(&connection));
             match ping.await {

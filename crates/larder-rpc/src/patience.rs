@@ -2,18 +2,24 @@
 //!
 //! A call ends when the mount's limit has passed since it was made, when its caller's deadline has come, or
 //! when the server has been silent for the limit: who comes later than that does not wait anew for what
-//! others have waited for in vain. Somebody else asks on ([`RETRY_PAUSES`]), so that calls are answered again
+//! others have waited for in vain. Somebody else asks on ([`retry_pauses`]), so that calls are answered again
 //! as soon as the server is back.
 
+use larder_io::Backoff;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// First and longest pause between attempts to reach a server that is gone. Calls fail meanwhile, so the longest
 /// one is how late its return is noticed.
-pub const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Longest wait for a connection to a server that is gone. Long enough for a second SYN, which the kernel sends after
 /// one second; the next would come later than a new attempt.
 pub const RECONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// Pauses between attempts to reach a server that is gone.
+pub fn retry_pauses() -> Backoff {
+    Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1)
+}
 
 /// When a call that began at `offered` gives up: it may take `limit`, its caller waits until `caller`, and the server
 /// has been silent since `silent`. In the past if there is nothing to wait for.

@@ -15,10 +15,10 @@
 //! The link is the worker's standard input, the control socket its standard output: whoever connects
 //! while no worker is there waits for the next one.
 //!
-//! A worker that dies again and again ([`backoff`]) is followed by one in the role of [`Role::Broken`], which
+//! A worker that dies again and again ([`crashes`]) is followed by one in the role of [`Role::Broken`], which
 //! answers every call with EIO, until `larder upgrade` asks for another try, or somebody unmounts.
 
-mod backoff;
+mod crashes;
 mod keeper;
 
 use std::ffi::OsString;
@@ -38,7 +38,7 @@ use crate::mounted::{self, Announce, Traces};
 use crate::runtime_dir::Record;
 use crate::stack::Plan;
 use crate::{daemon, door, log, login};
-use backoff::{Crashes, Next};
+use crashes::{Crashes, Next};
 pub(crate) use keeper::kept;
 
 /// Hidden option of `larder mount`: we are a worker, in this role.

@@ -18,7 +18,7 @@ use super::mount::{MountError, MountOptions};
 use super::share::Share;
 use super::tap::{Ear, Heard};
 use super::{lease, names, wire};
-use larder_rpc::patience::RETRY_PAUSES;
+use larder_rpc::patience::retry_pauses;
 use larder_rpc::stats::Procedures;
 use larder_vfs::Handle;
 use smb2::types::SessionId;
@@ -160,11 +160,10 @@ impl Share {
 
 /// Connects the line `at` until it works or nobody wants it any more.
 async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
-    let mut pause = RETRY_PAUSES.0;
+    let mut backoff = retry_pauses();
     let mut told = false;
     loop {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_PAUSES.1);
+        tokio::time::sleep(backoff.pause()).await;
         let Some(share) = share.upgrade() else { return };
         let (line, host) = (&share.lines[at], &share.options.host);
         if line.is_shut() {

@@ -6,7 +6,6 @@
 //!   and following losses on UDP (SunRPC's `xprt_adjust_cwnd`), within what the socket can hold.
 //! - [`Losses`] tells one loss from another: a full buffer drops a windowful at once, and each of its
 //!   calls runs out of time.
-//! - [`Backoff`] spaces the attempts to reach a server that is gone.
 
 use std::time::Duration;
 
@@ -174,27 +173,6 @@ impl Window {
         if self.adapts && self.losses.is_new(sent, now) {
             self.scaled = (self.scaled / 2).max(Self::SCALE);
         }
-    }
-}
-
-/// Pauses between attempts, doubling up to a limit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Backoff {
-    next: Duration,
-    max: Duration,
-}
-
-impl Backoff {
-    /// Pauses from `first` to `max`.
-    pub(super) fn new(first: Duration, max: Duration) -> Backoff {
-        Backoff { next: first, max }
-    }
-
-    /// The pause before the next attempt.
-    pub(super) fn pause(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.max);
-        pause
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use larder_io::Backoff;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -40,6 +41,7 @@ pub(super) async fn build(
     let options = &plan.back.options;
     let begin = Instant::now();
     let problem = Arc::new(Mutex::new(String::new()));
+    let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
     for tries in 1.. {
         let is_shown = matches!(socket, Socket::Served(..));
         // The first time somebody waits for us.
@@ -52,7 +54,7 @@ pub(super) async fn build(
             Err(Unreached { is_away: true, why }) => why,
             Err(Unreached { is_away: false, why }) => return Err(told(why, tries)),
         };
-        let Some(pause) = pause(tries, begin.elapsed(), options.retry_max) else {
+        let Some(pause) = pause(&mut backoff, begin.elapsed(), options.retry_max) else {
             return Err(told(why, tries));
         };
         tracing::warn!("{why:#}; next try in {pause:?}");
@@ -83,11 +85,10 @@ fn told(why: anyhow::Error, tries: u32) -> anyhow::Error {
     why
 }
 
-/// How long to wait after so many tries, which took `elapsed`; `None`: that was the last one.
-fn pause(tries: u32, elapsed: Duration, limit: Duration) -> Option<Duration> {
+/// How long to wait after tries that took `elapsed`; `None`: that was the last one.
+fn pause(backoff: &mut Backoff, elapsed: Duration, limit: Duration) -> Option<Duration> {
     let left = limit.checked_sub(elapsed).filter(|left| !left.is_zero())?;
-    let doubled = PAUSE_FIRST.saturating_mul(2_u32.saturating_pow(tries - 1));
-    Some(doubled.min(PAUSE_MAX).min(left))
+    Some(backoff.pause().min(left))
 }
 
 /// Nothing is mounted, and that is to be the end.
@@ -162,12 +163,15 @@ mod tests {
     #[test]
     fn pauses_between_tries_grow_and_end_in_time() {
         let minute = Duration::from_secs(60);
-        let pauses = (1..8).map(|tries| pause(tries, minute, 60 * minute).unwrap().as_secs());
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        let mut pause = |elapsed, limit| pause(&mut backoff, elapsed, limit);
+        let pauses = (1..8).map(|_| pause(minute, 60 * minute).unwrap().as_secs());
         assert_eq!(pauses.collect::<Vec<_>>(), [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(pause(u32::MAX, minute, 60 * minute), Some(PAUSE_MAX));
+        let later = (0..1000).map(|_| pause(minute, 60 * minute)).last().unwrap();
+        assert_eq!(later, Some(PAUSE_MAX));
         let left = Duration::from_millis(10);
-        assert_eq!(pause(7, minute - left, minute), Some(left), "the last try is at the limit");
-        assert_eq!(pause(1, minute, minute), None);
-        assert_eq!(pause(1, Duration::ZERO, Duration::ZERO), None, "retry=0: one try");
+        assert_eq!(pause(minute - left, minute), Some(left), "the last try is at the limit");
+        assert_eq!(pause(minute, minute), None);
+        assert_eq!(pause(Duration::ZERO, Duration::ZERO), None, "retry=0: one try");
     }
 }

@@ -3,11 +3,12 @@
 use super::{Arrived, Connection, Outgoing, Pending};
 use crate::client::RpcError;
 use crate::client::pool::ReplyBuffers;
-use crate::client::retry::{Backoff, TimerClass};
+use crate::client::retry::TimerClass;
 use crate::client::socket::Socket;
-use crate::patience::{RECONNECT_MAX, RETRY_PAUSES};
+use crate::patience::{RECONNECT_MAX, retry_pauses};
 use crate::program::{DATAGRAM_BYTES_MAX, Transport};
 use bytes::Bytes;
+use larder_io::Backoff;
 use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
 use larder_wire::record::{Buffers, RecordAssembler};
 use larder_wire::rpc::{ReplyHeader, Xid};
@@ -30,7 +31,7 @@ impl Connection {
     pub(super) async fn run(self: Arc<Connection>, mut first: Option<Socket>) {
         let mut source_port = None;
         // A server that takes connections and drops them is not asked in a tight loop.
-        let mut backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        let mut backoff = retry_pauses();
         loop {
             let socket = match first.take() {
                 Some(socket) => socket,
@@ -43,7 +44,7 @@ impl Connection {
             source_port = socket.source_port();
             let Some(heard) = self.serve(Arc::new(socket)).await else { return };
             if heard {
-                backoff = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+                backoff.reset();
             } else {
                 tokio::select! {
                     () = self.shared.until_shutdown() => return,

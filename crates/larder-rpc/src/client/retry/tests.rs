@@ -77,9 +77,3 @@ fn the_window_grows_by_one_for_each_windowful_and_halves_on_loss() {
     fixed.replied();
     assert_eq!(fixed.calls(), 64);
 }
-
-#[test]
-fn pauses_double_up_to_the_limit() {
-    let mut backoff = Backoff::new(ms(100), ms(350));
-    assert_eq!([(); 4].map(|()| backoff.pause()), [ms(100), ms(200), ms(350), ms(350)]);
-}

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use larder_io::Backoff;
+
 /// A worker that served this long did not die of what killed the one before: a request that kills does so
 /// at once, as it is the first that is sent again.
 const SERVED_WELL: Duration = Duration::from_millis(100);
@@ -12,11 +14,21 @@ const AT_ONCE: u32 = 3;
 /// Deaths in a row after which it is given up.
 const DEATHS_MAX: u32 = 8;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Shortest and longest pause before the next one.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Deaths in a row.
-#[derive(Debug, Default)]
-pub(super) struct Crashes(u32);
+#[derive(Debug)]
+pub(super) struct Crashes {
+    deaths: u32,
+    pauses: Backoff,
+}
+
+impl Default for Crashes {
+    fn default() -> Crashes {
+        Crashes { deaths: 0, pauses: Backoff::new(PAUSES.0, PAUSES.1) }
+    }
+}
 
 /// What to do after a death.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,14 +43,12 @@ impl Crashes {
     /// A worker has died after it `served` so long; `None`: it did not come to serve.
     pub(super) fn next(&mut self, served: Option<Duration>) -> Next {
         if served.is_some_and(|served| served >= SERVED_WELL) {
-            self.0 = 0;
+            *self = Crashes::default();
         }
-        self.0 += 1;
-        match self.0 {
+        self.deaths += 1;
+        match self.deaths {
             ..=AT_ONCE => Next::After(Duration::ZERO),
-            deaths if deaths < DEATHS_MAX => {
-                Next::After(FIRST_PAUSE * 2_u32.pow(deaths - AT_ONCE - 1))
-            }
+            deaths if deaths < DEATHS_MAX => Next::After(self.pauses.pause()),
             _ => Next::GiveUp,
         }
     }
