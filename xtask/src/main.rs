@@ -6,6 +6,8 @@
 //!
 //! Left out on purpose: building, installing and measuring; the `Makefile` is the menu for those.
 
+#![allow(clippy::disallowed_methods, reason = "it tells how long checks took")]
+
 mod ci;
 mod tidy;
 

@@ -26,6 +26,11 @@
 //!
 //! On-disk format: `docs/formats/cache.md`. Left out on purpose: coherence, fetching and write-back.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
+
 mod aside;
 mod bypass;
 mod cache;

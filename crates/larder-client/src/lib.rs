@@ -17,6 +17,7 @@
 //!
 //! What is absent on purpose: protocols, sockets, FUSE.
 
+#![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use bytes::Bytes;
+use larder_io::Clock;
 use larder_vfs::{
     Answer, Cred, Entry, FileSystem, Fresh, Ino, Kind, Lookup, New, OpenFlags, OpenId, Opened,
     Removal, RenameFlags, Result, SetAttr, StatFs, Verifier, Written,
@@ -42,6 +43,7 @@ use crate::waits::Waits;
 /// What answers requests, whatever brings them.
 pub(crate) struct Door {
     pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) groups: Groups,
     pub(crate) kernel: Arc<Invalidations>,
     pub(crate) ways: Ways,

@@ -24,6 +24,11 @@
 //!
 //! A limit: `st_ino` is our [`Ino`](larder_vfs::Ino) and not the server's inode number.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
+
 pub mod abi;
 mod agree;
 mod backing;

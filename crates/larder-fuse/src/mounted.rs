@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use larder_io::RealClock;
+use larder_io::{Clock, RealClock};
 use larder_vfs::{FileSystem, Kernel};
 use tokio::runtime::Handle;
 
@@ -120,9 +120,11 @@ pub fn serve(
         }
         false => Ways::without(),
     };
+    let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let door = Arc::new(Door {
         fs: Arc::clone(&fs),
-        groups: Groups::new(Arc::new(RealClock)),
+        groups: Groups::new(Arc::clone(&clock)),
+        clock,
         kernel: Arc::clone(&kernel),
         ways,
         listings: Listings::default(),
@@ -255,6 +257,7 @@ impl Mounted {
     /// Takes no more requests, and waits, for at most `limit`, until those that were taken are answered.
     /// Whether they are. What comes meanwhile, and what is left, is for whoever serves the session next:
     /// the process is to exit without unmounting.
+    #[expect(clippy::disallowed_methods, reason = "blocks; the process is to exit")]
     pub fn leave(&self, limit: Duration) -> bool {
         self.door.leaving.store(true, Ordering::Release);
         let deadline = Instant::now() + limit;

@@ -140,7 +140,7 @@ impl Door {
         let door = Arc::clone(self);
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(LOOK_EVERY).await;
+                door.clock.sleep(LOOK_EVERY).await;
                 let Some(callers) = door.waits.callers() else { return };
                 for (unique, _) in callers.into_iter().filter(|(_, caller)| is_killed(*caller)) {
                     door.let_go(unique);

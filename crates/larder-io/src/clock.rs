@@ -1,10 +1,17 @@
-//! Time: a monotonic clock to measure with, a wall clock to write down.
+//! Time: a monotonic clock to measure with and to wait on, a wall clock to write down.
 //!
-//! Invariant: [`Clock::now`] never goes back; [`Clock::wall`] may.
+//! Invariant: [`Clock::now`] and [`Clock::instant`] never go back; [`Clock::wall`] may.
+
+#![allow(clippy::disallowed_methods, reason = "this is the clock")]
+
+mod sleep;
+
+pub use sleep::{Elapsed, Sleep};
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -47,13 +54,19 @@ pub struct WallTime {
     pub nsec: u32,
 }
 
-/// What time it is. Does not block.
+/// What time it is, and waiting for a time. Does not block.
 pub trait Clock: Debug + Send + Sync {
     /// The monotonic clock.
     fn now(&self) -> Monotonic;
 
     /// The wall clock.
     fn wall(&self) -> WallTime;
+
+    /// The monotonic clock in the type of the standard library, in which deadlines cross crates.
+    fn instant(&self) -> Instant;
+
+    /// Resolves once [`instant`](Self::instant) has come to `until`.
+    fn sleep_until(&self, until: Instant) -> Sleep;
 }
 
 /// The machine's clocks: `CLOCK_MONOTONIC` and `CLOCK_REALTIME`.
@@ -70,16 +83,36 @@ impl Clock for RealClock {
         let time = clock_gettime(ClockId::Realtime);
         WallTime { sec: time.tv_sec, nsec: u32::try_from(time.tv_nsec).unwrap_or(0) }
     }
+
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn sleep_until(&self, until: Instant) -> Sleep {
+        Sleep::real(until)
+    }
 }
 
 /// A clock that stands still until it is moved by hand, or ticks when it is looked at.
 ///
-/// The wall clock starts at the epoch and moves together with the monotonic one.
-#[derive(Debug, Default)]
+/// The wall clock starts at the epoch and moves together with the monotonic one. Who sleeps wakes when it is
+/// moved by hand, not by ticks.
+#[derive(Debug)]
 pub struct SimClock {
+    /// Its start, for the standard library.
+    start: Instant,
     nanos: AtomicU64,
     /// By so much it moves at each look.
     tick_nanos: u64,
+    sleepers: Arc<sleep::Sleepers>,
+}
+
+impl Default for SimClock {
+    fn default() -> SimClock {
+        let start = Instant::now();
+        let sleepers = Arc::new(sleep::Sleepers::new(start));
+        SimClock { start, nanos: AtomicU64::new(0), tick_nanos: 0, sleepers }
+    }
 }
 
 impl SimClock {
@@ -90,13 +123,24 @@ impl SimClock {
 
     /// A clock of which no two looks see the same time, as with a real one, for calls that overlap.
     pub fn ticking() -> Self {
-        SimClock { nanos: AtomicU64::new(0), tick_nanos: 1 }
+        SimClock { tick_nanos: 1, ..SimClock::default() }
     }
 
-    /// Moves both clocks forward.
+    /// Moves both clocks forward, and wakes whose time has come.
     pub fn advance(&self, by: Duration) {
         let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        self.nanos.fetch_add(nanos, Ordering::SeqCst);
+        let before = self.nanos.fetch_add(nanos, Ordering::SeqCst);
+        self.sleepers.moved(self.start + Duration::from_nanos(before.saturating_add(nanos)));
+    }
+
+    /// When the next sleeper wakes, if somebody sleeps.
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.sleepers.next()
+    }
+
+    /// Resolves when at least `count` sleep at the same time.
+    pub async fn asleep(&self, count: usize) {
+        self.sleepers.asleep(count).await;
     }
 }
 
@@ -110,6 +154,14 @@ impl Clock for SimClock {
         let sec = i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX);
         let nsec = u32::try_from(nanos % 1_000_000_000).unwrap_or(0);
         WallTime { sec, nsec }
+    }
+
+    fn instant(&self) -> Instant {
+        self.start + Duration::from_nanos(self.now().0)
+    }
+
+    fn sleep_until(&self, until: Instant) -> Sleep {
+        Sleep::simulated(&self.sleepers, until)
     }
 }
 

@@ -12,6 +12,11 @@
 //! System calls go through `rustix`; unsafe code is in [`handle`], [`lease`]
 //! and [`pages`], for calls that it lacks, and behind [`Tail`], for memory that is a file.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
+
 mod backoff;
 mod boot;
 mod clock;
@@ -30,7 +35,7 @@ mod tail;
 
 pub use backoff::Backoff;
 pub use boot::BootId;
-pub use clock::{Clock, Monotonic, RealClock, SimClock, WallTime};
+pub use clock::{Clock, Elapsed, Monotonic, RealClock, SimClock, Sleep, WallTime};
 pub use disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};
 pub use mem::MemDisk;
 pub use real::RealDisk;

@@ -1,8 +1,10 @@
 //! What the operator decides.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use larder_io::{Clock, RealClock};
 use larder_rpc::server::SourcePorts;
 use larder_rpc::{Network, server};
 use larder_vfs::Cred;
@@ -40,6 +42,8 @@ pub struct Config {
     pub source_connections_max: usize,
     /// How long a connection that has begun to speak may take until its first good call is complete.
     pub first_call_max: Duration,
+    /// By which it waits.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Config {
@@ -58,6 +62,7 @@ impl Config {
             connections_max: 256,
             source_connections_max: 64,
             first_call_max: Duration::from_secs(15),
+            clock: Arc::new(RealClock),
         }
     }
 
@@ -71,6 +76,7 @@ impl Config {
             connections_max: self.connections_max,
             source_connections_max: self.source_connections_max,
             first_call_max: self.first_call_max,
+            clock: Arc::clone(&self.clock),
             // A WRITE of the largest size with its headers.
             record_bytes_max: DATA_BYTES_MAX + MESSAGE_OVERHEAD_BYTES_MAX,
         }

@@ -17,6 +17,10 @@
 //! Absent on purpose: who maps to whom (squash) and the rights of users, which are the file system's
 //! business; locks (NLM), RPCSEC_GSS, versions 2 and 4.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
 #![forbid(unsafe_code)]
 
 mod config;

@@ -71,7 +71,9 @@ impl Server {
         let server = server::Server::bind(config.rpc(), programs).await.map_err(failed)?;
         let registration = match config.portmapper {
             Some(mapper) => {
-                let registered = Registration::new(mapper, server.addr().port(), config.udp).await;
+                let registered =
+                    Registration::new(mapper, (server.addr().port(), config.udp), &config.clock)
+                        .await;
                 let failed = |cause| BindError::Portmapper { address: mapper, cause };
                 Some(registered.map_err(failed)?)
             }

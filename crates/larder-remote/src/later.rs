@@ -6,6 +6,7 @@
 //! with growing pauses.
 
 use bytes::Bytes;
+use larder_io::{Clock, RealClock};
 use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
@@ -17,9 +18,8 @@ use std::fmt::{self, Display};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 /// What must be known of a server before it is reached.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,7 @@ struct Inner<R> {
     remembered: Remembered,
     /// How long a call waits for it to be reached; `None`: for ever.
     limit: Option<Duration>,
+    clock: Arc<dyn Clock>,
     /// Since when it has been tried.
     since: Instant,
     /// Somebody was told that it does not answer.
@@ -84,7 +85,7 @@ impl<R: Remote> Later<R> {
     /// A server that was reached already.
     pub fn reached(remote: R) -> Later<R> {
         let remembered = Remembered::of(&remote);
-        Later::new(State::Reached(Arc::new(remote)), remembered, None)
+        Later::new(State::Reached(Arc::new(remote)), remembered, None, Arc::new(RealClock))
     }
 
     /// Begins to reach a server by `connect`, on the tokio runtime of the caller, after a try that failed
@@ -94,17 +95,18 @@ impl<R: Remote> Later<R> {
         remembered: Remembered,
         problem: String,
         limit: Option<Duration>,
+        clock: Arc<dyn Clock>,
         mut connect: impl FnMut() -> F + Send + 'static,
     ) -> Later<R>
     where
         F: std::future::Future<Output = Result<R, E>> + Send,
         E: Display + Send,
     {
-        let later = Later::new(State::Away(problem), remembered, limit);
+        let later = Later::new(State::Away(problem), remembered, limit, Arc::clone(&clock));
         let (inner, mut state) = (Arc::downgrade(&later.inner), later.inner.state.subscribe());
         tokio::spawn(async move {
             tokio::select! {
-                () = reach(&inner, &mut connect) => {}
+                () = reach(&inner, &*clock, &mut connect) => {}
                 // An error means that nobody is left who could want it.
                 _ = state.wait_for(|state| matches!(state, State::Shut)) => {}
             }
@@ -112,10 +114,15 @@ impl<R: Remote> Later<R> {
         later
     }
 
-    fn new(state: State<R>, remembered: Remembered, limit: Option<Duration>) -> Later<R> {
+    fn new(
+        state: State<R>,
+        remembered: Remembered,
+        limit: Option<Duration>,
+        clock: Arc<dyn Clock>,
+    ) -> Later<R> {
         let (state, watcher) = (watch::Sender::new(state), OnceLock::new());
-        let (since, has_failed_calls) = (Instant::now(), AtomicBool::new(false));
-        let inner = Inner { state, remembered, limit, since, has_failed_calls, watcher };
+        let (since, has_failed_calls) = (clock.instant(), AtomicBool::new(false));
+        let inner = Inner { state, remembered, limit, clock, since, has_failed_calls, watcher };
         Later { inner: Arc::new(inner) }
     }
 
@@ -145,13 +152,14 @@ impl<R: Remote> Later<R> {
         let settled = match self.inner.limit {
             None => settled.await,
             Some(limit) => {
+                let clock = &self.inner.clock;
                 let until = gives_up(
-                    Instant::now(),
+                    clock.instant(),
                     limit,
                     deadline.map(|one| one.at()),
                     Some(self.inner.since),
                 );
-                match tokio::time::timeout_at(until, settled).await {
+                match clock.timeout_at(until, settled).await {
                     Ok(settled) => settled,
                     Err(_) => return Err(self.timed_out()),
                 }
@@ -174,14 +182,17 @@ impl<R: Remote> Later<R> {
 }
 
 /// Tries until the server is reached.
-async fn reach<R: Remote, F, E>(inner: &Weak<Inner<R>>, connect: &mut impl FnMut() -> F)
-where
+async fn reach<R: Remote, F, E>(
+    inner: &Weak<Inner<R>>,
+    clock: &dyn Clock,
+    connect: &mut impl FnMut() -> F,
+) where
     F: std::future::Future<Output = Result<R, E>>,
     E: Display,
 {
     let mut backoff = retry_pauses();
     loop {
-        tokio::time::sleep(backoff.pause()).await;
+        clock.sleep(backoff.pause()).await;
         match connect().await {
             Ok(remote) => return arrived(inner, Arc::new(remote)),
             Err(problem) => still_away(inner, problem.to_string()),
@@ -213,7 +224,7 @@ fn arrived<R: Remote>(inner: &Weak<Inner<R>>, remote: Arc<R>) {
         if let Some(watcher) = inner.watcher.get() {
             remote.watch(watcher.clone());
         }
-        let seconds = inner.since.elapsed().as_secs_f32();
+        let seconds = (inner.clock.instant() - inner.since).as_secs_f32();
         tracing::info!("the server is reached, after {seconds:.1} s");
         *state = State::Reached(Arc::clone(&remote));
         true

@@ -10,6 +10,10 @@
 //! Absent on purpose: caching, and any knowledge of who asks. Numbers of protocols (nfsstat3, NTSTATUS) end
 //! here; above are only the words of `larder-vfs`.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
 #![forbid(unsafe_code)]
 
 pub mod later;

@@ -43,7 +43,6 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// First and longest pause before asking again after NFS3ERR_JUKEBOX.
 const JUKEBOX_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -116,9 +115,10 @@ impl Nfs3 {
         let deadline = cred.deadline.map(|deadline| deadline.at());
         let options = CallOptions { class, fail_fast: self.fail_fast, deadline };
         let config = self.client.config();
+        let clock = &config.clock;
         let ends = (config.recovery == Recovery::Soft).then(|| match deadline {
-            Some(deadline) => Instant::from_std(deadline),
-            None => Instant::now() + config.limit(),
+            Some(deadline) => deadline,
+            None => clock.instant() + config.limit(),
         });
         let mut backoff = Backoff::new(JUKEBOX_PAUSES.0, JUKEBOX_PAUSES.1);
         loop {
@@ -135,10 +135,10 @@ impl Nfs3 {
                 _ => return Ok(reply),
             }
             let pause = backoff.pause();
-            if ends.is_some_and(|ends| Instant::now() + pause > ends) {
+            if ends.is_some_and(|ends| clock.instant() + pause > ends) {
                 return Err(Error::TimedOut);
             }
-            tokio::time::sleep(pause).await;
+            clock.sleep(pause).await;
         }
     }
 

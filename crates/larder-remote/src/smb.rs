@@ -20,6 +20,8 @@
 //!
 //! Absent on purpose: symbolic links and special files, DFS, several channels of one session.
 
+#![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
+
 mod attr;
 mod change;
 mod credentials;

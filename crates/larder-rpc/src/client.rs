@@ -36,6 +36,7 @@ use crate::series::{Moment, RecordError, Recorded, Recorders, Recording};
 use crate::stats::{self, Snapshot};
 use bytes::Bytes;
 use connection::{Connection, Wait};
+use larder_io::{Clock, Elapsed, RealClock};
 use larder_wire::Procedure;
 use larder_wire::rpc::{
     AuthSys, CallHeader, Credential, GROUPS_MAX, MACHINE_NAME_BYTES_MAX, Outcome, Xid, encode_call,
@@ -46,10 +47,9 @@ use socket::Socket;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 /// Longest wait for a connection to be made. A server further away than this is as good as gone.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -108,6 +108,8 @@ pub struct Config {
     pub machine_name: String,
     /// Which port calls come from.
     pub source_port: SourcePort,
+    /// By which it waits.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Config {
@@ -131,6 +133,7 @@ impl Config {
             record_bytes_max: RECORD_BYTES_MAX,
             machine_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             source_port: SourcePort::Reserved,
+            clock: Arc::new(RealClock),
         }
     }
 
@@ -148,7 +151,7 @@ pub struct CallOptions {
     /// Fail at once with [`RpcError::Unreachable`] while the server is known to be gone.
     pub fail_fast: bool,
     /// Until when the caller waits; a [`Recovery::Hard`] call waits on.
-    pub deadline: Option<std::time::Instant>,
+    pub deadline: Option<Instant>,
 }
 
 /// An answered call.
@@ -276,9 +279,11 @@ impl RpcClient {
         let connecting =
             Socket::connect(config.address, config.transport, config.source_port, None);
         let server = || config.server.clone();
-        let first = tokio::time::timeout(limit, connecting)
+        let first = config
+            .clock
+            .timeout(limit, connecting)
             .await
-            .map_err(|_| ConnectError::TimedOut { server: server(), limit })?
+            .map_err(|Elapsed| ConnectError::TimedOut { server: server(), limit })?
             .map_err(|cause| ConnectError::Failed { server: server(), cause })?;
 
         let shared = Arc::new(Shared {
@@ -355,7 +360,7 @@ impl RpcClient {
         if options.fail_fast && !self.reachable() {
             return Err(RpcError::Unreachable);
         }
-        let offered = Instant::now();
+        let offered = shared.now();
         let until = shared.until(offered, options.deadline, shared.silent_since());
         if until.is_some_and(|until| until <= offered) {
             return Err(RpcError::TimedOut { limit: shared.config.limit() });
@@ -433,6 +438,10 @@ impl Recorded for Inner {
         self.connections.iter().for_each(|connection| connection.recorders(look));
     }
 
+    fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
     fn is_over(&self) -> bool {
         *self.shared.shutdown.borrow()
     }
@@ -446,6 +455,10 @@ impl Inner {
 }
 
 impl Shared {
+    fn now(&self) -> Instant {
+        self.config.clock.instant()
+    }
+
     /// Something was heard from the server.
     fn heard(&self) {
         if matches!(*self.state.borrow(), ServerState::Reachable) {
@@ -453,7 +466,7 @@ impl Shared {
         }
         let was = self.state.send_replace(ServerState::Reachable);
         if let ServerState::Unreachable { since } = was {
-            let seconds = since.elapsed().as_secs_f32();
+            let seconds = (self.now() - since).as_secs_f32();
             tracing::info!("server {} OK again after {seconds:.1} s", self.config.server);
         }
     }
@@ -483,7 +496,7 @@ impl Shared {
     fn until(
         &self,
         offered: Instant,
-        caller: Option<std::time::Instant>,
+        caller: Option<Instant>,
         silent: Option<Instant>,
     ) -> Option<Instant> {
         let is_soft = self.config.recovery == Recovery::Soft;
@@ -506,7 +519,7 @@ impl Shared {
         };
         header.encode(&mut out);
         // It may be how the return of a silent server is found out.
-        let offered = Instant::now();
+        let offered = self.now();
         let wait =
             Wait { class: TimerClass::FIXED, offered, until: self.until(offered, None, None) };
         connection.call(xid, 0, out.finish(), wait).await.map(drop)
@@ -527,7 +540,7 @@ fn machine_name(config: &Config) -> Opaque<MACHINE_NAME_BYTES_MAX> {
 
 /// Asks a server that does not answer again and again, until the client is shut down.
 async fn probe(shared: Arc<Shared>, connection: Arc<Connection>) {
-    let mut state = shared.state.subscribe();
+    let (clock, mut state) = (&shared.config.clock, shared.state.subscribe());
     loop {
         let lost = state.wait_for(|state| *state != ServerState::Reachable);
         tokio::select! {
@@ -538,11 +551,12 @@ async fn probe(shared: Arc<Shared>, connection: Arc<Connection>) {
         }
         let mut backoff = retry_pauses();
         while *shared.state.borrow() != ServerState::Reachable {
-            let ping = tokio::time::timeout(shared.config.timeout, shared.ping(&connection));
+            let ping = shared.ping(&connection);
+            let ping = clock.timeout(shared.config.timeout, ping);
             match ping.await {
                 Ok(Err(RpcError::Shutdown)) => return,
                 // Whatever else came of it, the connection has noted what it heard.
-                Ok(_) | Err(_) => tokio::time::sleep(backoff.pause()).await,
+                Ok(_) | Err(_) => clock.sleep(backoff.pause()).await,
             }
         }
     }

@@ -17,6 +17,10 @@
 //! Absent on purpose: NFS and every other program, file systems, RPCSEC_GSS. Bytes are decoded by
 //! `larder-wire`.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
 #![forbid(unsafe_code)]
 
 mod client;

@@ -6,8 +6,7 @@
 //! as soon as the server is back.
 
 use larder_io::Backoff;
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// First and longest pause between attempts to reach a server that is gone. Calls fail meanwhile, so the longest
 /// one is how late its return is noticed.
@@ -26,10 +25,9 @@ pub fn retry_pauses() -> Backoff {
 pub fn gives_up(
     offered: Instant,
     limit: Duration,
-    caller: Option<std::time::Instant>,
+    caller: Option<Instant>,
     silent: Option<Instant>,
 ) -> Instant {
-    let caller = caller.map(Instant::from_std);
     let silent = silent.map(|since| since + limit);
     [caller, silent].into_iter().flatten().fold(offered + limit, Instant::min)
 }
@@ -61,7 +59,7 @@ mod tests {
         ] {
             let limit = Duration::from_secs(6);
             // A caller who made his call then, and waits for the limit.
-            let deadline = caller.map(|made| (at(made) + limit).into_std());
+            let deadline = caller.map(|made| at(made) + limit);
             let given_up = gives_up(at(10), limit, deadline, silent.map(at));
             assert_eq!(given_up, at(ends), "{caller:?} {silent:?}");
         }

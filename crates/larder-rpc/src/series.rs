@@ -19,9 +19,8 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
-use tokio::time::Instant;
 
 /// Shortest and longest slice.
 pub const SLICE_WIDTHS: std::ops::RangeInclusive<Duration> =
@@ -269,6 +268,9 @@ pub(crate) trait Recorded: Debug + Send + Sync {
     /// Shows `look` the recorders of each connection in order, under its lock, and how it is now.
     fn each(&self, look: &mut dyn FnMut(&mut Recorders, &Moment));
 
+    /// The time by which it notes what happens.
+    fn now(&self) -> Instant;
+
     /// Whether nothing more will happen.
     fn is_over(&self) -> bool;
 }
@@ -297,7 +299,7 @@ impl Recording {
         if !SLICE_WIDTHS.contains(&width) {
             return Err(RecordError::Width);
         }
-        let division = Division { begin: Instant::now(), width };
+        let division = Division { begin: source.now(), width };
         let number = RECORDINGS.fetch_add(1, Relaxed);
         let mut recording = Recording { source, number, division, told: Vec::new() };
         let mut has_room = true;
@@ -310,13 +312,13 @@ impl Recording {
 
     /// Takes the slices that are over and were not taken yet. Does not wait for any.
     pub fn take(&mut self) -> Series {
-        let (recording, until) = (self.number, self.division.number(Instant::now()));
+        let (recording, until) = (self.number, self.division.number(self.source.now()));
         self.tell(until, |recorders, now| recorders.take(recording, until, now))
     }
 
     /// Takes the rest, with the slice that is not over yet, and ends the recording.
     pub fn finish(mut self) -> Series {
-        let (recording, until) = (self.number, self.division.number(Instant::now()) + 1);
+        let (recording, until) = (self.number, self.division.number(self.source.now()) + 1);
         self.tell(until, |recorders, now| recorders.end(recording, now))
     }
 

@@ -31,6 +31,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_io::{Clock, RealClock};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 
@@ -71,6 +72,8 @@ pub struct Config {
     pub first_call_max: Duration,
     /// Largest call over TCP, in bytes.
     pub record_bytes_max: usize,
+    /// By which it waits.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Config {
@@ -85,6 +88,7 @@ impl Config {
             source_connections_max: 64,
             first_call_max: Duration::from_secs(15),
             record_bytes_max: RECORD_BYTES_MAX,
+            clock: Arc::new(RealClock),
         }
     }
 }

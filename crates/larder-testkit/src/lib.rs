@@ -7,6 +7,7 @@
 //! Needs root and Linux, and the server's package; what is missing is named in the error. Not for
 //! programs: nothing here is robust against hostile input.
 
+#![allow(clippy::disallowed_methods, reason = "servers of others have no other clock")]
 #![forbid(unsafe_code)]
 
 mod ganesha;

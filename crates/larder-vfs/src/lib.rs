@@ -14,6 +14,10 @@
 //! - [`MemRemote`] is a server in memory: the model that other servers are compared with.
 //! - [`conformance`] is the suite that every `Remote` must pass.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
 #![forbid(unsafe_code)]
 
 mod attr;

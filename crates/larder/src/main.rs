@@ -7,6 +7,8 @@
 //! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage);
 //! `cache ls --unsent` also with 3 (there is something).
 
+#![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
+
 mod back;
 mod broken;
 mod cache_dir;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
+use larder_io::{Clock, RealClock};
 use larder_remote::later::{Later, Remembered};
 use larder_remote::nfs3::{self, Nfs3};
 use larder_remote::smb::{self, Smb};
@@ -104,14 +105,14 @@ impl Server {
         let way = match back.source.protocol {
             Protocol::Nfs => {
                 let options = nfs_options(back);
-                Way::Nfs(Later::begin(known, problem, limit(options.limit()), move || {
+                Way::Nfs(Later::begin(known, problem, limit(options.limit()), clock(), move || {
                     let options = options.clone();
                     async move { Nfs3::mount(&options).await }
                 }))
             }
             Protocol::Smb => {
                 let options = smb_options(back)?;
-                Way::Smb(Later::begin(known, problem, limit(options.limit()), move || {
+                Way::Smb(Later::begin(known, problem, limit(options.limit()), clock(), move || {
                     let options = options.clone();
                     async move { Smb::mount(&options).await }
                 }))
@@ -197,6 +198,10 @@ impl Server {
     pub(crate) fn end_calls(&self) {
         self.remote().shutdown();
     }
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(RealClock)
 }
 
 /// Without the detour, if that is over.

@@ -22,10 +22,13 @@ pub(super) enum Gauge {
     FunctionLines,
     /// Calls of sleep in the tests of a file.
     TestSleeps,
+    /// Waits and looks at the time in the code of a crate that go past `larder_io::Clock`.
+    RawTime,
 }
 
 impl Gauge {
-    const ALL: [Gauge; 3] = [Gauge::FileLines, Gauge::FunctionLines, Gauge::TestSleeps];
+    const ALL: [Gauge; 4] =
+        [Gauge::FileLines, Gauge::FunctionLines, Gauge::TestSleeps, Gauge::RawTime];
 
     /// Name of the section in the file.
     fn name(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Gauge {
             Gauge::FileLines => "file_lines",
             Gauge::FunctionLines => "function_lines",
             Gauge::TestSleeps => "test_sleeps",
+            Gauge::RawTime => "raw_time",
         }
     }
 
@@ -41,7 +45,7 @@ impl Gauge {
         match self {
             Gauge::FileLines => 600,
             Gauge::FunctionLines => 70,
-            Gauge::TestSleeps => 0,
+            Gauge::TestSleeps | Gauge::RawTime => 0,
         }
     }
 
@@ -50,11 +54,12 @@ impl Gauge {
             Gauge::FileLines => "lines; split the file where its interface is narrow",
             Gauge::FunctionLines => "lines; a function fits a screen",
             Gauge::TestSleeps => "sleeps in tests; wait for an event instead",
+            Gauge::RawTime => "looks at the time past the clock; take a larder_io::Clock",
         }
     }
 }
 
-/// Figures by gauge and place (`path` or `path::function`).
+/// Figures by gauge and place (`path`, `path::function`, or the folder of a crate).
 pub(super) type Figures = BTreeMap<(Gauge, String), usize>;
 
 /// Everything in `tree` that exceeds its limit.
@@ -66,6 +71,7 @@ pub(super) fn measure(tree: &Tree) -> Figures {
             *highest = figure.max(*highest);
         }
     };
+    let mut raw_time = BTreeMap::<&str, usize>::new();
     for file in tree.rust() {
         let code = lex::code(&file.text);
         note(Gauge::FileLines, file.path.clone(), file.text.lines().count());
@@ -73,21 +79,54 @@ pub(super) fn measure(tree: &Tree) -> Figures {
             let place = format!("{}::{}", file.path, function.name);
             note(Gauge::FunctionLines, place, function.lines);
         }
-        note(Gauge::TestSleeps, file.path.clone(), test_sleeps(file, &code));
+        let (code_lines, test_lines) = split_tests(file, &code);
+        note(Gauge::TestSleeps, file.path.clone(), count(test_lines, &SLEEPS));
+        if let Some(folder) = crate_of(&file.path) {
+            *raw_time.entry(folder).or_default() += count(code_lines, &RAW_TIME);
+        }
+    }
+    for (folder, figure) in raw_time {
+        note(Gauge::RawTime, folder.to_owned(), figure);
     }
     figures
 }
 
-fn test_sleeps(file: &File, code: &str) -> usize {
-    let first_line = if is_test_file(&file.path) {
-        1
-    } else {
-        lex::inline_tests_line(code).unwrap_or(usize::MAX)
+/// Calls by which a thread or a task sleeps.
+const SLEEPS: [&str; 3] = ["thread::sleep(", "time::sleep(", "park_timeout("];
+
+/// Calls that go past `larder_io::Clock`.
+const RAW_TIME: [&str; 7] = [
+    "Instant::now(",
+    "park_timeout(",
+    "thread::sleep(",
+    "time::sleep(",
+    "time::sleep_until(",
+    "time::timeout(",
+    "time::timeout_at(",
+];
+
+/// Crates that are about the time of the machine itself: the clock, and what measures.
+const OWN_TIME: [&str; 3] = ["crates/larder-io", "crates/larder-bench", "crates/larder-testkit"];
+
+/// The folder of the crate whose clock a file is to use. Examples measure.
+fn crate_of(path: &str) -> Option<&str> {
+    let name = path.strip_prefix("crates/")?.find('/')?;
+    let folder = &path[.."crates/".len() + name];
+    (!OWN_TIME.contains(&folder) && !path.contains("/examples/")).then_some(folder)
+}
+
+/// The lines of code of a file, and those of its tests.
+fn split_tests<'a>(file: &File, code: &'a str) -> (&'a str, &'a str) {
+    let first_line = match is_test_file(&file.path) {
+        true => 1,
+        false => lex::inline_tests_line(code).unwrap_or(usize::MAX),
     };
-    code.lines()
-        .skip(first_line - 1)
-        .map(|line| line.matches("thread::sleep(").count() + line.matches("time::sleep(").count())
-        .sum()
+    let begin = code.split_inclusive('\n').take(first_line - 1).map(str::len).sum();
+    code.split_at(begin)
+}
+
+fn count(code: &str, calls: &[&str]) -> usize {
+    calls.iter().map(|call| code.matches(call).count()).sum()
 }
 
 fn is_test_file(path: &str) -> bool {
@@ -207,14 +246,33 @@ mod tests {
     fn sleeps_are_counted_in_tests_only() {
         let sleeping = "//! A\nfn f() { std::thread::sleep(D); }\n";
         let tested = "//! A\n#[cfg(test)]\nmod tests {\n    fn f() { tokio::time::sleep(D); }\n}\n";
+        let parked = "//! A\nfn f() { std::thread::park_timeout(D); }\n";
         for (path, text, count) in [
             ("crates/a/src/a.rs", sleeping, 0),
             ("crates/a/tests/a.rs", sleeping, 1),
+            ("crates/a/tests/a.rs", parked, 1),
             ("crates/a/src/a/tests.rs", sleeping, 1),
             ("crates/a/src/a.rs", tested, 1),
         ] {
-            assert_eq!(measure(&Tree::of(&[(path, text)])).len(), count, "{path}");
+            let measured = measure(&Tree::of(&[(path, text)]));
+            let sleeps = measured.keys().filter(|(gauge, _)| *gauge == Gauge::TestSleeps);
+            assert_eq!(sleeps.count(), count, "{path}");
         }
+    }
+
+    #[test]
+    fn time_past_the_clock_is_counted_by_crate() {
+        let one = "//! A\nfn f() { tokio::time::sleep(D); }\n";
+        let two = "//! A\nfn f() { Instant::now(); thread::park_timeout(D); }\n#[cfg(test)]\nmod tests { fn f() { Instant::now(); } }\n";
+        let tree = Tree::of(&[
+            ("crates/a/src/a.rs", one),
+            ("crates/a/src/b.rs", two),
+            ("crates/a/tests/it/a.rs", one),
+            ("crates/larder-io/src/a.rs", one),
+        ]);
+        let measured = measure(&tree);
+        assert_eq!(measured.get(&(Gauge::RawTime, "crates/a".to_owned())), Some(&3));
+        assert_eq!(measured.keys().filter(|(gauge, _)| *gauge == Gauge::RawTime).count(), 1);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The client over a server in memory and a cache on a simulated disk, on a clock moved by hand.
 
+#![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 // Helpers of tests unwrap as the tests themselves do.
 #![allow(clippy::unwrap_used)]
 

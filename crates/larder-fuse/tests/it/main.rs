@@ -1,5 +1,6 @@
 //! Real mounts of a watched file system. They need root and `/dev/fuse`, and fail without.
 
+#![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 // Helpers of tests unwrap as the tests themselves do.
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,7 @@
 //! The installed program: what it keeps of its privilege, whom it listens to, what it takes. Needs root, to
 //! install it; that the kernel takes files from it is tested with real mounts, by the `larder` crate.
 
+#![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
 use std::fs::{self, File};

@@ -2,6 +2,7 @@
 //! restarts and hostile bytes. What it serves is a local directory, so most tests need the
 //! superuser and say so where they are skipped.
 
+#![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 #![allow(clippy::unwrap_used, reason = "clippy sees tests only in functions marked as such")]
 
 mod conformance;

@@ -1,6 +1,7 @@
 //! The model behind a server that is yet to be reached.
 
 use super::*;
+use larder_io::SimClock;
 use larder_vfs::MemRemote;
 use larder_vfs::conformance::{Traits, Verdict, cases};
 use std::pin::Pin;
@@ -15,8 +16,8 @@ type Ends = mpsc::UnboundedSender<Result<MemRemote, &'static str>>;
 fn later(limit: Option<Duration>) -> (Later<MemRemote>, Ends) {
     let (ends, told) = mpsc::unbounded_channel();
     let told = Arc::new(tokio::sync::Mutex::new(told));
-    let remembered = Remembered::of(&MemRemote::new());
-    let later = Later::begin(remembered, "no answer".to_owned(), limit, move || {
+    let (remembered, clock) = (Remembered::of(&MemRemote::new()), Arc::new(RealClock));
+    let later = Later::begin(remembered, "no answer".to_owned(), limit, clock, move || {
         let told = Arc::clone(&told);
         async move {
             match told.lock().await.recv().await {
@@ -63,16 +64,25 @@ async fn a_server_that_was_tried_for_the_limit_is_not_waited_for_by_each_call() 
     let limit = Duration::from_secs(3600);
     let remembered = Remembered::of(&MemRemote::new());
     let away = || State::<MemRemote>::Away("no answer".to_owned());
-    let mut later = Later::new(away(), remembered, Some(limit));
+    let sim = Arc::new(SimClock::new());
+    let clock = Arc::clone(&sim) as Arc<dyn Clock>;
+    let later = Later::new(away(), remembered, Some(limit), Arc::clone(&clock));
     let caller = |wait| {
-        let deadline = Deadline::new(Instant::now().into_std(), wait);
+        let deadline = Deadline::new(clock.instant(), wait);
         Cred::root().until(Some(deadline))
     };
     let file = Handle::new(b"file");
-    let asked = later.getattr(&caller(Duration::from_millis(1)), &file).await;
-    assert_eq!(asked.unwrap_err(), Error::TimedOut);
-    let inner = Arc::get_mut(&mut later.inner).expect("it is ours");
-    inner.since = Instant::now().checked_sub(limit).expect("the machine runs for longer");
+    let brief = caller(Duration::from_millis(1));
+    let asking = async {
+        let asked = later.getattr(&brief, &file).await;
+        assert_eq!(asked.unwrap_err(), Error::TimedOut);
+    };
+    let moving = async {
+        sim.asleep(1).await;
+        sim.advance(Duration::from_millis(1));
+    };
+    tokio::join!(asking, moving);
+    sim.advance(limit);
     assert_eq!(later.getattr(&caller(limit), &file).await.unwrap_err(), Error::TimedOut);
 }
 
@@ -109,7 +119,7 @@ async fn what_was_remembered_holds_until_it_is_reached() {
     let (now, go) = (MemRemote::new(), Arc::new(tokio::sync::Notify::new()));
     let wanted = now.limits().read_max;
     let (taken, going) = (Mutex::new(Some(now)), Arc::clone(&go));
-    let later = Later::begin(remembered, String::new(), None, move || {
+    let later = Later::begin(remembered, String::new(), None, Arc::new(RealClock), move || {
         let (now, going) = (taken.lock().unwrap().take(), Arc::clone(&going));
         async move {
             going.notified().await;

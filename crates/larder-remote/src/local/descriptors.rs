@@ -158,6 +158,7 @@ impl Table {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a thread that sweeps for its own sake")]
 /// Starts the thread that sweeps until the export is gone.
 pub(super) fn start_sweeper(export: &Arc<Export>) -> Result<(), LocalError> {
     let weak = Arc::downgrade(export);

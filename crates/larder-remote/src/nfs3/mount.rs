@@ -6,6 +6,7 @@
 
 use super::programs::{MountClient, ProgramError, port_of};
 use super::{Nfs3, convert};
+use larder_io::{Clock, RealClock};
 use larder_rpc::{
     CallOptions, Config, ConnectError, Program, Recovery, RpcClient, RpcError, SourcePort,
     Transport,
@@ -18,6 +19,7 @@ use larder_wire::nfs3::{
 };
 use larder_wire::rpc::Outcome;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use thiserror::Error;
@@ -65,6 +67,8 @@ pub struct MountOptions {
     pub source_port: SourcePort,
     /// Whether to use READDIRPLUS.
     pub readdirplus: bool,
+    /// By which it waits.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl MountOptions {
@@ -85,6 +89,7 @@ impl MountOptions {
             write_max: u32::try_from(DATA_BYTES_MAX).expect("the limit has 21 bits"),
             source_port: SourcePort::Reserved,
             readdirplus: true,
+            clock: Arc::new(RealClock),
         }
     }
 
@@ -225,6 +230,7 @@ pub(super) struct MountPoint {
     transport: Transport,
     source_port: SourcePort,
     path: String,
+    clock: Arc<dyn Clock>,
 }
 
 impl MountPoint {
@@ -235,7 +241,7 @@ impl MountPoint {
                 MountClient::connect(self.service, self.transport, self.source_port).await?;
             service.unmount(self.path.as_bytes()).await
         };
-        if !matches!(tokio::time::timeout(LEAVE_MAX, leaving).await, Ok(Ok(()))) {
+        if !matches!(self.clock.timeout(LEAVE_MAX, leaving).await, Ok(Ok(()))) {
             tracing::debug!(service = %self.service, "the server took no note of the unmount");
         }
     }
@@ -267,6 +273,7 @@ pub(super) async fn mount(options: &MountOptions) -> Result<Nfs3, MountError> {
             transport: options.transport,
             source_port: options.source_port,
             path: options.path.clone(),
+            clock: Arc::clone(&options.clock),
         },
         root,
         limits,
@@ -368,6 +375,7 @@ fn config(options: &MountOptions, address: SocketAddr) -> Config {
         retransmissions: options.retransmissions.unwrap_or(defaults.retransmissions),
         recovery: options.recovery,
         source_port: options.source_port,
+        clock: Arc::clone(&options.clock),
         ..defaults
     }
 }
@@ -391,7 +399,7 @@ async fn negotiate(
     };
     let timed_out = |_| silent(RpcError::TimedOut { limit });
     let (info, names) =
-        tokio::time::timeout(limit, answers).await.map_err(timed_out)?.map_err(silent)?;
+        options.clock.timeout(limit, answers).await.map_err(timed_out)?.map_err(silent)?;
     let info = info.map_err(|fail| server_failure(options, fail.status))?;
     Ok(limits(options, &info, names.ok().as_ref()))
 }

@@ -15,9 +15,8 @@ use larder_vfs::{Deadline, Error, Result};
 use smb2::types::SessionId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 /// How many connections one call may wear out: more means that the call itself ends them.
 const LOST_MAX: u32 = 6;
@@ -200,7 +199,7 @@ impl Attempt<'_> {
         let state = match self.deadline {
             None => change.await,
             Some(deadline) => {
-                let Ok(change) = tokio::time::timeout_at(deadline, change).await else {
+                let Ok(change) = tokio::time::timeout_at(deadline.into(), change).await else {
                     self.line.in_vain(self.begun);
                     return Err(Error::TimedOut);
                 };
@@ -225,7 +224,7 @@ impl Attempt<'_> {
         let limited = async {
             match deadline {
                 None => trying.await,
-                Some(deadline) => tokio::time::timeout_at(deadline, trying)
+                Some(deadline) => tokio::time::timeout_at(deadline.into(), trying)
                     .await
                     .unwrap_or(Err(Failure::Is(Error::TimedOut))),
             }

@@ -24,9 +24,8 @@ use smb2::{CompoundOp, Frame, NegotiatedParams};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 /// Names of the commands, by number (MS-SMB2, 2.2.1).
 pub(super) const COMMANDS: &[&str] = &[

@@ -34,9 +34,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
 
 /// Pause for the reader task when datagrams are there that it has not come to yet.
 const UNREAD_PAUSE: Duration = Duration::from_millis(5);
@@ -147,7 +146,7 @@ impl Drop for Cancel<'_> {
         if self.settled {
             return;
         }
-        let mut state = self.connection.change(Instant::now());
+        let mut state = self.connection.change_now();
         if state.pending.remove(&self.call.xid).is_some() {
             self.call.cancelled.store(true, Relaxed);
             state.promise_slots();
@@ -210,7 +209,7 @@ impl Connection {
             Transport::Tcp => Window::fixed(config.in_flight_max),
             Transport::Udp => Window::congestion(config.in_flight_max),
         };
-        let now = Instant::now();
+        let now = shared.now();
         let connection = Arc::new(Connection {
             shared: Arc::clone(shared),
             birth: now,
@@ -253,6 +252,11 @@ impl Connection {
         state
     }
 
+    /// Locks the state for a change that happens now.
+    fn change_now(&self) -> MutexGuard<'_, State> {
+        self.change(self.shared.now())
+    }
+
     /// Shows `look` the recorders, and the state as it is now.
     pub(super) fn recorders(&self, look: &mut dyn FnMut(&mut Recorders, &Moment)) {
         let mut state = self.lock();
@@ -289,7 +293,7 @@ impl Connection {
 
     /// Ends all calls, now and later.
     pub(super) fn close(&self) {
-        let mut state = self.change(Instant::now());
+        let mut state = self.change_now();
         state.closed = true;
         state.waiting.clear();
         let pending = std::mem::take(&mut state.pending);
@@ -301,7 +305,7 @@ impl Connection {
     }
 
     fn now_us(&self) -> u64 {
-        u64::try_from(self.birth.elapsed().as_micros()).unwrap_or(u64::MAX)
+        u64::try_from((self.shared.now() - self.birth).as_micros()).unwrap_or(u64::MAX)
     }
 }
 
@@ -364,7 +368,7 @@ impl Connection {
         let mut reply = match deadline {
             None => self.offer(call, class, offered).await?,
             Some(deadline) => {
-                match tokio::time::timeout_at(deadline, self.offer(call, class, offered)).await {
+                match config.clock.timeout_at(deadline, self.offer(call, class, offered)).await {
                     Ok(offered) => offered?,
                     Err(_) => return timed_out,
                 }
@@ -374,23 +378,23 @@ impl Connection {
             // Saves a look at the clock for each call. The call may have waited for the window, but
             // `timed_out` judges by when it was sent.
             Transport::Tcp => offered,
-            Transport::Udp => Instant::now(),
+            Transport::Udp => self.shared.now(),
         };
         loop {
             let until = from + self.patience(class);
             let until = deadline.map_or(until, |deadline| until.min(deadline));
-            match tokio::time::timeout_at(until, &mut reply).await {
+            match config.clock.timeout_at(until, &mut reply).await {
                 Ok(Ok(arrived)) => return arrived,
                 Ok(Err(_sender_gone)) => return Err(RpcError::Shutdown),
                 Err(_elapsed) => (),
             }
             if self.reply_may_be_here(class, from, deadline) {
-                tokio::time::sleep(UNREAD_PAUSE).await;
+                config.clock.sleep(UNREAD_PAUSE).await;
                 continue;
             }
             self.shared.procedures.of(procedure).timeouts.fetch_add(1, Relaxed);
             self.timed_out(call, class, offered);
-            from = Instant::now();
+            from = self.shared.now();
             if deadline.is_some_and(|deadline| from >= deadline) {
                 return timed_out;
             }
@@ -407,10 +411,9 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> bool {
         let config = &self.shared.config;
-        let waited = from.elapsed();
-        if config.transport == Transport::Tcp
-            || deadline.is_some_and(|deadline| Instant::now() >= deadline)
-        {
+        let now = self.shared.now();
+        let waited = now - from;
+        if config.transport == Transport::Tcp || deadline.is_some_and(|deadline| now >= deadline) {
             return false;
         }
         let socket = self.lock().socket.clone();
@@ -451,7 +454,7 @@ impl Connection {
         let mut slot = Promise { connection: self, slot, kept: false };
         (&mut slot.slot).await.map_err(|_| RpcError::Shutdown)?;
         slot.kept = true;
-        let mut state = self.change(Instant::now());
+        let mut state = self.change_now();
         state.promised -= 1;
         self.launch(state, pending).map(|()| receiver)
     }
@@ -488,7 +491,7 @@ impl Connection {
     /// A call that was `offered` then had no reply in time.
     fn timed_out(&self, call: &Arc<Call>, class: TimerClass, offered: Instant) {
         let config = &self.shared.config;
-        let now = Instant::now();
+        let now = self.shared.now();
         let mut state = self.change(now);
         state.totals.timeouts += 1;
         let quiet = now.saturating_duration_since(state.heard);
@@ -501,7 +504,8 @@ impl Connection {
                 self.send_datagram(&socket, call);
             }
             (Transport::Tcp, Some(socket)) => {
-                let waited = self.sent_at(call).max(state.attached).elapsed();
+                let begun = self.sent_at(call).max(state.attached);
+                let waited = now.saturating_duration_since(begun);
                 drop(state);
                 // A live connection with a slow reply is left alone; but a reply that is overdue by
                 // the whole limit was lost by the server, which only a replay can mend.
@@ -536,14 +540,14 @@ impl Connection {
     fn note_datagram_error(&self, error: &io::Error) {
         use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
         if matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable) {
-            self.shared.lost(Instant::now());
+            self.shared.lost(self.shared.now());
         }
     }
 
     fn mark_sent(&self, call: &Call) {
         call.sent_us.store(self.now_us(), Relaxed);
         if call.transmissions.fetch_add(1, Relaxed) > 0 {
-            self.change(Instant::now()).totals.retransmits += 1;
+            self.change_now().totals.retransmits += 1;
         }
     }
 }
@@ -563,7 +567,7 @@ impl Drop for Promise<'_> {
         }
         self.slot.close();
         if self.slot.try_recv().is_ok() {
-            let mut state = self.connection.change(Instant::now());
+            let mut state = self.connection.change_now();
             state.promised -= 1;
             state.promise_slots();
         }

@@ -4,6 +4,7 @@ mod recording;
 
 use super::*;
 use crate::stats::ProcedureSnapshot;
+use larder_io::SimClock;
 use larder_wire::portmap::{self, GETPORTargs, mapping};
 use larder_wire::record::{self, Heap, RecordAssembler};
 use larder_wire::rpc::{CallHeader, ReplyHeader, encode_reply};
@@ -268,6 +269,37 @@ async fn a_server_that_was_waited_for_in_vain_is_not_waited_for_again() {
     assert_eq!(ask(&client, 100).await.unwrap().results, 100);
 }
 
+/// Each wait to the millisecond, on a clock that the test moves.
+#[tokio::test]
+async fn a_silent_connection_is_made_again_and_a_soft_call_ends_at_its_limit() {
+    let sim = Arc::new(SimClock::new());
+    let (client, mut peer, listener) = pair(|config| {
+        config.clock = Arc::clone(&sim) as Arc<dyn Clock>;
+        (config.timeout, config.retransmissions) = (Duration::from_secs(15), 2);
+    })
+    .await;
+    let asked = ask_later(&client, 1);
+    let first = peer.call().await;
+    within(sim.asleep(1)).await;
+    sim.advance(Duration::from_secs(15));
+    // The call waits on, and a pause comes before the next connection.
+    within(sim.asleep(2)).await;
+    sim.advance(ms(100));
+    let mut again = Peer::accept(&listener).await;
+    assert_eq!(again.call().await, first, "the same xid");
+    sim.advance(ms(14_900));
+    within(sim.asleep(1)).await;
+    assert!(!asked.is_finished() && client.reachable());
+    sim.advance(ms(14_999));
+    assert!(!asked.is_finished());
+    sim.advance(ms(1));
+    let limit = Duration::from_secs(45);
+    assert_eq!(within(asked).await.unwrap().unwrap_err(), RpcError::TimedOut { limit });
+    assert!(!client.reachable());
+    let connection = client.stats().connections[0];
+    assert_eq!((connection.timeouts, connection.reconnects, connection.retransmits), (3, 1, 1));
+}
+
 #[tokio::test]
 async fn a_call_ends_when_its_caller_waits_no_longer() {
     let (client, _peer, _listener) = pair(|_| ()).await;
@@ -275,7 +307,7 @@ async fn a_call_ends_when_its_caller_waits_no_longer() {
     let args = GETPORTargs { mapping: mapping::default() };
     let begun = Instant::now();
     for wait in [ms(50), Duration::ZERO] {
-        let deadline = Some(begun.into_std() + wait);
+        let deadline = Some(begun + wait);
         let options = CallOptions { deadline, ..CallOptions::default() };
         let asked = within(client.call(&Credential::None, &args, options)).await;
         assert_eq!(asked.unwrap_err(), RpcError::TimedOut { limit });

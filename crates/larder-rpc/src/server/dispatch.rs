@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use bytes::Bytes;
+use larder_io::Clock;
 use larder_wire::record::MARK_BYTES;
 use larder_wire::rpc::{
     AUTH_BADCRED, AUTH_TOOWEAK, CallError, CallHeader, Outcome, ReplyHeader, Xid, encode_reply,
 };
 use larder_wire::xdr::{Decode, Encode, Encoder, Framing, Segments};
-use tokio::time::Instant;
 
 use super::counters::{Counters, Stats};
 use super::duplicates::{Duplicates, Key, Verdict};
@@ -280,7 +280,8 @@ impl<S: Service> Dispatcher<S> {
             self.counters.replayed.fetch_add(1, Relaxed);
             return Some(replay(&reply, peer.framing()));
         }
-        let mut underway = Underway { duplicates: &self.duplicates, key, reply: None };
+        let (duplicates, clock) = (&self.duplicates, &*self.config.clock);
+        let mut underway = Underway { duplicates, clock, key, reply: None };
         let answered = self.service.call(call).await;
         underway.reply = Some(unframed(&answered.reply, peer.framing()));
         Some(answered)
@@ -290,7 +291,7 @@ impl<S: Service> Dispatcher<S> {
     fn judge(&self, header: &CallHeader, peer: Peer, message: &Bytes) -> (Key, Verdict) {
         let mut duplicates = lock(&self.duplicates);
         let key = duplicates.key(peer.address.ip(), header.xid.0, message);
-        (key, duplicates.begin(key, Instant::now()))
+        (key, duplicates.begin(key, self.config.clock.instant()))
     }
 }
 
@@ -311,6 +312,7 @@ pub(crate) async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) 
 /// A call that is being carried out. If its future is dropped, or panics, it may be tried again.
 struct Underway<'a> {
     duplicates: &'a Mutex<Duplicates>,
+    clock: &'a dyn Clock,
     key: Key,
     reply: Option<Bytes>,
 }
@@ -318,7 +320,7 @@ struct Underway<'a> {
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
         let reply = self.reply.take();
-        lock(self.duplicates).finish(self.key, reply, Instant::now());
+        lock(self.duplicates).finish(self.key, reply, self.clock.instant());
     }
 }
 

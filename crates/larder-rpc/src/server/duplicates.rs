@@ -12,11 +12,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 /// Most calls that are remembered.
 const ENTRIES_MAX: usize = 4096;

@@ -19,13 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_io::{Clock, Elapsed};
 use larder_wire::record::{Heap, RecordAssembler};
 use larder_wire::xdr::Segments;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, timeout, timeout_at};
 
 use super::admission::{Admission, Newcomer, Source, Verdict};
 use super::dispatch::{Dispatcher, Peer, Service, poll_once};
@@ -49,6 +49,8 @@ const BATCH_BYTES_MAX: usize = 64 << 10;
 const PIECES_MAX: usize = 256;
 /// A connection on which nothing was heard for so long is closed, as Linux does; clients reconnect.
 const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
+/// Pause before connections are accepted again after that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Who takes nothing of a reply for so long is gone.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
@@ -65,7 +67,7 @@ async fn serve<S: Service>(
         tracing::debug!(%cause, "no TCP_NODELAY");
     }
     let (reader, writer) = stream.into_split();
-    let outbox = Arc::new(Outbox::new(writer));
+    let outbox = Arc::new(Outbox::new(writer, &dispatcher.config.clock));
     let connection = Connection { dispatcher, peer, standing, outbox: Arc::clone(&outbox) };
     if let Err(cause) = connection.run(reader, shutdown).await {
         tracing::debug!(peer = %peer.address, %cause, "connection closed");
@@ -104,18 +106,19 @@ impl<S: Service> Connection<S> {
         let mut records = RecordAssembler::new(Heap, record_bytes_max);
         let mut buffer = vec![0; read_bytes];
         let mut ready = Vec::new();
-        let first_call_max = self.dispatcher.config.first_call_max;
+        let (clock, first_call_max) =
+            (&self.dispatcher.config.clock, self.dispatcher.config.first_call_max);
         // A stranger makes none: it is the time of his stay.
-        let mut first_call_until = (!self.peer.admitted).then(|| Instant::now() + first_call_max);
+        let mut first_call_until = (!self.peer.admitted).then(|| clock.instant() + first_call_max);
         loop {
             let gap = records.gap();
             let in_place = gap.len() >= IN_PLACE_BYTES_MIN;
             let proven = self.standing.proven.load(Relaxed);
             let until = first_call_until.filter(|_| !proven);
-            let until = until.unwrap_or_else(|| Instant::now() + IDLE_MAX);
+            let until = until.unwrap_or_else(|| clock.instant() + IDLE_MAX);
             let target = if in_place { gap } else { &mut buffer };
             let count = tokio::select! {
-                read = timeout_at(until, reader.read(target)) => read??,
+                read = clock.timeout_at(until, reader.read(target)) => read.map_err(too_late)??,
                 () = self.outbox.broken.notified() => return Ok(()),
                 () = self.standing.displaced.notified() => return Ok(()),
                 // An error means that the server is gone, which is shutdown, too.
@@ -124,7 +127,7 @@ impl<S: Service> Connection<S> {
             if count == 0 {
                 return Ok(());
             }
-            first_call_until.get_or_insert_with(|| Instant::now() + first_call_max);
+            first_call_until.get_or_insert_with(|| clock.instant() + first_call_max);
             let mut deliver = |record| ready.push(record);
             if in_place {
                 records.fill(count, &mut deliver);
@@ -175,6 +178,7 @@ fn cost_kib(service: &impl Service, record: &[u8]) -> u32 {
 
 /// Replies on their way out.
 struct Outbox {
+    clock: Arc<dyn Clock>,
     waiting: Mutex<Waiting>,
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
     window: Arc<Semaphore>,
@@ -190,8 +194,9 @@ struct Waiting {
 }
 
 impl Outbox {
-    fn new(writer: OwnedWriteHalf) -> Outbox {
+    fn new(writer: OwnedWriteHalf, clock: &Arc<dyn Clock>) -> Outbox {
         Outbox {
+            clock: Arc::clone(clock),
             waiting: Mutex::default(),
             writer: tokio::sync::Mutex::new(writer),
             window: Arc::new(Semaphore::new(WINDOW_KIB as usize)),
@@ -230,7 +235,7 @@ impl Outbox {
             while let Some(batch) = self.next_batch() {
                 let (replies, permits): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
                 let pieces = replies.into_iter().flat_map(Segments::into_vec).collect();
-                let written = timeout(STALL_MAX, write_all(&mut writer, pieces)).await;
+                let written = self.clock.timeout(STALL_MAX, write_all(&mut writer, pieces)).await;
                 drop(permits);
                 if !matches!(written, Ok(Ok(()))) {
                     self.fail();
@@ -273,7 +278,7 @@ impl Outbox {
     async fn drain(&self) {
         self.flush().await;
         // Each reply is bounded by the limit on stalls; calls by that of what is behind us.
-        let all = timeout(STALL_MAX, self.window.acquire_many(WINDOW_KIB)).await;
+        let all = self.clock.timeout(STALL_MAX, self.window.acquire_many(WINDOW_KIB)).await;
         if all.is_err() {
             tracing::warn!("calls were still in flight when a connection ended");
         }
@@ -287,6 +292,10 @@ impl Outbox {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn too_late(Elapsed: Elapsed) -> io::Error {
+    io::ErrorKind::TimedOut.into()
 }
 
 /// Writes pieces of memory one behind the other, without copying them together.
@@ -310,7 +319,7 @@ pub(crate) async fn accept<S: Service>(
     shutdown: watch::Receiver<bool>,
 ) {
     let mut acceptor = Acceptor::new(dispatcher, shutdown.clone());
-    let mut down = shutdown;
+    let (clock, mut down) = (Arc::clone(&acceptor.dispatcher.config.clock), shutdown);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -325,7 +334,7 @@ pub(crate) async fn accept<S: Service>(
             Err(cause) => {
                 // Out of descriptors, most likely: it does not help to try again at once.
                 tracing::warn!(%cause, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                clock.sleep(ACCEPT_PAUSE).await;
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Each test starts its own server and mounts it in its own directories; all must run as root with
 //! `/dev/fuse`. [`harness`] has the pieces.
 
+#![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
 mod accounts;

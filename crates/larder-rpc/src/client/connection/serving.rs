@@ -8,8 +8,8 @@ use crate::client::socket::Socket;
 use crate::patience::{RECONNECT_MAX, retry_pauses};
 use crate::program::{DATAGRAM_BYTES_MAX, Transport};
 use bytes::Bytes;
-use larder_io::Backoff;
 use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
+use larder_io::{Backoff, Elapsed};
 use larder_wire::record::{Buffers, RecordAssembler};
 use larder_wire::rpc::{ReplyHeader, Xid};
 use larder_wire::xdr::Decode;
@@ -17,8 +17,7 @@ use std::convert::Infallible;
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes that one read takes beside a large payload: marks, headers and whole small replies. More
 /// saves reads when replies are small, but is copied once more.
@@ -48,7 +47,7 @@ impl Connection {
             } else {
                 tokio::select! {
                     () = self.shared.until_shutdown() => return,
-                    () = tokio::time::sleep(backoff.pause()) => (),
+                    () = self.shared.config.clock.sleep(backoff.pause()) => (),
                 }
             }
         }
@@ -79,16 +78,16 @@ impl Connection {
         let config = &self.shared.config;
         let limit = config.limit().min(RECONNECT_MAX);
         loop {
-            let begun = Instant::now();
+            let begun = self.shared.now();
             let connecting =
                 Socket::connect(config.address, config.transport, config.source_port, source_port);
-            match tokio::time::timeout(limit, connecting).await {
+            match config.clock.timeout(limit, connecting).await {
                 Ok(Ok(socket)) => return socket,
                 Ok(Err(error)) => tracing::debug!(server = %config.server, %error, "connecting"),
-                Err(_elapsed) => tracing::debug!(server = %config.server, "connecting: no answer"),
+                Err(Elapsed) => tracing::debug!(server = %config.server, "connecting: no answer"),
             }
             self.shared.lost(begun);
-            tokio::time::sleep(backoff.pause()).await;
+            self.shared.config.clock.sleep(backoff.pause()).await;
         }
     }
 
@@ -99,7 +98,7 @@ impl Connection {
             state.window.limit(calls_max.min(self.shared.config.in_flight_max));
         }
         state.epoch += 1;
-        state.attached = Instant::now();
+        state.attached = self.shared.now();
         if state.epoch > 1 {
             self.stats.reconnects.fetch_add(1, Relaxed);
         }
@@ -171,7 +170,7 @@ impl Connection {
             if received == 0 {
                 return Ok(());
             }
-            let at = Instant::now();
+            let at = self.shared.now();
             let mut deliver = |record| self.deliver(record, at);
             let in_place = received.min(gap_bytes);
             records.fill(in_place, &mut deliver);
@@ -187,11 +186,11 @@ impl Connection {
         loop {
             let mut buffer = buffers.take(DATAGRAM_BYTES_MAX);
             match socket.receive(&mut [IoSliceMut::new(buffer.as_mut())]).await {
-                Ok(length) => self.deliver(buffers.freeze(buffer, length), Instant::now()),
+                Ok(length) => self.deliver(buffers.freeze(buffer, length), self.shared.now()),
                 // The network says that a datagram did not arrive: that may change.
                 Err(error) => {
                     self.note_datagram_error(&error);
-                    tokio::time::sleep(DATAGRAM_ERROR_PAUSE).await;
+                    self.shared.config.clock.sleep(DATAGRAM_ERROR_PAUSE).await;
                 }
             }
             tokio::task::consume_budget().await;
