@@ -213,6 +213,7 @@ impl Core {
         let answer = on_handle!(self, cred, dir, handle =>
             self.remote.make(cred, &handle, name, new.clone(), set));
         let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
+        self.distrust_if_refused(&[dir], (dir, name), &answer);
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
         let made = answer?;
         if made.created {
@@ -280,6 +281,7 @@ impl Core {
         let answer =
             on_handle!(self, cred, dir, handle => self.remote.remove(cred, &handle, name, what));
         let answer = Core::settle_remove(cred, answer);
+        self.distrust_if_refused(&[dir], (dir, name), &answer);
         self.end_names_change(dir, answer.as_ref().ok().copied());
         answer?;
         self.put_name(dir, name, None);
@@ -533,9 +535,7 @@ impl Core {
             self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
         let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
-        if matches!(answer, Err(Error::Stale)) {
-            self.distrust([from.0, to.0]);
-        }
+        self.distrust_if_refused(&[from.0, to.0], (from.0, from.1), &answer);
         let changes = answer.as_ref().ok().copied();
         self.end_names_change(from.0, changes.map(|(change, _)| change));
         if !same_dir {
@@ -575,9 +575,7 @@ impl Core {
         });
         let answer = self.settle_link(cred, &node, (&dir, name), answer).await;
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
-        if matches!(answer, Err(Error::Stale)) {
-            self.distrust([&node, &dir]);
-        }
+        self.distrust_if_refused(&[&node, &dir], (&dir, name), &answer);
         let (attr, _) = answer?;
         node.state().ctime_may_move = true;
         match attr {

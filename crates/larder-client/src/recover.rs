@@ -6,6 +6,7 @@
 //! anything else under that name is another file, and the handle stays stale. A server that names
 //! files by path (SMB) learns on the walk where the file is, and then knows the same handle again.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use larder_vfs::{Attr, Cred, Deadline, Error, Handle, Ino, Result};
@@ -70,9 +71,28 @@ impl Core {
         }
     }
 
-    /// One of these is gone: the kernel tries once more, and is to look up its name at the server.
-    pub(crate) fn distrust(&self, nodes: [&Node; 2]) {
-        nodes.into_iter().for_each(|node| node.state().known.ttl = Duration::ZERO);
+    /// What a change of a name in a directory was refused for may tell that somebody else has changed these nodes: one is gone,
+    /// or the server knows better than we whether there is such a name. Then they are asked about before what is held of them
+    /// is believed: the kernel tries once more, and callers look at what was in their way. An answer that is still on its way may
+    /// be from before that, so the name is also forgotten.
+    pub(crate) fn distrust_if_refused<T>(
+        &self,
+        nodes: &[&Node],
+        (dir, name): (&Node, &OsStr),
+        answer: &Result<T>,
+    ) {
+        let holds =
+            |exists| self.name(dir, name).is_some_and(|held| held.child.is_some() == exists);
+        let is_wrong = match answer {
+            Err(Error::Stale) => true,
+            Err(Error::Exists) => holds(false),
+            Err(Error::NotFound) => holds(true),
+            _ => false,
+        };
+        if is_wrong {
+            self.cache.drop_name(dir.no(), name_bytes(name));
+            nodes.iter().for_each(|node| node.state().known.ttl = Duration::ZERO);
+        }
     }
 
     fn renamed(&self, node: &Node, stale: &Handle, handle: Handle) -> Result<Handle> {

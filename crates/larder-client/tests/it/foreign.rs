@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use larder_client::Options;
-use larder_vfs::{Error, FileSystem, Ino, SetAttr, Time};
+use larder_vfs::{Error, FileSystem, Ino, New, SetAttr, Time};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
@@ -93,4 +93,35 @@ async fn a_reader_goes_on_after_somebody_else_changed_attributes_alone() {
     rig.stat("file").await;
     assert!(reader.read(10, 10).await.unwrap() == bytes[10..20]);
     reader.close().await.unwrap();
+}
+
+/// Who is told that a name exists finds it, and who is told that it does not finds none, however long names are believed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_change_says_of_a_name_is_so_for_the_next_lookup() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    let names = ["made", "linked", "removed", "moved"];
+    rig.put("file", b"of ours").await;
+    rig.put("removed", b"").await;
+    rig.put("moved", b"").await;
+    let ino = rig.find("file").await.unwrap();
+    for (name, is_there) in names.into_iter().zip([false, false, true, true]) {
+        assert_eq!(rig.find(name).await.is_some(), is_there, "{name}");
+    }
+    other.put("made", b"by another").await;
+    other.put("linked", b"by another").await;
+    other.remove("removed").await.unwrap();
+    other.remove("moved").await.unwrap();
+
+    let made =
+        rig.client.make(&root(), Ino::ROOT, OsStr::new("made"), New::Directory, SetAttr::default());
+    assert_eq!(made.wait().await.unwrap_err(), Error::Exists);
+    assert!(rig.find("made").await.is_some());
+    let linked = rig.client.link(&root(), ino, Ino::ROOT, OsStr::new("linked")).wait().await;
+    assert_eq!(linked.unwrap_err(), Error::Exists);
+    assert!(rig.find("linked").await.is_some());
+    assert_eq!(rig.remove("removed").await, Err(Error::NotFound));
+    assert_eq!(rig.find("removed").await, None);
+    assert_eq!(rig.rename("moved", "elsewhere").await, Err(Error::NotFound));
+    assert_eq!(rig.find("moved").await, None);
 }
