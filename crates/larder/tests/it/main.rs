@@ -9,6 +9,7 @@
 mod accounts;
 mod automounter;
 mod away;
+mod basics;
 mod bench;
 mod budget;
 mod cli;
@@ -23,6 +24,7 @@ mod limits;
 mod logs;
 mod messages;
 mod posix;
+mod posix_cases;
 mod reexport;
 mod reread;
 mod rootless;

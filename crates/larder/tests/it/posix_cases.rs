@@ -1,0 +1,299 @@
+//! What each system call does on a mount, case by case: rights, names, times (after pjdfstest) and locks (after Connectathon's
+//! lock tests), by several users and processes.
+//!
+//! The cases are texts in `posix_cases/`, one step on a line: an actor, a call, and what it is to answer:
+//!
+//! ```text
+//! case NAME
+//!   needs FEATURE...               left out where a server does not have it
+//!   ACTOR CALL ARGUMENT...         succeeds
+//!   ACTOR CALL ARGUMENT... = A|B   answers one of these, an errno or a value; `=` alone: nothing
+//!   ACTOR CALL ARGUMENT... -> NAME the value is kept; `= =NAME` is the same one, `= >NAME` a higher one
+//!   ACTOR begin CALL ARGUMENT...   is not waited for until `ACTOR end`; `ACTOR blocked` waits until it waits for a lock
+//!   ACTOR exit, ACTOR kill         the process ends; the next step of the actor begins another one
+//!   repeat N                       the steps below that are indented further
+//! ```
+//!
+//! `posix_cases/actor.py` makes the calls. All cases hold on a local directory, so that they ask for nothing that Linux does not do. What
+//! a server cannot do is in a table here, with the reason; a row of it that is not needed is a failure, too.
+
+mod cases;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::harness::{Kind, Mount, Server, eventually, scratch};
+use cases::{Case, Expected, Step};
+
+const RIGHTS: &str = include_str!("posix_cases/rights.txt");
+const NAMES: &str = include_str!("posix_cases/names.txt");
+const LOCKS: &str = include_str!("posix_cases/locks.txt");
+
+/// The program of an actor.
+const PROGRAM: &str = include_str!("posix_cases/actor.py");
+
+/// User, group, further groups of each actor. Processes of root are several, for locks.
+const ACTORS: [(&str, &[&str]); 6] = [
+    ("root", &["0", "0"]),
+    ("ann", &["4001", "4001", "4011"]),
+    ("bob", &["4002", "4002"]),
+    ("p1", &["0", "0"]),
+    ("p2", &["0", "0"]),
+    ("p3", &["0", "0"]),
+];
+
+/// What a server cannot do, and why.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Features of cases (`needs`).
+    lacks: &'static [(&'static str, &'static str)],
+    /// Single cases that fail.
+    fails: &'static [(&'static str, &'static str)],
+}
+
+const NO_LIMITS: Limits = Limits { lacks: &[], fails: &[] };
+const GANESHA: Limits = Limits { lacks: &[], fails: &[] };
+const SAMBA: Limits = Limits {
+    lacks: &[
+        ("modes", "a share has no modes of single files"),
+        ("owners", "a share has no owners of single files"),
+        ("symlinks", "symbolic links of a share are not supported (mfsymlinks)"),
+        ("fifos", "a share has no special files"),
+        ("devices", "a share has no special files"),
+        ("ctime", "Samba tells the modification time for the change time"),
+        ("dirlinks", "Samba counts no directories in a directory's links"),
+        ("anynames", "Windows has names that a share refuses or does not tell apart"),
+    ],
+    fails: &[(
+        "no file is that large",
+        "Samba says of a size that is too large that the disk is full",
+    )],
+};
+
+/// A process that makes calls.
+struct Actor {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    fn start(ids: &[&str], dir: &Path) -> Actor {
+        let mut command = Command::new("python3");
+        command.args(["-Sc", PROGRAM]).args(ids).current_dir("/");
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let input = process.stdin.take().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let mut actor = Actor { process, input, output };
+        actor.reset(dir);
+        actor
+    }
+
+    /// Closes what it has open, and goes to a directory.
+    fn reset(&mut self, dir: &Path) {
+        self.begin(&format!("reset {}", dir.display()));
+        let said = self.end();
+        assert_eq!(said, "", "{}", dir.display());
+    }
+
+    fn begin(&mut self, call: &str) {
+        writeln!(self.input, "{call}").unwrap();
+    }
+
+    /// The value or errno that it answers, with commas for spaces; `EDIED` if it did.
+    fn end(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).unwrap();
+        if read == 0 {
+            return "EDIED".to_owned();
+        }
+        line.trim_end().split_once(' ').map_or("", |(_, value)| value).replace(' ', ",")
+    }
+
+    fn waits_for_lock(&self) -> bool {
+        let place = fs::read_to_string(format!("/proc/{}/wchan", self.process.id())).unwrap();
+        place.contains("setlk") || place.contains("lock_inode_wait")
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The actors of a case, as far as they have had something to do, and what they have kept.
+struct Stage {
+    dir: PathBuf,
+    actors: BTreeMap<&'static str, Actor>,
+    kept: BTreeMap<String, String>,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        Stage { dir: PathBuf::from("/"), actors: BTreeMap::new(), kept: BTreeMap::new() }
+    }
+
+    /// Begins another case in another directory.
+    fn reset(&mut self, dir: &Path) {
+        self.actors.values_mut().for_each(|actor| actor.reset(dir));
+        self.kept.clear();
+        self.dir = dir.to_owned();
+    }
+
+    fn actor(&mut self, name: &str) -> &mut Actor {
+        let (name, ids) = ACTORS.iter().find(|(known, _)| *known == name).expect("a known actor");
+        self.actors.entry(name).or_insert_with(|| Actor::start(ids, &self.dir))
+    }
+
+    /// Takes a step; says what it answered.
+    fn answer(&mut self, step: &Step) -> String {
+        let actor = self.actor(&step.actor);
+        match step.call.split_once(' ').map_or((&*step.call, ""), |(first, rest)| (first, rest)) {
+            ("begin", call) => actor.begin(call),
+            ("end", _) => return actor.end(),
+            ("blocked", _) => {
+                eventually(&format!("blocked: {step}"), || actor.waits_for_lock());
+            }
+            ("exit" | "kill", _) => {
+                if step.call == "exit" {
+                    actor.begin("exit");
+                    actor.process.wait().unwrap();
+                }
+                self.actors.remove(&*step.actor);
+            }
+            _ => {
+                actor.begin(&step.call);
+                return actor.end();
+            }
+        }
+        String::new()
+    }
+
+    /// Takes a step; `Err` tells what it answered instead of what it should.
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        let mut said = self.answer(step);
+        if let Some((before, pid)) = said.rsplit_once("pid:") {
+            let holder = self.actors.iter().find(|(_, it)| it.process.id().to_string() == pid);
+            said = holder.map_or(said.clone(), |(name, _)| format!("{before}{name}"));
+        }
+        let number = |text: &str| text.parse::<u64>().ok();
+        let right = match &step.expected {
+            Expected::Success => !cases::is_errno(&said),
+            Expected::OneOf(values) => values.contains(&said),
+            Expected::Kept(name) => {
+                self.kept.insert(name.clone(), said.clone());
+                !cases::is_errno(&said)
+            }
+            Expected::Same(name) => self.kept[name] == said,
+            Expected::Higher(name) => {
+                number(&said).is_some_and(|it| it > number(&self.kept[name]).unwrap())
+            }
+        };
+        right.then_some(()).ok_or_else(|| format!("line {}: {step}: answered {said}", step.line))
+    }
+
+    fn play(&mut self, case: &Case) -> Result<(), String> {
+        case.steps.iter().try_for_each(|step| self.step(step))
+    }
+}
+
+/// Plays all cases below a directory, and complains of those that went otherwise than `limits` has it.
+fn play(stage: &mut Stage, dir: &Path, who: &str, text: &'static str, limits: Limits) {
+    let mut complaints = Vec::new();
+    for (number, case) in cases::parse(text).iter().enumerate() {
+        let lacks = |need| limits.lacks.iter().any(|(feature, _)| *feature == need);
+        if case.needs.iter().copied().any(lacks) {
+            continue;
+        }
+        let place = dir.join(format!("case-{number}"));
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+        stage.reset(&place);
+        let expected = limits.fails.iter().find(|(name, _)| *name == case.name);
+        let played = stage.play(case);
+        if played.is_err() {
+            // Some may have begun what nobody ends.
+            stage.actors.clear();
+        }
+        match (played, expected) {
+            (Ok(()), None) | (Err(_), Some(_)) => {}
+            (Ok(()), Some((_, reason))) => {
+                complaints.push(format!("{}: did not fail: {reason}", case.name));
+            }
+            (Err(why), None) => complaints.push(format!("{}: {why}", case.name)),
+        }
+    }
+    // Nobody keeps a mount busy.
+    stage.reset(Path::new("/"));
+    assert!(complaints.is_empty(), "{who}:\n{}", complaints.join("\n"));
+}
+
+/// Plays them on two kinds of mounts of a server.
+fn play_on(kind: Kind, text: &'static str, limits: Limits) {
+    let mut stage = Stage::new();
+    for options in [&[][..], &["plain"]] {
+        let server = Server::start(kind);
+        let modes = ["file_mode=0777", "dir_mode=0777"];
+        let more = if kind == Kind::Samba { &modes[..] } else { &[] };
+        let mount = Mount::new(&server, &[options, more].concat());
+        play(&mut stage, &mount.path(""), &format!("{kind:?} {options:?}"), text, limits);
+    }
+}
+
+#[test]
+fn the_cases_hold_on_a_local_directory() {
+    let dir = scratch("larder-cases-");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut stage = Stage::new();
+    for (name, text) in [("rights", RIGHTS), ("names", NAMES), ("locks", LOCKS)] {
+        let dir = dir.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        play(&mut stage, &dir, "a local directory", text, NO_LIMITS);
+    }
+}
+
+#[test]
+fn rights_are_those_of_posix_on_our_export() {
+    play_on(Kind::Larder, RIGHTS, NO_LIMITS);
+}
+
+#[test]
+fn rights_are_those_of_posix_on_ganesha() {
+    play_on(Kind::Ganesha, RIGHTS, GANESHA);
+}
+
+#[test]
+fn names_and_times_are_those_of_posix_on_our_export() {
+    play_on(Kind::Larder, NAMES, NO_LIMITS);
+}
+
+#[test]
+fn names_and_times_are_those_of_posix_on_ganesha() {
+    play_on(Kind::Ganesha, NAMES, GANESHA);
+}
+
+#[test]
+fn names_and_times_are_those_of_posix_on_samba() {
+    play_on(Kind::Samba, NAMES, SAMBA);
+}
+
+#[test]
+fn processes_of_a_mount_lock_files_of_our_export() {
+    play_on(Kind::Larder, LOCKS, NO_LIMITS);
+}
+
+#[test]
+fn processes_of_a_mount_lock_files_of_ganesha() {
+    play_on(Kind::Ganesha, LOCKS, GANESHA);
+}
+
+#[test]
+fn processes_of_a_mount_lock_files_of_samba() {
+    play_on(Kind::Samba, LOCKS, SAMBA);
+}
