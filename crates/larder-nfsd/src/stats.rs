@@ -29,7 +29,9 @@ impl Stats {
 impl From<larder_rpc::server::Stats> for Stats {
     /// The programs are those of [`crate::service::PROGRAMS`].
     fn from(stats: larder_rpc::server::Stats) -> Stats {
-        let larder_rpc::server::Stats { programs, replayed, dropped, refused, connections } = stats;
+        // It does not call its clients.
+        let larder_rpc::server::Stats { programs, replayed, dropped, refused, connections, .. } =
+            stats;
         let mut programs = programs.into_iter();
         let mut next = || programs.next().unwrap_or_default();
         Stats { nfs: next(), mount: next(), replayed, dropped, refused, connections }

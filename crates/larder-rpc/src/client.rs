@@ -21,13 +21,14 @@
 //! Whether the server answers is a state of its own ([`ServerState`]), found out by the calls and,
 //! while it does not answer, by a probe; each change is logged once.
 //!
-//! Absent on purpose: RPCSEC_GSS, TLS, callbacks. What the procedures mean is the caller's business.
+//! Absent on purpose: RPCSEC_GSS, TLS. What the procedures mean is the caller's business.
 
 mod connection;
 mod pool;
 mod retry;
 mod socket;
 
+pub use connection::{CALLBACK_BYTES_MAX, Callbacks};
 pub use retry::TimerClass;
 
 use crate::patience::{gives_up, retry_pauses};
@@ -108,6 +109,9 @@ pub struct Config {
     pub machine_name: String,
     /// Which port calls come from.
     pub source_port: SourcePort,
+    /// What answers calls of the server on our connections, over TCP. Without it, they count as replies that
+    /// belong to no call.
+    pub callbacks: Option<Callbacks>,
     /// By which it waits.
     pub clock: Arc<dyn Clock>,
 }
@@ -133,6 +137,7 @@ impl Config {
             record_bytes_max: RECORD_BYTES_MAX,
             machine_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             source_port: SourcePort::Reserved,
+            callbacks: None,
             clock: Arc::new(RealClock),
         }
     }

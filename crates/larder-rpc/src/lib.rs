@@ -7,6 +7,8 @@
 //!   retransmission and reconnection, and an end for each call. [`Config`] says how to reach it.
 //! - [`server::Server`] listens for calls to the programs of a [`server::Service`], bounds what
 //!   callers may hold, and carries out no retransmission twice.
+//! - [`Callbacks`] answers what the server calls on the client's connections, by a
+//!   [`server::Backchannel`].
 //! - [`stats`] and [`series`] count what each procedure and each connection costs, at all times.
 //! - [`patience`] is the rule for how long a call waits for a server that is gone, for clients of
 //!   any protocol.
@@ -32,8 +34,8 @@ pub mod server;
 pub mod stats;
 
 pub use client::{
-    CallOptions, Config, ConnectError, Recovery, Reply, RpcClient, RpcError, ServerState,
-    SourcePort, TimerClass, random_u64,
+    CALLBACK_BYTES_MAX, CallOptions, Callbacks, Config, ConnectError, Recovery, Reply, RpcClient,
+    RpcError, ServerState, SourcePort, TimerClass, random_u64,
 };
 pub use network::{Network, ParseNetworkError};
 pub use program::{Program, Transport};

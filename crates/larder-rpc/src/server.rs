@@ -16,13 +16,16 @@
 //! Absent on purpose: what calls mean, and whose rights they have.
 
 mod admission;
+mod backchannel;
 mod counters;
 mod dispatch;
 mod duplicates;
+mod outbox;
 mod owner;
 mod tcp;
 mod udp;
 
+pub use backchannel::{Backchannel, CALLBACKS_MAX, CallbackError};
 pub use counters::{ProcedureStats, Stats};
 pub use dispatch::{Answer, Call, Dispatcher, Peer, Service};
 

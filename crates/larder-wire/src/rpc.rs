@@ -32,6 +32,27 @@ const AUTH_SYS: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Xid(pub u32);
 
+/// Whether a message is a call or a reply to one (RFC 5531, 9). On a connection both ways, this tells whose
+/// xid it bears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageKind {
+    /// A call.
+    Call,
+    /// A reply.
+    Reply,
+}
+
+impl MessageKind {
+    /// What `message` says that it is. None if it is neither.
+    pub fn of(message: &[u8]) -> Option<MessageKind> {
+        match u32::from_be_bytes(*message.get(4..)?.first_chunk()?) {
+            CALL => Some(MessageKind::Call),
+            REPLY => Some(MessageKind::Reply),
+            _ => None,
+        }
+    }
+}
+
 /// Who calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {

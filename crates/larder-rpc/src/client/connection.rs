@@ -15,8 +15,11 @@
 //! - After a reconnect every pending call is sent again, in the order of their xids. A message that
 //!   was sent in part is sent anew from its start.
 
+mod callbacks;
 mod sending;
 mod serving;
+
+pub use callbacks::{CALLBACK_BYTES_MAX, Callbacks};
 
 use super::retry::{RoundTrip, TimerClass, Window};
 use super::socket::Socket;
@@ -28,7 +31,7 @@ use crate::stats::{ConnectionSnapshot, ConnectionStats};
 use bytes::Bytes;
 use larder_wire::rpc::{Outcome, Xid};
 use larder_wire::xdr::Segments;
-use sending::Sent;
+use sending::{Outgoing, Sent};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io::{self, IoSlice};
@@ -76,13 +79,6 @@ struct Pending {
     call: Arc<Call>,
     class: TimerClass,
     reply: ReplySender,
-}
-
-/// A message that is to be sent, or the rest of one.
-#[derive(Debug)]
-struct Outgoing {
-    call: Arc<Call>,
-    sent_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -475,7 +471,7 @@ impl Connection {
                 self.send_datagram(&socket, &call);
             }
             Transport::Tcp => {
-                state.outgoing.push_back(Outgoing { call, sent_bytes: 0 });
+                state.outgoing.push_back(Outgoing::call(call));
                 if !std::mem::replace(&mut state.sending, true) {
                     let epoch = state.epoch;
                     drop(state);

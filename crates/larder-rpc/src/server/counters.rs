@@ -18,6 +18,20 @@ pub struct Stats {
     pub refused: u64,
     /// TCP connections accepted.
     pub connections: u64,
+    /// Calls to clients that ended, well or not.
+    pub callbacks: u64,
+    /// Those of them that have no results.
+    pub callbacks_failed: u64,
+    /// Replies of clients that belong to no call.
+    pub stray_replies: u64,
+}
+
+/// Counts of calls to clients, on all connections.
+#[derive(Debug, Default)]
+pub(crate) struct CallbackCounts {
+    pub(crate) calls: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) strays: AtomicU64,
 }
 
 /// What was served of one procedure.
@@ -91,6 +105,7 @@ impl Counters {
             dropped: self.dropped.load(Relaxed),
             refused: self.refused.load(Relaxed),
             connections: self.connections.load(Relaxed),
+            ..Stats::default()
         }
     }
 

@@ -20,7 +20,8 @@ use larder_wire::rpc::{
 };
 use larder_wire::xdr::{Decode, Encode, Encoder, Framing, Segments};
 
-use super::counters::{Counters, Stats};
+use super::backchannel::Backchannel;
+use super::counters::{CallbackCounts, Counters, Stats};
 use super::duplicates::{Duplicates, Key, Verdict};
 use super::{Config, SourcePorts, owner};
 use crate::program::{Program, Transport};
@@ -68,6 +69,11 @@ pub trait Service: Send + Sync + 'static {
         0
     }
 
+    /// Whether the service calls its callers back, on their connections ([`Call::backchannel`]).
+    fn calls_back(&self) -> bool {
+        false
+    }
+
     /// Carries a call out. It must be safe to drop the future.
     fn call(&self, call: Call<Self::Caller>) -> impl Future<Output = Answer> + Send;
 }
@@ -95,6 +101,11 @@ impl Peer {
         Peer { address, transport, admitted }
     }
 
+    /// A server that calls us back, on a connection that we made.
+    pub(crate) fn server(address: SocketAddr) -> Peer {
+        Peer { address, transport: Transport::Tcp, admitted: true }
+    }
+
     fn framing(&self) -> Framing {
         self.transport.framing()
     }
@@ -109,6 +120,9 @@ pub struct Call<C> {
     pub caller: C,
     /// Where it came from.
     pub peer: Peer,
+    /// The way back to the caller, if the service [calls back](Service::calls_back) and the call came over
+    /// TCP.
+    pub backchannel: Option<Backchannel>,
     arguments: Bytes,
 }
 
@@ -146,6 +160,7 @@ pub struct Answer {
 pub struct Dispatcher<S> {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
+    pub(super) callbacks: Arc<CallbackCounts>,
     service: S,
     duplicates: Mutex<Duplicates>,
 }
@@ -155,18 +170,25 @@ impl<S: Service> Dispatcher<S> {
     /// messages ([`answer`](Self::answer)).
     pub fn new(config: Config, service: S) -> Dispatcher<S> {
         let counters = Counters::new(service.programs());
-        Dispatcher { config, counters, service, duplicates: Mutex::default() }
+        let callbacks = Arc::default();
+        Dispatcher { config, counters, callbacks, service, duplicates: Mutex::default() }
     }
 
     /// What was served since the start.
     pub fn stats(&self) -> Stats {
-        self.counters.snapshot()
+        let CallbackCounts { calls, failed, strays } = &*self.callbacks;
+        Stats {
+            callbacks: calls.load(Relaxed),
+            callbacks_failed: failed.load(Relaxed),
+            stray_replies: strays.load(Relaxed),
+            ..self.counters.snapshot()
+        }
     }
 
     /// Serves one message as if it were a datagram from `address`. `None` if it deserves no reply.
     pub async fn answer(self: Arc<Self>, address: SocketAddr, message: Bytes) -> Option<Bytes> {
         let peer = Peer::new(address, Transport::Udp, self.config.source_ports);
-        let reply = self.serve(peer, message, || ()).await?;
+        let reply = self.serve(peer, message, None, || ()).await?;
         Some(reply.to_bytes())
     }
 
@@ -187,6 +209,7 @@ impl<S: Service> Dispatcher<S> {
         self: Arc<Self>,
         peer: Peer,
         message: Bytes,
+        backchannel: Option<Backchannel>,
         on_good: impl FnOnce() + Send,
     ) -> Option<Segments> {
         let mut arguments = message.clone();
@@ -214,7 +237,7 @@ impl<S: Service> Dispatcher<S> {
                 refuse(xid, outcome, framing)
             }
             Ok(caller) => {
-                let call = Call { header, caller, peer, arguments };
+                let call = Call { header, caller, peer, backchannel, arguments };
                 if self.service.answers_anybody(program) {
                     let answered = self.service.call(call).await;
                     let bytes_max = message.len().max(UNPROVEN_REPLY_BYTES_MAX);

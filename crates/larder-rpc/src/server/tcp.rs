@@ -8,32 +8,34 @@
 //! - Requests in flight and replies not yet taken by the kernel cost at most [`WINDOW_KIB`] by
 //!   [`cost_kib`], which is no less than they hold; past that nothing is read. Beside it one record is being
 //!   assembled.
+//! - Where the service calls back, replies of the client are behind its calls on the stream. So calls for
+//!   which the window has no room are put aside, up to [`PARKED_BYTES_MAX`], and reading goes on: else two
+//!   clients, each with a full window of calls that wait for the other's reply, would wait for ever.
 //! - A reply is written whole or the connection ends.
 //! - Who will not be served ([`super::admission`]) costs some KiB, and that for
 //!   [`Config::first_call_max`](super::Config::first_call_max) at most.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, IoSlice};
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_io::{Clock, Elapsed};
+use larder_io::Elapsed;
 use larder_wire::record::{Heap, RecordAssembler};
-use larder_wire::xdr::Segments;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use larder_wire::rpc::MessageKind;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 
 use super::admission::{Admission, Newcomer, Source, Verdict};
+use super::backchannel::Backchannel;
 use super::dispatch::{Dispatcher, Peer, Service, poll_once};
+use super::outbox::{BATCH_BYTES_MAX, Outbox, WINDOW_KIB};
 use crate::program::Transport;
 
-/// What calls in flight on a connection may cost, in KiB: as much as keeps a link of 10 Gbit/s and
-/// 6 ms busy.
-const WINDOW_KIB: u32 = 8 << 10;
 /// What the smallest call costs, in KiB: so there are at most 256 in flight.
 const CALL_KIB_MIN: u32 = 32;
 /// Bytes taken from the socket at a time, unless a large record is read in place.
@@ -43,16 +45,12 @@ const READ_BYTES: usize = 64 << 10;
 const STRANGER_BYTES_MAX: usize = 1024;
 /// A rest of a record of at least this many bytes is read in place.
 const IN_PLACE_BYTES_MIN: usize = 16 << 10;
-/// Replies wait for others that are ready, up to this many bytes.
-const BATCH_BYTES_MAX: usize = 64 << 10;
-/// Most pieces of one vectored write (IOV_MAX is 1024).
-const PIECES_MAX: usize = 256;
+/// Bytes of calls that wait for room in the window where the service calls back; then nothing is read.
+const PARKED_BYTES_MAX: usize = 4 << 20;
 /// A connection on which nothing was heard for so long is closed, as Linux does; clients reconnect.
 const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
 /// Pause before connections are accepted again after that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Who takes nothing of a reply for so long is gone.
-const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Serves a connection until its end, or until `shutdown` becomes true and all replies are out.
 async fn serve<S: Service>(
@@ -68,10 +66,14 @@ async fn serve<S: Service>(
     }
     let (reader, writer) = stream.into_split();
     let outbox = Arc::new(Outbox::new(writer, &dispatcher.config.clock));
-    let connection = Connection { dispatcher, peer, standing, outbox: Arc::clone(&outbox) };
+    let backchannel = (dispatcher.service().calls_back() && peer.admitted)
+        .then(|| Backchannel::new(&outbox, &dispatcher));
+    let outbox_of = Arc::clone(&outbox);
+    let connection = Connection { dispatcher, peer, standing, outbox: outbox_of, backchannel };
     if let Err(cause) = connection.run(reader, shutdown).await {
         tracing::debug!(peer = %peer.address, %cause, "connection closed");
     }
+    drop(connection);
     outbox.drain().await;
 }
 
@@ -80,6 +82,17 @@ struct Connection<S: Service> {
     peer: Peer,
     standing: Standing,
     outbox: Arc<Outbox>,
+    /// Where the service calls back.
+    backchannel: Option<Backchannel>,
+}
+
+impl<S: Service> Drop for Connection<S> {
+    /// Replies are read no more.
+    fn drop(&mut self) {
+        if let Some(backchannel) = &self.backchannel {
+            backchannel.close();
+        }
+    }
 }
 
 /// What the acceptor and a connection tell each other.
@@ -105,7 +118,7 @@ impl<S: Service> Connection<S> {
         };
         let mut records = RecordAssembler::new(Heap, record_bytes_max);
         let mut buffer = vec![0; read_bytes];
-        let mut ready = Vec::new();
+        let (mut ready, mut parked) = (Vec::new(), Parked::default());
         let (clock, first_call_max) =
             (&self.dispatcher.config.clock, self.dispatcher.config.first_call_max);
         // A stranger makes none: it is the time of his stay.
@@ -117,16 +130,32 @@ impl<S: Service> Connection<S> {
             let until = first_call_until.filter(|_| !proven);
             let until = until.unwrap_or_else(|| clock.instant() + IDLE_MAX);
             let target = if in_place { gap } else { &mut buffer };
-            let count = tokio::select! {
-                read = clock.timeout_at(until, reader.read(target)) => read.map_err(too_late)??,
+            let cost_kib = parked.calls.front().map(|call| self.cost_kib(call));
+            let event = tokio::select! {
+                read = clock.timeout_at(until, reader.read(target)),
+                    if parked.calls.is_empty() || parked.bytes <= PARKED_BYTES_MAX =>
+                {
+                    Event::Read(read.map_err(too_late)??)
+                }
+                permit = self.outbox.room(cost_kib.unwrap_or_default()), if cost_kib.is_some() => {
+                    Event::Room(permit)
+                }
                 () = self.outbox.broken.notified() => return Ok(()),
                 () = self.standing.displaced.notified() => return Ok(()),
                 // An error means that the server is gone, which is shutdown, too.
                 _ = shutdown.wait_for(|down| *down) => return Ok(()),
             };
-            if count == 0 {
-                return Ok(());
-            }
+            let count = match event {
+                Event::Read(0) => return Ok(()),
+                Event::Read(count) => count,
+                Event::Room(permit) => {
+                    if let Some(call) = parked.pop() {
+                        self.begin(call, permit).await;
+                        self.outbox.flush().await;
+                    }
+                    continue;
+                }
+            };
             first_call_until.get_or_insert_with(|| clock.instant() + first_call_max);
             let mut deliver = |record| ready.push(record);
             if in_place {
@@ -136,18 +165,43 @@ impl<S: Service> Connection<S> {
                 pushed.map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
             }
             for record in ready.drain(..) {
-                self.begin(record).await;
+                self.take(record, &mut parked).await;
             }
             self.outbox.flush().await;
         }
     }
 
+    /// A record came.
+    async fn take(&self, record: Bytes, parked: &mut Parked) {
+        let Some(backchannel) = &self.backchannel else {
+            let permit = self.outbox.admit(self.cost_kib(&record)).await;
+            return self.begin(record, permit).await;
+        };
+        if MessageKind::of(&record) == Some(MessageKind::Reply) {
+            backchannel.deliver(record);
+            return;
+        }
+        let permit = match parked.calls.is_empty() {
+            true => self.outbox.try_admit(self.cost_kib(&record)),
+            false => None,
+        };
+        match permit {
+            Some(permit) => self.begin(record, permit).await,
+            None => parked.push(record),
+        }
+    }
+
+    fn cost_kib(&self, record: &[u8]) -> u32 {
+        cost_kib(self.dispatcher.service(), record)
+    }
+
     /// Answers a call, or begins to.
-    async fn begin(&self, record: Bytes) {
-        let permit = self.outbox.admit(cost_kib(self.dispatcher.service(), &record)).await;
+    async fn begin(&self, record: Bytes, permit: OwnedSemaphorePermit) {
         let proven = Arc::clone(&self.standing.proven);
         let on_good = move || proven.store(true, Relaxed);
-        let mut call = Box::pin(Arc::clone(&self.dispatcher).serve(self.peer, record, on_good));
+        let dispatcher = Arc::clone(&self.dispatcher);
+        let back = self.backchannel.clone();
+        let mut call = Box::pin(dispatcher.serve(self.peer, record, back, on_good));
         if let Some(reply) = poll_once(call.as_mut()).await {
             self.outbox.put(reply, permit);
             if self.outbox.waiting_bytes() > BATCH_BYTES_MAX {
@@ -160,6 +214,34 @@ impl<S: Service> Connection<S> {
             outbox.put(call.await, permit);
             outbox.flush().await;
         });
+    }
+}
+
+/// What a connection waits for.
+enum Event {
+    /// So many bytes came; none at the end.
+    Read(usize),
+    /// The window has room for the first of the calls that wait.
+    Room(OwnedSemaphorePermit),
+}
+
+/// Calls that came and wait for room in the window, in their order.
+#[derive(Default)]
+struct Parked {
+    calls: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Parked {
+    fn push(&mut self, call: Bytes) {
+        self.bytes += call.len();
+        self.calls.push_back(call);
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let call = self.calls.pop_front()?;
+        self.bytes -= call.len();
+        Some(call)
     }
 }
 
@@ -176,140 +258,8 @@ fn cost_kib(service: &impl Service, record: &[u8]) -> u32 {
     CALL_KIB_MIN + kib(record.len()) + kib(results_bytes)
 }
 
-/// Replies on their way out.
-struct Outbox {
-    clock: Arc<dyn Clock>,
-    waiting: Mutex<Waiting>,
-    writer: tokio::sync::Mutex<OwnedWriteHalf>,
-    window: Arc<Semaphore>,
-    /// Told once the connection cannot be written to.
-    broken: Notify,
-}
-
-#[derive(Default)]
-struct Waiting {
-    replies: VecDeque<(Segments, OwnedSemaphorePermit)>,
-    bytes: usize,
-    broken: bool,
-}
-
-impl Outbox {
-    fn new(writer: OwnedWriteHalf, clock: &Arc<dyn Clock>) -> Outbox {
-        Outbox {
-            clock: Arc::clone(clock),
-            waiting: Mutex::default(),
-            writer: tokio::sync::Mutex::new(writer),
-            window: Arc::new(Semaphore::new(WINDOW_KIB as usize)),
-            broken: Notify::new(),
-        }
-    }
-
-    /// Waits until the window has room. What waits to be sent is sent before, since it takes room.
-    async fn admit(&self, cost_kib: u32) -> OwnedSemaphorePermit {
-        if let Ok(permit) = Arc::clone(&self.window).try_acquire_many_owned(cost_kib) {
-            return permit;
-        }
-        self.flush().await;
-        let permit = Arc::clone(&self.window).acquire_many_owned(cost_kib).await;
-        permit.expect("the window is never closed")
-    }
-
-    /// Leaves a reply to be sent. Its place in the window is free once it is.
-    fn put(&self, reply: Option<Segments>, permit: OwnedSemaphorePermit) {
-        let Some(reply) = reply else { return };
-        let mut waiting = self.waiting();
-        if !waiting.broken {
-            waiting.bytes += reply.len();
-            waiting.replies.push_back((reply, permit));
-        }
-    }
-
-    fn waiting_bytes(&self) -> usize {
-        self.waiting().bytes
-    }
-
-    /// Sends what waits, unless somebody is doing so: who does, looks again when done.
-    async fn flush(&self) {
-        loop {
-            let Ok(mut writer) = self.writer.try_lock() else { return };
-            while let Some(batch) = self.next_batch() {
-                let (replies, permits): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-                let pieces = replies.into_iter().flat_map(Segments::into_vec).collect();
-                let written = self.clock.timeout(STALL_MAX, write_all(&mut writer, pieces)).await;
-                drop(permits);
-                if !matches!(written, Ok(Ok(()))) {
-                    self.fail();
-                    return;
-                }
-            }
-            drop(writer);
-            // Somebody may have come between the last look and the unlocking.
-            if self.waiting().replies.is_empty() {
-                return;
-            }
-        }
-    }
-
-    fn next_batch(&self) -> Option<Vec<(Segments, OwnedSemaphorePermit)>> {
-        let mut waiting = self.waiting();
-        let mut batch = Vec::new();
-        let (mut pieces, mut bytes) = (0, 0);
-        while let Some((reply, _)) = waiting.replies.front() {
-            pieces += reply.as_slice().len();
-            bytes += reply.len();
-            if !batch.is_empty() && (pieces > PIECES_MAX || bytes > BATCH_BYTES_MAX) {
-                break;
-            }
-            batch.extend(waiting.replies.pop_front());
-        }
-        waiting.bytes -= batch.iter().map(|(reply, _)| reply.len()).sum::<usize>();
-        (!batch.is_empty()).then_some(batch)
-    }
-
-    /// Gives the connection up.
-    fn fail(&self) {
-        let mut waiting = self.waiting();
-        *waiting = Waiting { broken: true, ..Waiting::default() };
-        drop(waiting);
-        self.broken.notify_one();
-    }
-
-    /// Waits until the calls in flight are answered and sent, as far as the client takes them.
-    async fn drain(&self) {
-        self.flush().await;
-        // Each reply is bounded by the limit on stalls; calls by that of what is behind us.
-        let all = self.clock.timeout(STALL_MAX, self.window.acquire_many(WINDOW_KIB)).await;
-        if all.is_err() {
-            tracing::warn!("calls were still in flight when a connection ended");
-        }
-        if let Ok(mut writer) = self.writer.try_lock()
-            && let Err(cause) = writer.shutdown().await
-        {
-            tracing::debug!(%cause, "shutdown of a connection");
-        }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 fn too_late(Elapsed: Elapsed) -> io::Error {
     io::ErrorKind::TimedOut.into()
-}
-
-/// Writes pieces of memory one behind the other, without copying them together.
-async fn write_all(writer: &mut OwnedWriteHalf, pieces: Vec<Bytes>) -> io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-    let mut rest = &mut slices[..];
-    while !rest.is_empty() {
-        let count = writer.write_vectored(rest).await?;
-        if count == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        IoSlice::advance_slices(&mut rest, count);
-    }
-    Ok(())
 }
 
 /// Accepts connections until `shutdown` becomes true, then waits until they are drained.

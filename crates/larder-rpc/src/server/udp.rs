@@ -48,7 +48,7 @@ pub(crate) async fn serve<S: Service>(
         let Ok(permit) = Arc::clone(&calls).try_acquire_owned() else { continue };
         let peer = Peer::new(address, Transport::Udp, dispatcher.config.source_ports);
         let message = Bytes::copy_from_slice(&buffer[..len]);
-        let mut call = Box::pin(Arc::clone(&dispatcher).serve(peer, message, || ()));
+        let mut call = Box::pin(Arc::clone(&dispatcher).serve(peer, message, None, || ()));
         if let Some(reply) = poll_once(call.as_mut()).await {
             send(&socket, peer, reply).await;
             continue;

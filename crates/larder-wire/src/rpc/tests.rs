@@ -87,3 +87,15 @@ fn a_broken_call_is_answered_as_the_rfc_wants() {
         CallError::Malformed(XdrError::Short)
     );
 }
+
+#[test]
+fn calls_and_replies_are_told_apart() {
+    let reply = ReplyHeader { xid: Xid(7), outcome: Outcome::Success };
+    let reply = encode_reply(reply, &(), Framing::Datagram).to_bytes();
+    assert_eq!(MessageKind::of(&reply), Some(MessageKind::Reply));
+    let mut call = reply.to_vec();
+    call[7] = 0;
+    assert_eq!(MessageKind::of(&call), Some(MessageKind::Call));
+    call[7] = 2;
+    assert_eq!([&call[..], &call[..7], &[]].map(MessageKind::of), [None; 3]);
+}

@@ -1,15 +1,56 @@
 //! Sending on a stream: whole messages, in order, without blocking.
 
-use super::{Connection, Outgoing};
+use super::{Call, Connection};
 use crate::client::socket::Socket;
+use larder_wire::xdr::Segments;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Pieces in one vectored write. The kernel's limit is 1024; a WRITE has three.
 const PIECES_MAX: usize = 64;
 /// Rounds that a caller sends for others before it leaves that to the writer task.
 const ROUNDS_MAX: u32 = 4;
+
+/// A message that is to be sent, or the rest of one.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) what: What,
+    pub(super) sent_bytes: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    Call(Arc<Call>),
+    /// To a call of the server, with its place among those in flight.
+    Reply {
+        message: Segments,
+        _slot: OwnedSemaphorePermit,
+    },
+}
+
+impl Outgoing {
+    pub(super) fn call(call: Arc<Call>) -> Outgoing {
+        Outgoing { what: What::Call(call), sent_bytes: 0 }
+    }
+
+    fn message(&self) -> &Segments {
+        match &self.what {
+            What::Call(call) => &call.message,
+            What::Reply { message, .. } => message,
+        }
+    }
+
+    /// Whether it is to be sent: nobody waits for the reply to a call that was given up.
+    fn is_wanted(&self) -> bool {
+        match &self.what {
+            What::Call(call) => self.sent_bytes > 0 || !call.cancelled.load(Relaxed),
+            What::Reply { .. } => true,
+        }
+    }
+}
 
 /// What a sender is left with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +92,7 @@ impl Connection {
                 }
                 std::mem::swap(&mut state.outgoing, &mut batch);
             }
-            batch.retain(|one| one.sent_bytes > 0 || !one.call.cancelled.load(Relaxed));
+            batch.retain(Outgoing::is_wanted);
             match self.send_batch(socket, &mut batch) {
                 Ok(done) => full = !done,
                 Err(error) => {
@@ -85,14 +126,15 @@ impl Connection {
     /// Counts bytes as sent.
     fn advance(&self, batch: &mut VecDeque<Outgoing>, mut sent_bytes: usize) {
         while let Some(front) = batch.front_mut() {
-            let left = front.call.message.len() - front.sent_bytes;
+            let left = front.message().len() - front.sent_bytes;
             if sent_bytes < left {
                 front.sent_bytes += sent_bytes;
                 return;
             }
             sent_bytes -= left;
-            self.mark_sent(&front.call);
-            batch.pop_front();
+            if let Some(Outgoing { what: What::Call(call), .. }) = batch.pop_front() {
+                self.mark_sent(&call);
+            }
         }
     }
 
@@ -123,7 +165,7 @@ fn gather<'a>(
     let (mut count, mut bytes) = (0, 0);
     for outgoing in batch {
         let mut skip = outgoing.sent_bytes;
-        for piece in outgoing.call.message.as_slice() {
+        for piece in outgoing.message().as_slice() {
             if skip >= piece.len() {
                 skip -= piece.len();
                 continue;

@@ -1,6 +1,8 @@
 //! The tasks of a connection: keep it up, take in replies, hand them to their callers.
 
-use super::{Arrived, Connection, Outgoing, Pending};
+use super::callbacks::Slots;
+use super::sending::Outgoing;
+use super::{Arrived, Connection, Pending};
 use crate::client::RpcError;
 use crate::client::pool::ReplyBuffers;
 use crate::client::retry::TimerClass;
@@ -11,7 +13,7 @@ use bytes::Bytes;
 use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
 use larder_io::{Backoff, Elapsed};
 use larder_wire::record::{Buffers, RecordAssembler};
-use larder_wire::rpc::{ReplyHeader, Xid};
+use larder_wire::rpc::{MessageKind, ReplyHeader, Xid};
 use larder_wire::xdr::Decode;
 use std::convert::Infallible;
 use std::io::{self, IoSliceMut};
@@ -63,7 +65,7 @@ impl Connection {
         let ended = tokio::select! {
             biased;
             () = self.shared.until_shutdown() => None,
-            ended = self.receive(&socket) => Some(ended),
+            ended = self.receive(&socket, epoch) => Some(ended),
         };
         writer.abort();
         let heard = self.detach(&socket);
@@ -114,7 +116,7 @@ impl Connection {
             calls.iter().for_each(|call| self.send_datagram(socket, call));
         } else {
             state.outgoing.clear();
-            state.outgoing.extend(calls.into_iter().map(|call| Outgoing { call, sent_bytes: 0 }));
+            state.outgoing.extend(calls.into_iter().map(Outgoing::call));
             state.sending = !state.outgoing.is_empty();
             if state.sending {
                 self.to_send.notify_one();
@@ -148,9 +150,9 @@ impl Connection {
     }
 
     /// Takes in replies until the connection breaks.
-    async fn receive(&self, socket: &Socket) -> io::Error {
+    async fn receive(self: &Arc<Connection>, socket: &Socket, epoch: u64) -> io::Error {
         match self.shared.config.transport {
-            Transport::Tcp => match self.receive_stream(socket).await {
+            Transport::Tcp => match self.receive_stream(socket, epoch).await {
                 Ok(()) => io::ErrorKind::UnexpectedEof.into(),
                 Err(error) => error,
             },
@@ -158,10 +160,12 @@ impl Connection {
         }
     }
 
-    async fn receive_stream(&self, socket: &Socket) -> io::Result<()> {
+    async fn receive_stream(self: &Arc<Connection>, socket: &Socket, epoch: u64) -> io::Result<()> {
         let buffers = ReplyBuffers(Arc::clone(&self.shared.pool));
         let mut records = RecordAssembler::new(buffers, self.shared.config.record_bytes_max);
         let mut staging = vec![0; STAGING_BYTES];
+        let (callbacks, slots) = (self.shared.config.callbacks.as_ref(), Slots::new());
+        let mut is_excessive = false;
         loop {
             let gap = records.gap();
             let gap_bytes = gap.len();
@@ -171,12 +175,21 @@ impl Connection {
                 return Ok(());
             }
             let at = self.shared.now();
-            let mut deliver = |record| self.deliver(record, at);
+            let mut deliver = |record: Bytes| match callbacks {
+                Some(callbacks) if MessageKind::of(&record) == Some(MessageKind::Call) => {
+                    is_excessive |= !self.called(callbacks, (epoch, &slots), record);
+                }
+                _ => self.deliver(record, at),
+            };
             let in_place = received.min(gap_bytes);
             records.fill(in_place, &mut deliver);
             records
                 .push(&staging[..received - in_place], &mut deliver)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            if is_excessive {
+                let text = "the server calls more or at greater length than it may";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
             tokio::task::consume_budget().await;
         }
     }

@@ -1,0 +1,121 @@
+//! Calls of the server to us, on the connections that we made: what a server's leases are recalled by.
+//!
+//! A record on a connection is a reply to a call of ours, or a call of the server: the message says
+//! which, so the xids of the two directions may be the same. A call is carried out by a task of its
+//! own, while replies go on being taken in, so that carrying it out may need calls of ours.
+//!
+//! Invariants:
+//! - A server that has more calls in flight than agreed ([`CALLBACKS_MAX`]), or sends one of more than
+//!   [`CALLBACK_BYTES_MAX`], loses the connection. A call is in flight until its reply is sent.
+//! - A reply goes out on the connection that its call came by, or not at all.
+//! - After [`RpcClient::shutdown`](crate::RpcClient::shutdown) no call is carried out any more.
+
+use super::Connection;
+use super::sending::{Outgoing, Sent, What};
+use crate::server::{CALLBACKS_MAX, Config, Dispatcher, Peer, Service, SourcePorts, Stats};
+use bytes::Bytes;
+use larder_wire::xdr::Segments;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Longest call that is taken from a server, in bytes.
+pub const CALLBACK_BYTES_MAX: usize = 64 << 10;
+
+/// What answers a server's calls.
+#[derive(Clone)]
+pub struct Callbacks(Arc<dyn Answering>);
+
+impl Callbacks {
+    /// `service` answers, on the tokio runtime of the client.
+    pub fn new(service: impl Service) -> Callbacks {
+        // It listens nowhere: the limits of connections are those of the client.
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let config = Config { source_ports: SourcePorts::Any, ..Config::new(nowhere) };
+        Callbacks(Arc::new(Arc::new(Dispatcher::new(config, service))))
+    }
+
+    /// What was served since the start, by procedure.
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+}
+
+impl fmt::Debug for Callbacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Callbacks")
+    }
+}
+
+/// [`Dispatcher`] as an object.
+trait Answering: Send + Sync {
+    fn answer(&self, peer: Peer, message: Bytes) -> Answered;
+    fn stats(&self) -> Stats;
+}
+
+type Answered = Pin<Box<dyn Future<Output = Option<Segments>> + Send>>;
+
+impl<S: Service> Answering for Arc<Dispatcher<S>> {
+    fn answer(&self, peer: Peer, message: Bytes) -> Answered {
+        Box::pin(Arc::clone(self).serve(peer, message, None, || ()))
+    }
+
+    fn stats(&self) -> Stats {
+        Dispatcher::stats(self)
+    }
+}
+
+/// The server's calls in flight on one socket.
+#[derive(Debug)]
+pub(super) struct Slots(Arc<Semaphore>);
+
+impl Slots {
+    pub(super) fn new() -> Slots {
+        Slots(Arc::new(Semaphore::new(CALLBACKS_MAX)))
+    }
+}
+
+impl Connection {
+    /// The server calls, on the socket of this epoch. Says whether it may.
+    pub(super) fn called(
+        self: &Arc<Connection>,
+        callbacks: &Callbacks,
+        (epoch, slots): (u64, &Slots),
+        record: Bytes,
+    ) -> bool {
+        let slot = Arc::clone(&slots.0).try_acquire_owned();
+        let (Ok(slot), true) = (slot, record.len() <= CALLBACK_BYTES_MAX) else { return false };
+        let peer = Peer::server(self.shared.config.address);
+        let answer = callbacks.0.answer(peer, record);
+        let connection = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = connection.shared.until_shutdown() => {}
+                reply = answer => {
+                    if let Some(message) = reply {
+                        connection.send_reply(epoch, message, slot);
+                    }
+                }
+            }
+        });
+        true
+    }
+
+    /// Sends a reply, unless the socket that its call came by is gone. Its place among those in flight is
+    /// free once it is sent.
+    fn send_reply(&self, epoch: u64, message: Segments, slot: OwnedSemaphorePermit) {
+        let mut state = self.lock();
+        let (true, Some(socket)) = (state.epoch == epoch, state.socket.clone()) else { return };
+        let what = What::Reply { message, _slot: slot };
+        state.outgoing.push_back(Outgoing { what, sent_bytes: 0 });
+        if !std::mem::replace(&mut state.sending, true) {
+            drop(state);
+            if let Sent::Full | Sent::More = self.send_outgoing(&socket, epoch) {
+                self.to_send.notify_one();
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What leaves by one TCP connection: replies, and calls to the client, each whole.
+//!
+//! Whoever has a message leaves it here, and sends all that waits unless somebody is doing so. Messages that
+//! are ready together leave together.
+//!
+//! Invariants: what calls in flight cost is within the window; a message is written whole or the connection
+//! ends; nobody is written to who takes nothing for [`STALL_MAX`].
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_io::Clock;
+use larder_wire::xdr::Segments;
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// What calls in flight on a connection may cost, in KiB: as much as keeps a link of 10 Gbit/s and
+/// 6 ms busy.
+pub(super) const WINDOW_KIB: u32 = 8 << 10;
+/// Replies wait for others that are ready, up to this many bytes.
+pub(super) const BATCH_BYTES_MAX: usize = 64 << 10;
+/// Most pieces of one vectored write (IOV_MAX is 1024).
+const PIECES_MAX: usize = 256;
+/// Who takes nothing of a reply for so long is gone.
+const STALL_MAX: Duration = Duration::from_secs(60);
+
+/// Messages on their way out.
+pub(super) struct Outbox {
+    clock: Arc<dyn Clock>,
+    waiting: Mutex<Waiting>,
+    writer: tokio::sync::Mutex<OwnedWriteHalf>,
+    window: Arc<Semaphore>,
+    /// Told once the connection cannot be written to.
+    pub(super) broken: Notify,
+}
+
+/// What a message takes until it is sent.
+enum Place {
+    /// The part of the window that its call and it cost.
+    Reply { _window: OwnedSemaphorePermit },
+    /// A place among the calls to the client; until it is answered, too.
+    Callback { _slot: Arc<OwnedSemaphorePermit> },
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<(Segments, Place)>,
+    bytes: usize,
+    broken: bool,
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("bytes", &self.waiting_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Outbox {
+    pub(super) fn new(writer: OwnedWriteHalf, clock: &Arc<dyn Clock>) -> Outbox {
+        Outbox {
+            clock: Arc::clone(clock),
+            waiting: Mutex::default(),
+            writer: tokio::sync::Mutex::new(writer),
+            window: Arc::new(Semaphore::new(WINDOW_KIB as usize)),
+            broken: Notify::new(),
+        }
+    }
+
+    /// A place in the window, if it has room now.
+    pub(super) fn try_admit(&self, cost_kib: u32) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.window).try_acquire_many_owned(cost_kib).ok()
+    }
+
+    /// Waits until the window has room. What waits to be sent is sent before, since it takes room.
+    pub(super) async fn admit(&self, cost_kib: u32) -> OwnedSemaphorePermit {
+        if let Ok(permit) = Arc::clone(&self.window).try_acquire_many_owned(cost_kib) {
+            return permit;
+        }
+        self.flush().await;
+        self.room(cost_kib).await
+    }
+
+    /// Waits until the window has room, and sends nothing meanwhile: the future may be dropped.
+    pub(super) async fn room(&self, cost_kib: u32) -> OwnedSemaphorePermit {
+        let permit = Arc::clone(&self.window).acquire_many_owned(cost_kib).await;
+        permit.expect("the window is never closed")
+    }
+
+    /// Leaves a reply to be sent. Its place in the window is free once it is.
+    pub(super) fn put(&self, reply: Option<Segments>, permit: OwnedSemaphorePermit) {
+        let Some(reply) = reply else { return };
+        self.push(reply, Place::Reply { _window: permit });
+    }
+
+    /// Leaves a call to the client to be sent.
+    pub(super) fn put_callback(&self, call: Segments, slot: Arc<OwnedSemaphorePermit>) {
+        self.push(call, Place::Callback { _slot: slot });
+    }
+
+    fn push(&self, message: Segments, place: Place) {
+        let mut waiting = self.waiting();
+        if !waiting.broken {
+            waiting.bytes += message.len();
+            waiting.messages.push_back((message, place));
+        }
+    }
+
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.waiting().bytes
+    }
+
+    /// Sends what waits, unless somebody is doing so: who does, looks again when done.
+    pub(super) async fn flush(&self) {
+        loop {
+            let Ok(mut writer) = self.writer.try_lock() else { return };
+            while let Some(batch) = self.next_batch() {
+                let (messages, places): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+                let pieces = messages.into_iter().flat_map(Segments::into_vec).collect();
+                let written = self.clock.timeout(STALL_MAX, write_all(&mut writer, pieces)).await;
+                drop(places);
+                if !matches!(written, Ok(Ok(()))) {
+                    self.fail();
+                    return;
+                }
+            }
+            drop(writer);
+            // Somebody may have come between the last look and the unlocking.
+            if self.waiting().messages.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn next_batch(&self) -> Option<Vec<(Segments, Place)>> {
+        let mut waiting = self.waiting();
+        let mut batch = Vec::new();
+        let (mut pieces, mut bytes) = (0, 0);
+        while let Some((message, _)) = waiting.messages.front() {
+            pieces += message.as_slice().len();
+            bytes += message.len();
+            if !batch.is_empty() && (pieces > PIECES_MAX || bytes > BATCH_BYTES_MAX) {
+                break;
+            }
+            batch.extend(waiting.messages.pop_front());
+        }
+        waiting.bytes -= batch.iter().map(|(message, _)| message.len()).sum::<usize>();
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// Gives the connection up.
+    fn fail(&self) {
+        let mut waiting = self.waiting();
+        *waiting = Waiting { broken: true, ..Waiting::default() };
+        drop(waiting);
+        self.broken.notify_one();
+    }
+
+    /// Waits until the calls in flight are answered and sent, as far as the client takes them.
+    pub(super) async fn drain(&self) {
+        self.flush().await;
+        // Each reply is bounded by the limit on stalls; calls by that of what is behind us.
+        let all = self.clock.timeout(STALL_MAX, self.window.acquire_many(WINDOW_KIB)).await;
+        if all.is_err() {
+            tracing::warn!("calls were still in flight when a connection ended");
+        }
+        if let Ok(mut writer) = self.writer.try_lock()
+            && let Err(cause) = writer.shutdown().await
+        {
+            tracing::debug!(%cause, "shutdown of a connection");
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes pieces of memory one behind the other, without copying them together.
+async fn write_all(writer: &mut OwnedWriteHalf, pieces: Vec<Bytes>) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        let count = writer.write_vectored(rest).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        IoSlice::advance_slices(&mut rest, count);
+    }
+    Ok(())
+}
