@@ -11,7 +11,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Ino, Made, Removal};
 
 use crate::core::Core;
-use crate::names::hidden_name_is_gone;
+use crate::hidden::hidden_name_is_gone;
 use crate::node::{Moment, Node};
 
 impl Core {

@@ -28,6 +28,7 @@ mod fill;
 #[cfg(test)]
 mod fixtures;
 mod fs;
+mod hidden;
 mod identity;
 mod later;
 mod lease;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use larder_cache::{CachedFile, InUse};
 use larder_vfs::{
-    Access, Answer, Cred, Deadline, Entry, Error, Ino, Kind, New, OpenFlags, OpenId, Opened,
-    Result, SetAttr,
+    Access, Answer, Cred, Deadline, Entry, Error, Ino, KeptOpen, Kind, New, OpenFlags, OpenId,
+    Opened, Result, SetAttr,
 };
 
-use crate::core::{Core, blocking, blocking_unless};
+use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::limits::Transferring;
 use crate::mode::Mode;
 use crate::node::Node;
@@ -45,6 +45,8 @@ pub(crate) struct OpenFile {
     flushed: AtomicBool,
     /// A close or fsync reported that the server refuses the data.
     refused: AtomicBool,
+    /// Where the server needs that to find the file whatever becomes of its names.
+    kept: Mutex<KeptOpen>,
 }
 
 impl OpenFile {
@@ -56,8 +58,13 @@ impl OpenFile {
         flags: OpenFlags,
         mode: Mode,
     ) -> OpenFile {
-        let (stream, [flushed, refused]) = (Mutex::default(), Default::default());
-        OpenFile { node, cred, flags, _file: file.hold(), mode, stream, flushed, refused }
+        let (stream, kept) = (Mutex::default(), Mutex::default());
+        let [flushed, refused] = Default::default();
+        OpenFile { node, cred, flags, _file: file.hold(), mode, stream, flushed, refused, kept }
+    }
+
+    fn set_kept(&self, kept: KeptOpen) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
     }
 
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
@@ -171,9 +178,11 @@ impl Core {
         let dir = self.node(parent)?;
         let new = if flags.exclusive { New::FileExclusive } else { New::File };
         let set = SetAttr { size: flags.truncate.then_some(0).or(set.size), ..set };
-        let node = self.make_node(&dir, cred, name, new, set).await?;
+        let (node, kept) = self.make_node(&dir, cred, name, new, set).await?;
         let entry = self.entry(&dir, &node);
+        // It is open at the server yet, if that needs it, so it costs no request to keep it open.
         let opened = self.clone().choose_away(node, cred.clone(), flags).await?;
+        drop(kept);
         Ok((entry, opened))
     }
 
@@ -187,7 +196,26 @@ impl Core {
         self.give_up_doubtful(&node).await;
         let file = self.file(&node);
         let quick = self.chooses_quickly(&node, &file, &flags);
-        blocking_unless(quick, move || self.choose(&node, cred, flags)).await
+        let core = self.clone();
+        let opened = blocking_unless(quick, move || core.choose(&node, cred, flags)).await?;
+        if let Ok(open) = self.open_file(opened.id) {
+            self.keep_open(&open).await;
+        }
+        Ok(opened)
+    }
+
+    /// Has the server keep an open file open, if it needs that. If it cannot, the file is found as long as it keeps its
+    /// name.
+    pub(crate) async fn keep_open(&self, open: &OpenFile) {
+        if !self.remote.limits().by_name || !self.remote.reachable() {
+            return;
+        }
+        let (node, cred) = (&*open.node, &self.caller(&open.cred));
+        let answer = on_handle!(self, cred, node, handle => self.remote.keep_open(cred, &handle));
+        match answer {
+            Ok(kept) => open.set_kept(kept),
+            Err(error) => tracing::debug!(ino = node.ino.0, %error, "not kept open at the server"),
+        }
     }
 
     /// Whoever opens a file is shown no bytes that may lack a change of somebody else: what is held and
@@ -285,6 +313,7 @@ impl Core {
                 Err(error) => refused = Some(error),
             }
         }
+        open.set_kept(KeptOpen::default());
         let (last, last_writer) = {
             let mut state = node.state();
             let last_writer = state.opens.uncount(open.mode);

@@ -85,6 +85,9 @@ impl Core {
 
     /// The last release of a hidden or removed file may have been under way.
     async fn finish_closed(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
+        if node.state().silly.is_some() {
+            self.send_to_other_names(node, cred).await?;
+        }
         self.remove_hidden(node, cred).await?;
         let removed = {
             let mut state = node.state();
@@ -184,7 +187,7 @@ impl Core {
     }
 
     /// Puts an open file back into the table.
-    fn restore(&self, id: OpenId, open: &OpenRecord) {
+    fn restore(self: &Arc<Self>, id: OpenId, open: &OpenRecord) {
         let Ok(node) = self.node(open.ino) else {
             tracing::warn!(ino = open.ino.0, "an open file of the earlier run is not known");
             return self.forget_open(id);
@@ -207,7 +210,12 @@ impl Core {
         let epoch = now.epoch.filter(|_| now.version.same(&open.version));
         let opened = OpenFile::new(node, file, open.cred.clone(), open.flags, open.mode);
         opened.stream().shown = Some(Shown { version: open.version, epoch });
-        self.open_table().insert(id, Arc::new(opened));
+        let opened = Arc::new(opened);
+        self.open_table().insert(id, opened.clone());
+        if self.remote.limits().by_name {
+            let core = self.clone();
+            self.runtime.spawn(async move { core.keep_open(&opened).await });
+        }
     }
 
     /// Sends what an earlier mount left, and says so.
@@ -235,7 +243,12 @@ impl Core {
         let (core, node) = (self.clone(), node.clone());
         self.runtime.spawn(async move {
             loop {
-                match core.remove_left_behind(&node, &hidden, &cred).await {
+                let sent = core.send_to_other_names(&node, &cred).await;
+                let removed = match sent {
+                    Ok(()) => core.remove_left_behind(&node, &hidden, &cred).await,
+                    Err(error) => Err(error),
+                };
+                match removed {
                     Err(Error::TimedOut) => tokio::time::sleep(crate::later::RETRY_AFTER).await,
                     Err(Error::Shutdown) => return,
                     done => {
@@ -255,6 +268,26 @@ impl Core {
                 }
             }
         });
+    }
+
+    /// What was written to a hidden file is nobody's any more, unless it has other names.
+    ///
+    /// # Errors
+    /// If that cannot be sent now. What the server refuses is set aside.
+    async fn send_to_other_names(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
+        let has_others = node.state().known.attr.nlink > 1;
+        if !has_others || !self.cache.unsent().contains(&node.no()) {
+            return Ok(());
+        }
+        self.mark_unsent(node);
+        node.state().writer = Some(cred.clone());
+        match self.upload(node, self.deadline()).await {
+            sent @ (Ok(()) | Err(Error::TimedOut | Error::Shutdown)) => sent,
+            Err(refused) => {
+                self.set_aside(node, refused).await;
+                Ok(())
+            }
+        }
     }
 
     /// Removes a hidden file at the server. Answers `false` if it never got its hidden name, and is where it was.

@@ -7,7 +7,9 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{Attr, Change, Cookie, Cred, Error, Found, Kind, Made, New, Result, SetAttr};
+use larder_vfs::{
+    Attr, Change, Cookie, Cred, Error, Found, KeptOpen, Kind, Made, New, Result, SetAttr,
+};
 
 use crate::core::{Core, RootSquash, on_handle};
 use crate::node::Node;
@@ -41,7 +43,7 @@ impl Core {
             let changed = self.remote.setattr(cred, &found.handle, set, None).await?;
             found.attr = changed.after.unwrap_or(found.attr);
         }
-        Ok(Made { found, dir: UNSEEN, created: false })
+        Ok(Made { found, dir: UNSEEN, created: false, kept: KeptOpen::default() })
     }
 
     /// Whether `found` is what the first try would have made, still untouched.
@@ -130,14 +132,13 @@ impl Core {
     ) -> Result<()> {
         let Some((hidden_dir, hidden)) = child.state().silly.clone() else { return Ok(()) };
         let hidden_dir = self.node(hidden_dir)?;
-        let is_child =
-            |found: Option<Found>| found.is_some_and(|it| Ok(it.handle) == child.handle());
-        if is_child(self.found(cred, &hidden_dir, &hidden).await?) {
+        let at = (&hidden_dir, hidden.as_os_str());
+        if self.stands_for(cred, at, child).await? {
             self.forget_names(&hidden_dir);
-        } else if is_child(self.found(cred, dir, name).await?) {
+        } else if self.stands_for(cred, (dir, name), child).await? {
             // The server may still be about to carry the first try out: then ours finds it done.
-            self.rename_entry(cred, (dir, name), (&hidden_dir, &hidden)).await?;
-        } else if is_child(self.found(cred, &hidden_dir, &hidden).await?) {
+            self.rename_entry(cred, (dir, name), at).await?;
+        } else if self.stands_for(cred, at, child).await? {
             // It was carried out while we looked.
             self.forget_names(&hidden_dir);
         } else {
@@ -146,6 +147,17 @@ impl Core {
             self.note_unfinished(child.ino, &mut state);
         }
         Ok(())
+    }
+
+    /// Whether a name is one of `child` at the server now.
+    pub(crate) async fn stands_for(
+        &self,
+        cred: &Cred,
+        (dir, name): (&Arc<Node>, &OsStr),
+        child: &Node,
+    ) -> Result<bool> {
+        let found = self.found(cred, dir, name).await?;
+        Ok(found.is_some_and(|found| Ok(found.handle) == child.handle()))
     }
 
     /// What the server has under a name now.

@@ -227,6 +227,7 @@ impl Remote for LocalDir {
             links: true,
             symlinks: true,
             case_insensitive: false,
+            by_name: false,
         }
     }
 

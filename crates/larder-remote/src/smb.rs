@@ -7,6 +7,7 @@
 //!   where a handle is must have been learnt from a lookup or a listing ([`places`]); one that has no
 //!   place is [`larder_vfs::Error::Stale`] until its name is looked up again. A file at a path is
 //!   checked to be the one that was meant.
+//! - **Open files** are kept open at the server: it knows how they are called now, when others rename ([`kept`]).
 //! - **Leases**: [`Remote::access`] opens a file with a lease to read and to keep open, or puts a
 //!   directory under watch. While it holds, attributes are told and data is read without opening
 //!   again ([`lease`], [`files`]).
@@ -30,6 +31,7 @@ mod files;
 mod greeting;
 mod handle;
 mod kdc;
+mod kept;
 mod kerberos;
 mod krb5_conf;
 mod lease;
@@ -55,8 +57,8 @@ use bytes::Bytes;
 use larder_rpc::Snapshot;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    Kind, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
-    SetAttr, Stability, StatFs, Time, Watcher,
+    KeptOpen, Kind, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten,
+    Removal, SetAttr, Stability, StatFs, Time, Watcher,
 };
 use line::{Line, call};
 use share::Share;
@@ -65,6 +67,19 @@ use status::Failure;
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+
+/// Runs a call upon a file that `$cred` asks for, and once more if it was not where it was thought to be and is found again.
+macro_rules! upon {
+    ($share:expr, $cred:expr, $file:expr, |$link:ident, $again:ident| $try:expr) => {{
+        let answer = call!($cred.deadline, $share.line($file), |$link, $again| $try);
+        match answer {
+            Err(Error::Stale) if $share.finds_again($cred, $file).await => {
+                call!($cred.deadline, $share.line($file), |$link, $again| $try)
+            }
+            answer => answer,
+        }
+    }};
+}
 
 /// A mounted share of an SMB server.
 pub struct Smb {
@@ -128,8 +143,7 @@ impl Remote for Smb {
             if let Some((_, known)) = known {
                 return Ok(known.info.attr(&share.shape));
             }
-            let seen = call!(cred.deadline, share.line(file), |link, _again| share
-                .look_at(&link, file, false))?;
+            let seen = upon!(share, cred, file, |link, _again| share.look_at(&link, file, false))?;
             Ok(seen.info.attr(&share.shape))
         })
     }
@@ -143,8 +157,7 @@ impl Remote for Smb {
     ) -> Future<'a, Changed> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(file), |link, _again| share
-                .set(&link, cred, file, &set, guard))
+            upon!(share, cred, file, |link, _again| share.set(&link, cred, file, &set, guard))
         })
     }
 
@@ -159,8 +172,7 @@ impl Remote for Smb {
             match share.judge_now(cred, file, wanted) {
                 Some(judged) => Ok(judged),
                 None => {
-                    call!(cred.deadline, share.line(file), |link, _again| share
-                        .judge(&link, cred, file, wanted))
+                    upon!(share, cred, file, |link, _again| share.judge(&link, cred, file, wanted))
                 }
             }
         })
@@ -173,6 +185,15 @@ impl Remote for Smb {
     fn watch(&self, watcher: Weak<dyn Watcher>) {
         // Only the first counts, as the trait has it.
         let _ = self.share.watcher.set(watcher);
+    }
+
+    fn keep_open<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, KeptOpen> {
+        Box::pin(async move {
+            let share = &self.share;
+            let kept = call!(cred.deadline, share.line(file), |link, _again| share
+                .keep_open(&link, file))?;
+            Ok(kept.map_or_else(KeptOpen::default, KeptOpen::new))
+        })
     }
 
     fn lookup<'a>(
@@ -211,8 +232,7 @@ impl Remote for Smb {
     ) -> Future<'a, RemoteRead> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(file), |link, _again| share
-                .read(&link, cred, file, offset, len))
+            upon!(share, cred, file, |link, _again| share.read(&link, cred, file, offset, len))
         })
     }
 
@@ -226,7 +246,7 @@ impl Remote for Smb {
     ) -> Future<'a, RemoteWritten> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(file), |link, _again| share
+            upon!(share, cred, file, |link, _again| share
                 .write(&link, cred, file, offset, &data, stability))
         })
     }
@@ -239,7 +259,7 @@ impl Remote for Smb {
     ) -> Future<'a, Committed> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(file), |link, _again| share.commit(&link, cred, file))
+            upon!(share, cred, file, |link, _again| share.commit(&link, cred, file))
         })
     }
 
@@ -266,7 +286,7 @@ impl Remote for Smb {
             let cut = set.size.filter(|size| attr.kind == Kind::File && *size != attr.size);
             if cut.is_some() {
                 let set = SetAttr { size: cut, ..SetAttr::default() };
-                let cut = call!(cred.deadline, share.line(file), |link, _again| share
+                let cut = upon!(share, cred, file, |link, _again| share
                     .set(&link, cred, file, &set, None))?;
                 *attr = cut.after.unwrap_or(*attr);
             }
@@ -316,7 +336,7 @@ impl Remote for Smb {
     ) -> Future<'a, (Option<Attr>, Change)> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(file), |link, again| share.link(
+            upon!(share, cred, file, |link, again| share.link(
                 &link,
                 cred,
                 file,
@@ -361,6 +381,15 @@ impl Remote for Smb {
 }
 
 impl Share {
+    /// Whether a file that is open here has moved, and is found where it is now.
+    async fn finds_again(&self, cred: &Cred, file: &Handle) -> bool {
+        let found: larder_vfs::Result<bool> = async {
+            call!(cred.deadline, self.line(file), |link, _again| self.find_kept(&link, file))
+        }
+        .await;
+        found.unwrap_or(false)
+    }
+
     async fn space(&self, link: &Arc<link::Link>, file: &Handle) -> Result<StatFs, Failure> {
         let opened = self.open_file(link, file, wire::LOOK, 0).await?;
         let op = wire::query_volume(opened.open.id, wire::FS_FULL_SIZE_INFORMATION);

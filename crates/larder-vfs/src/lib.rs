@@ -45,6 +45,7 @@ pub use id::{Handle, Ino};
 pub use lease::{Lease, Watcher};
 pub use mem::MemRemote;
 pub use remote::{
-    Before, Change, Changed, Committed, Cookie, Found, Future, Judged, Listed, Listing, LookedUp,
-    Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
+    Before, Change, Changed, Committed, Cookie, Found, Future, Judged, KeptOpen, Listed, Listing,
+    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability,
+    Verifier,
 };

@@ -97,10 +97,11 @@ impl MemRemote {
             links: true,
             symlinks: true,
             case_insensitive: false,
+            by_name: false,
         })
     }
 
-    /// An empty server with these limits. It keeps to all but `case_insensitive`.
+    /// An empty server with these limits. It keeps to all but `case_insensitive` and `by_name`.
     pub fn with_limits(limits: RemoteLimits) -> MemRemote {
         MemRemote::connect(Arc::new(Mutex::new(Server::new(limits))))
     }

@@ -62,6 +62,13 @@ pub trait Remote: Send + Sync + 'static {
     /// the same.
     fn watch(&self, _watcher: std::sync::Weak<dyn Watcher>) {}
 
+    /// Keeps `file` open at the server as long as the answer lives: it is found whatever somebody else makes of its names,
+    /// and its handle is given to no other file. Only a server that reaches files [by name](RemoteLimits::by_name)
+    /// needs that.
+    fn keep_open<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle) -> Future<'a, KeptOpen> {
+        Box::pin(std::future::ready(Ok(KeptOpen::default())))
+    }
+
     /// Looks `name` up in `dir`. A name that is not there is an answer, not an error.
     fn lookup<'a>(
         &'a self,
@@ -191,6 +198,8 @@ pub struct RemoteLimits {
     pub symlinks: bool,
     /// Whether names that differ in case only are the same name.
     pub case_insensitive: bool,
+    /// Whether a file can only be reached by a name of it that is known here: its handle alone does not do.
+    pub by_name: bool,
 }
 
 /// A file that a server named.
@@ -217,6 +226,23 @@ impl Judged {
     /// Without a lease.
     pub fn new(granted: Access, attr: Option<Attr>) -> Judged {
         Judged { granted, attr, lease: None }
+    }
+}
+
+/// Answer of [`Remote::keep_open`]: keeps a file open until it is dropped, which does not block.
+#[derive(Default)]
+pub struct KeptOpen(Option<Box<dyn std::any::Any + Send + Sync>>);
+
+impl KeptOpen {
+    /// As long as `guard` lives.
+    pub fn new(guard: impl Send + Sync + 'static) -> KeptOpen {
+        KeptOpen(Some(Box::new(guard)))
+    }
+}
+
+impl std::fmt::Debug for KeptOpen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KeptOpen({})", self.0.is_some())
     }
 }
 
@@ -331,7 +357,7 @@ pub enum New {
 }
 
 /// Answer of [`Remote::make`].
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Made {
     /// The new object.
     pub found: Found,
@@ -340,6 +366,8 @@ pub struct Made {
     pub created: bool,
     /// How the directory changed.
     pub dir: Change,
+    /// A file is open at the server yet, as by [`Remote::keep_open`].
+    pub kept: KeptOpen,
 }
 
 /// What [`Remote::remove`] is to remove.

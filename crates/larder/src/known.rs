@@ -16,6 +16,9 @@ struct Record {
     links: bool,
     symlinks: bool,
     case_insensitive: bool,
+    /// Records of earlier versions lack it.
+    #[serde(default)]
+    by_name: bool,
     gives_leases: bool,
 }
 
@@ -32,6 +35,7 @@ pub(crate) fn of(cache: &Cache) -> Option<Remembered> {
         links: record.links,
         symlinks: record.symlinks,
         case_insensitive: record.case_insensitive,
+        by_name: record.by_name,
     };
     Some(Remembered { limits, gives_leases: record.gives_leases })
 }
@@ -48,6 +52,7 @@ pub(crate) fn keep(cache: &Cache, Remembered { limits, gives_leases }: &Remember
         links: limits.links,
         symlinks: limits.symlinks,
         case_insensitive: limits.case_insensitive,
+        by_name: limits.by_name,
         gives_leases: *gives_leases,
     };
     cache.put_volume(&serde_json::to_vec(&record).expect("numbers and words"));
@@ -76,6 +81,7 @@ mod tests {
             links: true,
             symlinks: false,
             case_insensitive: true,
+            by_name: true,
         };
         let known = Remembered { limits, gives_leases: true };
         keep(&cache, &known);

@@ -13,6 +13,7 @@ mod foreign;
 mod identity;
 mod killed;
 mod leases;
+mod links;
 mod log;
 mod model;
 mod parallel;

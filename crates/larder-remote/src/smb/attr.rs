@@ -28,6 +28,29 @@ pub(super) struct Info {
     pub(super) file_id: u64,
 }
 
+/// What `FileAllInformation` says of an open's names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    /// The path in the share by which it is open, with what others have made of it since.
+    pub(super) path: String,
+    /// That name is removed, and goes with the last open.
+    pub(super) is_going: bool,
+}
+
+impl Named {
+    pub(super) fn parse(bytes: &[u8]) -> smb2::Result<Named> {
+        let mut cursor = ReadCursor::new(bytes);
+        // The times, attributes and sizes.
+        cursor.skip(56)?;
+        let (links, is_going) = (cursor.read_u32_le()?, cursor.read_u8()? != 0);
+        // The number, and what an open has of its own.
+        cursor.skip(35)?;
+        let length = cursor.read_u32_le()? as usize;
+        let path = cursor.read_utf16_le(length)?;
+        Ok(Named { path, is_going: is_going || links == 0 })
+    }
+}
+
 /// What the server does not know: whose the files are, and their modes, as with `mount.cifs`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {

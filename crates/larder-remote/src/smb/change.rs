@@ -12,18 +12,22 @@
 //!   locks. Nothing is claimed: the caller gets [`Error::Io`].
 
 use super::attr::Info;
-use super::link::Link;
-use super::share::{self, Seen, Share};
-use super::status::{self, Failure};
+use super::files::ServerOpen;
+use super::link::{Link, Op};
+use super::names;
+use super::share::{self, Opened, Seen, Share};
+use super::status::Failure;
 use super::wire::{self, Opening, PREVIOUS};
 use larder_vfs::{
-    Access, Attr, Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr,
+    Access, Attr, Change, Cred, Error, Found, Handle, KeptOpen, LookedUp, Made, New, Removal,
+    Result, SetAttr,
 };
 use smb2::msg::create::{CreateDisposition, CreateResponse};
 use smb2::types::flags::FileAttributes;
 use smb2::types::status::NtStatus;
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What a look found, or nothing.
 fn or_absent(seen: Result<Seen, Failure>) -> Result<Option<Seen>, Failure> {
@@ -99,7 +103,7 @@ impl Share {
         let opening =
             Opening { disposition, options, attributes, ..Opening::existing(path, wire::LOOK) };
         self.give_up(dir).await;
-        let made = match share::look(link, opening).await {
+        let made = match make(link, new, opening).await {
             Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
                 tracing::warn!(
                     ?name,
@@ -118,7 +122,11 @@ impl Share {
         if created {
             self.give_up(dir).await;
         }
-        Ok(Made { found, dir: Change::default(), created })
+        let kept = match made.open {
+            Some(open) => self.keep_this(&found.handle, open).await,
+            None => KeptOpen::default(),
+        };
+        Ok(Made { found, dir: Change::default(), created, kept })
     }
 
     /// What it means that a change of a name failed for want of a way to it.
@@ -134,7 +142,7 @@ impl Share {
     async fn give_up(&self, dir: &Handle) {
         if let Some(entry) = self.files.get(dir) {
             entry.end();
-            entry.opens.lock().await.close_read().await;
+            entry.opens.lock().await.give_back().await;
         }
     }
 
@@ -166,18 +174,50 @@ impl Share {
         if seen.info.is_readonly() {
             self.clear_readonly(link, path.clone(), &seen.info).await?;
         }
-        self.delete(link, path, what == Removal::Directory).await?;
-        self.places().removed(dir, &component);
+        let deleted = self.delete(link, path, &seen.info).await;
+        if deleted.is_ok() {
+            self.places().removed(dir, &component);
+        }
+        if let Some(file) = self.handle(&seen.info) {
+            // By another of its names, if it has one.
+            self.keep_on(link, &file).await;
+        }
+        deleted?;
         self.give_up(dir).await;
         Ok(Change::default())
     }
 
-    /// Deletes what is at a path.
-    async fn delete(&self, link: &Arc<Link>, path: String, directory: bool) -> Result<(), Failure> {
-        let kind = if directory { wire::DIRECTORY_FILE } else { wire::NON_DIRECTORY_FILE };
+    /// Deletes what is at a path. A name stays until the last one closes the file (MS-FSA, 2.1.5.4). Who keeps it open
+    /// under a lease is asked to close it, and waited for. If somebody uses it, it gets a hidden name first, which goes
+    /// when he closes it, so that its own name is free on return.
+    async fn delete(&self, link: &Arc<Link>, path: String, what: &Info) -> Result<(), Failure> {
+        let kind =
+            if what.is_directory() { wire::DIRECTORY_FILE } else { wire::NON_DIRECTORY_FILE };
         let options = kind | wire::OPEN_REPARSE_POINT;
-        let opening = Opening { options, ..Opening::existing(path, wire::DELETE) };
-        act(link, &opening, wire::DISPOSITION_INFORMATION, vec![1]).await
+        let shared = Opening { options, ..Opening::existing(path, wire::DELETE) };
+        let alone = Opening { alone: true, ..shared.clone() };
+        let disposition = || wire::set(PREVIOUS, wire::DISPOSITION_INFORMATION, vec![1]);
+        match act(link, &alone, vec![disposition()]).await {
+            Err(Failure::Status(NtStatus::SHARING_VIOLATION)) => (),
+            done => return done,
+        }
+        if !what.is_directory() {
+            tracing::debug!(path = shared.path, "somebody uses a file that is removed");
+            let hidden = wire::target(&self.hidden_path(&shared.path, what), false);
+            let hide = wire::set(PREVIOUS, wire::RENAME_INFORMATION, hidden);
+            let hidden = act(link, &shared, vec![hide, disposition()]).await;
+            if hidden.is_ok() || hidden == Err(Failure::Lost) {
+                return hidden;
+            }
+        }
+        act(link, &shared, vec![disposition()]).await
+    }
+
+    /// A path beside `path` that nothing has, in the form in which NFS clients hide removed files.
+    fn hidden_path(&self, path: &str, what: &Info) -> String {
+        let number = self.hidden.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".nfs{:016x}{:04x}{number:08x}", what.file_id, self.mount_id & 0xffff);
+        names::join(path.rsplit_once('\\').map_or("", |(dir, _)| dir), &name)
     }
 
     /// Renames. `again` says that an earlier try may have done it.
@@ -215,19 +255,32 @@ impl Share {
         }
         self.give_up(from.dir).await;
         self.give_up(to.dir).await;
-        match source.is_directory() {
+        let closed = match source.is_directory() {
             true => self.close_below(link, &moved).await,
-            false => self.close_file(&moved).await,
-        }
+            false => {
+                self.close_file(&moved).await;
+                self.kept.all(|file| *file == moved)
+            }
+        };
         let options = wire::OPEN_REPARSE_POINT;
         let opening = Opening { options, ..Opening::existing(from.path.clone(), wire::DELETE) };
-        let target = wire::target(&to.path, true);
-        act(link, &opening, wire::RENAME_INFORMATION, target).await?;
-        {
+        let rename = wire::set(PREVIOUS, wire::RENAME_INFORMATION, wire::target(&to.path, true));
+        let renamed = act(link, &opening, vec![rename]).await;
+        if renamed.is_ok() {
             let mut places = self.places();
             places.removed(from.dir, &from.component);
             places.learn(to.dir, &to.component, &moved);
         }
+        for kept in closed {
+            self.try_renew(link, &kept).await;
+        }
+        if let Some(replaced) = to.seen.and_then(|target| self.handle(&target)) {
+            self.keep_on(link, &replaced).await;
+        }
+        if renamed == Err(Failure::Status(NtStatus::ACCESS_DENIED)) {
+            tracing::debug!("a rename was denied; something may have a file open");
+        }
+        renamed?;
         self.give_up(from.dir).await;
         self.give_up(to.dir).await;
         Ok(())
@@ -264,7 +317,7 @@ impl Share {
         self.close_known(to.dir, &to.component, target).await;
         if target.is_directory() {
             self.settle(link).await;
-            self.delete(link, to.path.clone(), true).await?;
+            self.delete(link, to.path.clone(), target).await?;
         } else if target.is_readonly() {
             self.clear_readonly(link, to.path.clone(), target).await?;
         }
@@ -326,26 +379,38 @@ fn is_same_name(from: &End<'_>, to: &End<'_>) -> bool {
     from.dir == to.dir && from.component.to_lowercase() == to.component.to_lowercase()
 }
 
-/// Opens, does one thing and closes, in one message.
-async fn act(
-    link: &Arc<Link>,
-    opening: &Opening,
-    class: u8,
-    buffer: Vec<u8>,
-) -> Result<(), Failure> {
-    let ops = vec![opening.op(), wire::set(PREVIOUS, class, buffer), wire::close(PREVIOUS)];
-    let replies = link.chain(ops).await?;
-    let [opened, done, closed] = &replies[..] else { return Err(Failure::Lost) };
-    opened.read::<CreateResponse>()?;
-    match (done.check(), class) {
-        // What stands in the way of a rename is in use.
-        (Err(Failure::Status(NtStatus::ACCESS_DENIED)), wire::RENAME_INFORMATION) => {
-            tracing::debug!(
-                "a rename was denied; something may have the file or a file below it open"
-            );
-            return Err(Failure::Is(status::error(NtStatus::ACCESS_DENIED)));
-        }
-        (done, _) => done?,
+/// What was made, or was there.
+struct MadeAt {
+    info: Info,
+    created: bool,
+    /// Of a file.
+    open: Option<ServerOpen>,
+}
+
+/// Makes a directory, or makes a file and keeps it open: to read it, or at least to look at it.
+async fn make(link: &Arc<Link>, new: &New, opening: Opening) -> Result<MadeAt, Failure> {
+    if *new == New::Directory {
+        let info = share::look(link, opening).await?.info;
+        return Ok(MadeAt { info, created: true, open: None });
     }
-    closed.check()
+    let reading = Opening { access: wire::READ, ..opening.clone() };
+    let opened = match share::open(link, reading).await {
+        Err(Failure::Status(NtStatus::ACCESS_DENIED | NtStatus::SHARING_VIOLATION)) => {
+            share::open(link, opening).await?
+        }
+        opened => opened?,
+    };
+    let Opened { open, info, created, .. } = opened;
+    Ok(MadeAt { info, created, open: Some(open) })
+}
+
+/// Opens, does these things and closes, in one message.
+async fn act(link: &Arc<Link>, opening: &Opening, things: Vec<Op>) -> Result<(), Failure> {
+    let mut ops = vec![opening.op()];
+    ops.extend(things);
+    ops.push(wire::close(PREVIOUS));
+    let mut replies = link.chain(ops).await?.into_iter();
+    replies.next().ok_or(Failure::Lost)?.read::<CreateResponse>()?;
+    // The last one is that of the close.
+    replies.try_for_each(|reply| reply.check())
 }

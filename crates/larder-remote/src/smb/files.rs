@@ -37,16 +37,29 @@ pub(super) struct ServerOpen {
     pub(super) link: Arc<Link>,
     pub(super) id: FileId,
     closed: AtomicBool,
+    /// Whether the file is kept open by it ([`super::kept`]), whatever becomes of its lease.
+    keeps: AtomicBool,
 }
 
 impl ServerOpen {
     pub(super) fn new(link: Arc<Link>, id: FileId) -> ServerOpen {
-        ServerOpen { link, id, closed: AtomicBool::new(false) }
+        ServerOpen { link, id, closed: AtomicBool::default(), keeps: AtomicBool::default() }
     }
 
     /// Whether it can still be used on this connection.
     pub(super) fn is_on(&self, link: &Link) -> bool {
-        self.link.generation == link.generation && !link.is_lost()
+        let is_closed = self.closed.load(Ordering::Acquire);
+        self.link.generation == link.generation && !link.is_lost() && !is_closed
+    }
+
+    /// From now on the file is kept open by it.
+    pub(super) fn begin_keeping(&self) {
+        self.keeps.store(true, Ordering::Release);
+    }
+
+    /// The file is not kept open by it any more.
+    pub(super) fn end_keeping(&self) {
+        self.keeps.store(false, Ordering::Release);
     }
 
     /// Closes it and waits until it is. Another open of the same file may be told of it late else.
@@ -114,16 +127,29 @@ pub(super) struct Opens {
 }
 
 impl Opens {
-    /// Closes that of the lease, and waits until it is.
-    pub(super) async fn close_read(&mut self) {
-        if let Some(read) = self.read.take() {
+    /// Closes that of a lease that has ended, unless the file is kept open by it, and waits until it is.
+    pub(super) async fn give_back(&mut self) {
+        let read = self.read.take().filter(|read| !read.keeps.load(Ordering::Acquire));
+        if let Some(read) = read {
             read.close().await;
         }
     }
 
+    /// The same with all of them.
+    pub(super) async fn give_all_back(&mut self) {
+        self.give_back().await;
+        self.close_write().await;
+    }
+
     /// Closes them, and waits until they are.
     pub(super) async fn close(&mut self) {
-        self.close_read().await;
+        if let Some(read) = self.read.take() {
+            read.close().await;
+        }
+        self.close_write().await;
+    }
+
+    async fn close_write(&mut self) {
         if let Some(writing) = self.write.take() {
             writing.open.close().await;
         }

@@ -5,11 +5,12 @@
 //!
 //! A lease is given back after a while in any case ([`super::MountOptions::lease_max`]).
 //!
-//! The order of giving back what the server takes back: the lease ends, the server hears of it, the file is
-//! closed, the watcher is told. The server hears first: until it does, it lets nobody else open the file
-//! (Samba holds every CREATE back while a lease is being broken), and whoever is told may have to open it to write
-//! back what is unsent. Two clients that write to one file would wait for each other. Nobody is kept
-//! waiting by that who would wait otherwise: a lease to read is no reason for a server to wait.
+//! The order of giving back what the server takes back: the lease ends, the file is closed, the server hears of it,
+//! the watcher is told. The file is closed before the server hears of it, since somebody may wait for that to remove the
+//! file: he is refused if it is still open then. But nothing is waited for that may wait for the server: until it
+//! hears of it, it lets nobody else open the file (Samba holds every CREATE back while a lease is being broken), and
+//! whoever is told may have to open it to write back what is unsent. Two clients that write to one file would wait for
+//! each other. Nobody is kept waiting by that who would wait otherwise: a lease to read is no reason for a server to wait.
 
 use super::attr::{self, Info};
 use super::files::{File, Known, ServerOpen};
@@ -39,6 +40,12 @@ pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
     let held = file.as_ref().is_some_and(|file| file.end().is_some());
     let share = Arc::clone(share);
     link.runtime().clone().spawn(async move {
+        // Who opens it just now waits for the server, perhaps for this very answer.
+        if let Some(mut opens) = file.as_ref().and_then(|file| file.opens.try_lock().ok())
+            && file.as_ref().is_some_and(|file| file.lease().is_none())
+        {
+            opens.give_back().await;
+        }
         if taken.acknowledge {
             // A server that did not wait for it says so; that is no matter.
             let _ = link.ask(wire::acknowledge(taken.key, taken.left)).await;
@@ -47,7 +54,7 @@ pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
         // Unless it was granted anew meanwhile.
         let mut opens = file.opens.lock().await;
         if file.lease().is_none() {
-            opens.close_read().await;
+            opens.give_back().await;
         }
         drop(opens);
         if held {
@@ -143,7 +150,7 @@ impl Share {
             Err(failure) => return Err(self.gone(file, failure)),
         };
         self.verify(file, &opened.info)?;
-        let Opened { open, info, lease, maximal } = opened;
+        let Opened { open, info, lease, maximal, .. } = opened;
         let maximal = maximal.unwrap_or(u32::MAX);
         let open = Arc::new(open);
         let (info, granted) = if lease & LEASE_READ != 0 {
@@ -231,7 +238,7 @@ async fn age(entry: Weak<File>, lease: Lease, lease_max: Duration) {
     let mut opens = entry.opens.lock().await;
     if entry.lease().is_some_and(|current| current.is(&lease)) {
         entry.end();
-        opens.close_read().await;
+        opens.give_back().await;
     }
 }
 
@@ -257,6 +264,6 @@ async fn watch_ended(
     share.tell(&entry.handle).await;
     let mut opens = entry.opens.lock().await;
     if entry.lease().is_none() {
-        opens.close_read().await;
+        opens.give_back().await;
     }
 }

@@ -175,6 +175,10 @@ async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
                 if line.restore(Arc::clone(&link)) && link.is_lost() {
                     share.cut(link.generation);
                 }
+                for kept in share.kept.all(|file| number(file, share.lines.len()) == at) {
+                    // If others have renamed or removed it meanwhile, it is lost.
+                    share.try_renew(&link, &kept).await;
+                }
                 return;
             }
             Err(cause) if !told => {

@@ -2,6 +2,7 @@
 
 use super::attr::{Info, Shape};
 use super::files::{File, Files, ServerOpen};
+use super::kept::{Kept, KeptFiles};
 use super::line::Line;
 use super::lines::{self, Hook};
 use super::link::{Accounts, COMMANDS, Link, garbled};
@@ -21,6 +22,7 @@ use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::SessionId;
 use smb2::types::status::NtStatus;
 use std::ffi::OsStr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::sync::Semaphore;
 
@@ -39,8 +41,6 @@ pub(super) struct Seen {
     pub(super) info: Info,
     /// The rights that the server grants this login, if it was asked and told.
     pub(super) maximal: Option<u32>,
-    /// It was not there before.
-    pub(super) created: bool,
 }
 
 /// A file that was opened.
@@ -50,6 +50,8 @@ pub(super) struct Opened {
     /// State of the lease.
     pub(super) lease: u32,
     pub(super) maximal: Option<u32>,
+    /// It was not there before.
+    pub(super) created: bool,
 }
 
 /// A mounted share.
@@ -60,11 +62,14 @@ pub(super) struct Share {
     pub(super) shape: Shape,
     pub(super) limits: RemoteLimits,
     pub(super) files: Files,
+    pub(super) kept: KeptFiles,
     pub(super) snapshots: Mutex<Snapshots>,
     pub(super) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(super) watches: Arc<Semaphore>,
     /// One directory is put under watch at a time.
     pub(super) watching: tokio::sync::Mutex<()>,
+    /// Hidden names given so far.
+    pub(super) hidden: AtomicU64,
     /// Makes verifiers of this mount differ from those of others.
     pub(super) mount_id: u64,
     /// Whether the server has leases and they are wanted.
@@ -112,6 +117,7 @@ impl Share {
             limits: root.limits(options, &link),
             options: options.clone(),
             files: Files::default(),
+            kept: KeptFiles::default(),
             snapshots: Mutex::default(),
             watcher: OnceLock::new(),
             watches: Arc::new(Semaphore::new(WATCHES_MAX)),
@@ -120,6 +126,7 @@ impl Share {
                 &std::collections::hash_map::RandomState::new(),
                 std::process::id(),
             ),
+            hidden: AtomicU64::default(),
             leases,
             accounts,
             places: Mutex::new(Places::new(handle.clone(), base)),
@@ -187,7 +194,7 @@ impl Share {
     fn lost_track(&self, file: &Handle) -> Failure {
         self.places().mistaken(file);
         if let Some(file) = self.files.leave(file) {
-            tokio::spawn(async move { file.opens.lock().await.close().await });
+            tokio::spawn(async move { file.opens.lock().await.give_all_back().await });
         }
         Failure::Is(Error::Stale)
     }
@@ -255,18 +262,25 @@ impl Share {
         if let Some(entry) = self.files.leave(file) {
             entry.opens.lock().await.close().await;
         }
+        self.kept.close(file).await;
     }
 
     /// Closes what is open below a directory, and of it: servers rename no directory with open files.
-    pub(super) async fn close_below(&self, link: &Link, dir: &Handle) {
-        let below = {
+    /// Answers what is to be kept open, for [`Share::try_renew`].
+    pub(super) async fn close_below(&self, link: &Link, dir: &Handle) -> Vec<Arc<Kept>> {
+        let (below, kept) = {
             let places = self.places();
-            self.files.leave_all(|file| places.is_below(file, dir))
+            let is_below = |file: &Handle| places.is_below(file, dir);
+            (self.files.leave_all(is_below), self.kept.all(is_below))
         };
         for entry in below {
             entry.opens.lock().await.close().await;
         }
+        for kept in &kept {
+            kept.close().await;
+        }
         self.settle(link).await;
+        kept
     }
 }
 
@@ -283,8 +297,7 @@ pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Fai
     let created = created.read::<CreateResponse>()?;
     let info = Info::parse(&seen.read::<QueryInfoResponse>()?.output_buffer).map_err(garbled)?;
     let maximal = wire::granted(&created.create_contexts).1;
-    let created = created.create_action == CreateAction::FileCreated;
-    Ok(Seen { info, maximal, created })
+    Ok(Seen { info, maximal })
 }
 
 /// Opens and looks. What was opened is closed if nobody waits for it any more.
@@ -301,10 +314,11 @@ pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, F
         let [created, seen] = &replies[..] else { return Err(Failure::Lost) };
         let created = created.read::<CreateResponse>()?;
         let open = ServerOpen::new(own, created.file_id);
+        let is_new = created.create_action == CreateAction::FileCreated;
         let info = seen.read::<QueryInfoResponse>()?;
         let info = Info::parse(&info.output_buffer).map_err(garbled)?;
         let (lease, maximal) = wire::granted(&created.create_contexts);
-        Ok(Opened { open, info, lease, maximal })
+        Ok(Opened { open, info, lease, maximal, created: is_new })
     });
     opened.await.unwrap_or(Err(Failure::Lost))
 }
@@ -331,6 +345,7 @@ impl Root {
             links: true,
             symlinks: false,
             case_insensitive: !self.case_sensitive,
+            by_name: true,
         }
     }
 }

@@ -72,6 +72,9 @@ pub(super) struct Opening {
     pub(super) lease: Option<LeaseRequest>,
     /// Whether the caller's rights are asked for.
     pub(super) maximal: bool,
+    /// Nobody else may have its data open: who only keeps it open for later uses is asked to close it first
+    /// (MS-SMB2, 3.3.5.9: a sharing violation breaks leases that keep handles).
+    pub(super) alone: bool,
 }
 
 /// A lease to read and to keep open.
@@ -86,8 +89,9 @@ impl Opening {
     /// Opens what is there.
     pub(super) fn existing(path: String, access: u32) -> Opening {
         let disposition = CreateDisposition::FileOpen;
-        let (options, attributes, lease, maximal) = (0, 0, None, false);
-        Opening { path, access, disposition, options, attributes, lease, maximal }
+        let (options, attributes, lease) = (0, 0, None);
+        let (maximal, alone) = (false, false);
+        Opening { path, access, disposition, options, attributes, lease, maximal, alone }
     }
 
     pub(super) fn op(&self) -> Op {
@@ -102,9 +106,10 @@ impl Opening {
             contexts.push(CreateContext::new(MAXIMAL_ACCESS_CONTEXT, Vec::new()));
         }
         let oplock = if self.lease.is_some() { OplockLevel::Lease } else { OplockLevel::None };
-        let share = ShareAccess::FILE_SHARE_READ
+        let everybody = ShareAccess::FILE_SHARE_READ
             | ShareAccess::FILE_SHARE_WRITE
             | ShareAccess::FILE_SHARE_DELETE;
+        let share = if self.alone { 0 } else { everybody };
         Op::new(
             Command::Create,
             CreateRequest {

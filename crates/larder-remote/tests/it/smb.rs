@@ -3,6 +3,7 @@
 mod connections;
 mod eager;
 mod failures;
+mod kept;
 mod kerberos;
 mod leases;
 mod places;

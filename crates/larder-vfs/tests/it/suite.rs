@@ -69,6 +69,7 @@ fn the_model_passes_with_small_limits() {
         links: false,
         symlinks: false,
         case_insensitive: false,
+        by_name: false,
     };
     let traits = Traits::default()
         .without(Ability::HardLinks, "switched off")

@@ -180,6 +180,24 @@ async fn a_file_that_somebody_else_removes_goes_soon() {
     setup.file("file", b"a new one").await;
 }
 
+/// Who keeps a file open under a lease closes it when somebody else removes it, who waits for that: then its name is
+/// free. In many rounds, since what they do crosses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_free_when_its_removal_returns_though_somebody_kept_the_file_open() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let other = mount(&options(&setup.server)).await;
+    let path = setup.dir.path().join("file");
+    for round in 0..50 {
+        let file = setup.file("file", b"x").await;
+        let lease = setup.access(&file).await.lease.expect("a lease");
+        let (cred, name) = (&setup.cred, "file".as_ref());
+        other.remove(cred, &setup.root, name, Removal::File).await.unwrap();
+        assert!(!path.exists(), "round {round}");
+        assert!(!lease.holds(), "round {round}");
+        assert_eq!(setup.smb.getattr(cred, &file).await, Err(Error::Stale));
+    }
+}
+
 /// By a lease, or else by a watch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_in_a_directory_is_told() {

@@ -1,0 +1,172 @@
+//! Hidden names of files that are removed while they are open.
+//!
+//! A removed file that is still open gets a hidden name first, as NFS clients do (".nfs..."), and
+//! loses it at the last release. Where a file is reached by its names only (SMB), that is so for each
+//! open file that loses a name here: which others it has, and for how long, only the server knows.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_vfs::{Cred, Error, Removal, Result};
+
+use crate::core::Core;
+use crate::node::Node;
+use crate::open::OpenFile;
+
+/// Longest wait, before a directory is removed, for the removal of hidden names in it that has begun.
+const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);
+
+impl Core {
+    /// If the file is open and this is its last name, or the last one that is sure to lead to it, renames it to a
+    /// hidden one, to be removed at its last release. Answers whether it did.
+    pub(crate) async fn hide_if_open(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        name: &OsStr,
+        child: &Arc<Node>,
+    ) -> Result<bool> {
+        let begun = cred.retried && {
+            let state = child.state();
+            state.silly.is_some() && !state.opens.is_empty()
+        };
+        let by_name = self.remote.limits().by_name;
+        if begun {
+            self.finish_hiding(cred, (dir, name), child).await?;
+            if by_name && self.stands_for(cred, (dir, name), child).await? {
+                // It was hidden when it lost another name.
+                return Ok(false);
+            }
+            self.put_name(dir, name, None);
+            return Ok(true);
+        }
+        let hide = || {
+            let state = child.state();
+            let loses_its_way = by_name || state.known.attr.nlink <= 1;
+            !state.opens.is_empty() && loses_its_way && state.silly.is_none()
+        };
+        if !hide() {
+            return Ok(false);
+        }
+        self.await_release(child).await;
+        if !hide() {
+            return Ok(false);
+        }
+        let hidden = self.hidden_name(child);
+        dir.state().hidden_names += 1;
+        {
+            let mut state = child.state();
+            state.hiding = Some((dir.ino, hidden.clone()));
+            self.note_unfinished(child.ino, &mut state);
+        }
+        let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
+        if renamed.is_err() {
+            hidden_name_is_gone(dir);
+        }
+        let released = {
+            let mut state = child.state();
+            let hiding = state.hiding.take();
+            state.silly = hiding.filter(|_| renamed.is_ok());
+            self.note_unfinished(child.ino, &mut state);
+            state.opens.is_empty()
+        };
+        renamed?;
+        if released {
+            // The last release came while the file was being hidden, and found nothing to remove.
+            self.remove_hidden(child, cred).await?;
+        }
+        Ok(true)
+    }
+
+    /// A file was hidden to be replaced, and what was to replace it was refused (and not late): it gets
+    /// its name back, unless somebody else has taken it, and loses the hidden one.
+    pub(crate) async fn show_again(
+        self: &Arc<Self>,
+        cred: &Cred,
+        (dir, name): (&Arc<Node>, &OsStr),
+        child: &Arc<Node>,
+    ) {
+        if let Err(error) = self.link(cred, child.ino, dir.ino, name).await {
+            return tracing::warn!(ino = child.ino.0, %error, "a file that was not replaced stays hidden");
+        }
+        child.state().known.hint = Some((dir.ino, name.to_owned()));
+        if let Err(error) = self.remove_hidden(child, cred).await {
+            tracing::warn!(ino = child.ino.0, %error, "the hidden name of a file stays");
+        }
+    }
+
+    fn hidden_name(&self, child: &Node) -> OsString {
+        let fileid = child.state().known.attr.fileid;
+        let count = self.next_number();
+        format!(".nfs{fileid:016x}{:04x}{count:08x}", self.session & 0xffff).into()
+    }
+
+    /// The last open file of a hidden name was released: removes it.
+    pub(crate) async fn remove_hidden(&self, child: &Arc<Node>, cred: &Cred) -> Result<()> {
+        let Some((dir_ino, name)) = child.state().silly.take() else { return Ok(()) };
+        let removed = match self.node(dir_ino) {
+            Ok(dir) => {
+                let removed = self.remove_entry(cred, &dir, &name, Removal::File).await;
+                hidden_name_is_gone(&dir);
+                removed
+            }
+            Err(error) => Err(error),
+        };
+        if let (Ok(()), Ok(dir)) = (&removed, self.node(dir_ino)) {
+            self.unlinked(child, (&dir, &name), Removal::File);
+        }
+        let mut state = child.state();
+        if matches!(removed, Err(Error::TimedOut | Error::Shutdown)) {
+            // The next mount will find it, or find that it is gone.
+            state.silly = Some((dir_ino, name));
+        }
+        self.note_unfinished(child.ino, &mut state);
+        match removed {
+            // It never got the name, or somebody else removed it.
+            Err(Error::NotFound) => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Before a directory is removed or replaced: whoever has removed and closed all files in it may
+    /// expect it to be empty, but the last releases, which remove the hidden names, come after close(2)
+    /// has returned. Waits for those that are on their way, and not for files that are open.
+    pub(crate) async fn await_hidden_names(&self, dir: &Node) {
+        for open in self.open_hidden_in(dir) {
+            self.await_release(&open.node).await;
+        }
+        if !self.open_hidden_in(dir).is_empty() {
+            return;
+        }
+        let gone = async {
+            loop {
+                let notified = dir.released.notified();
+                if dir.state().hidden_names == 0 {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        // If it takes longer the server will say that the directory is not empty.
+        let _ = tokio::time::timeout(HIDDEN_WAIT_MAX, gone).await;
+    }
+
+    /// Open files that have a hidden name in `dir`.
+    fn open_hidden_in(&self, dir: &Node) -> Vec<Arc<OpenFile>> {
+        if dir.state().hidden_names == 0 {
+            return Vec::new();
+        }
+        let mut open: Vec<_> = self.open_table().values().cloned().collect();
+        open.retain(|open| open.node.state().silly.as_ref().is_some_and(|(at, _)| *at == dir.ino));
+        open
+    }
+}
+
+/// A hidden name in `dir` was removed, or was not made.
+pub(crate) fn hidden_name_is_gone(dir: &Node) {
+    let mut state = dir.state();
+    state.hidden_names = state.hidden_names.saturating_sub(1);
+    drop(state);
+    dir.released.notify_waiters();
+}

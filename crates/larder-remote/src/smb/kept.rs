@@ -1,0 +1,213 @@
+//! Files that are open here, kept open at the server too.
+//!
+//! The server is asked by path, and others rename and remove. An open at the server means its file whatever becomes of the
+//! names, it tells by which one the file goes now, and while there is one the file's number is given to no other.
+//! So a file that is open here stays itself, and is found again when somebody has renamed it.
+//!
+//! Where the file has a lease, the open that it came with is kept, which costs no request.
+//!
+//! An open also keeps the name of a file that somebody else removes, until it is closed (MS-FSA, 2.1.5.4). Our own removals
+//! give the file another name first ([`super::change`]).
+//!
+//! Invariants:
+//! - At most [`KEPT_MAX`] files are kept open; others are open here without that.
+//! - What is kept is an open on the file's line. With the connection it is lost, and made again after it by path.
+
+use super::attr::Named;
+use super::files::ServerOpen;
+use super::link::{Link, garbled};
+use super::names;
+use super::share::Share;
+use super::status::Failure;
+use super::wire;
+use larder_vfs::{Handle, KeptOpen};
+use smb2::msg::query_info::QueryInfoResponse;
+use smb2::types::status::NtStatus;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Most files kept open. Servers bound the opens of a client: Samba at 16,384.
+const KEPT_MAX: usize = 8192;
+
+/// A file that is kept open until this is dropped.
+pub(super) struct Kept {
+    file: Handle,
+    open: tokio::sync::Mutex<Option<Arc<ServerOpen>>>,
+}
+
+impl Kept {
+    /// The open, if it can be used.
+    async fn on(&self, link: &Link) -> Option<Arc<ServerOpen>> {
+        self.open.lock().await.clone().filter(|open| open.is_on(link))
+    }
+
+    /// Closes it, and waits until it is.
+    pub(super) async fn close(&self) {
+        if let Some(open) = self.open.lock().await.take() {
+            open.close().await;
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.get_mut() {
+            open.end_keeping();
+        }
+    }
+}
+
+/// Every file that is kept open.
+#[derive(Default)]
+pub(super) struct KeptFiles {
+    by_file: Mutex<HashMap<Handle, Weak<Kept>>>,
+}
+
+impl KeptFiles {
+    fn by_file(&self) -> MutexGuard<'_, HashMap<Handle, Weak<Kept>>> {
+        self.by_file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, file: &Handle) -> Option<Arc<Kept>> {
+        self.by_file().get(file)?.upgrade()
+    }
+
+    /// The file's, which may be a new one; `None` if there are too many.
+    fn enter(&self, file: &Handle) -> Option<Arc<Kept>> {
+        let mut by_file = self.by_file();
+        if let Some(kept) = by_file.get(file).and_then(Weak::upgrade) {
+            return Some(kept);
+        }
+        if by_file.len() >= by_file.capacity() || by_file.len() >= KEPT_MAX {
+            by_file.retain(|_, kept| kept.strong_count() > 0);
+        }
+        if by_file.len() >= KEPT_MAX {
+            return None;
+        }
+        let kept = Arc::new(Kept { file: file.clone(), open: tokio::sync::Mutex::default() });
+        by_file.insert(file.clone(), Arc::downgrade(&kept));
+        Some(kept)
+    }
+
+    /// Closes what is kept open of a file, and waits until it is.
+    pub(super) async fn close(&self, file: &Handle) {
+        if let Some(kept) = self.get(file) {
+            kept.close().await;
+        }
+    }
+
+    /// Those that `chosen` names.
+    pub(super) fn all(&self, chosen: impl Fn(&Handle) -> bool) -> Vec<Arc<Kept>> {
+        let by_file = self.by_file();
+        let chosen = by_file.iter().filter(|(file, _)| chosen(file));
+        chosen.filter_map(|(_, kept)| kept.upgrade()).collect()
+    }
+}
+
+impl Share {
+    /// Keeps a file open. `None`: not that one, too many are.
+    pub(super) async fn keep_open(
+        &self,
+        link: &Arc<Link>,
+        file: &Handle,
+    ) -> Result<Option<Arc<Kept>>, Failure> {
+        let Some(kept) = self.kept.enter(file) else { return Ok(None) };
+        self.renew(link, &kept).await?;
+        Ok(Some(kept))
+    }
+
+    /// Keeps a file open by this, unless it is already.
+    pub(super) async fn keep_this(&self, file: &Handle, open: ServerOpen) -> KeptOpen {
+        let Some(kept) = self.kept.enter(file) else { return KeptOpen::default() };
+        let mut held = kept.open.lock().await;
+        if !held.as_ref().is_some_and(|held| held.is_on(&open.link)) {
+            open.begin_keeping();
+            *held = Some(Arc::new(open));
+        }
+        drop(held);
+        KeptOpen::new(kept)
+    }
+
+    /// Opens what is to be kept open again after a change of ours that had to close it.
+    pub(super) async fn keep_on(&self, link: &Arc<Link>, file: &Handle) {
+        if let Some(kept) = self.kept.get(file) {
+            self.try_renew(link, &kept).await;
+        }
+    }
+
+    /// Opens what is to be kept open, unless it is, or cannot be.
+    pub(super) async fn try_renew(&self, link: &Arc<Link>, kept: &Kept) {
+        if let Err(failure) = self.renew(link, kept).await {
+            let file = &kept.file;
+            tracing::debug!(
+                ?file,
+                ?failure,
+                "a file that is open here is not kept open at the server"
+            );
+        }
+    }
+
+    /// Opens what is to be kept open, unless it is.
+    async fn renew(&self, link: &Arc<Link>, kept: &Kept) -> Result<(), Failure> {
+        let mut held = kept.open.lock().await;
+        if held.as_ref().is_some_and(|open| open.is_on(link)) {
+            return Ok(());
+        }
+        if let Some(useless) = held.take() {
+            useless.end_keeping();
+        }
+        if let Some(entry) = self.files.get(&kept.file) {
+            let opens = entry.opens.lock().await;
+            *held = opens.read.clone().filter(|open| open.is_on(link));
+            if let Some(open) = &*held {
+                // Before somebody closes it with its lease.
+                open.begin_keeping();
+                return Ok(());
+            }
+        }
+        let opened = match self.open_file(link, &kept.file, wire::READ, 0).await {
+            Err(Failure::Status(NtStatus::ACCESS_DENIED | NtStatus::SHARING_VIOLATION)) => {
+                self.open_file(link, &kept.file, wire::LOOK, 0).await?
+            }
+            opened => opened?,
+        };
+        opened.open.begin_keeping();
+        *held = Some(Arc::new(opened.open));
+        Ok(())
+    }
+
+    /// Finds a file again that is kept open, by the name that the server says it has, and learns that. Answers whether
+    /// it did.
+    pub(super) async fn find_kept(&self, link: &Arc<Link>, file: &Handle) -> Result<bool, Failure> {
+        let Some(kept) = self.kept.get(file) else { return Ok(false) };
+        let Some(open) = kept.on(link).await else { return Ok(false) };
+        let seen = link.ask(wire::query(open.id)).await?.read::<QueryInfoResponse>()?;
+        let named = Named::parse(&seen.output_buffer).map_err(garbled)?;
+        if named.is_going {
+            return Ok(false);
+        }
+        let Some(below) = self.below_root(&named.path) else { return Ok(false) };
+        let (dirs, component) = below.rsplit_once('\\').unwrap_or(("", &below));
+        let mut dir = self.root().clone();
+        for component in dirs.split('\\').filter(|component| !component.is_empty()) {
+            let path = names::join(&self.path(&dir)?, component);
+            let seen = self.look(link, path, false).await?;
+            dir = self.found(&dir, component, &seen.info).handle;
+        }
+        let seen = self.look(link, names::join(&self.path(&dir)?, component), false).await?;
+        let is_it = self.handle(&seen.info).as_ref() == Some(file);
+        if is_it {
+            self.found(&dir, component, &seen.info);
+        }
+        Ok(is_it)
+    }
+
+    /// The part of a path of the share that lies below the mount's root, if it does.
+    fn below_root(&self, path: &str) -> Option<String> {
+        let path = path.trim_start_matches('\\');
+        let base = self.path(self.root()).ok()?;
+        let below = path.strip_prefix(base.as_str())?;
+        let below = if base.is_empty() { below } else { below.strip_prefix('\\')? };
+        (!below.is_empty()).then(|| below.to_owned())
+    }
+}

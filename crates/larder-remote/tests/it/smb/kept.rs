@@ -1,0 +1,150 @@
+//! Files that are open here are kept open at the server: they are found again, and stay themselves.
+
+use super::setup::{Setup, eventually, mount, options};
+use bytes::Bytes;
+use larder_remote::smb::Smb;
+use larder_vfs::{Error, Handle, KeptOpen, Remote, Removal, SetAttr, Stability};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+impl Setup {
+    async fn keep(&self, file: &Handle) -> KeptOpen {
+        self.smb.keep_open(&self.cred, file).await.unwrap()
+    }
+
+    async fn another(&self, leases: bool) -> Arc<Smb> {
+        let mut options = options(&self.server);
+        options.leases = leases;
+        mount(&options).await
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir.path()).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<_> = entries.map(|entry| name(entry).into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// (whether it has a lease, whether somebody else renames by the server, or past it)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_file_is_found_under_the_name_that_somebody_else_gave_it() {
+    for leases in [true, false] {
+        let setup = Setup::new(|_| (), |options| options.leases = leases).await;
+        let (cred, root) = (&setup.cred, &setup.root);
+        let other = setup.another(true).await;
+        std::fs::create_dir_all(setup.dir.path().join("some/where")).unwrap();
+        let some = other.lookup(cred, root, "some".as_ref()).await.unwrap().found.unwrap().handle;
+        let place =
+            other.lookup(cred, &some, "where".as_ref()).await.unwrap().found.unwrap().handle;
+        let file = setup.file("file", b"before").await;
+        setup.access(&file).await;
+        let _kept = setup.keep(&file).await;
+        let found = other.lookup(cred, root, "file".as_ref()).await.unwrap().found.unwrap();
+        assert_eq!(found.handle, file);
+        other.rename(cred, (root, "file".as_ref()), (&place, "new".as_ref())).await.unwrap();
+        setup.write(&file, 0, b"AFTER!", Stability::FileSync).await.unwrap();
+        let at_server = std::fs::read(setup.dir.path().join("some/where/new")).unwrap();
+        assert_eq!(at_server, b"AFTER!", "leases: {leases}");
+        assert_eq!(setup.read(&file, 0, 9).await, "AFTER!");
+        other.rename(cred, (&place, "new".as_ref()), (root, "again".as_ref())).await.unwrap();
+        assert_eq!(setup.smb.getattr(cred, &file).await.unwrap().size, 6);
+        other.rename(cred, (root, "again".as_ref()), (root, "last".as_ref())).await.unwrap();
+        let cut = SetAttr { size: Some(5), ..SetAttr::default() };
+        setup.smb.setattr(cred, &file, cut, None).await.unwrap();
+        assert_eq!(std::fs::read(setup.dir.path().join("last")).unwrap(), b"AFTER");
+    }
+}
+
+/// The number of a file that is open here is given to no other, so that one is not taken for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_handle_of_an_open_file_is_given_to_no_other() {
+    let setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let path = setup.dir.path().join("file");
+    for _ in 0..20 {
+        let file = setup.file("file", b"one").await;
+        let number = path.metadata().unwrap().ino();
+        let kept = setup.keep(&file).await;
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another").unwrap();
+        assert_ne!(path.metadata().unwrap().ino(), number);
+        assert_eq!(setup.smb.getattr(&setup.cred, &file).await, Err(Error::Stale));
+        let written = setup.write(&file, 0, b"XXX", Stability::FileSync).await;
+        assert_eq!(written.map(drop), Err(Error::Stale));
+        drop(kept);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+/// Who removes a file that somebody else has open frees its name; what is left goes with the last close.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_free_when_its_removal_returns_though_somebody_uses_the_file() {
+    for leases in [true, false] {
+        let setup = Setup::new(|_| (), |options| options.leases = leases).await;
+        let (cred, root) = (&setup.cred, &setup.root);
+        let other = setup.another(leases).await;
+        let file = setup.file("file", b"still here").await;
+        setup.access(&file).await;
+        let kept = setup.keep(&file).await;
+        other.remove(cred, root, "file".as_ref(), Removal::File).await.unwrap();
+        let left = setup.names();
+        assert!(left.len() == 1 && left[0].starts_with(".nfs"), "leases: {leases}, {left:?}");
+        assert_eq!(setup.find("file").await, None);
+        let new = setup.file("file", b"new").await;
+        assert_ne!(new, file);
+        drop(kept);
+        eventually("the hidden name is gone", || setup.names() == ["file"]).await;
+    }
+}
+
+/// What is renamed or removed here stays open, if it is, and is not in its own way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_changes_of_names_keep_a_file_open() {
+    for leases in [true, false] {
+        let setup = Setup::new(|_| (), |options| options.leases = leases).await;
+        let (cred, root) = (&setup.cred, &setup.root);
+        let name = |name: &'static str| (root, std::ffi::OsStr::new(name));
+        let other = setup.another(leases).await;
+        let file = setup.file("file", b"one").await;
+        setup.access(&file).await;
+        let kept = setup.keep(&file).await;
+        setup.smb.link(cred, &file, root, "link".as_ref()).await.unwrap();
+        setup.smb.rename(cred, name("file"), name("moved")).await.unwrap();
+        setup.smb.remove(cred, root, "moved".as_ref(), Removal::File).await.unwrap();
+        assert_eq!(setup.names(), ["link"], "leases: {leases}");
+        let found = other.lookup(cred, root, "link".as_ref()).await.unwrap().found.unwrap();
+        assert_eq!(found.handle, file);
+        other.rename(cred, name("link"), name("elsewhere")).await.unwrap();
+        setup.write(&file, 0, b"two", Stability::FileSync).await.unwrap();
+        assert_eq!(std::fs::read(setup.dir.path().join("elsewhere")).unwrap(), b"two");
+        // Another file takes its place.
+        setup.file("third", b"three").await;
+        setup.find("elsewhere").await;
+        setup.smb.rename(cred, name("third"), name("elsewhere")).await.unwrap();
+        assert_eq!(setup.names(), ["elsewhere"]);
+        drop(kept);
+    }
+}
+
+/// Where there is a lease its open is the one that is kept, also when the lease has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_a_lease_a_file_is_kept_open_without_a_request() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let file = setup.file("file", b"one").await;
+    let lease = setup.access(&file).await.lease.expect("a lease");
+    let requests = setup.requests();
+    let kept = setup.keep(&file).await;
+    assert_eq!(setup.requests(), requests, "no request");
+    let other = setup.another(true).await;
+    let (cred, root) = (&setup.cred, &setup.root);
+    other.lookup(cred, root, "file".as_ref()).await.unwrap().found.unwrap();
+    let data = Bytes::from_static(b"two");
+    other.write(cred, &file, 0, data, Stability::FileSync).await.unwrap();
+    eventually("the lease has ended", || !lease.holds()).await;
+    other.rename(cred, (root, "file".as_ref()), (root, "moved".as_ref())).await.unwrap();
+    assert_eq!(setup.read(&file, 0, 9).await, "two");
+    drop(kept);
+    other.remove(cred, root, "moved".as_ref(), Removal::File).await.unwrap();
+    eventually("the name is gone", || setup.names().is_empty()).await;
+}
