@@ -31,6 +31,8 @@ pub(crate) fn follow(from: Validator, changes: &[Change]) -> bool {
 pub(crate) enum Proof {
     /// Nobody else changed the file: it is in the version that these attributes describe.
     Ours(Attr),
+    /// Somebody else has changed links, mode or owner at most, or set times back; the file is described by these.
+    Moved(Attr),
     /// Somebody else may have: the server does not tell.
     Untold,
     /// Somebody else has, or what the server tells does not fit together.
@@ -51,10 +53,33 @@ pub(crate) fn prove(from: Validator, changes: &[Change]) -> Proof {
             _ => return Proof::Untold,
         }
     }
-    match one_way(from, &steps) {
-        Some(end) => Proof::Ours(end),
-        None => Proof::Foreign,
+    if let Some(end) = one_way(from, &steps) {
+        return Proof::Ours(end);
     }
+    // A link, a rename or a new mode moves the change time alone.
+    let by_bytes: Vec<_> = steps.iter().map(|(b, a)| (without_ctime(*b), bytes_of(*a))).collect();
+    let has_times_only = steps.iter().all(|(before, _)| before.change.is_none());
+    match newest {
+        Some(end) if has_times_only && one_way(without_ctime(from), &by_bytes).is_some() => {
+            Proof::Moved(end)
+        }
+        _ => Proof::Foreign,
+    }
+}
+
+fn without_ctime(version: Validator) -> Validator {
+    Validator { ctime: Time::default(), ..version }
+}
+
+fn bytes_of(attr: Attr) -> Attr {
+    Attr { ctime: Time::default(), ..attr }
+}
+
+/// Whether the bytes of two versions are the same, but for who sets times back: links, mode or owner were changed at
+/// most. A server with change attributes does not tell.
+pub(crate) fn have_same_bytes(one: &Validator, other: &Validator) -> bool {
+    let has_times_only = one.change.is_none() && other.change.is_none();
+    has_times_only && without_ctime(*one).same(&without_ctime(*other))
 }
 
 /// The same change, of a file that it replaced whole: what it was before does not matter.
@@ -116,6 +141,15 @@ fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
     let is_one_way = reached.iter().all(|reached| *reached) && excess.iter().all(|n| *n == 0);
     let last = steps.iter().map(|(_, after, attr)| (*after, *attr)).filter(|(at, _)| *at == end);
     last.map(|(_, attr)| *attr).max_by_key(recency).filter(|_| is_one_way)
+}
+
+/// How a group of our own changes ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled {
+    /// The version before the first one.
+    pub(crate) from: Validator,
+    /// Whether what we hold goes on under the new version: nobody else is known to have interfered.
+    pub(crate) ours: bool,
 }
 
 /// Changes of our own that are under way.
@@ -200,6 +234,28 @@ mod tests {
             let proven = matches!(prove(attr(0).validator(), &changes), Proof::Ours(_));
             assert_eq!(proven, !steps.is_empty() && taken(0, &steps), "{steps:?}");
         }
+    }
+
+    /// Somebody else moved the change time before or between ours: all that is told of bytes is still one way.
+    #[test]
+    fn links_in_between_are_told_from_bytes() {
+        let linked = |version| Attr { ctime: Time { sec: 101, nsec: 0 }, ..attr(version) };
+        let after_link = |before, after| Change {
+            before: Some(as_before(&linked(before).validator())),
+            after: Some(attr(after)),
+        };
+        for (changes, proof) in [
+            (vec![after_link(0, 1)], Proof::Moved(attr(1))),
+            (vec![step(0, 1), after_link(1, 2)], Proof::Moved(attr(2))),
+            (vec![after_link(1, 2)], Proof::Foreign),
+            (vec![step(0, 1), after_link(2, 3)], Proof::Foreign),
+        ] {
+            assert_eq!(prove(attr(0).validator(), &changes), proof, "{changes:?}");
+        }
+        assert!(have_same_bytes(&attr(0).validator(), &linked(0).validator()));
+        assert!(!have_same_bytes(&attr(0).validator(), &attr(1).validator()));
+        let told = Attr { change: Some(1), ..attr(0) };
+        assert!(!have_same_bytes(&told.validator(), &told.validator()), "of links it tells too");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use larder_vfs::{
 };
 use tokio::sync::Semaphore;
 
+use crate::changes::Settled;
 use crate::fill::Fill;
 use crate::limits::Budget;
 use crate::node::{Node, Table};
@@ -23,7 +24,7 @@ use crate::resume::Start;
 use crate::rights;
 use crate::server_times::ServerTimes;
 use crate::session::{Carried, OPEN_BLOCK};
-use crate::state::{Seen, Settled, State};
+use crate::state::{Seen, State};
 
 /// How long an unmount waits for bytes on their way from the server to the cache.
 const LANDING_WAIT: Duration = Duration::from_secs(1);

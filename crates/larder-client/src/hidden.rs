@@ -3,21 +3,77 @@
 //! A removed file that is still open gets a hidden name first, as NFS clients do (".nfs..."), and
 //! loses it at the last release. Where a file is reached by its names only (SMB), that is so for each
 //! open file that loses a name here: which others it has, and for how long, only the server knows.
+//!
+//! To hide a file one must know what a name stands for. Others may have changed the directory since we looked; then what
+//! it stood for before is *doubtful*, and the server is asked if that is open here.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Cred, Error, Removal, Result};
+use larder_vfs::{Cred, Error, Ino, Lookup, Removal, Result};
 
 use crate::core::Core;
 use crate::node::Node;
 use crate::open::OpenFile;
+use crate::record::{Name, name_bytes};
 
 /// Longest wait, before a directory is removed, for the removal of hidden names in it that has begun.
 const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Core {
+    /// What a name stood for before others changed the directory, and may still.
+    pub(crate) fn doubtful(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
+        let held = Name::decode(&self.cache.name(dir.no(), name_bytes(name))?)?;
+        let is_known = held.epoch == dir.state().known.epoch;
+        self.table.get(held.child?).filter(|_| !is_known)
+    }
+
+    /// These have perhaps lost a name, or moved. The kernel knows, and asks.
+    pub(crate) fn doubt(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
+        nodes.into_iter().flatten().for_each(|node| node.state().doubt(self.now()));
+    }
+
+    /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of the directory by others
+    /// makes its names unknown; if a file that is open here was last seen under this one, the server is
+    /// asked, since such a file must be hidden (so it is if this was one of its names before that change), and so it is
+    /// for a directory, in which hidden names may be about to go.
+    pub(crate) async fn child_to_go(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        name: &OsStr,
+        directory: bool,
+    ) -> Option<Arc<Node>> {
+        let known = self.child(dir, name);
+        let was_open =
+            |was: Option<Arc<Node>>| was.is_some_and(|node| !node.state().opens.is_empty());
+        let asks = || directory || self.is_open_at(dir, name) || was_open(self.doubtful(dir, name));
+        if known.is_some() || !asks() {
+            return known;
+        }
+        match self.lookup_remote(dir, cred, name).await {
+            Ok(Lookup::Found(entry)) => self.table.get(entry.ino),
+            _ => None,
+        }
+    }
+
+    /// Whether a file is open here that was last seen under this name.
+    fn is_open_at(&self, dir: &Node, name: &OsStr) -> bool {
+        let open: Vec<_> = self.open_table().values().cloned().collect();
+        open.iter().any(|open| {
+            let state = open.node.state();
+            state.known.hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
+        })
+    }
+
+    /// Records what a name stands for unless others have changed that: nobody is answered by it ([`Core::doubtful`]).
+    pub(crate) fn put_doubtful_name(&self, dir: &Node, name: &OsStr, child: Ino) {
+        let epoch = dir.state().known.epoch.wrapping_sub(1);
+        let record = Name { epoch, child: Some(child) }.encode();
+        self.cache.put_name(dir.no(), name_bytes(name), &record);
+    }
+
     /// If the file is open and this is its last name, or the last one that is sure to lead to it, renames it to a
     /// hidden one, to be removed at its last release. Answers whether it did.
     pub(crate) async fn hide_if_open(

@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    async fn lookup_remote(
+    pub(crate) async fn lookup_remote(
         self: &Arc<Self>,
         dir: &Arc<Node>,
         cred: &Cred,
@@ -284,51 +284,9 @@ impl Core {
     }
 
     /// The node that a name stands for, as far as we know.
-    fn child(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
+    pub(crate) fn child(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
         let child = self.name(dir, name)?.child.and_then(|ino| self.table.get(ino));
         child.filter(|child| !child.state().removed)
-    }
-
-    /// What a name stood for before others changed the directory, and may still.
-    fn doubtful(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
-        let held = Name::decode(&self.cache.name(dir.no(), name_bytes(name))?)?;
-        let is_known = held.epoch == dir.state().known.epoch;
-        self.table.get(held.child?).filter(|_| !is_known)
-    }
-
-    /// These have perhaps lost a name, or moved. The kernel knows, and asks.
-    fn doubt(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
-        nodes.into_iter().flatten().for_each(|node| node.state().doubt(self.now()));
-    }
-
-    /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of the directory by others
-    /// makes its names unknown; if a file that is open here was last seen under this one, the server is
-    /// asked, since such a file must be hidden, and so it is for a directory, in which hidden names may be
-    /// about to go.
-    async fn child_to_go(
-        self: &Arc<Self>,
-        cred: &Cred,
-        dir: &Arc<Node>,
-        name: &OsStr,
-        directory: bool,
-    ) -> Option<Arc<Node>> {
-        let known = self.child(dir, name);
-        if known.is_some() || !(directory || self.is_open_at(dir, name)) {
-            return known;
-        }
-        match self.lookup_remote(dir, cred, name).await {
-            Ok(Lookup::Found(entry)) => self.table.get(entry.ino),
-            _ => None,
-        }
-    }
-
-    /// Whether a file is open here that was last seen under this name.
-    fn is_open_at(&self, dir: &Node, name: &OsStr) -> bool {
-        let open: Vec<_> = self.open_table().values().cloned().collect();
-        open.iter().any(|open| {
-            let state = open.node.state();
-            state.known.hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
-        })
     }
 
     /// Renames.
@@ -399,17 +357,22 @@ impl Core {
             self.end_names_change(to.0, changes.map(|(_, change)| change));
         }
         answer?;
+        let child = child.map(|child| (child, true));
+        let moved = child.or_else(|| Some((self.doubtful(from.0, from.1)?, false)));
         self.put_name(from.0, from.1, None);
-        match child {
-            Some(child) => {
-                self.put_name(to.0, to.1, Some(child.ino));
-                let mut state = child.state();
-                state.known.hint = Some((to.0.ino, to.1.to_owned()));
-                state.move_ctime(self.now());
-                self.table.persist(child.ino, &mut state);
-            }
-            None => self.cache.drop_name(to.0.no(), name_bytes(to.1)),
+        let Some((child, is_certain)) = moved else {
+            self.cache.drop_name(to.0.no(), name_bytes(to.1));
+            return Ok(());
+        };
+        if is_certain {
+            self.put_name(to.0, to.1, Some(child.ino));
+        } else {
+            self.put_doubtful_name(to.0, to.1, child.ino);
         }
+        let mut state = child.state();
+        state.known.hint = Some((to.0.ino, to.1.to_owned()));
+        state.move_ctime(self.now());
+        self.table.persist(child.ino, &mut state);
         Ok(())
     }
 

@@ -66,7 +66,8 @@ pub(crate) struct Opens {
     bypass: u32,
     cached: u32,
     direct: u32,
-    /// The local file that passthrough opens share.
+    /// The local file that the kernel has been given for passthrough opens. It holds the inode to this one until nobody
+    /// has the file open any more in any mode, and shows it to whoever maps the file meanwhile.
     backing: Option<Arc<BackingFile>>,
     /// The kernel has a local file of an earlier process that is not known here.
     stray: bool,
@@ -110,9 +111,9 @@ impl Opens {
         self.bypass + self.ending_bypass > 0
     }
 
-    /// Whether the kernel reads or writes the local file itself.
-    pub(crate) fn any_passthrough(&self) -> bool {
-        self.passthrough + self.bypass > 0
+    /// Whether the kernel reads or writes a local file itself, or is held to one.
+    pub(crate) fn binds_kernel(&self) -> bool {
+        self.passthrough + self.bypass > 0 || self.backing.is_some()
     }
 
     /// Remembers how the local file looked when it was last compared with the server's version.
@@ -140,11 +141,13 @@ impl Opens {
     /// [`Opens::end_of_bypass`] must follow.
     pub(crate) fn uncount(&mut self, mode: Mode) -> bool {
         *self.count(mode) -= 1;
-        if !self.any_passthrough() {
-            self.backing = None;
+        if self.passthrough + self.bypass == 0 {
             self.collected = None;
-            self.stray = false;
             self.syncs = 0;
+        }
+        if self.is_empty() {
+            self.backing = None;
+            self.stray = false;
         }
         let is_last_writer = mode == Mode::Bypass && !self.bypassing();
         self.ending_bypass += u32::from(is_last_writer);
@@ -277,7 +280,7 @@ impl Core {
             local_file: kernel_takes && self.options.cache_data && !opens.stray,
             size: state.attr().size,
             synced_here,
-            passthrough: opens.any_passthrough(),
+            passthrough: opens.binds_kernel(),
             bypass: opens.bypassing(),
             cached: opens.cached > 0,
             other_pages: state.pages != Some(version),

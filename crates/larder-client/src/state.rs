@@ -22,7 +22,7 @@ use std::time::Duration;
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Validator};
 
-use crate::changes::{Changes, Proof, follow, prove, recency};
+use crate::changes::{Changes, Proof, Settled, follow, have_same_bytes, prove, recency};
 use crate::listing::Listed;
 use crate::opens::{LocalEnd, Opens};
 use crate::options::TtlRange;
@@ -103,15 +103,6 @@ pub(crate) enum Seen {
     },
     /// Another version: somebody else changed the file.
     Changed,
-}
-
-/// How a group of our own changes ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settled {
-    /// The version before the first one.
-    pub(crate) from: Validator,
-    /// Whether what we hold goes on under the new version: nobody else is known to have interfered.
-    pub(crate) ours: bool,
 }
 
 impl State {
@@ -259,7 +250,11 @@ impl State {
             // Times may come back to what they were (a coarse clock that is set back, replies that a server puts together
             // from two moments): what was doubtful of that version stays given up.
             self.start_over();
-            self.forget_contents();
+            // To who reads a file it is the same one if its bytes are.
+            match have_same_bytes(&self.known.attr.validator(), &attr.validator()) {
+                true if !self.is_directory() => self.rights.clear(),
+                _ => self.forget_contents(),
+            }
         }
         self.judge_age(seen, was_fresh, is_young);
         self.adopt(attr, session, asked);
@@ -331,12 +326,16 @@ impl State {
         };
         let (ours, after) = match proof {
             Proof::Ours(attr) => (true, Some(attr)),
+            Proof::Moved(attr) => (std::mem::take(&mut self.ctime_may_move), Some(attr)),
             Proof::Untold => (true, newest),
             Proof::Foreign => (false, newest),
         };
         if !ours {
             tracing::debug!(?from, ?replies, "somebody else changed the file too");
-            self.forget_contents();
+            match proof {
+                Proof::Moved(_) => self.rights.clear(),
+                _ => self.forget_contents(),
+            }
             self.mixed |= self.local.is_some() || self.opens.bypassing();
         }
         let nothing_held = !ours || after.is_some_and(|attr| attr.size == 0);

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use larder_vfs::{Error, Result, Validator};
 
+use crate::changes::have_same_bytes;
 use crate::node::Node;
 
 /// First readahead window of a sequential reader, in bytes.
@@ -25,9 +26,7 @@ impl Shown {
     /// Whether somebody has changed links, mode or owner at most: then the bytes are the same, but for who sets times
     /// back.
     fn has_bytes_of(&self, other: &Shown) -> bool {
-        let bytes = |of: &Validator| (of.size, of.mtime);
-        let no_change = self.version.change.is_none() && other.version.change.is_none();
-        no_change && bytes(&self.version) == bytes(&other.version)
+        have_same_bytes(&self.version, &other.version)
     }
 }
 

@@ -56,6 +56,79 @@ async fn a_rename_that_fails_leaves_the_open_file_that_it_was_to_replace() {
     assert_eq!(other.names().await, [""; 0]);
 }
 
+/// Which names a file has is known also after others have changed the directory: as long as it is open here, its last one is
+/// replaced by a hidden one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_file_is_hidden_by_whatever_name_it_is_removed() {
+    for is_renamed in [true, false] {
+        let rig = Rig::new(Options::default()).await;
+        let other = rig.foreigner().await;
+        rig.put("first", b"bytes").await;
+        let open = rig.open(&root(), "first", READ).await.unwrap();
+        let others_change_it = async |name| {
+            other.put(name, b"").await;
+            rig.advance(31);
+            rig.find(name).await.unwrap();
+        };
+        others_change_it("a").await;
+        if is_renamed {
+            rig.rename("first", "second").await.unwrap();
+            others_change_it("b").await;
+            rig.rename("second", "third").await.unwrap();
+        } else {
+            let third = OsStr::new("third");
+            rig.client.link(&root(), open.ino, Ino::ROOT, third).wait().await.unwrap();
+            rig.remove("first").await.unwrap();
+        }
+        others_change_it("c").await;
+        rig.remove("third").await.unwrap();
+        other.advance(60);
+        let is_hidden = |name: &String| name.starts_with(".nfs");
+        assert_eq!(other.names().await.iter().filter(|name| is_hidden(name)).count(), 1);
+        open.close().await.unwrap();
+        other.advance(60);
+        assert_eq!(other.names().await.iter().filter(|name| is_hidden(name)).count(), 0);
+    }
+}
+
+/// The same while the file is changed here: a name that it gets, here or elsewhere, moves its change time and no byte.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_goes_on_after_a_change_of_our_own_during_which_a_name_was_given() {
+    for (is_ours, is_seen) in [(true, false), (false, false), (false, true)] {
+        let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
+        let other = rig.foreigner().await;
+        let time = |sec| rig.server.set_time(Time { sec, nsec: 123_456_789 });
+        time(1_000_000);
+        let bytes = pattern(1, 50_000);
+        other.put("file", &bytes).await;
+        let reader = rig.open(&root(), "file", READ).await.unwrap();
+        assert!(reader.read(0, 10).await.unwrap() == bytes[..10]);
+        let writer = rig.open(&root(), "file", WRITE).await.unwrap();
+        time(1_000_010);
+        if is_ours {
+            rig.rename("file", "second").await.unwrap();
+        } else {
+            let ino = other.find("file").await.unwrap();
+            other.client.link(&root(), ino, Ino::ROOT, OsStr::new("second")).wait().await.unwrap();
+        }
+        if is_seen {
+            rig.advance(6);
+            rig.stat("second").await;
+        }
+        writer.write(20_000, b"new").await.unwrap();
+        time(1_000_020);
+        writer.close().await.unwrap();
+        let read = reader.read(20_000, 3).await;
+        assert_eq!(read, Ok(b"new".to_vec()), "{is_ours} {is_seen}");
+        time(1_000_030);
+        other.put("second", &pattern(2, 50_000)).await;
+        rig.advance(6);
+        rig.stat("second").await;
+        assert_eq!(reader.read(30_020, 10).await, Err(Error::Changed), "after a change of bytes");
+        reader.close().await.unwrap();
+    }
+}
+
 /// The kernel asks once more for the name by which it came to a file that is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_name_of_a_file_that_is_gone_is_asked_for_again() {

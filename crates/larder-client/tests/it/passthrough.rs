@@ -410,9 +410,18 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     let cut = SetAttr { size: Some(40_000), ..SetAttr::default() };
     client.setattr(&root(), ino, Some(writer.id), cut).wait().await.unwrap();
     assert_eq!(rustix::fs::fstat(older.as_fd()).unwrap().st_size, 40_000);
-    close(&client, ino, writer.id).await;
+    // The kernel shows that one to all who map the file until nobody has it open any more, however they have it.
     client.release(ino, reader.id).wait().await.unwrap();
+    let mapping = client.open(&root(), ino, READ).wait().await.unwrap();
+    assert!(matches!(mapping.path, DataPath::Direct), "the kernel has another file for it");
+    let written = client.write(&root(), ino, Some(writer.id), 35_000, b"MORE", Stability::Unstable);
+    written.wait().await.unwrap();
+    rustix::io::pread(older.as_fd(), &mut seen, 35_000).unwrap();
+    assert_eq!(&seen[..4], b"MORE");
+    client.release(ino, mapping.id).wait().await.unwrap();
+    close(&client, ino, writer.id).await;
     let mut expected = pattern(2, 40_000);
     expected[30_000..30_004].copy_from_slice(b"OURS");
+    expected[35_000..35_004].copy_from_slice(b"MORE");
     assert!(content_of(&server, "file").await == expected);
 }
