@@ -79,6 +79,7 @@ impl Config {
             clock: Arc::clone(&self.clock),
             // A WRITE of the largest size with its headers.
             record_bytes_max: DATA_BYTES_MAX + MESSAGE_OVERHEAD_BYTES_MAX,
+            ..server::Config::new(self.listen)
         }
     }
 }

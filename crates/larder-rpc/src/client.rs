@@ -21,7 +21,7 @@
 //! Whether the server answers is a state of its own ([`ServerState`]), found out by the calls and,
 //! while it does not answer, by a probe; each change is logged once.
 //!
-//! Absent on purpose: RPCSEC_GSS, TLS. What the procedures mean is the caller's business.
+//! Absent on purpose: RPCSEC_GSS. What the procedures mean is the caller's business.
 
 mod connection;
 mod pool;
@@ -35,6 +35,7 @@ use crate::patience::{gives_up, retry_pauses};
 use crate::program::{DATAGRAM_BYTES_MAX, Program, RECORD_BYTES_MAX, Transport};
 use crate::series::{Moment, RecordError, Recorded, Recorders, Recording};
 use crate::stats::{self, Snapshot};
+use crate::tls::ClientTls;
 use bytes::Bytes;
 use connection::{Connection, Wait};
 use larder_io::{Clock, Elapsed, RealClock};
@@ -109,6 +110,9 @@ pub struct Config {
     pub machine_name: String,
     /// Which port calls come from.
     pub source_port: SourcePort,
+    /// TLS, over TCP. Then nothing is sent without it: a server that does not speak it is as good as
+    /// gone.
+    pub tls: Option<ClientTls>,
     /// What answers calls of the server on our connections, over TCP. Without it, they count as replies that
     /// belong to no call.
     pub callbacks: Option<Callbacks>,
@@ -137,6 +141,7 @@ impl Config {
             record_bytes_max: RECORD_BYTES_MAX,
             machine_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             source_port: SourcePort::Reserved,
+            tls: None,
             callbacks: None,
             clock: Arc::new(RealClock),
         }
@@ -281,8 +286,7 @@ impl RpcClient {
     /// connection. The others are made in the background.
     pub async fn connect(config: Config) -> Result<RpcClient, ConnectError> {
         let limit = config.limit().min(CONNECT_MAX);
-        let connecting =
-            Socket::connect(config.address, config.transport, config.source_port, None);
+        let connecting = Socket::connect(&config, None);
         let server = || config.server.clone();
         let first = config
             .clock

@@ -9,6 +9,7 @@
 //!   callers may hold, and carries out no retransmission twice.
 //! - [`Callbacks`] answers what the server calls on the client's connections, by a
 //!   [`server::Backchannel`].
+//! - [`ClientTls`] and [`ServerTls`] put a connection under TLS (RFC 9289).
 //! - [`stats`] and [`series`] count what each procedure and each connection costs, at all times.
 //! - [`patience`] is the rule for how long a call waits for a server that is gone, for clients of
 //!   any protocol.
@@ -32,6 +33,7 @@ mod program;
 pub mod series;
 pub mod server;
 pub mod stats;
+mod tls;
 
 pub use client::{
     CALLBACK_BYTES_MAX, CallOptions, Callbacks, Config, ConnectError, Recovery, Reply, RpcClient,
@@ -41,3 +43,4 @@ pub use network::{Network, ParseNetworkError};
 pub use program::{Program, Transport};
 pub use series::{RECORDINGS_MAX, RecordError, Recording, SLICE_WIDTHS, Series, Slice};
 pub use stats::{ConnectionSnapshot, Histogram, Latency, ProcedureSnapshot, Snapshot};
+pub use tls::{ClientTls, Identity, ServerTls, TlsError};

@@ -40,6 +40,7 @@ use tokio::sync::watch;
 
 use crate::network::Network;
 use crate::program::RECORD_BYTES_MAX;
+use crate::tls::ServerTls;
 
 /// How often a port that is free for TCP and not for UDP is given back for another.
 const PORT_TRIES_MAX: u32 = 16;
@@ -75,6 +76,8 @@ pub struct Config {
     pub first_call_max: Duration,
     /// Largest call over TCP, in bytes.
     pub record_bytes_max: usize,
+    /// TLS for those who ask for it, over TCP. If it is required, calls in the clear are refused over UDP, too.
+    pub tls: Option<ServerTls>,
     /// By which it waits.
     pub clock: Arc<dyn Clock>,
 }
@@ -91,6 +94,7 @@ impl Config {
             source_connections_max: 64,
             first_call_max: Duration::from_secs(15),
             record_bytes_max: RECORD_BYTES_MAX,
+            tls: None,
             clock: Arc::new(RealClock),
         }
     }

@@ -139,6 +139,11 @@ impl<B: Buffers> RecordAssembler<B> {
         Ok(())
     }
 
+    /// Whether nothing of a next record has come yet.
+    pub fn is_between(&self) -> bool {
+        self.fragments == 0 && self.mark_bytes == 0
+    }
+
     /// The part of the current fragment that is still to come; empty between fragments.
     pub fn gap(&mut self) -> &mut [u8] {
         match &mut self.buffer {

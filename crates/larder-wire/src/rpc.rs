@@ -243,6 +243,41 @@ pub fn encode_call<P: Procedure>(
     out.finish()
 }
 
+/// AUTH_TLS: the flavor by which a NULL call asks whether the server speaks TLS (RFC 9289, 4.1).
+pub const AUTH_TLS: u32 = 7;
+/// What a server that does says, as the verifier of its reply (RFC 9289, 4.1).
+const STARTTLS: &[u8] = b"STARTTLS";
+
+/// The NULL call that asks whether the server of a program speaks TLS.
+pub fn encode_tls_probe(xid: Xid, program: u32, version: u32, framing: Framing) -> Segments {
+    let mut out = Encoder::new(framing, HEAD_BYTES);
+    let credential = Credential::Other { flavor: AUTH_TLS, body: Opaque::default() };
+    CallHeader { xid, program, version, procedure: 0, credential }.encode(&mut out);
+    out.finish()
+}
+
+/// The reply of a server that speaks TLS: what comes next is the handshake.
+pub fn encode_starttls(xid: Xid, framing: Framing) -> Segments {
+    let mut out = Encoder::new(framing, HEAD_BYTES);
+    xid.0.encode(&mut out);
+    [REPLY, MSG_ACCEPTED, AUTH_NONE].iter().for_each(|unit| out.put_u32(*unit));
+    Opaque::<AUTH_BYTES_MAX>::copy_from_slice(STARTTLS).encode(&mut out);
+    encode_accepted(Outcome::Success, &mut out);
+    out.finish()
+}
+
+/// Whether a message is that reply to the call `xid`.
+pub fn is_starttls(xid: Xid, mut message: Bytes) -> bool {
+    let mut read = || {
+        let head = [(); 4].map(|()| u32::decode(&mut message));
+        let verifier = Opaque::<AUTH_BYTES_MAX>::decode(&mut message)?;
+        let is_success = u32::decode(&mut message)? == 0;
+        let wanted = [xid.0, REPLY, MSG_ACCEPTED, AUTH_NONE].map(Ok);
+        Ok::<_, XdrError>(head == wanted && &verifier[..] == STARTTLS && is_success)
+    };
+    read().unwrap_or(false)
+}
+
 /// AUTH_BADCRED: the credential is broken (RFC 5531, 9).
 pub const AUTH_BADCRED: u32 = 1;
 /// AUTH_TOOWEAK: the server wants another flavor (RFC 5531, 9).

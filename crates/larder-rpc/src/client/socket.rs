@@ -4,24 +4,31 @@
 //! others. Callers send on their own thread by [`Socket::send`]; the tasks of a connection wait for
 //! readiness here.
 
-use super::SourcePort;
-use crate::program::Transport;
+use super::{Config, SourcePort};
+use crate::program::{Program, Transport};
 use larder_io::sockets::grow_buffers;
+use larder_wire::record::{Heap, RecordAssembler};
+use larder_wire::rpc::{Xid, encode_tls_probe, is_starttls};
+use larder_wire::xdr::{Framing, Segments};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recvmsg, sendmsg,
 };
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
-use tokio::io::Interest;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, ReadHalf, WriteHalf};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio_rustls::client::TlsStream;
 
 /// Source ports that servers take for a sign of a privileged client. Linux's NFS client uses the
 /// same range: the ports below 665 belong to services that start later.
 const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
 /// Reserved ports that are tried before any port is taken.
 const RESERVED_PORT_ATTEMPTS_MAX: u16 = 32;
+
+/// Longest reply to the question for TLS, in bytes.
+const TLS_REPLY_BYTES_MAX: usize = 1024;
 
 /// What a reply takes of a receive buffer while it waits there, in bytes: 32 KiB of data with the kernel's
 /// structures, however small the fragments that it came in.
@@ -36,6 +43,42 @@ pub(super) enum Socket {
         /// What the kernel has set aside for what waits to be received, in bytes.
         receive_buffer_bytes: usize,
     },
+    Tls(TlsSocket),
+}
+
+/// A stream under TLS. Both ways are taken by one task each, so nobody waits for these locks.
+#[derive(Debug)]
+pub(super) struct TlsSocket {
+    reader: tokio::sync::Mutex<ReadHalf<TlsStream<TcpStream>>>,
+    writer: tokio::sync::Mutex<WriteHalf<TlsStream<TcpStream>>>,
+    /// The same connection, to end it.
+    raw: OwnedFd,
+    local: Option<SocketAddr>,
+}
+
+impl TlsSocket {
+    fn new(stream: TlsStream<TcpStream>) -> io::Result<TlsSocket> {
+        let tcp = stream.get_ref().0;
+        let (raw, local) = (tcp.as_fd().try_clone_to_owned()?, tcp.local_addr().ok());
+        let (reader, writer) = tokio::io::split(stream);
+        let (reader, writer) = (tokio::sync::Mutex::new(reader), tokio::sync::Mutex::new(writer));
+        Ok(TlsSocket { reader, writer, raw, local })
+    }
+
+    /// Sends all of a message. Waits for that.
+    pub(super) async fn send_all(&self, message: &Segments) -> io::Result<()> {
+        let mut writer = self.writer.lock().await;
+        for piece in message.as_slice() {
+            writer.write_all(piece).await?;
+        }
+        writer.flush().await
+    }
+
+    /// Receives into the first piece that has room.
+    async fn receive(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let Some(piece) = pieces.iter_mut().find(|piece| !piece.is_empty()) else { return Ok(0) };
+        self.reader.lock().await.read(piece).await
+    }
 }
 
 impl Socket {
@@ -46,19 +89,27 @@ impl Socket {
     ///
     /// # Errors
     /// What the operating system says. Waits as long as it does: the caller sets the limit.
-    pub(super) async fn connect(
-        address: SocketAddr,
-        transport: Transport,
-        source: SourcePort,
-        previous: Option<u16>,
-    ) -> io::Result<Socket> {
-        for port in source_ports(source, previous) {
+    pub(super) async fn connect(config: &Config, previous: Option<u16>) -> io::Result<Socket> {
+        let (address, transport) = (config.address, config.transport);
+        for port in source_ports(config.source_port, previous) {
             match Self::connect_from(address, transport, port).await {
                 Err(error) if is_about_our_port(&error) => (),
-                done => return done,
+                done => return Self::secured(done?, config).await,
             }
         }
-        Self::connect_from(address, transport, 0).await
+        Self::secured(Self::connect_from(address, transport, 0).await?, config).await
+    }
+
+    /// The same under TLS, if that is wanted. Nothing but the question for it goes out in the clear.
+    async fn secured(socket: Socket, config: &Config) -> io::Result<Socket> {
+        match (&config.tls, socket) {
+            (Some(tls), Socket::Tcp(mut stream)) => {
+                ask_for_tls(&mut stream, config.program).await?;
+                Ok(Socket::Tls(TlsSocket::new(tls.connect(stream).await?)?))
+            }
+            (Some(_), _) => Err(io::Error::new(ErrorKind::Unsupported, "there is no TLS over UDP")),
+            (None, socket) => Ok(socket),
+        }
     }
 
     /// Connects from `source_port`, or from any if that is 0.
@@ -96,6 +147,7 @@ impl Socket {
     pub(super) fn source_port(&self) -> Option<u16> {
         let address = match self {
             Socket::Tcp(stream) => stream.local_addr(),
+            Socket::Tls(tls) => return tls.local.map(|address| address.port()),
             Socket::Udp { socket, .. } => socket.local_addr(),
         };
         address.ok().map(|address| address.port())
@@ -104,7 +156,7 @@ impl Socket {
     /// What the kernel has set aside for datagrams that wait to be received, in bytes. None for a stream.
     pub(super) fn receive_buffer_bytes(&self) -> Option<usize> {
         match self {
-            Socket::Tcp(_) => None,
+            Socket::Tcp(_) | Socket::Tls(_) => None,
             Socket::Udp { receive_buffer_bytes, .. } => Some(*receive_buffer_bytes),
         }
     }
@@ -124,6 +176,7 @@ impl Socket {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Tls(tls) => tls.raw.as_fd(),
             Socket::Udp { socket, .. } => socket.as_fd(),
         }
     }
@@ -133,6 +186,10 @@ impl Socket {
     /// # Errors
     /// [`ErrorKind::WouldBlock`] if nothing fits now; else the connection is broken.
     pub(super) fn send(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        if matches!(self, Socket::Tls(_)) {
+            // Messages become records of TLS where waiting is allowed: `TlsSocket::send_all`.
+            return Err(ErrorKind::WouldBlock.into());
+        }
         let no_control = &mut SendAncillaryBuffer::default();
         Ok(sendmsg(self.fd(), pieces, no_control, SendFlags::NOSIGNAL)?)
     }
@@ -147,6 +204,7 @@ impl Socket {
             match self {
                 Socket::Tcp(stream) => stream.writable().await?,
                 Socket::Udp { socket, .. } => socket.writable().await?,
+                Socket::Tls(_) => return Err(ErrorKind::Unsupported.into()),
             }
             match self.try_io(Interest::WRITABLE, &mut send) {
                 Err(error) if is_passing(&error) => (),
@@ -157,6 +215,9 @@ impl Socket {
 
     /// Receives into the pieces, in order; waits for the first byte. 0 is the end of a stream.
     pub(super) async fn receive(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if let Socket::Tls(tls) = self {
+            return tls.receive(pieces).await;
+        }
         let room: usize = pieces.iter().map(|piece| piece.len()).sum();
         let fd = self.fd();
         loop {
@@ -187,6 +248,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.readable().await,
             Socket::Udp { socket, .. } => socket.readable().await,
+            Socket::Tls(_) => Err(ErrorKind::Unsupported.into()),
         }
     }
 
@@ -198,6 +260,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.try_io(interest, attempt),
             Socket::Udp { socket, .. } => socket.try_io(interest, attempt),
+            Socket::Tls(_) => Err(ErrorKind::Unsupported.into()),
         }
     }
 
@@ -205,6 +268,30 @@ impl Socket {
     pub(super) fn shut_down(&self) {
         // It may be broken already, which is as good.
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
+    }
+}
+
+/// Asks whether the server speaks TLS.
+///
+/// # Errors
+/// If it does not say so, or says anything more.
+async fn ask_for_tls(stream: &mut TcpStream, program: Program) -> io::Result<()> {
+    let xid = Xid(super::random_u64() as u32);
+    let probe = encode_tls_probe(xid, program.number, program.version, Framing::Record);
+    stream.write_all(&probe.to_bytes()).await?;
+    let mut records = RecordAssembler::new(Heap, TLS_REPLY_BYTES_MAX);
+    let (mut replies, mut byte) = (Vec::new(), [0]);
+    while replies.is_empty() {
+        // Byte by byte: what follows the reply is not ours.
+        if stream.read(&mut byte).await? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let pushed = records.push(&byte, &mut |record| replies.push(record));
+        pushed.map_err(|cause| io::Error::new(ErrorKind::InvalidData, cause))?;
+    }
+    match replies.pop() {
+        Some(reply) if is_starttls(xid, reply.clone()) => Ok(()),
+        _ => Err(io::Error::new(ErrorKind::Unsupported, "the server does not speak TLS")),
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// How it came.
     pub transport: Transport,
+    /// Its messages come by TLS; and it has shown a certificate, if such were asked for.
+    pub is_encrypted: bool,
     /// Its calls are carried out, as far as its port or its socket's owner decides that.
     pub(crate) admitted: bool,
 }
@@ -98,12 +100,12 @@ impl Peer {
                 address.port() < UNRESERVED_PORT || owner::is_root(address, transport)
             }
         };
-        Peer { address, transport, admitted }
+        Peer { address, transport, is_encrypted: false, admitted }
     }
 
     /// A server that calls us back, on a connection that we made.
     pub(crate) fn server(address: SocketAddr) -> Peer {
-        Peer { address, transport: Transport::Tcp, admitted: true }
+        Peer { address, transport: Transport::Tcp, is_encrypted: false, admitted: true }
     }
 
     fn framing(&self) -> Framing {
@@ -279,7 +281,15 @@ impl<S: Service> Dispatcher<S> {
         if header.procedure != 0 && !peer.admitted {
             return Err(Outcome::AuthError(AUTH_TOOWEAK));
         }
+        if header.procedure != 0 && self.wants_tls(peer) {
+            return Err(Outcome::AuthError(AUTH_TOOWEAK));
+        }
         self.service.admit(header)
+    }
+
+    /// Whether a peer is to use TLS and does not.
+    fn wants_tls(&self, peer: Peer) -> bool {
+        !peer.is_encrypted && self.config.tls.as_ref().is_some_and(|tls| tls.is_required)
     }
 
     /// Serves a call that must not be carried out twice.

@@ -15,9 +15,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_io::Clock;
 use larder_wire::xdr::Segments;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, WriteHalf};
+use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::server::TlsStream;
 
 /// What calls in flight on a connection may cost, in KiB: as much as keeps a link of 10 Gbit/s and
 /// 6 ms busy.
@@ -29,11 +31,40 @@ const PIECES_MAX: usize = 256;
 /// Who takes nothing of a reply for so long is gone.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
+/// What messages leave by.
+pub(super) enum Writer {
+    Tcp(OwnedWriteHalf),
+    Tls(WriteHalf<TlsStream<TcpStream>>),
+}
+
+impl Writer {
+    async fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Writer::Tcp(writer) => writer.write_vectored(pieces).await,
+            Writer::Tls(writer) => writer.write_vectored(pieces).await,
+        }
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Writer::Tcp(_) => Ok(()),
+            Writer::Tls(writer) => writer.flush().await,
+        }
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        match self {
+            Writer::Tcp(writer) => writer.shutdown().await,
+            Writer::Tls(writer) => writer.shutdown().await,
+        }
+    }
+}
+
 /// Messages on their way out.
 pub(super) struct Outbox {
     clock: Arc<dyn Clock>,
     waiting: Mutex<Waiting>,
-    writer: tokio::sync::Mutex<OwnedWriteHalf>,
+    writer: tokio::sync::Mutex<Writer>,
     window: Arc<Semaphore>,
     /// Told once the connection cannot be written to.
     pub(super) broken: Notify,
@@ -61,7 +92,7 @@ impl fmt::Debug for Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(writer: OwnedWriteHalf, clock: &Arc<dyn Clock>) -> Outbox {
+    pub(super) fn new(writer: Writer, clock: &Arc<dyn Clock>) -> Outbox {
         Outbox {
             clock: Arc::clone(clock),
             waiting: Mutex::default(),
@@ -69,6 +100,11 @@ impl Outbox {
             window: Arc::new(Semaphore::new(WINDOW_KIB as usize)),
             broken: Notify::new(),
         }
+    }
+
+    /// What it wrote to.
+    pub(super) fn into_writer(self) -> Writer {
+        self.writer.into_inner()
     }
 
     /// A place in the window, if it has room now.
@@ -181,7 +217,7 @@ impl Outbox {
 }
 
 /// Writes pieces of memory one behind the other, without copying them together.
-async fn write_all(writer: &mut OwnedWriteHalf, pieces: Vec<Bytes>) -> io::Result<()> {
+async fn write_all(writer: &mut Writer, pieces: Vec<Bytes>) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
     let mut rest = &mut slices[..];
     while !rest.is_empty() {
@@ -191,5 +227,6 @@ async fn write_all(writer: &mut OwnedWriteHalf, pieces: Vec<Bytes>) -> io::Resul
         }
         IoSlice::advance_slices(&mut rest, count);
     }
-    Ok(())
+    // Under TLS what was written may still wait to leave.
+    writer.flush().await
 }

@@ -24,16 +24,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_io::Elapsed;
 use larder_wire::record::{Heap, RecordAssembler};
-use larder_wire::rpc::MessageKind;
-use tokio::io::AsyncReadExt;
+use larder_wire::rpc::{AUTH_TLS, CallHeader, Credential, MessageKind, Xid, encode_starttls};
+use larder_wire::xdr::Framing;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokio_rustls::server::TlsStream;
 
 use super::admission::{Admission, Newcomer, Source, Verdict};
 use super::backchannel::Backchannel;
 use super::dispatch::{Dispatcher, Peer, Service, poll_once};
-use super::outbox::{BATCH_BYTES_MAX, Outbox, WINDOW_KIB};
+use super::outbox::{BATCH_BYTES_MAX, Outbox, WINDOW_KIB, Writer};
 use crate::program::Transport;
 
 /// What the smallest call costs, in KiB: so there are at most 256 in flight.
@@ -65,16 +67,46 @@ async fn serve<S: Service>(
         tracing::debug!(%cause, "no TCP_NODELAY");
     }
     let (reader, writer) = stream.into_split();
-    let outbox = Arc::new(Outbox::new(writer, &dispatcher.config.clock));
-    let backchannel = (dispatcher.service().calls_back() && peer.admitted)
-        .then(|| Backchannel::new(&outbox, &dispatcher));
-    let outbox_of = Arc::clone(&outbox);
-    let connection = Connection { dispatcher, peer, standing, outbox: outbox_of, backchannel };
-    if let Err(cause) = connection.run(reader, shutdown).await {
-        tracing::debug!(peer = %peer.address, %cause, "connection closed");
+    let connection = Connection::new(&dispatcher, peer, &standing, Writer::Tcp(writer));
+    let ended = connection.run(reader, &shutdown).await;
+    let Ok(Ended::Tls(xid, reader)) = ended else { return connection.end(ended).await };
+    let Some(writer) = connection.into_writer() else { return };
+    let Writer::Tcp(writer) = writer else { return };
+    let securing = secure(&dispatcher, reader, writer, xid);
+    let limit = dispatcher.config.first_call_max;
+    let secured = dispatcher.config.clock.timeout(limit, securing).await;
+    match secured.map_err(too_late).flatten() {
+        Ok(stream) => {
+            let (reader, writer) = tokio::io::split(stream);
+            let peer = Peer { is_encrypted: true, ..peer };
+            let writer = Writer::Tls(writer);
+            let connection = Connection::new(&dispatcher, peer, &standing, writer);
+            let ended = connection.run(reader, &shutdown).await;
+            connection.end(ended).await;
+        }
+        Err(cause) => tracing::debug!(peer = %peer.address, %cause, "no TLS"),
     }
-    drop(connection);
-    outbox.drain().await;
+}
+
+/// Says that TLS is spoken, and shakes hands.
+async fn secure<S: Service>(
+    dispatcher: &Dispatcher<S>,
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    xid: Xid,
+) -> io::Result<TlsStream<TcpStream>> {
+    let tls = dispatcher.config.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+    let mut stream = reader.reunite(writer).map_err(io::Error::other)?;
+    stream.write_all(&encode_starttls(xid, Framing::Record).to_bytes()).await?;
+    tls.acceptor.accept(stream).await
+}
+
+/// How a connection ended.
+enum Ended<R> {
+    /// For good.
+    Over,
+    /// Its first call asks for TLS.
+    Tls(Xid, R),
 }
 
 struct Connection<S: Service> {
@@ -83,20 +115,22 @@ struct Connection<S: Service> {
     standing: Standing,
     outbox: Arc<Outbox>,
     /// Where the service calls back.
-    backchannel: Option<Backchannel>,
+    backchannel: Closing,
 }
 
-impl<S: Service> Drop for Connection<S> {
-    /// Replies are read no more.
+/// Closes a backchannel when replies are read no more.
+struct Closing(Option<Backchannel>);
+
+impl Drop for Closing {
     fn drop(&mut self) {
-        if let Some(backchannel) = &self.backchannel {
+        if let Some(backchannel) = &self.0 {
             backchannel.close();
         }
     }
 }
 
 /// What the acceptor and a connection tell each other.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Standing {
     /// A good call came.
     proven: Arc<AtomicBool>,
@@ -105,17 +139,61 @@ struct Standing {
 }
 
 impl<S: Service> Connection<S> {
-    /// Reads and begins calls. Only the reading is given up when it is time to end, never a reply
-    /// that is being written.
-    async fn run(
-        &self,
-        mut reader: OwnedReadHalf,
-        mut shutdown: watch::Receiver<bool>,
-    ) -> io::Result<()> {
-        let (record_bytes_max, read_bytes) = match self.peer.admitted {
+    fn new(
+        dispatcher: &Arc<Dispatcher<S>>,
+        peer: Peer,
+        standing: &Standing,
+        writer: Writer,
+    ) -> Connection<S> {
+        let outbox = Arc::new(Outbox::new(writer, &dispatcher.config.clock));
+        let backchannel = (dispatcher.service().calls_back() && peer.admitted)
+            .then(|| Backchannel::new(&outbox, dispatcher));
+        let (dispatcher, standing) = (Arc::clone(dispatcher), standing.clone());
+        Connection { dispatcher, peer, standing, outbox, backchannel: Closing(backchannel) }
+    }
+
+    /// Answers what is in flight.
+    async fn end<R>(self, ended: io::Result<Ended<R>>) {
+        if let Err(cause) = ended {
+            tracing::debug!(peer = %self.peer.address, %cause, "connection closed");
+        }
+        let Connection { outbox, backchannel, .. } = self;
+        drop(backchannel);
+        outbox.drain().await;
+    }
+
+    /// What it wrote to, if nothing is in flight.
+    fn into_writer(self) -> Option<Writer> {
+        let Connection { outbox, .. } = self;
+        Some(Arc::into_inner(outbox)?.into_writer())
+    }
+
+    /// Whether a record, the first of a connection in the clear, asks for TLS that is offered.
+    fn asks_for_tls(&self, record: &Bytes) -> Option<Xid> {
+        self.dispatcher.config.tls.as_ref().filter(|_| self.peer.admitted)?;
+        let header = CallHeader::decode(&mut record.clone()).ok()?;
+        let is_tls = matches!(header.credential, Credential::Other { flavor: AUTH_TLS, .. });
+        (is_tls && header.procedure == 0 && !self.peer.is_encrypted).then_some(header.xid)
+    }
+
+    /// Longest record, and the bytes taken from the socket at a time.
+    fn sizes(&self) -> (usize, usize) {
+        match self.peer.admitted {
             true => (self.dispatcher.config.record_bytes_max, READ_BYTES),
             false => (STRANGER_BYTES_MAX, STRANGER_BYTES_MAX),
-        };
+        }
+    }
+
+    /// Reads and begins calls. Only the reading is given up when it is time to end, never a reply
+    /// that is being written.
+    async fn run<R: AsyncRead + Unpin>(
+        &self,
+        mut reader: R,
+        shutdown: &watch::Receiver<bool>,
+    ) -> io::Result<Ended<R>> {
+        let mut shutdown = shutdown.clone();
+        let mut is_first = true;
+        let (record_bytes_max, read_bytes) = self.sizes();
         let mut records = RecordAssembler::new(Heap, record_bytes_max);
         let mut buffer = vec![0; read_bytes];
         let (mut ready, mut parked) = (Vec::new(), Parked::default());
@@ -140,13 +218,13 @@ impl<S: Service> Connection<S> {
                 permit = self.outbox.room(cost_kib.unwrap_or_default()), if cost_kib.is_some() => {
                     Event::Room(permit)
                 }
-                () = self.outbox.broken.notified() => return Ok(()),
-                () = self.standing.displaced.notified() => return Ok(()),
+                () = self.outbox.broken.notified() => return Ok(Ended::Over),
+                () = self.standing.displaced.notified() => return Ok(Ended::Over),
                 // An error means that the server is gone, which is shutdown, too.
-                _ = shutdown.wait_for(|down| *down) => return Ok(()),
+                _ = shutdown.wait_for(|down| *down) => return Ok(Ended::Over),
             };
             let count = match event {
-                Event::Read(0) => return Ok(()),
+                Event::Read(0) => return Ok(Ended::Over),
                 Event::Read(count) => count,
                 Event::Room(permit) => {
                     if let Some(call) = parked.pop() {
@@ -164,6 +242,13 @@ impl<S: Service> Connection<S> {
                 let pushed = records.push(&buffer[..count], &mut deliver);
                 pushed.map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
             }
+            if let Some(record) = ready.first().filter(|_| std::mem::take(&mut is_first))
+                && let Some(xid) = self.asks_for_tls(record)
+            {
+                // What is there already was not sent by whoever shakes hands next.
+                let is_alone = ready.len() == 1 && records.is_between();
+                return if is_alone { Ok(Ended::Tls(xid, reader)) } else { Ok(Ended::Over) };
+            }
             for record in ready.drain(..) {
                 self.take(record, &mut parked).await;
             }
@@ -173,7 +258,7 @@ impl<S: Service> Connection<S> {
 
     /// A record came.
     async fn take(&self, record: Bytes, parked: &mut Parked) {
-        let Some(backchannel) = &self.backchannel else {
+        let Some(backchannel) = &self.backchannel.0 else {
             let permit = self.outbox.admit(self.cost_kib(&record)).await;
             return self.begin(record, permit).await;
         };
@@ -200,7 +285,7 @@ impl<S: Service> Connection<S> {
         let proven = Arc::clone(&self.standing.proven);
         let on_good = move || proven.store(true, Relaxed);
         let dispatcher = Arc::clone(&self.dispatcher);
-        let back = self.backchannel.clone();
+        let back = self.backchannel.0.clone();
         let mut call = Box::pin(dispatcher.serve(self.peer, record, back, on_good));
         if let Some(reply) = poll_once(call.as_mut()).await {
             self.outbox.put(reply, permit);

@@ -5,4 +5,5 @@
 
 mod callbacks;
 mod hostile;
+mod tls;
 mod toy;

@@ -109,6 +109,9 @@ impl Service for Office {
     }
 
     async fn call(&self, mut call: Call<()>) -> Answer {
+        if call.header.procedure == 0 {
+            return call.reply(&(), false);
+        }
         let number = match call.arguments::<u32>() {
             Ok(number) => number,
             Err(garbage) => return garbage,
@@ -157,6 +160,9 @@ impl Service for Clerk {
     }
 
     async fn call(&self, mut call: Call<()>) -> Answer {
+        if call.header.procedure == 0 {
+            return call.reply(&(), false);
+        }
         let number = match call.arguments::<u32>() {
             Ok(number) => number,
             Err(garbage) => return garbage,
@@ -232,15 +238,20 @@ pub(crate) fn gated() -> (Callbacks, Arc<Notify>, Arc<Semaphore>) {
     (Callbacks::new(clerk), begun, gate)
 }
 
+pub(crate) fn config(address: SocketAddr, callbacks: &Callbacks) -> Config {
+    let mut config = Config::new(address, Transport::Tcp, OFFICE);
+    config.source_port = SourcePort::Any;
+    config.timeout = PATIENCE;
+    config.callbacks = Some(callbacks.clone());
+    config
+}
+
 pub(crate) async fn connect(
     address: SocketAddr,
     callbacks: &Callbacks,
     change: impl FnOnce(&mut Config),
 ) -> RpcClient {
-    let mut config = Config::new(address, Transport::Tcp, OFFICE);
-    config.source_port = SourcePort::Any;
-    config.timeout = PATIENCE;
-    config.callbacks = Some(callbacks.clone());
+    let mut config = config(address, callbacks);
     change(&mut config);
     within(RpcClient::connect(config)).await.unwrap()
 }

@@ -99,3 +99,29 @@ fn calls_and_replies_are_told_apart() {
     call[7] = 2;
     assert_eq!([&call[..], &call[..7], &[]].map(MessageKind::of), [None; 3]);
 }
+
+/// Byte by byte (RFC 9289, 4.1).
+#[test]
+fn a_server_that_speaks_tls_says_so() {
+    let probe = encode_tls_probe(Xid(7), 100_003, 3, Framing::Datagram).to_bytes();
+    let units: Vec<_> =
+        probe.chunks(4).map(|unit| u32::from_be_bytes(unit.try_into().unwrap())).collect();
+    assert_eq!(units, [7, 0, 2, 100_003, 3, 0, AUTH_TLS, 0, 0, 0]);
+    let header = CallHeader::decode(&mut probe.clone()).unwrap();
+    assert!(matches!(header.credential, Credential::Other { flavor: AUTH_TLS, .. }));
+
+    let said = encode_starttls(Xid(7), Framing::Datagram).to_bytes();
+    let head = [0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8];
+    assert_eq!(said[..], [&head[..], b"STARTTLS", &[0; 4]].concat());
+    assert!(is_starttls(Xid(7), said.clone()));
+    assert!(!is_starttls(Xid(8), said.clone()), "to another call");
+    for length in 0..said.len() {
+        assert!(!is_starttls(Xid(7), said.slice(..length)));
+    }
+    let plain = ReplyHeader { xid: Xid(7), outcome: Outcome::Success };
+    assert!(!is_starttls(Xid(7), encode_reply(plain, &(), Framing::Datagram).to_bytes()));
+    let refused = ReplyHeader { xid: Xid(7), outcome: Outcome::AuthError(AUTH_TOOWEAK) };
+    assert!(!is_starttls(Xid(7), encode_reply(refused, &(), Framing::Datagram).to_bytes()));
+    // A client reads it as an ordinary reply, too.
+    assert_eq!(ReplyHeader::decode(&mut said.clone()).unwrap().outcome, Outcome::Success);
+}

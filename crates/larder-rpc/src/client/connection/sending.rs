@@ -1,7 +1,7 @@
 //! Sending on a stream: whole messages, in order, without blocking.
 
 use super::{Call, Connection};
-use crate::client::socket::Socket;
+use crate::client::socket::{Socket, TlsSocket};
 use larder_wire::xdr::Segments;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -140,6 +140,9 @@ impl Connection {
 
     /// Sends what callers could not send at once.
     pub(super) async fn write_loop(&self, socket: &Socket, epoch: u64) {
+        if let Socket::Tls(tls) = socket {
+            return self.write_tls(tls, socket, epoch).await;
+        }
         loop {
             self.to_send.notified().await;
             loop {
@@ -152,6 +155,41 @@ impl Connection {
                     Ok(_) => tokio::task::consume_budget().await,
                     Err(_) => return socket.shut_down(),
                 }
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Sends what is to be sent, message by message. Callers leave all of it to this: it may wait.
+    async fn write_tls(&self, tls: &TlsSocket, socket: &Socket, epoch: u64) {
+        loop {
+            self.to_send.notified().await;
+            while let Some(next) = self.next_outgoing(epoch) {
+                if let Err(error) = tls.send_all(next.message()).await {
+                    tracing::debug!(%error, "sending failed");
+                    return socket.shut_down();
+                }
+                if let What::Call(call) = &next.what {
+                    self.mark_sent(call);
+                }
+            }
+        }
+    }
+
+    /// The next message that is wanted; none gives the flag `sending` back.
+    fn next_outgoing(&self, epoch: u64) -> Option<Outgoing> {
+        let mut state = self.lock();
+        if state.epoch != epoch {
+            return None;
+        }
+        loop {
+            let Some(next) = state.outgoing.pop_front() else {
+                state.sending = false;
+                return None;
+            };
+            if next.is_wanted() {
+                return Some(next);
             }
         }
     }

@@ -81,8 +81,7 @@ impl Connection {
         let limit = config.limit().min(RECONNECT_MAX);
         loop {
             let begun = self.shared.now();
-            let connecting =
-                Socket::connect(config.address, config.transport, config.source_port, source_port);
+            let connecting = Socket::connect(config, source_port);
             match config.clock.timeout(limit, connecting).await {
                 Ok(Ok(socket)) => return socket,
                 Ok(Err(error)) => tracing::debug!(server = %config.server, %error, "connecting"),
