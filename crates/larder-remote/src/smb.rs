@@ -54,7 +54,9 @@ pub use kerberos::{Kerberos, KerberosError};
 pub use mount::{MountError, MountOptions, PORT, Version};
 
 use bytes::Bytes;
-use larder_rpc::Snapshot;
+use larder_io::RealClock;
+use larder_rpc::series::Track;
+use larder_rpc::{RecordError, Recording, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
     KeptOpen, Kind, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten,
@@ -67,6 +69,7 @@ use status::Failure;
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Runs a call upon a file that `$cred` asks for, and once more if it was not where it was thought to be and is found again.
 macro_rules! upon {
@@ -107,6 +110,19 @@ impl Smb {
         let share = &self.share;
         let connections = share.lines.iter().map(Line::snapshot).collect();
         Snapshot { procedures: share.accounts.snapshot(), connections }
+    }
+
+    /// Begins to record what each connection does, in slices of `width`, as
+    /// [`larder_rpc::RpcClient::record`] does.
+    ///
+    /// # Errors
+    /// [`RecordError`]
+    pub fn record(&self, width: Duration) -> Result<Recording, RecordError> {
+        let lines = &self.share.lines;
+        let tracks = lines.iter().map(|line| Arc::clone(&line.accounts.track)).collect();
+        let share = Arc::clone(&self.share);
+        let is_over = move || share.lines.iter().all(Line::is_shut);
+        Track::record(tracks, Arc::new(RealClock), width, is_over)
     }
 
     /// The version of the protocol that is spoken, if there is a connection.

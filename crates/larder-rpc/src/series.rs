@@ -15,6 +15,10 @@
 //!   and slices are dropped, the next one has their events too, and says how many they were.
 //! - Memory is bounded: [`KEPT_MAX`] slices for each connection, [`RECORDINGS_MAX`] recordings.
 
+mod track;
+
+pub use track::{InFlight, Track, Tracked};
+
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -163,15 +163,17 @@ impl Server {
     /// Begins to record what each connection to the server does, in slices of `width`.
     ///
     /// # Errors
-    /// If there are too many recordings, or `width` is none, or the protocol has none, or the server was
-    /// not reached yet.
+    /// If there are too many recordings, or `width` is none, or the server was not reached yet.
     pub(crate) fn record(&self, width: Duration) -> Result<Recording> {
         match &self.way {
             Way::Nfs(nfs) => {
                 let nfs = nfs.get().context("the server has not been reached yet")?;
                 Ok(nfs.rpc().record(width)?)
             }
-            Way::Smb(_) => bail!("time slices are recorded of NFS only, so far"),
+            Way::Smb(smb) => {
+                let smb = smb.get().context("the server has not been reached yet")?;
+                Ok(smb.record(width)?)
+            }
         }
     }
 

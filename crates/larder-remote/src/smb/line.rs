@@ -9,7 +9,6 @@ use super::link::{Accounts, Link};
 use super::mount::MountOptions;
 use super::status::{self, Failure};
 use larder_rpc::patience::{gives_up, is_in_vain};
-use larder_rpc::stats::ProcedureStats;
 use larder_rpc::{ConnectionSnapshot, Recovery};
 use larder_vfs::{Deadline, Error, Result};
 use smb2::types::SessionId;
@@ -121,13 +120,14 @@ impl Line {
 
     /// What its connections did so far.
     pub(super) fn snapshot(&self) -> ConnectionSnapshot {
-        let ProcedureStats { calls, errors, timeouts, .. } = &*self.accounts.connection;
-        let (calls, errors) = (calls.load(Ordering::Relaxed), errors.load(Ordering::Relaxed));
+        let counts = self.accounts.track.counts();
         ConnectionSnapshot {
             connected: self.is_up(),
-            offered: calls,
-            completed: calls.saturating_sub(errors),
-            timeouts: timeouts.load(Ordering::Relaxed),
+            offered: counts.offered,
+            completed: counts.completed,
+            timeouts: counts.timeouts,
+            in_flight: counts.in_flight.into(),
+            window: counts.window.into(),
             reconnects: self.reconnects.load(Ordering::Relaxed),
             ..ConnectionSnapshot::default()
         }

@@ -9,7 +9,9 @@ use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
 use super::status::{self, Failure};
 use super::tap::{Ear, Heard, Tap};
 use super::wire;
+use larder_io::RealClock;
 use larder_rpc::patience::RECONNECT_MAX;
+use larder_rpc::series::Track;
 use larder_rpc::stats::{ProcedureStats, Procedures};
 use smb2::client::{Connection, Session};
 use smb2::msg::tree_connect::{
@@ -128,12 +130,15 @@ pub(super) struct Accounts {
     pub(super) commands: Arc<Procedures>,
     /// In sum, on this connection and those that it replaced.
     pub(super) connection: Arc<ProcedureStats>,
+    /// The same as it happens.
+    pub(super) track: Arc<Track>,
 }
 
 impl Accounts {
     /// Of a connection that replaces none.
     pub(super) fn new(commands: &Arc<Procedures>) -> Accounts {
-        Accounts { commands: Arc::clone(commands), connection: Arc::default() }
+        let track = Arc::new(Track::new(Arc::new(RealClock)));
+        Accounts { commands: Arc::clone(commands), connection: Arc::default(), track }
     }
 }
 
@@ -296,6 +301,9 @@ impl Link {
 
     async fn exchange(&self, ops: &[Op]) -> Result<Vec<Reply>, Failure> {
         let start = Instant::now();
+        let count = u32::try_from(ops.len()).unwrap_or(u32::MAX);
+        let track = Arc::clone(&self.accounts.track);
+        let mut in_flight = track.offer(count, self.connection.credits().into());
         let measured: Vec<_> =
             ops.iter().map(|op| Measured { body: &*op.body, bytes: AtomicUsize::new(0) }).collect();
         let tree = Some(self.tree);
@@ -322,6 +330,11 @@ impl Link {
         let mut failure = None;
         for ((op, body), result) in ops.iter().zip(&measured).zip(results) {
             self.account(op.command, body.bytes.load(Ordering::Relaxed), start, result.as_ref());
+            match &result {
+                Ok(_) => in_flight.answered(),
+                Err(smb2::Error::Timeout) => in_flight.timed_out(),
+                Err(_) => {}
+            }
             match result {
                 Ok(frame) if status::ends_session(frame.header.status) => {
                     tracing::info!(status = %frame.header.status, "the SMB session ended");

@@ -125,6 +125,37 @@ fn a_recording_agrees_with_the_counts() {
     assert!(rows.iter().all(|row| row.get("window") >= busiest.max(1)));
 }
 
+/// Requests of SMB are counted in the same series.
+#[test]
+fn a_recording_of_a_share_agrees_with_the_counts() {
+    let server = Server::start(Kind::Samba);
+    fs::write(server.path("file"), pattern(1, 4 << 20)).unwrap();
+    let mount = Mount::plain(&server, &["rsize=65536"]);
+    let before = mount.json(&["stat"]);
+    let mut recording = Recording::start(&mount, &["--series", "1ms"]);
+    assert_eq!(fs::read(mount.path("file")).unwrap().len(), 4 << 20);
+    fs::write(mount.path("other"), pattern(2, 100_000)).unwrap();
+    // What is closed while nobody waits for that is under way for a moment.
+    let at_rest =
+        || connection(&mount.json(&["stat"]), "in_flight") <= connection(&before, "in_flight");
+    eventually("the mount is at rest", at_rest);
+    let after = mount.json(&["stat"]);
+    let counted = |column| connection(&after, column) - connection(&before, column);
+    assert!(counted("completed") > 30 && calls(&after) - calls(&before) > 30);
+    eventually("all requests are in the rows, and that they were answered", || {
+        ["offered", "completed"].iter().all(|column| recording.sum(column) >= counted(column))
+    });
+    run("kill", &["-INT", &recording.child.id().to_string()]);
+    recording.end();
+    let end = mount.json(&["stat"]);
+    for column in ["offered", "completed", "retransmits", "timeouts"] {
+        let counted = connection(&end, column) - connection(&before, column);
+        assert_eq!(recording.sum(column), counted, "{column}");
+    }
+    assert!(recording.rows().iter().any(|row| row.get("in_flight") > 0));
+    assert!(recording.rows().iter().all(|row| row.get("window") >= row.get("in_flight")));
+}
+
 #[test]
 fn a_server_that_stalls_is_seen_in_a_recording() {
     let server = Server::start(Kind::Larder);
