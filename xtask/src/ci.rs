@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::tidy;
+use crate::{licences, tidy};
 
 /// Runs every check and stops at the first that fails.
 ///
@@ -16,6 +16,7 @@ use crate::tidy;
 pub(crate) fn run(root: &Path) -> Result<()> {
     cargo(root, &["fmt", "--all", "--check"])?;
     tidy::run(root, tidy::Ratchets::Hold)?;
+    licences::run(root)?;
     cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(root, &["test", "--workspace", "--locked"])
 }
@@ -26,10 +27,7 @@ fn privileged_runner() -> Result<Option<(String, &'static str)>> {
     if std::fs::metadata("/proc/self").context("/proc is not mounted")?.uid() == 0 {
         return Ok(None);
     }
-    let rustc = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?;
-    let told = String::from_utf8(rustc.stdout).context("rustc -vV")?;
-    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
-    let host = host.context("rustc does not tell its host")?.to_uppercase().replace('-', "_");
+    let host = licences::host()?.to_uppercase().replace('-', "_");
     Ok(Some((format!("CARGO_TARGET_{host}_RUNNER"), "sudo --preserve-env")))
 }
 

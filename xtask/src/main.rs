@@ -2,13 +2,14 @@
 //!
 //! `tidy` is a test of the repository itself: what the compiler cannot hold (which crate may see
 //! which, how long a function may get, whether a promise has its test), a machine holds here.
-//! `ci` is everything a change must pass, in the order that fails fastest.
+//! `licences` looks at what is linked. `ci` is everything a change must pass, in the order that fails fastest.
 //!
 //! Left out on purpose: building, installing and measuring; the `Makefile` is the menu for those.
 
 #![allow(clippy::disallowed_methods, reason = "it tells how long checks took")]
 
 mod ci;
+mod licences;
 mod tidy;
 
 use std::path::Path;
@@ -20,7 +21,8 @@ const USAGE: &str = "\
 usage: cargo xtask CHORE
 
   tidy [--bless]   check the rules of the repository; --bless tightens xtask/ratchet.toml
-  ci               format, clippy, tidy and all tests
+  licences         what is linked: under which licences, and from where
+  ci               format, tidy, licences, clippy and all tests
 ";
 
 fn main() -> ExitCode {
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["tidy"] => root().and_then(|root| tidy::run(root, tidy::Ratchets::Hold)),
         ["tidy", "--bless"] => root().and_then(|root| tidy::run(root, tidy::Ratchets::Tighten)),
+        ["licences"] => root().and_then(licences::run),
         ["ci"] => root().and_then(ci::run),
         _ => {
             eprint!("{USAGE}");
