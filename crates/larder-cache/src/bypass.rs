@@ -148,6 +148,29 @@ impl CachedFile {
         self.begin_bypass_locked(&mut self.state()).map(|(backing, _)| backing)
     }
 
+    /// Whether the kernel may have written since this was last asked, or the bypass began. For who then collects what
+    /// it wrote, again and again: a store to a mapped page moves the file's time only if the page was clean, so all
+    /// pages are brought to the disk first. Waits for the disk, and not with the file's lock.
+    ///
+    /// # Errors
+    /// What the disk says; the kernel may then have written.
+    pub fn was_bypassed(&self) -> io::Result<bool> {
+        let (file, clean_at) = {
+            let state = self.state();
+            if state.bypasses == 0 {
+                return Ok(false);
+            }
+            (self.local(&state)?, state.clean_at.or(state.bypassed_at))
+        };
+        if clean_at == Some(file.stamp()?) {
+            return Ok(false);
+        }
+        file.sync_data()?;
+        let stamp = file.stamp()?;
+        self.state().clean_at = Some(stamp);
+        Ok(true)
+    }
+
     /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the
     /// local file. Reads the whole local file. The bypass may go on afterwards. Tells how the local file looked
     /// before it was read; `None` if the kernel does not write it.
@@ -275,6 +298,7 @@ impl CachedFile {
         state.bypassed_before = false;
         state.collected_at = None;
         state.bypassed_at = Some(stamp);
+        state.clean_at = None;
         self.note(state);
         Some((file, stamp))
     }

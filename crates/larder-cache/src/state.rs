@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) collected_at: Option<Stamp>,
     /// The local file when the present bypass began.
     pub(crate) bypassed_at: Option<Stamp>,
+    /// How the local file looked when all its pages were last brought to the disk in a bypass.
+    pub(crate) clean_at: Option<Stamp>,
     pub(crate) backing: Weak<BackingFile>,
     /// An earlier run died in a bypass: the kernel may still be writing.
     pub(crate) bypassed_before: bool,

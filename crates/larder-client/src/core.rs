@@ -25,9 +25,7 @@ use crate::rights;
 use crate::server_times::ServerTimes;
 use crate::session::{Carried, OPEN_BLOCK};
 use crate::state::{Seen, State};
-
-/// How long an unmount waits for bytes on their way from the server to the cache.
-const LANDING_WAIT: Duration = Duration::from_secs(1);
+use crate::write::{self, Engine, UnsentTotal};
 
 /// A file system over a server and a cache. Clones share everything.
 #[derive(Clone)]
@@ -40,12 +38,8 @@ pub struct Client {
 pub struct Status {
     /// Open files.
     pub open_files: u64,
-    /// Files with changes that the server does not hold yet.
-    pub dirty_files: u64,
-    /// Bytes of them.
-    pub dirty_bytes: u64,
-    /// There may be fewer: of files that the kernel writes itself the size is counted.
-    pub dirty_bytes_is_bound: bool,
+    /// What the server does not hold yet.
+    pub unsent: UnsentTotal,
     /// Whether the server answers.
     pub reachable: bool,
     /// Bytes that reads took from the cache (not counting what the kernel read itself).
@@ -92,6 +86,8 @@ pub(crate) struct Core {
     /// Flights that have not yet given their bytes to the cache.
     pub(crate) in_air: tokio::sync::watch::Sender<usize>,
     pub(crate) fill: crate::fill::FillQueue,
+    /// Sends what nobody waits for.
+    pub(crate) engine: Arc<Engine>,
 }
 
 /// Counters behind [`Status`].
@@ -193,6 +189,7 @@ impl Client {
             counters: Counters::default(),
             in_air: tokio::sync::watch::Sender::new(0),
             fill: crate::fill::FillQueue::default(),
+            engine: Arc::default(),
             options,
         });
         if let Some(root) = root {
@@ -204,6 +201,7 @@ impl Client {
         let taking = core.clone();
         blocking(move || taking.take_up(start, &carried)).await?;
         crate::fill::start(&core);
+        write::start_engine(&core);
         Ok(Client { core })
     }
 
@@ -217,7 +215,7 @@ impl Client {
     /// What is going on.
     pub fn status(&self) -> Status {
         let core = &self.core;
-        let mut status = Status {
+        Status {
             open_files: core.open_table().len() as u64,
             reachable: core.remote.reachable(),
             read_bytes_cached: core.counters.read_bytes_cached.load(Ordering::Relaxed),
@@ -226,39 +224,10 @@ impl Client {
             opens_other: core.counters.opens_other.load(Ordering::Relaxed),
             opens_for_reading: core.counters.opens_for_reading.load(Ordering::Relaxed),
             opens_of_whole_files: core.counters.opens_of_whole_files.load(Ordering::Relaxed),
+            nodes_in_memory: core.table.in_memory().len() as u64,
+            unsent: self.unsent(&|_| true),
             fill: core.fill_status(),
-            ..Status::default()
-        };
-        for node in core.table.in_memory() {
-            status.nodes_in_memory += 1;
-            if core.has_unsent(&node) {
-                let unsent = core.file(&node).unsent();
-                status.dirty_files += u64::from(unsent.bytes > 0);
-                status.dirty_bytes += unsent.bytes;
-                status.dirty_bytes_is_bound |= unsent.is_bound;
-            }
         }
-        status
-    }
-
-    /// Writes back everything that is dirty, and lets what was just read reach the cache (for at most
-    /// a second). Blocks as long as the server takes, within its limits.
-    ///
-    /// # Errors
-    /// The first failure; the other files were tried too.
-    pub async fn write_back_all(&self) -> Result<()> {
-        let mut result = Ok(());
-        for node in self.core.table.in_memory() {
-            if self.core.has_unsent(&node) {
-                result = result.and(self.core.upload(&node, self.core.deadline()).await);
-            }
-        }
-        let mut in_air = self.core.in_air.subscribe();
-        let landed = in_air.wait_for(|flights| *flights == 0);
-        if tokio::time::timeout(LANDING_WAIT, landed).await.is_err() {
-            tracing::info!("some of what was read last is not in the cache");
-        }
-        result
     }
 }
 

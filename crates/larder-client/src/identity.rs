@@ -68,6 +68,7 @@ impl Core {
             self.cache.rekey(child.no(), &key);
         } else {
             state.local = None;
+            self.reschedule(child.ino, &mut state);
         }
         self.note_unfinished(child.ino, &mut state);
         drop(state);

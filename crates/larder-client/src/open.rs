@@ -19,6 +19,7 @@ use crate::node::Node;
 use crate::opens::Opens;
 use crate::rights::{self, Who};
 use crate::stream::Stream;
+use crate::write::RETRY_AFTER;
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the
 /// lookup's reply is its freshness check, as one open(2) makes both.
@@ -307,7 +308,7 @@ impl Core {
         let mut refused = None;
         if open.flags.write {
             match self.upload(node, deadline).await {
-                Err(Error::TimedOut) => self.retry_later(node),
+                Err(Error::TimedOut) => self.leave_unsent(node, RETRY_AFTER),
                 // What is unsent is the next mount's to send.
                 Ok(()) | Err(Error::Shutdown) => {}
                 Err(error) => refused = Some(error),
@@ -340,6 +341,7 @@ impl Core {
             // First: whoever learns of another version before this leaves the mixture to us.
             node.state().opens.end_of_bypass();
             self.end_mixture(node, &file);
+            self.keep_unsent(node, &file);
             node.released.notify_waiters();
         }
         // There is nobody to report an error to any more, unless others write the file: their closes will.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use larder_cache::{BackingFile, CachedFile};
 use larder_io::Stamp;
@@ -75,6 +76,8 @@ pub(crate) struct Opens {
     ending_bypass: u32,
     /// Size and modification time of the local file when it was last collected.
     collected: Option<LocalEnd>,
+    /// How long the last comparing of the local file took.
+    pub(crate) comparing_took: Duration,
     /// How often it was synced while the kernel wrote it, and was not short.
     syncs: u32,
 }
@@ -293,7 +296,13 @@ impl Core {
         let synced_here = self.synced_here(node);
         for _ in 0..OFFERS_MAX {
             let offer = self.offer(node, file, flags, synced_here);
-            let accepted = self.accept(&mut node.state(), &offer, file, flags, synced_here);
+            let accepted = {
+                let mut state = node.state();
+                let accepted = self.accept(&mut state, &offer, file, flags, synced_here);
+                // The kernel may write the file from now on.
+                self.reschedule(node.ino, &mut state);
+                accepted
+            };
             match accepted {
                 Accepted::Offered(taken) => return taken,
                 Accepted::Other(taken) => {

@@ -31,6 +31,8 @@ pub struct Options {
     pub buffer_bytes_max: u64,
     /// Dirty bytes of one file that start write-back before close.
     pub dirty_bytes_max: u64,
+    /// How long written bytes may be unsent if nobody asks for more (`wback`).
+    pub unsent_age_max: Duration,
     /// Most nodes kept in memory; the rest is on the cache's disk.
     pub nodes_in_memory_max: usize,
     /// How long the link must be quiet before partly cached files are completed; `None`: never.
@@ -79,6 +81,7 @@ impl Default for Options {
             readahead_bytes_max: 8 << 20,
             buffer_bytes_max: 64 << 20,
             dirty_bytes_max: 32 << 20,
+            unsent_age_max: Duration::from_secs(30),
             nodes_in_memory_max: 32 << 10,
             fill_after: Some(Duration::from_secs(10)),
             fill_bytes_max: 64 << 20,

@@ -23,7 +23,7 @@ use crate::open::OpenFile;
 use crate::opens::LocalEnd;
 use crate::session::{Carried, OpenRecord, Unfinished};
 use crate::stream::Shown;
-use crate::writeback::set_aside;
+use crate::write::{RETRY_AFTER, set_aside};
 
 /// How a client begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +172,7 @@ impl Core {
         state.mixed = file.version() != Some(below);
         // Nobody knows what was said of it.
         state.late = true;
+        self.reschedule(node.ino, &mut state);
     }
 
     fn set_unfinished(&self, node: &Node, left: &Unfinished) {
@@ -201,6 +202,7 @@ impl Core {
                 tracing::error!(ino = open.ino.0, "what the kernel wrote itself is lost");
                 state.write_error = Some(Error::Io);
             }
+            self.reschedule(open.ino, &mut state);
             if open.mode == Mode::Cached {
                 state.pages = Some(state.version());
             }
@@ -232,7 +234,7 @@ impl Core {
     }
 
     fn send_left(self: &Arc<Self>, node: &Arc<Node>) {
-        self.retry_after(node, Duration::ZERO);
+        self.leave_unsent(node, Duration::ZERO);
     }
 
     /// Removes a hidden file of an earlier mount in the background, for as long as it takes.
@@ -249,7 +251,7 @@ impl Core {
                     Err(error) => Err(error),
                 };
                 match removed {
-                    Err(Error::TimedOut) => tokio::time::sleep(crate::later::RETRY_AFTER).await,
+                    Err(Error::TimedOut) => tokio::time::sleep(RETRY_AFTER).await,
                     Err(Error::Shutdown) => return,
                     done => {
                         match done {

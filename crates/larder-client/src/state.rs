@@ -31,6 +31,7 @@ use crate::record::{Known, Version};
 use crate::rights::Rights;
 use crate::session::Unfinished;
 use crate::stream::Shown;
+use crate::write::Schedule;
 
 /// Everything that is known of a file, guarded by its node's lock.
 pub(crate) struct State {
@@ -56,6 +57,8 @@ pub(crate) struct State {
     pub(crate) pages: Option<Version>,
     /// Size and time of local changes that the server has not seen.
     pub(crate) local: Option<LocalEnd>,
+    /// When what is unsent goes if nobody asks for it.
+    pub(crate) schedule: Schedule,
     /// The name that stands for an open file whose last name was removed.
     pub(crate) silly: Option<(Ino, std::ffi::OsString)>,
     /// Directories: names in it that stand for open files, until the server has removed them.
@@ -120,6 +123,7 @@ impl State {
             opens: Opens::default(),
             pages: None,
             local: None,
+            schedule: Schedule::Clean,
             silly: None,
             hidden_names: 0,
             hiding: None,
@@ -175,7 +179,7 @@ impl State {
     /// Whether all that is shown of the file is what the server has said.
     pub(crate) fn is_settled(&self) -> bool {
         let as_told = self.dropped.is_none() && !self.ctime_is_old();
-        as_told && self.local.is_none() && !self.opens.bypassing()
+        as_told && !self.has_unsent()
     }
 
     /// Whether the ctime that is held is from before a change of ours. Who does not look at it may use

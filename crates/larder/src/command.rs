@@ -7,6 +7,7 @@ pub(crate) mod mount;
 pub(crate) mod mount_helper;
 pub(crate) mod stat;
 pub(crate) mod status;
+pub(crate) mod sync;
 pub(crate) mod umount;
 pub(crate) mod upgrade;
 
@@ -36,14 +37,14 @@ impl Target {
         Ok(Target { socket: runtime.socket(&mountpoint), mountpoint })
     }
 
-    /// Finds the mount in which a path is, without touching the mount.
-    fn around(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
+    /// Finds the mount in which a path is, without touching the mount, and the path below it.
+    fn around(runtime: &RuntimeDir, typed: &Path) -> Result<(Target, PathBuf)> {
         let known: Vec<_> = runtime.list()?.into_iter().map(|record| record.mountpoint).collect();
         let found = crate::mountinfo::around(typed, &known)?;
-        let mountpoint = found.with_context(|| {
+        let (mountpoint, below) = found.with_context(|| {
             format!("{} is no larder mount of this user, nor in one", typed.display())
         })?;
-        Ok(Target { socket: runtime.socket(&mountpoint), mountpoint })
+        Ok((Target { socket: runtime.socket(&mountpoint), mountpoint }, below))
     }
 
     /// Asks its daemon for something that comes in one piece.

@@ -50,6 +50,11 @@ pub(crate) enum Request {
     /// Let the program that is installed now go on with the mount. The connection ends when the process
     /// does.
     Upgrade,
+    /// Brings to the server what it lacks of a file, of a tree, or of all: answers a [`crate::report::Synced`].
+    Sync {
+        /// The path below the mountpoint; all, if it is empty.
+        path: PathBuf,
+    },
     /// Lists what the cache holds: an item per file.
     CacheLs {
         /// Only files of which the server has not all yet.

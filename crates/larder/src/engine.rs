@@ -1,20 +1,24 @@
 //! What an engine tells and does when a command asks, whatever door is before it: a mount's or an export's.
 
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use larder_cache::FileNo;
+use larder_client::last_path;
 use larder_vfs::{Cred, Error, FileSystem, Ino, Kind, Lookup, OpenFlags};
 use serde_json::Value;
 use tokio::runtime::Handle;
 
 use crate::control::{Progress, Request, Sink};
 use crate::maintenance::{self, Warmed};
-use crate::report::{Dirty, Fill, Procedure, Reads, RpcTotal, ServerState, State, Status};
+use crate::report::{Fill, Procedure, Reads, RpcTotal, ServerState, State, Status, Synced};
 use crate::stack::Engine;
 
 /// Bytes per read, when files are read for the cache's sake.
 const READ_BYTES: u32 = 1 << 20;
+/// How often a command that waits is told how far the work is.
+const TOLD_EVERY: Duration = Duration::from_millis(250);
 /// Bytes of entries asked for at a time.
 const LISTING_BYTES: u32 = 64 << 10;
 
@@ -49,7 +53,7 @@ impl Engine {
                 files_waiting: client.fill.waiting,
                 bytes: client.fill.filled_bytes,
             },
-            dirty: Dirty::of(&client),
+            dirty: client.unsent.into(),
             cache: self.cache_state(),
             memory_bytes: resident_bytes().unwrap_or(0),
             rpc: RpcTotal {
@@ -89,8 +93,41 @@ impl Engine {
                 let warmed = runtime.block_on(self.warm(path, sink))?;
                 Ok(serde_json::to_value(warmed)?)
             }
+            Request::Sync { path } => {
+                let synced = runtime.block_on(self.sync(path, sink))?;
+                Ok(serde_json::to_value(synced)?)
+            }
             other => maintenance::carry_out(&self.cache, other, sink),
         }
+    }
+
+    /// Brings to the server what it lacks of a file, or of a tree as it was last seen.
+    async fn sync(&self, path: &Path, sink: &mut dyn Sink) -> Result<Synced> {
+        let is_all = path.as_os_str().is_empty();
+        let found = if is_all { Ino::ROOT } else { self.find(path).await? };
+        let wanted = |ino: Ino| {
+            let is_below =
+                || last_path(&self.cache, FileNo(ino.0)).is_some_and(|at| at.starts_with(path));
+            is_all || ino == found || is_below()
+        };
+        let before = self.client.unsent(&wanted);
+        let syncing = self.client.sync(&wanted);
+        tokio::pin!(syncing);
+        let sent = loop {
+            match tokio::time::timeout(TOLD_EVERY, &mut syncing).await {
+                Ok(sent) => break sent,
+                Err(_) => {
+                    let left = self.client.unsent(&wanted);
+                    let files = before.files.saturating_sub(left.files);
+                    let bytes = before.bytes.saturating_sub(left.bytes);
+                    let told = Progress { files, bytes, bytes_total: Some(before.bytes) };
+                    ensure!(sink.progress(told), "stopped: nobody listens any more");
+                }
+            }
+        };
+        let refused = sent.err().map(|error| error.to_string());
+        let left = self.client.unsent(&wanted).into();
+        Ok(Synced { before: before.into(), left, refused })
     }
 
     /// The file at a path below the root, as the superuser finds it.

@@ -42,7 +42,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use command::{bench, cache, export, mount, mount_helper, stat, status, umount, upgrade};
+use command::{bench, cache, export, mount, mount_helper, stat, status, sync, umount, upgrade};
 
 /// Mount NFS exports through a persistent local cache.
 #[derive(Debug, Parser)]
@@ -65,6 +65,8 @@ enum Command {
     Upgrade(upgrade::Args),
     /// Show how mounts do
     Status(status::Args),
+    /// Wait until everything that was written is at the server
+    Sync(sync::Args),
     /// Show what the procedures of a mount or an export cost
     Stat(stat::Args),
     /// Inspect and trim a cache
@@ -95,6 +97,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Umount(args) => umount::run(args)?,
         Command::Upgrade(args) => upgrade::run(args)?,
         Command::Status(args) => status::run(args)?,
+        Command::Sync(args) => sync::run(args)?,
         Command::Stat(args) => stat::run(args)?,
         Command::Export(args) => export::run(args)?,
     }

@@ -470,7 +470,7 @@ async fn write_back(stack: &Stack) -> Option<String> {
 
 /// What the server does not hold, for people.
 fn not_written_back(stack: &Stack) -> Option<String> {
-    let dirty = Dirty::of(&stack.engine.client.status());
+    let dirty = Dirty::from(stack.engine.client.status().unsent);
     (dirty.files > 0).then(|| format!("{dirty} did not reach the server"))
 }
 

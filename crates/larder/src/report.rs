@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::options::Bytes;
+use larder_client::UnsentTotal;
 
 pub(crate) use export::{Behind, ExportStat, Served};
 
@@ -145,12 +146,21 @@ pub(crate) struct Dirty {
     pub(crate) bytes_is_bound: bool,
 }
 
-impl Dirty {
-    /// What a client has.
-    pub(crate) fn of(status: &larder_client::Status) -> Dirty {
-        let bytes_is_bound = status.dirty_bytes_is_bound;
-        Dirty { files: status.dirty_files, bytes: status.dirty_bytes, bytes_is_bound }
+impl From<UnsentTotal> for Dirty {
+    fn from(UnsentTotal { files, bytes, is_bound }: UnsentTotal) -> Dirty {
+        Dirty { files, bytes, bytes_is_bound: is_bound }
     }
+}
+
+/// Answer to [`crate::control::Request::Sync`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Synced {
+    /// What the server lacked before.
+    pub(crate) before: Dirty,
+    /// What it lacks now.
+    pub(crate) left: Dirty,
+    /// Why, if something could not be sent.
+    pub(crate) refused: Option<String>,
 }
 
 impl fmt::Display for Dirty {

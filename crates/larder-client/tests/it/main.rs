@@ -22,3 +22,4 @@ mod privileges;
 mod retried;
 mod rig;
 mod takeover;
+mod unsent;

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_cache::{Cache, Config};
 use larder_client::{Client, Options, Start};
@@ -15,7 +16,7 @@ use larder_vfs::{
 };
 
 use crate::parallel::trouble;
-use crate::rig::{READ, Random, WRITE, pattern, root};
+use crate::rig::{READ, Random, WRITE, pass, pattern, root};
 
 /// A kernel that reads and writes local files itself.
 struct Passthrough;
@@ -31,12 +32,20 @@ impl Kernel for Passthrough {
 }
 
 async fn on_directory(dir: &Path, server: Arc<MemRemote>, start: Start) -> (Client, Cache) {
+    with_options(dir, server, start, Options::default()).await
+}
+
+async fn with_options(
+    dir: &Path,
+    server: Arc<MemRemote>,
+    start: Start,
+    options: Options,
+) -> (Client, Cache) {
     let clock: Arc<dyn Clock> = Arc::new(SimClock::ticking());
     let boot = Some(BootId(1));
     let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
     let cache = Cache::open(Arc::new(RealDisk::open(dir).unwrap()), clock.clone(), config).unwrap();
     let remote: Arc<dyn Remote> = server;
-    let options = Options::default();
     let client = Client::new(remote, cache.clone(), clock, options, 1, start).await.unwrap();
     client.attach(Arc::new(Passthrough));
     (client, cache)
@@ -149,12 +158,34 @@ async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
     let flushed = client.flush(&root(), ino, open).wait().await;
     assert_eq!(flushed.unwrap_err(), Error::TimedOut);
     client.release(ino, open).wait().await.unwrap();
-    assert_eq!((client.status().dirty_files, client.status().dirty_bytes), (1, 13));
+    let unsent = client.status().unsent;
+    assert_eq!((unsent.files, unsent.bytes), (1, 13));
     assert_eq!(client.getattr(&root(), ino).wait().await.unwrap().attr.size, 13);
     server.reconnect();
     client.write_back_all().await.unwrap();
-    assert_eq!((cache.unsent(), client.status().dirty_files), (vec![], 0));
+    assert_eq!((cache.unsent(), client.status().unsent.files), (vec![], 0));
     assert_eq!(content_of(&server, "file").await, b"by the kernel");
+}
+
+/// Nobody tells of what the kernel writes to a file that stays open: it is looked for in time. A file that it does not
+/// write any more is not read again and again.
+#[tokio::test(start_paused = true)]
+async fn what_the_kernel_writes_to_an_open_file_reaches_the_server_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Arc::new(MemRemote::new());
+    let options = Options { unsent_age_max: Duration::from_secs(30), ..Options::default() };
+    let (client, _) = with_options(folder.path(), server.clone(), Start::NewMount, options).await;
+    let (ino, open, local) = create(&client, "log").await;
+    for (offset, line) in [(0, "first\n"), (6, "second\n")] {
+        rustix::io::pwrite(local.as_fd(), line.as_bytes(), offset).unwrap();
+        pass(Duration::from_secs(61)).await;
+        assert!(content_of(&server, "log").await.ends_with(line.as_bytes()));
+        assert_eq!(client.status().unsent.files, 0);
+    }
+    let calls = server.calls_total();
+    pass(Duration::from_secs(3600)).await;
+    assert_eq!(server.calls_total(), calls);
+    close(&client, ino, open).await;
 }
 
 /// What the server refuses one writer is not gone for the others: each close tells, and tries again.
@@ -318,8 +349,8 @@ async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
     let server = Arc::new(MemRemote::new());
     let (client, _) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
     let dirty = || {
-        let status = client.status();
-        (status.dirty_files, status.dirty_bytes, status.dirty_bytes_is_bound)
+        let unsent = client.status().unsent;
+        (unsent.files, unsent.bytes, unsent.is_bound)
     };
     let (ino, open, local) = create(&client, "file").await;
     assert_eq!(dirty(), (0, 0, false));

@@ -29,6 +29,13 @@ const BOOT: BootId = BootId(1);
 /// Longest wait for what must come. A busy machine may stand still for seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Lets time pass on a runtime that was started with its time paused: that jumps to the next thing that waits for it whenever
+/// nothing else is to be done.
+pub(crate) async fn pass(time: Duration) {
+    let nothing = std::future::pending::<()>();
+    assert!(tokio::time::timeout(time, nothing).await.is_err());
+}
+
 /// For reading.
 pub(crate) const READ: OpenFlags = OpenFlags::READ;
 /// For reading and writing.

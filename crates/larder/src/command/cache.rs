@@ -235,7 +235,7 @@ fn warm_export(address: SocketAddr, path: PathBuf) -> Result<()> {
 }
 
 /// The terminal: results as lines, progress as a bar where somebody watches.
-struct Shown {
+pub(super) struct Shown {
     json: bool,
     /// Results so far.
     items: u64,
@@ -243,7 +243,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(json: bool) -> Shown {
+    pub(super) fn new(json: bool) -> Shown {
         Shown { json, items: 0, bar: None }
     }
 }

@@ -25,6 +25,8 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
   lookupcache=all|positive|none which lookups are remembered (all)
   cto, nocto                    whether an open asks the server for changes (cto)
   sync                          every write is at the server's disk when it returns
+  wback=S                       seconds after which written bytes go to the server although the file is still
+                                open and nobody asks for it (30); fsync and close wait for that anyway
   rsize=SIZE, wsize=SIZE        most bytes of a READ or WRITE (what the server prefers, up to 1M)
   nconnect=N                    connections to the server, 1 to 16 (1); of a share each file uses one of them
   proto=tcp|udp                 how messages travel (tcp)

@@ -18,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) close_to_open: bool,
     /// Whether every write goes to the server before it returns.
     pub(crate) sync: bool,
+    /// How long written bytes may be unsent; `None`: the client's default.
+    pub(crate) unsent_age_max: Option<Duration>,
     /// Most bytes of a READ; `None`: what the server prefers.
     pub(crate) read_max: Option<u32>,
     /// Most bytes of a WRITE; `None`: what the server prefers.
@@ -235,6 +237,7 @@ impl Options {
             close_to_open: typed.flag("cto", "nocto", true),
             // nfs(5): noac makes writes synchronous, else another client would see old sizes.
             sync: no_attr_cache || typed.flag("sync", "async", false),
+            unsent_age_max: typed.number("wback").map(Duration::from_secs),
             read_max: typed.transfer_size("rsize")?,
             write_max: typed.transfer_size("wsize")?,
             connections: typed.small("nconnect").unwrap_or(1),

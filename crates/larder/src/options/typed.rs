@@ -50,6 +50,9 @@ use crate::source::Protocol;
 /// Longest attribute timeout, in seconds: a year.
 const AC_SECONDS_MAX: u64 = 366 * 24 * 3600;
 
+/// Longest time that written bytes may be unsent, in seconds: a day.
+const WBACK_SECONDS_MAX: u64 = 24 * 3600;
+
 /// Highest user or group id.
 const ID_MAX: u64 = u32::MAX as u64 - 1;
 
@@ -104,6 +107,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("plain", Flag),
     ("sync", Flag),
     ("async", Flag),
+    ("wback", Number(1, WBACK_SECONDS_MAX)),
     ("atime", Flag),
     ("noatime", Flag),
     ("relatime", Flag),

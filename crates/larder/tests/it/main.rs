@@ -38,6 +38,7 @@ mod smb;
 mod survive;
 mod two_mounts;
 mod unmounts;
+mod unsent;
 mod usage;
 mod users;
 mod waits;

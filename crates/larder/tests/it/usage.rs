@@ -55,6 +55,7 @@ fn commands_tell_what_is_wrong() {
             2,
         ),
         (&["cache", "ls", "/nonexistent/cache"][..], 1),
+        (&["sync", "/nonexistent/mnt"][..], 1),
         (&["export", "/nonexistent/dir", "--listen", "127.0.0.1:0"][..], 1),
     ] {
         let output = larder().args(args).output().unwrap();

@@ -6,6 +6,8 @@
 //! everything is sent again (RFC 1813, 3.3.7 and 3.3.21). Bytes become clean when the server has them
 //! on its disk and nobody else wrote meanwhile; then what is held is valid under the new version.
 //!
+//! What nobody closes or syncs is sent by the [`engine`], when its [`schedule`] says so.
+//!
 //! A failed write-back is reported once, by the close or fsync that waited for it, or the next one.
 //! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
 
@@ -28,10 +30,27 @@ use crate::open::OpenFile;
 use crate::opens::LocalEnd;
 use crate::paths::last_path;
 use crate::record::Version;
-use crate::send::Sent;
+use crate::state::State;
+
+mod engine;
+mod schedule;
+mod send;
+mod sync;
+
+pub(crate) use engine::{Engine, start as start_engine};
+pub(crate) use schedule::{RETRY_AFTER, Schedule};
+use send::Sent;
+pub use sync::UnsentTotal;
 
 /// More than this is read and sent by the runtime: whoever received the request has others to receive.
 const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
+
+impl State {
+    /// Whether the file may have bytes that the server lacks.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.local.is_some() || self.opens.bypassing()
+    }
+}
 
 impl Core {
     /// Takes a write: into the local file, and on to the server if it must be there at once.
@@ -97,7 +116,7 @@ impl Core {
                 written.stability = Stability::FileSync;
             } else if first && !is_open {
                 // No close will come, and the commit of a caller that died neither.
-                core.retry_later(&node);
+                core.leave_unsent(&node, RETRY_AFTER);
             }
             Ok(written)
         })
@@ -140,8 +159,14 @@ impl Core {
             state.writer = Some(cred.first_time());
             self.note_unfinished(node.ino, &mut state);
         }
+        if is_first {
+            self.reschedule(node.ino, &mut state);
+        }
         drop(state);
-        self.start_early_write_back(node, &file);
+        // Long writes go to the server while they are still being made.
+        if file.dirty_bytes() > self.options.dirty_bytes_max {
+            self.send_early(node);
+        }
         let len = u32::try_from(data.len()).expect("a write request is short");
         Some(self.taken(len, Stability::Unstable))
     }
@@ -166,22 +191,6 @@ impl Core {
 
     fn too_dirty(&self, node: &Node) -> bool {
         self.file(node).dirty_bytes() > 4 * self.options.dirty_bytes_max
-    }
-
-    /// Long writes go to the server while they are still being made.
-    fn start_early_write_back(self: &Arc<Self>, node: &Arc<Node>, file: &CachedFile) {
-        if file.dirty_bytes() <= self.options.dirty_bytes_max || node.transfer.try_begin().is_none()
-        {
-            return;
-        }
-        let (core, node) = (self.clone(), node.clone());
-        self.runtime.spawn(async move {
-            if let Err(error) = core.upload(&node, core.deadline()).await {
-                let mut state = node.state();
-                state.write_error = Some(error);
-                core.note_unfinished(node.ino, &mut state);
-            }
-        });
     }
 
     /// The cache cannot take the write: what is dirty goes first, then this write, straight to the
@@ -239,8 +248,7 @@ impl Core {
 
     /// Whether the file may have bytes that the server lacks.
     pub(crate) fn has_unsent(&self, node: &Node) -> bool {
-        let state = node.state();
-        state.local.is_some() || state.opens.bypassing()
+        node.state().has_unsent()
     }
 
     /// Carries dirty bytes to the server's disk, for a caller who waits until `deadline`, or longer while they move.
@@ -250,6 +258,23 @@ impl Core {
         }
         let transfer = node.transfer.begin(deadline).await?;
         self.upload_locked(node, &transfer, deadline).await
+    }
+
+    /// The same for nobody who waits: a file that the kernel has to write, and has not written since the last time,
+    /// is not compared again.
+    async fn upload_later(&self, node: &Arc<Node>) -> Result<()> {
+        let file = self.file(node);
+        let is_quiet = {
+            let state = node.state();
+            state.opens.bypassing() && state.local.is_none()
+        };
+        if is_quiet && file.dirty().is_empty() {
+            let written = file.clone();
+            if let Ok(false) = blocking(move || written.was_bypassed()).await? {
+                return Ok(());
+            }
+        }
+        self.upload(node, self.deadline()).await
     }
 
     /// The same, for who holds [`Node::transfer`].
@@ -303,6 +328,7 @@ impl Core {
         if !node.state().opens.bypassing() {
             return Ok(());
         }
+        let begun = Instant::now();
         let collected = match file.try_collect_bypass() {
             Some(collected) => collected,
             None => {
@@ -317,9 +343,11 @@ impl Core {
         let before = before.map(|stamp| LocalEnd::of(&stamp));
         let mut state = node.state();
         state.opens.set_collected(before);
+        state.opens.comparing_took = begun.elapsed();
         if !file.dirty().is_empty() {
             // It is unsent until the server has it, whether the file stays open or not.
             state.local = before.or(state.local);
+            self.reschedule(node.ino, &mut state);
         }
         Ok(())
     }
@@ -382,6 +410,7 @@ impl Core {
             return;
         }
         (state.local, state.late) = (None, false);
+        self.reschedule(node.ino, &mut state);
         self.note_unfinished(node.ino, &mut state);
         if is_mixed && !is_bypassed {
             state.mixed = false;
@@ -397,6 +426,17 @@ impl Core {
         if transfer.is_some() && node.state().mixed {
             self.settle_clean(node, file);
         }
+    }
+
+    /// The kernel writes the file no more: what it wrote last is unsent until the server has it.
+    pub(crate) fn keep_unsent(&self, node: &Node, file: &CachedFile) {
+        let is_dirty = !file.dirty().is_empty();
+        let mut state = node.state();
+        if is_dirty && !state.removed {
+            let end = LocalEnd { size: file.size(), mtime: self.wall() };
+            state.local.get_or_insert(end);
+        }
+        self.reschedule(node.ino, &mut state);
     }
 
     /// The server refuses the bytes for good, and their writer was told so.
@@ -426,6 +466,7 @@ impl Core {
     fn unset_local(&self, node: &Node) {
         let mut state = node.state();
         (state.local, state.late) = (None, false);
+        self.reschedule(node.ino, &mut state);
         self.note_unfinished(node.ino, &mut state);
     }
 
@@ -451,6 +492,7 @@ impl Core {
         let mut state = node.state();
         let is_dirty = !file.dirty().is_empty();
         state.local = is_dirty.then(|| LocalEnd { size: file.size(), mtime: self.wall() });
+        self.reschedule(node.ino, &mut state);
         if held {
             let end = state.opens.local_end();
             state.opens.set_collected(end);

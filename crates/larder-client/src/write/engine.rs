@@ -1,0 +1,181 @@
+//! The engine: sends unsent bytes that nobody waits for, when their time has come.
+//!
+//! What became unsent is at the server within [`crate::Options::unsent_age_max`], whether its writer closes the
+//! file or not, and whether it was written here or by way of the kernel. One task waits for the times of all files
+//! ([`super::schedule`]); what is due is sent by tasks of its own, several files at once, first come, first served.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use larder_vfs::{Error, Ino, Result};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use super::schedule::{Action, Event, Outcome, Schedule};
+use crate::core::Core;
+use crate::node::Node;
+use crate::state::State;
+
+/// Files that are sent at once without anybody waiting.
+const FILES_AT_ONCE: usize = 8;
+
+/// How often an engine whose client is gone notices.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// The times of all files that have one.
+pub(crate) struct Engine {
+    times: Mutex<BTreeSet<(Instant, Ino)>>,
+    /// There is a new first one.
+    earlier: Notify,
+    places: Semaphore,
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        let (times, earlier) = (Mutex::default(), Notify::new());
+        Engine { times, earlier, places: Semaphore::new(FILES_AT_ONCE) }
+    }
+}
+
+impl Engine {
+    fn times(&self) -> MutexGuard<'_, BTreeSet<(Instant, Ino)>> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a place among the files that are sent at once.
+    pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        self.places.acquire().await.ok()
+    }
+
+    /// Follows a file's schedule.
+    fn replan(&self, ino: Ino, before: Schedule, after: Schedule) {
+        if before == after {
+            return;
+        }
+        let mut times = self.times();
+        if let Schedule::Dirty { due } = before {
+            times.remove(&(due, ino));
+        }
+        if let Schedule::Dirty { due } = after {
+            times.insert((due, ino));
+            if times.first() == Some(&(due, ino)) {
+                self.earlier.notify_one();
+            }
+        }
+    }
+
+    /// Takes the files whose time has come, and tells the next time.
+    fn take_due(&self, now: Instant) -> (Vec<Ino>, Option<Instant>) {
+        let mut times = self.times();
+        let due: Vec<_> = times.iter().take_while(|(at, _)| *at <= now).copied().collect();
+        due.iter().for_each(|time| {
+            times.remove(time);
+        });
+        (due.into_iter().map(|(_, ino)| ino).collect(), times.first().map(|(at, _)| *at))
+    }
+}
+
+/// Starts the engine of a client; it ends with the client.
+pub(crate) fn start(core: &Arc<Core>) {
+    let (engine, core) = (core.engine.clone(), Arc::downgrade(core));
+    tokio::spawn(async move {
+        loop {
+            let now = Instant::now();
+            let (due, next) = engine.take_due(now);
+            if send_due(&core, due).is_none() {
+                return;
+            }
+            let latest = now + LOOK_EVERY;
+            let until = next.map_or(latest, |next| next.min(latest));
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => {}
+                () = engine.earlier.notified() => {}
+            }
+        }
+    });
+}
+
+/// `None` if the client is gone.
+fn send_due(core: &Weak<Core>, due: Vec<Ino>) -> Option<()> {
+    let core = core.upgrade()?;
+    for node in due.into_iter().filter_map(|ino| core.table.get(ino)) {
+        let action = core.schedule(node.ino, &mut node.state(), Event::Due);
+        if action == Action::Send {
+            core.send_later(&node);
+        }
+    }
+    Some(())
+}
+
+impl Core {
+    /// Tells a file's schedule what happened, under the node's lock. The caller carries out what follows.
+    fn schedule(&self, ino: Ino, state: &mut State, event: Event) -> Action {
+        let before = state.schedule;
+        let (after, action) = before.apply(event, Instant::now(), self.options.unsent_age_max);
+        state.schedule = after;
+        self.engine.replan(ino, before, after);
+        action
+    }
+
+    /// What is unsent of a file has changed: it has a time to go if there is something, and none otherwise. To be called
+    /// after each such change, under the node's lock.
+    pub(crate) fn reschedule(&self, ino: Ino, state: &mut State) {
+        let event = if state.has_unsent() { Event::Dirtied } else { Event::Settled };
+        let action = self.schedule(ino, state, event);
+        debug_assert_eq!(action, Action::Nothing, "nothing goes at once");
+    }
+
+    /// Nobody will send what is unsent of a file: the engine does, after `wait`, again and again for as long as the
+    /// server is out of reach. What it refuses then is set aside.
+    pub(crate) fn leave_unsent(&self, node: &Node, wait: Duration) {
+        let action = self.schedule(node.ino, &mut node.state(), Event::Left { wait });
+        debug_assert_eq!(action, Action::Nothing, "nothing goes at once");
+    }
+
+    /// So much of a file is unsent that it goes while it is still being written.
+    pub(crate) fn send_early(self: &Arc<Self>, node: &Arc<Node>) {
+        let action = self.schedule(node.ino, &mut node.state(), Event::TooMuch);
+        if action == Action::Send {
+            self.send_later(node);
+        }
+    }
+
+    /// Sends without anybody waiting, once there is a place. Begins what [`Event::Ended`] ends.
+    fn send_later(self: &Arc<Self>, node: &Arc<Node>) {
+        let (core, node) = (self.clone(), node.clone());
+        self.runtime.spawn(async move {
+            let place = core.engine.place().await;
+            let sent = core.upload_later(&node).await;
+            drop(place);
+            core.sent_later(&node, sent).await;
+        });
+    }
+
+    /// Draws the conclusions of a write-back for which nobody waited.
+    async fn sent_later(&self, node: &Node, sent: Result<()>) {
+        let is_written = self.is_written(node);
+        let action = {
+            let mut state = node.state();
+            let outcome = match sent {
+                Ok(()) if state.opens.bypassing() => {
+                    Outcome::KernelWrites(state.opens.comparing_took)
+                }
+                Ok(()) if state.has_unsent() => Outcome::More,
+                Ok(()) => Outcome::Sent,
+                Err(Error::TimedOut) => Outcome::Late,
+                Err(Error::Shutdown) => Outcome::Ending,
+                Err(_) if is_written => Outcome::RefusedToWriters,
+                Err(_) => Outcome::Refused,
+            };
+            if let (Err(error), Outcome::RefusedToWriters) = (sent, outcome) {
+                state.write_error = Some(error);
+                self.note_unfinished(node.ino, &mut state);
+            }
+            self.schedule(node.ino, &mut state, Event::Ended(outcome))
+        };
+        if let (Err(error), Action::SetAside) = (sent, action) {
+            self.set_aside(node, error).await;
+        }
+    }
+}

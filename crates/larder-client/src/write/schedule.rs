@@ -1,0 +1,265 @@
+//! When unsent bytes of one file are sent without anybody waiting for it: a pure machine.
+//!
+//! Each file has a [`Schedule`]. Whoever makes bytes unsent, settles them, or ends a write-back of the engine tells
+//! it by an [`Event`], and carries out the [`Action`] that follows ([`super::engine`]). Callers who wait (fsync,
+//! close, a lease that is taken back) send themselves, and the file is settled then.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Time between attempts to send what the server did not take.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// What the kernel writes itself is found by comparing the local file, which must not take more than this share of
+/// the time: one part in so many.
+const COMPARING_SHARE: u32 = 20;
+
+/// How the unsent bytes of one file stand with the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Schedule {
+    /// Nothing is unsent.
+    #[default]
+    Clean,
+    /// Something is, or may be, and is sent at `due` at the latest.
+    Dirty {
+        /// The time.
+        due: Instant,
+    },
+    /// The engine is sending.
+    Sending,
+    /// The engine tries no more: the next mount does.
+    Kept,
+}
+
+/// What happened to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Bytes are unsent, or the kernel has the local file to write.
+    Dirtied,
+    /// More is unsent than may wait.
+    TooMuch,
+    /// The time may have come.
+    Due,
+    /// Nothing is unsent any more.
+    Settled,
+    /// Nobody who has the file open will send what is unsent.
+    Left {
+        /// For how long it may wait.
+        wait: Duration,
+    },
+    /// The engine's write-back has ended.
+    Ended(Outcome),
+}
+
+/// How a write-back of the engine ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing is unsent.
+    Sent,
+    /// More was written meanwhile.
+    More,
+    /// The kernel writes on; finding what it had written took so long.
+    KernelWrites(Duration),
+    /// The server did not answer in time.
+    Late,
+    /// The server refuses it, and somebody has the file open for writing, who will be told.
+    RefusedToWriters,
+    /// The server refuses it, and nobody is there to be told.
+    Refused,
+    /// The mount ends.
+    Ending,
+}
+
+/// What is to be done after an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Nothing, until the schedule is due.
+    Nothing,
+    /// The engine begins a write-back, whose end is told by [`Event::Ended`].
+    Send,
+    /// What is unsent is kept for people, outside the file.
+    SetAside,
+}
+
+impl Schedule {
+    /// The schedule after `event` at `now`, where bytes may stay unsent for `age`, and what follows.
+    pub(crate) fn apply(self, event: Event, now: Instant, age: Duration) -> (Schedule, Action) {
+        let within = |wait: Duration| (Schedule::Dirty { due: now + wait }, Action::Nothing);
+        match (self, event) {
+            (Schedule::Sending, Event::Ended(outcome)) => match outcome {
+                Outcome::Sent => (Schedule::Clean, Action::Nothing),
+                Outcome::More => within(age),
+                Outcome::KernelWrites(took) => within(age.max(took * COMPARING_SHARE)),
+                Outcome::Late => within(RETRY_AFTER),
+                // They may make room, or get the right to; and their closes try too.
+                Outcome::RefusedToWriters => within(age),
+                Outcome::Refused => (Schedule::Kept, Action::SetAside),
+                Outcome::Ending => (Schedule::Kept, Action::Nothing),
+            },
+            (Schedule::Sending, _) | (_, Event::Ended(_)) => (self, Action::Nothing),
+            (_, Event::Settled) => (Schedule::Clean, Action::Nothing),
+            (_, Event::TooMuch) => (Schedule::Sending, Action::Send),
+            (Schedule::Dirty { due }, Event::Due) if due <= now => {
+                (Schedule::Sending, Action::Send)
+            }
+            (Schedule::Dirty { due }, Event::Left { wait }) => within(wait.min(due - now)),
+            (Schedule::Clean | Schedule::Kept, Event::Left { wait }) => within(wait),
+            (Schedule::Clean, Event::Dirtied) => within(age),
+            (_, Event::Dirtied | Event::Due) => (self, Action::Nothing),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGE: Duration = Duration::from_secs(30);
+
+    /// A file with its writers and its server, as the schedule's callers see them.
+    #[derive(Clone, Debug)]
+    struct World {
+        schedule: Schedule,
+        now: Instant,
+        /// Since when something is unsent.
+        unsent: Option<Instant>,
+        /// Since when something is that the write-back under way does not take.
+        missed: Option<Instant>,
+        sending: bool,
+        given_up: bool,
+    }
+
+    type Step = (&'static str, fn(&mut World));
+
+    const STEPS: [Step; 11] = [
+        ("a write", |world| {
+            world.unsent.get_or_insert(world.now);
+            if world.sending {
+                world.missed.get_or_insert(world.now);
+            }
+            world.tell(Event::Dirtied);
+        }),
+        ("too much", |world| {
+            if world.unsent.is_some() {
+                world.tell(Event::TooMuch);
+            }
+        }),
+        ("an fsync", |world| {
+            (world.unsent, world.missed) = (None, None);
+            world.tell(Event::Settled);
+        }),
+        ("a close that failed", |world| {
+            if world.unsent.is_some() {
+                world.tell(Event::Left { wait: RETRY_AFTER });
+            }
+        }),
+        ("the time comes", |world| {
+            if let Schedule::Dirty { due } = world.schedule {
+                world.now = world.now.max(due);
+                world.tell(Event::Due);
+            }
+        }),
+        ("a wake that is too early", |world| world.tell(Event::Due)),
+        ("some time", |world| {
+            // The engine comes when a file is due.
+            let Schedule::Dirty { due } = world.schedule else { return };
+            world.now = due.min(world.now + Duration::from_secs(10));
+        }),
+        ("sent", |world| {
+            world.unsent = world.missed;
+            let more = world.unsent.is_some();
+            world.end(if more { Outcome::More } else { Outcome::Sent });
+        }),
+        ("no answer", |world| world.end(Outcome::Late)),
+        ("refused", |world| world.end(Outcome::RefusedToWriters)),
+        ("refused, nobody there", |world| {
+            world.end(Outcome::Refused);
+        }),
+    ];
+
+    impl World {
+        fn new() -> World {
+            let (schedule, now) = (Schedule::Clean, Instant::now());
+            let (unsent, missed) = (None, None);
+            World { schedule, now, unsent, missed, sending: false, given_up: false }
+        }
+
+        fn tell(&mut self, event: Event) {
+            let (schedule, action) = self.schedule.apply(event, self.now, AGE);
+            self.schedule = schedule;
+            match action {
+                Action::Nothing => {}
+                Action::Send => {
+                    assert!(!self.sending, "one write-back at a time");
+                    self.sending = true;
+                }
+                Action::SetAside => self.given_up = true,
+            }
+        }
+
+        fn end(&mut self, outcome: Outcome) {
+            if std::mem::take(&mut self.sending) {
+                self.missed = None;
+                self.tell(Event::Ended(outcome));
+            }
+        }
+
+        fn check(&self) {
+            assert_eq!(self.sending, self.schedule == Schedule::Sending);
+            if self.unsent.is_none() || self.sending || self.given_up {
+                return;
+            }
+            let Schedule::Dirty { due } = self.schedule else {
+                panic!("bytes that nobody will send")
+            };
+            assert!(self.now <= due && due <= self.now + AGE);
+        }
+    }
+
+    /// After each sequence of up to six events, what is unsent is being sent or has a time to go, and nothing is
+    /// sent twice at once.
+    #[test]
+    fn unsent_bytes_always_have_a_time_to_go() {
+        fn walk(world: &World, depth: u32, past: &mut Vec<&'static str>) -> u64 {
+            let mut count = 0;
+            for (name, step) in STEPS {
+                let mut next = world.clone();
+                past.push(name);
+                step(&mut next);
+                next.check();
+                count += 1;
+                if depth > 1 && !next.given_up {
+                    count += walk(&next, depth - 1, past);
+                }
+                past.pop();
+            }
+            count
+        }
+        let count = walk(&World::new(), 6, &mut Vec::new());
+        println!("{count} histories of up to six events");
+        assert!(count > 1_000_000);
+    }
+
+    #[test]
+    fn a_large_file_that_the_kernel_writes_is_compared_less_often() {
+        let now = Instant::now();
+        for (took_s, next_s) in [(0, 30), (1, 30), (4, 80)] {
+            let ended = Event::Ended(Outcome::KernelWrites(Duration::from_secs(took_s)));
+            let (after, _) = Schedule::Sending.apply(ended, now, AGE);
+            assert_eq!(after, Schedule::Dirty { due: now + Duration::from_secs(next_s) });
+        }
+    }
+
+    #[test]
+    fn what_the_next_mount_is_to_send_stays_unless_it_is_left_behind_once_more() {
+        let now = Instant::now();
+        let (kept, _) = Schedule::Sending.apply(Event::Ended(Outcome::Ending), now, AGE);
+        for event in [Event::Due, Event::Dirtied, Event::Ended(Outcome::Sent)] {
+            assert_eq!(kept.apply(event, now, AGE), (Schedule::Kept, Action::Nothing));
+        }
+        let left = kept.apply(Event::Left { wait: RETRY_AFTER }, now, AGE);
+        assert_eq!(left, (Schedule::Dirty { due: now + RETRY_AFTER }, Action::Nothing));
+        assert_eq!(kept.apply(Event::Settled, now, AGE).0, Schedule::Clean);
+    }
+}

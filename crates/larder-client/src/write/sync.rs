@@ -1,0 +1,83 @@
+//! Bringing what is unsent to the server for somebody who waits for it: a part of the files, or all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_vfs::{Error, Ino, Result};
+use tokio::task::JoinSet;
+
+use crate::core::{Client, Core};
+use crate::node::Node;
+
+/// How long an unmount waits for bytes on their way from the server to the cache.
+const LANDING_WAIT: Duration = Duration::from_secs(1);
+
+/// What the server lacks of some files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnsentTotal {
+    /// How many files.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// There may be fewer: of files that the kernel writes itself the size is counted.
+    pub is_bound: bool,
+}
+
+impl Client {
+    /// What the server lacks of the files that are `wanted`, also of those that are open, or that the kernel writes
+    /// itself. Asks nobody.
+    pub fn unsent(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> UnsentTotal {
+        let mut total = UnsentTotal::default();
+        for node in self.core.with_unsent(wanted) {
+            let unsent = self.core.file(&node).unsent();
+            total.files += u64::from(unsent.bytes > 0);
+            total.bytes += unsent.bytes;
+            total.is_bound |= unsent.is_bound;
+        }
+        total
+    }
+
+    /// Brings to the server's disk what is unsent of the files that are `wanted`, some files at once. What is written
+    /// meanwhile may be left. Waits as long as the server takes, within its limits.
+    ///
+    /// # Errors
+    /// The first failure; the other files were tried too.
+    pub async fn sync(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> Result<()> {
+        let mut sending = JoinSet::new();
+        for node in self.core.with_unsent(wanted) {
+            let core = self.core.clone();
+            sending.spawn(async move {
+                let _place = core.engine.place().await;
+                core.upload(&node, core.deadline()).await
+            });
+        }
+        let mut result = Ok(());
+        while let Some(sent) = sending.join_next().await {
+            result = result.and(sent.unwrap_or(Err(Error::Io)));
+        }
+        result
+    }
+
+    /// [`Client::sync`] of all files, at the end of a mount: lets what was just read reach the cache too, for at most a
+    /// second.
+    ///
+    /// # Errors
+    /// As [`Client::sync`].
+    pub async fn write_back_all(&self) -> Result<()> {
+        let result = self.sync(&|_| true).await;
+        let mut in_air = self.core.in_air.subscribe();
+        let landed = in_air.wait_for(|flights| *flights == 0);
+        if tokio::time::timeout(LANDING_WAIT, landed).await.is_err() {
+            tracing::info!("some of what was read last is not in the cache");
+        }
+        result
+    }
+}
+
+impl Core {
+    fn with_unsent(&self, wanted: &dyn Fn(Ino) -> bool) -> Vec<Arc<Node>> {
+        let mut nodes = self.table.in_memory();
+        nodes.retain(|node| self.has_unsent(node) && wanted(node.ino));
+        nodes
+    }
+}

@@ -1,0 +1,185 @@
+//! What nobody waits for is sent in time. The time is tokio's own, moved on when nothing else is to be done.
+
+use std::time::Duration;
+
+use larder_client::{Options, UnsentTotal};
+use larder_vfs::{Error, Remote};
+
+use crate::rig::{Open, Random, Rig, WRITE, pass, pattern, root};
+
+const AGE: Duration = Duration::from_secs(30);
+/// Longer than the age, and than the time between two tries.
+const LONG: Duration = Duration::from_secs(70);
+
+async fn rig() -> Rig {
+    let rig = Rig::new(Options { unsent_age_max: AGE, ..Options::default() }).await;
+    for name in NAMES {
+        rig.put(name, b"").await;
+    }
+    rig
+}
+
+/// The time between two tries, and a little.
+const RETRY: Duration = Duration::from_secs(6);
+
+const NAMES: [&str; 3] = ["one", "two", "three"];
+
+/// What the server has of a file.
+async fn at_server(rig: &Rig, name: &str) -> Vec<u8> {
+    let top = rig.server.root().await.unwrap().handle;
+    let found = rig.server.lookup(&root(), &top, name.as_ref()).await.unwrap().found.unwrap();
+    rig.server.read(&root(), &found.handle, 0, 1 << 20).await.unwrap().data.to_vec()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_of_an_open_file_are_at_the_server_within_their_age() {
+    let rig = rig().await;
+    let open = rig.open(&root(), "one", WRITE).await.unwrap();
+    open.write(0, b"first").await.unwrap();
+    pass(AGE - Duration::from_secs(1)).await;
+    assert_eq!(at_server(&rig, "one").await, b"");
+    assert_eq!(rig.client.unsent(&|_| true), UnsentTotal { files: 1, bytes: 5, is_bound: false });
+    open.write(5, b" second").await.unwrap();
+    pass(Duration::from_secs(2)).await;
+    assert_eq!(at_server(&rig, "one").await, b"first second");
+    assert_eq!(rig.client.unsent(&|_| true), UnsentTotal::default());
+    // The age counts anew.
+    open.write(0, b"third").await.unwrap();
+    pass(AGE - Duration::from_secs(1)).await;
+    assert_eq!(at_server(&rig, "one").await, b"first second");
+    pass(Duration::from_secs(2)).await;
+    assert_eq!(at_server(&rig, "one").await, b"third second");
+    let writes = rig.server.calls("write");
+    pass(LONG).await;
+    open.close().await.unwrap();
+    assert_eq!(rig.server.calls("write"), writes, "nothing is sent twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_close_sent_is_not_sent_again() {
+    let rig = rig().await;
+    rig.put("one", b"closed").await;
+    let calls = rig.server.calls_total();
+    pass(2 * AGE).await;
+    assert_eq!(rig.server.calls_total(), calls);
+}
+
+/// A server that has no room may have some later. Who has the file open is told, by its next fsync or close.
+#[tokio::test(start_paused = true)]
+async fn what_the_server_refuses_while_the_file_is_open_is_told_and_tried_again() {
+    let rig = rig().await;
+    let open = rig.open(&root(), "one", WRITE).await.unwrap();
+    open.write(0, b"bytes").await.unwrap();
+    rig.server.set_full(true);
+    pass(AGE + Duration::from_secs(1)).await;
+    rig.server.set_full(false);
+    pass(AGE).await;
+    assert_eq!(at_server(&rig, "one").await, b"bytes");
+    assert_eq!(open.flush().await, Err(Error::NoSpace));
+    open.close().await.unwrap();
+    assert_eq!(rig.set_aside(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_sends_what_it_is_asked_for() {
+    let rig = rig().await;
+    let (one, two) = (rig.find("one").await.unwrap(), rig.find("two").await.unwrap());
+    let opens = [
+        rig.open(&root(), "one", WRITE).await.unwrap(),
+        rig.open(&root(), "two", WRITE).await.unwrap(),
+    ];
+    for open in &opens {
+        open.write(0, b"bytes").await.unwrap();
+    }
+    rig.client.sync(&|ino| ino == two).await.unwrap();
+    assert_eq!(at_server(&rig, "one").await, b"");
+    assert_eq!(at_server(&rig, "two").await, b"bytes");
+    assert_eq!(rig.client.unsent(&|ino| ino == two).files, 0);
+    assert_eq!(rig.client.unsent(&|_| true).files, 1);
+    rig.server.time_out();
+    assert_eq!(rig.client.sync(&|_| true).await, Err(Error::TimedOut));
+    assert_eq!(rig.client.unsent(&|ino| ino == one).bytes, 5);
+    rig.server.reconnect();
+    rig.client.sync(&|_| true).await.unwrap();
+    assert_eq!(at_server(&rig, "one").await, b"bytes");
+}
+
+/// A file of a history, open or not.
+struct Play<'a> {
+    rig: &'a Rig,
+    name: &'static str,
+    content: Vec<u8>,
+    open: Option<Open<'a>>,
+}
+
+impl Play<'_> {
+    async fn write(&mut self, random: &mut Random) {
+        if self.open.is_none() {
+            self.open = Some(self.rig.open(&root(), self.name, WRITE).await.unwrap());
+        }
+        let offset = random.below(5000) as usize;
+        let bytes = pattern(random.below(u64::MAX), 1 + random.below(3000) as usize);
+        let end = (offset + bytes.len()).max(self.content.len());
+        self.content.resize(end, 0);
+        self.content[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        self.open.as_ref().unwrap().write(offset as u64, &bytes).await.unwrap();
+    }
+
+    /// What the server does not take stays unsent, so errors change nothing here.
+    async fn sync(&self) {
+        if let Some(open) = &self.open {
+            let _ = open.flush().await;
+        }
+    }
+
+    async fn close(&mut self) {
+        if let Some(open) = self.open.take() {
+            let _ = open.close().await;
+        }
+    }
+}
+
+/// A few steps of writers, and of a server that is away or full at times. Once it was there for long enough it has every
+/// byte that was written, whether the files are open or not.
+async fn history(rig: &Rig, random: &mut Random, files: &mut [Play<'_>]) {
+    for _ in 0..6 {
+        let file = &mut files[random.below(3) as usize];
+        let pause = Duration::from_secs(random.below(40));
+        match random.below(10) {
+            0..=3 => file.write(random).await,
+            4 => file.sync().await,
+            5 => file.close().await,
+            6 => rig.server.time_out(),
+            7 => rig.server.reconnect(),
+            8 => {
+                // What nobody has open any more would be set aside.
+                rig.server.reconnect();
+                pass(RETRY).await;
+                rig.server.set_full(true);
+                pass(pause).await;
+                rig.server.set_full(false);
+            }
+            _ => pass(pause).await,
+        }
+    }
+    rig.server.reconnect();
+    pass(LONG).await;
+    for file in files {
+        assert!(at_server(rig, file.name).await == file.content, "{}", file.name);
+    }
+    assert_eq!(rig.client.unsent(&|_| true), UnsentTotal::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_each_history_everything_is_at_the_server() {
+    const HISTORIES: u64 = 10_000;
+    let seed = std::env::var("LARDER_SEED").ok().map_or(1, |seed| seed.parse().unwrap());
+    println!("LARDER_SEED={seed}");
+    let (rig, mut random) = (rig().await, Random(seed));
+    let file = |name| Play { rig: &rig, name, content: Vec::new(), open: None };
+    let mut files = NAMES.map(file);
+    for _ in 0..HISTORIES {
+        history(&rig, &mut random, &mut files).await;
+    }
+    println!("{HISTORIES} histories, {} writes at the server", rig.server.calls("write"));
+}
