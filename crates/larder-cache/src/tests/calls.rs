@@ -62,6 +62,30 @@ fn a_short_new_file_costs_few_calls_of_the_disk() {
     assert_eq!(read(&file, 0..5000), Some(bytes(1, 0..5000)));
 }
 
+/// Who comes again and again to a file that the kernel has to write looks at its times, and reads it only if it was written.
+#[test]
+fn a_file_that_the_kernel_does_not_write_is_not_read_again() {
+    let disk = counting();
+    let cache = try_open(&disk).unwrap();
+    let file = cache.file(cache.assign(b"log"));
+    file.reset(b"v0", 0);
+    let (kernel, _) = file.begin_bypass().unwrap();
+    disk.take();
+    assert!(!file.was_bypassed().unwrap(), "not written yet");
+    for at in [0, 3] {
+        rustix::io::pwrite(kernel.as_fd(), b"log", at).unwrap();
+        disk.take();
+        assert!(file.was_bypassed().unwrap());
+        assert_eq!(disk.take(), "stamp*2 sync_data*1");
+        file.try_collect_bypass().unwrap().unwrap();
+        disk.take();
+        assert!(!file.was_bypassed().unwrap());
+        assert_eq!(disk.take(), "stamp*1");
+    }
+    file.end_bypass().unwrap();
+    assert!(!file.was_bypassed().unwrap(), "nobody writes it");
+}
+
 /// A file whose chunks all have their sums is not read again to be saved, and only its stamp is looked at.
 #[test]
 fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
