@@ -14,13 +14,13 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_cache::CachedFile;
 use larder_vfs::{
     Answer, Change, Cred, Deadline, Error, Ino, OpenId, Result, Stability, Verifier, Written,
 };
-use tokio::time::Instant;
 
 use crate::changes::replacing;
 use crate::core::{Core, blocking, blocking_unless, on_handle};
@@ -293,9 +293,8 @@ impl Core {
             self.unset_local(node);
             return Ok(());
         }
-        let begun = Instant::now();
-        self.collect(node, &file).await?;
-        let deadline = deadline.map(|deadline| deadline.extended(begun.elapsed()));
+        let compared = self.collect(node, &file).await?;
+        let deadline = deadline.map(|deadline| deadline.extended(compared));
         let dirty = file.begin_sending();
         if dirty.is_empty() {
             self.settle_clean(node, &file);
@@ -323,12 +322,12 @@ impl Core {
         }
     }
 
-    /// Finds what the kernel wrote past us.
-    async fn collect(&self, node: &Node, file: &Arc<CachedFile>) -> Result<()> {
+    /// Finds what the kernel wrote past us; answers how long that took.
+    async fn collect(&self, node: &Node, file: &Arc<CachedFile>) -> Result<Duration> {
         if !node.state().opens.bypassing() {
-            return Ok(());
+            return Ok(Duration::ZERO);
         }
-        let begun = Instant::now();
+        let begun = self.now();
         let collected = match file.try_collect_bypass() {
             Some(collected) => collected,
             None => {
@@ -343,13 +342,14 @@ impl Core {
         let before = before.map(|stamp| LocalEnd::of(&stamp));
         let mut state = node.state();
         state.opens.set_collected(before);
-        state.opens.comparing_took = begun.elapsed();
+        let took = self.now().since(begun);
+        state.opens.comparing_took = took;
         if !file.dirty().is_empty() {
             // It is unsent until the server has it, whether the file stays open or not.
             state.local = before.or(state.local);
             self.reschedule(node.ino, &mut state);
         }
-        Ok(())
+        Ok(took)
     }
 
     fn writer(&self, node: &Node) -> Cred {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use larder_cache::FileNo;
 use larder_client::last_path;
+use larder_io::{Clock, RealClock};
 use larder_vfs::{Cred, Error, FileSystem, Ino, Kind, Lookup, OpenFlags};
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -114,7 +115,8 @@ impl Engine {
         let syncing = self.client.sync(&wanted);
         tokio::pin!(syncing);
         let sent = loop {
-            match tokio::time::timeout(TOLD_EVERY, &mut syncing).await {
+            let clock: &dyn Clock = &RealClock;
+            match clock.timeout_at(clock.instant() + TOLD_EVERY, &mut syncing).await {
                 Ok(sent) => break sent,
                 Err(_) => {
                     let left = self.client.unsent(&wanted);

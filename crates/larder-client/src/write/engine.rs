@@ -6,11 +6,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_vfs::{Error, Ino, Result};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
-use tokio::time::Instant;
 
 use super::schedule::{Action, Event, Outcome, Schedule};
 use crate::core::Core;
@@ -78,10 +77,10 @@ impl Engine {
 
 /// Starts the engine of a client; it ends with the client.
 pub(crate) fn start(core: &Arc<Core>) {
-    let (engine, core) = (core.engine.clone(), Arc::downgrade(core));
+    let (engine, clock, core) = (core.engine.clone(), core.clock.clone(), Arc::downgrade(core));
     tokio::spawn(async move {
         loop {
-            let now = Instant::now();
+            let now = clock.instant();
             let (due, next) = engine.take_due(now);
             if send_due(&core, due).is_none() {
                 return;
@@ -89,7 +88,7 @@ pub(crate) fn start(core: &Arc<Core>) {
             let latest = now + LOOK_EVERY;
             let until = next.map_or(latest, |next| next.min(latest));
             tokio::select! {
-                () = tokio::time::sleep_until(until) => {}
+                () = clock.sleep_until(until) => {}
                 () = engine.earlier.notified() => {}
             }
         }
@@ -112,7 +111,8 @@ impl Core {
     /// Tells a file's schedule what happened, under the node's lock. The caller carries out what follows.
     fn schedule(&self, ino: Ino, state: &mut State, event: Event) -> Action {
         let before = state.schedule;
-        let (after, action) = before.apply(event, Instant::now(), self.options.unsent_age_max);
+        let (after, action) =
+            before.apply(event, self.clock.instant(), self.options.unsent_age_max);
         state.schedule = after;
         self.engine.replan(ino, before, after);
         action

@@ -4,9 +4,7 @@
 //! it by an [`Event`], and carries out the [`Action`] that follows ([`super::engine`]). Callers who wait (fsync,
 //! close, a lease that is taken back) send themselves, and the file is settled then.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Time between attempts to send what the server did not take.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -113,6 +111,8 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use larder_io::{Clock, SimClock};
+
     use super::*;
 
     const AGE: Duration = Duration::from_secs(30);
@@ -180,7 +180,7 @@ mod tests {
 
     impl World {
         fn new() -> World {
-            let (schedule, now) = (Schedule::Clean, Instant::now());
+            let (schedule, now) = (Schedule::Clean, SimClock::new().instant());
             let (unsent, missed) = (None, None);
             World { schedule, now, unsent, missed, sending: false, given_up: false }
         }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_large_file_that_the_kernel_writes_is_compared_less_often() {
-        let now = Instant::now();
+        let now = SimClock::new().instant();
         for (took_s, next_s) in [(0, 30), (1, 30), (4, 80)] {
             let ended = Event::Ended(Outcome::KernelWrites(Duration::from_secs(took_s)));
             let (after, _) = Schedule::Sending.apply(ended, now, AGE);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_the_next_mount_is_to_send_stays_unless_it_is_left_behind_once_more() {
-        let now = Instant::now();
+        let now = SimClock::new().instant();
         let (kept, _) = Schedule::Sending.apply(Event::Ended(Outcome::Ending), now, AGE);
         for event in [Event::Due, Event::Dirtied, Event::Ended(Outcome::Sent)] {
             assert_eq!(kept.apply(event, now, AGE), (Schedule::Kept, Action::Nothing));

@@ -32,20 +32,20 @@ impl Kernel for Passthrough {
 }
 
 async fn on_directory(dir: &Path, server: Arc<MemRemote>, start: Start) -> (Client, Cache) {
-    with_options(dir, server, start, Options::default()).await
+    with_clock(dir, server, start, Arc::new(SimClock::ticking())).await
 }
 
-async fn with_options(
+async fn with_clock(
     dir: &Path,
     server: Arc<MemRemote>,
     start: Start,
-    options: Options,
+    clock: Arc<dyn Clock>,
 ) -> (Client, Cache) {
-    let clock: Arc<dyn Clock> = Arc::new(SimClock::ticking());
     let boot = Some(BootId(1));
     let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
     let cache = Cache::open(Arc::new(RealDisk::open(dir).unwrap()), clock.clone(), config).unwrap();
     let remote: Arc<dyn Remote> = server;
+    let options = Options::default();
     let client = Client::new(remote, cache.clone(), clock, options, 1, start).await.unwrap();
     client.attach(Arc::new(Passthrough));
     (client, cache)
@@ -173,17 +173,18 @@ async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
 async fn what_the_kernel_writes_to_an_open_file_reaches_the_server_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let server = Arc::new(MemRemote::new());
-    let options = Options { unsent_age_max: Duration::from_secs(30), ..Options::default() };
-    let (client, _) = with_options(folder.path(), server.clone(), Start::NewMount, options).await;
+    let clock = Arc::new(SimClock::new());
+    let (client, _) =
+        with_clock(folder.path(), server.clone(), Start::NewMount, clock.clone()).await;
     let (ino, open, local) = create(&client, "log").await;
     for (offset, line) in [(0, "first\n"), (6, "second\n")] {
         rustix::io::pwrite(local.as_fd(), line.as_bytes(), offset).unwrap();
-        pass(Duration::from_secs(61)).await;
+        pass(&clock, Duration::from_secs(61)).await;
         assert!(content_of(&server, "log").await.ends_with(line.as_bytes()));
         assert_eq!(client.status().unsent.files, 0);
     }
     let calls = server.calls_total();
-    pass(Duration::from_secs(3600)).await;
+    pass(&clock, Duration::from_secs(3600)).await;
     assert_eq!(server.calls_total(), calls);
     close(&client, ino, open).await;
 }

@@ -29,11 +29,21 @@ const BOOT: BootId = BootId(1);
 /// Longest wait for what must come. A busy machine may stand still for seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Lets time pass on a runtime that was started with its time paused: that jumps to the next thing that waits for it whenever
-/// nothing else is to be done.
-pub(crate) async fn pass(time: Duration) {
-    let nothing = std::future::pending::<()>();
-    assert!(tokio::time::timeout(time, nothing).await.is_err());
+/// Lets time pass, and whoever wakes meanwhile do all it can before more of it does. On a runtime that was started with its
+/// own time paused: that goes on only when nothing else is to be done.
+pub(crate) async fn pass(clock: &SimClock, time: Duration) {
+    const IDLE: Duration = Duration::from_millis(1);
+    let end = clock.instant() + time;
+    loop {
+        let nothing = std::future::pending::<()>();
+        assert!(tokio::time::timeout(IDLE, nothing).await.is_err());
+        let now = clock.instant();
+        if now >= end {
+            return;
+        }
+        let next = clock.next_wake().map_or(end, |wake| wake.clamp(now + IDLE, end));
+        clock.advance(next - now);
+    }
 }
 
 /// For reading.
@@ -190,9 +200,13 @@ impl Rig {
         records.iter().any(|(key, value)| key[0] == b'n' && value[1..5] == [0, 0, 1, 0])
     }
 
-    /// Waits until everything is at the server.
+    /// Waits until everything is at the server; what is tried at times is tried at once.
     pub(crate) async fn sent(&self) {
         while !self.cache.unsent().is_empty() {
+            let now = self.clock.instant();
+            if let Some(wake) = self.clock.next_wake().filter(|wake| *wake > now) {
+                self.clock.advance(wake - now);
+            }
             tokio::task::yield_now().await;
         }
     }

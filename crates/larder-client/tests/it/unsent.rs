@@ -1,4 +1,4 @@
-//! What nobody waits for is sent in time. The time is tokio's own, moved on when nothing else is to be done.
+//! What nobody waits for is sent in time.
 
 use std::time::Duration;
 
@@ -36,21 +36,21 @@ async fn bytes_of_an_open_file_are_at_the_server_within_their_age() {
     let rig = rig().await;
     let open = rig.open(&root(), "one", WRITE).await.unwrap();
     open.write(0, b"first").await.unwrap();
-    pass(AGE - Duration::from_secs(1)).await;
+    pass(&rig.clock, AGE - Duration::from_secs(1)).await;
     assert_eq!(at_server(&rig, "one").await, b"");
     assert_eq!(rig.client.unsent(&|_| true), UnsentTotal { files: 1, bytes: 5, is_bound: false });
     open.write(5, b" second").await.unwrap();
-    pass(Duration::from_secs(2)).await;
+    pass(&rig.clock, Duration::from_secs(2)).await;
     assert_eq!(at_server(&rig, "one").await, b"first second");
     assert_eq!(rig.client.unsent(&|_| true), UnsentTotal::default());
     // The age counts anew.
     open.write(0, b"third").await.unwrap();
-    pass(AGE - Duration::from_secs(1)).await;
+    pass(&rig.clock, AGE - Duration::from_secs(1)).await;
     assert_eq!(at_server(&rig, "one").await, b"first second");
-    pass(Duration::from_secs(2)).await;
+    pass(&rig.clock, Duration::from_secs(2)).await;
     assert_eq!(at_server(&rig, "one").await, b"third second");
     let writes = rig.server.calls("write");
-    pass(LONG).await;
+    pass(&rig.clock, LONG).await;
     open.close().await.unwrap();
     assert_eq!(rig.server.calls("write"), writes, "nothing is sent twice");
 }
@@ -60,7 +60,7 @@ async fn what_a_close_sent_is_not_sent_again() {
     let rig = rig().await;
     rig.put("one", b"closed").await;
     let calls = rig.server.calls_total();
-    pass(2 * AGE).await;
+    pass(&rig.clock, 2 * AGE).await;
     assert_eq!(rig.server.calls_total(), calls);
 }
 
@@ -71,9 +71,9 @@ async fn what_the_server_refuses_while_the_file_is_open_is_told_and_tried_again(
     let open = rig.open(&root(), "one", WRITE).await.unwrap();
     open.write(0, b"bytes").await.unwrap();
     rig.server.set_full(true);
-    pass(AGE + Duration::from_secs(1)).await;
+    pass(&rig.clock, AGE + Duration::from_secs(1)).await;
     rig.server.set_full(false);
-    pass(AGE).await;
+    pass(&rig.clock, AGE).await;
     assert_eq!(at_server(&rig, "one").await, b"bytes");
     assert_eq!(open.flush().await, Err(Error::NoSpace));
     open.close().await.unwrap();
@@ -154,16 +154,16 @@ async fn history(rig: &Rig, random: &mut Random, files: &mut [Play<'_>]) {
             8 => {
                 // What nobody has open any more would be set aside.
                 rig.server.reconnect();
-                pass(RETRY).await;
+                pass(&rig.clock, RETRY).await;
                 rig.server.set_full(true);
-                pass(pause).await;
+                pass(&rig.clock, pause).await;
                 rig.server.set_full(false);
             }
-            _ => pass(pause).await,
+            _ => pass(&rig.clock, pause).await,
         }
     }
     rig.server.reconnect();
-    pass(LONG).await;
+    pass(&rig.clock, LONG).await;
     for file in files {
         assert!(at_server(rig, file.name).await == file.content, "{}", file.name);
     }
