@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, Mount, Server, eventually, pattern, run, said, succeed};
+use crate::harness::{Kind, Mount, Server, eventually, pattern, run, said, scratch, succeed};
 use crate::unmounts::TRIES;
 
 fn check(mount: &Mount, args: &[&str], code: i32, word: &str) {
@@ -338,4 +340,40 @@ fn pin_and_warm_without_a_cache_say_so() {
     let mnt = mount.path("");
     check(&mount, &["cache", "pin", text(&mnt)], 1, "has no cache on disk");
     check(&mount, &["cache", "warm", text(&mnt)], 1, "has no cache on disk");
+}
+
+/// The first file that was in the way was the machine's password file.
+#[test]
+fn commands_leave_a_directory_that_is_no_cache_as_it_was() {
+    let server = Server::start(Kind::Larder);
+    let dir = scratch("larder-no-cache-");
+    fs::write(dir.path().join("passwd"), "root").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut mount = Mount::unmounted(&server, &[]);
+    mount.set_cache(dir.path().to_owned());
+    let is_as_it_was = |after: &str| {
+        let mode = fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, 0o755, "{after}");
+        let names: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(names, ["passwd"], "{after}");
+    };
+    assert!(!mount.command().output().unwrap().status.success());
+    is_as_it_was("mount");
+    for command in [&["ls"][..], &["verify"], &["cull", "--to", "0"], &["drop"]] {
+        let (code, said) = said(&mount, &[&["cache"], command, &[text(dir.path())]].concat());
+        assert_eq!(code, Some(1), "{command:?}: {said}");
+        is_as_it_was(command[0]);
+    }
+}
+
+#[test]
+fn an_export_can_do_without_udp() {
+    for (more, is_free) in [(&[][..], false), (&["--no-udp"], true)] {
+        let server = Server::larder(&[&["--no-root-squash"], more].concat());
+        fs::write(server.path("file"), "by TCP").unwrap();
+        assert_eq!(UdpSocket::bind(server.address()).is_ok(), is_free, "{more:?}");
+        let mount = Mount::new(&server, &[]);
+        assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "by TCP", "{more:?}");
+    }
 }
