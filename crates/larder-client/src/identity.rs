@@ -37,14 +37,16 @@ impl Core {
         if state.removed {
             return;
         }
-        let last = what == Removal::Directory || state.known.attr.nlink <= 1;
+        // The links that are known may be too few: others make some, and not every answer counts them.
+        let is_there = |(at, is): &(Ino, OsString)| *at == dir.ino && is == name;
+        let is_hidden = state.silly.as_ref().is_some_and(|hidden| !is_there(hidden));
+        let last = what == Removal::Directory || state.known.attr.nlink <= 1 && !is_hidden;
         if !last {
-            state.known.attr.nlink -= 1;
+            state.known.attr.nlink = state.known.attr.nlink.saturating_sub(1).max(1);
             state.move_ctime(self.now());
             self.table.persist(child.ino, &mut state);
             return;
         }
-        let is_there = |(at, is): &(Ino, OsString)| *at == dir.ino && is == name;
         let elsewhere = state.known.hint.as_ref().is_some_and(|hint| !is_there(hint));
         drop(state);
         self.gone(child);

@@ -9,7 +9,7 @@ mod walk;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Ino, Listing, Result};
+use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, Listing, Result};
 
 use crate::core::{Core, on_handle};
 use crate::node::Node;
@@ -157,7 +157,10 @@ impl Core {
         asked: larder_io::Monotonic,
     ) -> Page {
         let entries = listing.entries.into_iter().map(|listed| {
-            let child = listed.handle.zip(listed.attr).map(|(handle, attr)| {
+            let child = listed.handle.zip(listed.attr).map(|(handle, mut attr)| {
+                if !listed.tells_links {
+                    attr.nlink = self.known_links(&handle).unwrap_or(attr.nlink);
+                }
                 self.learn_listed(dir, &listed.name, &Found { handle, attr }, asked).ino
             });
             PageEntry {
@@ -170,6 +173,12 @@ impl Core {
         });
         let entries = entries.collect();
         Page { start, verifier: listing.verifier, eof: listing.eof, entries }
+    }
+
+    /// How many links a file was last known to have.
+    fn known_links(&self, handle: &Handle) -> Option<u32> {
+        let ino = Ino(self.cache.number_of(handle.as_bytes())?.0);
+        Some(self.table.get(ino)?.state().known.attr.nlink)
     }
 
     /// Keeps a page if it follows on those that are held.

@@ -412,6 +412,8 @@ pub struct Listed {
     pub position: u64,
     /// Attributes, if they came along.
     pub attr: Option<Attr>,
+    /// Whether the link count is among them; else it is 1 there.
+    pub tells_links: bool,
     /// Handle, if it came along.
     pub handle: Option<Handle>,
 }

@@ -91,6 +91,7 @@ fn names(reader: &OpenFile, position: u64, bytes_max: u32) -> Result<(Vec<Listed
             name: OsString::from(name),
             fileid: entry.ino(),
             position: entry.next_entry_cookie(),
+            tells_links: true,
             attr: None,
             handle: None,
         });

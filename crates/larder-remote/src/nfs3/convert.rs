@@ -212,6 +212,7 @@ pub(super) fn listing(page: Page) -> Listing {
         name: OsString::from_vec(entry.name.to_vec()),
         fileid: entry.fileid,
         position: entry.cookie,
+        tells_links: true,
         attr: post_op(entry.name_attributes),
         handle: entry.name_handle.as_ref().map(handle),
     });

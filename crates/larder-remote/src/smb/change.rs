@@ -194,20 +194,24 @@ impl Share {
         let kind =
             if what.is_directory() { wire::DIRECTORY_FILE } else { wire::NON_DIRECTORY_FILE };
         let options = kind | wire::OPEN_REPARSE_POINT;
-        let shared = Opening { options, ..Opening::existing(path, wire::DELETE) };
-        let alone = Opening { alone: true, ..shared.clone() };
-        let disposition = || wire::set(PREVIOUS, wire::DISPOSITION_INFORMATION, vec![1]);
-        match act(link, &alone, vec![disposition()]).await {
+        let mut shared = Opening { options, ..Opening::existing(path, wire::DELETE) };
+        match delete_alone(link, &shared).await {
             Err(Failure::Status(NtStatus::SHARING_VIOLATION)) => (),
             done => return done,
         }
         if !what.is_directory() {
             tracing::debug!(path = shared.path, "somebody uses a file that is removed");
-            let hidden = wire::target(&self.hidden_path(&shared.path, what), false);
-            let hide = wire::set(PREVIOUS, wire::RENAME_INFORMATION, hidden);
-            let hidden = act(link, &shared, vec![hide, disposition()]).await;
-            if hidden.is_ok() || hidden == Err(Failure::Lost) {
-                return hidden;
+            let hidden = self.hidden_path(&shared.path, what);
+            let rename =
+                wire::set(PREVIOUS, wire::RENAME_INFORMATION, wire::target(&hidden, false));
+            if act(link, &shared, vec![rename]).await.is_ok() {
+                shared.path = hidden;
+                // Not in one message with the rename: that of Samba's processes which serves the other one hears of the new
+                // name a moment later, and does not delete it if he closes the file before that. He may be about to.
+                match delete_alone(link, &shared).await {
+                    Err(Failure::Status(NtStatus::SHARING_VIOLATION)) => (),
+                    done => return done,
+                }
             }
         }
         act(link, &shared, vec![disposition()]).await
@@ -402,6 +406,17 @@ async fn make(link: &Arc<Link>, new: &New, opening: Opening) -> Result<MadeAt, F
     };
     let Opened { open, info, created, .. } = opened;
     Ok(MadeAt { info, created, open: Some(open) })
+}
+
+/// Has a file deleted when it is closed.
+fn disposition() -> Op {
+    wire::set(PREVIOUS, wire::DISPOSITION_INFORMATION, vec![1])
+}
+
+/// Deletes a file that nobody else has open, or is asked to close.
+async fn delete_alone(link: &Arc<Link>, shared: &Opening) -> Result<(), Failure> {
+    let alone = Opening { alone: true, ..shared.clone() };
+    act(link, &alone, vec![disposition()]).await
 }
 
 /// Opens, does these things and closes, in one message.

@@ -168,6 +168,7 @@ impl Share {
                 fileid: found.attr.fileid,
                 position: entries.len() as u64 + 1,
                 attr: Some(found.attr),
+                tells_links: false,
                 handle: Some(found.handle),
             });
         }
@@ -194,6 +195,7 @@ mod tests {
             name: position.to_string().into(),
             fileid: position,
             position,
+            tells_links: false,
             attr: None,
             handle: None,
         };

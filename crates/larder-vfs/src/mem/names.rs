@@ -286,6 +286,7 @@ impl Server {
                 name: name.clone(),
                 fileid: *file,
                 position: **position,
+                tells_links: true,
                 attr: Some(self.node(*file).attr(*file)),
                 handle: Some(self.handle_of(*file)),
             });

@@ -222,7 +222,14 @@ impl Remote for Liar {
             let mut listing = self.0.readdir(cred, dir, cookie, bytes_max).await?;
             if self.lies(Lie::DotsAreListed) && cookie.position == 0 {
                 let (name, fileid) = (".".into(), 1);
-                let dot = Listed { name, fileid, position: u64::MAX, attr: None, handle: None };
+                let dot = Listed {
+                    name,
+                    fileid,
+                    position: u64::MAX,
+                    attr: None,
+                    tells_links: true,
+                    handle: None,
+                };
                 listing.entries.insert(0, dot);
             }
             if self.lies(Lie::NamesAreForgotten)

@@ -1,7 +1,7 @@
 //! Shares of a real Samba.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,32 @@ fn own_writes_are_at_the_server_and_stay_cached() {
     mount.remount();
     assert!(fs::read(mount.path("renamed")).unwrap() == bytes);
     assert_eq!(mount.calls("READ"), 0);
+}
+
+/// A listing of a share does not count links: the file is not taken for one that loses its last name.
+#[test]
+fn what_is_written_to_an_open_file_reaches_the_name_that_is_left() {
+    let server = samba();
+    let mount = Mount::new(&server, &[]);
+    let names = || -> Vec<_> {
+        fs::read_dir(mount.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    fs::write(mount.path("a"), "before").unwrap();
+    for name in ["b", "c"] {
+        fs::hard_link(mount.path("a"), mount.path(name)).unwrap();
+    }
+    let file = fs::File::options().write(true).open(mount.path("a")).unwrap();
+    file.write_all_at(b"AFTER!", 0).unwrap();
+    for name in ["a", "b"] {
+        assert!(names().contains(&name.into()));
+        fs::remove_file(mount.path(name)).unwrap();
+    }
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(server.path("c")).unwrap(), b"AFTER!");
+    file.write_all_at(b"at last", 0).unwrap();
+    drop(file);
+    assert_eq!(fs::read(server.path("c")).unwrap(), b"at last");
+    eventually("the hidden name is gone", || fs::read_dir(server.path("")).unwrap().count() == 1);
 }
 
 /// Attributes are trusted for a second without a lease, and as long as it lasts with one.
