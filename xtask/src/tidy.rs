@@ -9,6 +9,7 @@
 mod arrows;
 mod docs;
 mod lex;
+mod linked;
 mod ratchet;
 mod source;
 
@@ -61,6 +62,7 @@ fn check(tree: &Tree) -> Result<Vec<Complaint>> {
     let mut complaints = arrows::check(tree)?;
     complaints.extend(source::check(tree));
     complaints.extend(docs::check(tree)?);
+    complaints.extend(linked::check(tree)?);
     let held = ratchet::Held::parse(tree.text(RATCHET_PATH).unwrap_or(""))?;
     complaints.extend(held.check(&ratchet::measure(tree)));
     Ok(complaints)

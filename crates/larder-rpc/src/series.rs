@@ -131,6 +131,7 @@ impl Recorder {
             self.closed.pop_front();
             self.overrun = true;
         }
+        debug_assert!(self.closed.back().is_none_or(|last| last.number < open), "in order");
         self.closed.push_back(Closed { number: open, at_end: *at_end });
     }
 

@@ -1,14 +1,14 @@
 //! One connection: the calls in flight on it, what is to be sent, and the tasks that serve it.
 //!
 //! All state is behind one lock that is held for a few instructions, never over a system call.
-//! Who sends owns the flag `sending`: at first the caller, on its own thread; if the socket is full
+//! Who sends is noted ([`Sender`]): at first the caller, on its own thread; if the socket is full
 //! or others keep coming, it hands the flag over to the writer task. So one message is never cut by
 //! another, and order is kept.
 //!
 //! Invariants:
 //! - A call is in `pending` from its offer until its reply, its end or its cancellation; the slot
 //!   it takes in the window is given back with it.
-//! - `sending` belongs to one epoch. When a connection breaks the epoch changes, and whoever still
+//! - Who sends does so for one epoch. When a connection breaks the epoch changes, and whoever still
 //!   sends for the old one lets go without touching the state.
 //! - Totals, pending calls, the window and who waits for it change under a lock from
 //!   [`Connection::change`] only, so that recorders hear of it before.
@@ -31,7 +31,7 @@ use crate::stats::{ConnectionSnapshot, ConnectionStats};
 use bytes::Bytes;
 use larder_wire::rpc::{Outcome, Xid};
 use larder_wire::xdr::Segments;
-use sending::{Outgoing, Sent};
+use sending::{Outgoing, Sender};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io::{self, IoSlice};
@@ -87,7 +87,7 @@ struct State {
     epoch: u64,
     pending: HashMap<Xid, Pending, BuildHasherDefault<XidHasher>>,
     outgoing: VecDeque<Outgoing>,
-    sending: bool,
+    sender: Sender,
     window: Window,
     /// Callers that wait for the window, first come, first served.
     waiting: VecDeque<oneshot::Sender<()>>,
@@ -214,7 +214,7 @@ impl Connection {
                 epoch: 0,
                 pending: HashMap::default(),
                 outgoing: VecDeque::new(),
-                sending: false,
+                sender: Sender::Nobody,
                 window,
                 waiting: VecDeque::new(),
                 promised: 0,
@@ -472,13 +472,7 @@ impl Connection {
             }
             Transport::Tcp => {
                 state.outgoing.push_back(Outgoing::call(call));
-                if !std::mem::replace(&mut state.sending, true) {
-                    let epoch = state.epoch;
-                    drop(state);
-                    if let Sent::Full | Sent::More = self.send_outgoing(&socket, epoch) {
-                        self.to_send.notify_one();
-                    }
-                }
+                self.send_as_caller(state, &socket);
             }
         }
         Ok(())
@@ -569,3 +563,6 @@ impl Drop for Promise<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -137,6 +137,7 @@ impl Window {
 
     /// Always `calls`.
     pub(super) fn fixed(calls: u32) -> Window {
+        assert!(calls > 0, "a window has room for a call");
         let scaled = calls * Self::SCALE;
         Window { scaled, max_scaled: scaled, adapts: false, losses: Losses::default() }
     }
@@ -165,6 +166,7 @@ impl Window {
             let step = (Self::SCALE * Self::SCALE + self.scaled / 2) / self.scaled;
             self.scaled = (self.scaled + step).min(self.max_scaled);
         }
+        debug_assert!(self.scaled >= Self::SCALE, "a call always fits");
     }
 
     /// A call that was sent at `sent` timed out at `now`: half as many, but one. All calls of one loss
@@ -173,6 +175,7 @@ impl Window {
         if self.adapts && self.losses.is_new(sent, now) {
             self.scaled = (self.scaled / 2).max(Self::SCALE);
         }
+        debug_assert!(self.scaled <= self.max_scaled);
     }
 }
 

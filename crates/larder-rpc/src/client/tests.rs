@@ -32,7 +32,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// A server's end of a TCP connection.
-struct Peer {
+pub(super) struct Peer {
     stream: TcpStream,
     records: RecordAssembler<Heap>,
     calls: VecDeque<(CallHeader, u32)>,
@@ -119,7 +119,7 @@ async fn listen() -> (TcpListener, Config) {
 }
 
 /// A client, and the first connection that it makes.
-async fn pair(change: impl FnOnce(&mut Config)) -> (RpcClient, Peer, TcpListener) {
+pub(super) async fn pair(change: impl FnOnce(&mut Config)) -> (RpcClient, Peer, TcpListener) {
     let (listener, mut config) = listen().await;
     change(&mut config);
     let (client, peer) = tokio::join!(RpcClient::connect(config), Peer::accept(&listener));

@@ -77,6 +77,9 @@ impl Admission {
 
     /// A connection came: `number` is higher than any before.
     pub(crate) fn come(&mut self, number: u64, newcomer: Newcomer) -> Verdict {
+        let is_latest = self.connections.keys().next_back().is_none_or(|last| *last < number);
+        assert!(is_latest, "numbers are given in the order of coming");
+        debug_assert!(self.connections.len() <= self.all_max);
         let of_its_kind: Vec<u64> = self.alike(&newcomer).collect();
         let kind_max = if newcomer.stranger { STRANGERS_MAX } else { self.source_max };
         let victim = if of_its_kind.len() >= kind_max {

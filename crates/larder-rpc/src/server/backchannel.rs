@@ -152,7 +152,9 @@ impl Backchannel {
         if self.is_closed() {
             return Err(CallbackError::Closed);
         }
-        waiting.insert(xid.0, Waiting { reply: Some(sender), _slot: Arc::clone(slot) });
+        let call = Waiting { reply: Some(sender), _slot: Arc::clone(slot) };
+        let before = waiting.insert(xid.0, call);
+        debug_assert!(before.is_none() && waiting.len() <= CALLBACKS_MAX);
         Ok(receiver)
     }
 

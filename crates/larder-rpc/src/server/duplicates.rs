@@ -106,6 +106,8 @@ impl Duplicates {
             let Some(oldest) = self.order.pop_front() else { return };
             self.drop_reply(oldest);
         }
+        debug_assert!(self.order.len() <= ENTRIES_MAX && self.bytes <= BYTES_MAX);
+        debug_assert!(self.calls.len() >= self.order.len(), "what is in order is known");
     }
 
     fn forget(&mut self, key: Key) {

@@ -185,6 +185,7 @@ impl Outbox {
             batch.extend(waiting.messages.pop_front());
         }
         waiting.bytes -= batch.iter().map(|(message, _)| message.len()).sum::<usize>();
+        debug_assert!(!waiting.messages.is_empty() || waiting.bytes == 0);
         (!batch.is_empty()).then_some(batch)
     }
 

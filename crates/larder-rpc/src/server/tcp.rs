@@ -49,6 +49,8 @@ const STRANGER_BYTES_MAX: usize = 1024;
 const IN_PLACE_BYTES_MIN: usize = 16 << 10;
 /// Bytes of calls that wait for room in the window where the service calls back; then nothing is read.
 const PARKED_BYTES_MAX: usize = 4 << 20;
+/// What such a call counts as beside its bytes: what it takes in memory, so that empty ones count, too.
+const PARKED_CALL_BYTES: usize = 128;
 /// A connection on which nothing was heard for so long is closed, as Linux does; clients reconnect.
 const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
 /// Pause before connections are accepted again after that failed.
@@ -319,13 +321,14 @@ struct Parked {
 
 impl Parked {
     fn push(&mut self, call: Bytes) {
-        self.bytes += call.len();
+        self.bytes += PARKED_CALL_BYTES + call.len();
         self.calls.push_back(call);
     }
 
     fn pop(&mut self) -> Option<Bytes> {
         let call = self.calls.pop_front()?;
-        self.bytes -= call.len();
+        self.bytes -= PARKED_CALL_BYTES + call.len();
+        debug_assert_eq!(self.calls.is_empty(), self.bytes == 0);
         Some(call)
     }
 }
@@ -482,6 +485,17 @@ mod tests {
         async fn call(&self, call: Call<()>) -> Answer {
             call.reply(&(), false)
         }
+    }
+
+    /// Records without any bytes are no way around the limit.
+    #[test]
+    fn calls_that_are_put_aside_count_however_short_they_are() {
+        let mut parked = Parked::default();
+        let calls = PARKED_BYTES_MAX / PARKED_CALL_BYTES + 1;
+        (0..calls).for_each(|_| parked.push(Bytes::new()));
+        assert!(parked.bytes > PARKED_BYTES_MAX);
+        (0..calls).for_each(|_| assert!(parked.pop().is_some()));
+        assert!(parked.pop().is_none());
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! - After [`RpcClient::shutdown`](crate::RpcClient::shutdown) no call is carried out any more.
 
 use super::Connection;
-use super::sending::{Outgoing, Sent, What};
+use super::sending::{Outgoing, What};
 use crate::server::{CALLBACKS_MAX, Config, Dispatcher, Peer, Service, SourcePorts, Stats};
 use bytes::Bytes;
 use larder_wire::xdr::Segments;
@@ -111,11 +111,6 @@ impl Connection {
         let (true, Some(socket)) = (state.epoch == epoch, state.socket.clone()) else { return };
         let what = What::Reply { message, _slot: slot };
         state.outgoing.push_back(Outgoing { what, sent_bytes: 0 });
-        if !std::mem::replace(&mut state.sending, true) {
-            drop(state);
-            if let Sent::Full | Sent::More = self.send_outgoing(&socket, epoch) {
-                self.to_send.notify_one();
-            }
-        }
+        self.send_as_caller(state, &socket);
     }
 }

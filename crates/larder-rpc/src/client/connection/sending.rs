@@ -1,12 +1,12 @@
 //! Sending on a stream: whole messages, in order, without blocking.
 
-use super::{Call, Connection};
+use super::{Call, Connection, State};
 use crate::client::socket::{Socket, TlsSocket};
 use larder_wire::xdr::Segments;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Pieces in one vectored write. The kernel's limit is 1024; a WRITE has three.
@@ -52,22 +52,49 @@ impl Outgoing {
     }
 }
 
+/// Who sends on the current socket: one at a time, or messages would be cut by each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    Nobody,
+    /// One who had something to send, on its own thread.
+    Caller,
+    /// The writer task. It may be woken for nothing: what wakes it outlives a socket.
+    Writer,
+}
+
 /// What a sender is left with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// Nothing: the flag `sending` was given back.
+enum Sent {
+    /// Nothing, and it sends no more.
     All,
-    /// Messages that do not fit now; the flag is still set.
+    /// Messages that do not fit now; it still sends.
     Full,
-    /// Messages that others should send; the flag is still set.
+    /// Messages that others should send; it still sends.
     More,
-    /// A broken or replaced connection, and no flag.
+    /// A broken or replaced connection.
     Broken,
 }
 
 impl Connection {
-    /// Sends what is to be sent, for one who owns `sending`. Does not block.
-    pub(super) fn send_outgoing(&self, socket: &Socket, epoch: u64) -> Sent {
+    /// Sends what is to be sent, unless somebody does. What is left, the writer task sends. Does not block.
+    pub(super) fn send_as_caller(&self, mut state: MutexGuard<'_, State>, socket: &Socket) {
+        if state.sender != Sender::Nobody {
+            return;
+        }
+        state.sender = Sender::Caller;
+        let epoch = state.epoch;
+        drop(state);
+        if let Sent::Full | Sent::More = self.send_outgoing(socket, epoch, Sender::Caller) {
+            let mut state = self.lock();
+            if state.epoch == epoch {
+                state.sender = Sender::Writer;
+                self.to_send.notify_one();
+            }
+        }
+    }
+
+    /// Sends what is to be sent, if it is for `sender` to do that. Does not block.
+    fn send_outgoing(&self, socket: &Socket, epoch: u64, sender: Sender) -> Sent {
         let mut batch = VecDeque::new();
         let mut full = false;
         for round in 0.. {
@@ -76,12 +103,16 @@ impl Connection {
                 if state.epoch != epoch {
                     return Sent::Broken;
                 }
+                if state.sender != sender {
+                    debug_assert!(batch.is_empty() && sender == Sender::Writer);
+                    return Sent::All;
+                }
                 // What did not fit goes back to the front.
                 while let Some(rest) = batch.pop_back() {
                     state.outgoing.push_front(rest);
                 }
                 if state.outgoing.is_empty() {
-                    state.sending = false;
+                    state.sender = Sender::Nobody;
                     return Sent::All;
                 }
                 if full {
@@ -136,6 +167,7 @@ impl Connection {
                 self.mark_sent(&call);
             }
         }
+        assert_eq!(sent_bytes, 0, "no more was sent than there was");
     }
 
     /// Sends what callers could not send at once.
@@ -146,9 +178,11 @@ impl Connection {
         loop {
             self.to_send.notified().await;
             loop {
-                let sent = socket.when_writable(|| match self.send_outgoing(socket, epoch) {
-                    Sent::Full => Err(io::ErrorKind::WouldBlock.into()),
-                    sent => Ok(sent),
+                let sent = socket.when_writable(|| {
+                    match self.send_outgoing(socket, epoch, Sender::Writer) {
+                        Sent::Full => Err(io::ErrorKind::WouldBlock.into()),
+                        sent => Ok(sent),
+                    }
                 });
                 match sent.await {
                     Ok(Sent::All) => break,
@@ -177,15 +211,18 @@ impl Connection {
         }
     }
 
-    /// The next message that is wanted; none gives the flag `sending` back.
+    /// The next message that is wanted; if there is none, the writer task sends no more.
     fn next_outgoing(&self, epoch: u64) -> Option<Outgoing> {
         let mut state = self.lock();
         if state.epoch != epoch {
             return None;
         }
+        if state.sender != Sender::Writer {
+            return None;
+        }
         loop {
             let Some(next) = state.outgoing.pop_front() else {
-                state.sending = false;
+                state.sender = Sender::Nobody;
                 return None;
             };
             if next.is_wanted() {

@@ -1,7 +1,7 @@
 //! The tasks of a connection: keep it up, take in replies, hand them to their callers.
 
 use super::callbacks::Slots;
-use super::sending::Outgoing;
+use super::sending::{Outgoing, Sender};
 use super::{Arrived, Connection, Pending};
 use crate::client::RpcError;
 use crate::client::pool::ReplyBuffers;
@@ -98,6 +98,9 @@ impl Connection {
         if let Some(calls_max) = socket.calls_max() {
             state.window.limit(calls_max.min(self.shared.config.in_flight_max));
         }
+        assert!(state.socket.is_none(), "the socket before was detached");
+        let is_idle = state.sender == Sender::Nobody && state.outgoing.is_empty();
+        assert!(is_idle, "without a socket nothing is sent");
         state.epoch += 1;
         state.attached = self.shared.now();
         if state.epoch > 1 {
@@ -116,8 +119,8 @@ impl Connection {
         } else {
             state.outgoing.clear();
             state.outgoing.extend(calls.into_iter().map(Outgoing::call));
-            state.sending = !state.outgoing.is_empty();
-            if state.sending {
+            if !state.outgoing.is_empty() {
+                state.sender = Sender::Writer;
                 self.to_send.notify_one();
             }
         }
@@ -141,9 +144,11 @@ impl Connection {
         socket.shut_down();
         self.connected.store(false, Relaxed);
         let mut state = self.lock();
+        let is_current = |current: &Arc<Socket>| std::ptr::eq(&**current, socket);
+        assert!(state.socket.as_ref().is_some_and(is_current), "one socket at a time");
         state.epoch += 1;
         state.socket = None;
-        state.sending = false;
+        state.sender = Sender::Nobody;
         state.outgoing.clear();
         state.heard >= state.attached
     }
