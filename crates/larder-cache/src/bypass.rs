@@ -12,9 +12,8 @@ use larder_io::{DiskFile, Stamp};
 use crate::descriptors::Place;
 use crate::file::CachedFile;
 use crate::lock;
-use crate::ranges::RangeSet;
 use crate::state::{State, ZEROS_MAX};
-use crate::sums::{chunk_range, chunks_of};
+use crate::sums::chunks_of;
 
 /// As much of a local file is read where others wait for the thread.
 const READ_QUICKLY_BYTES: u64 = 128 << 10;
@@ -169,21 +168,6 @@ impl CachedFile {
         let stamp = file.stamp()?;
         self.state().clean_at = Some(stamp);
         Ok(true)
-    }
-
-    /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the
-    /// local file. Reads the whole local file. The bypass may go on afterwards. Tells how the local file looked
-    /// before it was read; `None` if the kernel does not write it.
-    ///
-    /// # Errors
-    /// What the disk says; changes may then be missed and the caller must say so.
-    pub fn collect_bypass(&self) -> io::Result<Option<Stamp>> {
-        let mut state = self.state();
-        if state.bypasses == 0 {
-            return Ok(None);
-        }
-        let stamp = self.local(&state)?.stamp()?;
-        self.collect_locked(&mut state, stamp).map(Some)
     }
 
     /// As [`CachedFile::collect_bypass`], if that reads little, and nobody else is at the file; else `None`, and
@@ -347,45 +331,6 @@ impl CachedFile {
         collected
     }
 
-    fn collect(&self, state: &mut State, stamp: Stamp) -> io::Result<()> {
-        let file = self.local(state)?;
-        // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
-        self.follow_to(state, &*file, stamp.size)?;
-        let mut written = RangeSet::default();
-        if state.size <= crate::CHUNK_BYTES {
-            // Not worth a call of the disk: its one chunk is sent.
-            written.insert(0..state.size);
-        } else {
-            file.data_ranges(0..state.size)?.into_iter().for_each(|range| written.insert(range));
-        }
-        let known: Vec<_> = state.known.iter().collect();
-        for chunk in known.iter().flat_map(chunks_of) {
-            let sum = self.sum_on_disk(state, &file, chunk)?;
-            let before = state.sums.get(chunk);
-            if before == Some(sum) {
-                continue;
-            }
-            state.sums.set_verified(chunk, sum);
-            state.touched.insert(chunk..chunk + 1);
-            let range = chunk_range(chunk, state.size);
-            if before.is_some() {
-                state.set_dirty(range, true);
-            } else {
-                // Behind the old end. What nobody wrote there is zero at the server too once it has the last byte, or
-                // it is somebody else's by now, and not to be overwritten with zeros.
-                let last = (range.end == state.size).then(|| range.end - 1..range.end);
-                let parts = written.clip(range).into_iter().chain(last);
-                parts.for_each(|part| state.set_dirty(part, true));
-            }
-            state.current = false;
-            state.changes += 1;
-        }
-        state.collected_at = Some(stamp);
-        self.queue(state);
-        state.check();
-        Ok(())
-    }
-
     /// Takes over length and holes of the local file in a bypass.
     pub(crate) fn follow_local(&self, state: &mut State) -> io::Result<()> {
         let file = self.local(state)?;
@@ -393,7 +338,12 @@ impl CachedFile {
         self.follow_to(state, &*file, size)
     }
 
-    fn follow_to(&self, state: &mut State, file: &dyn DiskFile, size: u64) -> io::Result<()> {
+    pub(crate) fn follow_to(
+        &self,
+        state: &mut State,
+        file: &dyn DiskFile,
+        size: u64,
+    ) -> io::Result<()> {
         // The holes of a short file are held as zeros, wherever its data is.
         let data = if size <= ZEROS_MAX { Vec::new() } else { file.data_ranges(0..size)? };
         state.follow_local(data, size)?;

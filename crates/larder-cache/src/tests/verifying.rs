@@ -1,4 +1,4 @@
-//! Verifying a large file, which others use meanwhile.
+//! Verifying a large file, or comparing it with what it was, while others use it.
 
 use std::sync::mpsc;
 use std::sync::{Condvar, Mutex};
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::watched::{Watched, Watcher};
 use super::*;
+use crate::BackingFile;
 
 /// Whether reads of data wait, and how many do.
 #[derive(Debug, Default)]
@@ -65,9 +66,19 @@ fn meanwhile<T: Send + 'static>(
     file: &Arc<CachedFile>,
     work: impl FnOnce(&CachedFile) -> T + Send + 'static,
 ) -> T {
+    meanwhile_of(CachedFile::verify_ahead, disk, file, work)
+}
+
+/// The same of other work that reads all of the file.
+fn meanwhile_of<T: Send + 'static>(
+    reads: impl FnOnce(&CachedFile) + Send + 'static,
+    disk: &SlowDisk,
+    file: &Arc<CachedFile>,
+    work: impl FnOnce(&CachedFile) -> T + Send + 'static,
+) -> T {
     disk.watcher.set(true);
-    let verifier = Arc::clone(file);
-    let verifying = std::thread::spawn(move || verifier.verify_ahead());
+    let reader = Arc::clone(file);
+    let verifying = std::thread::spawn(move || reads(&reader));
     disk.watcher.wait_until_somebody_waits();
     let (tell, told) = mpsc::channel();
     let other = Arc::clone(file);
@@ -76,7 +87,79 @@ fn meanwhile<T: Send + 'static>(
     disk.watcher.set(false);
     verifying.join().unwrap();
     working.join().unwrap().unwrap();
-    answer.expect("nobody waits for whoever verifies the file")
+    answer.expect("nobody waits for whoever reads the whole file")
+}
+
+/// A file of some chunks that the kernel writes.
+fn bypassed(chunks: u64) -> (SlowDisk, Cache, Arc<CachedFile>, Arc<BackingFile>) {
+    let memory = Arc::new(larder_io::MemDisk::default());
+    let disk = SlowDisk { disk: memory, watcher: Arc::default() };
+    let cache = try_open(&disk).unwrap();
+    let file = filled(&cache, b"v1", 1, chunks * CHUNK);
+    let (kernel, _) = file.begin_bypass().unwrap();
+    crate::lock(&disk.watcher.state).1 = 0;
+    (disk, cache, file, kernel)
+}
+
+#[test]
+fn nobody_waits_while_what_the_kernel_wrote_is_looked_for() {
+    let (disk, _cache, file, kernel) = bypassed(3000);
+    for at in [5, 2000 * CHUNK, 3000 * CHUNK - 1] {
+        kernel.write_at(b"!", at).unwrap();
+    }
+    let collects = |file: &CachedFile| {
+        file.collect_bypass().unwrap();
+    };
+    let seen = meanwhile_of(collects, &disk, &file, |file| (file.version(), file.dirty()));
+    assert_eq!(seen, (Some(b"v1".to_vec()), vec![]));
+    let chunks = [0, 2000, 2999].map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK);
+    assert_eq!(file.dirty(), chunks);
+}
+
+/// What the kernel writes, and what is written and cut here, while the kernel's writes are looked for: in the end the server
+/// has it all by what is dirty, and every chunk has the sum of what is there.
+#[test]
+fn what_is_changed_while_the_kernels_writes_are_looked_for_is_found() {
+    let name = "what_is_changed_while_the_kernels_writes_are_looked_for_is_found";
+    let mut random = Random(seed(name, 3));
+    for _ in 0..10 {
+        let (_disk, cache, file, kernel) = bypassed(64);
+        let mut expected = bytes(1, 0..64 * CHUNK);
+        let mut server = expected.clone();
+        let collector = Arc::clone(&file);
+        let collecting = std::thread::spawn(move || {
+            for _ in 0..10 {
+                collector.collect_bypass().unwrap();
+            }
+        });
+        for round in 0..40 {
+            let at = random.below(expected.len() as u64);
+            let data = bytes(round + 2, 0..random.below(3 * CHUNK));
+            match random.below(6) {
+                0 => {
+                    file.truncate(at).unwrap();
+                    expected.truncate(at as usize);
+                    server.truncate(at as usize);
+                    continue;
+                }
+                1..=2 => file.write(at, &data).unwrap(),
+                _ => kernel.write_at(&data, at).unwrap(),
+            }
+            expected.resize(expected.len().max(at as usize + data.len()), 0);
+            expected[at as usize..at as usize + data.len()].copy_from_slice(&data);
+        }
+        collecting.join().unwrap();
+        file.collect_bypass().unwrap();
+        server.resize(expected.len(), 0);
+        for range in file.dirty() {
+            let range = range.start as usize..range.end as usize;
+            server[range.clone()].copy_from_slice(&expected[range]);
+        }
+        assert!(server == expected);
+        assert!(read(&file, 0..expected.len() as u64) == Some(expected));
+        assert_eq!(cache.usage().bad_chunks, 0);
+        file.end_bypass().unwrap();
+    }
 }
 
 #[test]
