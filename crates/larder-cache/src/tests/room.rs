@@ -245,3 +245,24 @@ fn an_open_file_is_not_culled() {
     drop(open);
     assert_eq!(cache.cull(0).files, 1);
 }
+
+/// Nobody could write to it past the cache: the kernel's local file would lack that.
+#[test]
+fn a_file_that_the_kernel_writes_takes_writes_beyond_the_stop_mark() {
+    let disk = SimDisk::new();
+    let mut limits = Limits::in_memory();
+    limits.bytes = Marks { run: CHUNK, cull: CHUNK, stop: 2 * CHUNK };
+    let config = Config { limits, ..config() };
+    let cache = Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), config).unwrap();
+    let [bypassed, other] =
+        [b"bypassed", &b"another"[..]].map(|name| cache.file(cache.assign(name)));
+    for file in [&bypassed, &other] {
+        file.reset(b"v1", 0);
+    }
+    let _kernel = begin_bypass(&bypassed).expect("it is whole");
+    filled(&cache, b"v1", 1, 2 * CHUNK);
+    assert_eq!(other.write(0, b"x"), Err(crate::NoSpace));
+    bypassed.write(0, b"appended").unwrap();
+    assert_eq!(read(&bypassed, 0..8), Some(b"appended".to_vec()));
+    assert_eq!(bypassed.dirty_bytes(), 8);
+}

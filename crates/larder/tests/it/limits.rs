@@ -102,6 +102,21 @@ fn fill_up(disk: &SmallDisk) {
     while file.write_all(&page).is_ok() {}
 }
 
+/// The kernel writes a new file itself, but appends come to the daemon.
+#[test]
+fn an_append_needs_no_room_below_the_stop_mark() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["brun=99,bcull=98,bstop=97"]);
+    let path = mount.path("log");
+    let append = |reads| fs::File::options().read(reads).create(true).append(true).open(&path);
+    let (one, two) = (append(true).unwrap(), append(false).unwrap());
+    for (mut file, line) in [(&one, "a"), (&two, "b"), (&one, "c")] {
+        file.write_all(line.as_bytes()).unwrap();
+    }
+    drop((one, two));
+    assert_eq!(fs::read_to_string(server.path("log")).unwrap(), "abc");
+}
+
 #[test]
 fn cache_disk_without_inodes_fails_no_read() {
     let server = Server::start(Kind::Larder);
