@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use larder_io::{DiskFile, Stamp};
 
@@ -13,16 +13,21 @@ use crate::descriptors::Place;
 use crate::file::CachedFile;
 use crate::lock;
 use crate::state::{State, ZEROS_MAX};
-use crate::sums::chunks_of;
+use crate::sums::{chunk_range, chunks_of};
 
 /// As much of a local file is read where others wait for the thread.
 const READ_QUICKLY_BYTES: u64 = 128 << 10;
+
+/// As much is read into memory to be written to another local file.
+const TAKEN_AT_ONCE_BYTES: usize = 256 << 10;
 
 /// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
 /// the version it was handed out for but for what its holders change, as long as this is held.
 #[derive(Debug)]
 pub struct BackingFile {
     file: Arc<dyn DiskFile>,
+    /// Whoever changes it for those who read a version that is not in use any more.
+    following: Mutex<()>,
     _place: Place,
 }
 
@@ -40,7 +45,26 @@ impl BackingFile {
     /// # Errors
     /// Those of pwrite(2); a part of `data` may then be written.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let _alone = lock(&self.following);
         self.file.write_at(data, offset)
+    }
+
+    /// Takes over all that is dirty in the version in use. Who writes there first, and then here
+    /// ([`BackingFile::write_at`]), is not overwritten by what was before.
+    ///
+    /// # Errors
+    /// What the disk says, or `InvalidInput` if it is sent just now; a part may then be written.
+    pub fn take_dirty(&self, present: &CachedFile) -> io::Result<()> {
+        let _alone = lock(&self.following);
+        for range in present.dirty() {
+            for start in range.clone().step_by(TAKEN_AT_ONCE_BYTES) {
+                let len = usize::try_from(range.end - start).unwrap_or(usize::MAX);
+                let mut bytes = vec![0; len.min(TAKEN_AT_ONCE_BYTES)];
+                present.read_dirty(start, &mut bytes)?;
+                self.file.write_at(&bytes, start)?;
+            }
+        }
+        Ok(())
     }
 
     /// Cuts or extends the file, for who reads a version that is not in use any more. Not durable.
@@ -307,7 +331,11 @@ impl CachedFile {
         if let Some(backing) = state.backing.upgrade() {
             return Some(backing);
         }
-        let backing = Arc::new(BackingFile { file, _place: self.store.handed_out.take() });
+        let backing = Arc::new(BackingFile {
+            file,
+            following: Mutex::default(),
+            _place: self.store.handed_out.take(),
+        });
         state.backing = Arc::downgrade(&backing);
         Some(backing)
     }
@@ -346,8 +374,28 @@ impl CachedFile {
     ) -> io::Result<()> {
         // The holes of a short file are held as zeros, wherever its data is.
         let data = if size <= ZEROS_MAX { Vec::new() } else { file.data_ranges(0..size)? };
+        let tail = tail_gone_on(state, file, size)?;
         state.follow_local(data, size)?;
+        if let Some((chunk, sum)) = tail
+            && state.known.contains(chunk_range(chunk, size))
+        {
+            state.sums.set_verified(chunk, sum);
+        }
         self.recharge(state);
         Ok(())
     }
+}
+
+/// The last chunk, and its sum once the file goes on behind it, unless what it had was changed. Without a sum it would count as
+/// changed and be sent, over what somebody else has made of it.
+fn tail_gone_on(state: &State, file: &dyn DiskFile, size: u64) -> io::Result<Option<(u64, u32)>> {
+    let chunk = state.size / crate::CHUNK_BYTES;
+    let start = chunk * crate::CHUNK_BYTES;
+    let goes_on = state.size > start && size > start + crate::CHUNK_BYTES;
+    let Some(before) = state.sums.get(chunk).filter(|_| goes_on) else { return Ok(None) };
+    let had = usize::try_from(state.size - start).expect("less than a chunk");
+    let mut bytes = vec![0; usize::try_from(crate::CHUNK_BYTES).expect("a chunk is small")];
+    file.read_exact_at(&mut bytes[..had], start)?;
+    let is_same = crc32c::crc32c(&bytes[..had]) == before;
+    Ok(is_same.then(|| (chunk, crc32c::crc32c(&bytes))))
 }

@@ -75,7 +75,7 @@ impl CachedFile {
         file: &dyn DiskFile,
         stamp: &Stamp,
     ) -> io::Result<Vec<Range<u64>>> {
-        // The old tail's sum is gone after this if the end moved, so the tail counts as changed.
+        // If the end moved and the old tail was changed, its sum is gone after this, so it counts as changed.
         self.follow_to(state, file, stamp.size)?;
         let known = state.known.iter().map(|range| chunks_of(&range));
         Ok(known.flat_map(pieces_of).collect())

@@ -399,9 +399,7 @@ impl Core {
         if attr.kind != Kind::File {
             return;
         }
-        if state.pages == Some(from) {
-            state.pages = Some(state.version());
-        }
+        state.carry_shown(from);
         let file = self.file(node);
         let held = file.version() == Some(from.bytes());
         if held && file.dirty().is_empty() {

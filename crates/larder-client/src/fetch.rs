@@ -202,16 +202,15 @@ impl Core {
         FileEnd { size: state.attr().size, zero_point: state.known.attr.size }
     }
 
-    /// Fetches a range into the cache for nobody in particular.
-    pub(crate) async fn read_for_fill(
+    /// Fetches a range into the cache for no open file in particular, and answers what is there, with local changes.
+    pub(crate) async fn read_range(
         self: &Arc<Self>,
         node: &Arc<Node>,
         cred: &Cred,
         offset: u64,
         len: u32,
-    ) -> Result<()> {
-        self.read_remote(node, cred, None, offset..offset + u64::from(len)).await?;
-        Ok(())
+    ) -> Result<Bytes> {
+        self.read_remote(node, cred, None, offset..offset + u64::from(len)).await
     }
 
     async fn read_remote(

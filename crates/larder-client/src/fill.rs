@@ -146,8 +146,8 @@ impl Core {
         let stop = stop.min((start / request_max + 1) * request_max);
         debug_assert!(start < stop, "a file that lacks nothing is no candidate");
         let len = u32::try_from(stop - start).expect("one request");
-        match self.read_for_fill(node, cred, start, len).await {
-            Ok(()) => {
+        match self.read_range(node, cred, start, len).await {
+            Ok(_) => {
                 self.fill.filled_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
             }
             Err(error) => tracing::debug!(ino = node.ino.0, %error, "fill-in stopped"),

@@ -36,6 +36,7 @@ mod listing;
 mod mode;
 mod names;
 mod node;
+mod older;
 mod open;
 mod opens;
 mod options;

@@ -195,6 +195,9 @@ impl Core {
         flags: OpenFlags,
     ) -> Result<Opened> {
         self.give_up_doubtful(&node).await;
+        if flags.read {
+            self.update_older(&node, &cred).await;
+        }
         let file = self.file(&node);
         let quick = self.chooses_quickly(&node, &file, &flags);
         let core = self.clone();

@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
 use crate::node::Node;
 use crate::open::OpenFile;
+use crate::record::Version;
 use crate::session::OpenRecord;
 use crate::state::State;
 
@@ -70,6 +71,8 @@ pub(crate) struct Opens {
     /// The local file that the kernel has been given for passthrough opens. It holds the inode to this one until nobody
     /// has the file open any more in any mode, and shows it to whoever maps the file meanwhile.
     backing: Option<Arc<BackingFile>>,
+    /// The version that it shows, as far as that is known.
+    backing_shows: Option<Version>,
     /// The kernel has a local file of an earlier process that is not known here.
     stray: bool,
     /// Releases of its last writer by way of the kernel that still look for what he wrote.
@@ -78,6 +81,8 @@ pub(crate) struct Opens {
     collected: Option<LocalEnd>,
     /// How long the last comparing of the local file took.
     pub(crate) comparing_took: Duration,
+    /// Size of the local file that the kernel writes, when it was last looked at.
+    written_size: Option<u64>,
     /// How often it was synced while the kernel wrote it, and was not short.
     syncs: u32,
 }
@@ -119,9 +124,27 @@ impl Opens {
         self.passthrough + self.bypass > 0 || self.backing.is_some()
     }
 
+    /// The local file to which the kernel is held, unless it may be writing to it.
+    pub(crate) fn backing_unwritten(&self) -> Option<&Arc<BackingFile>> {
+        self.backing.as_ref().filter(|_| !self.bypassing())
+    }
+
+    /// The version that the local file shows to which the kernel is held.
+    pub(crate) fn backing_shows(&self) -> Option<Version> {
+        self.backing_shows
+    }
+
+    /// It shows that version by now.
+    pub(crate) fn set_backing_shows(&mut self, version: Version) {
+        self.backing_shows = Some(version);
+    }
+
     /// Remembers how the local file looked when it was last compared with the server's version.
     pub(crate) fn set_collected(&mut self, end: Option<LocalEnd>) {
         self.collected = end;
+        if self.bypassing() {
+            self.written_size = end.map(|end| end.size);
+        }
     }
 
     /// Counts an open file of an earlier process, and takes its local file up if it is the `same` that
@@ -148,8 +171,12 @@ impl Opens {
             self.collected = None;
             self.syncs = 0;
         }
+        if !self.bypassing() {
+            self.written_size = None;
+        }
         if self.is_empty() {
             self.backing = None;
+            self.backing_shows = None;
             self.stray = false;
         }
         let is_last_writer = mode == Mode::Bypass && !self.bypassing();
@@ -171,6 +198,11 @@ impl Opens {
         }
     }
 
+    /// How long the file is to all who have it open while the kernel writes it, whatever others make of it.
+    pub(crate) fn written_size(&self) -> Option<u64> {
+        self.written_size
+    }
+
     /// Size and modification time of the local file now.
     pub(crate) fn local_end(&self) -> Option<LocalEnd> {
         Some(LocalEnd::of(&self.backing.as_ref()?.stamp().ok()?))
@@ -178,6 +210,17 @@ impl Opens {
 }
 
 impl State {
+    /// What the kernel shows of the version `from` is of the present one too.
+    pub(crate) fn carry_shown(&mut self, from: Version) {
+        let version = self.version();
+        if self.pages == Some(from) {
+            self.pages = Some(version);
+        }
+        if self.opens.backing_shows() == Some(from) {
+            self.opens.set_backing_shows(version);
+        }
+    }
+
     /// Counts an open file that the kernel reads or writes by way of a local file.
     fn count_passing(&mut self, mode: Mode, backing: Arc<BackingFile>) -> (Mode, DataPath) {
         *self.opens.count(mode) += 1;
@@ -363,6 +406,7 @@ impl Core {
             return Accepted::Other(self.take_mode_without(state, flags, synced_here));
         }
         state.opens.backing = Some(whole.clone());
+        state.opens.backing_shows = Some(state.version());
         if let Offer::Written(_, begun) = offer {
             state.opens.collected = Some(*begun);
         }
@@ -412,19 +456,6 @@ impl Core {
         }
     }
 
-    /// A local file of an older version, which the kernel still reads for files that were opened before, is to get
-    /// each change that is made here, besides the present one: it is the same file to whoever has it open. `None`
-    /// if there is none.
-    pub(crate) fn older_local_file(
-        &self,
-        node: &Node,
-        file: &CachedFile,
-    ) -> Option<Arc<BackingFile>> {
-        let state = node.state();
-        let backing = state.opens.backing.as_ref().filter(|_| !state.opens.bypassing())?;
-        (!file.is_backed_by(backing)).then(|| backing.clone())
-    }
-
     /// Brings size and time of a file that the kernel writes itself up to date.
     pub(crate) fn refresh_local_end(&self, node: &Node) {
         let mut state = node.state();
@@ -432,6 +463,7 @@ impl Core {
             return;
         }
         let end = state.opens.local_end();
+        state.opens.written_size = end.map(|end| end.size);
         if end.is_some() && state.opens.collected != end {
             state.local = end;
         }

@@ -202,6 +202,8 @@ impl State {
             attr.used = attr.used.max(local.size);
             attr.mtime = local.mtime.max(attr.mtime);
             attr.ctime = local.mtime.max(attr.ctime);
+        } else if let Some(size) = self.opens.written_size() {
+            attr.size = size;
         }
         attr
     }

@@ -171,15 +171,6 @@ impl Core {
         Some(self.taken(len, Stability::Unstable))
     }
 
-    /// Who reads an older local file sees what is written here. Best effort: the change itself is elsewhere.
-    fn write_older(&self, node: &Node, file: &CachedFile, at: u64, data: &[u8]) {
-        if let Some(older) = self.older_local_file(node, file)
-            && let Err(error) = older.write_at(data, at)
-        {
-            tracing::warn!(ino = node.ino.0, %error, "open files may not see a write");
-        }
-    }
-
     fn taken(&self, len: u32, stability: Stability) -> Written {
         Written { len, stability, verifier: self.verifier(), change: Change::default() }
     }
@@ -382,8 +373,8 @@ impl Core {
         let settled = self.end_change_of(&mut state, changes);
         let ours = settled.is_some_and(|settled| settled.ours);
         state.mixed |= !ours && sent.result.is_ok();
-        if ours && state.pages == Some(held) {
-            state.pages = Some(state.version());
+        if ours {
+            state.carry_shown(held);
         }
         self.table.persist(node.ino, &mut state);
         drop(state);

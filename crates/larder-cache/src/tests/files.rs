@@ -251,12 +251,34 @@ fn holes_that_the_kernel_made_are_no_changes() {
     let kernel = begin_bypass(&file).unwrap();
     kernel.write_at(b"far", 4 * CHUNK + 8192).unwrap();
     file.collect_bypass().unwrap();
-    assert_eq!(file.dirty(), [0..4096, 4 * CHUNK + 8192..4 * CHUNK + 8195]);
+    assert_eq!(file.dirty(), [4 * CHUNK + 8192..4 * CHUNK + 8195], "nor is the tail of before");
     kernel.write_at(b"between", 2 * CHUNK).unwrap();
     file.end_bypass().unwrap();
-    let expected = [0..4096, 2 * CHUNK..3 * CHUNK, 4 * CHUNK + 8192..4 * CHUNK + 8195];
+    let expected = [2 * CHUNK..3 * CHUNK, 4 * CHUNK + 8192..4 * CHUNK + 8195];
     assert_eq!(file.dirty(), expected);
     assert_eq!(read(&file, CHUNK..2 * CHUNK).unwrap(), vec![0; usize::try_from(CHUNK).unwrap()]);
+}
+
+/// What the last chunk had is sent once more only if something in it was changed: somebody else may have cut it meanwhile.
+#[test]
+fn a_file_that_goes_on_behind_its_last_chunk_has_not_changed_it() {
+    for (at, is_changed) in [(2 * CHUNK, false), (CHUNK + 50, true), (CHUNK + 200, true)] {
+        let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+        let file = filled(&cache, b"v1", 1, CHUNK + 100);
+        let kernel = begin_bypass(&file).unwrap();
+        kernel.write_at(b"far", 3 * CHUNK).unwrap();
+        kernel.write_at(b"X", at).unwrap();
+        // A write of another program, through the daemon, has it look where the file ends.
+        file.write(4 * CHUNK, b"end").unwrap();
+        file.end_bypass().unwrap();
+        let tail = CHUNK..CHUNK + 100;
+        assert_eq!(
+            file.dirty().iter().any(|dirty| dirty.contains(&tail.start)),
+            is_changed,
+            "{at}"
+        );
+        assert!(file.dirty().iter().any(|dirty| dirty.contains(&at)), "{at}");
+    }
 }
 
 /// The server has made the truncation, so it is no change that it would have to be told.
@@ -290,8 +312,8 @@ fn large_hole_that_the_kernel_made_is_not_looked_at() {
     kernel.set_len(end).unwrap();
     file.collect_bypass().unwrap();
     assert_eq!(file.size(), end);
-    // The old tail is sent too: its chunk has another length now. So is the last byte, for the size.
-    let dirty = [CHUNK..CHUNK + 4096, far..far + 4096, end - 1..end];
+    // The last byte is sent too, for the size.
+    let dirty = [far..far + 4096, end - 1..end];
     assert_eq!(file.dirty(), dirty);
     assert_eq!(cache.usage().bytes, 5 * CHUNK);
 
@@ -299,8 +321,8 @@ fn large_hole_that_the_kernel_made_is_not_looked_at() {
     file.truncate(2 * end).unwrap();
     file.end_bypass().unwrap();
     let between = far / 2..far / 2 + CHUNK;
-    let [tail, written, last] = dirty;
-    assert_eq!(file.dirty(), [tail, far / 2..far / 2 + 4096, written, last]);
+    let [written, last] = dirty;
+    assert_eq!(file.dirty(), [far / 2..far / 2 + 4096, written, last]);
     file.mark_clean(0..u64::MAX);
     file.set_version(b"v2", 2 * end);
     assert_eq!(file.held(0..u64::MAX), [0..2 * CHUNK, between, far..end]);

@@ -431,8 +431,7 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     let (other, theirs) = another_client_at(&server, "file").await;
     let bytes = pattern(2, 60_000).into();
     other.write(&root(), &theirs, 0, bytes, Stability::FileSync).await.unwrap();
-    let flags = OpenFlags { read: true, ..WRITE };
-    let writer = client.open(&root(), ino, flags).wait().await.unwrap();
+    let writer = client.open(&root(), ino, OpenFlags::WRITE).wait().await.unwrap();
     assert!(matches!(writer.path, DataPath::Direct), "the kernel has another file for it");
     let written = client.write(&root(), ino, Some(writer.id), 30_000, b"OURS", Stability::Unstable);
     written.wait().await.unwrap();
@@ -456,4 +455,82 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     expected[30_000..30_004].copy_from_slice(b"OURS");
     expected[35_000..35_004].copy_from_slice(b"MORE");
     assert!(content_of(&server, "file").await == expected);
+}
+
+/// The kernel shows the local file that it has to who maps the file, too. So it is brought up to what others have closed, and stays so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_maps_a_file_beside_an_older_local_file_sees_what_others_have_closed() {
+    let server = Arc::new(MemRemote::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (ino, open, local) = create(&client, "file").await;
+    rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
+    close(&client, ino, open).await;
+    let reader = client.open(&root(), ino, READ).wait().await.unwrap();
+    let DataPath::Passthrough(older) = reader.path else { panic!("not by the kernel") };
+    let (other, theirs) = another_client_at(&server, "file").await;
+    let mut expected = vec![];
+    for (round, len) in [(2, 90_000), (3, 30_000)] {
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        other.setattr(&root(), &theirs, cut, None).await.unwrap();
+        expected = pattern(round, len);
+        let bytes = expected.clone().into();
+        other.write(&root(), &theirs, 0, bytes, Stability::FileSync).await.unwrap();
+        let mapping = client.open(&root(), ino, READ).wait().await.unwrap();
+        assert!(matches!(mapping.path, DataPath::Direct), "the kernel has another file for it");
+        assert!(content(&older) == expected, "{round}");
+        client.release(ino, mapping.id).wait().await.unwrap();
+    }
+    // Who writes it here meanwhile is not overwritten, and goes on.
+    let writer = client.open(&root(), ino, WRITE).wait().await.unwrap();
+    for at in [10_000, 40_000] {
+        let written = client.write(&root(), ino, Some(writer.id), at, b"OURS", Stability::Unstable);
+        written.wait().await.unwrap();
+        expected.resize(expected.len().max(usize::try_from(at).unwrap() + 4), 0);
+        expected[usize::try_from(at).unwrap()..][..4].copy_from_slice(b"OURS");
+        let mapping = client.open(&root(), ino, READ).wait().await.unwrap();
+        assert!(content(&older) == expected, "{at}");
+        client.release(ino, mapping.id).wait().await.unwrap();
+    }
+    close(&client, ino, writer.id).await;
+    server.reset_calls();
+    let mapping = client.open(&root(), ino, READ).wait().await.unwrap();
+    assert_eq!(server.calls("read"), 0, "it is up to date");
+    assert!(content(&older) == expected);
+    client.release(ino, mapping.id).wait().await.unwrap();
+    client.release(ino, reader.id).wait().await.unwrap();
+}
+
+/// Whoever opens a file that the kernel writes itself gets the writer's local file. Its size is the one that is shown, whatever
+/// others have made of the file: who maps more than there is dies of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_the_kernel_writes_is_as_long_as_its_local_file() {
+    let server = Arc::new(MemRemote::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (ino, writer, local) = create(&client, "file").await;
+    rustix::io::pwrite(local.as_fd(), &pattern(1, 50_000), 0).unwrap();
+    client.flush(&root(), ino, writer).wait().await.unwrap();
+    let (other, theirs) = another_client_at(&server, "file").await;
+    for len in [90_000, 20_000] {
+        let resized = SetAttr { size: Some(len), ..SetAttr::default() };
+        other.setattr(&root(), &theirs, resized, None).await.unwrap();
+        let mapping = client.open(&root(), ino, READ).wait().await.unwrap();
+        let DataPath::Passthrough(mapped) = mapping.path else { panic!("not by the kernel") };
+        let shown = client.getattr(&root(), ino).wait().await.unwrap().attr.size;
+        assert_eq!(usize::try_from(shown).unwrap(), content(&mapped).len(), "{len}");
+        client.release(ino, mapping.id).wait().await.unwrap();
+    }
+    close(&client, ino, writer).await;
+    let opened = client.open(&root(), ino, READ).wait().await.unwrap();
+    assert_eq!(client.getattr(&root(), ino).wait().await.unwrap().attr.size, 20_000);
+    client.release(ino, opened.id).wait().await.unwrap();
+}
+
+fn content(local: &larder_vfs::LocalFile) -> Vec<u8> {
+    let len = rustix::fs::fstat((**local).as_fd()).unwrap().st_size;
+    let mut bytes = vec![0; usize::try_from(len).unwrap()];
+    let read = rustix::io::pread((**local).as_fd(), &mut bytes, 0).unwrap();
+    assert_eq!(read, bytes.len());
+    bytes
 }

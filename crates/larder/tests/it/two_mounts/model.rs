@@ -492,6 +492,10 @@ impl Model {
         let object = &mut self.objects[id];
         let Unsent { layers, end } = object.unsent[who].clone();
         for (range, sent) in layers.pieces() {
+            // Over what the other one has written since and sent before; he is shown it if he has the file open.
+            for open in self.opens.values_mut().filter(|open| open.id == id && open.who != who) {
+                open.layers.add(range.clone(), &sent);
+            }
             object.server.set(range.clone(), sent[0]);
             object.server.add(range.clone(), &sent);
             for (other, ids) in object.unsent[1 - who].layers.pieces() {
@@ -516,9 +520,10 @@ impl Model {
             return;
         }
         let object = &mut self.objects[id];
-        let own = self.opens.values().filter(|open| open.id == id && open.who == who);
-        let size = own.clone().flat_map(|open| &open.sizes).map(|size| size.1).max().unwrap_or(0);
-        for open in own {
+        let is_own = |open: &&Open| open.id == id && open.who == who;
+        let own: Vec<Open> = self.opens.values().filter(is_own).cloned().collect();
+        let size = own.iter().flat_map(|open| &open.sizes).map(|size| size.1).max().unwrap_or(0);
+        for open in &own {
             for (range, _) in object.unsent[who].layers.pieces() {
                 let start = range.start / CHUNK * CHUNK;
                 let end = range.end.div_ceil(CHUNK).saturating_mul(CHUNK).min(size);
@@ -526,15 +531,14 @@ impl Model {
                 for (seen, ids) in open.layers.pieces() {
                     let common = seen.start.max(start)..seen.end.min(end);
                     object.server.add(common.clone(), &ids);
+                    let is_others = |open: &&mut Open| open.id == id && open.who != who;
+                    for open in self.opens.values_mut().filter(is_others) {
+                        open.layers.add(common.clone(), &ids);
+                    }
                     object.unsent[1 - who].layers.change(common, |unsent| {
-                        if !unsent.is_empty() {
-                            unsent.extend(
-                                ids.iter()
-                                    .filter(|id| !unsent.contains(id))
-                                    .copied()
-                                    .collect::<Vec<_>>(),
-                            );
-                        }
+                        let new = ids.iter().filter(|id| !unsent.contains(id)).copied();
+                        let new: Vec<WriteId> = new.collect();
+                        unsent.extend(if unsent.is_empty() { vec![] } else { new });
                     });
                 }
             }

@@ -1,0 +1,124 @@
+//! A local file of an older version, to which the kernel is held.
+//!
+//! The kernel is given one local file of an inode at a time. Who reads by passthrough is shown that one, and so is who maps the
+//! file, however he has opened it, until nobody has the file open any more (`fuse_file_mmap` and `fuse_file_io_open` in
+//! `fs/fuse` of 6.18). A version that comes meanwhile has another local file. So the older one follows: each change that is
+//! made here goes to both, and what others have closed is copied to it when the file is opened to be read. To who reads the
+//! older one by passthrough, the file changes then, as any file that somebody writes in place.
+//!
+//! Not so of a program that is being executed, whose text would change under it, and of long files.
+
+use std::sync::Arc;
+
+use larder_cache::{BackingFile, CachedFile};
+use larder_vfs::{Cred, Error, Result};
+
+use crate::core::{Core, blocking};
+use crate::node::Node;
+use crate::record::Version;
+
+/// Longer files are not copied: that would keep each open waiting for all of the file.
+const FOLLOWED_BYTES_MAX: u64 = 64 << 20;
+
+/// How often it is begun, if the file changes meanwhile each time.
+const TRIES_MAX: u32 = 4;
+
+/// An older local file, and what it is to show.
+struct Older {
+    local: Arc<BackingFile>,
+    version: Version,
+    size: u64,
+}
+
+impl Core {
+    /// A local file of an older version, which the kernel still shows. `None` if there is none.
+    pub(crate) fn older_local_file(
+        &self,
+        node: &Node,
+        file: &CachedFile,
+    ) -> Option<Arc<BackingFile>> {
+        let state = node.state();
+        let backing = state.opens.backing_unwritten()?;
+        (!file.is_backed_by(backing)).then(|| backing.clone())
+    }
+
+    /// Who is shown an older local file sees what is written here. Best effort: the change itself is elsewhere.
+    pub(crate) fn write_older(&self, node: &Node, file: &CachedFile, at: u64, data: &[u8]) {
+        if let Some(older) = self.older_local_file(node, file)
+            && let Err(error) = older.write_at(data, at)
+        {
+            tracing::warn!(ino = node.ino.0, %error, "open files may not see a write");
+        }
+    }
+
+    /// Brings an older local file up to the present version, for a caller who opens the file to read it and may map it. Waits for
+    /// the server if the version is not held. If that fails, a mapping shows the older version.
+    pub(crate) async fn update_older(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
+        for _ in 0..TRIES_MAX {
+            let Some(older) = self.older_to_update(node).await else { return };
+            if let Err(error) = self.copy_to_older(node, cred, &older).await {
+                tracing::warn!(ino = node.ino.0, %error, "a mapping may show an older version");
+                return;
+            }
+            let mut state = node.state();
+            if state.version().same(&older.version) && state.attr().size == older.size {
+                state.opens.set_backing_shows(older.version);
+                return;
+            }
+        }
+    }
+
+    async fn older_to_update(self: &Arc<Self>, node: &Arc<Node>) -> Option<Older> {
+        {
+            let state = node.state();
+            state.opens.backing_unwritten()?;
+            if state.opens.backing_shows() == Some(state.version()) {
+                return None;
+            }
+        }
+        let is_executed = {
+            let table = self.open_table();
+            table.values().any(|open| open.flags.execute && open.node.ino == node.ino)
+        };
+        if is_executed {
+            return None;
+        }
+        let (core, prepared) = (self.clone(), node.clone());
+        let find = move || {
+            let file = core.file(&prepared);
+            core.prepare(&prepared, &file);
+            core.older_local_file(&prepared, &file)
+        };
+        let local = blocking(find).await.ok()??;
+        let state = node.state();
+        let (version, size) = (state.version(), state.attr().size);
+        (size <= FOLLOWED_BYTES_MAX).then_some(Older { local, version, size })
+    }
+
+    async fn copy_to_older(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        older: &Older,
+    ) -> Result<()> {
+        let step = self.request_bytes_max();
+        let mut at = 0;
+        while at < older.size {
+            let bytes = self.read_range(node, cred, at, step).await?;
+            if bytes.is_empty() {
+                break;
+            }
+            let (local, offset) = (older.local.clone(), at);
+            at += bytes.len() as u64;
+            let write = move || local.write_at(&bytes, offset);
+            blocking(write).await?.map_err(|_| Error::Io)?;
+        }
+        let (local, file, size) = (older.local.clone(), self.file(node), older.size);
+        let finish = move || {
+            local.set_len(size)?;
+            // Written since it was read.
+            local.take_dirty(&file)
+        };
+        blocking(finish).await?.map_err(|_| Error::Io)
+    }
+}
