@@ -3,10 +3,11 @@
 //! The kernel is given one local file of an inode at a time. Who reads by passthrough is shown that one, and so is who maps the
 //! file, however he has opened it, until nobody has the file open any more (`fuse_file_mmap` and `fuse_file_io_open` in
 //! `fs/fuse` of 6.18). A version that comes meanwhile has another local file. So the older one follows: each change that is
-//! made here goes to both, and what others have closed is copied to it when the file is opened to be read. To who reads the
-//! older one by passthrough, the file changes then, as any file that somebody writes in place.
+//! made here goes to both, and, once nobody reads it by passthrough any more, what others have closed is copied to it when
+//! the file is opened to be read.
 //!
-//! Not so of a program that is being executed, whose text would change under it, and of long files.
+//! While somebody reads it by passthrough it stays of its version, since he may be in the midst of the file, and so it does if
+//! the file is being executed, or long. A mapping that is made meanwhile shows the older version.
 
 use std::sync::Arc;
 
@@ -69,18 +70,23 @@ impl Core {
     }
 
     async fn older_to_update(self: &Arc<Self>, node: &Arc<Node>) -> Option<Older> {
-        {
+        let is_read = {
             let state = node.state();
             state.opens.backing_unwritten()?;
             if state.opens.backing_shows() == Some(state.version()) {
                 return None;
             }
+            state.opens.is_read_by_kernel()
+        };
+        if is_read {
+            // They may have closed it, and their releases be on their way.
+            self.await_release(node).await;
         }
         let is_executed = {
             let table = self.open_table();
             table.values().any(|open| open.flags.execute && open.node.ino == node.ino)
         };
-        if is_executed {
+        if is_executed || node.state().opens.is_read_by_kernel() {
             return None;
         }
         let (core, prepared) = (self.clone(), node.clone());

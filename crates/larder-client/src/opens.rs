@@ -124,6 +124,11 @@ impl Opens {
         self.passthrough + self.bypass > 0 || self.backing.is_some()
     }
 
+    /// Whether somebody reads a local file by way of the kernel.
+    pub(crate) fn is_read_by_kernel(&self) -> bool {
+        self.passthrough > 0
+    }
+
     /// The local file to which the kernel is held, unless it may be writing to it.
     pub(crate) fn backing_unwritten(&self) -> Option<&Arc<BackingFile>> {
         self.backing.as_ref().filter(|_| !self.bypassing())

@@ -431,7 +431,8 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     let (other, theirs) = another_client_at(&server, "file").await;
     let bytes = pattern(2, 60_000).into();
     other.write(&root(), &theirs, 0, bytes, Stability::FileSync).await.unwrap();
-    let writer = client.open(&root(), ino, OpenFlags::WRITE).wait().await.unwrap();
+    let flags = OpenFlags { read: true, ..WRITE };
+    let writer = client.open(&root(), ino, flags).wait().await.unwrap();
     assert!(matches!(writer.path, DataPath::Direct), "the kernel has another file for it");
     let written = client.write(&root(), ino, Some(writer.id), 30_000, b"OURS", Stability::Unstable);
     written.wait().await.unwrap();
@@ -457,9 +458,10 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     assert!(content_of(&server, "file").await == expected);
 }
 
-/// The kernel shows the local file that it has to who maps the file, too. So it is brought up to what others have closed, and stays so.
+/// The kernel shows the local file that it has to who maps the file, too. So it is brought up to what others have closed once nobody
+/// reads it, and stays so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_maps_a_file_beside_an_older_local_file_sees_what_others_have_closed() {
+async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_have_closed() {
     let server = Arc::new(MemRemote::new());
     let dir = tempfile::tempdir().unwrap();
     let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
@@ -469,7 +471,14 @@ async fn who_maps_a_file_beside_an_older_local_file_sees_what_others_have_closed
     let reader = client.open(&root(), ino, READ).wait().await.unwrap();
     let DataPath::Passthrough(older) = reader.path else { panic!("not by the kernel") };
     let (other, theirs) = another_client_at(&server, "file").await;
-    let mut expected = vec![];
+    let mut expected = pattern(1, 60_000);
+    let bytes = pattern(9, 70_000).into();
+    other.write(&root(), &theirs, 0, bytes, Stability::FileSync).await.unwrap();
+    // It holds the kernel to the local file, without reading it.
+    let holder = client.open(&root(), ino, READ).wait().await.unwrap();
+    assert!(matches!(holder.path, DataPath::Direct), "the kernel has another file for it");
+    assert!(content(&older) == expected, "somebody may be in the midst of it");
+    client.release(ino, reader.id).wait().await.unwrap();
     for (round, len) in [(2, 90_000), (3, 30_000)] {
         let cut = SetAttr { size: Some(0), ..SetAttr::default() };
         other.setattr(&root(), &theirs, cut, None).await.unwrap();
@@ -498,7 +507,7 @@ async fn who_maps_a_file_beside_an_older_local_file_sees_what_others_have_closed
     assert_eq!(server.calls("read"), 0, "it is up to date");
     assert!(content(&older) == expected);
     client.release(ino, mapping.id).wait().await.unwrap();
-    client.release(ino, reader.id).wait().await.unwrap();
+    client.release(ino, holder.id).wait().await.unwrap();
 }
 
 /// Whoever opens a file that the kernel writes itself gets the writer's local file. Its size is the one that is shown, whatever

@@ -225,6 +225,11 @@ impl Model {
         }
     }
 
+    /// Whether the kernel reads and writes files itself.
+    pub(crate) fn kernel_reads(&self) -> bool {
+        self.kernel_writes
+    }
+
     /// How many files and directories there have been.
     pub(crate) fn count(&self) -> usize {
         self.objects.len()
