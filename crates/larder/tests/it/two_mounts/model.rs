@@ -201,8 +201,8 @@ impl View {
 /// The truth, and what each mount may believe.
 pub(crate) struct Model {
     pub(crate) ages: Ages,
-    /// The kernel may write files itself that are open for writing.
-    kernel_writes: bool,
+    /// The kernel reads files itself, and may write those that are open for writing.
+    pub(crate) kernel_writes: bool,
     pub(crate) now: Duration,
     objects: Vec<Object>,
     names: BTreeMap<(Id, &'static str), Name>,
@@ -223,11 +223,6 @@ impl Model {
             last_open: 0,
             last_write: HOLE,
         }
-    }
-
-    /// Whether the kernel reads and writes files itself.
-    pub(crate) fn kernel_reads(&self) -> bool {
-        self.kernel_writes
     }
 
     /// How many files and directories there have been.

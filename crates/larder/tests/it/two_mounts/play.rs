@@ -419,7 +419,7 @@ impl Play {
     /// way of it to all of this mount who map the file, whatever version that is.
     fn map(&mut self, who: Who, path: Path) -> Wrong {
         let [Some(id)] = self.model.views(who, path)[..] else { return Ok(()) };
-        if self.model.kernel_reads() && self.model.is_open(id, Some(who)) {
+        if self.model.kernel_writes && self.model.is_open(id, Some(who)) {
             return Ok(());
         }
         self.await_word(who, path)?;
