@@ -197,7 +197,6 @@ fn two_mounts_of_an_nfs_export_agree_with_a_model() {
 }
 
 #[test]
-#[ignore = "it finds faults that are not mended: docs/STATUS.md, known gaps"]
 fn two_mounts_of_a_share_agree_with_a_model() {
     let all = SMB.map(|options| (Of::Samba, options));
     alone("two_mounts_of_a_share_agree_with_a_model", || hold(&all[..4], &all));
