@@ -171,21 +171,23 @@ impl CachedFile {
         self.begin_bypass_locked(&mut self.state()).map(|(backing, _)| backing)
     }
 
-    /// Whether the kernel may have written since this was last asked, or the bypass began. For who then collects what
-    /// it wrote, again and again: a store to a mapped page moves the file's time only if the page was clean, so all
-    /// pages are brought to the disk first. Waits for the disk, and not with the file's lock.
+    /// Whether the kernel may have written what nobody has collected. For who comes again and again: a store to a
+    /// mapped page moves the file's time only if the page was clean, so all pages are brought to the disk before the
+    /// file is compared, and it counts as unwritten if it then looks as it did. Waits for the disk, and not with the
+    /// file's lock.
     ///
     /// # Errors
     /// What the disk says; the kernel may then have written.
     pub fn was_bypassed(&self) -> io::Result<bool> {
-        let (file, clean_at) = {
+        let (file, unwritten) = {
             let state = self.state();
             if state.bypasses == 0 {
                 return Ok(false);
             }
-            (self.local(&state)?, state.clean_at.or(state.bypassed_at))
+            let compared = state.clean_at.filter(|_| state.clean_at == state.collected_at);
+            (self.local(&state)?, [state.bypassed_at, compared])
         };
-        if clean_at == Some(file.stamp()?) {
+        if unwritten.contains(&Some(file.stamp()?)) {
             return Ok(false);
         }
         file.sync_data()?;

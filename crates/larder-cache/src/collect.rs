@@ -7,7 +7,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
 use larder_io::{DiskFile, Stamp};
 
@@ -15,7 +15,7 @@ use crate::file::CachedFile;
 use crate::lock;
 use crate::ranges::RangeSet;
 use crate::state::State;
-use crate::sums::{GROUP_CHUNKS, chunk_range, chunks_of};
+use crate::sums::{Summer, chunk_range, chunks_of, pieces_of};
 
 /// What was read of a piece.
 struct Read {
@@ -46,7 +46,7 @@ impl CachedFile {
             (file, state.serial, stamp, pieces?)
         };
         for piece in pieces {
-            if !self.compare_piece(&file, serial, piece)? {
+            if !self.compare_piece(&*file, serial, piece)? {
                 return Ok(Some(stamp));
             }
         }
@@ -61,7 +61,7 @@ impl CachedFile {
     pub(crate) fn collect(&self, state: &mut State, stamp: Stamp) -> io::Result<()> {
         let file = self.local(state)?;
         for piece in self.begin_comparing(state, &*file, &stamp)? {
-            let read = read_piece(&file, &piece, state.size)?;
+            let read = read_piece(&*file, &piece, state.size)?;
             self.take_piece(state, piece, &read);
         }
         self.end_comparing(state, stamp);
@@ -84,7 +84,7 @@ impl CachedFile {
     /// Compares one piece without the lock. Answers whether the bypass still goes on.
     fn compare_piece(
         &self,
-        file: &Arc<dyn DiskFile>,
+        file: &dyn DiskFile,
         serial: u64,
         piece: Range<u64>,
     ) -> io::Result<bool> {
@@ -139,23 +139,13 @@ impl CachedFile {
     }
 }
 
-/// Some chunks, as many at a time as are read between two looks at the state.
-fn pieces_of(chunks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let starts = chunks.clone().step_by(usize::try_from(GROUP_CHUNKS).unwrap_or(usize::MAX));
-    starts.map(move |start| start..(start + GROUP_CHUNKS).min(chunks.end))
-}
-
 /// Reads the chunks of a piece that lie in a file of `size` bytes.
-fn read_piece(file: &Arc<dyn DiskFile>, piece: &Range<u64>, size: u64) -> io::Result<Read> {
+fn read_piece(file: &dyn DiskFile, piece: &Range<u64>, size: u64) -> io::Result<Read> {
     let piece = piece.start..piece.end.min(chunks_of(&(0..size)).end);
-    let mut buf = vec![0; usize::try_from(crate::CHUNK_BYTES).unwrap_or(0)];
-    let mut sums = Vec::new();
-    for chunk in piece.clone() {
-        let range = chunk_range(chunk, size);
-        let bytes = &mut buf[..usize::try_from(range.end - range.start).unwrap_or(0)];
-        file.read_exact_at(bytes, range.start)?;
-        sums.push(crc32c::crc32c(bytes));
-    }
+    let mut summer = Summer::new();
+    let sums: io::Result<Vec<u32>> =
+        piece.clone().map(|chunk| summer.sum(file, chunk, size)).collect();
+    let sums = sums?;
     let mut data = RangeSet::default();
     if size <= crate::CHUNK_BYTES {
         // Not worth a call of the disk: its one chunk is sent.

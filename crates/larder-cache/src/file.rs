@@ -20,7 +20,7 @@ use crate::pool::{data_dir, data_path, write_with_holes};
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
 use crate::state::{SIZE_MAX, State};
 use crate::store::Store;
-use crate::sums::{chunk_range, chunks_of};
+use crate::sums::{Summer, chunk_range, chunks_of};
 use crate::{FileNo, lock};
 
 /// A use is written to the index if the one there is older than this.
@@ -261,10 +261,7 @@ impl CachedFile {
         file: &Arc<dyn DiskFile>,
         chunk: u64,
     ) -> io::Result<u32> {
-        let range = chunk_range(chunk, state.size);
-        let mut buf = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
-        file.read_exact_at(&mut buf, range.start)?;
-        Ok(crc32c::crc32c(&buf))
+        Summer::new().sum(&**file, chunk, state.size)
     }
 
     /// Forgets the clean bytes of a bad chunk.

@@ -4,7 +4,10 @@
 //! *verified* once this run has seen those bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::ops::Range;
+
+use larder_io::DiskFile;
 
 use crate::CHUNK_BYTES;
 
@@ -130,6 +133,29 @@ impl Sums {
 pub(crate) fn chunk_range(chunk: u64, size: u64) -> Range<u64> {
     let start = (chunk * CHUNK_BYTES).min(size);
     start..(start + CHUNK_BYTES).min(size)
+}
+
+/// Neighbouring chunks, as many at a time as are read between two looks at a file's state.
+pub(crate) fn pieces_of(chunks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let starts = chunks.clone().step_by(GROUP_CHUNKS as usize);
+    starts.map(move |start| start..(start + GROUP_CHUNKS).min(chunks.end))
+}
+
+/// Sums chunks of local files as the disk has them, with one buffer for all.
+pub(crate) struct Summer(Vec<u8>);
+
+impl Summer {
+    pub(crate) fn new() -> Summer {
+        Summer(vec![0; usize::try_from(CHUNK_BYTES).unwrap_or(0)])
+    }
+
+    /// The checksum of a chunk in a file of `size` bytes.
+    pub(crate) fn sum(&mut self, file: &dyn DiskFile, chunk: u64, size: u64) -> io::Result<u32> {
+        let range = chunk_range(chunk, size);
+        let bytes = &mut self.0[..usize::try_from(range.end - range.start).unwrap_or(0)];
+        file.read_exact_at(bytes, range.start)?;
+        Ok(crc32c::crc32c(bytes))
+    }
 }
 
 /// The chunks that a range of bytes touches.

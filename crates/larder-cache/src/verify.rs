@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::file::CachedFile;
 use crate::lock;
 use crate::state::State;
-use crate::sums::{GROUP_CHUNKS, chunk_range, chunks_of};
+use crate::sums::{Summer, chunks_of, pieces_of};
 
 /// What is verified: a local file, as of a change.
 #[derive(Clone, Copy)]
@@ -25,11 +25,9 @@ impl Subject {
         Subject { serial: state.serial, size: state.size, changes: state.changes }
     }
 
-    /// Its chunks, as many at a time as are read between two looks at the state.
+    /// Its chunks, cut into pieces.
     fn pieces(&self) -> impl Iterator<Item = Range<u64>> + use<> {
-        let all = chunks_of(&(0..self.size));
-        let starts = all.clone().step_by(GROUP_CHUNKS as usize);
-        starts.map(move |start| start..(start + GROUP_CHUNKS).min(all.end))
+        pieces_of(chunks_of(&(0..self.size)))
     }
 
     /// Whether it is still there, changed or not.
@@ -118,14 +116,14 @@ impl CachedFile {
                 wanted.filter_map(|chunk| Some((chunk, state.sums.get(chunk)?))).collect();
             (self.local(&state).ok()?, wanted)
         };
-        let mut buf = vec![0; usize::try_from(crate::CHUNK_BYTES).unwrap_or(0)];
-        let mut found = Vec::with_capacity(wanted.len());
-        for (chunk, expected) in wanted {
-            let range = chunk_range(chunk, subject.size);
-            let bytes = &mut buf[..usize::try_from(range.end - range.start).unwrap_or(0)];
-            let sum = file.read_exact_at(bytes, range.start).ok().map(|()| crc32c::crc32c(bytes));
-            found.push((chunk, expected, sum == Some(expected)));
-        }
+        let mut summer = Summer::new();
+        let found: Vec<_> = wanted
+            .into_iter()
+            .map(|(chunk, expected)| {
+                let sum = summer.sum(&*file, chunk, subject.size).ok();
+                (chunk, expected, sum == Some(expected))
+            })
+            .collect();
         let mut state = self.state();
         if !subject.is_there(&state) {
             return None;

@@ -77,6 +77,7 @@ fn a_file_that_the_kernel_does_not_write_is_not_read_again() {
         disk.take();
         assert!(file.was_bypassed().unwrap());
         assert_eq!(disk.take(), "stamp*2 sync_data*1");
+        assert!(file.was_bypassed().unwrap(), "nobody has collected it");
         file.try_collect_bypass().unwrap().unwrap();
         disk.take();
         assert!(!file.was_bypassed().unwrap());
