@@ -9,6 +9,7 @@
 //! While somebody reads it by passthrough it stays of its version, since he may be in the midst of the file, and so it does if
 //! the file is being executed, or long. A mapping that is made meanwhile shows the older version.
 
+use std::io;
 use std::sync::Arc;
 
 use larder_cache::{BackingFile, CachedFile};
@@ -33,11 +34,7 @@ struct Older {
 
 impl Core {
     /// A local file of an older version, which the kernel still shows. `None` if there is none.
-    pub(crate) fn older_local_file(
-        &self,
-        node: &Node,
-        file: &CachedFile,
-    ) -> Option<Arc<BackingFile>> {
+    fn older_local_file(&self, node: &Node, file: &CachedFile) -> Option<Arc<BackingFile>> {
         let state = node.state();
         let backing = state.opens.backing_unwritten()?;
         (!file.is_backed_by(backing)).then(|| backing.clone())
@@ -45,10 +42,24 @@ impl Core {
 
     /// Who is shown an older local file sees what is written here. Best effort: the change itself is elsewhere.
     pub(crate) fn write_older(&self, node: &Node, file: &CachedFile, at: u64, data: &[u8]) {
+        self.change_older(node, file, |older| older.write_at(data, at));
+    }
+
+    /// The same when the file is cut or extended.
+    pub(crate) fn cut_older(&self, node: &Node, file: &CachedFile, size: u64) {
+        self.change_older(node, file, |older| older.set_len(size));
+    }
+
+    fn change_older(
+        &self,
+        node: &Node,
+        file: &CachedFile,
+        change: impl FnOnce(&BackingFile) -> io::Result<()>,
+    ) {
         if let Some(older) = self.older_local_file(node, file)
-            && let Err(error) = older.write_at(data, at)
+            && let Err(error) = change(&older)
         {
-            tracing::warn!(ino = node.ino.0, %error, "open files may not see a write");
+            tracing::warn!(ino = node.ino.0, %error, "open files may not see a change");
         }
     }
 
@@ -82,11 +93,7 @@ impl Core {
             // They may have closed it, and their releases be on their way.
             self.await_release(node).await;
         }
-        let is_executed = {
-            let table = self.open_table();
-            table.values().any(|open| open.flags.execute && open.node.ino == node.ino)
-        };
-        if is_executed || node.state().opens.is_read_by_kernel() {
+        if self.is_executed(node) || node.state().opens.is_read_by_kernel() {
             return None;
         }
         let (core, prepared) = (self.clone(), node.clone());

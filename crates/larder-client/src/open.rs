@@ -105,16 +105,12 @@ impl Core {
     /// Refuses to cut a file that is being executed by an open for reading. Else the kernel does so itself,
     /// but there it looks only when we have opened the file, and cut it.
     async fn refuse_executed(&self, node: &Node, flags: &OpenFlags) -> Result<()> {
-        let is_executed = || {
-            let table = self.open_table();
-            table.values().any(|open| open.flags.execute && open.node.ino == node.ino)
-        };
-        if flags.write || !is_executed() {
+        if flags.write || !self.is_executed(node) {
             return Ok(());
         }
         // The program may have ended, and its release be on its way.
         self.await_release(node).await;
-        if is_executed() { Err(Error::Executed) } else { Ok(()) }
+        if self.is_executed(node) { Err(Error::Executed) } else { Ok(()) }
     }
 
     /// Checks freshness and rights; asks the server at most once, unless the caller got here by names that the
@@ -425,6 +421,11 @@ impl Core {
     /// Whether somebody has the file open for writing.
     pub(crate) fn is_written(&self, node: &Node) -> bool {
         self.open_table().values().any(|open| open.flags.write && open.node.ino == node.ino)
+    }
+
+    /// Whether the file is being executed.
+    pub(crate) fn is_executed(&self, node: &Node) -> bool {
+        self.open_table().values().any(|open| open.flags.execute && open.node.ino == node.ino)
     }
 
     /// The open file with this number.

@@ -251,23 +251,6 @@ impl Core {
         self.upload_locked(node, &transfer, deadline).await
     }
 
-    /// The same for nobody who waits: a file that the kernel has to write, and has not written since the last time,
-    /// is not compared again.
-    async fn upload_later(&self, node: &Arc<Node>) -> Result<()> {
-        let file = self.file(node);
-        let is_quiet = {
-            let state = node.state();
-            state.opens.bypassing() && state.local.is_none()
-        };
-        if is_quiet && file.dirty().is_empty() {
-            let written = file.clone();
-            if let Ok(false) = blocking(move || written.was_bypassed()).await? {
-                return Ok(());
-            }
-        }
-        self.upload(node, self.deadline()).await
-    }
-
     /// The same, for who holds [`Node::transfer`].
     pub(crate) async fn upload_locked(
         &self,
@@ -300,6 +283,23 @@ impl Core {
         let sent = self.send_until_stable(node, transfer, &file, &cred, &dirty).await;
         let held = node.state().version();
         self.end_upload(node, &file, &dirty, held, sent)
+    }
+
+    /// [`Core::upload`] for nobody who waits: a file that the kernel has to write, and has not written since it was last
+    /// compared, is not compared again.
+    async fn upload_later(&self, node: &Arc<Node>) -> Result<()> {
+        let file = self.file(node);
+        let is_quiet = {
+            let state = node.state();
+            state.opens.bypassing() && state.local.is_none()
+        };
+        if is_quiet && file.dirty().is_empty() {
+            let written = file.clone();
+            if let Ok(false) = blocking(move || written.was_bypassed()).await? {
+                return Ok(());
+            }
+        }
+        self.upload(node, self.deadline()).await
     }
 
     /// A server that gives leases does not tell what it saw before a WRITE: only a lease proves that nobody else
@@ -475,11 +475,7 @@ impl Core {
                 tracing::warn!(ino = node.ino.0, "no room to truncate the cached copy");
             }
         }
-        if let Some(older) = self.older_local_file(node, &file)
-            && let Err(error) = older.set_len(size)
-        {
-            tracing::warn!(ino = node.ino.0, %error, "open files may not see a truncation");
-        }
+        self.cut_older(node, &file, size);
         let mut state = node.state();
         let is_dirty = !file.dirty().is_empty();
         state.local = is_dirty.then(|| LocalEnd { size: file.size(), mtime: self.wall() });
