@@ -40,7 +40,7 @@ impl Mount {
         Mount {
             fs,
             export_path: config.export_path.clone(),
-            networks: config.allow.iter().map(ToString::to_string).collect(),
+            networks: config.rpc.allow.iter().map(ToString::to_string).collect(),
             mounts: Mutex::default(),
         }
     }

@@ -51,7 +51,7 @@ impl Programs {
     /// Serves `fs` as [`Server`] does, but listens nowhere.
     pub fn new(config: Config, fs: Arc<dyn FileSystem>) -> Programs {
         let programs = service::Programs::new(&config, fs);
-        Programs(Arc::new(Dispatcher::new(config.rpc(), programs)))
+        Programs(Arc::new(Dispatcher::new(config.rpc, programs)))
     }
 
     /// Serves one message as if it were a datagram from `address`. `None` if it deserves no reply.
@@ -67,13 +67,16 @@ impl Server {
     /// [`BindError`]
     pub async fn bind(config: Config, fs: Arc<dyn FileSystem>) -> Result<Server, BindError> {
         let programs = service::Programs::new(&config, fs);
-        let failed = |cause| BindError::Listen { address: config.listen, cause };
-        let server = server::Server::bind(config.rpc(), programs).await.map_err(failed)?;
+        let failed = |cause| BindError::Listen { address: config.rpc.listen, cause };
+        let server = server::Server::bind(config.rpc.clone(), programs).await.map_err(failed)?;
         let registration = match config.portmapper {
             Some(mapper) => {
-                let registered =
-                    Registration::new(mapper, (server.addr().port(), config.udp), &config.clock)
-                        .await;
+                let registered = Registration::new(
+                    mapper,
+                    (server.addr().port(), config.rpc.udp),
+                    &config.rpc.clock,
+                )
+                .await;
                 let failed = |cause| BindError::Portmapper { address: mapper, cause };
                 Some(registered.map_err(failed)?)
             }

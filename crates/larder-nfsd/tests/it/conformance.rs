@@ -70,7 +70,7 @@ async fn they_keep_it_without_attributes_from_before() {
 async fn the_model_passes_through_the_server() {
     let fs = Arc::new(Direct::new(Arc::new(MemRemote::new())).await.unwrap());
     let mut config = Config::new("127.0.0.1:0".parse().unwrap());
-    config.source_ports = larder_nfsd::SourcePorts::Any;
+    config.rpc.source_ports = larder_nfsd::SourcePorts::Any;
     sole_door(&mut config);
     let server = larder_nfsd::Server::bind(config, fs).await.unwrap();
     let address = server.addr();
@@ -84,7 +84,7 @@ async fn an_export_of_a_mount_of_an_export_keeps_it_too() {
     let middle = mount(inner.address, Transport::Tcp).await;
     let fs = Arc::new(Direct::new(middle).await.unwrap());
     let mut config = Config::new("127.0.0.1:0".parse().unwrap());
-    config.source_ports = larder_nfsd::SourcePorts::Any;
+    config.rpc.source_ports = larder_nfsd::SourcePorts::Any;
     sole_door(&mut config);
     let server = larder_nfsd::Server::bind(config, fs).await.unwrap();
     let address = server.addr();

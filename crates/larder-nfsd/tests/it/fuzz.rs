@@ -57,7 +57,7 @@ impl Fuzzed {
                 handles.push(made.expect("it can be made").found.handle.as_bytes().to_vec());
             }
             let mut config = Config::new(address());
-            config.source_ports = SourcePorts::Any;
+            config.rpc.source_ports = SourcePorts::Any;
             let fs = Direct::new(remote).await.expect("a file system");
             (Programs::new(config, Arc::new(fs)), handles)
         });

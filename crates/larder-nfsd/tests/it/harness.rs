@@ -70,7 +70,7 @@ impl Running {
         let root = larder_vfs::Remote::root(&local).await.unwrap().handle;
         let fs = Arc::new(Direct::new(Arc::new(local)).await.unwrap());
         let mut config = Config::new("127.0.0.1:0".parse().unwrap());
-        config.source_ports = SourcePorts::Any;
+        config.rpc.source_ports = SourcePorts::Any;
         adjust(&mut config);
         let server = Server::bind(config, fs).await.unwrap();
         Some(Running {

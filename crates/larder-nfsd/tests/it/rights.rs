@@ -91,7 +91,7 @@ async fn many_users_at_once_stay_who_they_are() {
 
 #[tokio::test]
 async fn calls_from_ports_of_everybody_are_refused_unless_allowed() {
-    let server = running!(options(), |config| config.source_ports = SourcePorts::Reserved);
+    let server = running!(options(), |config| config.rpc.source_ports = SourcePorts::Reserved);
     let ask = GETATTR3args { object: server.root };
     for mut client in [server.tcp().await, server.udp().await] {
         client.try_call(&ask).await.unwrap().unwrap();
@@ -111,7 +111,7 @@ async fn calls_from_ports_of_everybody_are_refused_unless_allowed() {
 #[tokio::test]
 async fn who_is_not_allowed_is_not_listened_to() {
     let elsewhere: Network = "192.0.2.0/24".parse().unwrap();
-    let server = running!(options(), |config| config.allow = vec![elsewhere]);
+    let server = running!(options(), |config| config.rpc.allow = vec![elsewhere]);
     let mut tcp = server.tcp().await;
     let (_, call) = tcp.encode(&NULL3args {});
     // The connection is closed: whether the call could still be sent is up to the kernel.
@@ -126,7 +126,7 @@ async fn who_is_not_allowed_is_not_listened_to() {
 
 #[tokio::test]
 async fn connections_are_bounded() {
-    let server = running!(options(), |config| config.connections_max = 2);
+    let server = running!(options(), |config| config.rpc.connections_max = 2);
     let mut kept = [server.tcp().await, server.tcp().await];
     for client in &mut kept {
         client.call(&NULL3args {}).await;
@@ -164,8 +164,8 @@ async fn who_is_not_admitted_keeps_nobody_out() {
         return;
     }
     let server = running!(options(), |config| {
-        config.source_ports = SourcePorts::Reserved;
-        config.connections_max = 64;
+        config.rpc.source_ports = SourcePorts::Reserved;
+        config.rpc.connections_max = 64;
     });
     let ask = GETATTR3args { object: server.root };
     let mut before = server.tcp().await;
@@ -181,8 +181,8 @@ async fn who_is_not_admitted_keeps_nobody_out() {
 #[tokio::test]
 async fn connections_without_a_good_call_keep_nobody_out() {
     let server = running!(options(), |config| {
-        config.connections_max = 64;
-        config.source_connections_max = 8;
+        config.rpc.connections_max = 64;
+        config.rpc.source_connections_max = 8;
     });
     let ask = GETATTR3args { object: server.root };
     let mut before = server.tcp().await;
@@ -195,7 +195,7 @@ async fn connections_without_a_good_call_keep_nobody_out() {
 #[tokio::test]
 async fn a_first_call_must_come_soon() {
     let server = running!(options(), |config| {
-        config.first_call_max = Duration::from_millis(100);
+        config.rpc.first_call_max = Duration::from_millis(100);
     });
     let mut good = server.tcp().await;
     good.call(&NULL3args {}).await;
@@ -211,8 +211,8 @@ async fn a_first_call_may_take_its_time_to_be_carried_out() {
     let model = Arc::new(MemRemote::new());
     let root = nfs_fh3::new(model.root().await.unwrap().handle.as_bytes()).unwrap();
     let mut config = Config::new("127.0.0.1:0".parse().unwrap());
-    config.source_ports = SourcePorts::Any;
-    config.first_call_max = Duration::from_millis(20);
+    config.rpc.source_ports = SourcePorts::Any;
+    config.rpc.first_call_max = Duration::from_millis(20);
     let fs = Arc::new(Direct::new(model.clone()).await.unwrap());
     let server = Server::bind(config, fs).await.unwrap();
     let mut client = Client::tcp(server.addr()).await;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use larder_client::Start;
 use larder_nfsd::{Config, Network, Server, SourcePorts};
 use larder_remote::local::{LocalDir, LocalOptions, Squash};
+use larder_rpc::server;
 use larder_vfs::{Direct, FileSystem};
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -234,14 +235,18 @@ impl Args {
 
     fn config(&self) -> Result<Config> {
         let default = Config::new(self.listen);
-        Ok(Config {
+        let rpc = server::Config {
             allow: match self.allow.as_slice() {
-                [] if self.listens_here_only() => default.allow,
+                [] if self.listens_here_only() => default.rpc.allow,
                 [] => vec!["0.0.0.0/0".parse()?, "::/0".parse()?],
                 networks => networks.to_vec(),
             },
             udp: !self.no_udp,
             source_ports: if self.insecure { SourcePorts::Any } else { SourcePorts::Reserved },
+            ..default.rpc
+        };
+        Ok(Config {
+            rpc,
             // A process that changes names behind our back is told apart by the attributes, but for the
             // microseconds between looking and changing; see `--shared`.
             sole_door: !self.shared && self.source.is_none(),
@@ -304,7 +309,7 @@ mod tests {
         let other: IpAddr = "192.0.2.9".parse().unwrap();
         let allows = |listen| {
             let config = args(listen, false, false).config().unwrap();
-            config.allow.iter().any(|network| network.contains(other))
+            config.rpc.allow.iter().any(|network| network.contains(other))
         };
         assert!(!allows("127.0.0.1:1"));
         assert!(allows("192.0.2.1:1"));
