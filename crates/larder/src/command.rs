@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::control::{CallError, Nowhere, Request, SILENCE_MAX, call};
 use crate::runtime_dir::RuntimeDir;
+use crate::{exported, mountinfo};
 
 /// A mount of this user, as the runtime directory knows it.
 struct Target {
@@ -31,20 +32,20 @@ struct Target {
 impl Target {
     /// Finds the mount that a user means by a path, without touching it.
     fn find(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
-        let mountpoint = crate::mountinfo::resolve(typed)?;
+        let mountpoint = mountinfo::resolve(typed)?;
         let known = runtime.get(&mountpoint).is_some();
         ensure!(known, "{} is no larder mount of this user", mountpoint.display());
         Ok(Target { socket: runtime.socket(&mountpoint), mountpoint })
     }
 
-    /// Finds the mount in which a path is, without touching the mount, and the path below it.
-    fn around(runtime: &RuntimeDir, typed: &Path) -> Result<(Target, PathBuf)> {
+    /// Finds the mount in which a path is, without touching the mount.
+    fn around(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
         let known: Vec<_> = runtime.list()?.into_iter().map(|record| record.mountpoint).collect();
-        let found = crate::mountinfo::around(typed, &known)?;
-        let (mountpoint, below) = found.with_context(|| {
+        let found = mountinfo::around(typed, &known)?;
+        let mountpoint = found.with_context(|| {
             format!("{} is no larder mount of this user, nor in one", typed.display())
         })?;
-        Ok((Target { socket: runtime.socket(&mountpoint), mountpoint }, below))
+        Ok(Target { socket: runtime.socket(&mountpoint), mountpoint })
     }
 
     /// Asks its daemon for something that comes in one piece.
@@ -57,6 +58,34 @@ impl Target {
         })?;
         serde_json::from_value(value).map_err(|error| CallError::Hung(error.to_string()))
     }
+}
+
+/// The mountpoint of ours with a path, and the path below it. Symbolic links are followed, also within the mount.
+///
+/// # Errors
+/// If there is none.
+fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf)> {
+    let absolute = mountinfo::resolve(path)?;
+    let ours = mountinfo::mounts()?.into_iter().filter(|mount| mount.kind == mountinfo::KIND);
+    let below = ours.filter_map(|mount| {
+        let below = absolute.strip_prefix(&mount.mountpoint).ok()?.to_owned();
+        Some((mount.mountpoint, below))
+    });
+    below
+        .max_by_key(|(mountpoint, _)| mountpoint.as_os_str().len())
+        .with_context(|| format!("{} is not below a larder mount", path.display()))
+}
+
+/// Where the daemon of a mount or an export listens that a path is in, and the path below its root.
+///
+/// # Errors
+/// As [`mount_of`].
+fn daemon_of(runtime: &RuntimeDir, path: &Path) -> Result<(PathBuf, PathBuf)> {
+    if let Some((address, below)) = exported::named(path) {
+        return Ok((runtime.export_socket(address), below));
+    }
+    let (mountpoint, below) = mount_of(path)?;
+    Ok((runtime.socket(&mountpoint), below))
 }
 
 /// Prints to standard output; that nobody reads on is no error.

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::print;
+use super::{mount_of, print};
 use crate::cache_dir;
 use crate::control::{Progress, Request, Sink, call, daemon_lives};
 use crate::exported;
@@ -204,20 +204,10 @@ fn pin(path: &Path, pinned: bool) -> Result<()> {
 /// # Errors
 /// If there is none, or if it has no cache on disk.
 fn cached_mount_of(path: &Path) -> Result<(Record, PathBuf)> {
-    let absolute = mountinfo::resolve(path)?;
-    let ours = mountinfo::mounts()?.into_iter().filter(|mount| mount.kind == mountinfo::KIND);
-    let Some((mount, below)) = ours
-        .filter_map(|mount| {
-            Some((absolute.strip_prefix(&mount.mountpoint).ok()?.to_owned(), mount))
-        })
-        .map(|(below, mount)| (mount, below))
-        .max_by_key(|(mount, _)| mount.mountpoint.as_os_str().len())
-    else {
-        bail!("{} is not below a larder mount", path.display());
-    };
-    let record = RuntimeDir::open()?.get(&mount.mountpoint);
+    let (mountpoint, below) = mount_of(path)?;
+    let record = RuntimeDir::open()?.get(&mountpoint);
     let cached = record.filter(|record| record.cache.is_some());
-    let none = || format!("the mount at {} has no cache on disk", mount.mountpoint.display());
+    let none = || format!("the mount at {} has no cache on disk", mountpoint.display());
     Ok((cached.with_context(none)?, below))
 }
 

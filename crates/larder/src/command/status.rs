@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Some((address, _)) => {
                 Target { mountpoint: typed.clone(), socket: runtime.export_socket(address) }
             }
-            None => Target::around(&runtime, typed)?.0,
+            None => Target::around(&runtime, typed)?,
         };
         let status: Status = target
             .ask(&Request::Status)

@@ -6,9 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::cache::Shown;
-use super::{Target, print};
+use super::{daemon_of, print};
 use crate::control::{Request, call};
-use crate::exported;
 use crate::options::Bytes;
 use crate::report::Synced;
 use crate::runtime_dir::RuntimeDir;
@@ -56,13 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn sync(runtime: &RuntimeDir, path: &Path) -> Result<()> {
-    let (socket, below) = match exported::named(path) {
-        Some((address, below)) => (runtime.export_socket(address), below),
-        None => {
-            let (target, below) = Target::around(runtime, path)?;
-            (target.socket, below)
-        }
-    };
+    let (socket, below) = daemon_of(runtime, path)?;
     let request = Request::Sync { path: below };
     let (answer, _) = call(&socket, &request, SILENCE_MAX, &mut Shown::new(false))?;
     let Synced { before, left, refused } = serde_json::from_value(answer)?;
