@@ -13,18 +13,12 @@ use larder_vfs::{
 };
 use tokio::sync::Semaphore;
 
-use crate::changes::Settled;
-use crate::fill::Fill;
+use crate::journal::{Carried, Known, OPEN_BLOCK, Start, Version};
 use crate::limits::Budget;
-use crate::node::{Node, Table};
+use crate::node::{Node, Seen, ServerTimes, Settled, State, Table, rights};
 use crate::open::OpenFile;
 use crate::options::{Options, TtlRange};
-use crate::record::{Known, Version};
-use crate::resume::Start;
-use crate::rights;
-use crate::server_times::ServerTimes;
-use crate::session::{Carried, OPEN_BLOCK};
-use crate::state::{Seen, State};
+use crate::read::Fill;
 use crate::write::{self, Engine, UnsentTotal};
 
 /// A file system over a server and a cache. Clones share everything.
@@ -85,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// Flights that have not yet given their bytes to the cache.
     pub(crate) in_air: tokio::sync::watch::Sender<usize>,
-    pub(crate) fill: crate::fill::FillQueue,
+    pub(crate) fill: crate::read::FillQueue,
     /// Sends what nobody waits for.
     pub(crate) engine: Arc<Engine>,
 }
@@ -188,7 +182,7 @@ impl Client {
             times: ServerTimes::default(),
             counters: Counters::default(),
             in_air: tokio::sync::watch::Sender::new(0),
-            fill: crate::fill::FillQueue::default(),
+            fill: crate::read::FillQueue::default(),
             engine: Arc::default(),
             options,
         });
@@ -200,7 +194,7 @@ impl Client {
         core.note_run((first_open / OPEN_BLOCK + 2) * OPEN_BLOCK);
         let taking = core.clone();
         blocking(move || taking.take_up(start, &carried)).await?;
-        crate::fill::start(&core);
+        crate::read::start_filling(&core);
         write::start_engine(&core);
         Ok(Client { core })
     }

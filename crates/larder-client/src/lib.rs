@@ -20,43 +20,22 @@
 #![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
 #![forbid(unsafe_code)]
 
-mod attributes;
-mod changes;
 mod core;
-mod fetch;
-mod fill;
 #[cfg(test)]
 mod fixtures;
 mod fs;
-mod hidden;
-mod identity;
-mod lease;
+mod journal;
 mod limits;
-mod listing;
-mod mode;
 mod names;
 mod node;
-mod older;
 mod open;
-mod opens;
 mod options;
-mod paths;
-mod plan;
-mod privileges;
-mod record;
-mod recover;
-mod resume;
-mod retried;
-mod rights;
-mod server_times;
-mod session;
-mod state;
-mod stream;
+mod read;
 mod write;
 
 pub use crate::core::{Client, Status};
-pub use fill::Fill;
+pub use journal::Start;
+pub use names::{last_path, parent_in_record};
 pub use options::{LookupCache, Options};
-pub use paths::{last_path, parent_in_record};
-pub use resume::Start;
+pub use read::Fill;
 pub use write::UnsentTotal;

@@ -13,8 +13,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::schedule::{Action, Event, Outcome, Schedule};
 use crate::core::Core;
-use crate::node::Node;
-use crate::state::State;
+use crate::node::{Node, State};
 
 /// Files that are sent at once without anybody waiting.
 const FILES_AT_ONCE: usize = 8;

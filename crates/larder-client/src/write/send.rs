@@ -8,10 +8,9 @@ use larder_cache::CachedFile;
 use larder_vfs::{Change, Cred, Error, Result, Stability, Verifier};
 use tokio::task::JoinSet;
 
-use crate::changes::unchanged;
 use crate::core::{Core, on_handle};
 use crate::limits::Transferring;
-use crate::node::Node;
+use crate::node::{Node, unchanged};
 
 /// Write requests of one file under way at once.
 const REQUESTS_MAX: usize = 8;

@@ -15,10 +15,10 @@ use std::os::unix::ffi::OsStrExt;
 use larder_cache::Cache;
 use larder_vfs::{Cred, Error, Ino, OpenFlags, OpenId, Validator};
 
+use super::record::{Input, VERSION, put_bytes, put_option, put_u32, put_u64, put_validator};
 use crate::core::Core;
-use crate::mode::Mode;
-use crate::record::{Input, VERSION, put_bytes, put_option, put_u32, put_u64, put_validator};
-use crate::state::State;
+use crate::node::State;
+use crate::open::Mode;
 
 const RUN: &[u8] = b"r";
 const OPEN: u8 = b'o';

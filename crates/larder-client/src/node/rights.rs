@@ -15,9 +15,9 @@ use std::time::Duration;
 use larder_io::Monotonic;
 use larder_vfs::{Access, Attr, Cred, Error, Ino, Kind, OpenFlags, Result};
 
+use super::state::State;
+use super::table::Node;
 use crate::core::Core;
-use crate::node::Node;
-use crate::state::State;
 
 /// For so long after a directory's timeout a call may be on its way that walked through it before.
 const WALK_MAX: Duration = Duration::from_secs(10);
@@ -286,7 +286,7 @@ mod tests {
     use larder_vfs::{Handle, Time};
 
     use crate::fixtures::file_of;
-    use crate::record::Known;
+    use crate::journal::Known;
 
     fn file(mode: u32) -> Attr {
         Attr { mode, uid: 10, gid: 20, ..file_of(Time::default()) }

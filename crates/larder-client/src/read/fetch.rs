@@ -7,7 +7,7 @@
 //! - A reply is given to its readers at once; the cache gets the bytes afterwards, from the flight. A
 //!   cache that declines costs nothing but the next read.
 //! - Bytes of another version than the flight began with are thrown away and the read starts over, so no
-//!   read mixes versions; nor does a sequential read of one open file (see [`crate::stream`]). A file
+//!   read mixes versions; nor does a sequential read of one open file (see [`crate::read::stream`]). A file
 //!   that others change faster than that is read past the cache ([`Core::read_as_it_is`]).
 
 use std::ops::Range;
@@ -19,12 +19,12 @@ use larder_cache::{CHUNK_BYTES, CachedFile, Filled};
 use larder_vfs::{Answer, Attr, Cred, Error, Ino, OpenId, RemoteRead, Result};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use super::plan::{FileEnd, Slice, Source, plan};
+use super::stream::{Shown, advance};
 use crate::core::{Core, blocking, on_handle};
+use crate::journal::Version;
 use crate::node::Node;
 use crate::open::OpenFile;
-use crate::plan::{FileEnd, Slice, Source, plan};
-use crate::record::Version;
-use crate::stream::{Shown, advance};
 
 /// How often a read is begun, if the file changes meanwhile each time.
 const TRIES_MAX: u32 = 4;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use larder_io::Monotonic;
 use larder_vfs::{Ino, Made, Removal};
 
+use super::table::{Moment, Node};
 use crate::core::Core;
-use crate::hidden::hidden_name_is_gone;
-use crate::node::{Moment, Node};
+use crate::names::hidden_name_is_gone;
 
 impl Core {
     /// Takes in what a call of ours has made, which began at `asked`, after `moment`. A server may give it the

@@ -8,12 +8,12 @@
 //!   changes' own replies say counts.
 //!
 //! A group of changes is *ours* if the server's replies prove that nobody else made one meanwhile
-//! ([`crate::changes`]): then what we hold stays valid under the new version. If they prove the
+//! ([`crate::node::changes`]): then what we hold stays valid under the new version. If they prove the
 //! contrary, names and data that belong to the old version are not used again. If they prove neither,
 //! because the server does not tell, data is *doubtful*: who has the file open goes on with it, and
 //! the next open gives it up ([`State::start_over`]).
 //!
-//! Doubtful is also what was read of a version that was too young to vouch for it ([`crate::server_times`]), or what a
+//! Doubtful is also what was read of a version that was too young to vouch for it ([`crate::node::server_times`]), or what a
 //! change of ours left on such a server. Of a directory, names and listing are given up by the next description
 //! that is asked for when they have aged, or when the version has.
 
@@ -22,15 +22,14 @@ use std::time::Duration;
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Validator};
 
-use crate::changes::{Changes, Proof, Settled, follow, have_same_bytes, prove, recency};
-use crate::listing::Listed;
-use crate::opens::{LocalEnd, Opens};
+use super::changes::{Changes, Proof, Settled, follow, have_same_bytes, prove, recency};
+use super::privileges::Dropped;
+use super::rights::Rights;
+use crate::journal::{Known, Unfinished, Version};
+use crate::names::Listed;
+use crate::open::{LocalEnd, Opens};
 use crate::options::TtlRange;
-use crate::privileges::Dropped;
-use crate::record::{Known, Version};
-use crate::rights::Rights;
-use crate::session::Unfinished;
-use crate::stream::Shown;
+use crate::read::Shown;
 use crate::write::Schedule;
 
 /// Everything that is known of a file, guarded by its node's lock.

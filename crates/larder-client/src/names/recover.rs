@@ -12,8 +12,8 @@ use std::time::Duration;
 use larder_vfs::{Attr, Cred, Deadline, Error, Handle, Ino, Result};
 
 use crate::core::Core;
+use crate::journal::name_bytes;
 use crate::node::Node;
-use crate::record::name_bytes;
 
 /// Deepest path that recovery walks.
 const DEPTH_MAX: u32 = 64;

@@ -2,7 +2,7 @@
 //!
 //! A name is believed while its directory's attributes are fresh and no foreign change has begun a
 //! new epoch there. Changes of our own keep the epoch: only the names that they touch are rewritten.
-//! A removed file that is still open gets a hidden name first ([`crate::hidden`]).
+//! A removed file that is still open gets a hidden name first ([`crate::names::hidden`]).
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use larder_vfs::{
 };
 
 use crate::core::{Core, RootSquash, on_handle};
+use crate::journal::{Name, name_bytes};
 use crate::node::Node;
 use crate::options::LookupCache;
-use crate::record::{Name, name_bytes};
 
 impl Core {
     /// Looks a name up, in memory if what is held is fresh enough.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, Listing, Result};
 
 use crate::core::{Core, on_handle};
+use crate::journal::{ListingHead, Page, PageEntry};
 use crate::node::Node;
-use crate::record::{ListingHead, Page, PageEntry};
 use walk::{GoesRound, Walks};
 
 /// Largest reply that we ask for, in bytes.

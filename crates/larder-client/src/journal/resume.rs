@@ -16,13 +16,11 @@ use std::time::Duration;
 
 use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result, Time};
 
+use super::session::{Carried, OpenRecord, Unfinished};
 use crate::core::Core;
-use crate::mode::Mode;
 use crate::node::Node;
-use crate::open::OpenFile;
-use crate::opens::LocalEnd;
-use crate::session::{Carried, OpenRecord, Unfinished};
-use crate::stream::Shown;
+use crate::open::{LocalEnd, Mode, OpenFile};
+use crate::read::Shown;
 use crate::write::{RETRY_AFTER, set_aside};
 
 /// How a client begins.

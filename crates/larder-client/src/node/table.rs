@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use larder_cache::{Cache, FileNo};
 use larder_vfs::{Error, Handle, Ino, Result};
 
-use crate::fetch::Flights;
+use super::rights::Departed;
+use super::state::State;
+use crate::journal::Known;
 use crate::limits::Transfer;
-use crate::listing::Listed;
-use crate::record::Known;
-use crate::rights::Departed;
-use crate::state::State;
+use crate::names::Listed;
+use crate::read::Flights;
 
 /// One file.
 pub(crate) struct Node {

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use larder_vfs::{Cred, Handle, Ino, Lease, Watcher};
 
+use super::state::{Seen, State};
+use super::table::Node;
 use crate::core::Core;
-use crate::node::Node;
-use crate::state::{Seen, State};
 
 /// For so long a server that gave no lease on a file is not asked for one again.
 const REFUSED_FOR: Duration = Duration::from_secs(30);

@@ -7,9 +7,9 @@
 
 use larder_vfs::{Cred, SetAttr};
 
+use super::table::Node;
 use crate::core::Core;
-use crate::mode::Mode;
-use crate::node::Node;
+use crate::open::Mode;
 
 /// Bits of a mode (`S_ISUID`, `S_ISGID`).
 const SET_UID: u32 = 0o4000;

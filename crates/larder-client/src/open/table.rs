@@ -1,6 +1,6 @@
 //! The open files of one node, counted by their mode, and the mode that a new one takes.
 //!
-//! Which mode suits is [`crate::mode`]'s to say; here is whether the cache has the local file that it needs.
+//! Which mode suits is [`crate::open::mode`]'s to say; here is whether the cache has the local file that it needs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,13 +10,11 @@ use larder_cache::{BackingFile, CachedFile};
 use larder_io::Stamp;
 use larder_vfs::{Cred, DataPath, Kind, OpenFlags, Opened, Time};
 
+use super::file::OpenFile;
+use super::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
 use crate::core::Core;
-use crate::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
-use crate::node::Node;
-use crate::open::OpenFile;
-use crate::record::Version;
-use crate::session::OpenRecord;
-use crate::state::State;
+use crate::journal::{OpenRecord, Version};
+use crate::node::{Node, State};
 
 /// A file that is synced more often than this while the kernel writes it is one of those that are always synced: a log.
 /// A file that is only to outlive a crash is synced once, at its end.
@@ -484,8 +482,8 @@ mod tests {
 
     use super::*;
     use crate::fixtures::file_of;
+    use crate::journal::Known;
     use crate::options::TtlRange;
-    use crate::record::Known;
 
     /// Until a release has looked for what the kernel wrote, the cache does not give the old version up by itself.
     #[test]

@@ -3,7 +3,7 @@
 //! A validator tells two versions of a file apart by their times. On a server that keeps whole seconds (ext4 with
 //! small inodes, ext3, HFS+, FAT) a file that is changed twice within one, and keeps its size, has the same
 //! validator after both. So a version that is younger than the *granule* of these times when it is read vouches for
-//! nothing later (git calls such a file racy): what is held of it is doubtful ([`crate::state`]).
+//! nothing later (git calls such a file racy): what is held of it is doubtful ([`crate::node::state`]).
 //!
 //! Both facts are learnt from what replies say anyway.
 //! - The granule is the largest decimal unit of which all change times are multiples. Programs cannot set change

@@ -12,9 +12,9 @@ use larder_vfs::{
     Access, Answer, Cred, Error, Fresh, Ino, Judged, Kind, OpenId, Result, SetAttr, StatFs,
 };
 
+use super::rights;
+use super::table::Node;
 use crate::core::{Core, RootSquash, on_handle};
-use crate::node::Node;
-use crate::rights;
 
 /// Space and limits change slowly and are asked for often.
 const STATFS_TTL: Duration = Duration::from_secs(1);

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use larder_vfs::{Error, Result, Validator};
 
-use crate::changes::have_same_bytes;
-use crate::node::Node;
+use crate::node::{Node, have_same_bytes};
 
 /// First readahead window of a sequential reader, in bytes.
 const WINDOW_START_BYTES: u64 = 512 << 10;

@@ -14,9 +14,9 @@ use std::time::Duration;
 use larder_vfs::{Cred, Error, Ino, Lookup, Removal, Result};
 
 use crate::core::Core;
+use crate::journal::{Name, name_bytes};
 use crate::node::Node;
 use crate::open::OpenFile;
-use crate::record::{Name, name_bytes};
 
 /// Longest wait, before a directory is removed, for the removal of hidden names in it that has begun.
 const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);

@@ -2,7 +2,7 @@
 //!
 //! A read is cut into slices and each slice has one source, as in the subrequests of Linux's netfs
 //! library (Documentation/filesystems/netfs_library.rst). The plan is a pure function, so every
-//! case is tested without a kernel, a server or a disk; [`crate::fetch`] carries it out.
+//! case is tested without a kernel, a server or a disk; [`crate::read::fetch`] carries it out.
 //!
 //! Invariants, checked by `plan_agrees_with_model`:
 //! - the slices cover the wanted range up to the end of the file, once, in order;

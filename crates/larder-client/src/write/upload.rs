@@ -6,7 +6,7 @@
 //! everything is sent again (RFC 1813, 3.3.7 and 3.3.21). Bytes become clean when the server has them
 //! on its disk and nobody else wrote meanwhile; then what is held is valid under the new version.
 //!
-//! What nobody closes or syncs is sent by the [`engine`], when its [`schedule`] says so.
+//! What nobody closes or syncs is sent by the [`super::engine`], when its [`super::schedule`] says so.
 //!
 //! A failed write-back is reported once, by the close or fsync that waited for it, or the next one.
 //! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
@@ -22,25 +22,14 @@ use larder_vfs::{
     Answer, Change, Cred, Deadline, Error, Ino, OpenId, Result, Stability, Verifier, Written,
 };
 
-use crate::changes::replacing;
+use super::RETRY_AFTER;
+use super::send::Sent;
 use crate::core::{Core, blocking, blocking_unless, on_handle};
+use crate::journal::Version;
 use crate::limits::Transferring;
-use crate::node::Node;
-use crate::open::OpenFile;
-use crate::opens::LocalEnd;
-use crate::paths::last_path;
-use crate::record::Version;
-use crate::state::State;
-
-mod engine;
-mod schedule;
-mod send;
-mod sync;
-
-pub(crate) use engine::{Engine, start as start_engine};
-pub(crate) use schedule::{RETRY_AFTER, Schedule};
-use send::Sent;
-pub use sync::UnsentTotal;
+use crate::names::last_path;
+use crate::node::{Node, State, replacing};
+use crate::open::{LocalEnd, OpenFile};
 
 /// More than this is read and sent by the runtime: whoever received the request has others to receive.
 const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
@@ -287,7 +276,7 @@ impl Core {
 
     /// [`Core::upload`] for nobody who waits: a file that the kernel has to write, and has not written since it was last
     /// compared, is not compared again.
-    async fn upload_later(&self, node: &Arc<Node>) -> Result<()> {
+    pub(super) async fn upload_later(&self, node: &Arc<Node>) -> Result<()> {
         let file = self.file(node);
         let is_quiet = {
             let state = node.state();

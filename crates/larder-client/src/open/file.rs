@@ -1,5 +1,5 @@
 //! Opening and closing: freshness and rights. Open files are counted by their mode, from which the mode of
-//! a new one follows ([`crate::mode`]).
+//! a new one follows ([`crate::open::mode`]).
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +12,15 @@ use larder_vfs::{
     Opened, Result, SetAttr,
 };
 
+use super::mode::Mode;
+use super::table::Opens;
 use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::limits::Transferring;
-use crate::mode::Mode;
-use crate::node::Node;
-use crate::opens::Opens;
-use crate::rights::{self, Who};
-use crate::stream::Stream;
+use crate::node::{
+    Node,
+    rights::{self, Who},
+};
+use crate::read::Stream;
 use crate::write::RETRY_AFTER;
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the

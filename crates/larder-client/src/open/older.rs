@@ -16,8 +16,8 @@ use larder_cache::{BackingFile, CachedFile};
 use larder_vfs::{Cred, Error, Result};
 
 use crate::core::{Core, blocking};
+use crate::journal::Version;
 use crate::node::Node;
-use crate::record::Version;
 
 /// Longer files are not copied: that would keep each open waiting for all of the file.
 const FOLLOWED_BYTES_MAX: u64 = 64 << 20;
