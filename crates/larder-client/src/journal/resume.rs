@@ -19,9 +19,9 @@ use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result, Time};
 use super::session::{Carried, OpenRecord, Unfinished};
 use crate::core::Core;
 use crate::node::Node;
-use crate::open::{LocalEnd, Mode, OpenFile};
+use crate::open::{Mode, OpenFile};
 use crate::read::Shown;
-use crate::write::{RETRY_AFTER, set_aside};
+use crate::write::{Event, LocalEnd, RETRY_AFTER, set_aside};
 
 /// How a client begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Core {
     fn set_writer(&self, node: &Node, left: &Unfinished) {
         let mut state = node.state();
         state.noted = left.clone();
-        state.writer.clone_from(&left.writer);
+        state.unsent.restore(left.writer.clone(), None);
     }
 
     /// Nodes with local changes that no server has.
@@ -165,12 +165,9 @@ impl Core {
             nsec: u32::try_from(ns.rem_euclid(1_000_000_000)).expect("below a second"),
         });
         let mut state = node.state();
-        state.local = Some(LocalEnd { size: file.size(), mtime });
-        let below = state.version().bytes();
-        state.mixed = file.version() != Some(below);
-        // Nobody knows what was said of it.
-        state.late = true;
-        self.reschedule(node.ino, &mut state);
+        let end = LocalEnd { size: file.size(), mtime };
+        let is_over_another = file.version() != Some(state.version().bytes());
+        self.unsent_event(node.ino, &mut state, Event::Recovered { end, is_over_another });
     }
 
     fn set_unfinished(&self, node: &Node, left: &Unfinished) {
@@ -180,8 +177,7 @@ impl Core {
         let mut state = node.state();
         state.silly.clone_from(&left.silly);
         state.removed = left.removed;
-        state.write_error = left.write_error;
-        state.writer.clone_from(&left.writer);
+        state.unsent.restore(left.writer.clone(), left.write_error);
         state.noted = left.clone();
     }
 
@@ -196,11 +192,11 @@ impl Core {
             let mut state = node.state();
             let same = open.local != 0 && file.local_number() == open.local;
             let restored = state.opens.restore(open.mode, &file, same);
+            self.unsent_event(open.ino, &mut state, Event::OpensChanged);
             if !restored {
                 tracing::error!(ino = open.ino.0, "what the kernel wrote itself is lost");
-                state.write_error = Some(Error::Io);
+                self.unsent_event(open.ino, &mut state, Event::Failed(Error::Io));
             }
-            self.reschedule(open.ino, &mut state);
             if open.mode == Mode::Cached {
                 state.pages = Some(state.version());
             }
@@ -280,7 +276,7 @@ impl Core {
             return Ok(());
         }
         self.mark_unsent(node);
-        node.state().writer = Some(cred.clone());
+        node.state().unsent.send_for(cred.clone());
         match self.upload(node, self.deadline()).await {
             sent @ (Ok(()) | Err(Error::TimedOut | Error::Shutdown)) => sent,
             Err(refused) => {

@@ -128,8 +128,8 @@ impl Core {
         let left = Unfinished {
             silly: state.silly.clone().or_else(|| state.hiding.clone()),
             removed: state.removed && !state.opens.is_empty(),
-            write_error: state.write_error,
-            writer: state.writer.clone().filter(|_| state.local.is_some()),
+            write_error: state.unsent.failure(),
+            writer: state.unsent.end().and_then(|_| state.unsent.writer().cloned()),
         };
         if left == state.noted {
             return;

@@ -13,6 +13,7 @@ use larder_vfs::{Ino, Made, Removal};
 use super::table::{Moment, Node};
 use crate::core::Core;
 use crate::names::hidden_name_is_gone;
+use crate::write::Event;
 
 impl Core {
     /// Takes in what a call of ours has made, which began at `asked`, after `moment`. A server may give it the
@@ -69,8 +70,7 @@ impl Core {
             let key = [b"removed", &child.ino.0.to_be_bytes()[..]].concat();
             self.cache.rekey(child.no(), &key);
         } else {
-            state.local = None;
-            self.reschedule(child.ino, &mut state);
+            self.unsent_event(child.ino, &mut state, Event::GivenUp);
         }
         self.note_unfinished(child.ino, &mut state);
         drop(state);

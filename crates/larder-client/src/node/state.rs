@@ -20,17 +20,17 @@
 use std::time::Duration;
 
 use larder_io::Monotonic;
-use larder_vfs::{Attr, Change, Cred, Error, Handle, Ino, Kind, Lease, Validator};
+use larder_vfs::{Attr, Change, Handle, Ino, Kind, Lease, Validator};
 
 use super::changes::{Changes, Proof, Settled, follow, have_same_bytes, prove, recency};
 use super::privileges::Dropped;
 use super::rights::Rights;
 use crate::journal::{Known, Unfinished, Version};
 use crate::names::Listed;
-use crate::open::{LocalEnd, Opens};
+use crate::open::Opens;
 use crate::options::TtlRange;
 use crate::read::Shown;
-use crate::write::Schedule;
+use crate::write::Unsent;
 
 /// Everything that is known of a file, guarded by its node's lock.
 pub(crate) struct State {
@@ -54,10 +54,8 @@ pub(crate) struct State {
     pub(crate) opens: Opens,
     /// The version that the kernel's page cache holds pages of.
     pub(crate) pages: Option<Version>,
-    /// Size and time of local changes that the server has not seen.
-    pub(crate) local: Option<LocalEnd>,
-    /// When what is unsent goes if nobody asks for it.
-    pub(crate) schedule: Schedule,
+    /// What the server lacks of it.
+    pub(crate) unsent: Unsent,
     /// The name that stands for an open file whose last name was removed.
     pub(crate) silly: Option<(Ino, std::ffi::OsString)>,
     /// Directories: names in it that stand for open files, until the server has removed them.
@@ -68,15 +66,6 @@ pub(crate) struct State {
     pub(crate) noted: Unfinished,
     /// Removed for good: nothing is to be uploaded or found again.
     pub(crate) removed: bool,
-    /// A failed write-back that no fsync or close has reported yet.
-    pub(crate) write_error: Option<Error>,
-    /// On whose behalf dirty data is written back.
-    pub(crate) writer: Option<Cred>,
-    /// Somebody else changed the file while it had dirty bytes: once they are written back, what is
-    /// held mixes two versions and must go.
-    pub(crate) mixed: bool,
-    /// A close told somebody of unsent data that it is late, and nobody that it is refused.
-    pub(crate) late: bool,
     /// The process whose lookup just brought the attributes: its open need not ask again.
     pub(crate) looked_up_by: Option<(u32, Monotonic)>,
     /// Directories: what is remembered of those who list it.
@@ -121,17 +110,12 @@ impl State {
             rights: Rights::default(),
             opens: Opens::default(),
             pages: None,
-            local: None,
-            schedule: Schedule::Clean,
+            unsent: Unsent::default(),
             silly: None,
             hidden_names: 0,
             hiding: None,
             noted: Unfinished::default(),
             removed: false,
-            write_error: None,
-            writer: None,
-            mixed: false,
-            late: false,
             looked_up_by: None,
             listed: Listed::default(),
             synced_here: false,
@@ -196,7 +180,7 @@ impl State {
         } else if self.silly.is_some() {
             attr.nlink = attr.nlink.saturating_sub(1);
         }
-        if let Some(local) = self.local {
+        if let Some(local) = self.unsent.end() {
             attr.size = local.size;
             attr.used = attr.used.max(local.size);
             attr.mtime = local.mtime.max(attr.mtime);
@@ -251,7 +235,7 @@ impl State {
             _ => ttl.min,
         };
         if seen == Seen::Changed {
-            self.mixed |= self.local.is_some() || self.opens.is_bypassed();
+            self.unsent.foreign_change(self.opens.is_bypassed());
             // Times may come back to what they were (a coarse clock that is set back, replies that a server puts together
             // from two moments): what was doubtful of that version stays given up.
             self.start_over();
@@ -341,7 +325,7 @@ impl State {
                 Proof::Moved(_) => self.rights.clear(),
                 _ => self.forget_contents(),
             }
-            self.mixed |= self.local.is_some() || self.opens.bypassing();
+            self.unsent.foreign_change(self.opens.bypassing());
         }
         let nothing_held = !ours || after.is_some_and(|attr| attr.size == 0);
         self.known.doubtful &= !nothing_held;
@@ -392,11 +376,11 @@ impl State {
     pub(crate) fn is_idle(&self) -> bool {
         self.changes.in_flight == 0
             && self.opens.is_empty()
-            && self.local.is_none()
+            && self.unsent.end().is_none()
             && self.silly.is_none()
             && self.hidden_names == 0
             && self.hiding.is_none()
-            && self.write_error.is_none()
+            && self.unsent.failure().is_none()
     }
 }
 
@@ -571,9 +555,9 @@ mod tests {
     fn foreign_change_under_local_changes_makes_a_mixture() {
         let mut state = state();
         state.known.attr.kind = Kind::File;
-        state.local = Some(LocalEnd { size: 1, mtime: Time::default() });
+        state.unsent = Unsent::of_size(1);
         state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL, false);
-        assert!(state.mixed);
+        assert!(state.unsent.is_mixed());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::node::{
     rights::{self, Who},
 };
 use crate::read::Stream;
-use crate::write::RETRY_AFTER;
+use crate::write::{Event, RETRY_AFTER};
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the
 /// lookup's reply is its freshness check, as one open(2) makes both.
@@ -141,7 +141,7 @@ impl Core {
     async fn await_own_change<'a>(&self, node: &'a Node, cred: &Cred) -> Option<Transferring<'a>> {
         let asks = self.options.close_to_open && self.remote.reachable() && {
             let state = node.state();
-            state.changing() && state.local.is_none() && !state.is_vouched_for()
+            state.changing() && state.unsent.end().is_none() && !state.is_vouched_for()
         };
         // If it does not end in time, the answer to what is asked then may be as late.
         if asks { node.transfer.begin(cred.deadline).await.ok() } else { None }
@@ -156,7 +156,7 @@ impl Core {
         }
         let mut state = node.state();
         let is_used = state.changing() || !state.opens.is_empty();
-        if state.is_vouched_for() || is_used && state.local.is_some() {
+        if state.is_vouched_for() || is_used && state.unsent.end().is_some() {
             return true;
         }
         let looked_up = state.looked_up_by.take();
@@ -226,7 +226,7 @@ impl Core {
     pub(crate) async fn give_up_doubtful(&self, node: &Node) {
         let (is_suspect, is_bypassed) = {
             let state = node.state();
-            (state.known.doubtful || state.mixed, state.opens.is_bypassed())
+            (state.known.doubtful || state.unsent.is_mixed(), state.opens.is_bypassed())
         };
         if !is_suspect || !self.remote.reachable() {
             return;
@@ -244,7 +244,8 @@ impl Core {
     fn start_over(&self, node: &Node) -> bool {
         let is_clean = self.file(node).dirty().is_empty();
         let mut state = node.state();
-        let is_written = state.local.is_some() || state.opens.is_bypassed() || state.changing();
+        let is_written =
+            state.unsent.end().is_some() || state.opens.is_bypassed() || state.changing();
         if !is_clean || is_written || !state.start_over() {
             return false;
         }
@@ -298,7 +299,10 @@ impl Core {
         let told = result.and(earlier.map_or(Ok(()), Err));
         let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown));
         open.refused.store(told.is_err() && !is_late, Ordering::Relaxed);
-        open.node.state().late |= is_late;
+        if is_late {
+            let node = &open.node;
+            self.unsent_event(node.ino, &mut node.state(), Event::ToldLate);
+        }
         told
     }
 
@@ -347,7 +351,7 @@ impl Core {
         }
         // There is nobody to report an error to any more, unless others write the file: their closes will.
         if let Some(error) = refused.filter(|_| !self.is_written(node)) {
-            if open.refused.load(Ordering::Relaxed) && !node.state().late {
+            if open.refused.load(Ordering::Relaxed) && !node.state().unsent.is_late() {
                 self.give_up(node, error);
             } else {
                 self.set_aside(node, error).await;

@@ -12,4 +12,4 @@ mod table;
 
 pub(crate) use file::OpenFile;
 pub(crate) use mode::Mode;
-pub(crate) use table::{LocalEnd, Opens};
+pub(crate) use table::Opens;

@@ -4,17 +4,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use larder_cache::{BackingFile, CachedFile};
-use larder_io::Stamp;
-use larder_vfs::{Cred, DataPath, Kind, OpenFlags, Opened, Time};
+use larder_vfs::{Cred, DataPath, Kind, OpenFlags, Opened};
 
 use super::file::OpenFile;
 use super::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
 use crate::core::Core;
 use crate::journal::{OpenRecord, Version};
 use crate::node::{Node, State};
+use crate::write::{Event, LocalEnd};
 
 /// A file that is synced more often than this while the kernel writes it is one of those that are always synced: a log.
 /// A file that is only to outlive a crash is synced once, at its end.
@@ -77,29 +76,10 @@ pub(crate) struct Opens {
     ending_bypass: u32,
     /// Size and modification time of the local file when it was last collected.
     collected: Option<LocalEnd>,
-    /// How long the last comparing of the local file took.
-    pub(crate) comparing_took: Duration,
     /// Size of the local file that the kernel writes, when it was last looked at.
     written_size: Option<u64>,
     /// How often it was synced while the kernel wrote it, and was not short.
     syncs: u32,
-}
-
-/// Size and modification time that applications see while the server does not know them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LocalEnd {
-    pub(crate) size: u64,
-    pub(crate) mtime: Time,
-}
-
-impl LocalEnd {
-    /// Those of a local file.
-    pub(crate) fn of(stamp: &Stamp) -> LocalEnd {
-        let second = 1_000_000_000;
-        let nsec = u32::try_from(stamp.mtime_ns.rem_euclid(second)).expect("less than a second");
-        let mtime = Time { sec: stamp.mtime_ns.div_euclid(second), nsec };
-        LocalEnd { size: stamp.size, mtime }
-    }
 }
 
 impl Opens {
@@ -312,8 +292,7 @@ impl Core {
         let state = node.state();
         let attr = &state.known.attr;
         let version = state.version().bytes();
-        let changed_here =
-            state.local.is_some() || state.opens.bypassing() || !file.dirty().is_empty();
+        let changed_here = state.has_unsent() || !file.dirty().is_empty();
         if attr.kind == Kind::File && !changed_here && file.version().as_ref() != Some(&version) {
             file.reset(&version, attr.size);
         }
@@ -346,7 +325,7 @@ impl Core {
                 let mut state = node.state();
                 let accepted = self.accept(&mut state, &offer, file, flags, synced_here);
                 // The kernel may write the file from now on.
-                self.reschedule(node.ino, &mut state);
+                self.unsent_event(node.ino, &mut state, Event::OpensChanged);
                 accepted
             };
             match accepted {
@@ -467,8 +446,8 @@ impl Core {
         }
         let end = state.opens.local_end();
         state.opens.written_size = end.map(|end| end.size);
-        if end.is_some() && state.opens.collected != end {
-            state.local = end;
+        if let Some(end) = end.filter(|end| state.opens.collected != Some(*end)) {
+            self.unsent_event(node.ino, &mut state, Event::KernelWrote(end));
         }
     }
 }
@@ -478,7 +457,7 @@ mod tests {
     use std::time::Duration;
 
     use larder_io::Monotonic;
-    use larder_vfs::Handle;
+    use larder_vfs::{Handle, Time};
 
     use super::*;
     use crate::fixtures::file_of;
@@ -501,7 +480,7 @@ mod tests {
                 state.opens.end_of_bypass();
             }
             state.observe(file_of(Time { sec: 5, nsec: 5 }), 1, at(1), ttl, false);
-            assert_eq!(state.mixed, is_mixed, "{steps}");
+            assert_eq!(state.unsent.is_mixed(), is_mixed, "{steps}");
         }
     }
 }

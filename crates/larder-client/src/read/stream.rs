@@ -83,7 +83,7 @@ impl Stream {
     pub(crate) fn check(&self, node: &Node, written: bool, wanted: &Range<u64>) -> Result<Shown> {
         let (now, ours) = {
             let state = node.state();
-            let ours = state.local.is_some() || state.changing() || written;
+            let ours = state.unsent.end().is_some() || state.changing() || written;
             (state.shown(), ours)
         };
         let is_another = |begun: &Shown| {

@@ -2,16 +2,17 @@
 //!
 //! What became unsent is at the server within [`crate::Options::unsent_age_max`], whether its writer closes the
 //! file or not, and whether it was written here or by way of the kernel. One task waits for the times of all files
-//! ([`super::schedule`]); what is due is sent by tasks of its own, several files at once, first come, first served.
+//! ([`super::unsent`]); what is due is sent by tasks of its own, several files at once, first come, first served.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use larder_vfs::{Error, Ino, Result};
+use larder_vfs::{Ino, Result};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::schedule::{Action, Event, Outcome, Schedule};
+use super::schedule::Schedule;
+use super::unsent::{Actions, Context, Event};
 use crate::core::Core;
 use crate::node::{Node, State};
 
@@ -98,8 +99,8 @@ pub(crate) fn start(core: &Arc<Core>) {
 fn send_due(core: &Weak<Core>, due: Vec<Ino>) -> Option<()> {
     let core = core.upgrade()?;
     for node in due.into_iter().filter_map(|ino| core.table.get(ino)) {
-        let action = core.schedule(node.ino, &mut node.state(), Event::Due);
-        if action == Action::Send {
+        let actions = core.apply(node.ino, &mut node.state(), Event::Due);
+        if actions.send {
             core.send_later(&node);
         }
     }
@@ -107,35 +108,44 @@ fn send_due(core: &Weak<Core>, due: Vec<Ino>) -> Option<()> {
 }
 
 impl Core {
-    /// Tells a file's schedule what happened, under the node's lock. The caller carries out what follows.
-    fn schedule(&self, ino: Ino, state: &mut State, event: Event) -> Action {
-        let before = state.schedule;
-        let (after, action) =
-            before.apply(event, self.clock.instant(), self.options.unsent_age_max);
-        state.schedule = after;
-        self.engine.replan(ino, before, after);
-        action
+    /// Tells what happened to the unsent data of a file, under the node's lock, and does what follows at once: the engine
+    /// learns the time to go, the session log what the next process is to know, the kernel that its pages are of no
+    /// version.
+    pub(crate) fn unsent_event(&self, ino: Ino, state: &mut State, event: Event<'_>) {
+        let actions = self.apply(ino, state, event);
+        debug_assert!(!actions.send && !actions.set_aside, "{event:?} is not the engine's");
     }
 
-    /// What is unsent of a file has changed: it has a time to go if there is something, and none otherwise. To be called
-    /// after each such change, under the node's lock.
-    pub(crate) fn reschedule(&self, ino: Ino, state: &mut State) {
-        let event = if state.has_unsent() { Event::Dirtied } else { Event::Settled };
-        let action = self.schedule(ino, state, event);
-        debug_assert_eq!(action, Action::Nothing, "nothing goes at once");
+    /// The same. What takes longer is left to the caller: [`Actions::send`] and [`Actions::set_aside`].
+    fn apply(&self, ino: Ino, state: &mut State, event: Event<'_>) -> Actions {
+        let before = state.unsent.schedule();
+        let context = Context {
+            kernel_writes: state.opens.bypassing(),
+            now: self.clock.instant(),
+            age: self.options.unsent_age_max,
+        };
+        let actions = state.unsent.apply(event, context);
+        self.engine.replan(ino, before, state.unsent.schedule());
+        if actions.record {
+            self.note_unfinished(ino, state);
+        }
+        if actions.drop_pages {
+            state.pages = None;
+            self.invalidate(ino);
+        }
+        actions
     }
 
     /// Nobody will send what is unsent of a file: the engine does, after `wait`, again and again for as long as the
     /// server is out of reach. What it refuses then is set aside.
     pub(crate) fn leave_unsent(&self, node: &Node, wait: Duration) {
-        let action = self.schedule(node.ino, &mut node.state(), Event::Left { wait });
-        debug_assert_eq!(action, Action::Nothing, "nothing goes at once");
+        self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
     }
 
     /// So much of a file is unsent that it goes while it is still being written.
     pub(crate) fn send_early(self: &Arc<Self>, node: &Arc<Node>) {
-        let action = self.schedule(node.ino, &mut node.state(), Event::TooMuch);
-        if action == Action::Send {
+        let actions = self.apply(node.ino, &mut node.state(), Event::TooMuch);
+        if actions.send {
             self.send_later(node);
         }
     }
@@ -154,26 +164,9 @@ impl Core {
     /// Draws the conclusions of a write-back for which nobody waited.
     async fn sent_later(&self, node: &Node, sent: Result<()>) {
         let is_written = self.is_written(node);
-        let action = {
-            let mut state = node.state();
-            let outcome = match sent {
-                Ok(()) if state.opens.bypassing() => {
-                    Outcome::KernelWrites(state.opens.comparing_took)
-                }
-                Ok(()) if state.has_unsent() => Outcome::More,
-                Ok(()) => Outcome::Sent,
-                Err(Error::TimedOut) => Outcome::Late,
-                Err(Error::Shutdown) => Outcome::Ending,
-                Err(_) if is_written => Outcome::RefusedToWriters,
-                Err(_) => Outcome::Refused,
-            };
-            if let (Err(error), Outcome::RefusedToWriters) = (sent, outcome) {
-                state.write_error = Some(error);
-                self.note_unfinished(node.ino, &mut state);
-            }
-            self.schedule(node.ino, &mut state, Event::Ended(outcome))
-        };
-        if let (Err(error), Action::SetAside) = (sent, action) {
+        let ended = Event::Ended { sent, is_written };
+        let actions = self.apply(node.ino, &mut node.state(), ended);
+        if let (Err(error), true) = (sent, actions.set_aside) {
             self.set_aside(node, error).await;
         }
     }

@@ -2,16 +2,19 @@
 //!
 //! - [`upload`]: takes writes into the cache, and carries them to the server.
 //! - [`send`]: the requests of one write-back.
-//! - [`schedule`]: when unsent data goes, as a state machine; [`engine`] carries that out.
+//! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`schedule`]: when it goes; [`engine`] carries
+//!   both out.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod engine;
 mod schedule;
 mod send;
 mod sync;
+mod unsent;
 mod upload;
 
 pub(crate) use engine::{Engine, start as start_engine};
-pub(crate) use schedule::{RETRY_AFTER, Schedule};
+pub(crate) use schedule::RETRY_AFTER;
 pub use sync::UnsentTotal;
+pub(crate) use unsent::{Event, LocalEnd, Unsent};
 pub(crate) use upload::set_aside;

@@ -1,8 +1,8 @@
 //! When unsent bytes of one file are sent without anybody waiting for it: a pure machine.
 //!
-//! Each file has a [`Schedule`]. Whoever makes bytes unsent, settles them, or ends a write-back of the engine tells
-//! it by an [`Event`], and carries out the [`Action`] that follows ([`super::engine`]). Callers who wait (fsync,
-//! close, a lease that is taken back) send themselves, and the file is settled then.
+//! Each file has a [`Schedule`]. The file's [`super::unsent::Unsent`] tells it by an [`Event`] when bytes become
+//! unsent, when none are any more, and when a write-back of the engine has ended; the [`super::engine`] carries out the
+//! [`Action`] that follows. Callers who wait (fsync, close, a lease that is taken back) send themselves.
 
 use std::time::{Duration, Instant};
 

@@ -24,12 +24,13 @@ use larder_vfs::{
 
 use super::RETRY_AFTER;
 use super::send::Sent;
+use super::unsent::{Event, LocalEnd};
 use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::journal::Version;
 use crate::limits::Transferring;
 use crate::names::last_path;
 use crate::node::{Node, State, replacing};
-use crate::open::{LocalEnd, OpenFile};
+use crate::open::OpenFile;
 
 /// More than this is read and sent by the runtime: whoever received the request has others to receive.
 const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
@@ -37,7 +38,7 @@ const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
 impl State {
     /// Whether the file may have bytes that the server lacks.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.local.is_some() || self.opens.bypassing()
+        self.unsent.may_exist(self.opens.bypassing())
     }
 }
 
@@ -137,20 +138,12 @@ impl Core {
         let end = at + data.len() as u64;
         let mut state = node.state();
         let size = state.attr().size.max(end);
-        let is_first = state.local.is_none();
-        if is_first && !state.opens.bypassing() {
-            // The server may have told of another version since we looked.
-            let version = state.version().bytes();
-            state.mixed |= file.version().as_ref() != Some(&version);
-        }
-        state.local = Some(LocalEnd { size, mtime: self.wall() });
-        if is_first || state.writer.as_ref().is_none_or(|writer| writer != cred) {
-            state.writer = Some(cred.first_time());
-            self.note_unfinished(node.ino, &mut state);
-        }
-        if is_first {
-            self.reschedule(node.ino, &mut state);
-        }
+        // The server may have told of another version since we looked.
+        let is_over_another =
+            !state.has_unsent() && file.version() != Some(state.version().bytes());
+        let end = LocalEnd { size, mtime: self.wall() };
+        let written = Event::Written { end, writer: cred, is_over_another };
+        self.unsent_event(node.ino, &mut state, written);
         drop(state);
         // Long writes go to the server while they are still being made.
         if file.dirty_bytes() > self.options.dirty_bytes_max {
@@ -199,7 +192,7 @@ impl Core {
         // Under a version that no server gives, so that the change cannot carry it on. What was written
         // meanwhile, and did find room, stays; what is held beside it goes once that is sent.
         if !self.file(node).reset(b"given up", 0) {
-            node.state().mixed = true;
+            node.state().unsent.mix();
         }
         self.end_change(node, changes);
         answer?;
@@ -219,7 +212,7 @@ impl Core {
     /// The failure of a write-back that nobody was told of yet.
     pub(crate) fn take_write_error(&self, node: &Node) -> Option<Error> {
         let mut state = node.state();
-        let earlier = state.write_error.take();
+        let earlier = state.unsent.take_failure();
         if earlier.is_some() {
             self.note_unfinished(node.ino, &mut state);
         }
@@ -253,7 +246,7 @@ impl Core {
         let file = self.file(node);
         if node.state().removed {
             file.discard_dirty();
-            self.unset_local(node);
+            self.unsent_event(node.ino, &mut node.state(), Event::GivenUp);
             return Ok(());
         }
         let compared = self.collect(node, &file).await?;
@@ -280,7 +273,7 @@ impl Core {
         let file = self.file(node);
         let is_quiet = {
             let state = node.state();
-            state.opens.bypassing() && state.local.is_none()
+            state.opens.bypassing() && state.unsent.end().is_none()
         };
         if is_quiet && file.dirty().is_empty() {
             let written = file.clone();
@@ -323,17 +316,14 @@ impl Core {
         let mut state = node.state();
         state.opens.set_collected(before);
         let took = self.now().since(begun);
-        state.opens.comparing_took = took;
-        if !file.dirty().is_empty() {
-            // It is unsent until the server has it, whether the file stays open or not.
-            state.local = before.or(state.local);
-            self.reschedule(node.ino, &mut state);
-        }
+        // It is unsent until the server has it, whether the file stays open or not.
+        let found = (!file.dirty().is_empty()).then_some(before);
+        self.unsent_event(node.ino, &mut state, Event::Compared { took, found });
         Ok(took)
     }
 
     fn writer(&self, node: &Node) -> Cred {
-        if let Some(cred) = node.state().writer.clone() {
+        if let Some(cred) = node.state().unsent.writer().cloned() {
             return cred;
         }
         let opens = self.open_table();
@@ -361,9 +351,10 @@ impl Core {
         }
         let settled = self.end_change_of(&mut state, changes);
         let ours = settled.is_some_and(|settled| settled.ours);
-        state.mixed |= !ours && sent.result.is_ok();
         if ours {
             state.carry_shown(held);
+        } else if sent.result.is_ok() {
+            state.unsent.mix();
         }
         self.table.persist(node.ino, &mut state);
         drop(state);
@@ -379,23 +370,14 @@ impl Core {
         let mut state = node.state();
         let attr = state.known.attr;
         let version = state.version().bytes();
-        let (is_mixed, is_bypassed) = (state.mixed, state.opens.bypassing());
-        let settled = match (is_mixed, is_bypassed) {
+        let settled = match (state.unsent.is_mixed(), state.opens.bypassing()) {
             (false, _) => file.set_version(&version, attr.size),
             (true, false) => file.reset(&version, attr.size),
             // Its writer keeps the local file for now, see [`Core::end_mixture`].
             (true, true) => file.dirty().is_empty(),
         };
-        if !settled {
-            return;
-        }
-        (state.local, state.late) = (None, false);
-        self.reschedule(node.ino, &mut state);
-        self.note_unfinished(node.ino, &mut state);
-        if is_mixed && !is_bypassed {
-            state.mixed = false;
-            state.pages = None;
-            self.invalidate(node.ino);
+        if settled {
+            self.unsent_event(node.ino, &mut state, Event::Sent);
         }
     }
 
@@ -403,7 +385,7 @@ impl Core {
     pub(crate) fn end_mixture(&self, node: &Node, file: &CachedFile) {
         // Whoever is just sending does so himself.
         let transfer = node.transfer.try_begin();
-        if transfer.is_some() && node.state().mixed {
+        if transfer.is_some() && node.state().unsent.is_mixed() {
             self.settle_clean(node, file);
         }
     }
@@ -412,11 +394,9 @@ impl Core {
     pub(crate) fn keep_unsent(&self, node: &Node, file: &CachedFile) {
         let is_dirty = !file.dirty().is_empty();
         let mut state = node.state();
-        if is_dirty && !state.removed {
-            let end = LocalEnd { size: file.size(), mtime: self.wall() };
-            state.local.get_or_insert(end);
-        }
-        self.reschedule(node.ino, &mut state);
+        let end = (is_dirty && !state.removed)
+            .then(|| LocalEnd { size: file.size(), mtime: self.wall() });
+        self.unsent_event(node.ino, &mut state, Event::KernelEnded(end));
     }
 
     /// The server refuses the bytes for good, and their writer was told so.
@@ -437,17 +417,11 @@ impl Core {
 
     /// What was changed here is gone, also from the kernel's memory.
     fn forget_changes(&self, node: &Node) {
-        node.state().pages = None;
-        self.unset_local(node);
-        self.invalidate(node.ino);
-    }
-
-    /// Nothing is to be sent any more.
-    fn unset_local(&self, node: &Node) {
         let mut state = node.state();
-        (state.local, state.late) = (None, false);
-        self.reschedule(node.ino, &mut state);
-        self.note_unfinished(node.ino, &mut state);
+        state.pages = None;
+        self.unsent_event(node.ino, &mut state, Event::GivenUp);
+        drop(state);
+        self.invalidate(node.ino);
     }
 
     /// The local file follows a truncation that the server has made. What was written meanwhile stays unsent.
@@ -467,8 +441,8 @@ impl Core {
         self.cut_older(node, &file, size);
         let mut state = node.state();
         let is_dirty = !file.dirty().is_empty();
-        state.local = is_dirty.then(|| LocalEnd { size: file.size(), mtime: self.wall() });
-        self.reschedule(node.ino, &mut state);
+        let end = is_dirty.then(|| LocalEnd { size: file.size(), mtime: self.wall() });
+        self.unsent_event(node.ino, &mut state, Event::Cut(end));
         if held {
             let end = state.opens.local_end();
             state.opens.set_collected(end);

@@ -1,0 +1,534 @@
+//! What one file has that its server lacks: the one owner of that, as a pure machine.
+//!
+//! Whoever changes the local file, sends it, gives it up, or tells somebody of a failure says so by an [`Event`];
+//! [`Unsent::apply`] draws the conclusions, and [`Actions`] says what the caller is to do
+//! ([`crate::core::Core::unsent_event`]). What is dirty byte by byte is the cache's to know; here is what it cannot
+//! know: the end that applications see, on whose behalf bytes are sent, when they go, and who was told what.
+//!
+//! Invariants, after each event:
+//! - what is unsent, or may be because the kernel writes the local file, is being sent, has a time to go, or is kept
+//!   for the next mount;
+//! - what is not unsent has no time to go, and nobody was told that it is late;
+//! - that what is held mixes two versions is forgotten only when all of it is sent and the kernel does not write.
+
+use std::time::{Duration, Instant};
+
+use larder_io::Stamp;
+use larder_vfs::{Cred, Error, Result, Time};
+
+use super::schedule::{self, Outcome, Schedule};
+
+/// Size and modification time that applications see while the server does not know them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalEnd {
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+}
+
+impl LocalEnd {
+    /// Those of a local file.
+    pub(crate) fn of(stamp: &Stamp) -> LocalEnd {
+        let second = 1_000_000_000;
+        let nsec = u32::try_from(stamp.mtime_ns.rem_euclid(second)).expect("less than a second");
+        let mtime = Time { sec: stamp.mtime_ns.div_euclid(second), nsec };
+        LocalEnd { size: stamp.size, mtime }
+    }
+}
+
+/// How the unsent data of one file stands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unsent {
+    /// There are changes that the server lacks, and the file ends so.
+    end: Option<LocalEnd>,
+    /// On whose behalf they are sent.
+    writer: Option<Cred>,
+    /// A failed write-back that no fsync or close has reported yet.
+    failure: Option<Error>,
+    /// Somebody else changed the file while it had changes of ours: once those are sent, what is held mixes two
+    /// versions and must go.
+    is_mixed: bool,
+    /// A close told somebody that they are late, and nobody was told that they are refused.
+    is_late: bool,
+    /// How long the last comparing of the local file took.
+    comparing_took: Duration,
+    /// When they go if nobody asks for it.
+    schedule: Schedule,
+}
+
+/// What happened to a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event<'a> {
+    /// A caller's bytes are in the local file.
+    Written {
+        /// The end of the file now.
+        end: LocalEnd,
+        /// Who wrote.
+        writer: &'a Cred,
+        /// They are the first ones, and what lies below is not of the version that the server last told.
+        is_over_another: bool,
+    },
+    /// The kernel has changed the local file, as its stamp shows.
+    KernelWrote(LocalEnd),
+    /// The local file, which the kernel may write, was compared.
+    Compared {
+        /// How long it took.
+        took: Duration,
+        /// If bytes are unsent: how the file ended, as far as that could be told.
+        found: Option<Option<LocalEnd>>,
+    },
+    /// The kernel writes the file no more; what it wrote last is unsent if there is an end.
+    KernelEnded(Option<LocalEnd>),
+    /// The server has cut or extended the file; what is still unsent ends so.
+    Cut(Option<LocalEnd>),
+    /// A file was opened or released: perhaps the kernel writes it now, or does not any more.
+    OpensChanged,
+    /// Everything is at the server.
+    Sent,
+    /// Nothing is to be sent: the data was discarded or set aside, or the file is gone.
+    GivenUp,
+    /// An earlier process left changes, over the version that the server last told or another one.
+    Recovered {
+        /// The end of the file.
+        end: LocalEnd,
+        /// They are over another version.
+        is_over_another: bool,
+    },
+    /// A close returned that the data is late.
+    ToldLate,
+    /// The server did not take data, and a close or fsync that comes is to say so.
+    Failed(Error),
+    /// So much is unsent that it goes at once.
+    TooMuch,
+    /// The time may have come.
+    Due,
+    /// Nobody who has the file open will send it.
+    Left {
+        /// For how long it may wait.
+        wait: Duration,
+    },
+    /// The engine's write-back has ended.
+    Ended {
+        /// How.
+        sent: Result<()>,
+        /// Whether somebody has the file open for writing, who will be told.
+        is_written: bool,
+    },
+}
+
+/// What stands around an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context {
+    /// The kernel may be writing the local file.
+    pub(crate) kernel_writes: bool,
+    pub(crate) now: Instant,
+    /// How long bytes may be unsent.
+    pub(crate) age: Duration,
+}
+
+/// What is to be done after an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct Actions {
+    /// The engine begins a write-back, whose end is told by [`Event::Ended`].
+    pub(crate) send: bool,
+    /// What is unsent is kept for people, outside the file.
+    pub(crate) set_aside: bool,
+    /// What was held mixed two versions and is gone: the kernel is to drop its pages.
+    pub(crate) drop_pages: bool,
+    /// What the next process is to know has changed.
+    pub(crate) record: bool,
+}
+
+impl Unsent {
+    /// The end of the file with the changes that the server lacks; `None` if none are known. The kernel may have made
+    /// some ([`Unsent::may_exist`]).
+    pub(crate) fn end(&self) -> Option<LocalEnd> {
+        self.end
+    }
+
+    /// Whether there may be bytes that the server lacks.
+    pub(crate) fn may_exist(&self, kernel_writes: bool) -> bool {
+        self.end.is_some() || kernel_writes
+    }
+
+    /// On whose behalf bytes are sent, if somebody wrote them through the daemon.
+    pub(crate) fn writer(&self) -> Option<&Cred> {
+        self.writer.as_ref()
+    }
+
+    /// A failed write-back that nobody was told of.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure
+    }
+
+    /// The failure, for a caller who is told of it now.
+    pub(crate) fn take_failure(&mut self) -> Option<Error> {
+        self.failure.take()
+    }
+
+    /// Whether what is held mixes two versions.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.is_mixed
+    }
+
+    /// Whether somebody was told that the data is late, and nobody that it is refused.
+    pub(crate) fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// When it goes.
+    pub(super) fn schedule(&self) -> Schedule {
+        self.schedule
+    }
+
+    /// Somebody else has changed the file. `is_bypassed` says that bytes which the kernel wrote may not have been looked
+    /// for.
+    pub(crate) fn foreign_change(&mut self, is_bypassed: bool) {
+        self.is_mixed |= self.end.is_some() || is_bypassed;
+    }
+
+    /// What is held mixes two versions also if nothing is known to be unsent: a request of ours went past it, or crossed
+    /// one of somebody else.
+    pub(crate) fn mix(&mut self) {
+        self.is_mixed = true;
+    }
+
+    /// What an earlier process recorded of it.
+    pub(crate) fn restore(&mut self, writer: Option<Cred>, failure: Option<Error>) {
+        (self.writer, self.failure) = (writer, failure);
+    }
+
+    /// Sends on behalf of `writer` from now on.
+    pub(crate) fn send_for(&mut self, writer: Cred) {
+        self.writer = Some(writer);
+    }
+
+    /// Draws the conclusions of an event.
+    pub(crate) fn apply(&mut self, event: Event<'_>, context: Context) -> Actions {
+        let was_known = self.end.is_some();
+        let mut actions = self.take_in(event, context);
+        actions.record |= was_known != self.end.is_some();
+        self.is_late &= self.may_exist(context.kernel_writes);
+        let timing = self.timing(event, context);
+        let (schedule, action) = self.schedule.apply(timing, context.now, context.age);
+        self.schedule = schedule;
+        actions.send = action == schedule::Action::Send;
+        actions.set_aside = action == schedule::Action::SetAside;
+        actions
+    }
+
+    /// The part of an event that is about the data.
+    fn take_in(&mut self, event: Event<'_>, context: Context) -> Actions {
+        let (mut record, mut drop_pages) = (false, false);
+        match event {
+            Event::Written { end, writer, is_over_another } => {
+                self.is_mixed |= is_over_another;
+                record = self.end.is_none() || self.writer.as_ref() != Some(writer);
+                if record {
+                    self.writer = Some(writer.first_time());
+                }
+                self.end = Some(end);
+            }
+            Event::KernelWrote(end) => self.end = Some(end),
+            Event::Compared { took, found } => {
+                self.comparing_took = took;
+                self.end = found.flatten().or(self.end);
+            }
+            Event::KernelEnded(end) => self.end = self.end.or(end),
+            Event::Cut(end) => self.end = end,
+            Event::Sent => {
+                self.end = None;
+                drop_pages = self.is_mixed && !context.kernel_writes;
+                self.is_mixed &= context.kernel_writes;
+            }
+            Event::GivenUp => self.end = None,
+            Event::Recovered { end, is_over_another } => {
+                (self.end, self.is_mixed) = (Some(end), is_over_another);
+                // Nobody knows what was said of it.
+                self.is_late = true;
+            }
+            Event::ToldLate => self.is_late = true,
+            Event::Failed(error) => (self.failure, record) = (Some(error), true),
+            Event::Ended { sent: Err(error), .. }
+                if self.outcome(event, context) == Some(Outcome::RefusedToWriters) =>
+            {
+                (self.failure, record) = (Some(error), true);
+            }
+            Event::OpensChanged | Event::TooMuch | Event::Due => {}
+            Event::Left { .. } | Event::Ended { .. } => {}
+        }
+        Actions { record, drop_pages, ..Actions::default() }
+    }
+
+    /// The part of an event that is about when data goes.
+    fn timing(&self, event: Event<'_>, context: Context) -> schedule::Event {
+        let exists = self.may_exist(context.kernel_writes);
+        match event {
+            Event::Due => schedule::Event::Due,
+            Event::TooMuch if exists => schedule::Event::TooMuch,
+            Event::Left { wait } if exists => schedule::Event::Left { wait },
+            _ => match self.outcome(event, context) {
+                Some(outcome) => schedule::Event::Ended(outcome),
+                None if exists => schedule::Event::Dirtied,
+                None => schedule::Event::Settled,
+            },
+        }
+    }
+
+    /// How a write-back of the engine ended, if that is the event.
+    fn outcome(&self, event: Event<'_>, context: Context) -> Option<Outcome> {
+        let Event::Ended { sent, is_written } = event else { return None };
+        Some(match sent {
+            Ok(()) if context.kernel_writes => Outcome::KernelWrites(self.comparing_took),
+            Ok(()) if self.end.is_some() => Outcome::More,
+            Ok(()) => Outcome::Sent,
+            // Somebody else has sent it, or cut it away, meanwhile.
+            Err(_) if !self.may_exist(context.kernel_writes) => Outcome::Sent,
+            Err(Error::TimedOut) => Outcome::Late,
+            Err(Error::Shutdown) => Outcome::Ending,
+            Err(_) if is_written => Outcome::RefusedToWriters,
+            Err(_) => Outcome::Refused,
+        })
+    }
+}
+
+#[cfg(test)]
+impl Unsent {
+    /// Of a file that was written here, for tests of what else knows of it.
+    pub(crate) fn of_size(size: u64) -> Unsent {
+        let end = LocalEnd { size, mtime: Time::default() };
+        Unsent { end: Some(end), ..Unsent::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_io::{Clock, SimClock};
+
+    use super::*;
+
+    const AGE: Duration = Duration::from_secs(30);
+    const END: LocalEnd = LocalEnd { size: 7, mtime: Time { sec: 1, nsec: 0 } };
+
+    /// A file with its writers, its kernel and its server, as the callers of the machine see them.
+    #[derive(Clone)]
+    struct World {
+        unsent: Unsent,
+        now: Instant,
+        writer: Cred,
+        kernel_writes: bool,
+        /// The server lacks bytes that the cache knows.
+        is_dirty: bool,
+        /// The kernel may have written bytes that nobody has looked for.
+        is_bypassed: bool,
+        /// Somebody else's change lies beside ours.
+        is_mixed: bool,
+        /// Of ours, a close said that they are late.
+        is_late: bool,
+        /// A failure that somebody is to be told.
+        owed: Option<Error>,
+        sending: bool,
+        /// The engine has left it to the next mount, or set it aside.
+        is_kept: bool,
+    }
+
+    type Step = (&'static str, fn(&mut World));
+
+    const STEPS: [Step; 18] = [
+        ("a write", |world| {
+            let writer = world.writer.clone();
+            world.is_dirty = true;
+            world.tell(Event::Written { end: END, writer: &writer, is_over_another: false });
+        }),
+        ("a write over another version", |world| {
+            if world.is_dirty || world.kernel_writes {
+                return;
+            }
+            let writer = world.writer.clone();
+            (world.is_dirty, world.is_mixed) = (true, true);
+            world.tell(Event::Written { end: END, writer: &writer, is_over_another: true });
+        }),
+        ("an open for the kernel to write", |world| {
+            (world.kernel_writes, world.is_bypassed) = (true, true);
+            world.tell(Event::OpensChanged);
+        }),
+        ("the kernel's write is seen", |world| {
+            if world.kernel_writes {
+                world.is_dirty = true;
+                world.tell(Event::KernelWrote(END));
+            }
+        }),
+        ("comparing finds bytes", |world| {
+            if world.kernel_writes {
+                world.is_dirty = true;
+                world.tell(Event::Compared { took: Duration::ZERO, found: Some(Some(END)) });
+            }
+        }),
+        ("the kernel's last writer closes", |world| {
+            if std::mem::take(&mut world.kernel_writes) {
+                world.is_bypassed = false;
+                let end = world.is_dirty.then_some(END);
+                world.tell(Event::KernelEnded(end));
+            }
+        }),
+        ("a cut, nothing left", |world| {
+            world.is_dirty = false;
+            world.tell(Event::Cut(None));
+        }),
+        ("a change of somebody else", |world| {
+            world.is_mixed |= world.is_dirty || world.is_bypassed;
+            world.unsent.foreign_change(world.is_bypassed);
+        }),
+        ("an fsync", |world| {
+            if world.unsent.may_exist(world.kernel_writes) {
+                world.all_is_sent();
+            }
+        }),
+        ("a close that is late", |world| {
+            if world.unsent.may_exist(world.kernel_writes) {
+                world.is_late = true;
+                world.tell(Event::ToldLate);
+                world.tell(Event::Left { wait: schedule::RETRY_AFTER });
+            }
+        }),
+        ("a close that says what failed", |world| {
+            assert_eq!(world.unsent.take_failure(), world.owed.take(), "told once");
+        }),
+        ("too much", |world| {
+            if world.unsent.may_exist(world.kernel_writes) {
+                world.tell(Event::TooMuch);
+            }
+        }),
+        ("the time comes", |world| {
+            if let Schedule::Dirty { due } = world.unsent.schedule {
+                world.now = world.now.max(due);
+                world.tell(Event::Due);
+            }
+        }),
+        ("the engine has sent", |world| {
+            if world.sending {
+                world.all_is_sent();
+                world.end(Ok(()), true);
+            }
+        }),
+        ("no answer", |world| world.end(Err(Error::TimedOut), true)),
+        ("refused to a writer", |world| {
+            if world.sending && world.unsent.may_exist(world.kernel_writes) {
+                world.owed = Some(Error::NoSpace);
+            }
+            world.end(Err(Error::NoSpace), true);
+        }),
+        ("refused, nobody there", |world| world.end(Err(Error::NoSpace), false)),
+        ("the mount ends", |world| world.end(Err(Error::Shutdown), false)),
+    ];
+
+    impl World {
+        fn new() -> World {
+            World {
+                unsent: Unsent::default(),
+                now: SimClock::new().instant(),
+                writer: Cred::root(),
+                kernel_writes: false,
+                is_dirty: false,
+                is_bypassed: false,
+                is_mixed: false,
+                is_late: false,
+                owed: None,
+                sending: false,
+                is_kept: false,
+            }
+        }
+
+        fn tell(&mut self, event: Event<'_>) {
+            let (kernel_writes, now) = (self.kernel_writes, self.now);
+            let actions = self.unsent.apply(event, Context { kernel_writes, now, age: AGE });
+            if actions.send {
+                assert!(!self.sending, "one write-back at a time");
+                (self.sending, self.is_kept) = (true, false);
+            }
+            if actions.set_aside {
+                self.is_dirty = false;
+                self.tell(Event::GivenUp);
+            }
+        }
+
+        fn all_is_sent(&mut self) {
+            self.is_dirty = false;
+            let drops = self.is_mixed && !self.kernel_writes;
+            let before = self.unsent.is_mixed();
+            self.tell(Event::Sent);
+            assert_eq!(before && !self.unsent.is_mixed(), drops, "a mixture goes as a whole");
+            self.is_mixed &= self.kernel_writes;
+        }
+
+        fn end(&mut self, sent: Result<()>, is_written: bool) {
+            let exists = self.is_dirty || self.kernel_writes;
+            if std::mem::take(&mut self.sending) {
+                let is_over = sent == Err(Error::Shutdown) || sent == Err(Error::NoSpace);
+                self.is_kept = exists && is_over && !is_written;
+                self.tell(Event::Ended { sent, is_written });
+            }
+        }
+
+        fn check(&mut self) {
+            let exists = self.is_dirty || self.kernel_writes;
+            self.is_late &= exists;
+            assert_eq!(self.unsent.may_exist(self.kernel_writes), exists);
+            assert_eq!(self.unsent.end().is_some(), self.is_dirty);
+            assert_eq!(self.unsent.is_mixed(), self.is_mixed);
+            assert_eq!(self.unsent.is_late(), self.is_late);
+            assert_eq!(self.unsent.failure(), self.owed);
+            assert_eq!(self.sending, self.unsent.schedule == Schedule::Sending);
+            match self.unsent.schedule {
+                Schedule::Clean => assert!(!exists, "bytes that nobody will send"),
+                Schedule::Dirty { due } => {
+                    assert!(exists && self.now <= due && due <= self.now + AGE);
+                }
+                Schedule::Sending => {}
+                Schedule::Kept => assert!(self.is_kept),
+            }
+        }
+    }
+
+    /// After each sequence of up to five events the machine says what the world knows.
+    #[test]
+    fn unsent_data_has_one_owner_who_forgets_nothing() {
+        fn walk(world: &World, depth: u32) -> u64 {
+            let mut count = 0;
+            for (_, step) in STEPS {
+                let mut next = world.clone();
+                step(&mut next);
+                next.check();
+                count += 1;
+                if depth > 1 {
+                    count += walk(&next, depth - 1);
+                }
+            }
+            count
+        }
+        let count = walk(&World::new(), 5);
+        println!("{count} histories of up to five events");
+        assert_eq!(count, (1..=5).map(|len| 18_u64.pow(len)).sum());
+    }
+
+    /// What the next process is to know changes with the writer, with a failure, and when all is sent.
+    #[test]
+    fn what_outlives_the_process_is_recorded_when_it_changes() {
+        let mut unsent = Unsent::default();
+        let (ann, bob) = (Cred::new(1, 1, &[]), Cred::new(2, 2, &[]));
+        let written = |writer| Event::Written { end: END, writer, is_over_another: false };
+        let context = Context { kernel_writes: false, now: SimClock::new().instant(), age: AGE };
+        for (event, is_recorded) in [
+            (written(&ann), true),
+            (written(&ann), false),
+            (written(&bob), true),
+            (Event::TooMuch, false),
+            (Event::Ended { sent: Err(Error::NoSpace), is_written: true }, true),
+            (Event::Sent, true),
+            (Event::Sent, false),
+        ] {
+            assert_eq!(unsent.apply(event, context).record, is_recorded, "{event:?}");
+        }
+        assert_eq!(unsent.take_failure(), Some(Error::NoSpace));
+    }
+}
