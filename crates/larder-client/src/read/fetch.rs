@@ -197,7 +197,7 @@ impl Core {
         }
     }
 
-    fn file_end(node: &Node) -> FileEnd {
+    pub(super) fn file_end(node: &Node) -> FileEnd {
         let state = node.state();
         FileEnd { size: state.attr().size, zero_point: state.known.attr.size }
     }
@@ -261,36 +261,6 @@ impl Core {
         // What is handed out ends where this version does.
         let shown = node.state().shown();
         Ok((self.read_as_it_is(node, cred, wanted).await?, shown))
-    }
-
-    /// Reads what the server has now, and what it does not have yet, while no change of ours is on its way. Each of
-    /// its replies is of one version, but nobody knows of which, so the cache gets none of it.
-    async fn read_as_it_is(&self, node: &Node, cred: &Cred, wanted: Range<u64>) -> Result<Bytes> {
-        let _turn = node.transfer.begin(cred.deadline).await?;
-        let file = self.file(node);
-        let request_max = u64::from(self.request_bytes_max());
-        let mut pieces = Vec::new();
-        for slice in plan(wanted, Core::file_end(node), &file.dirty()) {
-            if slice.source != Source::Remote {
-                pieces.push(read_slices(&file, &[slice]).ok_or(Error::Io)?);
-                continue;
-            }
-            let mut at = slice.range.start;
-            while at < slice.range.end {
-                let range = at..slice.range.end.min(at + request_max);
-                let (read, asked) = self.ask_bytes(node, cred, &range).await?;
-                if let Some(attr) = read.attr {
-                    self.observe(node, attr, asked);
-                }
-                if read.data.is_empty() {
-                    // Somebody has cut the file.
-                    return Ok(joined(pieces));
-                }
-                at += read.data.len() as u64;
-                pieces.push(read.data);
-            }
-        }
-        Ok(joined(pieces))
     }
 
     /// Launches a flight for each part that is neither held nor under way. Granules are fetched whole. Of
@@ -403,6 +373,10 @@ impl Core {
         self.runtime.spawn(async move {
             let result = core.fetch(&node, &cred, &in_air).await;
             let bytes = result.clone().ok();
+            if bytes.is_none() {
+                // First: whoever learns of that begins again, and would find this one still.
+                node.flights.remove(&in_air);
+            }
             land.send_replace(Some(result));
             let kept = match bytes {
                 Some(bytes) if core.options.cache_data => Core::store(file, &in_air, bytes).await,
@@ -435,7 +409,7 @@ impl Core {
     }
 
     /// One READ, within the budget for what is under way; and when it was asked.
-    async fn ask_bytes(
+    pub(super) async fn ask_bytes(
         &self,
         node: &Node,
         cred: &Cred,
@@ -574,7 +548,7 @@ fn kib(range: &Range<u64>) -> u32 {
 }
 
 /// Bytes that are held or zero; `None` if the cache cannot give them after all.
-fn read_slices(file: &CachedFile, slices: &[Slice]) -> Option<Bytes> {
+pub(super) fn read_slices(file: &CachedFile, slices: &[Slice]) -> Option<Bytes> {
     let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
         return Some(Bytes::new());
     };

@@ -62,6 +62,38 @@ async fn an_open_during_a_change_of_ours_sees_what_was_closed_before() {
     assert_eq!(seen, b"behind");
 }
 
+/// The server's file ends before what the client was told of it, and unsent bytes lie behind that end: who reads all of it,
+/// while no version of it holds still, gets them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unsent_bytes_behind_the_end_at_the_server_are_read() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    other.put("file", &pattern(1, 100_000)).await;
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    rig.server.hold_answers(Some("setattr"));
+    rig.server.reset_calls();
+    let read = async {
+        while rig.server.calls("setattr") == 0 {
+            tokio::task::yield_now().await;
+        }
+        open.write(150_000, b"unsent").await.unwrap();
+        let cut = async {
+            // What a change under way has made of the file is not known, so reads are begun again and again.
+            while rig.server.calls("read") < 4 {
+                tokio::task::yield_now().await;
+            }
+            other.set("file", SetAttr { size: Some(50), ..SetAttr::default() }).await;
+            rig.server.hold_answers(None);
+        };
+        tokio::join!(open.read(0, 200_000), cut).0.unwrap()
+    };
+    let set = rig.set("file", SetAttr { mode: Some(0o600), ..SetAttr::default() });
+    let ((), seen) = tokio::join!(set, read);
+    let zeros = [0; 150_000 - 50];
+    assert!(seen == [&pattern(1, 100_000)[..50], &zeros, b"unsent"].concat(), "{}", seen.len());
+    open.close().await.unwrap();
+}
+
 /// How a writer gets at the file: through a descriptor, or as a server's client, without one.
 struct Door<'a> {
     rig: &'a Rig,
