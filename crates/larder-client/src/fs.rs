@@ -10,7 +10,8 @@ use larder_vfs::{
     StatFs, Verifier, Written,
 };
 
-use crate::core::{Client, Core};
+use crate::client::Client;
+use crate::core::Core;
 
 impl Client {
     fn later<T, F>(&self, work: impl FnOnce(Arc<Core>) -> F) -> Answer<T>

@@ -20,6 +20,7 @@
 #![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
 #![forbid(unsafe_code)]
 
+mod client;
 mod core;
 #[cfg(test)]
 mod fixtures;
@@ -33,9 +34,8 @@ mod options;
 mod read;
 mod write;
 
-pub use crate::core::{Client, Status};
-pub use journal::Start;
+pub use client::{Client, Status};
 pub use names::{last_path, parent_in_record};
-pub use options::{LookupCache, Options};
+pub use options::{LookupCache, Options, Start};
 pub use read::Fill;
 pub use write::UnsentTotal;

@@ -41,6 +41,19 @@ pub struct Options {
     pub fill_bytes_max: u64,
 }
 
+/// How a client begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Of a mount that the kernel has just made. What an earlier process left unsent in the cache is
+    /// sent in the background.
+    NewMount,
+    /// In the place of a process that died (or was replaced) while the kernel's mount goes on. The
+    /// cache must be the one of that process, opened in the same boot of the machine with
+    /// [`larder_cache::Config::boot`] set; else nothing of the mount is known, and its open files
+    /// answer [`Error::Stale`].
+    Resume,
+}
+
 /// Which names are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupCache {

@@ -20,21 +20,9 @@ use super::session::{Carried, OpenRecord, Unfinished};
 use crate::core::Core;
 use crate::node::Node;
 use crate::open::{Mode, OpenFile};
+use crate::options::Start;
 use crate::read::Shown;
 use crate::write::{Event, LocalEnd, RETRY_AFTER, set_aside};
-
-/// How a client begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// Of a mount that the kernel has just made. What an earlier process left unsent in the cache is
-    /// sent in the background.
-    NewMount,
-    /// In the place of a process that died (or was replaced) while the kernel's mount goes on. The
-    /// cache must be the one of that process, opened in the same boot of the machine with
-    /// [`larder_cache::Config::boot`] set; else nothing of the mount is known, and its open files
-    /// answer [`Error::Stale`].
-    Resume,
-}
 
 impl Core {
     /// Takes up what an earlier run left. May read the local disk.
@@ -46,7 +34,7 @@ impl Core {
     }
 
     fn resume(self: &Arc<Self>, carried: &Carried) {
-        let unsent = self.unsent();
+        let unsent = self.nodes_left_unsent();
         for node in &unsent {
             self.mark_unsent(node);
         }
@@ -69,7 +57,7 @@ impl Core {
         for node in unsent.iter().filter(|node| !self.is_written(node)) {
             self.send_left(node);
         }
-        closed.retain(|node| node.state().opens.is_empty());
+        closed.retain(|node| node.state().opens().is_empty());
         for node in closed {
             let (core, cred) = (self.clone(), carried.cred_of(node.ino));
             self.runtime.spawn(async move {
@@ -83,14 +71,14 @@ impl Core {
 
     /// The last release of a hidden or removed file may have been under way.
     async fn finish_closed(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
-        if node.state().silly.is_some() {
+        if node.state().hidden().name().is_some() {
             self.send_to_other_names(node, cred).await?;
         }
         self.remove_hidden(node, cred).await?;
         let removed = {
             let mut state = node.state();
             self.note_unfinished(node.ino, &mut state);
-            state.removed
+            state.is_gone()
         };
         if removed {
             self.cache.drop_file(node.no());
@@ -127,7 +115,7 @@ impl Core {
         let hidden = |node: &Arc<Node>| {
             carried.unfinished.get(&node.ino).is_some_and(|left| left.silly.is_some())
         };
-        for node in self.unsent().iter().filter(|node| !hidden(node)) {
+        for node in self.nodes_left_unsent().iter().filter(|node| !hidden(node)) {
             self.send_from_before(node);
         }
     }
@@ -135,12 +123,12 @@ impl Core {
     /// Only the writer still matters, and only if there is something to write.
     fn set_writer(&self, node: &Node, left: &Unfinished) {
         let mut state = node.state();
-        state.noted = left.clone();
-        state.unsent.restore(left.writer.clone(), None);
+        state.note(left.clone());
+        state.unsent_mut().restore(left.writer.clone(), None);
     }
 
     /// Nodes with local changes that no server has.
-    fn unsent(&self) -> Vec<Arc<Node>> {
+    fn nodes_left_unsent(&self) -> Vec<Arc<Node>> {
         let mut nodes = Vec::new();
         for no in self.cache.unsent() {
             match self.node(Ino(no.0)) {
@@ -172,13 +160,15 @@ impl Core {
 
     fn set_unfinished(&self, node: &Node, left: &Unfinished) {
         if let Some(dir) = left.silly.as_ref().and_then(|(dir, _)| self.node(*dir).ok()) {
-            dir.state().hidden_names += 1;
+            dir.state().hidden_mut().add_inside();
         }
         let mut state = node.state();
-        state.silly.clone_from(&left.silly);
-        state.removed = left.removed;
-        state.unsent.restore(left.writer.clone(), left.write_error);
-        state.noted = left.clone();
+        state.hidden_mut().set(left.silly.clone());
+        if left.removed {
+            state.go();
+        }
+        state.unsent_mut().restore(left.writer.clone(), left.write_error);
+        state.note(left.clone());
     }
 
     /// Puts an open file back into the table.
@@ -191,14 +181,15 @@ impl Core {
         {
             let mut state = node.state();
             let same = open.local != 0 && file.local_number() == open.local;
-            let restored = state.opens.restore(open.mode, &file, same);
+            let restored = state.opens_mut().restore(open.mode, &file, same);
             self.unsent_event(open.ino, &mut state, Event::OpensChanged);
             if !restored {
                 tracing::error!(ino = open.ino.0, "what the kernel wrote itself is lost");
                 self.unsent_event(open.ino, &mut state, Event::Failed(Error::Io));
             }
             if open.mode == Mode::Cached {
-                state.pages = Some(state.version());
+                let version = state.version();
+                state.opens_mut().keep_pages(version);
             }
             self.note_unfinished(open.ino, &mut state);
         }
@@ -217,7 +208,7 @@ impl Core {
     /// Sends what an earlier mount left, and says so.
     fn send_from_before(self: &Arc<Self>, node: &Arc<Node>) {
         let bytes = self.file(node).dirty_bytes();
-        let name = node.state().known.hint.as_ref().map(|(_, name)| name.clone());
+        let name = node.state().known().hint.as_ref().map(|(_, name)| name.clone());
         if self.options.read_only {
             tracing::warn!(ino = node.ino.0, ?name, bytes, "unsent data stays: read-only mount");
             return;
@@ -271,12 +262,12 @@ impl Core {
     /// # Errors
     /// If that cannot be sent now. What the server refuses is set aside.
     async fn send_to_other_names(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
-        let has_others = node.state().known.attr.nlink > 1;
+        let has_others = node.state().known().attr.nlink > 1;
         if !has_others || !self.cache.unsent().contains(&node.no()) {
             return Ok(());
         }
         self.mark_unsent(node);
-        node.state().unsent.send_for(cred.clone());
+        node.state().unsent_mut().send_for(cred.clone());
         match self.upload(node, self.deadline()).await {
             sent @ (Ok(()) | Err(Error::TimedOut | Error::Shutdown)) => sent,
             Err(refused) => {

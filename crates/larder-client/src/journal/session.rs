@@ -16,13 +16,11 @@ use larder_cache::Cache;
 use larder_vfs::{Cred, Error, Ino, OpenFlags, OpenId, Validator};
 
 use super::record::{Input, VERSION, put_bytes, put_option, put_u32, put_u64, put_validator};
-use crate::core::Core;
-use crate::node::State;
 use crate::open::Mode;
 
-const RUN: &[u8] = b"r";
-const OPEN: u8 = b'o';
-const UNFINISHED: u8 = b'n';
+pub(super) const RUN: &[u8] = b"r";
+pub(super) const OPEN: u8 = b'o';
+pub(super) const UNFINISHED: u8 = b'n';
 
 /// Numbers of open files are recorded this many at a time.
 pub(crate) const OPEN_BLOCK: u64 = 1024;
@@ -97,73 +95,21 @@ impl Carried {
     }
 }
 
-fn key(tag: u8, number: u64) -> Vec<u8> {
+pub(super) fn key(tag: u8, number: u64) -> Vec<u8> {
     let mut key = vec![tag];
     key.extend_from_slice(&number.to_be_bytes());
     key
 }
 
-impl Core {
-    /// Records the run. Must come before a number of an open file from `next_open` on is given.
-    pub(crate) fn note_run(&self, next_open: u64) {
-        let run = Run { session: self.session, next_open };
-        self.cache.put_session(RUN, &run.encode());
-    }
-
-    pub(crate) fn note_open(&self, id: OpenId, open: &OpenRecord) {
-        self.cache.put_session(&key(OPEN, id.0), &open.encode());
-    }
-
-    pub(crate) fn forget_open(&self, id: OpenId) {
-        self.cache.drop_session(&key(OPEN, id.0));
-    }
-
-    pub(crate) fn forget_unfinished(&self, ino: Ino) {
-        self.cache.drop_session(&key(UNFINISHED, ino.0));
-    }
-
-    /// Brings the record of what is to be done about a file up to date. Call it with the node's lock
-    /// held, after each change of what [`Unfinished`] has.
-    pub(crate) fn note_unfinished(&self, ino: Ino, state: &mut State) {
-        let left = Unfinished {
-            silly: state.silly.clone().or_else(|| state.hiding.clone()),
-            removed: state.removed && !state.opens.is_empty(),
-            write_error: state.unsent.failure(),
-            writer: state.unsent.end().and_then(|_| state.unsent.writer().cloned()),
-        };
-        if left == state.noted {
-            return;
-        }
-        if left == Unfinished::default() {
-            self.forget_unfinished(ino);
-        } else {
-            self.cache.put_session(&key(UNFINISHED, ino.0), &left.encode());
-        }
-        state.noted = left;
-    }
-
-    /// The mount is over: forgets what only a run that goes on with it would need. Hidden files that
-    /// are still there are left to the next mount.
-    pub(crate) fn end_session(&self) {
-        for (key, value) in self.cache.session_records() {
-            let hidden = key.first() == Some(&UNFINISHED)
-                && Unfinished::decode(&value).is_some_and(|left| left.silly.is_some());
-            if !hidden {
-                self.cache.drop_session(&key);
-            }
-        }
-    }
-}
-
 impl Run {
-    fn encode(self) -> Vec<u8> {
+    pub(super) fn encode(self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put_u64(&mut out, self.session);
         put_u64(&mut out, self.next_open);
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<Run> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Run> {
         let mut input = Input::of_version(bytes)?;
         let run = Run { session: input.u64()?, next_open: input.u64()? };
         input.0.is_empty().then_some(run)
@@ -171,7 +117,7 @@ impl Run {
 }
 
 impl OpenRecord {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(120);
         out.push(VERSION);
         put_u64(&mut out, self.ino.0);
@@ -184,7 +130,7 @@ impl OpenRecord {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<OpenRecord> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<OpenRecord> {
         let mut input = Input::of_version(bytes)?;
         let (ino, cred) = (Ino(input.u64()?), cred(&mut input)?);
         let open = OpenRecord {
@@ -200,7 +146,7 @@ impl OpenRecord {
 }
 
 impl Unfinished {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put_option(&mut out, self.silly.as_ref(), |out, (dir, name)| {
             put_u64(out, dir.0);
@@ -212,7 +158,7 @@ impl Unfinished {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<Unfinished> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Unfinished> {
         let mut input = Input::of_version(bytes)?;
         let left = Unfinished {
             silly: input.option(|input| Some((Ino(input.u64()?), input.name()?)))?,

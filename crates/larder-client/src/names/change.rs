@@ -13,9 +13,10 @@ use larder_vfs::{
     Removal, RenameFlags, Result, SetAttr,
 };
 
-use crate::core::{Core, RootSquash, on_handle};
+use crate::core::{Core, on_handle};
 use crate::journal::{Name, name_bytes};
 use crate::node::Node;
+use crate::node::RootSquash;
 use crate::options::LookupCache;
 
 impl Core {
@@ -58,7 +59,7 @@ impl Core {
             let ttl = self.name_ttl(dir, false);
             return cached.then_some(Ok(Lookup::Absent { ttl }));
         };
-        let child = self.table.get(child).filter(|child| !child.state().removed)?;
+        let child = self.table.get(child).filter(|child| !child.state().is_gone())?;
         self.is_fresh(&child).then(|| Ok(Lookup::Found(self.entry(dir, &child))))
     }
 
@@ -89,13 +90,13 @@ impl Core {
     /// What the index says of a name, if it is of the directory's present epoch.
     pub(crate) fn name(&self, dir: &Node, name: &OsStr) -> Option<Name> {
         let record = self.cache.name(dir.no(), name_bytes(name))?;
-        Name::decode(&record).filter(|held| held.epoch == dir.state().known.epoch)
+        Name::decode(&record).filter(|held| held.epoch == dir.state().known().epoch)
     }
 
     /// Records what a name stands for. What is on record is not written once more: that would cost a
     /// listing that brings nothing new as much as the first one.
     pub(crate) fn put_name(&self, dir: &Node, name: &OsStr, child: Option<Ino>) {
-        let epoch = dir.state().known.epoch;
+        let epoch = dir.state().known().epoch;
         let record = Name { epoch, child }.encode();
         if self.cache.name(dir.no(), name_bytes(name)).as_ref() != Some(&record) {
             self.cache.put_name(dir.no(), name_bytes(name), &record);
@@ -141,13 +142,13 @@ impl Core {
         if current {
             self.put_name(dir, name, Some(child.ino));
         }
-        child.state().looked_up_by = Some((cred.pid, self.now()));
+        child.state().looked_up(cred.pid, self.now());
         Ok(Lookup::Found(self.entry(dir, &child)))
     }
 
     /// `..`, for doors that ask for it: by where the directory was last seen, else by the server.
     async fn lookup_parent(self: &Arc<Self>, dir: &Arc<Node>, cred: &Cred) -> Result<Lookup> {
-        let hint = dir.state().known.hint.as_ref().map(|(parent, _)| *parent);
+        let hint = dir.state().known().hint.as_ref().map(|(parent, _)| *parent);
         let parent = match hint.and_then(|ino| self.table.get(ino)) {
             _ if dir.ino == Ino::ROOT => dir.clone(),
             Some(parent) => parent,
@@ -168,7 +169,7 @@ impl Core {
     /// The first private directory tells whether the server squashes root; one question per mount.
     async fn settle_root_squash(&self, dir: &Node, cred: &Cred) -> Result<()> {
         let private = !dir.state().searchable_by_all();
-        if private && self.root_squash() == RootSquash::Unknown {
+        if private && self.squash.known() == RootSquash::Unknown {
             self.ask_rights(dir, &Cred::root().until(cred.deadline)).await?;
         }
         Ok(())
@@ -216,8 +217,8 @@ impl Core {
         }
         dir.state().set_searched(cred, asked);
         let child = self.learn_made(&made, (asked, moment), (dir.ino, name.to_owned()));
-        if target.is_some() {
-            child.state().known.target = target;
+        if let Some(target) = target {
+            child.state().leads_to(target);
         }
         self.put_name(dir, name, Some(child.ino));
         Ok((child, made.kept))
@@ -226,9 +227,7 @@ impl Core {
     /// Ends our change of a directory: its listing is no longer what the server would give.
     fn end_names_change(&self, dir: &Node, change: Option<Change>) {
         if change.is_some() {
-            let mut state = dir.state();
-            state.known.listing = None;
-            state.listed.last_page = None;
+            dir.state().end_listing();
         }
         self.end_change(dir, change);
     }
@@ -286,7 +285,7 @@ impl Core {
     /// The node that a name stands for, as far as we know.
     pub(crate) fn child(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
         let child = self.name(dir, name)?.child.and_then(|ino| self.table.get(ino));
-        child.filter(|child| !child.state().removed)
+        child.filter(|child| !child.state().is_gone())
     }
 
     /// Renames.
@@ -311,7 +310,7 @@ impl Core {
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
         let mut hidden = false;
         if let Some(replaced) = &replaced
-            && replaced.state().known.attr.kind != Kind::Directory
+            && replaced.state().known().attr.kind != Kind::Directory
         {
             hidden = self.hide_if_open(cred, &to_dir, to.1, replaced).await?;
         } else if let Some(replaced) = &replaced {
@@ -370,7 +369,7 @@ impl Core {
             self.put_doubtful_name(to.0, to.1, child.ino);
         }
         let mut state = child.state();
-        state.known.hint = Some((to.0.ino, to.1.to_owned()));
+        state.seen_at((to.0.ino, to.1.to_owned()));
         state.move_ctime(self.now());
         self.table.persist(child.ino, &mut state);
         Ok(())
@@ -397,7 +396,7 @@ impl Core {
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
         self.distrust_if_refused(&[&node, &dir], (&dir, name), &answer);
         let (attr, _) = answer?;
-        node.state().ctime_may_move = true;
+        node.state().linked();
         match attr {
             Some(attr) => {
                 self.observe(&node, attr, asked);

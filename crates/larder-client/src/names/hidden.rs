@@ -25,7 +25,7 @@ impl Core {
     /// What a name stood for before others changed the directory, and may still.
     pub(crate) fn doubtful(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
         let held = Name::decode(&self.cache.name(dir.no(), name_bytes(name))?)?;
-        let is_known = held.epoch == dir.state().known.epoch;
+        let is_known = held.epoch == dir.state().known().epoch;
         self.table.get(held.child?).filter(|_| !is_known)
     }
 
@@ -47,7 +47,7 @@ impl Core {
     ) -> Option<Arc<Node>> {
         let known = self.child(dir, name);
         let was_open =
-            |was: Option<Arc<Node>>| was.is_some_and(|node| !node.state().opens.is_empty());
+            |was: Option<Arc<Node>>| was.is_some_and(|node| !node.state().opens().is_empty());
         let asks = || directory || self.is_open_at(dir, name) || was_open(self.doubtful(dir, name));
         if known.is_some() || !asks() {
             return known;
@@ -63,13 +63,13 @@ impl Core {
         let open: Vec<_> = self.open_table().values().cloned().collect();
         open.iter().any(|open| {
             let state = open.node.state();
-            state.known.hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
+            state.known().hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
         })
     }
 
     /// Records what a name stands for unless others have changed that: nobody is answered by it ([`Core::doubtful`]).
     pub(crate) fn put_doubtful_name(&self, dir: &Node, name: &OsStr, child: Ino) {
-        let epoch = dir.state().known.epoch.wrapping_sub(1);
+        let epoch = dir.state().known().epoch.wrapping_sub(1);
         let record = Name { epoch, child: Some(child) }.encode();
         self.cache.put_name(dir.no(), name_bytes(name), &record);
     }
@@ -85,7 +85,7 @@ impl Core {
     ) -> Result<bool> {
         let begun = cred.retried && {
             let state = child.state();
-            state.silly.is_some() && !state.opens.is_empty()
+            state.hidden().name().is_some() && !state.opens().is_empty()
         };
         let by_name = self.remote.limits().by_name;
         if begun {
@@ -99,8 +99,8 @@ impl Core {
         }
         let hide = || {
             let state = child.state();
-            let loses_its_way = by_name || state.known.attr.nlink <= 1;
-            !state.opens.is_empty() && loses_its_way && state.silly.is_none()
+            let loses_its_way = by_name || state.known().attr.nlink <= 1;
+            !state.opens().is_empty() && loses_its_way && state.hidden().name().is_none()
         };
         if !hide() {
             return Ok(false);
@@ -110,22 +110,21 @@ impl Core {
             return Ok(false);
         }
         let hidden = self.hidden_name(child);
-        dir.state().hidden_names += 1;
+        dir.state().hidden_mut().add_inside();
         {
             let mut state = child.state();
-            state.hiding = Some((dir.ino, hidden.clone()));
+            state.hidden_mut().begin((dir.ino, hidden.clone()));
             self.note_unfinished(child.ino, &mut state);
         }
         let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
         if renamed.is_err() {
-            hidden_name_is_gone(dir);
+            dir.hidden_name_is_gone();
         }
         let released = {
             let mut state = child.state();
-            let hiding = state.hiding.take();
-            state.silly = hiding.filter(|_| renamed.is_ok());
+            state.hidden_mut().end(renamed.is_ok());
             self.note_unfinished(child.ino, &mut state);
-            state.opens.is_empty()
+            state.opens().is_empty()
         };
         renamed?;
         if released {
@@ -146,25 +145,25 @@ impl Core {
         if let Err(error) = self.link(cred, child.ino, dir.ino, name).await {
             return tracing::warn!(ino = child.ino.0, %error, "a file that was not replaced stays hidden");
         }
-        child.state().known.hint = Some((dir.ino, name.to_owned()));
+        child.state().seen_at((dir.ino, name.to_owned()));
         if let Err(error) = self.remove_hidden(child, cred).await {
             tracing::warn!(ino = child.ino.0, %error, "the hidden name of a file stays");
         }
     }
 
     fn hidden_name(&self, child: &Node) -> OsString {
-        let fileid = child.state().known.attr.fileid;
+        let fileid = child.state().known().attr.fileid;
         let count = self.next_number();
         format!(".nfs{fileid:016x}{:04x}{count:08x}", self.session & 0xffff).into()
     }
 
     /// The last open file of a hidden name was released: removes it.
     pub(crate) async fn remove_hidden(&self, child: &Arc<Node>, cred: &Cred) -> Result<()> {
-        let Some((dir_ino, name)) = child.state().silly.take() else { return Ok(()) };
+        let Some((dir_ino, name)) = child.state().hidden_mut().take() else { return Ok(()) };
         let removed = match self.node(dir_ino) {
             Ok(dir) => {
                 let removed = self.remove_entry(cred, &dir, &name, Removal::File).await;
-                hidden_name_is_gone(&dir);
+                dir.hidden_name_is_gone();
                 removed
             }
             Err(error) => Err(error),
@@ -175,7 +174,7 @@ impl Core {
         let mut state = child.state();
         if matches!(removed, Err(Error::TimedOut | Error::Shutdown)) {
             // The next mount will find it, or find that it is gone.
-            state.silly = Some((dir_ino, name));
+            state.hidden_mut().set(Some((dir_ino, name)));
         }
         self.note_unfinished(child.ino, &mut state);
         match removed {
@@ -198,7 +197,7 @@ impl Core {
         let gone = async {
             loop {
                 let notified = dir.released.notified();
-                if dir.state().hidden_names == 0 {
+                if dir.state().hidden().inside() == 0 {
                     return;
                 }
                 notified.await;
@@ -210,19 +209,14 @@ impl Core {
 
     /// Open files that have a hidden name in `dir`.
     fn open_hidden_in(&self, dir: &Node) -> Vec<Arc<OpenFile>> {
-        if dir.state().hidden_names == 0 {
+        if dir.state().hidden().inside() == 0 {
             return Vec::new();
         }
         let mut open: Vec<_> = self.open_table().values().cloned().collect();
-        open.retain(|open| open.node.state().silly.as_ref().is_some_and(|(at, _)| *at == dir.ino));
+        let is_inside = |open: &Arc<OpenFile>| {
+            open.node.state().hidden().name().is_some_and(|(at, _)| *at == dir.ino)
+        };
+        open.retain(is_inside);
         open
     }
-}
-
-/// A hidden name in `dir` was removed, or was not made.
-pub(crate) fn hidden_name_is_gone(dir: &Node) {
-    let mut state = dir.state();
-    state.hidden_names = state.hidden_names.saturating_sub(1);
-    drop(state);
-    dir.released.notify_waiters();
 }

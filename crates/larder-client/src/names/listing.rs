@@ -4,17 +4,15 @@
 //! our own has touched the directory since. Positions are the server's cookies, so a reader goes on
 //! where it was, whether its next entries come from a page or from the server.
 
-mod walk;
-
 use std::ffi::OsStr;
 use std::sync::Arc;
 
 use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, Listing, Result};
 
+use super::walk::GoesRound;
 use crate::core::{Core, on_handle};
 use crate::journal::{ListingHead, Page, PageEntry};
 use crate::node::Node;
-use walk::{GoesRound, Walks};
 
 /// Largest reply that we ask for, in bytes.
 const REPLY_BYTES_MAX: u32 = 256 << 10;
@@ -27,15 +25,6 @@ const ENTRY_BYTES: u32 = 128;
 /// If more entries of a page than this have stale attributes and attributes are wanted, one request
 /// for the page is cheaper than one for each.
 const STALE_ENTRIES_MAX: usize = 2;
-
-/// What is remembered of those who list a directory just now.
-#[derive(Debug, Default)]
-pub(crate) struct Listed {
-    /// The page that was used last, with its number.
-    pub(crate) last_page: Option<(u32, Arc<Page>)>,
-    /// The ways of the readers.
-    walks: Walks,
-}
 
 impl Core {
     /// Checks that the caller may list the directory, and that what is held of it is fresh enough.
@@ -75,7 +64,7 @@ impl Core {
         let first = page.position_of(offset).unwrap_or(0);
         let entries = self.entries(&dir, &page.entries[first..], bytes_max, plus);
         let next = entries.last().map(|entry| entry.offset);
-        dir.state().listed.walks.step(offset, next).map_err(|GoesRound| {
+        dir.state().listed_mut().step(offset, next).map_err(|GoesRound| {
             tracing::warn!(dir = dir.ino.0, offset, "the server lists a directory in a circle");
             Error::Io
         })?;
@@ -86,8 +75,8 @@ impl Core {
     fn page_after(&self, dir: &Node, offset: u64) -> Option<Arc<Page>> {
         let (head, last) = {
             let state = dir.state();
-            let head = state.known.listing.filter(|head| head.epoch == state.known.epoch)?;
-            (head, state.listed.last_page.clone())
+            let head = state.known().listing.filter(|head| head.epoch == state.known().epoch)?;
+            (head, state.listed().last_page().cloned())
         };
         let start = last.as_ref().map_or(0, |(number, _)| *number);
         if let Some((_, page)) = last.filter(|(_, page)| page.holds(offset)) {
@@ -98,7 +87,7 @@ impl Core {
             let page = Page::decode(&self.cache.listing(dir.no(), number)?)?;
             if page.holds(offset) {
                 let page = Arc::new(page);
-                dir.state().listed.last_page = Some((number, page.clone()));
+                dir.state().listed_mut().set_last_page(number, page.clone());
                 return Some(page);
             }
         }
@@ -122,7 +111,7 @@ impl Core {
         held: Option<&Page>,
     ) -> Result<Arc<Page>> {
         let start = held.map_or(offset, |page| page.start);
-        let verifier = if start == 0 { 0 } else { dir.state().known.cookie_verifier };
+        let verifier = if start == 0 { 0 } else { dir.state().known().cookie_verifier };
         let cookie = Cookie { position: start, verifier };
         let bytes = self.remote.limits().readdir_preferred.clamp(32 << 10, REPLY_BYTES_MAX);
         let asked = self.now();
@@ -178,18 +167,18 @@ impl Core {
     /// How many links a file was last known to have.
     fn known_links(&self, handle: &Handle) -> Option<u32> {
         let ino = Ino(self.cache.number_of(handle.as_bytes())?.0);
-        Some(self.table.get(ino)?.state().known.attr.nlink)
+        Some(self.table.get(ino)?.state().known().attr.nlink)
     }
 
     /// Keeps a page if it follows on those that are held.
     fn keep_page(&self, dir: &Node, page: &Arc<Page>) {
         let mut state = dir.state();
-        if std::mem::replace(&mut state.known.cookie_verifier, page.verifier) != page.verifier {
+        if state.set_cookie_verifier(page.verifier) {
             self.table.persist(dir.ino, &mut state);
         }
-        let epoch = state.known.epoch;
-        let head = state.known.listing.filter(|head| head.epoch == epoch);
-        let number = match (head, &state.listed.last_page) {
+        let epoch = state.known().epoch;
+        let head = state.known().listing.filter(|head| head.epoch == epoch);
+        let number = match (head, state.listed().last_page()) {
             _ if page.start == 0 => 0,
             (Some(_), Some((number, last))) if last.start == page.start => *number,
             (Some(head), Some((number, last)))
@@ -201,8 +190,8 @@ impl Core {
         };
         let pages = head.map_or(0, |head| head.pages).max(number + 1);
         let pages = if number == 0 { 1 } else { pages };
-        state.listed.last_page = Some((number, page.clone()));
-        state.known.listing = Some(ListingHead { epoch, pages, complete: page.eof });
+        state.listed_mut().set_last_page(number, page.clone());
+        state.set_listing(ListingHead { epoch, pages, complete: page.eof });
         self.table.persist(dir.ino, &mut state);
         drop(state);
         self.cache.put_listing(dir.no(), number, &page.encode());

@@ -1,17 +1,20 @@
 //! Names: looking them up, listing them, changing them.
 //!
 //! - [`change`]: lookups, and changes of directories; [`retried`]: changes that are asked for once more.
-//! - [`hidden`]: the names of files that are removed while they are open.
-//! - [`listing`]: what is held of directories' listings.
+//! - [`hidden`]: the names of files that are removed while they are open; [`hiding`]: what is known of them.
+//! - [`listing`]: what is held of directories' listings; [`listed`] and [`walk`]: what is remembered of their readers.
 //! - [`recover`]: finds a file again whose handle the server refuses; [`paths`]: where files were last seen.
 
 mod change;
 mod hidden;
+mod hiding;
+mod listed;
 mod listing;
 mod paths;
 mod recover;
 mod retried;
+mod walk;
 
-pub(crate) use hidden::hidden_name_is_gone;
-pub(crate) use listing::Listed;
+pub(crate) use hiding::Hidden;
+pub(crate) use listed::Listed;
 pub use paths::{last_path, parent_in_record};

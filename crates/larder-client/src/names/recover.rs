@@ -7,7 +7,6 @@
 //! files by path (SMB) learns on the walk where the file is, and then knows the same handle again.
 
 use std::ffi::OsStr;
-use std::time::Duration;
 
 use larder_vfs::{Attr, Cred, Deadline, Error, Handle, Ino, Result};
 
@@ -35,14 +34,14 @@ impl Core {
         stale: &Handle,
         depth: u32,
     ) -> Result<Handle> {
-        let (handle, known, removed) = {
+        let (handle, known) = {
             let state = node.state();
-            (state.handle.clone(), state.known.clone(), state.removed)
+            (state.handle()?, state.known().clone())
         };
         if handle != *stale {
             return Ok(handle);
         }
-        if removed || depth == DEPTH_MAX {
+        if depth == DEPTH_MAX {
             return Err(Error::Stale);
         }
         if node.ino == Ino::ROOT {
@@ -65,7 +64,7 @@ impl Core {
             _ => {
                 self.cache.drop_name(parent.no(), name_bytes(&name));
                 // The kernel looks the name up again that it came by, which may be another one.
-                node.state().known.ttl = Duration::ZERO;
+                node.state().distrust();
                 Err(Error::Stale)
             }
         }
@@ -91,7 +90,7 @@ impl Core {
         };
         if is_wrong {
             self.cache.drop_name(dir.no(), name_bytes(name));
-            nodes.iter().for_each(|node| node.state().known.ttl = Duration::ZERO);
+            nodes.iter().for_each(|node| node.state().distrust());
         }
     }
 
@@ -101,7 +100,7 @@ impl Core {
         }
         tracing::info!(ino = node.ino.0, "stale handle: found the file again by its path");
         self.cache.rekey(node.no(), handle.as_bytes());
-        node.state().handle = handle.clone();
+        node.state().found_again(handle.clone());
         Ok(handle)
     }
 }

@@ -11,8 +11,9 @@ use larder_vfs::{
     Attr, Change, Cookie, Cred, Error, Found, KeptOpen, Kind, Made, New, Result, SetAttr,
 };
 
-use crate::core::{Core, RootSquash, on_handle};
+use crate::core::{Core, on_handle};
 use crate::node::Node;
+use crate::node::RootSquash;
 
 /// A try of ours changed the directory and nobody took in how: what is known of its names goes.
 const UNSEEN: Change = Change { before: None, after: None };
@@ -73,7 +74,7 @@ impl Core {
     /// Whether the server may have given an object of the caller this owner: his own, or that to which
     /// it maps user 0.
     fn may_own(&self, cred: &Cred, attr: &Attr) -> bool {
-        attr.uid == cred.uid || (cred.uid == 0 && self.root_squash() != RootSquash::No)
+        attr.uid == cred.uid || (cred.uid == 0 && self.squash.known() != RootSquash::No)
     }
 
     /// What a removal comes to.
@@ -130,7 +131,9 @@ impl Core {
         (dir, name): (&Arc<Node>, &OsStr),
         child: &Arc<Node>,
     ) -> Result<()> {
-        let Some((hidden_dir, hidden)) = child.state().silly.clone() else { return Ok(()) };
+        let Some((hidden_dir, hidden)) = child.state().hidden().name().cloned() else {
+            return Ok(());
+        };
         let hidden_dir = self.node(hidden_dir)?;
         let at = (&hidden_dir, hidden.as_os_str());
         if self.stands_for(cred, at, child).await? {
@@ -143,7 +146,7 @@ impl Core {
             self.forget_names(&hidden_dir);
         } else {
             let mut state = child.state();
-            state.silly = None;
+            state.hidden_mut().take();
             self.note_unfinished(child.ino, &mut state);
         }
         Ok(())
@@ -170,7 +173,7 @@ impl Core {
     fn forget_names(&self, dir: &Node) {
         let mut state = dir.state();
         state.forget_contents();
-        state.known.ttl = std::time::Duration::ZERO;
+        state.distrust();
         self.table.persist(dir.ino, &mut state);
     }
 }

@@ -12,9 +12,10 @@ use larder_vfs::{
     Access, Answer, Cred, Error, Fresh, Ino, Judged, Kind, OpenId, Result, SetAttr, StatFs,
 };
 
-use super::rights;
+use super::squash::RootSquash;
 use super::table::Node;
-use crate::core::{Core, RootSquash, on_handle};
+use super::verdicts;
+use crate::core::{Core, on_handle};
 
 /// Space and limits change slowly and are asked for often.
 const STATFS_TTL: Duration = Duration::from_secs(1);
@@ -41,13 +42,13 @@ impl Core {
     pub(crate) fn is_fresh(&self, node: &Node) -> bool {
         let state = node.state();
         let fresh = !state.fresh_for(self.session, self.now()).is_zero();
-        fresh || state.changing() || state.removed || !self.remote.reachable()
+        fresh || state.changing() || state.is_gone() || !self.remote.reachable()
     }
 
     /// Whether a change of ours moved the ctime, and the server is to be asked how far.
     fn lacks_ctime(&self, node: &Node) -> bool {
         let state = node.state();
-        let is_told = state.changing() || state.removed || !self.remote.reachable();
+        let is_told = state.changing() || state.is_gone() || !self.remote.reachable();
         state.ctime_is_old() && !is_told
     }
 
@@ -93,7 +94,7 @@ impl Core {
                     None => self.ask_attributes(node, cred).await?,
                 }
                 let mut state = node.state();
-                self.judge_root_squash(&state.known.attr, cred, granted);
+                self.squash.judge(&state.known().attr, cred, granted);
                 state.set_rights(cred, granted, asked);
                 Ok(Some(granted))
             }
@@ -113,10 +114,10 @@ impl Core {
 
     /// What the server said last, or else the mode bits.
     fn rights_as_held(&self, node: &Node, cred: &Cred, wanted: Access) -> Access {
-        let superuser = self.root_squash() == RootSquash::No;
+        let superuser = self.squash.known() == RootSquash::No;
         let state = node.state();
         let said = state.last_rights_of(cred, wanted);
-        said.unwrap_or_else(|| rights::by_mode(&state.known.attr, cred, superuser) & wanted)
+        said.unwrap_or_else(|| verdicts::by_mode(&state.known().attr, cred, superuser) & wanted)
     }
 
     /// What of `wanted` the caller may do. Asks the server if it must, or if `asks`.
@@ -166,7 +167,7 @@ impl Core {
     ) -> Result<()> {
         let demanded = self.demand(node, cred, wanted, asks).await;
         let is_owner = {
-            let attr = node.state().known.attr;
+            let attr = node.state().known().attr;
             attr.kind == Kind::File && attr.uid == cred.uid
         };
         if is_owner && demanded == Err(Error::AccessDenied) { Ok(()) } else { demanded }
@@ -226,8 +227,8 @@ impl Core {
         }
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
             let mut state = node.state();
-            state.rights.clear();
-            state.dropped.end();
+            state.rights_mut().clear();
+            state.dropped_mut().end();
         }
         drop(transfer);
         if node.state().fresh_for(self.session, self.now()).is_zero() {
@@ -248,7 +249,7 @@ impl Core {
         if !self.is_fresh(&node) {
             self.revalidate(&node, cred).await?;
         }
-        if let Some(target) = node.state().known.target.clone() {
+        if let Some(target) = node.state().known().target.clone() {
             return Ok(target);
         }
         let asked = self.now();
@@ -258,7 +259,7 @@ impl Core {
             self.observe(&node, attr, asked);
         }
         let mut state = node.state();
-        state.known.target = Some(target.clone());
+        state.leads_to(target.clone());
         self.table.persist(ino, &mut state);
         Ok(target)
     }

@@ -12,7 +12,6 @@ use larder_vfs::{Ino, Made, Removal};
 
 use super::table::{Moment, Node};
 use crate::core::Core;
-use crate::names::hidden_name_is_gone;
 use crate::write::Event;
 
 impl Core {
@@ -35,20 +34,20 @@ impl Core {
     /// A name of `child` is gone at the server.
     pub(crate) fn unlinked(&self, child: &Node, (dir, name): (&Node, &OsStr), what: Removal) {
         let mut state = child.state();
-        if state.removed {
+        if state.is_gone() {
             return;
         }
         // The links that are known may be too few: others make some, and not every answer counts them.
         let is_there = |(at, is): &(Ino, OsString)| *at == dir.ino && is == name;
-        let is_hidden = state.silly.as_ref().is_some_and(|hidden| !is_there(hidden));
-        let last = what == Removal::Directory || state.known.attr.nlink <= 1 && !is_hidden;
+        let is_hidden = state.hidden().name().is_some_and(|hidden| !is_there(hidden));
+        let last = what == Removal::Directory || state.known().attr.nlink <= 1 && !is_hidden;
         if !last {
-            state.known.attr.nlink = state.known.attr.nlink.saturating_sub(1).max(1);
+            state.lose_link();
             state.move_ctime(self.now());
             self.table.persist(child.ino, &mut state);
             return;
         }
-        let elsewhere = state.known.hint.as_ref().is_some_and(|hint| !is_there(hint));
+        let elsewhere = state.known().hint.as_ref().is_some_and(|hint| !is_there(hint));
         drop(state);
         self.gone(child);
         if let (true, Some(kernel)) = (elsewhere, self.kernel.get()) {
@@ -61,10 +60,10 @@ impl Core {
     /// The file is gone at the server, which may give its handle to the next one that is made.
     pub(crate) fn gone(&self, child: &Node) {
         let mut state = child.state();
-        state.removed = true;
+        state.go();
         // Whoever removes the hidden name of an open file leaves nothing to do for its last release.
-        let hidden = state.silly.take();
-        let is_open = !state.opens.is_empty();
+        let hidden = state.hidden_mut().take();
+        let is_open = !state.opens().is_empty();
         if is_open {
             // What is open keeps its record, under a key that no server gives.
             let key = [b"removed", &child.ino.0.to_be_bytes()[..]].concat();
@@ -75,7 +74,7 @@ impl Core {
         self.note_unfinished(child.ino, &mut state);
         drop(state);
         if let Some(dir) = hidden.and_then(|(dir, _)| self.node(dir).ok()) {
-            hidden_name_is_gone(&dir);
+            dir.hidden_name_is_gone();
         }
         if !is_open {
             self.cache.drop_file(child.no());

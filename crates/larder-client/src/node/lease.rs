@@ -10,29 +10,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use larder_vfs::{Cred, Handle, Ino, Lease, Watcher};
 
-use super::state::{Seen, State};
+use super::state::Seen;
 use super::table::Node;
 use crate::core::Core;
-
-/// For so long a server that gave no lease on a file is not asked for one again.
-const REFUSED_FOR: Duration = Duration::from_secs(30);
-
-impl State {
-    /// Whether somebody would tell us before the file changes.
-    pub(crate) fn leased(&self) -> bool {
-        self.lease.as_ref().is_some_and(Lease::holds)
-    }
-
-    /// Whether what is held of the file is what the server has: leased, and not changed by us in a way
-    /// that the reply did not describe.
-    pub(crate) fn is_vouched_for(&self) -> bool {
-        self.leased() && !self.ctime_is_old()
-    }
-}
 
 impl Core {
     /// Whether asking for rights may bring a lease that we do not have.
@@ -40,20 +23,18 @@ impl Core {
         if !self.remote.gives_leases() || !self.remote.reachable() {
             return false;
         }
-        let state = node.state();
-        let refused = state.lease_refused;
-        !state.leased() && refused.is_none_or(|at| self.now().since(at) >= REFUSED_FOR)
+        node.state().leasing().is_wanted(self.now())
     }
 
     /// Asks for a lease on a directory, and does not wait for it.
     pub(crate) fn lease_later(self: &Arc<Self>, dir: &Arc<Node>, cred: &Cred) {
-        if !self.wants_lease(dir) || std::mem::replace(&mut dir.state().lease_asked, true) {
+        if !self.wants_lease(dir) || dir.state().leasing_mut().begin_asking() {
             return;
         }
         let (core, dir, cred) = (self.clone(), dir.clone(), self.caller(cred));
         self.runtime.spawn(async move {
             let answer = core.ask_rights(&dir, &cred).await;
-            dir.state().lease_asked = false;
+            dir.state().leasing_mut().end_asking();
             if let Err(error) = answer {
                 tracing::debug!(ino = dir.ino.0, %error, "no lease on a directory");
             }
@@ -67,14 +48,14 @@ impl Core {
         let mut state = node.state();
         state.forget_old_rights(now);
         match lease {
-            None => state.lease_refused = Some(now),
+            None => state.leasing_mut().refuse(now),
             Some(lease) if seen != Seen::Older => {
-                if state.is_directory() && state.known.doubtful {
+                if state.is_directory() && state.known().doubtful {
                     // Names from before the lease are not asked about again while it holds.
                     state.forget_contents();
                     self.table.persist(node.ino, &mut state);
                 }
-                state.lease = Some(lease);
+                state.leasing_mut().take(lease);
             }
             Some(_) => {}
         }
@@ -85,8 +66,8 @@ impl Core {
         let Some(node) = self.table.get(ino) else { return };
         let directory = {
             let mut state = node.state();
-            state.lease = None;
-            state.known.ttl = Duration::ZERO;
+            state.leasing_mut().end();
+            state.distrust();
             if state.is_directory() {
                 state.forget_contents();
             }
@@ -96,7 +77,7 @@ impl Core {
         if let Err(error) = self.upload(&node, self.deadline()).await {
             tracing::warn!(ino = ino.0, %error, "cannot write back before somebody else goes on");
         }
-        node.state().pages = None;
+        node.state().opens_mut().drop_pages();
         let Some(kernel) = self.kernel.get() else { return };
         kernel.invalidate(ino, false);
         if directory {

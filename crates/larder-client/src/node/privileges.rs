@@ -70,13 +70,13 @@ impl Core {
     pub(crate) fn without_dropped(&self, node: &Node, cred: &Cred, set: SetAttr) -> SetAttr {
         let bits = {
             let state = node.state();
-            let attr = &state.known.attr;
+            let attr = &state.known().attr;
             let is_owner = cred.uid == 0 || cred.uid == attr.uid;
             dropped(attr.mode, &set).filter(|_| !is_owner)
         };
         let Some(bits) = bits else { return set };
         if self.is_written_by(node, cred) {
-            node.state().dropped.0 |= bits;
+            node.state().dropped_mut().0 |= bits;
         } else if set.size.is_none() {
             return set;
         }
@@ -89,7 +89,7 @@ impl Core {
             return false;
         }
         let state = node.state();
-        state.dropped.is_next(state.known.attr.mode)
+        state.dropped().is_next(state.known().attr.mode)
     }
 
     /// The kernel learns what mode the file has by such a write, which holds no pages of it: whoever waits with
@@ -97,8 +97,8 @@ impl Core {
     pub(crate) async fn drop_by_write(&self, node: &Node) {
         {
             let mut state = node.state();
-            let mode = state.known.attr.mode;
-            if !state.dropped.by_write(mode) {
+            let mode = state.known().attr.mode;
+            if !state.dropped_mut().by_write(mode) {
                 return;
             }
             if let Some(kernel) = self.kernel.get() {

@@ -17,67 +17,61 @@
 //! change of ours left on such a server. Of a directory, names and listing are given up by the next description
 //! that is asked for when they have aged, or when the version has.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use larder_io::Monotonic;
-use larder_vfs::{Attr, Change, Handle, Ino, Kind, Lease, Validator};
+use larder_vfs::{Attr, Change, Error, Handle, Ino, Kind, Result, Validator};
 
 use super::changes::{Changes, Proof, Settled, follow, have_same_bytes, prove, recency};
+use super::leasing::Leasing;
 use super::privileges::Dropped;
-use super::rights::Rights;
-use crate::journal::{Known, Unfinished, Version};
-use crate::names::Listed;
+use super::verdicts::Rights;
+use crate::journal::{Known, ListingHead, Unfinished, Version};
+use crate::names::{Hidden, Listed};
 use crate::open::Opens;
 use crate::options::TtlRange;
 use crate::read::Shown;
 use crate::write::Unsent;
 
-/// Everything that is known of a file, guarded by its node's lock.
+/// Everything that is known of a file, guarded by its node's lock. Each part is changed by its owner alone.
 pub(crate) struct State {
-    /// The server's name for it.
-    pub(crate) handle: Handle,
+    identity: Identity,
     /// What is kept in the index too.
-    pub(crate) known: Known,
-    /// The server's promise to tell us first, if it gave one with the attributes.
-    pub(crate) lease: Option<Lease>,
-    /// When it was asked for one and gave none.
-    pub(crate) lease_refused: Option<Monotonic>,
-    /// It is being asked for one that nobody waits for.
-    pub(crate) lease_asked: bool,
+    known: Known,
     /// The server has confirmed what is known, and the index does not have the time of that yet.
-    pub(crate) confirmed: bool,
+    is_confirmed: bool,
+    leasing: Leasing,
     /// Our own changes that are under way.
     changes: Changes,
     /// What the server lets whom do.
-    pub(crate) rights: Rights,
-    /// Open files, by their modes.
-    pub(crate) opens: Opens,
-    /// The version that the kernel's page cache holds pages of.
-    pub(crate) pages: Option<Version>,
+    rights: Rights,
+    /// Open files, by their modes, and what the kernel shows of the file.
+    opens: Opens,
     /// What the server lacks of it.
-    pub(crate) unsent: Unsent,
-    /// The name that stands for an open file whose last name was removed.
-    pub(crate) silly: Option<(Ino, std::ffi::OsString)>,
-    /// Directories: names in it that stand for open files, until the server has removed them.
-    pub(crate) hidden_names: u32,
-    /// The hidden name that the server is being asked to give it.
-    pub(crate) hiding: Option<(Ino, std::ffi::OsString)>,
+    unsent: Unsent,
+    hidden: Hidden,
     /// What is recorded of what is to be done about it.
-    pub(crate) noted: Unfinished,
-    /// Removed for good: nothing is to be uploaded or found again.
-    pub(crate) removed: bool,
+    noted: Unfinished,
     /// The process whose lookup just brought the attributes: its open need not ask again.
-    pub(crate) looked_up_by: Option<(u32, Monotonic)>,
+    looked_up_by: Option<(u32, Monotonic)>,
     /// Directories: what is remembered of those who list it.
-    pub(crate) listed: Listed,
-    /// Directories: programs sync files of it again and again while they write them.
-    pub(crate) synced_here: bool,
+    listed: Listed,
     /// We renamed it or changed its link count, which moves its ctime without telling us.
-    pub(crate) ctime_may_move: bool,
+    ctime_may_move: bool,
     /// When we last did so and were not told: a description from before has an old ctime.
     ctime_moved: Option<Monotonic>,
     /// Bits of the mode that a writer drops.
-    pub(crate) dropped: Dropped,
+    dropped: Dropped,
+}
+
+/// Which file of the server it is.
+#[derive(Clone, Debug, PartialEq)]
+enum Identity {
+    /// The one that the server names so.
+    Server(Handle),
+    /// None any more: the server may have given the name to another one.
+    Gone,
 }
 
 /// What a description of a file told us.
@@ -100,29 +94,196 @@ impl State {
     /// A file of which we have read a record, or that a reply has just described.
     pub(crate) fn new(handle: Handle, known: Known) -> State {
         State {
-            handle,
+            identity: Identity::Server(handle),
             known,
-            lease: None,
-            lease_refused: None,
-            lease_asked: false,
-            confirmed: false,
+            is_confirmed: false,
+            leasing: Leasing::default(),
             changes: Changes::default(),
             rights: Rights::default(),
             opens: Opens::default(),
-            pages: None,
             unsent: Unsent::default(),
-            silly: None,
-            hidden_names: 0,
-            hiding: None,
+            hidden: Hidden::default(),
             noted: Unfinished::default(),
-            removed: false,
             looked_up_by: None,
             listed: Listed::default(),
-            synced_here: false,
             ctime_may_move: false,
             ctime_moved: None,
             dropped: Dropped::default(),
         }
+    }
+
+    /// What is kept in the index too.
+    pub(crate) fn known(&self) -> &Known {
+        &self.known
+    }
+
+    /// The server's name for the file.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the file is gone: the server may have given its name to another one.
+    pub(crate) fn handle(&self) -> Result<Handle> {
+        match &self.identity {
+            Identity::Server(handle) => Ok(handle.clone()),
+            Identity::Gone => Err(Error::Stale),
+        }
+    }
+
+    /// Whether it is removed for good: nothing is to be uploaded or found again.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.identity == Identity::Gone
+    }
+
+    /// It is from now on.
+    pub(crate) fn go(&mut self) {
+        self.identity = Identity::Gone;
+    }
+
+    /// The server names it so from now on.
+    pub(crate) fn found_again(&mut self, handle: Handle) {
+        self.identity = Identity::Server(handle);
+    }
+
+    pub(crate) fn opens(&self) -> &Opens {
+        &self.opens
+    }
+
+    pub(crate) fn opens_mut(&mut self) -> &mut Opens {
+        &mut self.opens
+    }
+
+    pub(crate) fn unsent(&self) -> &Unsent {
+        &self.unsent
+    }
+
+    pub(crate) fn unsent_mut(&mut self) -> &mut Unsent {
+        &mut self.unsent
+    }
+
+    /// The name that stands for it while it is open and removed, and those that do so in it.
+    pub(crate) fn hidden(&self) -> &Hidden {
+        &self.hidden
+    }
+
+    pub(crate) fn hidden_mut(&mut self) -> &mut Hidden {
+        &mut self.hidden
+    }
+
+    pub(crate) fn listed(&self) -> &Listed {
+        &self.listed
+    }
+
+    pub(crate) fn listed_mut(&mut self) -> &mut Listed {
+        &mut self.listed
+    }
+
+    pub(crate) fn dropped(&self) -> &Dropped {
+        &self.dropped
+    }
+
+    pub(crate) fn dropped_mut(&mut self) -> &mut Dropped {
+        &mut self.dropped
+    }
+
+    pub(super) fn leasing(&self) -> &Leasing {
+        &self.leasing
+    }
+
+    pub(super) fn leasing_mut(&mut self) -> &mut Leasing {
+        &mut self.leasing
+    }
+
+    pub(super) fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    pub(super) fn rights_mut(&mut self) -> &mut Rights {
+        &mut self.rights
+    }
+
+    /// Remembers what is on record of what is to be done about it. Answers whether that is new.
+    pub(crate) fn note(&mut self, left: Unfinished) -> bool {
+        let is_new = self.noted != left;
+        self.noted = left;
+        is_new
+    }
+
+    /// Whether the server has confirmed what is known since that was last put into the index; from now on it is there.
+    pub(super) fn take_confirmed(&mut self) -> bool {
+        std::mem::take(&mut self.is_confirmed)
+    }
+
+    /// The server has told what is known already.
+    pub(crate) fn confirm(&mut self) {
+        self.is_confirmed = true;
+    }
+
+    /// A lookup by this process brought the attributes.
+    pub(crate) fn looked_up(&mut self, pid: u32, now: Monotonic) {
+        self.looked_up_by = Some((pid, now));
+    }
+
+    /// Which process's lookup brought the attributes, and when, for the open that may follow.
+    pub(crate) fn take_lookup(&mut self) -> Option<(u32, Monotonic)> {
+        self.looked_up_by.take()
+    }
+
+    /// It was seen in this place. Answers whether that is another one.
+    pub(crate) fn seen_at(&mut self, place: (Ino, OsString)) -> bool {
+        let place = Some(place);
+        let is_moved = self.known.hint != place;
+        self.known.hint = place;
+        is_moved
+    }
+
+    /// The attributes are to be asked for before they are used again.
+    pub(crate) fn distrust(&mut self) {
+        self.known.ttl = Duration::ZERO;
+    }
+
+    /// It has lost a name, and not its last one.
+    pub(crate) fn lose_link(&mut self) {
+        self.known.attr.nlink = self.known.attr.nlink.saturating_sub(1).max(1);
+    }
+
+    /// It was given another name: that moves its ctime.
+    pub(crate) fn linked(&mut self) {
+        self.ctime_may_move = true;
+    }
+
+    /// Where a symbolic link leads.
+    pub(crate) fn leads_to(&mut self, target: OsString) {
+        self.known.target = Some(target);
+    }
+
+    /// What is held may lack a change of somebody else. Answers whether that is new.
+    pub(crate) fn doubt_what_is_held(&mut self) -> bool {
+        !std::mem::replace(&mut self.known.doubtful, true)
+    }
+
+    /// We have replaced all of it: nothing is left of what anybody wrote before.
+    pub(crate) fn replaced_whole(&mut self) {
+        self.known.doubtful = false;
+    }
+
+    /// Directories: what is held of the listing is no longer what the server would give.
+    pub(crate) fn end_listing(&mut self) {
+        self.known.listing = None;
+        self.listed.drop_page();
+    }
+
+    /// Directories: so much of the listing is held.
+    pub(crate) fn set_listing(&mut self, head: ListingHead) {
+        self.known.listing = Some(head);
+    }
+
+    /// Directories: the server gave this verifier for positions. Answers whether it is another one.
+    pub(crate) fn set_cookie_verifier(&mut self, verifier: u64) -> bool {
+        std::mem::replace(&mut self.known.cookie_verifier, verifier) != verifier
+    }
+
+    #[cfg(test)]
+    pub(crate) fn known_mut(&mut self) -> &mut Known {
+        &mut self.known
     }
 
     /// Whether it is a directory.
@@ -159,6 +320,22 @@ impl State {
         self.ctime_moved = Some(now);
     }
 
+    /// Whether the file may have bytes that the server lacks.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.unsent.may_exist(self.opens.bypassing())
+    }
+
+    /// Whether somebody would tell us before the file changes.
+    pub(crate) fn leased(&self) -> bool {
+        self.leasing.held().is_some()
+    }
+
+    /// Whether what is held of the file is what the server has: leased, and not changed by us in a way
+    /// that the reply did not describe.
+    pub(crate) fn is_vouched_for(&self) -> bool {
+        self.leased() && !self.ctime_is_old()
+    }
+
     /// Whether all that is shown of the file is what the server has said.
     pub(crate) fn is_settled(&self) -> bool {
         let as_told = self.dropped.is_none() && !self.ctime_is_old();
@@ -175,9 +352,9 @@ impl State {
     pub(crate) fn attr(&self) -> Attr {
         let mut attr = self.known.attr;
         attr.mode = self.dropped.shown(attr.mode);
-        if self.removed {
+        if self.is_gone() {
             attr.nlink = 0;
-        } else if self.silly.is_some() {
+        } else if self.hidden.name().is_some() {
             attr.nlink = attr.nlink.saturating_sub(1);
         }
         if let Some(local) = self.unsent.end() {
@@ -189,6 +366,11 @@ impl State {
             attr.size = size;
         }
         attr
+    }
+
+    /// What the kernel shows of the version `from` is of the present one too.
+    pub(crate) fn carry_shown(&mut self, from: Version) {
+        self.opens.carry(from, self.version());
     }
 
     /// What bytes that are held now are held for.
@@ -281,7 +463,7 @@ impl State {
     pub(crate) fn begin_change(&mut self) {
         if self.changes.in_flight == 0 {
             self.changes.replies.clear();
-            self.changes.lease = self.lease.clone().filter(Lease::holds);
+            self.changes.lease = self.leasing.held().cloned();
         }
         self.changes.in_flight += 1;
     }
@@ -366,8 +548,7 @@ impl State {
     /// Somebody else changed the file: names, listing and rights are no longer known.
     pub(crate) fn forget_contents(&mut self) {
         self.known.epoch = self.known.epoch.wrapping_add(1);
-        self.known.listing = None;
-        self.listed.last_page = None;
+        self.end_listing();
         self.known.target = None;
         self.rights.clear();
     }
@@ -377,205 +558,10 @@ impl State {
         self.changes.in_flight == 0
             && self.opens.is_empty()
             && self.unsent.end().is_none()
-            && self.silly.is_none()
-            && self.hidden_names == 0
-            && self.hiding.is_none()
+            && self.hidden.is_none()
             && self.unsent.failure().is_none()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixtures::file_of;
-    use larder_vfs::{Before, Time};
-
-    const TTL: TtlRange = TtlRange { min: Duration::from_secs(5), max: Duration::from_secs(20) };
-    const SESSION: u64 = 7;
-
-    fn attr(version: u32) -> Attr {
-        let file = file_of(Time { sec: 100, nsec: version });
-        Attr { kind: Kind::Directory, mode: 0o755, nlink: 2, size: 4096, used: 4096, ..file }
-    }
-
-    fn state() -> State {
-        let known = Known::described(attr(0), SESSION, at(10), TTL.min);
-        State::new(Handle::new(b"h"), known)
-    }
-
-    fn at(seconds: u64) -> Monotonic {
-        Monotonic::from_nanos(seconds * 1_000_000_000)
-    }
-
-    fn change(before: u32, after: u32) -> Change {
-        let seen = attr(before);
-        let before = Before { size: seen.size, mtime: seen.mtime, ctime: seen.ctime, change: None };
-        Change { before: Some(before), after: Some(attr(after)) }
-    }
-
-    #[test]
-    fn attributes_are_fresh_for_their_timeout_in_this_session_only() {
-        let state = state();
-        assert_eq!(state.fresh_for(SESSION, at(12)), Duration::from_secs(3));
-        assert_eq!(state.fresh_for(SESSION, at(15)), Duration::ZERO);
-        assert_eq!(state.fresh_for(SESSION + 1, at(12)), Duration::ZERO);
-    }
-
-    #[test]
-    fn timeout_doubles_while_nothing_changes() {
-        let mut state = state();
-        for (asked, seconds) in [(20, 10), (30, 20), (40, 20)] {
-            assert_eq!(state.observe(attr(0), SESSION, at(asked), TTL, false), Seen::Same);
-            assert_eq!(state.known.ttl, Duration::from_secs(seconds));
-        }
-        assert_eq!(state.observe(attr(1), SESSION, at(50), TTL, false), Seen::Changed);
-        assert_eq!(state.known.ttl, TTL.min);
-        assert_eq!(state.known.epoch, 1);
-    }
-
-    #[test]
-    fn an_older_answer_does_not_turn_time_back() {
-        let mut state = state();
-        assert_eq!(state.observe(attr(2), SESSION, at(20), TTL, false), Seen::Changed);
-        assert_eq!(state.observe(attr(1), SESSION, at(19), TTL, false), Seen::Older);
-        assert_eq!(state.known.attr, attr(2));
-    }
-
-    #[test]
-    fn answers_asked_for_before_our_change_ended_do_not_count() {
-        let mut state = state();
-        state.begin_change();
-        assert_eq!(state.observe(attr(1), SESSION, at(20), TTL, false), Seen::Older);
-        let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL, false).unwrap();
-        assert!(settled.ours);
-        assert_eq!(state.observe(attr(0), SESSION, at(25), TTL, false), Seen::Older);
-        assert_eq!((state.known.attr, state.known.epoch), (attr(1), 0));
-    }
-
-    #[test]
-    fn a_change_of_ours_overlaps_what_was_asked_before_it_ended() {
-        let mut state = state();
-        assert!(!state.changed_since(at(10)));
-        state.begin_change();
-        assert!(state.changed_since(at(10)) && state.changed_since(at(25)), "it is under way");
-        state.end_change([change(0, 1)], SESSION, at(30), TTL, false);
-        assert!(state.changed_since(at(25)));
-        assert!(!state.changed_since(at(30)));
-    }
-
-    /// (changes in the order of their replies, whether they are ours)
-    #[test]
-    fn changes_are_ours_if_they_follow_on_each_other() {
-        for (changes, ours) in [
-            (vec![change(0, 1)], true),
-            (vec![change(1, 2), change(0, 1)], true),
-            (vec![change(0, 2), change(0, 2)], true),
-            (vec![change(5, 6)], false),
-            (vec![change(0, 1), change(5, 6)], false),
-            (vec![Change { before: None, ..change(0, 1) }], false),
-        ] {
-            let mut state = state();
-            changes.iter().for_each(|_| state.begin_change());
-            let mut ends =
-                changes.iter().map(|c| state.end_change([*c], SESSION, at(20), TTL, false));
-            let settled = ends.by_ref().find_map(|end| end).unwrap();
-            assert_eq!(settled.ours, ours, "{changes:?}");
-            drop(ends);
-            assert_eq!(state.known.epoch, u64::from(!ours));
-            let newest = changes.iter().filter_map(|c| c.after).max_by_key(recency);
-            assert_eq!(Some(state.known.attr), newest);
-        }
-    }
-
-    /// (what kind of file, whether what is held goes on, whether it is doubtful then)
-    #[test]
-    fn what_the_server_does_not_tell_of_a_change_leaves_doubt() {
-        for (kind, ours, doubtful) in [(Kind::File, true, true), (Kind::Directory, false, false)] {
-            let mut state = state();
-            state.known.attr.kind = kind;
-            state.begin_change();
-            let untold = Change { before: None, after: Some(Attr { kind, ..attr(1) }) };
-            let settled = state.end_change([untold], SESSION, at(20), TTL, false).unwrap();
-            assert_eq!((settled.ours, state.known.doubtful), (ours, doubtful), "{kind:?}");
-            assert_eq!(state.start_over(), doubtful);
-            assert!(!state.start_over());
-            assert_eq!(state.version().rereads, u64::from(doubtful));
-        }
-    }
-
-    /// (when it is described once more, whether it is young then, whether names go on, whether they are doubtful then)
-    #[test]
-    fn names_of_a_young_directory_go_when_they_or_it_have_aged() {
-        for (asked, young, go_on, doubtful) in [
-            (21, true, true, true),
-            (21, false, false, false),
-            (26, true, false, true),
-            (26, false, false, false),
-        ] {
-            let mut state = state();
-            state.observe(attr(1), SESSION, at(20), TTL, true);
-            let epoch = state.known.epoch;
-            assert_eq!(state.observe(attr(1), SESSION, at(asked), TTL, young), Seen::Same);
-            assert_eq!(state.known.epoch == epoch, go_on, "{asked} {young}");
-            assert_eq!(state.known.doubtful, doubtful, "{asked} {young}");
-        }
-    }
-
-    /// (what kind of file, its size afterwards, whether it is doubtful)
-    #[test]
-    fn a_change_of_ours_on_a_coarse_clock_leaves_doubt() {
-        for (kind, size, doubtful) in
-            [(Kind::File, 4096, true), (Kind::File, 0, false), (Kind::Directory, 0, true)]
-        {
-            let mut state = state();
-            state.known.attr.kind = kind;
-            state.begin_change();
-            let after = Some(Attr { kind, size, ..attr(1) });
-            state.end_change([Change { after, ..change(0, 1) }], SESSION, at(20), TTL, true);
-            assert_eq!(state.known.doubtful, doubtful, "{kind:?} {size}");
-        }
-    }
-
-    #[test]
-    fn doubtful_bytes_do_not_come_back_with_their_version() {
-        for doubtful in [true, false] {
-            let mut state = state();
-            state.known.attr.kind = Kind::File;
-            state.known.doubtful = doubtful;
-            let held = state.version();
-            for (version, asked) in [(1, 20), (0, 21)] {
-                let attr = Attr { kind: Kind::File, ..attr(version) };
-                assert_eq!(state.observe(attr, SESSION, at(asked), TTL, false), Seen::Changed);
-            }
-            assert_eq!(state.version().same(&held), !doubtful);
-        }
-    }
-
-    #[test]
-    fn foreign_change_under_local_changes_makes_a_mixture() {
-        let mut state = state();
-        state.known.attr.kind = Kind::File;
-        state.unsent = Unsent::of_size(1);
-        state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL, false);
-        assert!(state.unsent.is_mixed());
-    }
-
-    #[test]
-    fn a_failed_change_changes_nothing() {
-        let mut state = state();
-        state.begin_change();
-        assert!(state.end_change([], SESSION, at(20), TTL, false).is_none());
-        assert_eq!((state.known.attr, state.known.epoch), (attr(0), 0));
-    }
-
-    #[test]
-    fn our_rename_moves_ctime_only() {
-        let mut state = state();
-        let moved = Attr { ctime: Time { sec: 200, nsec: 0 }, ..attr(0) };
-        state.ctime_may_move = true;
-        let from = attr(0).validator();
-        assert_eq!(state.observe(moved, SESSION, at(20), TTL, false), Seen::Moved { from });
-        let again = Attr { ctime: Time { sec: 300, nsec: 0 }, ..attr(0) };
-        assert_eq!(state.observe(again, SESSION, at(30), TTL, false), Seen::Changed);
-    }
-}
+mod tests;

@@ -13,10 +13,10 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_cache::{Cache, FileNo};
-use larder_vfs::{Error, Handle, Ino, Result};
+use larder_vfs::{Handle, Ino, Result};
 
-use super::rights::Departed;
 use super::state::State;
+use super::verdicts::Departed;
 use crate::journal::Known;
 use crate::limits::Transfer;
 use crate::names::Listed;
@@ -49,8 +49,13 @@ impl Node {
     /// # Errors
     /// [`Error::Stale`] if the file is gone: the server may have given its name to another one.
     pub(crate) fn handle(&self) -> Result<Handle> {
-        let state = self.state();
-        if state.removed { Err(Error::Stale) } else { Ok(state.handle.clone()) }
+        self.state().handle()
+    }
+
+    /// A hidden name in this directory was removed, or was not made.
+    pub(crate) fn hidden_name_is_gone(&self) {
+        self.state().hidden_mut().drop_inside();
+        self.released.notify_waiters();
     }
 
     /// Its number in the cache.
@@ -128,8 +133,8 @@ impl Table {
     /// Records what is known in the index: durable at the next checkpoint. Call it with the node's
     /// lock held, after each change.
     pub(crate) fn persist(&self, ino: Ino, state: &mut State) {
-        state.confirmed = false;
-        self.cache.put_node(FileNo(ino.0), &state.known.encode());
+        state.take_confirmed();
+        self.cache.put_node(FileNo(ino.0), &state.known().encode());
     }
 
     /// Whether a node can leave memory, with what the index still lacks put there, and into `departed`.
@@ -139,11 +144,11 @@ impl Table {
         }
         let mut state = node.state();
         let idle = state.is_idle();
-        if idle && state.confirmed {
+        if idle && state.take_confirmed() {
             self.persist(node.ino, &mut state);
         }
-        if idle {
-            departed.keep(node.ino, &mut state);
+        if idle && let Some(rights) = state.rights_to_keep() {
+            departed.keep(node.ino, rights);
         }
         idle
     }
@@ -167,7 +172,7 @@ impl Table {
         if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_KEPT {
             if let Some(node) = nodes.by_ino.get(&ino) {
                 // It is the largest part of a directory that was listed, and in the index too.
-                node.state().listed = Listed::default();
+                *node.state().listed_mut() = Listed::default();
             }
             return;
         }
@@ -206,7 +211,7 @@ impl Table {
         match in_memory {
             Some(node) if node.since < moment => Some(node),
             Some(node) => {
-                let is_there = node.state().known.hint.as_ref() == Some(place);
+                let is_there = node.state().known().hint.as_ref() == Some(place);
                 Some(node).filter(|_| !is_there)
             }
             None => self.get(ino),
@@ -217,7 +222,9 @@ impl Table {
         if nodes.by_ino.len() >= self.nodes_max {
             self.forget_idle(nodes);
         }
-        nodes.departed.give_back(ino, &mut state);
+        if let Some(rights) = nodes.departed.give_back(ino) {
+            *state.rights_mut() = rights;
+        }
         let since = Moment(nodes.inserted);
         nodes.inserted += 1;
         let node = Arc::new(Node {

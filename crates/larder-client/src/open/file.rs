@@ -2,25 +2,23 @@
 //! a new one follows ([`crate::open::mode`]).
 
 use std::ffi::OsStr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use larder_cache::{CachedFile, InUse};
 use larder_vfs::{
     Access, Answer, Cred, Deadline, Entry, Error, Ino, KeptOpen, Kind, New, OpenFlags, OpenId,
     Opened, Result, SetAttr,
 };
 
 use super::mode::Mode;
-use super::table::Opens;
+use super::open_file::OpenFile;
+use super::opens::Opens;
 use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::limits::Transferring;
 use crate::node::{
     Node,
-    rights::{self, Who},
+    verdicts::{self, Who},
 };
-use crate::read::Stream;
 use crate::write::{Event, RETRY_AFTER};
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the
@@ -34,46 +32,6 @@ const RELEASE_WAIT_MAX: Duration = Duration::from_millis(20);
 /// Longest wait of an open for the release of a file that was written by way of the kernel and closed, where
 /// what is held of it must go: for who has duplicated its descriptor. Else the release is on its way.
 const BYPASS_END_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// An open file.
-pub(crate) struct OpenFile {
-    pub(crate) node: Arc<Node>,
-    pub(crate) cred: Cred,
-    pub(crate) flags: OpenFlags,
-    /// So that its data is not culled, and what is known of it stays in memory, while it is open.
-    _file: InUse,
-    pub(crate) mode: Mode,
-    stream: Mutex<Stream>,
-    /// A descriptor of it was closed: the last one, unless it was duplicated or inherited.
-    flushed: AtomicBool,
-    /// A close or fsync reported that the server refuses the data.
-    refused: AtomicBool,
-    /// Where the server needs that to find the file whatever becomes of its names.
-    kept: Mutex<KeptOpen>,
-}
-
-impl OpenFile {
-    /// An open file that nobody has read yet.
-    pub(crate) fn new(
-        node: Arc<Node>,
-        file: Arc<CachedFile>,
-        cred: Cred,
-        flags: OpenFlags,
-        mode: Mode,
-    ) -> OpenFile {
-        let (stream, kept) = (Mutex::default(), Mutex::default());
-        let [flushed, refused] = Default::default();
-        OpenFile { node, cred, flags, _file: file.hold(), mode, stream, flushed, refused, kept }
-    }
-
-    fn set_kept(&self, kept: KeptOpen) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
-    }
-
-    pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
-        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Core {
     /// Opens a regular file.
@@ -125,15 +83,15 @@ impl Core {
         drop(turn);
         {
             let state = node.state();
-            if state.known.attr.kind == Kind::Directory {
+            if state.known().attr.kind == Kind::Directory {
                 return Err(Error::IsDirectory);
             }
-            if state.removed && state.opens.is_empty() {
+            if state.is_gone() && state.opens().is_empty() {
                 // The kernel looks the name up again.
                 return Err(Error::Stale);
             }
         }
-        if rights::suffice(flags, granted) { Ok(()) } else { Err(Error::AccessDenied) }
+        if verdicts::suffice(flags, granted) { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
     /// While a change of ours is under way no description counts, so who asks then waits for its end, and has his turn
@@ -141,7 +99,7 @@ impl Core {
     async fn await_own_change<'a>(&self, node: &'a Node, cred: &Cred) -> Option<Transferring<'a>> {
         let asks = self.options.close_to_open && self.remote.reachable() && {
             let state = node.state();
-            state.changing() && state.unsent.end().is_none() && !state.is_vouched_for()
+            state.changing() && state.unsent().end().is_none() && !state.is_vouched_for()
         };
         // If it does not end in time, the answer to what is asked then may be as late.
         if asks { node.transfer.begin(cred.deadline).await.ok() } else { None }
@@ -155,11 +113,11 @@ impl Core {
             return true;
         }
         let mut state = node.state();
-        let is_used = state.changing() || !state.opens.is_empty();
-        if state.is_vouched_for() || is_used && state.unsent.end().is_some() {
+        let is_used = state.changing() || !state.opens().is_empty();
+        if state.is_vouched_for() || is_used && state.unsent().end().is_some() {
             return true;
         }
-        let looked_up = state.looked_up_by.take();
+        let looked_up = state.take_lookup();
         looked_up.is_some_and(|(pid, when)| {
             pid == cred.pid && pid != 0 && self.now().since(when) < LOOKUP_COUNTS_FOR
         })
@@ -226,7 +184,7 @@ impl Core {
     pub(crate) async fn give_up_doubtful(&self, node: &Node) {
         let (is_suspect, is_bypassed) = {
             let state = node.state();
-            (state.known.doubtful || state.unsent.is_mixed(), state.opens.is_bypassed())
+            (state.known().doubtful || state.unsent().is_mixed(), state.opens().is_bypassed())
         };
         if !is_suspect || !self.remote.reachable() {
             return;
@@ -245,7 +203,7 @@ impl Core {
         let is_clean = self.file(node).dirty().is_empty();
         let mut state = node.state();
         let is_written =
-            state.unsent.end().is_some() || state.opens.is_bypassed() || state.changing();
+            state.unsent().end().is_some() || state.opens().is_bypassed() || state.changing();
         if !is_clean || is_written || !state.start_over() {
             return false;
         }
@@ -262,13 +220,13 @@ impl Core {
             let of_node = table.values().filter(|open| open.node.ino == node.ino);
             of_node.filter(|open| open.mode == Mode::Bypass).cloned().collect()
         };
-        if !writers.iter().all(|open| open.flushed.load(Ordering::Relaxed)) {
+        if !writers.iter().all(|open| open.is_flushed()) {
             return;
         }
         let until = async |is_over: fn(&Opens) -> bool| {
             loop {
                 let notified = node.released.notified();
-                if is_over(&node.state().opens) {
+                if is_over(node.state().opens()) {
                     return;
                 }
                 notified.await;
@@ -278,9 +236,9 @@ impl Core {
         if tokio::time::timeout(BYPASS_END_WAIT_MAX, ended).await.is_ok() {
             return;
         }
-        if node.state().opens.bypassing() {
+        if node.state().opens().bypassing() {
             // Their descriptors were duplicated: they write on.
-            writers.iter().for_each(|open| open.flushed.store(false, Ordering::Relaxed));
+            writers.iter().for_each(|open| open.set_flushed(false));
         } else {
             // What is left to do is work for the local disk.
             until(|opens| !opens.is_bypassed() || opens.bypassing()).await;
@@ -290,7 +248,7 @@ impl Core {
     /// A descriptor of the open file was closed.
     pub(crate) async fn flush(&self, open: OpenId, deadline: Option<Deadline>) -> Result<()> {
         let open = self.open_file(open)?;
-        open.flushed.store(true, Ordering::Relaxed);
+        open.set_flushed(true);
         if !open.flags.write {
             return Ok(());
         }
@@ -298,7 +256,7 @@ impl Core {
         let earlier = self.take_write_error(&open.node);
         let told = result.and(earlier.map_or(Ok(()), Err));
         let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown));
-        open.refused.store(told.is_err() && !is_late, Ordering::Relaxed);
+        open.set_refused(told.is_err() && !is_late);
         if is_late {
             let node = &open.node;
             self.unsent_event(node.ino, &mut node.state(), Event::ToldLate);
@@ -322,11 +280,11 @@ impl Core {
         open.set_kept(KeptOpen::default());
         let (last, last_writer) = {
             let mut state = node.state();
-            let last_writer = state.opens.uncount(open.mode);
-            if state.opens.is_empty() {
-                state.dropped.end();
+            let last_writer = state.opens_mut().uncount(open.mode);
+            if state.opens().is_empty() {
+                state.dropped_mut().end();
             }
-            (state.opens.is_empty(), last_writer)
+            (state.opens().is_empty(), last_writer)
         };
         if last_writer {
             // First: an open on record whose local file the kernel writes, and of which the cache does
@@ -344,14 +302,14 @@ impl Core {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
             }
             // First: whoever learns of another version before this leaves the mixture to us.
-            node.state().opens.end_of_bypass();
+            node.state().opens_mut().end_of_bypass();
             self.end_mixture(node, &file);
             self.keep_unsent(node, &file);
             node.released.notify_waiters();
         }
         // There is nobody to report an error to any more, unless others write the file: their closes will.
         if let Some(error) = refused.filter(|_| !self.is_written(node)) {
-            if open.refused.load(Ordering::Relaxed) && !node.state().unsent.is_late() {
+            if open.is_refused() && !node.state().unsent().is_late() {
                 self.give_up(node, error);
             } else {
                 self.set_aside(node, error).await;
@@ -374,8 +332,7 @@ impl Core {
     /// he has just closed is often faster.
     pub(crate) async fn await_release(&self, node: &Node) {
         // The front door need not flush what was opened for reading.
-        let closed =
-            |open: &Arc<OpenFile>| !open.flags.write || open.flushed.load(Ordering::Relaxed);
+        let closed = |open: &Arc<OpenFile>| !open.flags.write || open.is_flushed();
         let all_closed = {
             let table = self.open_table();
             table.values().filter(|open| open.node.ino == node.ino).all(closed)
@@ -386,7 +343,7 @@ impl Core {
         let released = async {
             loop {
                 let notified = node.released.notified();
-                if node.state().opens.is_empty() {
+                if node.state().opens().is_empty() {
                     return;
                 }
                 notified.await;
@@ -401,7 +358,7 @@ impl Core {
         node.flights.closed();
         let (hidden, removed) = {
             let state = node.state();
-            (state.silly.is_some(), state.removed)
+            (state.hidden().name().is_some(), state.is_gone())
         };
         if hidden {
             self.remove_hidden(node, cred).await?;

@@ -1,15 +1,17 @@
 //! Open files.
 //!
-//! - [`file`]: opening and closing, freshness and rights.
-//! - [`table`]: the open files of a node, counted by mode; [`mode`]: which way an open file's data takes, as
-//!   a pure function.
+//! - [`file`]: opening and closing, freshness and rights; [`open_file`]: one open file.
+//! - [`opens`]: the open files of a node, counted by mode; [`mode`]: which way an open file's data takes, as
+//!   a pure function; [`choose`]: gives a new one its mode, and its local file.
 //! - [`older`]: local files of older versions that open files still read.
 
+mod choose;
 mod file;
 mod mode;
 mod older;
-mod table;
+mod open_file;
+mod opens;
 
-pub(crate) use file::OpenFile;
 pub(crate) use mode::Mode;
-pub(crate) use table::Opens;
+pub(crate) use open_file::OpenFile;
+pub(crate) use opens::Opens;

@@ -41,7 +41,7 @@ impl Mode {
 }
 
 /// A file that is being opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Case {
     pub(crate) flags: OpenFlags,
     /// Every write through this open must be at the server when it returns.

@@ -36,7 +36,7 @@ impl Core {
     /// A local file of an older version, which the kernel still shows. `None` if there is none.
     fn older_local_file(&self, node: &Node, file: &CachedFile) -> Option<Arc<BackingFile>> {
         let state = node.state();
-        let backing = state.opens.backing_unwritten()?;
+        let backing = state.opens().backing_unwritten()?;
         (!file.is_backed_by(backing)).then(|| backing.clone())
     }
 
@@ -74,7 +74,7 @@ impl Core {
             }
             let mut state = node.state();
             if state.version().same(&older.version) && state.attr().size == older.size {
-                state.opens.set_backing_shows(older.version);
+                state.opens_mut().set_backing_shows(older.version);
                 return;
             }
         }
@@ -83,17 +83,17 @@ impl Core {
     async fn older_to_update(self: &Arc<Self>, node: &Arc<Node>) -> Option<Older> {
         let is_read = {
             let state = node.state();
-            state.opens.backing_unwritten()?;
-            if state.opens.backing_shows() == Some(state.version()) {
+            state.opens().backing_unwritten()?;
+            if state.opens().backing_shows() == Some(state.version()) {
                 return None;
             }
-            state.opens.is_read_by_kernel()
+            state.opens().is_read_by_kernel()
         };
         if is_read {
             // They may have closed it, and their releases be on their way.
             self.await_release(node).await;
         }
-        if self.is_executed(node) || node.state().opens.is_read_by_kernel() {
+        if self.is_executed(node) || node.state().opens().is_read_by_kernel() {
             return None;
         }
         let (core, prepared) = (self.clone(), node.clone());

@@ -11,16 +11,17 @@
 //!   that others change faster than that is read past the cache ([`Core::read_as_it_is`]).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use larder_cache::{CHUNK_BYTES, CachedFile, Filled};
 use larder_vfs::{Answer, Attr, Cred, Error, Ino, OpenId, RemoteRead, Result};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::OwnedSemaphorePermit;
 
+use super::flights::{Flight, Flights, Lost};
 use super::plan::{FileEnd, Slice, Source, plan};
-use super::stream::{Shown, advance};
+use super::stream::{Shown, Stream, advance};
 use crate::core::{Core, blocking, on_handle};
 use crate::journal::Version;
 use crate::node::Node;
@@ -31,30 +32,6 @@ const TRIES_MAX: u32 = 4;
 /// What the kernel keeps of a file in its memory, and asks for (fuse(4)), in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// The flights of one node.
-#[derive(Default)]
-pub(crate) struct Flights(Mutex<Vec<Arc<Flight>>>);
-
-/// A range on its way from the server, or just landed.
-pub(crate) struct Flight {
-    range: Range<u64>,
-    version: Version,
-    landed: watch::Receiver<Option<Result<Bytes, Lost>>>,
-    /// One read takes all it will ever take; else the rest is kept for the reads that follow.
-    once: bool,
-    /// The cache will not keep the bytes.
-    declined: AtomicBool,
-    /// The reader for whom they were fetched has had them.
-    consumed: AtomicBool,
-}
-
-impl Flight {
-    /// Whether nobody needs the flight any more: read, and not to be kept.
-    fn is_over(&self) -> bool {
-        self.declined.load(Ordering::SeqCst) && self.consumed.load(Ordering::SeqCst)
-    }
-}
-
 /// Why bytes are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Launch {
@@ -64,58 +41,6 @@ enum Launch {
     Sequence,
     /// Nobody waits yet. Launched while the readahead budget lasts.
     Ahead,
-}
-
-/// Why a flight brought nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lost {
-    /// The server has another version now.
-    Changed,
-    /// The request failed.
-    Failed(Error),
-}
-
-impl Flights {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Flight>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nobody has the file open any more: forgets what the cache does not keep. What is on its way there stays until
-    /// it has it, so that whoever reads the file next does not ask for it again.
-    pub(crate) fn closed(&self) {
-        self.lock().retain(|flight| !flight.declined.load(Ordering::SeqCst));
-    }
-
-    fn remove(&self, flight: &Arc<Flight>) {
-        self.lock().retain(|other| !Arc::ptr_eq(other, flight));
-    }
-
-    /// Parts of `range` that are not `held` and for which no flight of this version is under way.
-    fn missing(
-        flights: &[Arc<Flight>],
-        held: Vec<Range<u64>>,
-        range: Range<u64>,
-        version: &Version,
-    ) -> Vec<Range<u64>> {
-        let mut taken = held;
-        let same = flights.iter().filter(|flight| flight.version.same(version));
-        taken.extend(same.map(|flight| flight.range.clone()));
-        taken.sort_by_key(|range| range.start);
-        let mut missing = Vec::new();
-        let mut at = range.start;
-        for hit in taken {
-            if hit.start > at {
-                missing.push(at..hit.start.min(range.end));
-            }
-            at = at.max(hit.end);
-            if at >= range.end {
-                break;
-            }
-        }
-        missing.push(at..range.end);
-        missing.retain(|part| part.start < part.end);
-        missing
-    }
 }
 
 impl Core {
@@ -139,7 +64,7 @@ impl Core {
         {
             return Answer::Now(answer);
         }
-        self.fill.link_used(self);
+        self.fill.link_used(self.now());
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
             if open.is_none() {
@@ -174,7 +99,7 @@ impl Core {
         }
         if let Some(open) = open {
             let mut stream = open.stream();
-            match stream.check(node, open.flags.write, &wanted) {
+            match Core::check(&stream, node, open.flags.write, &wanted) {
                 Ok(shown) => stream.shown = Some(shown),
                 Err(error) => return Some(Err(error)),
             }
@@ -184,6 +109,18 @@ impl Core {
         let bytes = read_slices(&file, &slices)?;
         self.counters.read_bytes_cached.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Some(Ok(bytes))
+    }
+
+    /// What who reads this range in a stream is shown, `written` through the same open file or not.
+    fn check(stream: &Stream, node: &Node, written: bool, wanted: &Range<u64>) -> Result<Shown> {
+        let (now, ours) = {
+            let state = node.state();
+            let ours = state.unsent().end().is_some() || state.changing() || written;
+            (state.shown(), ours)
+        };
+        stream.check(now, ours, wanted).inspect_err(|_| {
+            tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
+        })
     }
 
     fn slices(&self, node: &Node, file: &CachedFile, wanted: Range<u64>) -> Vec<Slice> {
@@ -199,7 +136,7 @@ impl Core {
 
     pub(super) fn file_end(node: &Node) -> FileEnd {
         let state = node.state();
-        FileEnd { size: state.attr().size, zero_point: state.known.attr.size }
+        FileEnd { size: state.attr().size, zero_point: state.known().attr.size }
     }
 
     /// Fetches a range into the cache for no open file in particular, and answers what is there, with local changes.
@@ -243,7 +180,7 @@ impl Core {
                 // Locked while requests are launched: of two reads that come together, one finds the
                 // other's requests.
                 let mut stream = open.stream();
-                stream.check(node, open.flags.write, &wanted)?;
+                Core::check(&stream, node, open.flags.write, &wanted)?;
                 let reached = stream.reached;
                 let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
                 let sequence = readahead.as_ref().map(|_| reached);
@@ -275,7 +212,7 @@ impl Core {
         slices: &[Slice],
         reached: Option<u64>,
     ) {
-        let end = node.state().known.attr.size;
+        let end = node.state().known().attr.size;
         let request_max = u64::from(self.request_bytes_max());
         for slice in slices.iter().filter(|slice| slice.source == Source::Remote) {
             let asked = slice.range.start;
@@ -356,15 +293,7 @@ impl Core {
         once: bool,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Arc<Flight> {
-        let (land, landed) = watch::channel(None);
-        let flight = Arc::new(Flight {
-            range,
-            version: *version,
-            landed,
-            once,
-            declined: AtomicBool::new(!self.options.cache_data),
-            consumed: AtomicBool::new(false),
-        });
+        let (land, flight) = Flight::begin(range, *version, once, self.options.cache_data);
         let (core, node, cred) = (self.clone(), node.clone(), cred.clone());
         // Who reads may close before the bytes land: the version that they are of would be forgotten.
         let file = self.file(&node);
@@ -383,10 +312,7 @@ impl Core {
                 Some(_) => false,
                 None => true,
             };
-            in_air.declined.store(!kept, Ordering::SeqCst);
-            // The rest of one that is not kept is for who has the file open.
-            let is_left = !in_air.once && node.state().opens.is_empty();
-            if kept || in_air.is_over() || is_left {
+            if in_air.stored(kept, || !node.state().opens().is_empty()) {
                 node.flights.remove(&in_air);
             }
             drop(permit);
@@ -398,7 +324,7 @@ impl Core {
     /// Asks the server for the bytes of a flight.
     async fn fetch(&self, node: &Node, cred: &Cred, flight: &Flight) -> Result<Bytes, Lost> {
         let (read, asked) =
-            self.ask_bytes(node, cred, &flight.range).await.map_err(Lost::Failed)?;
+            self.ask_bytes(node, cred, flight.range()).await.map_err(Lost::Failed)?;
         let attr = match read.attr {
             Some(attr) => attr,
             None => on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle))
@@ -433,12 +359,12 @@ impl Core {
         asked: larder_io::Monotonic,
         data: &Bytes,
     ) -> Result<(), Lost> {
-        self.observe_bytes(node, &flight.version, attr, asked);
-        if !attr.validator().same(&flight.version.validator) {
+        self.observe_bytes(node, flight.version(), attr, asked);
+        if !attr.validator().same(&flight.version().validator) {
             // Our own change may have been under way: then the next round sees its outcome.
             return Err(Lost::Changed);
         }
-        if data.len() as u64 != flight.range.end - flight.range.start {
+        if data.len() as u64 != flight.range().end - flight.range().start {
             // Servers describe a file and read it, one after the other, and somebody has cut it in between: the
             // next round sees its new end.
             return Err(Lost::Changed);
@@ -448,8 +374,8 @@ impl Core {
 
     /// Gives the bytes to the cache; answers whether it has them.
     async fn store(file: Arc<CachedFile>, flight: &Flight, bytes: Bytes) -> bool {
-        let version = flight.version.bytes();
-        let start = flight.range.start;
+        let version = flight.version().bytes();
+        let start = flight.range().start;
         let filled = blocking(move || file.fill(&version, start, &bytes)).await;
         filled == Ok(Filled::Stored)
     }
@@ -497,10 +423,7 @@ impl Core {
         flights: &[Arc<Flight>],
         range: Range<u64>,
     ) -> Result<Option<Bytes>, Lost> {
-        let flight = flights
-            .iter()
-            .find(|flight| flight.version.same(version) && flight.range.contains(&range.start))
-            .cloned();
+        let flight = flights.iter().find(|flight| flight.brings(version, range.start)).cloned();
         let Some(flight) = flight else {
             let held = file.held(range.clone());
             let Some(first) = held.first().filter(|held| held.start == range.start) else {
@@ -509,17 +432,13 @@ impl Core {
             let slice = Slice { range: first.clone(), source: Source::Cache };
             return Ok(read_slices(file, &[slice]));
         };
-        let mut landed = flight.landed.clone();
-        let outcome = landed.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
-        let bytes = outcome.ok().flatten().unwrap_or(Err(Lost::Failed(Error::Io)))?;
-        let from = usize::try_from(range.start - flight.range.start).expect("within the flight");
-        let to = usize::try_from(range.end.min(flight.range.end) - flight.range.start)
-            .expect("within the flight");
-        if flight.once || range.end >= flight.range.end {
-            flight.consumed.store(true, Ordering::SeqCst);
-            if flight.is_over() {
-                node.flights.remove(&flight);
-            }
+        let bytes = flight.bytes().await?;
+        let begin = flight.range().start;
+        let from = usize::try_from(range.start - begin).expect("within the flight");
+        let to =
+            usize::try_from(range.end.min(flight.range().end) - begin).expect("within the flight");
+        if flight.consume(range.end) {
+            node.flights.remove(&flight);
         }
         Ok(Some(bytes.slice(from..to)))
     }
@@ -529,7 +448,7 @@ impl Core {
         let Some(range) = range else { return };
         let (version, size) = {
             let state = node.state();
-            (state.version(), state.known.attr.size)
+            (state.version(), state.known().attr.size)
         };
         // Up to where a request ends, or the file.
         let request_max = u64::from(self.request_bytes_max());

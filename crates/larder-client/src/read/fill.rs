@@ -5,65 +5,20 @@
 //! holes would be transferred as zeros: a protocol that does not tell where they are makes a disk image of
 //! 64 GiB out of one of 1 GiB.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use larder_vfs::Cred;
 
+use super::fill_queue::Fill;
 use crate::core::Core;
 use crate::node::Node;
-
-/// Files remembered; the oldest is forgotten.
-const FILES_MAX: usize = 256;
 
 /// A file that takes less than this share of its size at the server is sparse.
 const SPARSE_SHARE: u64 = 2;
 
 /// How often the link is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Files that may be worth completing, and when the link was last used.
-#[derive(Default)]
-pub(crate) struct FillQueue {
-    files: Mutex<VecDeque<(Weak<Node>, Cred)>>,
-    last_use_ns: AtomicU64,
-    filled_bytes: AtomicU64,
-}
-
-/// What `larder status` shows of idle fill-in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fill {
-    /// Files up to this size are completed; `None` if none are.
-    pub bytes_max: Option<u64>,
-    /// Files that lack something.
-    pub waiting: u64,
-    /// Bytes that were fetched so.
-    pub filled_bytes: u64,
-}
-
-impl FillQueue {
-    /// Remembers a file that was closed. Walks over all that are remembered.
-    fn offer(&self, node: &Arc<Node>, cred: &Cred) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|(held, _)| held.upgrade().is_some_and(|held| held.ino != node.ino));
-        if files.len() == FILES_MAX {
-            files.pop_front();
-        }
-        files.push_back((Arc::downgrade(node), cred.clone()));
-    }
-
-    /// An application waits for the server.
-    pub(crate) fn link_used(&self, core: &Core) {
-        self.last_use_ns.store(core.now().as_nanos(), Ordering::Relaxed);
-    }
-
-    fn candidates(&self) -> Vec<(Arc<Node>, Cred)> {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.iter().filter_map(|(node, cred)| Some((node.upgrade()?, cred.clone()))).collect()
-    }
-}
 
 /// Starts the task that fills in; it ends with the client.
 pub(crate) fn start(core: &Arc<Core>) {
@@ -83,14 +38,12 @@ pub(crate) fn start(core: &Arc<Core>) {
 
 impl Core {
     fn is_quiet(&self, quiet: Duration) -> bool {
-        let last = self.fill.last_use_ns.load(Ordering::Relaxed);
-        let last = larder_io::Monotonic::from_nanos(last);
-        self.remote.reachable() && self.now().since(last) >= quiet
+        self.remote.reachable() && self.now().since(self.fill.last_use()) >= quiet
     }
 
     /// A file was closed. One that is held whole, as most are that were written here, lacks nothing.
     pub(crate) fn offer_to_fill(&self, node: &Arc<Node>, cred: &Cred) {
-        let size = node.state().known.attr.size;
+        let size = node.state().known().attr.size;
         let is_whole = self.file(node).held(0..size).first() == Some(&(0..size));
         if self.options.fill_after.is_some() && size > 0 && !is_whole {
             self.fill.offer(node, &cred.first_time());
@@ -118,24 +71,24 @@ impl Core {
         let candidates = if is_on { self.fill.candidates() } else { Vec::new() };
         let waits = |(node, _): &(Arc<Node>, Cred)| self.missing_bytes(node).is_some();
         let waiting = candidates.iter().filter(|candidate| waits(candidate)).count() as u64;
-        Fill { bytes_max, waiting, filled_bytes: self.fill.filled_bytes.load(Ordering::Relaxed) }
+        Fill { bytes_max, waiting, filled_bytes: self.fill.filled_bytes() }
     }
 
     /// Bytes that a partly held file lacks; `None` if it is whole, empty, not held at all, or not to be completed.
     fn missing_bytes(&self, node: &Node) -> Option<u64> {
         let (size, used) = {
             let state = node.state();
-            (state.known.attr.size, state.known.attr.used)
+            (state.known().attr.size, state.known().attr.used)
         };
         let held = self.file(node).held(0..size);
         let held: u64 = held.iter().map(|range| range.end - range.start).sum();
-        let idle = !self.has_unsent(node) && !node.state().removed;
+        let idle = !self.has_unsent(node) && !node.state().is_gone();
         let (fits, is_sparse) = (size <= self.options.fill_bytes_max, used < size / SPARSE_SHARE);
         (idle && fits && !is_sparse && held > 0 && held < size).then_some(size - held)
     }
 
     async fn fetch_missing(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
-        let size = node.state().known.attr.size;
+        let size = node.state().known().attr.size;
         let held = self.file(node).held(0..size);
         let start = match held.first() {
             Some(first) if first.start == 0 => first.end,
@@ -147,9 +100,7 @@ impl Core {
         debug_assert!(start < stop, "a file that lacks nothing is no candidate");
         let len = u32::try_from(stop - start).expect("one request");
         match self.read_range(node, cred, start, len).await {
-            Ok(_) => {
-                self.fill.filled_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
-            }
+            Ok(_) => self.fill.filled(u64::from(len)),
             Err(error) => tracing::debug!(ino = node.ino.0, %error, "fill-in stopped"),
         }
     }

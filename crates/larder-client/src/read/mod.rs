@@ -1,17 +1,21 @@
 //! Reads: from the cache what is held, from the server the rest.
 //!
-//! - [`plan`]: which parts of a read come from where, as a pure function; [`fetch`] carries it out.
+//! - [`plan`]: which parts of a read come from where, as a pure function; [`fetch`] carries it out, by
+//!   [`flights`].
 //! - [`as_it_is`]: what the server has at this moment, of a file that holds no version long enough.
 //! - [`stream`]: what is known of the reads of one open file.
-//! - [`fill`]: completes partly cached files when the link is quiet.
+//! - [`fill`]: completes partly cached files when the link is quiet, by its [`fill_queue`].
 
 mod as_it_is;
 mod fetch;
 mod fill;
+mod fill_queue;
+mod flights;
 mod plan;
 mod stream;
 
-pub(crate) use fetch::Flights;
-pub use fill::Fill;
-pub(crate) use fill::{FillQueue, start as start_filling};
+pub(crate) use fill::start as start_filling;
+pub use fill_queue::Fill;
+pub(crate) use fill_queue::FillQueue;
+pub(crate) use flights::Flights;
 pub(crate) use stream::{Shown, Stream};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use larder_vfs::{Error, Result, Validator};
 
-use crate::node::{Node, have_same_bytes};
+use crate::node::have_same_bytes;
 
 /// First readahead window of a sequential reader, in bytes.
 const WINDOW_START_BYTES: u64 = 512 << 10;
@@ -72,20 +72,15 @@ pub(crate) fn advance(
 }
 
 impl Stream {
-    /// Holds a file that is read in sequence, `written` through the same open file or not, to one version and what was
-    /// changed of it here: answers the present one, to be noted when bytes of it are handed out.
+    /// Holds a file that is read in sequence to one version and what was changed of it here: answers the version of `now`, to
+    /// be noted when bytes of it are handed out. `ours` says that the file is being changed here.
     ///
     /// # Errors
     /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
     /// version is not to be had. A reader that had reached the end of the older version goes on: to
     /// it the file has grown. So does one that wants bytes behind the end of the present one: there are none, and it
     /// learns that the file ends here, as from any file that somebody cuts.
-    pub(crate) fn check(&self, node: &Node, written: bool, wanted: &Range<u64>) -> Result<Shown> {
-        let (now, ours) = {
-            let state = node.state();
-            let ours = state.unsent.end().is_some() || state.changing() || written;
-            (state.shown(), ours)
-        };
+    pub(super) fn check(&self, now: Shown, ours: bool, wanted: &Range<u64>) -> Result<Shown> {
         let is_another = |begun: &Shown| {
             let is_same = begun.version.same(&now.version) || begun.has_bytes_of(&now);
             !is_same && (begun.epoch.is_none() || begun.epoch != now.epoch)
@@ -94,7 +89,6 @@ impl Stream {
         let mixes = begun.is_some_and(|begun| wanted.start < begun.version.size) && !self.jumped;
         let is_cut = wanted.start >= now.version.size;
         if mixes && !ours && !is_cut && wanted.start != 0 {
-            tracing::warn!(ino = node.ino.0, "file changed on the server while it was read");
             return Err(Error::Changed);
         }
         Ok(now)

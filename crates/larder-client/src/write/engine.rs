@@ -4,76 +4,17 @@
 //! file or not, and whether it was written here or by way of the kernel. One task waits for the times of all files
 //! ([`super::unsent`]); what is due is sent by tasks of its own, several files at once, first come, first served.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use larder_vfs::{Ino, Result};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::schedule::Schedule;
 use super::unsent::{Actions, Context, Event};
 use crate::core::Core;
 use crate::node::{Node, State};
 
-/// Files that are sent at once without anybody waiting.
-const FILES_AT_ONCE: usize = 8;
-
 /// How often an engine whose client is gone notices.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-
-/// The times of all files that have one.
-pub(crate) struct Engine {
-    times: Mutex<BTreeSet<(Instant, Ino)>>,
-    /// There is a new first one.
-    earlier: Notify,
-    places: Semaphore,
-}
-
-impl Default for Engine {
-    fn default() -> Engine {
-        let (times, earlier) = (Mutex::default(), Notify::new());
-        Engine { times, earlier, places: Semaphore::new(FILES_AT_ONCE) }
-    }
-}
-
-impl Engine {
-    fn times(&self) -> MutexGuard<'_, BTreeSet<(Instant, Ino)>> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for a place among the files that are sent at once.
-    pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        self.places.acquire().await.ok()
-    }
-
-    /// Follows a file's schedule.
-    fn replan(&self, ino: Ino, before: Schedule, after: Schedule) {
-        if before == after {
-            return;
-        }
-        let mut times = self.times();
-        if let Schedule::Dirty { due } = before {
-            times.remove(&(due, ino));
-        }
-        if let Schedule::Dirty { due } = after {
-            times.insert((due, ino));
-            if times.first() == Some(&(due, ino)) {
-                self.earlier.notify_one();
-            }
-        }
-    }
-
-    /// Takes the files whose time has come, and tells the next time.
-    fn take_due(&self, now: Instant) -> (Vec<Ino>, Option<Instant>) {
-        let mut times = self.times();
-        let due: Vec<_> = times.iter().take_while(|(at, _)| *at <= now).copied().collect();
-        due.iter().for_each(|time| {
-            times.remove(time);
-        });
-        (due.into_iter().map(|(_, ino)| ino).collect(), times.first().map(|(at, _)| *at))
-    }
-}
 
 /// Starts the engine of a client; it ends with the client.
 pub(crate) fn start(core: &Arc<Core>) {
@@ -89,7 +30,7 @@ pub(crate) fn start(core: &Arc<Core>) {
             let until = next.map_or(latest, |next| next.min(latest));
             tokio::select! {
                 () = clock.sleep_until(until) => {}
-                () = engine.earlier.notified() => {}
+                () = engine.earlier() => {}
             }
         }
     });
@@ -118,19 +59,19 @@ impl Core {
 
     /// The same. What takes longer is left to the caller: [`Actions::send`] and [`Actions::set_aside`].
     fn apply(&self, ino: Ino, state: &mut State, event: Event<'_>) -> Actions {
-        let before = state.unsent.schedule();
+        let before = state.unsent().schedule();
         let context = Context {
-            kernel_writes: state.opens.bypassing(),
+            kernel_writes: state.opens().bypassing(),
             now: self.clock.instant(),
             age: self.options.unsent_age_max,
         };
-        let actions = state.unsent.apply(event, context);
-        self.engine.replan(ino, before, state.unsent.schedule());
+        let actions = state.unsent_mut().apply(event, context);
+        self.engine.replan(ino, before, state.unsent().schedule());
         if actions.record {
             self.note_unfinished(ino, state);
         }
         if actions.drop_pages {
-            state.pages = None;
+            state.opens_mut().drop_pages();
             self.invalidate(ino);
         }
         actions

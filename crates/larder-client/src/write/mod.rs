@@ -3,17 +3,19 @@
 //! - [`upload`]: takes writes into the cache, and carries them to the server.
 //! - [`send`]: the requests of one write-back.
 //! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`schedule`]: when it goes; [`engine`] carries
-//!   both out.
+//!   both out, by its [`queue`].
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod engine;
+mod queue;
 mod schedule;
 mod send;
 mod sync;
 mod unsent;
 mod upload;
 
-pub(crate) use engine::{Engine, start as start_engine};
+pub(crate) use engine::start as start_engine;
+pub(crate) use queue::Queue;
 pub(crate) use schedule::RETRY_AFTER;
 pub use sync::UnsentTotal;
 pub(crate) use unsent::{Event, LocalEnd, Unsent};

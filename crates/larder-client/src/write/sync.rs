@@ -6,7 +6,8 @@ use std::time::Duration;
 use larder_vfs::{Error, Ino, Result};
 use tokio::task::JoinSet;
 
-use crate::core::{Client, Core};
+use crate::client::Client;
+use crate::core::Core;
 use crate::node::Node;
 
 /// How long an unmount waits for bytes on their way from the server to the cache.

@@ -29,18 +29,11 @@ use crate::core::{Core, blocking, blocking_unless, on_handle};
 use crate::journal::Version;
 use crate::limits::Transferring;
 use crate::names::last_path;
-use crate::node::{Node, State, replacing};
+use crate::node::{Node, replacing};
 use crate::open::OpenFile;
 
 /// More than this is read and sent by the runtime: whoever received the request has others to receive.
 const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
-
-impl State {
-    /// Whether the file may have bytes that the server lacks.
-    pub(crate) fn has_unsent(&self) -> bool {
-        self.unsent.may_exist(self.opens.bypassing())
-    }
-}
 
 impl Core {
     /// Takes a write: into the local file, and on to the server if it must be there at once.
@@ -180,7 +173,7 @@ impl Core {
     ) -> Result<Written> {
         let transfer = node.transfer.begin(cred.deadline).await?;
         self.upload_locked(node, &transfer, cred.deadline).await?;
-        if node.state().opens.bypassing() {
+        if node.state().opens().bypassing() {
             return Err(Error::NoSpace);
         }
         let len = u32::try_from(data.len()).expect("a write request is short");
@@ -192,7 +185,7 @@ impl Core {
         // Under a version that no server gives, so that the change cannot carry it on. What was written
         // meanwhile, and did find room, stays; what is held beside it goes once that is sent.
         if !self.file(node).reset(b"given up", 0) {
-            node.state().unsent.mix();
+            node.state().unsent_mut().mix();
         }
         self.end_change(node, changes);
         answer?;
@@ -212,7 +205,7 @@ impl Core {
     /// The failure of a write-back that nobody was told of yet.
     pub(crate) fn take_write_error(&self, node: &Node) -> Option<Error> {
         let mut state = node.state();
-        let earlier = state.unsent.take_failure();
+        let earlier = state.unsent_mut().take_failure();
         if earlier.is_some() {
             self.note_unfinished(node.ino, &mut state);
         }
@@ -244,7 +237,7 @@ impl Core {
             return Ok(());
         }
         let file = self.file(node);
-        if node.state().removed {
+        if node.state().is_gone() {
             file.discard_dirty();
             self.unsent_event(node.ino, &mut node.state(), Event::GivenUp);
             return Ok(());
@@ -273,7 +266,7 @@ impl Core {
         let file = self.file(node);
         let is_quiet = {
             let state = node.state();
-            state.opens.bypassing() && state.unsent.end().is_none()
+            state.opens().bypassing() && state.unsent().end().is_none()
         };
         if is_quiet && file.dirty().is_empty() {
             let written = file.clone();
@@ -297,7 +290,7 @@ impl Core {
 
     /// Finds what the kernel wrote past us; answers how long that took.
     async fn collect(&self, node: &Node, file: &Arc<CachedFile>) -> Result<Duration> {
-        if !node.state().opens.bypassing() {
+        if !node.state().opens().bypassing() {
             return Ok(Duration::ZERO);
         }
         let begun = self.now();
@@ -314,7 +307,7 @@ impl Core {
         })?;
         let before = before.map(|stamp| LocalEnd::of(&stamp));
         let mut state = node.state();
-        state.opens.set_collected(before);
+        state.opens_mut().set_collected(before);
         let took = self.now().since(begun);
         // It is unsent until the server has it, whether the file stays open or not.
         let found = (!file.dirty().is_empty()).then_some(before);
@@ -323,7 +316,7 @@ impl Core {
     }
 
     fn writer(&self, node: &Node) -> Cred {
-        if let Some(cred) = node.state().unsent.writer().cloned() {
+        if let Some(cred) = node.state().unsent().writer().cloned() {
             return cred;
         }
         let opens = self.open_table();
@@ -347,14 +340,14 @@ impl Core {
         {
             // Nothing is left of what anybody wrote before.
             changes[0] = replacing(&held.validator, changes[0]);
-            state.known.doubtful = false;
+            state.replaced_whole();
         }
         let settled = self.end_change_of(&mut state, changes);
         let ours = settled.is_some_and(|settled| settled.ours);
         if ours {
             state.carry_shown(held);
         } else if sent.result.is_ok() {
-            state.unsent.mix();
+            state.unsent_mut().mix();
         }
         self.table.persist(node.ino, &mut state);
         drop(state);
@@ -368,9 +361,9 @@ impl Core {
     /// If nothing is dirty any more, what is held is the server's present version, or goes.
     fn settle_clean(&self, node: &Node, file: &CachedFile) {
         let mut state = node.state();
-        let attr = state.known.attr;
+        let attr = state.known().attr;
         let version = state.version().bytes();
-        let settled = match (state.unsent.is_mixed(), state.opens.bypassing()) {
+        let settled = match (state.unsent().is_mixed(), state.opens().bypassing()) {
             (false, _) => file.set_version(&version, attr.size),
             (true, false) => file.reset(&version, attr.size),
             // Its writer keeps the local file for now, see [`Core::end_mixture`].
@@ -385,7 +378,7 @@ impl Core {
     pub(crate) fn end_mixture(&self, node: &Node, file: &CachedFile) {
         // Whoever is just sending does so himself.
         let transfer = node.transfer.try_begin();
-        if transfer.is_some() && node.state().unsent.is_mixed() {
+        if transfer.is_some() && node.state().unsent().is_mixed() {
             self.settle_clean(node, file);
         }
     }
@@ -394,7 +387,7 @@ impl Core {
     pub(crate) fn keep_unsent(&self, node: &Node, file: &CachedFile) {
         let is_dirty = !file.dirty().is_empty();
         let mut state = node.state();
-        let end = (is_dirty && !state.removed)
+        let end = (is_dirty && !state.is_gone())
             .then(|| LocalEnd { size: file.size(), mtime: self.wall() });
         self.unsent_event(node.ino, &mut state, Event::KernelEnded(end));
     }
@@ -418,7 +411,7 @@ impl Core {
     /// What was changed here is gone, also from the kernel's memory.
     fn forget_changes(&self, node: &Node) {
         let mut state = node.state();
-        state.pages = None;
+        state.opens_mut().drop_pages();
         self.unsent_event(node.ino, &mut state, Event::GivenUp);
         drop(state);
         self.invalidate(node.ino);
@@ -429,7 +422,7 @@ impl Core {
         let file = self.file(node);
         let version = node.state().version().bytes();
         // Who writes the local file by way of the kernel sees that one, whatever version the server has.
-        let held = file.version() == Some(version) || node.state().opens.bypassing();
+        let held = file.version() == Some(version) || node.state().opens().bypassing();
         // What lies behind the end of another version is not known.
         if held || (size < file.size() && !file.dirty().is_empty()) {
             let cut = file.clone();
@@ -444,8 +437,8 @@ impl Core {
         let end = is_dirty.then(|| LocalEnd { size: file.size(), mtime: self.wall() });
         self.unsent_event(node.ino, &mut state, Event::Cut(end));
         if held {
-            let end = state.opens.local_end();
-            state.opens.set_collected(end);
+            let end = state.opens().local_end();
+            state.opens_mut().set_collected(end);
         }
         Ok(())
     }

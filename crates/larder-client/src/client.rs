@@ -1,0 +1,124 @@
+//! [`Client`]: the parts, put together.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use larder_cache::Cache;
+use larder_io::Clock;
+use larder_vfs::{Error, Ino, Remote, Result};
+
+use crate::core::{Core, blocking};
+use crate::journal::{Carried, OPEN_BLOCK};
+use crate::node::Table;
+use crate::options::{Options, Start};
+use crate::read::{Fill, start_filling};
+use crate::write::{UnsentTotal, start_engine};
+
+/// A file system over a server and a cache. Clones share everything.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) core: Arc<Core>,
+}
+
+/// What `larder status` shows of a client.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Status {
+    /// Open files.
+    pub open_files: u64,
+    /// What the server does not hold yet.
+    pub unsent: UnsentTotal,
+    /// Whether the server answers.
+    pub reachable: bool,
+    /// Bytes that reads took from the cache (not counting what the kernel read itself).
+    pub read_bytes_cached: u64,
+    /// Bytes that reads took from the server.
+    pub read_bytes_remote: u64,
+    /// Opens answered with a local file for the kernel to read itself.
+    pub opens_passthrough: u64,
+    /// Opens answered otherwise.
+    pub opens_other: u64,
+    /// Opens for reading of files that are not empty.
+    pub opens_for_reading: u64,
+    /// Of these, those that found every byte of the file's present version in the cache.
+    pub opens_of_whole_files: u64,
+    /// Nodes in memory.
+    pub nodes_in_memory: u64,
+    /// Completing files while the link is quiet.
+    pub fill: Fill,
+}
+
+impl Client {
+    /// Puts a client together. For a new mount it asks the server for the root, so it waits for one
+    /// round trip. One that is resumed, or whose server is known to be out of reach, asks nothing if the
+    /// index knows the root, and reads the local disk (all of each file that the kernel was writing itself).
+    ///
+    /// `session` must differ from that of every earlier run on this cache (a random number). A client
+    /// that resumes goes on under the number of the run before.
+    ///
+    /// # Errors
+    /// What the server answers; [`Error::TimedOut`] if it is out of reach and the index has no root.
+    pub async fn new(
+        remote: Arc<dyn Remote>,
+        cache: Cache,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        session: u64,
+        start: Start,
+    ) -> Result<Client> {
+        let carried = Carried::read(&cache);
+        let before = carried.run.filter(|_| start == Start::Resume);
+        if start == Start::Resume && before.is_none() {
+            tracing::warn!("nothing is known of the mount that is to be resumed");
+        }
+        let (session, first_open) = before.map_or((session, 1), |run| (run.session, run.next_open));
+        let table = Table::new(cache.clone(), options.nodes_in_memory_max);
+        let asked = clock.now();
+        let is_away = !remote.reachable();
+        let held = table.get(Ino::ROOT).filter(|_| before.is_some() || is_away);
+        let root = match held {
+            Some(_) => None,
+            None if is_away => return Err(Error::TimedOut),
+            None => Some(remote.root().await?),
+        };
+        if let Some(root) = &root {
+            cache.assign_root(root.handle.as_bytes());
+        }
+        let core = Arc::new(Core::new(remote, table, cache, clock, options, session, first_open));
+        if let Some(root) = root {
+            core.learn(&root, asked, None);
+        }
+        let watcher = Arc::downgrade(&core);
+        core.remote.watch(watcher);
+        core.note_run((first_open / OPEN_BLOCK + 2) * OPEN_BLOCK);
+        let taking = core.clone();
+        blocking(move || taking.take_up(start, &carried)).await?;
+        start_filling(&core);
+        start_engine(&core);
+        Ok(Client { core })
+    }
+
+    /// The mount is over, and no other process will go on with it: forgets its open files. To be called
+    /// after the kernel's last request and before [`Cache::close`]; not by a process that is to be
+    /// replaced.
+    pub fn end_mount(&self) {
+        self.core.end_session();
+    }
+
+    /// What is going on.
+    pub fn status(&self) -> Status {
+        let core = &self.core;
+        Status {
+            open_files: core.open_table().len() as u64,
+            reachable: core.remote.reachable(),
+            read_bytes_cached: core.counters.read_bytes_cached.load(Ordering::Relaxed),
+            read_bytes_remote: core.counters.read_bytes_remote.load(Ordering::Relaxed),
+            opens_passthrough: core.counters.opens_passthrough.load(Ordering::Relaxed),
+            opens_other: core.counters.opens_other.load(Ordering::Relaxed),
+            opens_for_reading: core.counters.opens_for_reading.load(Ordering::Relaxed),
+            opens_of_whole_files: core.counters.opens_of_whole_files.load(Ordering::Relaxed),
+            nodes_in_memory: core.table.in_memory().len() as u64,
+            unsent: self.unsent(&|_| true),
+            fill: core.fill_status(),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Putting on record what must outlive the process ([`super::session`]), and taking it back.
+
+use larder_vfs::{Ino, OpenId};
+
+use super::session::{OPEN, OpenRecord, RUN, Run, UNFINISHED, Unfinished, key};
+use crate::core::Core;
+use crate::node::State;
+
+impl Core {
+    /// Records the run. Must come before a number of an open file from `next_open` on is given.
+    pub(crate) fn note_run(&self, next_open: u64) {
+        let run = Run { session: self.session, next_open };
+        self.cache.put_session(RUN, &run.encode());
+    }
+
+    pub(crate) fn note_open(&self, id: OpenId, open: &OpenRecord) {
+        self.cache.put_session(&key(OPEN, id.0), &open.encode());
+    }
+
+    pub(crate) fn forget_open(&self, id: OpenId) {
+        self.cache.drop_session(&key(OPEN, id.0));
+    }
+
+    pub(crate) fn forget_unfinished(&self, ino: Ino) {
+        self.cache.drop_session(&key(UNFINISHED, ino.0));
+    }
+
+    /// Brings the record of what is to be done about a file up to date. Call it with the node's lock
+    /// held, after each change of what [`Unfinished`] has.
+    pub(crate) fn note_unfinished(&self, ino: Ino, state: &mut State) {
+        let left = Unfinished {
+            silly: state.hidden().name_to_remove().cloned(),
+            removed: state.is_gone() && !state.opens().is_empty(),
+            write_error: state.unsent().failure(),
+            writer: state.unsent().end().and_then(|_| state.unsent().writer().cloned()),
+        };
+        if !state.note(left.clone()) {
+            return;
+        }
+        if left == Unfinished::default() {
+            self.forget_unfinished(ino);
+        } else {
+            self.cache.put_session(&key(UNFINISHED, ino.0), &left.encode());
+        }
+    }
+
+    /// The mount is over: forgets what only a run that goes on with it would need. Hidden files that
+    /// are still there are left to the next mount.
+    pub(crate) fn end_session(&self) {
+        for (key, value) in self.cache.session_records() {
+            let hidden = key.first() == Some(&UNFINISHED)
+                && Unfinished::decode(&value).is_some_and(|left| left.silly.is_some());
+            if !hidden {
+                self.cache.drop_session(&key);
+            }
+        }
+    }
+}

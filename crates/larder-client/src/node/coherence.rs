@@ -1,0 +1,234 @@
+//! Coherence: takes in what replies tell, and has the kernel drop what is no longer true.
+//!
+//! A node's [`State`] judges what a reply means; here is what follows: the index gets it, data that is still valid is
+//! carried on under the new version, and the kernel is told. How long the kernel may trust what it is shown is decided
+//! here too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_io::Monotonic;
+use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Validator};
+
+use super::changes::Settled;
+use super::squash::RootSquash;
+use super::state::{Seen, State};
+use super::table::Node;
+use crate::core::Core;
+use crate::journal::{Known, Version};
+use crate::options::LookupCache;
+
+impl Core {
+    /// Takes in a file that a reply named and described; the call was made at `asked`.
+    pub(crate) fn learn(
+        &self,
+        found: &Found,
+        asked: Monotonic,
+        hint: Option<(Ino, std::ffi::OsString)>,
+    ) -> Arc<Node> {
+        let is_young = self.see(&found.attr, asked);
+        let ttl = self.ttl_range(found.attr.kind).at_first();
+        let (node, is_new) = self.table.get_or_insert(&found.handle, || Known {
+            // Not a number that names may carry from before, should the record have been lost.
+            epoch: self.session,
+            hint: hint.clone(),
+            // Nothing is held of it, but names in it that come with the same reply.
+            doubtful: is_young && found.attr.kind == Kind::Directory,
+            ..Known::described(found.attr, self.session, asked, ttl)
+        });
+        if is_new {
+            return node;
+        }
+        let is_moved = hint.is_some_and(|place| node.state().seen_at(place));
+        self.observe_at(&node, found.attr, asked, is_young, is_moved);
+        node
+    }
+
+    /// Takes in a description that rode on the reply to a call made at `asked`.
+    pub(crate) fn observe(&self, node: &Node, attr: Attr, asked: Monotonic) -> Seen {
+        let is_young = self.see(&attr, asked);
+        self.observe_at(node, attr, asked, is_young, false)
+    }
+
+    /// The same of one that came with bytes, which are wanted for `version`. To be called before the cache gets them: if that
+    /// version was too young when they were asked for, they may lack a change that its validator does not tell.
+    pub(crate) fn observe_bytes(
+        &self,
+        node: &Node,
+        version: &Version,
+        attr: Attr,
+        asked: Monotonic,
+    ) {
+        self.observe(node, attr, asked);
+        if !self.is_young(&attr, asked) {
+            return;
+        }
+        let mut state = node.state();
+        let is_known = version.same(&state.version()) && attr.validator().same(&version.validator);
+        if is_known && state.doubt_what_is_held() {
+            self.table.persist(node.ino, &mut state);
+        }
+    }
+
+    /// The same of a file that was perhaps found under another name, in a version that perhaps is young.
+    fn observe_at(
+        &self,
+        node: &Node,
+        attr: Attr,
+        asked: Monotonic,
+        is_young: bool,
+        is_moved: bool,
+    ) -> Seen {
+        let mut state = node.state();
+        let ttl = self.ttl_range(state.known().attr.kind);
+        let before = Attr { atime: attr.atime, ..state.known().attr };
+        let is_shown = state.is_shown(self.session);
+        let believed = (state.known().epoch, state.known().doubtful);
+        let seen = state.observe(attr, self.session, asked, ttl, is_young);
+        let is_believed = (state.known().epoch, state.known().doubtful) == believed;
+        let is_same = seen == Seen::Same && before == attr && !is_moved && is_believed;
+        if is_same {
+            state.confirm();
+        }
+        if !is_same && (seen != Seen::Older || is_moved) {
+            self.table.persist(node.ino, &mut state);
+        }
+        if let Seen::Moved { from } = seen {
+            self.carry(node, &mut state, from);
+        }
+        if seen == Seen::Changed {
+            tracing::debug!(ino = node.ino.0, "changed on the server");
+        }
+        if seen == Seen::Changed && is_shown {
+            self.outdate(node.ino, &mut state);
+        }
+        seen
+    }
+
+    /// Learns from a description what the server's clock tells, and whether the version is too young to vouch for
+    /// what is read from `asked` on.
+    fn see(&self, attr: &Attr, asked: Monotonic) -> bool {
+        self.times.see(attr, self.now());
+        self.is_young(attr, asked)
+    }
+
+    /// Whether a version was too young at `asked` to vouch for what was read from then on.
+    fn is_young(&self, attr: &Attr, asked: Monotonic) -> bool {
+        self.times.is_young(attr, asked, (self.now(), || self.clock.wall()))
+    }
+
+    /// What is held under the version `from` is valid under the present one too.
+    pub(crate) fn carry(&self, node: &Node, state: &mut State, from: Validator) {
+        let from = Version { validator: from, ..state.version() };
+        let attr = state.known().attr;
+        if attr.kind != Kind::File {
+            return;
+        }
+        state.carry_shown(from);
+        let file = self.file(node);
+        let held = file.version() == Some(from.bytes());
+        if held && file.dirty().is_empty() {
+            file.set_version(&state.version().bytes(), attr.size);
+        }
+    }
+
+    /// Before a change of ours is sent.
+    pub(crate) fn begin_change(&self, node: &Node) {
+        node.state().begin_change();
+    }
+
+    /// Ends a change of ours that [`Core::begin_change`] began, and keeps what is still valid.
+    pub(crate) fn end_change(&self, node: &Node, replies: impl IntoIterator<Item = Change>) {
+        let replies: Vec<Change> = replies.into_iter().collect();
+        let mut state = node.state();
+        let Some(settled) = self.end_change_of(&mut state, replies) else {
+            return;
+        };
+        self.table.persist(node.ino, &mut state);
+        if settled.ours {
+            self.carry(node, &mut state, settled.from);
+        } else if state.is_shown(self.session) {
+            self.outdate(node.ino, &mut state);
+        }
+    }
+
+    /// The part of it that is about what is known.
+    pub(crate) fn end_change_of(&self, state: &mut State, replies: Vec<Change>) -> Option<Settled> {
+        let (now, ttl) = (self.now(), self.ttl_range(state.known().attr.kind));
+        replies
+            .iter()
+            .filter_map(|change| change.after)
+            .for_each(|attr| self.times.see(&attr, now));
+        let is_coarse = self.times.is_coarse(&state.known().attr);
+        state.end_change(replies, self.session, now, ttl, is_coarse)
+    }
+
+    /// What the kernel may hold of a file is of a version that is no more: has it drop that. To be called with the
+    /// lock under which the new version was taken in, so that whoever finds that one finds this queued
+    /// ([`Core::told`]).
+    pub(crate) fn outdate(&self, ino: Ino, state: &mut State) {
+        let has_pages = state.opens_mut().drop_pages();
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate(ino, !has_pages);
+        }
+    }
+
+    /// Waits until the kernel has dropped what it was to drop of a file. Not to be called with a lock held that a
+    /// read or a write needs.
+    pub(crate) async fn told(&self, node: &Node) {
+        let waits = self.kernel.get().and_then(|kernel| kernel.told(node.ino));
+        if let Some(told) = waits {
+            told.await;
+        }
+    }
+
+    /// Has the kernel drop what it caches of a file.
+    pub(crate) fn invalidate(&self, ino: Ino) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate(ino, false);
+        }
+    }
+
+    /// Attributes for the front door.
+    pub(crate) fn fresh(&self, node: &Node) -> Fresh {
+        self.refresh_local_end(node);
+        let state = node.state();
+        let ttl = if state.is_settled() {
+            state.fresh_for(self.session, self.now())
+        } else {
+            Duration::ZERO
+        };
+        Fresh { attr: state.attr(), ttl }
+    }
+
+    /// An entry for the front door: how long it may trust the name depends on the directory.
+    pub(crate) fn entry(&self, dir: &Node, child: &Node) -> Entry {
+        let ttl = self.name_ttl(dir, true);
+        Entry { ino: child.ino, fresh: self.fresh(child), ttl }
+    }
+
+    /// For how long the front door may trust that a name in `dir` exists, or that it does not.
+    pub(crate) fn name_ttl(&self, dir: &Node, exists: bool) -> Duration {
+        let cached = match self.options.lookup_cache {
+            LookupCache::All => true,
+            LookupCache::Positive => exists,
+            LookupCache::None => false,
+        };
+        // Until there is a lease, nobody would tell us that the name is no longer true.
+        if self.wants_lease(dir) {
+            return Duration::ZERO;
+        }
+        let state = dir.state();
+        if !cached || (!state.searchable_by_all() && !self.kernel_may_judge()) {
+            return Duration::ZERO;
+        }
+        state.fresh_for(self.session, self.now())
+    }
+
+    /// Whether the kernel's own check of mode bits is as strict as the server's judgement. It lets
+    /// user 0 pass everywhere; a server that squashes root does not. While we do not know, or know
+    /// that it does, the kernel must ask for each name in a private directory.
+    fn kernel_may_judge(&self) -> bool {
+        self.squash.known() == RootSquash::No
+    }
+}

@@ -1,0 +1,193 @@
+//! Histories of replies, and what is known afterwards.
+
+use super::*;
+use crate::fixtures::file_of;
+use larder_vfs::{Before, Time};
+
+const TTL: TtlRange = TtlRange { min: Duration::from_secs(5), max: Duration::from_secs(20) };
+const SESSION: u64 = 7;
+
+fn attr(version: u32) -> Attr {
+    let file = file_of(Time { sec: 100, nsec: version });
+    Attr { kind: Kind::Directory, mode: 0o755, nlink: 2, size: 4096, used: 4096, ..file }
+}
+
+fn state() -> State {
+    let known = Known::described(attr(0), SESSION, at(10), TTL.min);
+    State::new(Handle::new(b"h"), known)
+}
+
+fn at(seconds: u64) -> Monotonic {
+    Monotonic::from_nanos(seconds * 1_000_000_000)
+}
+
+fn change(before: u32, after: u32) -> Change {
+    let seen = attr(before);
+    let before = Before { size: seen.size, mtime: seen.mtime, ctime: seen.ctime, change: None };
+    Change { before: Some(before), after: Some(attr(after)) }
+}
+
+#[test]
+fn attributes_are_fresh_for_their_timeout_in_this_session_only() {
+    let state = state();
+    assert_eq!(state.fresh_for(SESSION, at(12)), Duration::from_secs(3));
+    assert_eq!(state.fresh_for(SESSION, at(15)), Duration::ZERO);
+    assert_eq!(state.fresh_for(SESSION + 1, at(12)), Duration::ZERO);
+}
+
+#[test]
+fn timeout_doubles_while_nothing_changes() {
+    let mut state = state();
+    for (asked, seconds) in [(20, 10), (30, 20), (40, 20)] {
+        assert_eq!(state.observe(attr(0), SESSION, at(asked), TTL, false), Seen::Same);
+        assert_eq!(state.known.ttl, Duration::from_secs(seconds));
+    }
+    assert_eq!(state.observe(attr(1), SESSION, at(50), TTL, false), Seen::Changed);
+    assert_eq!(state.known.ttl, TTL.min);
+    assert_eq!(state.known.epoch, 1);
+}
+
+#[test]
+fn an_older_answer_does_not_turn_time_back() {
+    let mut state = state();
+    assert_eq!(state.observe(attr(2), SESSION, at(20), TTL, false), Seen::Changed);
+    assert_eq!(state.observe(attr(1), SESSION, at(19), TTL, false), Seen::Older);
+    assert_eq!(state.known.attr, attr(2));
+}
+
+#[test]
+fn answers_asked_for_before_our_change_ended_do_not_count() {
+    let mut state = state();
+    state.begin_change();
+    assert_eq!(state.observe(attr(1), SESSION, at(20), TTL, false), Seen::Older);
+    let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL, false).unwrap();
+    assert!(settled.ours);
+    assert_eq!(state.observe(attr(0), SESSION, at(25), TTL, false), Seen::Older);
+    assert_eq!((state.known.attr, state.known.epoch), (attr(1), 0));
+}
+
+#[test]
+fn a_change_of_ours_overlaps_what_was_asked_before_it_ended() {
+    let mut state = state();
+    assert!(!state.changed_since(at(10)));
+    state.begin_change();
+    assert!(state.changed_since(at(10)) && state.changed_since(at(25)), "it is under way");
+    state.end_change([change(0, 1)], SESSION, at(30), TTL, false);
+    assert!(state.changed_since(at(25)));
+    assert!(!state.changed_since(at(30)));
+}
+
+/// (changes in the order of their replies, whether they are ours)
+#[test]
+fn changes_are_ours_if_they_follow_on_each_other() {
+    for (changes, ours) in [
+        (vec![change(0, 1)], true),
+        (vec![change(1, 2), change(0, 1)], true),
+        (vec![change(0, 2), change(0, 2)], true),
+        (vec![change(5, 6)], false),
+        (vec![change(0, 1), change(5, 6)], false),
+        (vec![Change { before: None, ..change(0, 1) }], false),
+    ] {
+        let mut state = state();
+        changes.iter().for_each(|_| state.begin_change());
+        let mut ends = changes.iter().map(|c| state.end_change([*c], SESSION, at(20), TTL, false));
+        let settled = ends.by_ref().find_map(|end| end).unwrap();
+        assert_eq!(settled.ours, ours, "{changes:?}");
+        drop(ends);
+        assert_eq!(state.known.epoch, u64::from(!ours));
+        let newest = changes.iter().filter_map(|c| c.after).max_by_key(recency);
+        assert_eq!(Some(state.known.attr), newest);
+    }
+}
+
+/// (what kind of file, whether what is held goes on, whether it is doubtful then)
+#[test]
+fn what_the_server_does_not_tell_of_a_change_leaves_doubt() {
+    for (kind, ours, doubtful) in [(Kind::File, true, true), (Kind::Directory, false, false)] {
+        let mut state = state();
+        state.known.attr.kind = kind;
+        state.begin_change();
+        let untold = Change { before: None, after: Some(Attr { kind, ..attr(1) }) };
+        let settled = state.end_change([untold], SESSION, at(20), TTL, false).unwrap();
+        assert_eq!((settled.ours, state.known.doubtful), (ours, doubtful), "{kind:?}");
+        assert_eq!(state.start_over(), doubtful);
+        assert!(!state.start_over());
+        assert_eq!(state.version().rereads, u64::from(doubtful));
+    }
+}
+
+/// (when it is described once more, whether it is young then, whether names go on, whether they are doubtful then)
+#[test]
+fn names_of_a_young_directory_go_when_they_or_it_have_aged() {
+    for (asked, young, go_on, doubtful) in [
+        (21, true, true, true),
+        (21, false, false, false),
+        (26, true, false, true),
+        (26, false, false, false),
+    ] {
+        let mut state = state();
+        state.observe(attr(1), SESSION, at(20), TTL, true);
+        let epoch = state.known.epoch;
+        assert_eq!(state.observe(attr(1), SESSION, at(asked), TTL, young), Seen::Same);
+        assert_eq!(state.known.epoch == epoch, go_on, "{asked} {young}");
+        assert_eq!(state.known.doubtful, doubtful, "{asked} {young}");
+    }
+}
+
+/// (what kind of file, its size afterwards, whether it is doubtful)
+#[test]
+fn a_change_of_ours_on_a_coarse_clock_leaves_doubt() {
+    for (kind, size, doubtful) in
+        [(Kind::File, 4096, true), (Kind::File, 0, false), (Kind::Directory, 0, true)]
+    {
+        let mut state = state();
+        state.known.attr.kind = kind;
+        state.begin_change();
+        let after = Some(Attr { kind, size, ..attr(1) });
+        state.end_change([Change { after, ..change(0, 1) }], SESSION, at(20), TTL, true);
+        assert_eq!(state.known.doubtful, doubtful, "{kind:?} {size}");
+    }
+}
+
+#[test]
+fn doubtful_bytes_do_not_come_back_with_their_version() {
+    for doubtful in [true, false] {
+        let mut state = state();
+        state.known.attr.kind = Kind::File;
+        state.known.doubtful = doubtful;
+        let held = state.version();
+        for (version, asked) in [(1, 20), (0, 21)] {
+            let attr = Attr { kind: Kind::File, ..attr(version) };
+            assert_eq!(state.observe(attr, SESSION, at(asked), TTL, false), Seen::Changed);
+        }
+        assert_eq!(state.version().same(&held), !doubtful);
+    }
+}
+
+#[test]
+fn foreign_change_under_local_changes_makes_a_mixture() {
+    let mut state = state();
+    state.known.attr.kind = Kind::File;
+    state.unsent = Unsent::of_size(1);
+    state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL, false);
+    assert!(state.unsent.is_mixed());
+}
+
+#[test]
+fn a_failed_change_changes_nothing() {
+    let mut state = state();
+    state.begin_change();
+    assert!(state.end_change([], SESSION, at(20), TTL, false).is_none());
+    assert_eq!((state.known.attr, state.known.epoch), (attr(0), 0));
+}
+
+#[test]
+fn our_rename_moves_ctime_only() {
+    let mut state = state();
+    let moved = Attr { ctime: Time { sec: 200, nsec: 0 }, ..attr(0) };
+    state.ctime_may_move = true;
+    let from = attr(0).validator();
+    assert_eq!(state.observe(moved, SESSION, at(20), TTL, false), Seen::Moved { from });
+    let again = Attr { ctime: Time { sec: 300, nsec: 0 }, ..attr(0) };
+    assert_eq!(state.observe(again, SESSION, at(30), TTL, false), Seen::Changed);
+}

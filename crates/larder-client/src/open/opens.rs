@@ -1,0 +1,277 @@
+//! The open files of one node, counted by their mode, and what the kernel shows of the node. Pure.
+
+use std::sync::Arc;
+
+use larder_cache::{BackingFile, CachedFile};
+
+use super::mode::{Case, Mode};
+use crate::journal::Version;
+use crate::write::LocalEnd;
+
+/// A file that is synced more often than this while the kernel writes it is one of those that are always synced: a log.
+/// A file that is only to outlive a crash is synced once, at its end.
+const SYNCS_MAX: u32 = 3;
+
+/// The open files of one node.
+#[derive(Default)]
+pub(crate) struct Opens {
+    passthrough: u32,
+    bypass: u32,
+    cached: u32,
+    direct: u32,
+    /// The local file that the kernel has been given for passthrough opens. It holds the inode to this one until nobody
+    /// has the file open any more in any mode, and shows it to whoever maps the file meanwhile.
+    backing: Option<Arc<BackingFile>>,
+    /// The version that it shows, as far as that is known.
+    backing_shows: Option<Version>,
+    /// The kernel has a local file of an earlier process that is not known here.
+    stray: bool,
+    /// The version that the kernel's page cache holds pages of.
+    pages: Option<Version>,
+    /// Directories: programs sync files of it again and again while they write them.
+    is_synced_inside: bool,
+    /// Releases of its last writer by way of the kernel that still look for what he wrote.
+    ending_bypass: u32,
+    /// Size and modification time of the local file when it was last collected.
+    collected: Option<LocalEnd>,
+    /// Size of the local file that the kernel writes, when it was last looked at.
+    written_size: Option<u64>,
+    /// How often it was synced while the kernel wrote it, and was not short.
+    syncs: u32,
+}
+
+impl Opens {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passthrough + self.bypass + self.cached + self.direct == 0
+    }
+
+    /// Whether the kernel may be writing to the local file.
+    pub(crate) fn bypassing(&self) -> bool {
+        self.bypass > 0
+    }
+
+    /// Whether there may be bytes in the local file that the kernel wrote and nobody has looked for.
+    pub(crate) fn is_bypassed(&self) -> bool {
+        self.bypass + self.ending_bypass > 0
+    }
+
+    /// Whether the kernel reads or writes a local file itself, or is held to one.
+    pub(crate) fn binds_kernel(&self) -> bool {
+        self.passthrough + self.bypass > 0 || self.backing.is_some()
+    }
+
+    /// Whether somebody reads a local file by way of the kernel.
+    pub(crate) fn is_read_by_kernel(&self) -> bool {
+        self.passthrough > 0
+    }
+
+    /// The local file to which the kernel is held, unless it may be writing to it.
+    pub(crate) fn backing_unwritten(&self) -> Option<&Arc<BackingFile>> {
+        self.backing.as_ref().filter(|_| !self.bypassing())
+    }
+
+    /// The version that the local file shows to which the kernel is held.
+    pub(crate) fn backing_shows(&self) -> Option<Version> {
+        self.backing_shows
+    }
+
+    /// It shows that version by now.
+    pub(crate) fn set_backing_shows(&mut self, version: Version) {
+        self.backing_shows = Some(version);
+    }
+
+    /// Remembers how the local file looked when it was last compared with the server's version.
+    pub(crate) fn set_collected(&mut self, end: Option<LocalEnd>) {
+        self.collected = end;
+        if self.bypassing() {
+            self.written_size = end.map(|end| end.size);
+        }
+    }
+
+    /// Counts an open file of an earlier process, and takes its local file up if it is the `same` that
+    /// the kernel has. Answers `false` if the kernel writes to one that is not known.
+    pub(crate) fn restore(&mut self, mode: Mode, file: &CachedFile, same: bool) -> bool {
+        let is_first = self.backing.is_none();
+        *self.count(mode) += 1;
+        if !mode.passes_through() || (same && !is_first) {
+            return true;
+        }
+        if same && is_first {
+            self.backing = if mode == Mode::Bypass { file.go_on_bypassing() } else { file.whole() };
+        }
+        let known = same && self.backing.is_some();
+        self.stray |= !known;
+        known || mode == Mode::Passthrough
+    }
+
+    /// An open file is gone. Answers whether it was the last one by way of which the kernel wrote; then
+    /// [`Opens::end_of_bypass`] must follow.
+    pub(crate) fn uncount(&mut self, mode: Mode) -> bool {
+        *self.count(mode) -= 1;
+        if self.passthrough + self.bypass == 0 {
+            self.collected = None;
+            self.syncs = 0;
+        }
+        if !self.bypassing() {
+            self.written_size = None;
+        }
+        if self.is_empty() {
+            self.backing = None;
+            self.backing_shows = None;
+            self.stray = false;
+        }
+        let is_last_writer = mode == Mode::Bypass && !self.bypassing();
+        self.ending_bypass += u32::from(is_last_writer);
+        is_last_writer
+    }
+
+    /// What the last writer by way of the kernel wrote has been looked for.
+    pub(crate) fn end_of_bypass(&mut self) {
+        self.ending_bypass -= 1;
+    }
+
+    /// Counts an open file that the kernel reads or writes by way of the local file that it has been given.
+    pub(super) fn count_passing(&mut self, mode: Mode) {
+        *self.count(mode) += 1;
+        if mode == Mode::Bypass {
+            self.pages = None;
+        }
+    }
+
+    /// The kernel is given a local file, which shows `version`, for an open file of this mode; if the kernel may write it, it
+    /// looked so when that `begun`.
+    pub(super) fn give(
+        &mut self,
+        mode: Mode,
+        backing: Arc<BackingFile>,
+        version: Version,
+        begun: Option<LocalEnd>,
+    ) {
+        self.backing = Some(backing);
+        self.backing_shows = Some(version);
+        self.collected = begun.or(self.collected);
+        self.count_passing(mode);
+    }
+
+    /// Counts an open file that gets no local file.
+    pub(super) fn count_other(&mut self, mode: Mode) {
+        *self.count(mode) += 1;
+    }
+
+    /// The local file to which the kernel is held.
+    pub(super) fn backing(&self) -> Option<&Arc<BackingFile>> {
+        self.backing.as_ref()
+    }
+
+    /// Whether a new open file may be given a local file.
+    pub(super) fn takes_local_file(&self) -> bool {
+        !self.stray
+    }
+
+    /// What of `case` depends on the open files, for a file of this version.
+    pub(super) fn described_in(&self, case: Case, version: Version) -> Case {
+        Case {
+            passthrough: self.binds_kernel(),
+            bypass: self.bypassing(),
+            cached: self.cached > 0,
+            other_pages: self.pages != Some(version),
+            ..case
+        }
+    }
+
+    /// The kernel gets pages of this version. Answers whether those that it may hold are of it too: pages belong to the inode,
+    /// and those of two versions would mix under open files.
+    pub(crate) fn keep_pages(&mut self, version: Version) -> bool {
+        self.pages.replace(version) == Some(version)
+    }
+
+    /// The kernel's pages are of no version. Answers whether it may hold any.
+    pub(crate) fn drop_pages(&mut self) -> bool {
+        self.pages.take().is_some()
+    }
+
+    /// What the kernel shows of the version `from` is of the version `to` too.
+    pub(crate) fn carry(&mut self, from: Version, to: Version) {
+        for shown in [&mut self.pages, &mut self.backing_shows] {
+            if *shown == Some(from) {
+                *shown = Some(to);
+            }
+        }
+    }
+
+    /// Counts an fsync of a file that the kernel writes. Answers whether it is one of those that are always synced.
+    pub(super) fn count_sync(&mut self) -> bool {
+        self.syncs += 1;
+        self.syncs > SYNCS_MAX
+    }
+
+    /// Directories: programs sync files of it again and again while they write them.
+    pub(super) fn synced_inside(&mut self) {
+        self.is_synced_inside = true;
+    }
+
+    /// Directories: whether they do.
+    pub(super) fn is_synced_inside(&self) -> bool {
+        self.is_synced_inside
+    }
+
+    /// Looks how the local file that the kernel writes ends now. Answers that if it was not collected so.
+    pub(super) fn look(&mut self) -> Option<LocalEnd> {
+        let end = self.local_end();
+        self.written_size = end.map(|end| end.size);
+        end.filter(|end| self.collected != Some(*end))
+    }
+
+    fn count(&mut self, mode: Mode) -> &mut u32 {
+        match mode {
+            Mode::Passthrough => &mut self.passthrough,
+            Mode::Bypass => &mut self.bypass,
+            Mode::Cached => &mut self.cached,
+            Mode::Direct => &mut self.direct,
+        }
+    }
+
+    /// How long the file is to all who have it open while the kernel writes it, whatever others make of it.
+    pub(crate) fn written_size(&self) -> Option<u64> {
+        self.written_size
+    }
+
+    /// Size and modification time of the local file now.
+    pub(crate) fn local_end(&self) -> Option<LocalEnd> {
+        Some(LocalEnd::of(&self.backing.as_ref()?.stamp().ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use larder_io::Monotonic;
+    use larder_vfs::{Handle, Time};
+
+    use super::*;
+    use crate::fixtures::file_of;
+    use crate::journal::Known;
+    use crate::node::State;
+    use crate::options::TtlRange;
+
+    /// Until a release has looked for what the kernel wrote, the cache does not give the old version up by itself.
+    #[test]
+    fn a_change_of_somebody_else_makes_a_mixture_until_a_bypass_has_ended() {
+        let ttl = TtlRange { min: Duration::ZERO, max: Duration::ZERO };
+        let at = Monotonic::from_nanos;
+        for (steps, is_mixed) in [(0, true), (1, true), (2, false)] {
+            let known = Known::described(file_of(Time::default()), 1, at(0), ttl.min);
+            let mut state = State::new(Handle::new(b"h"), known);
+            state.opens_mut().count_passing(Mode::Bypass);
+            if steps >= 1 {
+                assert!(state.opens_mut().uncount(Mode::Bypass), "the last writer");
+            }
+            if steps >= 2 {
+                state.opens_mut().end_of_bypass();
+            }
+            state.observe(file_of(Time { sec: 5, nsec: 5 }), 1, at(1), ttl, false);
+            assert_eq!(state.unsent().is_mixed(), is_mixed, "{steps}");
+        }
+    }
+}
