@@ -1,7 +1,7 @@
 //! [`Core`]: what the operations share, and the small steps that each of them takes.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use larder_io::{Clock, Monotonic};
 use larder_vfs::{Cred, Deadline, Error, Ino, Kernel, Kind, OpenId, Remote, Result, StatFs, Time};
 use tokio::sync::Semaphore;
 
-use crate::journal::OPEN_BLOCK;
 use crate::limits::Budget;
 use crate::node::{Node, ServerTimes, Squash, Table};
 use crate::open::OpenFile;
@@ -32,7 +31,8 @@ pub(crate) struct Core {
     pub(crate) session: u64,
     pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
     pub(crate) opens: Mutex<HashMap<OpenId, Arc<OpenFile>>>,
-    next_open: AtomicU64,
+    /// The next number of an open file or hidden name, see [`Core::next_number`].
+    pub(crate) next_number: AtomicU64,
     /// KiB of readahead that may be on its way or waiting to be read.
     pub(crate) readahead_budget: Arc<Semaphore>,
     /// KiB of demanded reads and write-back that may be on their way.
@@ -59,29 +59,6 @@ pub(crate) struct Counters {
     pub(crate) opens_of_whole_files: AtomicU64,
 }
 
-/// Makes a call that takes a handle, and once more with a new handle if the old one went stale and the
-/// file could be found again, for a caller who waits until `$cred` says.
-macro_rules! on_handle {
-    ($core:expr, $cred:expr, $node:expr, $handle:ident => $call:expr) => {{
-        let mut recovered = false;
-        let mut handle = $node.handle();
-        loop {
-            let $handle = match &handle {
-                Ok(handle) => handle.clone(),
-                Err(error) => break Err(*error),
-            };
-            match $call.await {
-                Err(larder_vfs::Error::Stale) if !recovered => {
-                    recovered = true;
-                    handle = $core.recover($cred, &$node, &$handle).await;
-                }
-                answer => break answer,
-            }
-        }
-    }};
-}
-pub(crate) use on_handle;
-
 impl Core {
     /// The parts, of which none runs yet. `first_open`: from here on no number was given to an open file.
     pub(crate) fn new(
@@ -105,7 +82,7 @@ impl Core {
             session,
             kernel: OnceLock::new(),
             opens: Mutex::default(),
-            next_open: AtomicU64::new(first_open),
+            next_number: AtomicU64::new(first_open),
             readahead_budget: Arc::new(Semaphore::new(budget_kib / 2)),
             transfer_budget: Arc::new(Budget::new(budget_kib / 2)),
             statfs: Mutex::new(None),
@@ -164,17 +141,16 @@ impl Core {
         self.opens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn next_open_id(&self) -> OpenId {
-        OpenId(self.next_number())
+    /// Has the kernel drop what it caches of a file.
+    pub(crate) fn invalidate(&self, ino: Ino) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate(ino, false);
+        }
     }
 
-    /// A number that no open file or hidden name of this mount has had, whatever process made it.
-    pub(crate) fn next_number(&self) -> u64 {
-        let number = self.next_open.fetch_add(1, Ordering::Relaxed);
-        if number.is_multiple_of(OPEN_BLOCK) {
-            self.note_run(number + 2 * OPEN_BLOCK);
-        }
-        number
+    /// Fails on a read-only mount.
+    pub(crate) fn refuse_read_only(&self) -> Result<()> {
+        if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 }
 

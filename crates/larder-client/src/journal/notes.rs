@@ -1,8 +1,10 @@
 //! Putting on record what must outlive the process ([`super::session`]), and taking it back.
 
+use std::sync::atomic::Ordering;
+
 use larder_vfs::{Ino, OpenId};
 
-use super::session::{OPEN, OpenRecord, RUN, Run, UNFINISHED, Unfinished, key};
+use super::session::{OPEN, OPEN_BLOCK, OpenRecord, RUN, Run, UNFINISHED, Unfinished, key};
 use crate::core::Core;
 use crate::node::State;
 
@@ -54,5 +56,18 @@ impl Core {
                 self.cache.drop_session(&key);
             }
         }
+    }
+
+    pub(crate) fn next_open_id(&self) -> OpenId {
+        OpenId(self.next_number())
+    }
+
+    /// A number that no open file or hidden name of this mount has had, whatever process made it.
+    pub(crate) fn next_number(&self) -> u64 {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        if number.is_multiple_of(OPEN_BLOCK) {
+            self.note_run(number + 2 * OPEN_BLOCK);
+        }
+        number
     }
 }

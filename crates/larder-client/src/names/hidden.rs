@@ -11,10 +11,9 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Cred, Error, Ino, Lookup, Removal, Result};
+use larder_vfs::{Cred, Error, Lookup, Removal, Result};
 
 use crate::core::Core;
-use crate::journal::{Name, name_bytes};
 use crate::node::Node;
 use crate::open::OpenFile;
 
@@ -22,18 +21,6 @@ use crate::open::OpenFile;
 const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Core {
-    /// What a name stood for before others changed the directory, and may still.
-    pub(crate) fn doubtful(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
-        let held = Name::decode(&self.cache.name(dir.no(), name_bytes(name))?)?;
-        let is_known = held.epoch == dir.state().known().epoch;
-        self.table.get(held.child?).filter(|_| !is_known)
-    }
-
-    /// These have perhaps lost a name, or moved. The kernel knows, and asks.
-    pub(crate) fn doubt(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
-        nodes.into_iter().flatten().for_each(|node| node.state().doubt(self.now()));
-    }
-
     /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of the directory by others
     /// makes its names unknown; if a file that is open here was last seen under this one, the server is
     /// asked, since such a file must be hidden (so it is if this was one of its names before that change), and so it is
@@ -65,13 +52,6 @@ impl Core {
             let state = open.node.state();
             state.known().hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
         })
-    }
-
-    /// Records what a name stands for unless others have changed that: nobody is answered by it ([`Core::doubtful`]).
-    pub(crate) fn put_doubtful_name(&self, dir: &Node, name: &OsStr, child: Ino) {
-        let epoch = dir.state().known().epoch.wrapping_sub(1);
-        let record = Name { epoch, child: Some(child) }.encode();
-        self.cache.put_name(dir.no(), name_bytes(name), &record);
     }
 
     /// If the file is open and this is its last name, or the last one that is sure to lead to it, renames it to a
@@ -218,5 +198,42 @@ impl Core {
         };
         open.retain(is_inside);
         open
+    }
+
+    /// A removal or replacement of an open file is sent once more, and its first try had begun to
+    /// hide the file: goes on where that ended.
+    pub(crate) async fn finish_hiding(
+        &self,
+        cred: &Cred,
+        (dir, name): (&Arc<Node>, &OsStr),
+        child: &Arc<Node>,
+    ) -> Result<()> {
+        let Some((hidden_dir, hidden)) = child.state().hidden().name().cloned() else {
+            return Ok(());
+        };
+        let hidden_dir = self.node(hidden_dir)?;
+        let at = (&hidden_dir, hidden.as_os_str());
+        if self.stands_for(cred, at, child).await? {
+            self.forget_names(&hidden_dir);
+        } else if self.stands_for(cred, (dir, name), child).await? {
+            // The server may still be about to carry the first try out: then ours finds it done.
+            self.rename_entry(cred, (dir, name), at).await?;
+        } else if self.stands_for(cred, at, child).await? {
+            // It was carried out while we looked.
+            self.forget_names(&hidden_dir);
+        } else {
+            let mut state = child.state();
+            state.hidden_mut().take();
+            self.note_unfinished(child.ino, &mut state);
+        }
+        Ok(())
+    }
+
+    /// The same for a directory that no request of now changes.
+    fn forget_names(&self, dir: &Node) {
+        let mut state = dir.state();
+        state.forget_contents();
+        state.distrust();
+        self.table.persist(dir.ino, &mut state);
     }
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, Listing, Result};
 
+use super::recover::on_handle;
 use super::walk::GoesRound;
-use crate::core::{Core, on_handle};
+use crate::core::Core;
 use crate::journal::{ListingHead, Page, PageEntry};
 use crate::node::Node;
 

@@ -17,6 +17,29 @@ use crate::node::Node;
 /// Deepest path that recovery walks.
 const DEPTH_MAX: u32 = 64;
 
+/// Makes a call that takes a handle, and once more with a new handle if the old one went stale and the
+/// file could be found again, for a caller who waits until `$cred` says.
+macro_rules! on_handle {
+    ($core:expr, $cred:expr, $node:expr, $handle:ident => $call:expr) => {{
+        let mut recovered = false;
+        let mut handle = $node.handle();
+        loop {
+            let $handle = match &handle {
+                Ok(handle) => handle.clone(),
+                Err(error) => break Err(*error),
+            };
+            match $call.await {
+                Err(larder_vfs::Error::Stale) if !recovered => {
+                    recovered = true;
+                    handle = $core.recover($cred, &$node, &$handle).await;
+                }
+                answer => break answer,
+            }
+        }
+    }};
+}
+pub(crate) use on_handle;
+
 impl Core {
     /// A new handle for `node`, whose handle `stale` the server no longer knows, for a caller who waits until
     /// `cred` says.

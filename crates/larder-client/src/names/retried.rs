@@ -11,7 +11,8 @@ use larder_vfs::{
     Attr, Change, Cookie, Cred, Error, Found, KeptOpen, Kind, Made, New, Result, SetAttr,
 };
 
-use crate::core::{Core, on_handle};
+use super::recover::on_handle;
+use crate::core::Core;
 use crate::node::Node;
 use crate::node::RootSquash;
 
@@ -123,35 +124,6 @@ impl Core {
         }
     }
 
-    /// A removal or replacement of an open file is sent once more, and its first try had begun to
-    /// hide the file: goes on where that ended.
-    pub(crate) async fn finish_hiding(
-        &self,
-        cred: &Cred,
-        (dir, name): (&Arc<Node>, &OsStr),
-        child: &Arc<Node>,
-    ) -> Result<()> {
-        let Some((hidden_dir, hidden)) = child.state().hidden().name().cloned() else {
-            return Ok(());
-        };
-        let hidden_dir = self.node(hidden_dir)?;
-        let at = (&hidden_dir, hidden.as_os_str());
-        if self.stands_for(cred, at, child).await? {
-            self.forget_names(&hidden_dir);
-        } else if self.stands_for(cred, (dir, name), child).await? {
-            // The server may still be about to carry the first try out: then ours finds it done.
-            self.rename_entry(cred, (dir, name), at).await?;
-        } else if self.stands_for(cred, at, child).await? {
-            // It was carried out while we looked.
-            self.forget_names(&hidden_dir);
-        } else {
-            let mut state = child.state();
-            state.hidden_mut().take();
-            self.note_unfinished(child.ino, &mut state);
-        }
-        Ok(())
-    }
-
     /// Whether a name is one of `child` at the server now.
     pub(crate) async fn stands_for(
         &self,
@@ -167,13 +139,5 @@ impl Core {
     async fn found(&self, cred: &Cred, dir: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
         let answer = on_handle!(self, cred, dir, handle => self.remote.lookup(cred, &handle, name));
         Ok(answer?.found)
-    }
-
-    /// The same for a directory that no request of now changes.
-    fn forget_names(&self, dir: &Node) {
-        let mut state = dir.state();
-        state.forget_contents();
-        state.distrust();
-        self.table.persist(dir.ino, &mut state);
     }
 }

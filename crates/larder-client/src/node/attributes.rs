@@ -8,14 +8,14 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{
-    Access, Answer, Cred, Error, Fresh, Ino, Judged, Kind, OpenId, Result, SetAttr, StatFs,
-};
+use larder_vfs::{Access, Answer, Cred, Error, Fresh, Ino, Judged, Kind, Lease, Result, StatFs};
 
 use super::squash::RootSquash;
+use super::state::Seen;
 use super::table::Node;
 use super::verdicts;
-use crate::core::{Core, on_handle};
+use crate::core::Core;
+use crate::names::on_handle;
 
 /// Space and limits change slowly and are asked for often.
 const STATFS_TTL: Duration = Duration::from_secs(1);
@@ -35,14 +35,6 @@ impl Core {
             core.revalidate(&node, &cred).await?;
             Ok(core.fresh(&node))
         })
-    }
-
-    /// Whether attributes may be used as they are. Own changes under way count as fresh: their replies
-    /// will bring the next description.
-    pub(crate) fn is_fresh(&self, node: &Node) -> bool {
-        let state = node.state();
-        let fresh = !state.fresh_for(self.session, self.now()).is_zero();
-        fresh || state.changing() || state.is_gone() || !self.remote.reachable()
     }
 
     /// Whether a change of ours moved the ctime, and the server is to be asked how far.
@@ -184,64 +176,6 @@ impl Core {
         Ok(granted)
     }
 
-    /// Sets attributes at the server. Unsent data goes first, so that a time that is set stays.
-    pub(crate) async fn setattr(
-        self: &Arc<Self>,
-        cred: &Cred,
-        ino: Ino,
-        open: Option<OpenId>,
-        set: SetAttr,
-    ) -> Result<Fresh> {
-        self.refuse_read_only()?;
-        let node = self.node(ino)?;
-        let deadline = cred.deadline;
-        let opened_by = self.open_cred(open);
-        if opened_by.is_none() {
-            self.demand_path(&node, cred).await?;
-        }
-        let cred = opened_by.unwrap_or_else(|| cred.clone());
-        let set = self.without_dropped(&node, &cred, set);
-        if set == SetAttr::default() {
-            return Ok(self.fresh(&node));
-        }
-        let transfer = node.transfer.begin(deadline).await?;
-        if self.has_unsent(&node) {
-            self.upload_locked(&node, &transfer, deadline).await?;
-        }
-        let cred = &cred.until(transfer.extend(deadline));
-        self.begin_change(&node);
-        let answer =
-            on_handle!(self, cred, node, handle => self.remote.setattr(cred, &handle, set, None));
-        let followed = match (&answer, set.size) {
-            (Ok(_), Some(size)) => self.truncate_held(&node, size).await,
-            _ => Ok(()),
-        };
-        // What is held may not be what the server has now, so it cannot go on under the new version.
-        let told = answer.as_ref().ok().filter(|_| followed.is_ok());
-        self.end_change(&node, told.copied());
-        let change = answer?;
-        followed?;
-        // To set a size that the file has may change nothing.
-        if set.size.is_none() {
-            self.times.see_step(&change);
-        }
-        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
-            let mut state = node.state();
-            state.rights_mut().clear();
-            state.dropped_mut().end();
-        }
-        drop(transfer);
-        if node.state().fresh_for(self.session, self.now()).is_zero() {
-            self.revalidate(&node, cred).await?;
-        }
-        Ok(self.fresh(&node))
-    }
-
-    /// Fails on a read-only mount.
-    pub(crate) fn refuse_read_only(&self) -> Result<()> {
-        if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
-    }
-
     /// Target of a symbolic link: held for as long as the link is the same version.
     pub(crate) async fn readlink(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Result<OsString> {
         let node = self.node(ino)?;
@@ -282,6 +216,41 @@ impl Core {
             }
             Err(Error::TimedOut) if held.is_some() => Ok(held.expect("just checked").1),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Asks for a lease on a directory, and does not wait for it.
+    pub(crate) fn lease_later(self: &Arc<Self>, dir: &Arc<Node>, cred: &Cred) {
+        if !self.wants_lease(dir) || dir.state().leasing_mut().begin_asking() {
+            return;
+        }
+        let (core, dir, cred) = (self.clone(), dir.clone(), self.caller(cred));
+        self.runtime.spawn(async move {
+            let answer = core.ask_rights(&dir, &cred).await;
+            dir.state().leasing_mut().end_asking();
+            if let Err(error) = answer {
+                tracing::debug!(ino = dir.ino.0, %error, "no lease on a directory");
+            }
+        });
+    }
+
+    /// Keeps a lease that came with attributes, unless those count for nothing; or remembers that the
+    /// server gave none.
+    pub(crate) fn take_lease(&self, node: &Node, seen: Seen, lease: Option<Lease>) {
+        let now = self.now();
+        let mut state = node.state();
+        state.forget_old_rights(now);
+        match lease {
+            None => state.leasing_mut().refuse(now),
+            Some(lease) if seen != Seen::Older => {
+                if state.is_directory() && state.known().doubtful {
+                    // Names from before the lease are not asked about again while it holds.
+                    state.forget_contents();
+                    self.table.persist(node.ino, &mut state);
+                }
+                state.leasing_mut().take(lease);
+            }
+            Some(_) => {}
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_cache::CachedFile;
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Validator};
 
@@ -182,13 +183,6 @@ impl Core {
         }
     }
 
-    /// Has the kernel drop what it caches of a file.
-    pub(crate) fn invalidate(&self, ino: Ino) {
-        if let Some(kernel) = self.kernel.get() {
-            kernel.invalidate(ino, false);
-        }
-    }
-
     /// Attributes for the front door.
     pub(crate) fn fresh(&self, node: &Node) -> Fresh {
         self.refresh_local_end(node);
@@ -230,5 +224,32 @@ impl Core {
     /// that it does, the kernel must ask for each name in a private directory.
     fn kernel_may_judge(&self) -> bool {
         self.squash.known() == RootSquash::No
+    }
+
+    /// Whether asking for rights may bring a lease that we do not have.
+    pub(crate) fn wants_lease(&self, node: &Node) -> bool {
+        if !self.remote.gives_leases() || !self.remote.reachable() {
+            return false;
+        }
+        node.state().leasing().is_wanted(self.now())
+    }
+
+    /// Makes what the cache holds be of the present version, unless local changes are in it.
+    pub(crate) fn prepare(&self, node: &Node, file: &CachedFile) {
+        let state = node.state();
+        let attr = &state.known().attr;
+        let version = state.version().bytes();
+        let changed_here = state.has_unsent() || !file.dirty().is_empty();
+        if attr.kind == Kind::File && !changed_here && file.version().as_ref() != Some(&version) {
+            file.reset(&version, attr.size);
+        }
+    }
+
+    /// Whether attributes may be used as they are. Own changes under way count as fresh: their replies
+    /// will bring the next description.
+    pub(crate) fn is_fresh(&self, node: &Node) -> bool {
+        let state = node.state();
+        let fresh = !state.fresh_for(self.session, self.now()).is_zero();
+        fresh || state.changing() || state.is_gone() || !self.remote.reachable()
     }
 }

@@ -9,58 +9,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
-use larder_vfs::{Cred, Handle, Ino, Lease, Watcher};
+use larder_vfs::{Handle, Ino, Watcher};
 
-use super::state::Seen;
-use super::table::Node;
 use crate::core::Core;
 
 impl Core {
-    /// Whether asking for rights may bring a lease that we do not have.
-    pub(crate) fn wants_lease(&self, node: &Node) -> bool {
-        if !self.remote.gives_leases() || !self.remote.reachable() {
-            return false;
-        }
-        node.state().leasing().is_wanted(self.now())
-    }
-
-    /// Asks for a lease on a directory, and does not wait for it.
-    pub(crate) fn lease_later(self: &Arc<Self>, dir: &Arc<Node>, cred: &Cred) {
-        if !self.wants_lease(dir) || dir.state().leasing_mut().begin_asking() {
-            return;
-        }
-        let (core, dir, cred) = (self.clone(), dir.clone(), self.caller(cred));
-        self.runtime.spawn(async move {
-            let answer = core.ask_rights(&dir, &cred).await;
-            dir.state().leasing_mut().end_asking();
-            if let Err(error) = answer {
-                tracing::debug!(ino = dir.ino.0, %error, "no lease on a directory");
-            }
-        });
-    }
-
-    /// Keeps a lease that came with attributes, unless those count for nothing; or remembers that the
-    /// server gave none.
-    pub(crate) fn take_lease(&self, node: &Node, seen: Seen, lease: Option<Lease>) {
-        let now = self.now();
-        let mut state = node.state();
-        state.forget_old_rights(now);
-        match lease {
-            None => state.leasing_mut().refuse(now),
-            Some(lease) if seen != Seen::Older => {
-                if state.is_directory() && state.known().doubtful {
-                    // Names from before the lease are not asked about again while it holds.
-                    state.forget_contents();
-                    self.table.persist(node.ino, &mut state);
-                }
-                state.leasing_mut().take(lease);
-            }
-            Some(_) => {}
-        }
-    }
-
     /// The lease on `node` has ended: sends what only we have, and gives up what was believed.
     async fn give_up_lease(&self, ino: Ino) {
         let Some(node) = self.table.get(ino) else { return };

@@ -6,13 +6,15 @@
 //!   way; [`server_times`]: how far a server's times tell versions apart.
 //! - [`attributes`]: attributes, asked for when they are needed; [`lease`]: while nothing needs to be asked; [`leasing`]:
 //!   what is known of one lease.
-//! - [`rights`]: what the server lets whom do, by its [`verdicts`], and [`squash`]es root or not; [`privileges`]: set-uid and set-gid bits that writers drop.
+//! - [`rights`]: what the server lets whom do, by its [`verdicts`] of which some still count ([`judged`]), and [`squash`]es root or not; [`privileges`] and [`dropped`]: set-uid and set-gid bits that writers drop.
 //! - [`identity`]: which file a handle means.
 
 mod attributes;
 mod changes;
 mod coherence;
+mod dropped;
 mod identity;
+mod judged;
 mod lease;
 mod leasing;
 mod privileges;

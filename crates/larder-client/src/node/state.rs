@@ -24,8 +24,8 @@ use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Error, Handle, Ino, Kind, Result, Validator};
 
 use super::changes::{Changes, Proof, Settled, follow, have_same_bytes, prove, recency};
+use super::dropped::Dropped;
 use super::leasing::Leasing;
-use super::privileges::Dropped;
 use super::verdicts::Rights;
 use crate::journal::{Known, ListingHead, Unfinished, Version};
 use crate::names::{Hidden, Listed};
@@ -318,6 +318,12 @@ impl State {
     /// asked for.
     pub(crate) fn doubt(&mut self, now: Monotonic) {
         self.ctime_moved = Some(now);
+    }
+
+    /// We have set its mode or owner: rights are to be judged anew, and writers have dropped none of these bits.
+    pub(crate) fn mode_was_set(&mut self) {
+        self.rights.clear();
+        self.dropped.end();
     }
 
     /// Whether the file may have bytes that the server lacks.

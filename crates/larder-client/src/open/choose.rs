@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use larder_cache::{BackingFile, CachedFile};
-use larder_vfs::{Cred, DataPath, Kind, OpenFlags, Opened};
+use larder_vfs::{Cred, DataPath, OpenFlags, Opened};
 
 use super::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
 use super::open_file::OpenFile;
@@ -125,17 +125,6 @@ impl Core {
         counters.opens_for_reading.fetch_add(1, Ordering::Relaxed);
         let is_whole = by_kernel || file.held(0..size).first() == Some(&(0..size));
         counters.opens_of_whole_files.fetch_add(is_whole.into(), Ordering::Relaxed);
-    }
-
-    /// Makes what the cache holds be of the present version, unless local changes are in it.
-    pub(crate) fn prepare(&self, node: &Node, file: &CachedFile) {
-        let state = node.state();
-        let attr = &state.known().attr;
-        let version = state.version().bytes();
-        let changed_here = state.has_unsent() || !file.dirty().is_empty();
-        if attr.kind == Kind::File && !changed_here && file.version().as_ref() != Some(&version) {
-            file.reset(&version, attr.size);
-        }
     }
 
     /// What decides the mode of a new open file.
@@ -275,17 +264,6 @@ impl Core {
         };
         if let Some(dir) = dir.and_then(|dir| self.node(dir).ok()) {
             dir.state().opens_mut().synced_inside();
-        }
-    }
-
-    /// Brings size and time of a file that the kernel writes itself up to date.
-    pub(crate) fn refresh_local_end(&self, node: &Node) {
-        let mut state = node.state();
-        if !state.opens().bypassing() {
-            return;
-        }
-        if let Some(end) = state.opens_mut().look() {
-            self.unsent_event(node.ino, &mut state, Event::KernelWrote(end));
         }
     }
 }

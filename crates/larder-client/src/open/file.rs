@@ -3,35 +3,20 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use larder_vfs::{
     Access, Answer, Cred, Deadline, Entry, Error, Ino, KeptOpen, Kind, New, OpenFlags, OpenId,
     Opened, Result, SetAttr,
 };
 
-use super::mode::Mode;
 use super::open_file::OpenFile;
-use super::opens::Opens;
-use crate::core::{Core, blocking, blocking_unless, on_handle};
-use crate::limits::Transferring;
+use crate::core::{Core, blocking, blocking_unless};
+use crate::names::on_handle;
 use crate::node::{
     Node,
-    verdicts::{self, Who},
+    verdicts::{self},
 };
 use crate::write::{Event, RETRY_AFTER};
-
-/// An open that follows on a lookup by the same process need not ask again within this time: the
-/// lookup's reply is its freshness check, as one open(2) makes both.
-const LOOKUP_COUNTS_FOR: Duration = Duration::from_secs(1);
-
-/// Longest wait for the release of a file that was closed: what an unlink of a file may take longer
-/// whose descriptor was duplicated and is still open.
-const RELEASE_WAIT_MAX: Duration = Duration::from_millis(20);
-
-/// Longest wait of an open for the release of a file that was written by way of the kernel and closed, where
-/// what is held of it must go: for who has duplicated its descriptor. Else the release is on its way.
-const BYPASS_END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Opens a regular file.
@@ -94,35 +79,6 @@ impl Core {
         if verdicts::suffice(flags, granted) { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// While a change of ours is under way no description counts, so who asks then waits for its end, and has his turn
-    /// before the next one. Bytes under way are waited for by nobody: the file is being written here.
-    async fn await_own_change<'a>(&self, node: &'a Node, cred: &Cred) -> Option<Transferring<'a>> {
-        let asks = self.options.close_to_open && self.remote.reachable() && {
-            let state = node.state();
-            state.changing() && state.unsent().end().is_none() && !state.is_vouched_for()
-        };
-        // If it does not end in time, the answer to what is asked then may be as late.
-        if asks { node.transfer.begin(cred.deadline).await.ok() } else { None }
-    }
-
-    fn is_fresh_for_open(&self, node: &Node, cred: &Cred) -> bool {
-        if !self.is_fresh(node) {
-            return false;
-        }
-        if !self.options.close_to_open || !self.remote.reachable() {
-            return true;
-        }
-        let mut state = node.state();
-        let is_used = state.changing() || !state.opens().is_empty();
-        if state.is_vouched_for() || is_used && state.unsent().end().is_some() {
-            return true;
-        }
-        let looked_up = state.take_lookup();
-        looked_up.is_some_and(|(pid, when)| {
-            pid == cred.pid && pid != 0 && self.now().since(when) < LOOKUP_COUNTS_FOR
-        })
-    }
-
     /// Creates a regular file and opens it.
     pub(crate) async fn create(
         self: &Arc<Self>,
@@ -175,73 +131,6 @@ impl Core {
         match answer {
             Ok(kept) => open.set_kept(kept),
             Err(error) => tracing::debug!(ino = node.ino.0, %error, "not kept open at the server"),
-        }
-    }
-
-    /// Whoever opens a file is shown no bytes that may lack a change of somebody else: what is held and
-    /// doubtful is fetched anew. While the file is being written here, or the server is out of reach, it
-    /// stays.
-    pub(crate) async fn give_up_doubtful(&self, node: &Node) {
-        let (is_suspect, is_bypassed) = {
-            let state = node.state();
-            (state.known().doubtful || state.unsent().is_mixed(), state.opens().is_bypassed())
-        };
-        if !is_suspect || !self.remote.reachable() {
-            return;
-        }
-        if is_bypassed {
-            self.await_end_of_bypass(node).await;
-        }
-        if self.start_over(node) {
-            tracing::debug!(ino = node.ino.0, "what is held is doubtful: it is fetched anew");
-            self.told(node).await;
-        }
-    }
-
-    /// Gives up what is held and doubtful, unless the file is being written here. Answers whether it did.
-    fn start_over(&self, node: &Node) -> bool {
-        let is_clean = self.file(node).dirty().is_empty();
-        let mut state = node.state();
-        let is_written =
-            state.unsent().end().is_some() || state.opens().is_bypassed() || state.changing();
-        if !is_clean || is_written || !state.start_over() {
-            return false;
-        }
-        self.table.persist(node.ino, &mut state);
-        self.outdate(node.ino, &mut state);
-        true
-    }
-
-    /// Waits for the releases of those who wrote the local file by way of the kernel and have closed it: the
-    /// kernel sends them after close(2) has returned, so the next open may overtake them.
-    async fn await_end_of_bypass(&self, node: &Node) {
-        let writers: Vec<Arc<OpenFile>> = {
-            let table = self.open_table();
-            let of_node = table.values().filter(|open| open.node.ino == node.ino);
-            of_node.filter(|open| open.mode == Mode::Bypass).cloned().collect()
-        };
-        if !writers.iter().all(|open| open.is_flushed()) {
-            return;
-        }
-        let until = async |is_over: fn(&Opens) -> bool| {
-            loop {
-                let notified = node.released.notified();
-                if is_over(node.state().opens()) {
-                    return;
-                }
-                notified.await;
-            }
-        };
-        let ended = until(|opens| !opens.is_bypassed());
-        if tokio::time::timeout(BYPASS_END_WAIT_MAX, ended).await.is_ok() {
-            return;
-        }
-        if node.state().opens().bypassing() {
-            // Their descriptors were duplicated: they write on.
-            writers.iter().for_each(|open| open.set_flushed(false));
-        } else {
-            // What is left to do is work for the local disk.
-            until(|opens| !opens.is_bypassed() || opens.bypassing()).await;
         }
     }
 
@@ -327,32 +216,6 @@ impl Core {
         closed
     }
 
-    /// Waits a moment for the release of a file whose descriptors seem to be closed. close(2) returns
-    /// when it was flushed; the kernel sends the release afterwards, and whoever unlinks a file that
-    /// he has just closed is often faster.
-    pub(crate) async fn await_release(&self, node: &Node) {
-        // The front door need not flush what was opened for reading.
-        let closed = |open: &Arc<OpenFile>| !open.flags.write || open.is_flushed();
-        let all_closed = {
-            let table = self.open_table();
-            table.values().filter(|open| open.node.ino == node.ino).all(closed)
-        };
-        if !all_closed {
-            return;
-        }
-        let released = async {
-            loop {
-                let notified = node.released.notified();
-                if node.state().opens().is_empty() {
-                    return;
-                }
-                notified.await;
-            }
-        };
-        // If it does not come in time, the file is open elsewhere: it is hidden like any open one.
-        let _ = tokio::time::timeout(RELEASE_WAIT_MAX, released).await;
-    }
-
     /// Nobody has the file open any more.
     async fn closed(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         node.flights.closed();
@@ -372,32 +235,5 @@ impl Core {
             self.offer_to_fill(node, cred);
         }
         Ok(())
-    }
-
-    /// Whether `cred` has the file open for writing.
-    pub(crate) fn is_written_by(&self, node: &Node, cred: &Cred) -> bool {
-        let who = Who::of(cred);
-        let writes = |open: &Arc<OpenFile>| open.flags.write && who.is(&open.cred);
-        self.open_table().values().any(|open| open.node.ino == node.ino && writes(open))
-    }
-
-    /// Whether somebody has the file open for writing.
-    pub(crate) fn is_written(&self, node: &Node) -> bool {
-        self.open_table().values().any(|open| open.flags.write && open.node.ino == node.ino)
-    }
-
-    /// Whether the file is being executed.
-    pub(crate) fn is_executed(&self, node: &Node) -> bool {
-        self.open_table().values().any(|open| open.flags.execute && open.node.ino == node.ino)
-    }
-
-    /// The open file with this number.
-    pub(crate) fn open_file(&self, id: OpenId) -> Result<Arc<OpenFile>> {
-        self.open_table().get(&id).cloned().ok_or(Error::Stale)
-    }
-
-    /// On whose behalf an open file was opened: writes and ftruncate(2) through it are made so.
-    pub(crate) fn open_cred(&self, id: Option<OpenId>) -> Option<Cred> {
-        Some(self.open_file(id?).ok()?.cred.clone())
     }
 }

@@ -1,16 +1,18 @@
 //! Open files.
 //!
-//! - [`file`]: opening and closing, freshness and rights; [`open_file`]: one open file.
+//! - [`file`]: opening and closing; [`fresh`]: close-to-open; [`open_file`]: one open file; [`table`]: all of them.
 //! - [`opens`]: the open files of a node, counted by mode; [`mode`]: which way an open file's data takes, as
 //!   a pure function; [`choose`]: gives a new one its mode, and its local file.
 //! - [`older`]: local files of older versions that open files still read.
 
 mod choose;
 mod file;
+mod fresh;
 mod mode;
 mod older;
 mod open_file;
 mod opens;
+mod table;
 
 pub(crate) use mode::Mode;
 pub(crate) use open_file::OpenFile;

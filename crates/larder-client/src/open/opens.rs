@@ -216,7 +216,7 @@ impl Opens {
     }
 
     /// Looks how the local file that the kernel writes ends now. Answers that if it was not collected so.
-    pub(super) fn look(&mut self) -> Option<LocalEnd> {
+    pub(crate) fn look(&mut self) -> Option<LocalEnd> {
         let end = self.local_end();
         self.written_size = end.map(|end| end.size);
         end.filter(|end| self.collected != Some(*end))

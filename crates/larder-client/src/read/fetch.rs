@@ -22,8 +22,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::flights::{Flight, Flights, Lost};
 use super::plan::{FileEnd, Slice, Source, plan};
 use super::stream::{Shown, Stream, advance};
-use crate::core::{Core, blocking, on_handle};
+use crate::core::{Core, blocking};
 use crate::journal::Version;
+use crate::names::on_handle;
 use crate::node::Node;
 use crate::open::OpenFile;
 

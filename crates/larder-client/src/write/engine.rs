@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use larder_vfs::{Ino, Result};
 
-use super::unsent::{Actions, Context, Event};
+use super::unsent::Event;
 use crate::core::Core;
-use crate::node::{Node, State};
+use crate::node::Node;
 
 /// How often an engine whose client is gone notices.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -49,40 +49,6 @@ fn send_due(core: &Weak<Core>, due: Vec<Ino>) -> Option<()> {
 }
 
 impl Core {
-    /// Tells what happened to the unsent data of a file, under the node's lock, and does what follows at once: the engine
-    /// learns the time to go, the session log what the next process is to know, the kernel that its pages are of no
-    /// version.
-    pub(crate) fn unsent_event(&self, ino: Ino, state: &mut State, event: Event<'_>) {
-        let actions = self.apply(ino, state, event);
-        debug_assert!(!actions.send && !actions.set_aside, "{event:?} is not the engine's");
-    }
-
-    /// The same. What takes longer is left to the caller: [`Actions::send`] and [`Actions::set_aside`].
-    fn apply(&self, ino: Ino, state: &mut State, event: Event<'_>) -> Actions {
-        let before = state.unsent().schedule();
-        let context = Context {
-            kernel_writes: state.opens().bypassing(),
-            now: self.clock.instant(),
-            age: self.options.unsent_age_max,
-        };
-        let actions = state.unsent_mut().apply(event, context);
-        self.engine.replan(ino, before, state.unsent().schedule());
-        if actions.record {
-            self.note_unfinished(ino, state);
-        }
-        if actions.drop_pages {
-            state.opens_mut().drop_pages();
-            self.invalidate(ino);
-        }
-        actions
-    }
-
-    /// Nobody will send what is unsent of a file: the engine does, after `wait`, again and again for as long as the
-    /// server is out of reach. What it refuses then is set aside.
-    pub(crate) fn leave_unsent(&self, node: &Node, wait: Duration) {
-        self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
-    }
-
     /// So much of a file is unsent that it goes while it is still being written.
     pub(crate) fn send_early(self: &Arc<Self>, node: &Arc<Node>) {
         let actions = self.apply(node.ino, &mut node.state(), Event::TooMuch);

@@ -1,16 +1,20 @@
 //! Writes, and unsent data.
 //!
-//! - [`upload`]: takes writes into the cache, and carries them to the server.
+//! - [`take`]: takes writes into the cache; [`upload`]: carries them to the server; [`setattr`]: sets attributes and size.
 //! - [`send`]: the requests of one write-back.
 //! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`schedule`]: when it goes; [`engine`] carries
-//!   both out, by its [`queue`].
+//!   both out, by its [`queue`];
+//!   [`events`] are told here.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod engine;
+mod events;
 mod queue;
 mod schedule;
 mod send;
+mod setattr;
 mod sync;
+mod take;
 mod unsent;
 mod upload;
 

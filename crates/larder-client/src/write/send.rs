@@ -8,8 +8,9 @@ use larder_cache::CachedFile;
 use larder_vfs::{Change, Cred, Error, Result, Stability, Verifier};
 use tokio::task::JoinSet;
 
-use crate::core::{Core, on_handle};
+use crate::core::Core;
 use crate::limits::Transferring;
+use crate::names::on_handle;
 use crate::node::{Node, unchanged};
 
 /// Write requests of one file under way at once.
@@ -20,10 +21,10 @@ const RESENDS_MAX: u32 = 8;
 
 /// What a round of requests brought.
 pub(crate) struct Sent {
-    pub(crate) changes: Vec<Change>,
+    changes: Vec<Change>,
     verifiers: Vec<Verifier>,
     stable: bool,
-    pub(crate) result: Result<()>,
+    result: Result<()>,
 }
 
 impl Core {
@@ -136,6 +137,11 @@ impl Core {
 }
 
 impl Sent {
+    /// What the server told of changes, and whether it has all.
+    pub(super) fn into_parts(self) -> (Vec<Change>, Result<()>) {
+        (self.changes, self.result)
+    }
+
     fn take(
         &mut self,
         done: Option<Result<Result<larder_vfs::RemoteWritten>, tokio::task::JoinError>>,

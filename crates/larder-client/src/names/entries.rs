@@ -1,0 +1,117 @@
+//! Changes of a directory's entries at the server, each with what follows for what is held of it.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use larder_vfs::{Change, Cred, KeptOpen, New, Removal, Result, SetAttr};
+
+use super::recover::on_handle;
+use crate::core::Core;
+use crate::journal::name_bytes;
+use crate::node::Node;
+
+impl Core {
+    /// Makes an object at the server and takes in what it says of it. A file may be open at the server yet.
+    pub(crate) async fn make_node(
+        &self,
+        dir: &Arc<Node>,
+        cred: &Cred,
+        name: &OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Result<(Arc<Node>, KeptOpen)> {
+        self.refuse_read_only()?;
+        let target = match &new {
+            New::Symlink(target) => Some(target.clone()),
+            _ => None,
+        };
+        self.demand_path(dir, cred).await?;
+        let (asked, moment) = (self.now(), self.table.moment());
+        self.begin_change(dir);
+        let answer = on_handle!(self, cred, dir, handle =>
+            self.remote.make(cred, &handle, name, new.clone(), set));
+        let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
+        self.distrust_if_refused(&[dir], (dir, name), &answer);
+        self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
+        let made = answer?;
+        if made.created {
+            self.times.see_step(&made.dir);
+        }
+        dir.state().set_searched(cred, asked);
+        let child = self.learn_made(&made, (asked, moment), (dir.ino, name.to_owned()));
+        if let Some(target) = target {
+            child.state().leads_to(target);
+        }
+        self.put_name(dir, name, Some(child.ino));
+        Ok((child, made.kept))
+    }
+
+    /// Ends our change of a directory: its listing is no longer what the server would give.
+    pub(super) fn end_names_change(&self, dir: &Node, change: Option<Change>) {
+        if change.is_some() {
+            dir.state().end_listing();
+        }
+        self.end_change(dir, change);
+    }
+
+    pub(crate) async fn remove_entry(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        name: &OsStr,
+        what: Removal,
+    ) -> Result<()> {
+        self.begin_change(dir);
+        let answer =
+            on_handle!(self, cred, dir, handle => self.remote.remove(cred, &handle, name, what));
+        let answer = Core::settle_remove(cred, answer);
+        self.distrust_if_refused(&[dir], (dir, name), &answer);
+        self.end_names_change(dir, answer.as_ref().ok().copied());
+        answer?;
+        self.put_name(dir, name, None);
+        Ok(())
+    }
+
+    pub(crate) async fn rename_entry(
+        &self,
+        cred: &Cred,
+        from: (&Arc<Node>, &OsStr),
+        to: (&Arc<Node>, &OsStr),
+    ) -> Result<()> {
+        let same_dir = from.0.ino == to.0.ino;
+        let child = self.child(from.0, from.1);
+        self.begin_change(from.0);
+        if !same_dir {
+            self.begin_change(to.0);
+        }
+        let answer = on_handle!(self, cred, from.0, handle => async {
+            let target = to.0.handle()?;
+            self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
+        });
+        let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
+        self.distrust_if_refused(&[from.0, to.0], (from.0, from.1), &answer);
+        let changes = answer.as_ref().ok().copied();
+        self.end_names_change(from.0, changes.map(|(change, _)| change));
+        if !same_dir {
+            self.end_names_change(to.0, changes.map(|(_, change)| change));
+        }
+        answer?;
+        let child = child.map(|child| (child, true));
+        let moved = child.or_else(|| Some((self.doubtful(from.0, from.1)?, false)));
+        self.put_name(from.0, from.1, None);
+        let Some((child, is_certain)) = moved else {
+            self.cache.drop_name(to.0.no(), name_bytes(to.1));
+            return Ok(());
+        };
+        if is_certain {
+            self.put_name(to.0, to.1, Some(child.ino));
+        } else {
+            self.put_doubtful_name(to.0, to.1, child.ino);
+        }
+        let mut state = child.state();
+        state.seen_at((to.0.ino, to.1.to_owned()));
+        state.move_ctime(self.now());
+        self.table.persist(child.ino, &mut state);
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! What the index says of names: those of a directory's present epoch, and what they stood for before.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use larder_vfs::Ino;
+
+use crate::core::Core;
+use crate::journal::{Name, name_bytes};
+use crate::node::Node;
+
+impl Core {
+    /// What the index says of a name, if it is of the directory's present epoch.
+    pub(crate) fn name(&self, dir: &Node, name: &OsStr) -> Option<Name> {
+        let record = self.cache.name(dir.no(), name_bytes(name))?;
+        Name::decode(&record).filter(|held| held.epoch == dir.state().known().epoch)
+    }
+
+    /// Records what a name stands for. What is on record is not written once more: that would cost a
+    /// listing that brings nothing new as much as the first one.
+    pub(crate) fn put_name(&self, dir: &Node, name: &OsStr, child: Option<Ino>) {
+        let epoch = dir.state().known().epoch;
+        let record = Name { epoch, child }.encode();
+        if self.cache.name(dir.no(), name_bytes(name)).as_ref() != Some(&record) {
+            self.cache.put_name(dir.no(), name_bytes(name), &record);
+        }
+    }
+
+    /// The node that a name stands for, as far as we know.
+    pub(crate) fn child(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
+        let child = self.name(dir, name)?.child.and_then(|ino| self.table.get(ino));
+        child.filter(|child| !child.state().is_gone())
+    }
+
+    /// What a name stood for before others changed the directory, and may still.
+    pub(crate) fn doubtful(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
+        let held = Name::decode(&self.cache.name(dir.no(), name_bytes(name))?)?;
+        let is_known = held.epoch == dir.state().known().epoch;
+        self.table.get(held.child?).filter(|_| !is_known)
+    }
+
+    /// These have perhaps lost a name, or moved. The kernel knows, and asks.
+    pub(crate) fn doubt(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
+        nodes.into_iter().flatten().for_each(|node| node.state().doubt(self.now()));
+    }
+
+    /// Records what a name stands for unless others have changed that: nobody is answered by it ([`Core::doubtful`]).
+    pub(crate) fn put_doubtful_name(&self, dir: &Node, name: &OsStr, child: Ino) {
+        let epoch = dir.state().known().epoch.wrapping_sub(1);
+        let record = Name { epoch, child: Some(child) }.encode();
+        self.cache.put_name(dir.no(), name_bytes(name), &record);
+    }
+}

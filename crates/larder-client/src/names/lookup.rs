@@ -1,0 +1,156 @@
+//! Looking names up.
+//!
+//! A name is believed while its directory's attributes are fresh and no foreign change has begun a
+//! new epoch there.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_vfs::{Access, Answer, Cred, Error, Ino, LookedUp, Lookup, Result};
+
+use super::recover::on_handle;
+use crate::core::Core;
+use crate::node::{Node, RootSquash};
+use crate::options::LookupCache;
+
+impl Core {
+    /// Looks a name up, in memory if what is held is fresh enough.
+    pub(crate) fn lookup(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Ino,
+        name: &OsStr,
+    ) -> Answer<Lookup> {
+        let dir = match self.node(parent) {
+            Ok(dir) => dir,
+            Err(error) => return Answer::fail(error),
+        };
+        if let Some(answer) = self.lookup_held(&dir, cred, name) {
+            return Answer::Now(answer);
+        }
+        let (core, cred, name) = (self.clone(), self.caller(cred), name.to_owned());
+        Answer::later(async move { core.lookup_remote(&dir, &cred, &name).await })
+    }
+
+    /// The answer, if it is held and fresh.
+    fn lookup_held(&self, dir: &Node, cred: &Cred, name: &OsStr) -> Option<Result<Lookup>> {
+        if name == ".." || !dir.state().is_directory() || !self.is_fresh(dir) {
+            return None;
+        }
+        if self.options.lookup_cache == LookupCache::None && self.remote.reachable() {
+            return None;
+        }
+        let granted = self.known_rights(dir, cred, Access::LOOKUP)?;
+        if !granted.contains(Access::LOOKUP) {
+            return Some(Err(Error::AccessDenied));
+        }
+        let held = self.name(dir, name)?;
+        if self.wants_lease(dir) {
+            return None;
+        }
+        let Some(child) = held.child else {
+            let cached = self.options.lookup_cache == LookupCache::All;
+            let ttl = self.name_ttl(dir, false);
+            return cached.then_some(Ok(Lookup::Absent { ttl }));
+        };
+        let child = self.table.get(child).filter(|child| !child.state().is_gone())?;
+        self.is_fresh(&child).then(|| Ok(Lookup::Found(self.entry(dir, &child))))
+    }
+
+    /// The answer, if a lease on the directory makes one of what is held. Where the file would have to be asked
+    /// about in any case, nobody waits for the lease, and later lookups have it.
+    async fn lookup_leased(
+        self: &Arc<Self>,
+        dir: &Arc<Node>,
+        cred: &Cred,
+        name: &OsStr,
+    ) -> Result<Option<Result<Lookup>>> {
+        if !self.wants_lease(dir) {
+            return Ok(None);
+        }
+        let held = self.name(dir, name);
+        let child = held.as_ref().map(|held| held.child.and_then(|ino| self.table.get(ino)));
+        match child {
+            None if self.is_fresh(dir) => {}
+            Some(child) if child.as_ref().is_none_or(|child| self.is_fresh(child)) => {
+                self.ask_rights(dir, cred).await?;
+                return Ok(self.lookup_held(dir, cred, name));
+            }
+            _ => self.lease_later(dir, cred),
+        }
+        Ok(None)
+    }
+
+    pub(crate) async fn lookup_remote(
+        self: &Arc<Self>,
+        dir: &Arc<Node>,
+        cred: &Cred,
+        name: &OsStr,
+    ) -> Result<Lookup> {
+        if name == ".." {
+            return self.lookup_parent(dir, cred).await;
+        }
+        self.settle_root_squash(dir, cred).await?;
+        if let Some(answer) = self.lookup_leased(dir, cred, name).await? {
+            return answer;
+        }
+        let asked = self.now();
+        let answer = on_handle!(self, cred, dir, handle => self.remote.lookup(cred, &handle, name));
+        let LookedUp { found, dir: dir_attr } = match answer {
+            Err(Error::TimedOut) => {
+                // From now on the server is known to be out of reach, so what is held is an answer.
+                return self.lookup_held(dir, cred, name).unwrap_or(Err(Error::TimedOut));
+            }
+            answer => answer?,
+        };
+        if let Some(attr) = dir_attr {
+            self.observe(dir, attr, asked);
+        }
+        dir.state().set_searched(cred, asked);
+        // What we changed in the directory meanwhile is known better than by this answer.
+        let current = !dir.state().changed_since(asked);
+        let Some(found) = found else {
+            if current {
+                self.put_name(dir, name, None);
+            }
+            let ttl = if current { self.name_ttl(dir, false) } else { Duration::ZERO };
+            return Ok(Lookup::Absent { ttl });
+        };
+        let child = self.learn(&found, asked, Some((dir.ino, name.to_owned())));
+        if current {
+            self.put_name(dir, name, Some(child.ino));
+        }
+        child.state().looked_up(cred.pid, self.now());
+        Ok(Lookup::Found(self.entry(dir, &child)))
+    }
+
+    /// `..`, for doors that ask for it: by where the directory was last seen, else by the server.
+    async fn lookup_parent(self: &Arc<Self>, dir: &Arc<Node>, cred: &Cred) -> Result<Lookup> {
+        let hint = dir.state().known().hint.as_ref().map(|(parent, _)| *parent);
+        let parent = match hint.and_then(|ino| self.table.get(ino)) {
+            _ if dir.ino == Ino::ROOT => dir.clone(),
+            Some(parent) => parent,
+            None => {
+                let asked = self.now();
+                let up = OsStr::new("..");
+                let answer =
+                    on_handle!(self, cred, dir, handle => self.remote.lookup(cred, &handle, up))?;
+                self.learn(&answer.found.ok_or(Error::NotFound)?, asked, None)
+            }
+        };
+        if !self.is_fresh(&parent) {
+            self.revalidate(&parent, cred).await?;
+        }
+        Ok(Lookup::Found(self.entry(dir, &parent)))
+    }
+
+    /// The first private directory tells whether the server squashes root; one question per mount.
+    async fn settle_root_squash(&self, dir: &Node, cred: &Cred) -> Result<()> {
+        let private = !dir.state().searchable_by_all();
+        if private && self.squash.known() == RootSquash::Unknown {
+            self.ask_rights(dir, &Cred::root().until(cred.deadline)).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Whether what is held of a file may be shown to who opens it: close-to-open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_vfs::Cred;
+
+use super::mode::Mode;
+use super::open_file::OpenFile;
+use super::opens::Opens;
+use crate::core::Core;
+use crate::limits::Transferring;
+use crate::node::Node;
+
+/// An open that follows on a lookup by the same process need not ask again within this time: the
+/// lookup's reply is its freshness check, as one open(2) makes both.
+const LOOKUP_COUNTS_FOR: Duration = Duration::from_secs(1);
+
+/// Longest wait of an open for the release of a file that was written by way of the kernel and closed, where
+/// what is held of it must go: for who has duplicated its descriptor. Else the release is on its way.
+const BYPASS_END_WAIT_MAX: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// While a change of ours is under way no description counts, so who asks then waits for its end, and has his turn
+    /// before the next one. Bytes under way are waited for by nobody: the file is being written here.
+    pub(super) async fn await_own_change<'a>(
+        &self,
+        node: &'a Node,
+        cred: &Cred,
+    ) -> Option<Transferring<'a>> {
+        let asks = self.options.close_to_open && self.remote.reachable() && {
+            let state = node.state();
+            state.changing() && state.unsent().end().is_none() && !state.is_vouched_for()
+        };
+        // If it does not end in time, the answer to what is asked then may be as late.
+        if asks { node.transfer.begin(cred.deadline).await.ok() } else { None }
+    }
+
+    pub(super) fn is_fresh_for_open(&self, node: &Node, cred: &Cred) -> bool {
+        if !self.is_fresh(node) {
+            return false;
+        }
+        if !self.options.close_to_open || !self.remote.reachable() {
+            return true;
+        }
+        let mut state = node.state();
+        let is_used = state.changing() || !state.opens().is_empty();
+        if state.is_vouched_for() || is_used && state.unsent().end().is_some() {
+            return true;
+        }
+        let looked_up = state.take_lookup();
+        looked_up.is_some_and(|(pid, when)| {
+            pid == cred.pid && pid != 0 && self.now().since(when) < LOOKUP_COUNTS_FOR
+        })
+    }
+
+    /// Whoever opens a file is shown no bytes that may lack a change of somebody else: what is held and
+    /// doubtful is fetched anew. While the file is being written here, or the server is out of reach, it
+    /// stays.
+    pub(crate) async fn give_up_doubtful(&self, node: &Node) {
+        let (is_suspect, is_bypassed) = {
+            let state = node.state();
+            (state.known().doubtful || state.unsent().is_mixed(), state.opens().is_bypassed())
+        };
+        if !is_suspect || !self.remote.reachable() {
+            return;
+        }
+        if is_bypassed {
+            self.await_end_of_bypass(node).await;
+        }
+        if self.start_over(node) {
+            tracing::debug!(ino = node.ino.0, "what is held is doubtful: it is fetched anew");
+            self.told(node).await;
+        }
+    }
+
+    /// Gives up what is held and doubtful, unless the file is being written here. Answers whether it did.
+    fn start_over(&self, node: &Node) -> bool {
+        let is_clean = self.file(node).dirty().is_empty();
+        let mut state = node.state();
+        let is_written =
+            state.unsent().end().is_some() || state.opens().is_bypassed() || state.changing();
+        if !is_clean || is_written || !state.start_over() {
+            return false;
+        }
+        self.table.persist(node.ino, &mut state);
+        self.outdate(node.ino, &mut state);
+        true
+    }
+
+    /// Waits for the releases of those who wrote the local file by way of the kernel and have closed it: the
+    /// kernel sends them after close(2) has returned, so the next open may overtake them.
+    async fn await_end_of_bypass(&self, node: &Node) {
+        let writers: Vec<Arc<OpenFile>> = {
+            let table = self.open_table();
+            let of_node = table.values().filter(|open| open.node.ino == node.ino);
+            of_node.filter(|open| open.mode == Mode::Bypass).cloned().collect()
+        };
+        if !writers.iter().all(|open| open.is_flushed()) {
+            return;
+        }
+        let until = async |is_over: fn(&Opens) -> bool| {
+            loop {
+                let notified = node.released.notified();
+                if is_over(node.state().opens()) {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        let ended = until(|opens| !opens.is_bypassed());
+        if tokio::time::timeout(BYPASS_END_WAIT_MAX, ended).await.is_ok() {
+            return;
+        }
+        if node.state().opens().bypassing() {
+            // Their descriptors were duplicated: they write on.
+            writers.iter().for_each(|open| open.set_flushed(false));
+        } else {
+            // What is left to do is work for the local disk.
+            until(|opens| !opens.is_bypassed() || opens.bypassing()).await;
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The table of open files, asked by number and by file.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_vfs::{Cred, Error, OpenId, Result};
+
+use super::open_file::OpenFile;
+use crate::core::Core;
+use crate::node::{Node, verdicts::Who};
+
+/// Longest wait for the release of a file that was closed: what an unlink of a file may take longer
+/// whose descriptor was duplicated and is still open.
+const RELEASE_WAIT_MAX: Duration = Duration::from_millis(20);
+
+impl Core {
+    /// Waits a moment for the release of a file whose descriptors seem to be closed. close(2) returns
+    /// when it was flushed; the kernel sends the release afterwards, and whoever unlinks a file that
+    /// he has just closed is often faster.
+    pub(crate) async fn await_release(&self, node: &Node) {
+        // The front door need not flush what was opened for reading.
+        let closed = |open: &Arc<OpenFile>| !open.flags.write || open.is_flushed();
+        let all_closed = {
+            let table = self.open_table();
+            table.values().filter(|open| open.node.ino == node.ino).all(closed)
+        };
+        if !all_closed {
+            return;
+        }
+        let released = async {
+            loop {
+                let notified = node.released.notified();
+                if node.state().opens().is_empty() {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        // If it does not come in time, the file is open elsewhere: it is hidden like any open one.
+        let _ = tokio::time::timeout(RELEASE_WAIT_MAX, released).await;
+    }
+
+    /// Whether `cred` has the file open for writing.
+    pub(crate) fn is_written_by(&self, node: &Node, cred: &Cred) -> bool {
+        let who = Who::of(cred);
+        let writes = |open: &Arc<OpenFile>| open.flags.write && who.is(&open.cred);
+        self.open_table().values().any(|open| open.node.ino == node.ino && writes(open))
+    }
+
+    /// Whether somebody has the file open for writing.
+    pub(crate) fn is_written(&self, node: &Node) -> bool {
+        self.open_table().values().any(|open| open.flags.write && open.node.ino == node.ino)
+    }
+
+    /// Whether the file is being executed.
+    pub(crate) fn is_executed(&self, node: &Node) -> bool {
+        self.open_table().values().any(|open| open.flags.execute && open.node.ino == node.ino)
+    }
+
+    /// The open file with this number.
+    pub(crate) fn open_file(&self, id: OpenId) -> Result<Arc<OpenFile>> {
+        self.open_table().get(&id).cloned().ok_or(Error::Stale)
+    }
+
+    /// On whose behalf an open file was opened: writes and ftruncate(2) through it are made so.
+    pub(crate) fn open_cred(&self, id: Option<OpenId>) -> Option<Cred> {
+        Some(self.open_file(id?).ok()?.cred.clone())
+    }
+}

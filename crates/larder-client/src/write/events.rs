@@ -1,0 +1,61 @@
+//! Telling the unsent data of a file what happened, under its node's lock, and doing what follows at once.
+
+use std::time::Duration;
+
+use larder_vfs::Ino;
+
+use super::unsent::{Actions, Context, Event};
+use crate::core::Core;
+use crate::node::{Node, State};
+
+impl Core {
+    /// Tells what happened to the unsent data of a file, under the node's lock, and does what follows at once: the engine
+    /// learns the time to go, the session log what the next process is to know, the kernel that its pages are of no
+    /// version.
+    pub(crate) fn unsent_event(&self, ino: Ino, state: &mut State, event: Event<'_>) {
+        let actions = self.apply(ino, state, event);
+        debug_assert!(!actions.send && !actions.set_aside, "{event:?} is not the engine's");
+    }
+
+    /// The same. What takes longer is left to the caller: [`Actions::send`] and [`Actions::set_aside`].
+    pub(super) fn apply(&self, ino: Ino, state: &mut State, event: Event<'_>) -> Actions {
+        let before = state.unsent().schedule();
+        let context = Context {
+            kernel_writes: state.opens().bypassing(),
+            now: self.clock.instant(),
+            age: self.options.unsent_age_max,
+        };
+        let actions = state.unsent_mut().apply(event, context);
+        self.engine.replan(ino, before, state.unsent().schedule());
+        if actions.record {
+            self.note_unfinished(ino, state);
+        }
+        if actions.drop_pages {
+            state.opens_mut().drop_pages();
+            self.invalidate(ino);
+        }
+        actions
+    }
+
+    /// Nobody will send what is unsent of a file: the engine does, after `wait`, again and again for as long as the
+    /// server is out of reach. What it refuses then is set aside.
+    pub(crate) fn leave_unsent(&self, node: &Node, wait: Duration) {
+        self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
+    }
+
+    /// Brings size and time of a file that the kernel writes itself up to date.
+    pub(crate) fn refresh_local_end(&self, node: &Node) {
+        let mut state = node.state();
+        if !state.opens().bypassing() {
+            return;
+        }
+        if let Some(end) = state.opens_mut().look() {
+            self.unsent_event(node.ino, &mut state, Event::KernelWrote(end));
+        }
+    }
+
+    /// Whether the file may have bytes that the server lacks.
+    pub(crate) fn has_unsent(&self, node: &Node) -> bool {
+        node.state().has_unsent()
+    }
+}

@@ -1,0 +1,183 @@
+//! Takes writes: into the local file, and on to the server if they must be there at once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_vfs::{
+    Answer, Change, Cred, Deadline, Error, Ino, OpenId, Result, Stability, Verifier, Written,
+};
+
+use super::RETRY_AFTER;
+use super::unsent::{Event, LocalEnd};
+use crate::core::{Core, blocking_unless};
+use crate::names::on_handle;
+use crate::node::Node;
+use crate::open::OpenFile;
+
+impl Core {
+    /// Takes a write: into the local file, and on to the server if it must be there at once.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        offset: u64,
+        data: &[u8],
+        stability: Stability,
+    ) -> Answer<Written> {
+        let node = match self.refuse_read_only().and_then(|()| self.node(ino)) {
+            Ok(node) => node,
+            Err(error) => return Answer::fail(error),
+        };
+        let open = open.and_then(|id| self.open_file(id).ok());
+        let synchronous = stability != Stability::Unstable
+            || self.options.sync
+            || open.as_ref().is_some_and(|open| open.flags.sync);
+        let (retried, deadline) = (cred.retried, self.deadline());
+        let cred = open.as_ref().map_or(cred, |open| &open.cred);
+        let cred = Cred { retried, ..cred.until(deadline) };
+        let quick = self.file(&node).writes_quickly();
+        // An append needs to know where the file ends.
+        let asks = open.as_ref().is_some_and(|open| open.flags.append)
+            && !self.has_unsent(&node)
+            && !self.is_fresh(&node);
+        let drops = open.as_ref().is_some_and(|open| self.drops_unsaid(&node, open.mode, &cred));
+        if open.is_some()
+            && !synchronous
+            && !asks
+            && !drops
+            && quick
+            && let Some(written) = self.write_held(&node, open.as_deref(), &cred, offset, data)
+        {
+            return Answer::ok(written);
+        }
+        let (core, data) = (self.clone(), Bytes::copy_from_slice(data));
+        Answer::later(async move {
+            if drops {
+                core.drop_by_write(&node).await;
+            }
+            if open.is_none() {
+                core.demand_bytes(&node, &cred, larder_vfs::Access::MODIFY, false).await?;
+            }
+            if asks {
+                core.ask_attributes(&node, &cred).await?;
+            }
+            let first = !core.has_unsent(&node);
+            let (writer, target) = (core.clone(), (node.clone(), cred.clone(), data.clone()));
+            let is_open = open.is_some();
+            let write = move || {
+                let (node, cred, data) = target;
+                writer.write_held(&node, open.as_deref(), &cred, offset, &data)
+            };
+            let written = blocking_unless(quick, write).await?;
+            let Some(mut written) = written else {
+                return core.write_through(&node, &cred, offset, data).await;
+            };
+            if synchronous || core.too_dirty(&node) {
+                core.upload(&node, deadline).await?;
+                written.stability = Stability::FileSync;
+            } else if first && !is_open {
+                // No close will come, and the commit of a caller that died neither.
+                core.leave_unsent(&node, RETRY_AFTER);
+            }
+            Ok(written)
+        })
+    }
+
+    /// Changes the local file; `None` if the cache has no room or too much is dirty already.
+    fn write_held(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        open: Option<&OpenFile>,
+        cred: &Cred,
+        offset: u64,
+        data: &[u8],
+    ) -> Option<Written> {
+        let file = self.file(node);
+        self.prepare(node, &file);
+        let at = match open {
+            // The kernel says where it believes the end to be: it may remember one from before somebody else
+            // cut the file. A request that comes once more goes where the first try went.
+            Some(open) if open.flags.append => {
+                self.refresh_local_end(node);
+                let end = node.state().attr().size;
+                if cred.retried { offset.min(end) } else { end }
+            }
+            _ => offset,
+        };
+        file.write(at, data).ok()?;
+        self.write_older(node, &file, at, data);
+        let end = at + data.len() as u64;
+        let mut state = node.state();
+        let size = state.attr().size.max(end);
+        // The server may have told of another version since we looked.
+        let is_over_another =
+            !state.has_unsent() && file.version() != Some(state.version().bytes());
+        let end = LocalEnd { size, mtime: self.wall() };
+        let written = Event::Written { end, writer: cred, is_over_another };
+        self.unsent_event(node.ino, &mut state, written);
+        drop(state);
+        // Long writes go to the server while they are still being made.
+        if file.dirty_bytes() > self.options.dirty_bytes_max {
+            self.send_early(node);
+        }
+        let len = u32::try_from(data.len()).expect("a write request is short");
+        Some(self.taken(len, Stability::Unstable))
+    }
+
+    fn taken(&self, len: u32, stability: Stability) -> Written {
+        Written { len, stability, verifier: self.verifier(), change: Change::default() }
+    }
+
+    /// Our own verifier, for doors that pass commits on: a restart of ours loses what was not synced.
+    pub(crate) fn verifier(&self) -> Verifier {
+        Verifier(self.session)
+    }
+
+    fn too_dirty(&self, node: &Node) -> bool {
+        self.file(node).dirty_bytes() > 4 * self.options.dirty_bytes_max
+    }
+
+    /// The cache cannot take the write: what is dirty goes first, then this write, straight to the
+    /// server's disk. What the cache held of the file is given up.
+    ///
+    /// # Errors
+    /// What the server answers; [`Error::NoSpace`] if the kernel writes the same file locally.
+    async fn write_through(
+        &self,
+        node: &Arc<Node>,
+        cred: &Cred,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<Written> {
+        let transfer = node.transfer.begin(cred.deadline).await?;
+        self.upload_locked(node, &transfer, cred.deadline).await?;
+        if node.state().opens().bypassing() {
+            return Err(Error::NoSpace);
+        }
+        let len = u32::try_from(data.len()).expect("a write request is short");
+        let cred = &cred.until(transfer.extend(cred.deadline));
+        self.begin_change(node);
+        let answer = on_handle!(self, cred, node, handle =>
+            self.remote.write(cred, &handle, offset, data.clone(), Stability::FileSync));
+        let changes = answer.as_ref().ok().map(|written| written.change);
+        // Under a version that no server gives, so that the change cannot carry it on. What was written
+        // meanwhile, and did find room, stays; what is held beside it goes once that is sent.
+        if !self.file(node).reset(b"given up", 0) {
+            node.state().unsent_mut().mix();
+        }
+        self.end_change(node, changes);
+        answer?;
+        self.write_older(node, &self.file(node), offset, &data);
+        Ok(self.taken(len, Stability::FileSync))
+    }
+
+    /// Everything written so far is on the server's disk on return.
+    pub(crate) async fn fsync(&self, ino: Ino, deadline: Option<Deadline>) -> Result<Verifier> {
+        let node = self.node(ino)?;
+        let result = self.upload(&node, deadline).await;
+        self.count_sync(&node);
+        let earlier = self.take_write_error(&node);
+        result.and(earlier.map_or(Ok(self.verifier()), Err))
+    }
+}
