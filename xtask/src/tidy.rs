@@ -7,7 +7,9 @@
 //! Left out on purpose: what rustc and clippy hold already.
 
 mod arrows;
+mod circles;
 mod docs;
+mod fields;
 mod lex;
 mod linked;
 mod ratchet;

@@ -185,6 +185,20 @@ pub(super) fn inline_tests_line(code: &str) -> Option<usize> {
     (next.trim_start().starts_with("mod ") && next.contains('{')).then_some(at + 1)
 }
 
+/// The blocks `impl NAME` of a text, without those of traits.
+pub(super) fn impl_blocks(code: &str) -> impl Iterator<Item = (&str, &str)> {
+    let starts =
+        code.match_indices("impl").filter(|(at, _)| *at == 0 || code[..*at].ends_with('\n'));
+    starts.filter_map(|(at, _)| {
+        let block = &code[at..at + code[at..].find("\n}").unwrap_or(code.len() - at)];
+        let head = &block[..block.find('{')?];
+        let is_of_trait = head.contains(" for ");
+        let name = head.split_once("> ").map_or(head, |(_, name)| name);
+        let name = words(name).map(|(word, _)| word).find(|word| *word != "impl")?;
+        (!is_of_trait).then_some((name, block))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

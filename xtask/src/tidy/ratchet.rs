@@ -11,7 +11,7 @@ use std::fmt;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Complaint, File, RATCHET_PATH, Tree, lex};
+use super::{Complaint, File, RATCHET_PATH, Tree, circles, fields, lex};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,11 +24,24 @@ pub(super) enum Gauge {
     TestSleeps,
     /// Waits and looks at the time in the code of a crate that go past `larder_io::Clock`.
     RawTime,
+    /// Files of the largest circle of files of a crate that need each other.
+    CircleFiles,
+    /// Of ten functions of a crate, nine have at most so many lines.
+    FunctionLinesP90,
+    /// Fields of a file's types that others may change past the methods by which those change themselves.
+    OpenFields,
 }
 
 impl Gauge {
-    const ALL: [Gauge; 4] =
-        [Gauge::FileLines, Gauge::FunctionLines, Gauge::TestSleeps, Gauge::RawTime];
+    const ALL: [Gauge; 7] = [
+        Gauge::FileLines,
+        Gauge::FunctionLines,
+        Gauge::TestSleeps,
+        Gauge::RawTime,
+        Gauge::CircleFiles,
+        Gauge::FunctionLinesP90,
+        Gauge::OpenFields,
+    ];
 
     /// Name of the section in the file.
     fn name(self) -> &'static str {
@@ -37,6 +50,9 @@ impl Gauge {
             Gauge::FunctionLines => "function_lines",
             Gauge::TestSleeps => "test_sleeps",
             Gauge::RawTime => "raw_time",
+            Gauge::CircleFiles => "circle_files",
+            Gauge::FunctionLinesP90 => "function_lines_p90",
+            Gauge::OpenFields => "open_fields",
         }
     }
 
@@ -45,7 +61,9 @@ impl Gauge {
         match self {
             Gauge::FileLines => 600,
             Gauge::FunctionLines => 70,
-            Gauge::TestSleeps | Gauge::RawTime => 0,
+            Gauge::TestSleeps | Gauge::RawTime | Gauge::OpenFields => 0,
+            Gauge::CircleFiles => 3,
+            Gauge::FunctionLinesP90 => 35,
         }
     }
 
@@ -55,6 +73,13 @@ impl Gauge {
             Gauge::FunctionLines => "lines; a function fits a screen",
             Gauge::TestSleeps => "sleeps in tests; wait for an event instead",
             Gauge::RawTime => "looks at the time past the clock; take a larder_io::Clock",
+            Gauge::CircleFiles => "files need each other; move what is called below its callers",
+            Gauge::FunctionLinesP90 => {
+                "lines have nine of ten functions; shorter ones can be read at once"
+            }
+            Gauge::OpenFields => {
+                "fields that others may change; a type that changes itself is changed by its methods alone"
+            }
         }
     }
 }
@@ -88,7 +113,34 @@ pub(super) fn measure(tree: &Tree) -> Figures {
     for (folder, figure) in raw_time {
         note(Gauge::RawTime, folder.to_owned(), figure);
     }
+    for (folder, files) in by_crate(tree) {
+        let src = format!("{folder}/src/");
+        note(Gauge::CircleFiles, folder.to_owned(), circles::largest(&files, &src));
+        note(Gauge::FunctionLinesP90, folder.to_owned(), lines_p90(&files));
+        for (path, fields) in fields::open(&files) {
+            note(Gauge::OpenFields, path.to_owned(), fields);
+        }
+    }
     figures
+}
+
+/// The sources of each crate, by its folder, without test files.
+fn by_crate(tree: &Tree) -> BTreeMap<&str, Vec<&File>> {
+    let mut crates = BTreeMap::<&str, Vec<&File>>::new();
+    for file in tree.rust().filter(|file| !is_test_file(&file.path)) {
+        if let Some((folder, _)) = file.path.split_once("/src/") {
+            crates.entry(folder).or_default().push(file);
+        }
+    }
+    crates
+}
+
+/// Lines that nine of ten functions do not exceed.
+fn lines_p90(files: &[&File]) -> usize {
+    let functions = files.iter().flat_map(|file| lex::functions(&lex::code(&file.text)));
+    let mut lines: Vec<usize> = functions.map(|function| function.lines).collect();
+    lines.sort_unstable();
+    lines.get(lines.len() * 9 / 10).copied().unwrap_or(0)
 }
 
 /// Calls by which a thread or a task sleeps.

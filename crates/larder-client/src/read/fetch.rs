@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use larder_cache::{CHUNK_BYTES, CachedFile, Filled};
-use larder_vfs::{Answer, Attr, Cred, Error, Ino, OpenId, RemoteRead, Result};
+use larder_vfs::{Answer, Attr, Cred, Ino, OpenId, RemoteRead, Result};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::flights::{Flight, Flights, Lost};
