@@ -172,6 +172,25 @@ pub(crate) fn cpu_of_process_s(process: u32) -> f64 {
     stat.ok().and_then(|stat| cpu_of(&stat)).map_or(0.0, |(_, seconds)| seconds)
 }
 
+/// How often threads of a process have gone to sleep so far, by themselves; 0 of a process that is gone. Threads that
+/// have ended are not counted.
+pub(crate) fn switches_of_process(process: u32) -> f64 {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let told = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+    told.filter_map(|told| number_after(&told, "\nvoluntary_ctxt_switches:")).sum()
+}
+
+/// How many calls of the kind of read(2) and write(2) a process has made so far (proc_pid_io(5)); sockets that are
+/// sent to by other calls are not among them. 0 of a process that may not be looked at.
+pub(crate) fn file_calls_of_process(process: u32) -> f64 {
+    let told = fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
+    ["syscr:", "syscw:"].iter().filter_map(|name| number_after(&told, name)).sum()
+}
+
+fn number_after(text: &str, name: &str) -> Option<f64> {
+    text.split_once(name)?.1.split_whitespace().next()?.parse().ok()
+}
+
 /// Group and CPU time of a process, with that of children that have ended (proc_pid_stat(5)).
 fn cpu_of(stat: &str) -> Option<(u32, f64)> {
     /// Linux tells times in hundredths of a second on every machine (`sysconf(_SC_CLK_TCK)`).
@@ -211,6 +230,16 @@ mod tests {
             .unwrap();
         end(&mut child);
         assert_eq!(cpu_of_process_s(leader), 0.0);
+    }
+
+    #[test]
+    fn what_a_process_does_is_counted() {
+        let this = std::process::id();
+        let before = file_calls_of_process(this);
+        fs::read("/proc/self/stat").unwrap();
+        assert!(file_calls_of_process(this) > before);
+        assert!(switches_of_process(this) > 0.0);
+        assert_eq!(number_after("a:\t7\nab: 8", "\nab:"), Some(8.0));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub const FORMAT: u32 = 1;
 pub struct Run {
     /// [`FORMAT`].
     pub format: u32,
-    /// Name of the suite: `badros`, `fscache`, `mbfs`, `basic5`, `snapdragon`.
+    /// Name of the suite: `badros`, `fscache`, `mbfs`, `basic5`, `snapdragon`, `lan`.
     pub suite: String,
     /// `smoke` or `full`.
     pub size: String,
@@ -131,8 +131,10 @@ pub struct Sample {
     pub rpc_time_us: Option<BTreeMap<String, u64>>,
     /// Who counted them: `daemon` or `server`.
     pub rpcs_by: Option<String>,
-    /// Further measurements, by name with unit: `server_cpu_s` and `daemon_cpu_s` are the CPU time of the processes
-    /// of the server, and of all daemons of the target, while the work ran.
+    /// Further measurements, by name with unit, of the time while the work ran: `server_cpu_s` and `daemon_cpu_s` are the
+    /// CPU time of the processes of the server, and of all daemons of the target; `daemon_switches` how often threads of
+    /// the daemons went to sleep, `daemon_file_calls` their calls like read(2) and write(2), `index_commits` and
+    /// `index_log_writes` transactions of the caches' indices and writes to their session logs.
     pub extra: BTreeMap<String, f64>,
 }
 

@@ -233,9 +233,9 @@ fn shown(test: &record::Test, sample: &Sample) -> String {
 
 fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
     let page_cache = settle(test, target, places)?;
-    let (before, cpu_before) = (target.counter.read()?, target.cpu_s());
+    let (before, costs_before) = (target.counter.read()?, target.costs());
     let (elapsed, mut outcomes) = time(test, places)?;
-    let (cpu_after, after) = (target.cpu_s(), target.counter.read()?);
+    let (costs_after, after) = (target.costs(), target.counter.read()?);
     let checks: Vec<Check> = outcomes.iter_mut().filter_map(|one| one.check.take()).collect();
     checks.into_iter().try_for_each(|check| check()).context("wrong bytes")?;
     let processors = std::thread::available_parallelism().map_or(1, Into::into);
@@ -244,8 +244,8 @@ fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
     let rpcs_by = counted.as_ref().and(target.counter.name()).map(str::to_owned);
     let (calls, time_us) = counted.map(|counted| (counted.calls, counted.time_us)).unzip();
     let mut extra = extra(&outcomes);
-    extra.extend(cpu_after.into_iter().map(|(name, after)| {
-        let before = cpu_before.get(&name).copied().unwrap_or(0.0);
+    extra.extend(costs_after.into_iter().map(|(name, after)| {
+        let before = costs_before.get(&name).copied().unwrap_or(0.0);
         (name, (after - before).max(0.0))
     }));
     let sample = Sample {
@@ -296,13 +296,12 @@ fn extra(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
 /// Brings the caches into the state that a test begins with, and tells what was verified and done.
 fn settle(test: &Test, target: &Target, places: &[Place]) -> Result<Option<String>> {
     let mut state = Vec::new();
-    let empty = test.before == Before::RestartEmpty;
-    if let (Before::Restart | Before::RestartEmpty, Some(restart)) = (test.before, &target.restart)
-    {
+    let empty = matches!(test.before, Before::RestartEmpty | Before::FreshClient);
+    if let (true, Some(restart)) = (empty || test.before == Before::Restart, &target.restart) {
         restart(empty).context("cannot be mounted again")?;
         state.push(if empty { "fresh mount, empty disk cache" } else { "fresh mount" }.to_owned());
     }
-    if test.before != Before::Nothing {
+    if !matches!(test.before, Before::Nothing | Before::FreshClient) {
         state.push(memory::drop_and_verify(&target.disks)?);
     }
     if let Some(prepare) = &test.prepare {

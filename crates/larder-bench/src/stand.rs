@@ -5,6 +5,7 @@
 //! one read. All mounts have the same memory, timeouts and attribute timeouts: what is not said here is
 //! the default of `larder mount`, for all of them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -314,10 +315,12 @@ impl Stand {
             Server::Ganesha => self.ganesha()?.pid(),
         };
         let measured = mounts.clone();
-        target.cpu = Some(Arc::new(move || {
-            let daemons = measured.iter().map(|mount| mount.cpu_s()).sum();
-            let server = process::cpu_of_group_s(server);
-            [("daemon_cpu_s".to_owned(), daemons), ("server_cpu_s".to_owned(), server)].into()
+        target.costs = Some(Arc::new(move || {
+            let mut costs = BTreeMap::from([("server_cpu_s", process::cpu_of_group_s(server))]);
+            for (name, cost) in measured.iter().flat_map(|mount| mount.costs()) {
+                *costs.entry(name).or_default() += cost;
+            }
+            costs.into_iter().map(|(name, cost)| (name.to_owned(), cost)).collect()
         }));
         target.restart =
             Some(Arc::new(move |empty| mounts.iter().try_for_each(|mount| mount.restart(empty))));
@@ -402,6 +405,15 @@ struct Mount {
 struct Status {
     worker_pid: u32,
     supervisor_pid: Option<u32>,
+    cache: Option<CacheState>,
+}
+
+#[derive(serde::Deserialize)]
+struct CacheState {
+    #[serde(default)]
+    commits: u64,
+    #[serde(default)]
+    logged: u64,
 }
 
 impl Mount {
@@ -439,15 +451,24 @@ impl Mount {
         self.mount()
     }
 
-    /// CPU time so far of the processes that serve it, in seconds; none if they cannot be asked.
-    fn cpu_s(&self) -> f64 {
+    /// What it has cost so far, by name; nothing if its daemon cannot be asked.
+    fn costs(&self) -> Vec<(&'static str, f64)> {
         let mut command = Command::new(&self.larder);
         command.args(["status", "--json"]).arg(&self.mountpoint);
         let told = succeed_within(&mut command, COMMAND_MAX).ok();
         let status: Option<Status> = told.and_then(|told| serde_json::from_str(&told).ok());
-        let Some(Status { worker_pid, supervisor_pid }) = status else { return 0.0 };
+        let Some(Status { worker_pid, supervisor_pid, cache }) = status else { return Vec::new() };
         let all = std::iter::once(worker_pid).chain(supervisor_pid);
-        all.map(process::cpu_of_process_s).sum()
+        let mut costs = vec![
+            ("daemon_cpu_s", all.map(process::cpu_of_process_s).sum()),
+            ("daemon_switches", process::switches_of_process(worker_pid)),
+            ("daemon_file_calls", process::file_calls_of_process(worker_pid)),
+        ];
+        if let Some(cache) = cache {
+            costs.push(("index_commits", cache.commits as f64));
+            costs.push(("index_log_writes", cache.logged as f64));
+        }
+        costs
     }
 
     fn mounted(&self) -> MutexGuard<'_, bool> {

@@ -6,6 +6,7 @@ mod badros;
 mod basic5;
 mod command;
 mod fscache;
+mod lan;
 mod mbfs;
 mod pieces;
 mod snapdragon;
@@ -56,7 +57,7 @@ impl Size {
 }
 
 /// Names of the suites, with a line about each.
-pub const SUITES: [(&str, &str); 5] = [
+pub const SUITES: [(&str, &str); 6] = [
     ("badros", "13 works of a caching NFS client, alone and as 4 parallel copies (Badros 1998)"),
     ("fscache", "one large file read cold, hot and from the page cache (FS-Cache for CIFS, 2010)"),
     (
@@ -68,6 +69,7 @@ pub const SUITES: [(&str, &str); 5] = [
         "snapdragon",
         "bandwidth of 6 clients by file size, latencies, a large tree (Aguilera et al., 2003)",
     ),
+    ("lan", "what a cache costs on a fast link: a stream, small files, git, tar, cp, rm (our own)"),
 ];
 
 /// A list of tests that share what they are furnished with.
@@ -181,6 +183,8 @@ pub enum Before {
     Nothing,
     /// Memory forgets all files, of client and server alike; disk caches stay.
     DropMemory,
+    /// A fresh mount with an empty disk cache, if the target can be mounted again; what the server has in memory stays.
+    FreshClient,
     /// As after a restart of the client: also a fresh mount, if the target can be mounted again.
     Restart,
     /// The same, and its disk cache is emptied.
@@ -285,6 +289,7 @@ pub fn by_name(name: &str, size: Size) -> Result<Suite> {
         "mbfs" => Ok(mbfs::suite(size)),
         "basic5" => Ok(basic5::suite(size)),
         "snapdragon" => Ok(snapdragon::suite(size)),
+        "lan" => Ok(lan::suite(size)),
         _ => {
             let names: Vec<&str> = SUITES.iter().map(|(name, _)| *name).collect();
             bail!("there is no suite {name}: {}", names.join(", "))

@@ -22,8 +22,8 @@ pub struct Target {
     /// The directory as its further clients see it, each through a mount of its own. Copies beyond these, and
     /// the first, work in `dir`.
     pub clients: Vec<PathBuf>,
-    /// CPU time so far of the processes behind it.
-    pub cpu: Option<CpuTime>,
+    /// What the processes behind it have cost the machine so far.
+    pub costs: Option<Costs>,
     /// Who counts its RPCs.
     pub counter: Counter,
     /// Directories on local disks from which its bytes come: none of them may be in the page cache
@@ -39,8 +39,8 @@ pub struct Target {
     pub only: Vec<&'static str>,
 }
 
-/// CPU time of processes so far, in seconds by name.
-pub type CpuTime = Arc<dyn Fn() -> BTreeMap<String, f64> + Send + Sync>;
+/// What processes have cost so far, by name with unit: CPU time, changes of thread, calls, commits.
+pub type Costs = Arc<dyn Fn() -> BTreeMap<String, f64> + Send + Sync>;
 
 /// Unmounts and mounts again; with `true` after emptying the disk cache.
 pub type Restart = Arc<dyn Fn(bool) -> Result<()> + Send + Sync>;
@@ -53,7 +53,7 @@ impl Target {
             dir: dir.to_path_buf(),
             back: None,
             clients: Vec::new(),
-            cpu: None,
+            costs: None,
             counter: Counter::None,
             disks: Vec::new(),
             restart: None,
@@ -101,9 +101,9 @@ impl Target {
         further.unwrap_or(&self.dir)
     }
 
-    /// CPU time so far of the processes behind it, in seconds by name: `server_cpu_s`.
-    pub fn cpu_s(&self) -> BTreeMap<String, f64> {
-        self.cpu.as_ref().map(|cpu| cpu()).unwrap_or_default()
+    /// What the processes behind it have cost so far, by name with unit: `server_cpu_s`.
+    pub fn costs(&self) -> BTreeMap<String, f64> {
+        self.costs.as_ref().map(|costs| costs()).unwrap_or_default()
     }
 
     /// Whether it runs a test.
@@ -181,7 +181,7 @@ mod tests {
         target.clients = vec!["/1".into(), "/2".into()];
         let dirs = [0, 1, 2, 3].map(|copy| target.of_copy(copy).to_path_buf());
         assert_eq!(dirs, ["/0", "/1", "/2", "/0"].map(PathBuf::from));
-        assert!(target.cpu_s().is_empty());
+        assert!(target.costs().is_empty());
     }
 
     #[test]

@@ -264,6 +264,8 @@ impl Cache {
             index_bytes: index_file.and_then(|file| file.len()).unwrap_or(0),
             pending_entries: pending_entries as u64,
             pending_bytes: pending_bytes as u64,
+            commits: read(&store.index.counters.commits),
+            logged: read(&store.index.counters.logged),
             hits: read(&gauge.counters.hits),
             misses: read(&gauge.counters.misses),
             declined: read(&gauge.counters.declined),

@@ -168,6 +168,10 @@ pub struct Usage {
     pub pending_entries: u64,
     /// Size of those, in bytes.
     pub pending_bytes: u64,
+    /// Commits of the index in this run, each of two syncs.
+    pub commits: u64,
+    /// Writes to the session log in this run.
+    pub logged: u64,
     /// Reads answered.
     pub hits: u64,
     /// Reads not answered.

@@ -75,6 +75,13 @@ pub(crate) struct Counters {
     pub(crate) orphans_removed: AtomicU64,
 }
 
+/// The same of the index, in this run.
+#[derive(Debug, Default)]
+pub(crate) struct IndexCounters {
+    pub(crate) commits: AtomicU64,
+    pub(crate) logged: AtomicU64,
+}
+
 /// Adds one to a counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);

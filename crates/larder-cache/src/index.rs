@@ -19,6 +19,7 @@ use larder_io::{BootId, Disk, DiskFile, OpenMode};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 
 use crate::config::CacheError;
+use crate::gauge::{IndexCounters, count};
 use crate::lock;
 use crate::log::{Change, Log};
 use crate::overlay::{Batch, OF_A_SESSION, Overlay};
@@ -82,6 +83,7 @@ pub(crate) struct Index {
     /// The first error that the disk gave, as opposed to damage that redb found.
     disk_error: Arc<Mutex<Option<io::Error>>>,
     reserve: Reserve,
+    pub(crate) counters: IndexCounters,
     /// Called when a commit should happen soon.
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -121,6 +123,7 @@ impl Index {
             poisoned: AtomicBool::new(false),
             disk_error,
             reserve,
+            counters: IndexCounters::default(),
             wake,
         };
         let stored = OF_A_SESSION.iter().flat_map(|tag| index.scan_all(&[*tag]));
@@ -222,6 +225,7 @@ impl Index {
             let mut log = lock(&self.log);
             if let Some(log) = log.as_mut().filter(|_| !poisoned) {
                 log.append(&changes);
+                count(&self.counters.logged);
                 log_is_full = log.wants_commit();
             }
             let mut overlay = lock(&self.overlay);
@@ -375,6 +379,7 @@ impl Index {
         if batch.is_empty() {
             return Ok(());
         }
+        count(&self.counters.commits);
         let database = {
             let slot = self.engine.read().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(&slot.as_ref().ok_or("the index is closed")?.database)

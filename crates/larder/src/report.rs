@@ -183,6 +183,12 @@ pub(crate) struct CacheState {
     pub(crate) files: u64,
     /// Most files that it may hold.
     pub(crate) files_max: u64,
+    /// Commits of its index since the worker began.
+    #[serde(default)]
+    pub(crate) commits: u64,
+    /// Writes to its session log since then.
+    #[serde(default)]
+    pub(crate) logged: u64,
     /// Looks into it that found what was wanted.
     pub(crate) hits: u64,
     /// Looks that did not.

@@ -139,6 +139,8 @@ impl Engine {
             bytes_max: usage.bytes_max,
             files: usage.files,
             files_max: usage.files_max,
+            commits: usage.commits,
+            logged: usage.logged,
             hits: usage.hits,
             misses: usage.misses,
             declined: usage.declined,

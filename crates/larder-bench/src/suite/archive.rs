@@ -1,7 +1,7 @@
 //! An archive of a source tree, packed and unpacked with the system's tar(1).
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -28,6 +28,11 @@ impl Archive {
         Archive { files: size.pick(60, 370), bytes: size.pick(300_000, 3_700_000) }
     }
 
+    /// One of so many files, which have so many bytes each on average.
+    pub(super) fn of_files(files: u32, mean_bytes: u64) -> Archive {
+        Archive { files, bytes: u64::from(files) * mean_bytes }
+    }
+
     /// What it is, in words.
     pub(super) fn shown(self) -> String {
         format!("an archive of {} files, {:.1} MB together", self.files, self.bytes as f64 / 1e6)
@@ -37,11 +42,14 @@ impl Archive {
         PathBuf::from(format!("d{}/e{}/f{i}", i % 6, i % 30))
     }
 
+    fn len(self, i: u32) -> u64 {
+        let mean = self.bytes / u64::from(self.files);
+        Random(u64::from(i)).below(2 * mean)
+    }
+
     /// Every copy of a test has contents of its own.
     fn content(self, copy: u32, i: u32) -> Vec<u8> {
-        let mean = self.bytes / u64::from(self.files);
-        let len = Random(u64::from(i)).below(2 * mean);
-        Pattern((u64::from(copy) << 32) + 1000 + u64::from(i)).bytes(len as usize)
+        Pattern((u64::from(copy) << 32) + 1000 + u64::from(i)).bytes(self.len(i) as usize)
     }
 
     /// Packs it into a place.
@@ -58,11 +66,24 @@ impl Archive {
         Ok(fs::remove_dir_all(top)?)
     }
 
+    /// Whether a tree has all its files, in full length.
+    ///
+    /// # Errors
+    /// The first one that is missing or of another length.
+    pub(super) fn check_names(self, top: &Path) -> Result<()> {
+        for i in 0..self.files {
+            let path = top.join(Archive::path(i));
+            let len = path.metadata().with_context(|| path.display().to_string())?.len();
+            ensure!(len == self.len(i), "{len} bytes in {}", path.display());
+        }
+        Ok(())
+    }
+
     /// Unpacks it.
     pub(super) fn unpack(self, place: &Place) -> Result<Outcome> {
         let mut tar = Command::new("tar");
         run(tar.arg("-xf").arg(place.at(ARCHIVE)).arg("-C").arg(&place.dir))?;
-        let (top, copy) = (place.at(TOP), place.copy);
+        let (top, copy) = (unpacked(place), place.copy);
         Outcome::checked_at_end(move || {
             for i in 0..self.files {
                 let path = top.join(Archive::path(i));
@@ -73,6 +94,11 @@ impl Archive {
             Ok(())
         })
     }
+}
+
+/// Where it is unpacked.
+pub(super) fn unpacked(place: &Place) -> PathBuf {
+    place.at(TOP)
 }
 
 /// Packs and unpacks an archive aside, so that tar is in memory: it is no part of what is measured.
