@@ -26,6 +26,7 @@ impl CachedFile {
     /// `ResourceBusy` while the kernel writes the file; else what the disk says. The changes are then still there, unless it lost
     /// them.
     pub fn set_aside(&self, path: &str) -> io::Result<Option<String>> {
+        let _alone = self.alone();
         let mut state = self.state();
         if state.bypasses > 0 {
             return Err(io::ErrorKind::ResourceBusy.into());

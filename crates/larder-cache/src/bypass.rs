@@ -114,6 +114,9 @@ impl CachedFile {
     /// longer than a few system calls: no other version than `version` is to be removed, nothing to be
     /// verified, nothing to be committed, and nobody else is at it.
     pub fn is_ready(&self, version: &[u8], written: bool) -> bool {
+        if !self.filling.is_free() {
+            return false;
+        }
         let Some(mut state) = self.try_state() else { return false };
         let is_other = state.version.as_deref().is_some_and(|held| held != version);
         if (is_other && state.serial != 0) || self.settle(&mut state).is_err() {
@@ -158,6 +161,7 @@ impl CachedFile {
     /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`]. Tells, too, how
     /// the local file looks before the kernel has it.
     pub fn begin_bypass(&self) -> Option<(Arc<BackingFile>, Stamp)> {
+        let _alone = self.alone();
         let mut state = self.state();
         if !self.may_hand_out(&state) {
             return None;
@@ -168,6 +172,7 @@ impl CachedFile {
     /// As [`CachedFile::begin_bypass`], of a file that the kernel got from an earlier process, and still writes:
     /// whatever the budget of descriptors.
     pub fn go_on_bypassing(&self) -> Option<Arc<BackingFile>> {
+        let _alone = self.alone();
         self.begin_bypass_locked(&mut self.state()).map(|(backing, _)| backing)
     }
 

@@ -223,6 +223,8 @@ impl Cache {
     /// As [`Cache::checkpoint`]; the next open then treats it as a crash.
     pub fn close(self) -> Result<(), CacheError> {
         let _turn = lock(&self.store.checkpoint);
+        // Afterwards the directory may be another process's.
+        let _alone = self.store.filling.alone();
         if self.store.is_closed() {
             return Err(CacheError::Closed);
         }

@@ -21,6 +21,7 @@ impl CachedFile {
     /// [`NoSpace`], when the stop mark is passed (but for a file that is bypassed) or the disk refuses: nothing is promised
     /// about the bytes of this write, and clean bytes there are no longer held; other dirty bytes stay.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
+        let _alone = self.alone();
         let mut state = self.state();
         let end = offset.checked_add(data.len() as u64).ok_or(NoSpace)?;
         if data.is_empty() {
@@ -34,7 +35,7 @@ impl CachedFile {
     /// Whether [`CachedFile::write`] takes no longer than a few system calls: nothing is to be committed first,
     /// and nobody else is at the file.
     pub fn writes_quickly(&self) -> bool {
-        self.try_state().is_some_and(|state| !state.vouched)
+        self.filling.is_free() && self.try_state().is_some_and(|state| !state.vouched)
     }
 
     /// Cuts or extends the file locally; new bytes are zeros and held. No byte becomes dirty: the
@@ -43,6 +44,7 @@ impl CachedFile {
     /// # Errors
     /// [`NoSpace`] if the disk refuses; then no byte of the file is held unless it is dirty.
     pub fn truncate(&self, size: u64) -> Result<(), NoSpace> {
+        let _alone = self.alone();
         let mut state = self.state();
         if size == state.size && state.bypasses == 0 {
             return Ok(());
@@ -116,6 +118,7 @@ impl CachedFile {
 
     /// Gives up all local changes, and with them everything that is held of the file.
     pub fn discard_dirty(&self) {
+        let _alone = self.alone();
         let mut state = self.state();
         if state.dirty.is_empty() && state.current {
             return;

@@ -5,7 +5,7 @@
 //! happens outside the lock: bytes that are known only ever change by a local write, which may
 //! race with a read here as it may in a kernel; a new version is a new local file.
 //!
-//! [`crate::change`] makes local changes, [`crate::save`] writes the state to the index, [`crate::local`]
+//! [`crate::fill`] brings in what the server gave, [`crate::change`] makes local changes, [`crate::save`] writes the state to the index, [`crate::local`]
 //! what is changed here; [`crate::state`] has its invariants.
 
 use std::io;
@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use larder_io::{DiskFile, OpenMode};
 
+use crate::fill::Turns;
 use crate::gauge::count;
-use crate::pool::{data_dir, data_path, write_with_holes};
+use crate::pool::{data_dir, data_path};
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
-use crate::state::{SIZE_MAX, State};
+use crate::state::State;
 use crate::store::Store;
 use crate::sums::{Summer, chunk_range, chunks_of};
 use crate::{FileNo, lock};
@@ -59,8 +60,10 @@ pub struct CachedFile {
     pub(crate) store: Arc<Store>,
     me: Weak<CachedFile>,
     pub(crate) state: Mutex<State>,
-    /// Whoever verifies it; taken before `state`.
+    /// Whoever verifies it; taken before `filling`.
     pub(crate) verifying: Mutex<()>,
+    /// Whoever fills it, and who changes it alone (see [`crate::fill`]); taken before `state`.
+    pub(crate) filling: Turns,
     /// How many have it open.
     pub(crate) holders: AtomicU32,
 }
@@ -73,6 +76,7 @@ impl CachedFile {
             me: Weak::clone(me),
             state: Mutex::default(),
             verifying: Mutex::default(),
+            filling: Turns::default(),
             holders: AtomicU32::new(0),
         })
     }
@@ -124,6 +128,7 @@ impl CachedFile {
     ///
     /// The new version gets a new local file; descriptors of the old one keep showing it.
     pub fn reset(&self, version: &[u8], size: u64) -> bool {
+        let _alone = self.alone();
         let mut state = self.state();
         let is_clean = !state.has_changes();
         if is_clean {
@@ -135,6 +140,7 @@ impl CachedFile {
     /// Forgets all bytes, dirty ones too, and starts over.
     #[cfg(test)]
     pub(crate) fn start_over(&self, version: &[u8], size: u64) {
+        let _alone = self.alone();
         self.reset_locked(&mut self.state(), version, size);
     }
 
@@ -145,6 +151,7 @@ impl CachedFile {
     /// any. Without a version before, or if the size is not the one here, it is a
     /// [`CachedFile::reset`], but for a file that is bypassed.
     pub fn set_version(&self, version: &[u8], size: u64) -> bool {
+        let _alone = self.alone();
         let mut state = self.state();
         if !state.dirty.is_empty() {
             return false;
@@ -165,16 +172,6 @@ impl CachedFile {
         self.queue(&mut state);
         self.note(&mut state);
         true
-    }
-
-    /// Offers clean bytes of a version. Never overwrites bytes that are held, never waits for a
-    /// sync, never fails: see [`Filled`]. Bytes past the end of file are ignored.
-    pub fn fill(&self, version: &[u8], offset: u64, data: &[u8]) -> Filled {
-        let stored = self.try_fill(version, offset, data);
-        if !stored {
-            count(&self.store.gauge.counters.declined);
-        }
-        if stored { Filled::Stored } else { Filled::Declined }
     }
 
     /// Says that the file was used, for the order of culling.
@@ -211,6 +208,7 @@ impl CachedFile {
 
     /// Forgets everything, dirty bytes too.
     pub(crate) fn forget(&self) {
+        let _alone = self.alone();
         self.forget_locked(&mut self.state());
     }
 
@@ -224,7 +222,8 @@ impl CachedFile {
     pub(crate) fn cull(&self, even_pinned: bool) -> Option<u64> {
         let mut state = self.state();
         let is_open = self.holders.load(Ordering::Acquire) > 0;
-        let in_use = is_open || !state.is_clean() || state.backing.strong_count() > 0;
+        let is_filled = !state.claimed.is_empty();
+        let in_use = is_open || is_filled || !state.is_clean() || state.backing.strong_count() > 0;
         if in_use || (state.pinned && !even_pinned) || state.serial == 0 {
             return None;
         }
@@ -480,47 +479,6 @@ impl CachedFile {
         Ok((serial, file))
     }
 
-    fn try_fill(&self, version: &[u8], offset: u64, data: &[u8]) -> bool {
-        let mut state = self.state();
-        let end = offset.saturating_add(data.len() as u64).min(state.size);
-        if state.version.as_deref() != Some(version) || state.bypasses > 0 || end > SIZE_MAX {
-            return false;
-        }
-        if self.settle(&mut state).is_err() {
-            return false;
-        }
-        let range = offset.min(end)..end;
-        let gaps = state.known.gaps(range.clone());
-        if gaps.is_empty() {
-            return true;
-        }
-        if self.store.is_out_of_use() || (!state.queued && self.store.is_crowded()) {
-            return false;
-        }
-        let chunks = chunks_of(&range);
-        let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
-        let Some(_reserved) = self.store.reserve(more) else { return false };
-        let written = self.create_local(&mut state).and_then(|file| {
-            let piece =
-                |gap: &Range<u64>| &data[index(gap.start - offset)..index(gap.end - offset)];
-            gaps.iter().try_for_each(|gap| write_with_holes(&*file, piece(gap), gap.start))
-        });
-        if let Err(error) = written {
-            self.store.note_error(&error);
-            self.store.gauge.change_chunks(more, 0);
-            return false;
-        }
-        state.charged += more;
-        state.known.insert(range);
-        for gap in &gaps {
-            let piece = &data[index(gap.start - offset)..index(gap.end - offset)];
-            add_sums(&mut state, gap, piece);
-        }
-        state.check();
-        self.queue(&mut state);
-        true
-    }
-
     /// Brings the accounts in line with what is known.
     pub(crate) fn recharge(&self, state: &mut State) {
         let now = state.charged_now();
@@ -549,21 +507,4 @@ impl Drop for CachedFile {
             files.remove(&self.no);
         }
     }
-}
-
-/// Sums of the chunks that were filled as a whole; the others get theirs when they are saved.
-fn add_sums(state: &mut State, gap: &Range<u64>, data: &[u8]) {
-    for chunk in chunks_of(gap) {
-        let range = chunk_range(chunk, state.size);
-        state.touched.insert(chunk..chunk + 1);
-        if gap.start <= range.start && range.end <= gap.end {
-            let bytes = &data[index(range.start - gap.start)..index(range.end - gap.start)];
-            state.sums.set_verified(chunk, crc32c::crc32c(bytes));
-        }
-    }
-}
-
-/// An offset within a buffer.
-fn index(offset: u64) -> usize {
-    usize::try_from(offset).expect("an offset within a buffer fits")
 }

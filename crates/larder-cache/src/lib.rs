@@ -39,6 +39,7 @@ mod collect;
 mod config;
 mod descriptors;
 mod file;
+mod fill;
 mod gauge;
 mod head;
 mod hold;

@@ -13,6 +13,7 @@ use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 
 use crate::config::{CacheError, Config, OpenError};
 use crate::descriptors::HandedOut;
+use crate::fill::Turns;
 use crate::gauge::Gauge;
 use crate::head::{self, Found};
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
@@ -86,6 +87,7 @@ pub(crate) fn open(
         carried: Mutex::default(),
         new_names: Mutex::default(),
         assigning: Mutex::default(),
+        filling: Turns::default(),
         checkpoint: Mutex::default(),
         cull_failed: Mutex::default(),
         to_sweep: AtomicU32::new(to_sweep),

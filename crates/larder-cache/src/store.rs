@@ -1,6 +1,6 @@
 //! What the handles and files of one cache share.
 //!
-//! Order of locks: `checkpoint`, then the state of one file, then any of the others; of those
+//! Order of locks: `checkpoint`, then `filling`, then what a file has before its state, then the state of one file, then any of the others; of those
 //! none is held while another is taken, but for what [`Index`] and [`Pool`] hold inside.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,6 +11,7 @@ use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
 use crate::descriptors::HandedOut;
 use crate::file::CachedFile;
+use crate::fill::Turns;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
 use crate::pool::Pool;
@@ -89,6 +90,8 @@ pub(crate) struct Store {
     pub(crate) new_names: Mutex<BTreeSet<String>>,
     /// Assignments of numbers to keys take turns.
     pub(crate) assigning: Mutex<()>,
+    /// Whoever fills a file; a close has it alone.
+    pub(crate) filling: Turns,
     /// Checkpoints take turns.
     pub(crate) checkpoint: Mutex<()>,
     /// When culling last did not get down to its marks, and whether a file was closed since.

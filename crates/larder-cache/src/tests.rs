@@ -10,6 +10,7 @@ mod corruption;
 mod crash;
 mod faults;
 mod files;
+mod filling;
 mod killed;
 mod model;
 mod opening;

@@ -1,0 +1,209 @@
+//! Filling: bytes that the server gave, on their way into the local file.
+//!
+//! Copying a megabyte into the page cache and summing it takes longer than anything else that a fill does, and every
+//! read of the file, also of bytes that are long there, would wait for it. So a fill has three steps. It *claims* the
+//! bytes that are not known yet; it copies and sums them without the file's lock; and it *settles*: what it claimed is
+//! known from then on, with its sums, if the file still holds that version in that local file.
+//!
+//! Invariants:
+//! - Claims are disjoint, and nothing that is known is claimed: no byte that is held is ever overwritten by a fill.
+//! - Whoever changes the local file (a write, a cut, the kernel in a bypass) or starts it over has the file alone
+//!   ([`CachedFile::alone`]): no claim of it is open then. So no fill writes over a change.
+//! - A claim whose local file is gone writes to a file without a name, and settles to nothing.
+//! - What was claimed and not written is not known: a fault leaves a miss.
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+
+use larder_io::DiskFile;
+
+use crate::file::{CachedFile, Filled};
+use crate::gauge::{Reserved, count};
+use crate::pool::write_with_holes;
+use crate::state::{SIZE_MAX, State};
+use crate::sums::{chunk_range, chunks_of};
+
+/// Either many who add to something, or one who changes it.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(RwLock<()>);
+
+impl Turns {
+    /// One of many.
+    pub(crate) fn shared(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Alone. Waits for those who are at it.
+    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody is at it just now.
+    pub(crate) fn is_free(&self) -> bool {
+        !matches!(self.0.try_write(), Err(TryLockError::WouldBlock))
+    }
+}
+
+/// Parts of a local file that one fill writes.
+pub(crate) struct Claim<'a> {
+    /// `None` if there is nothing to write.
+    file: Option<Arc<dyn DiskFile>>,
+    version: Vec<u8>,
+    serial: u64,
+    /// End of the file, in bytes: the last chunk ends there.
+    size: u64,
+    gaps: Vec<Range<u64>>,
+    /// Chunks for which there is room.
+    chunks: u64,
+    /// Kept until they are written.
+    _reserved: Option<Reserved<'a>>,
+}
+
+/// Chunks with their sums.
+pub(crate) type Summed = Vec<(u64, u32)>;
+
+impl Claim<'_> {
+    /// Writes the claimed parts of `data`, which begins at `offset`, and sums the chunks that it has as a whole; the others
+    /// get their sums when they are saved.
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> io::Result<Summed> {
+        let mut sums = Vec::new();
+        let Some(file) = &self.file else { return Ok(sums) };
+        let at = |position: u64| index(position - offset);
+        for gap in &self.gaps {
+            write_with_holes(&**file, &data[at(gap.start)..at(gap.end)], gap.start)?;
+            for chunk in chunks_of(gap) {
+                let range = chunk_range(chunk, self.size);
+                if gap.start <= range.start && range.end <= gap.end {
+                    sums.push((chunk, crc32c::crc32c(&data[at(range.start)..at(range.end)])));
+                }
+            }
+        }
+        Ok(sums)
+    }
+}
+
+impl CachedFile {
+    /// Offers clean bytes of a version. Never overwrites bytes that are held, never waits for a
+    /// sync, never fails: see [`Filled`]. Bytes past the end of file are ignored, and so are those that somebody else
+    /// fills at the moment. Reads of the file do not wait for it.
+    pub fn fill(&self, version: &[u8], offset: u64, data: &[u8]) -> Filled {
+        let is_stored = self.try_fill(version, offset, data);
+        if !is_stored {
+            count(&self.store.gauge.counters.declined);
+        }
+        if is_stored { Filled::Stored } else { Filled::Declined }
+    }
+
+    fn try_fill(&self, version: &[u8], offset: u64, data: &[u8]) -> bool {
+        // A close waits for those who are at it.
+        let _open = self.store.filling.shared();
+        let _shared = self.filling.shared();
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let Some(claim) = self.claim(version, range) else { return false };
+        let written = claim.write(offset, data);
+        self.settle_claim(claim, written)
+    }
+
+    /// The file for whoever changes what its local file is or has. Waits for fills that are at it. To be taken before
+    /// the state.
+    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.filling.alone()
+    }
+
+    /// Claims what is not known of a range; `None` if it cannot be stored.
+    pub(crate) fn claim(&self, version: &[u8], range: Range<u64>) -> Option<Claim<'_>> {
+        let mut state = self.state();
+        let end = range.end.min(state.size);
+        let is_other = state.version.as_deref() != Some(version);
+        if is_other || state.bypasses > 0 || end > SIZE_MAX || self.settle(&mut state).is_err() {
+            return None;
+        }
+        let range = range.start.min(end)..end;
+        let gaps = state.known.gaps(range);
+        let gaps: Vec<_> = gaps.into_iter().flat_map(|gap| state.claimed.gaps(gap)).collect();
+        let mut claim = Claim {
+            file: None,
+            version: version.to_vec(),
+            serial: state.serial,
+            size: state.size,
+            gaps,
+            chunks: 0,
+            _reserved: None,
+        };
+        if claim.gaps.is_empty() {
+            return Some(claim);
+        }
+        if self.store.is_out_of_use() || (!state.queued && self.store.is_crowded()) {
+            return None;
+        }
+        claim.chunks = uncharged(&state, &claim.gaps);
+        claim._reserved = Some(self.store.reserve(claim.chunks)?);
+        match self.create_local(&mut state) {
+            Ok(file) => claim.file = Some(file),
+            Err(error) => {
+                self.store.note_error(&error);
+                self.store.gauge.change_chunks(claim.chunks, 0);
+                return None;
+            }
+        }
+        claim.serial = state.serial;
+        claim.gaps.iter().for_each(|gap| state.claimed.insert(gap.clone()));
+        Some(claim)
+    }
+
+    /// What was written of a claim is known from now on, if it is still of use. Answers whether it is.
+    pub(crate) fn settle_claim(&self, claim: Claim<'_>, written: io::Result<Summed>) -> bool {
+        if claim.file.is_none() {
+            return true;
+        }
+        let mut state = self.state();
+        let is_there = state.serial == claim.serial;
+        if is_there {
+            claim.gaps.iter().for_each(|gap| state.claimed.remove(gap.clone()));
+        }
+        let sums = match written {
+            Ok(sums) if is_there && state.version.as_deref() == Some(&*claim.version) => sums,
+            result => {
+                if let Err(error) = result {
+                    self.store.note_error(&error);
+                }
+                self.store.gauge.change_chunks(claim.chunks, 0);
+                return false;
+            }
+        };
+        debug_assert!(claim.gaps.iter().all(|gap| !state.known.intersects(gap.clone())));
+        debug_assert!(state.size == claim.size && state.bypasses == 0);
+        // A neighbour in the same chunk may have come, or gone, in between.
+        let charged = uncharged(&state, &claim.gaps);
+        self.store.gauge.change_chunks(claim.chunks, charged);
+        state.charged += charged;
+        for gap in claim.gaps {
+            state.touched.insert(chunks_of(&gap));
+            state.known.insert(gap);
+        }
+        for (chunk, sum) in sums {
+            state.sums.set_verified(chunk, sum);
+        }
+        state.check();
+        self.queue(&mut state);
+        true
+    }
+}
+
+/// Chunks that these parts touch and nothing that is known does.
+fn uncharged(state: &State, gaps: &[Range<u64>]) -> u64 {
+    let (mut count, mut counted_to) = (0, 0);
+    for gap in gaps {
+        let chunks = chunks_of(gap);
+        let chunks = chunks.start.max(counted_to).min(chunks.end)..chunks.end;
+        counted_to = chunks.end;
+        count += chunks.end - chunks.start - state.charged_in(chunks);
+    }
+    count
+}
+
+/// An offset within a buffer.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset within a buffer fits")
+}
