@@ -99,14 +99,32 @@ impl Table {
 
     /// The node with this number; `None` if it is not known at all.
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Node>> {
+        let left = {
+            let nodes = self.lock();
+            if let Some(node) = nodes.by_ino.get(&ino) {
+                return Some(node.clone());
+            }
+            nodes.departed.count()
+        };
+        // Without the lock: the index may have to read from its disk, and everybody needs the table.
+        let mut state = self.read(ino)?;
         let mut nodes = self.lock();
         if let Some(node) = nodes.by_ino.get(&ino) {
             return Some(node.clone());
         }
+        if nodes.departed.count() != left {
+            // It may have been in memory meanwhile, and have left more in the index than was read.
+            state = self.read(ino)?;
+        }
+        Some(self.insert(&mut nodes, ino, state))
+    }
+
+    /// What the index knows of a node that is not in memory.
+    fn read(&self, ino: Ino) -> Option<State> {
         let no = FileNo(ino.0);
         let known = Known::decode(&self.cache.node(no)?)?;
         let handle = self.cache.key_of(no).filter(|key| key.len() <= Handle::LEN_MAX)?;
-        Some(self.insert(&mut nodes, ino, State::new(Handle::new(&handle), known)))
+        Some(State::new(Handle::new(&handle), known))
     }
 
     /// The node that the server names `handle`, and whether it is new. `describe` makes the first description
@@ -126,8 +144,14 @@ impl Table {
         if let Some(node) = nodes.by_ino.get(&ino) {
             return (node.clone(), false);
         }
-        self.cache.put_node(no, &known.encode());
-        (self.insert(&mut nodes, ino, State::new(handle.clone(), known)), true)
+        let record = known.encode();
+        let node = self.insert(&mut nodes, ino, State::new(handle.clone(), known));
+        // Whoever finds the node from now on waits for its record, and nobody else does.
+        let state = node.state();
+        drop(nodes);
+        self.cache.put_node(no, &record);
+        drop(state);
+        (node, true)
     }
 
     /// Records what is known in the index: durable at the next checkpoint. Call it with the node's
@@ -147,10 +171,14 @@ impl Table {
         if idle && state.take_confirmed() {
             self.persist(node.ino, &mut state);
         }
-        if idle && let Some(rights) = state.rights_to_keep() {
+        if !idle {
+            return false;
+        }
+        departed.count_one();
+        if let Some(rights) = state.rights_to_keep() {
             departed.keep(node.ino, rights);
         }
-        idle
+        true
     }
 
     /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few are there. After
@@ -253,5 +281,59 @@ impl Table {
             excess -= usize::from(forget);
             !forget
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use larder_cache::Limits;
+    use larder_io::{Monotonic, SimClock};
+    use larder_vfs::Time;
+
+    use super::*;
+    use crate::fixtures::file_of;
+    use crate::options::TtlRange;
+
+    const FILES: u64 = 6;
+    const THREADS: u64 = 4;
+    const CHANGES: u64 = 2000;
+
+    /// Threads change files that leave memory all the time, since the table holds fewer: no change is lost to somebody who
+    /// read the index before it.
+    #[test]
+    fn nodes_that_leave_memory_come_back_as_they_left() {
+        let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();
+        let table = Table::new(cache, 2);
+        let ttl = TtlRange { min: Default::default(), max: Default::default() };
+        let begun = Monotonic::from_nanos(0);
+        let described = || Known::described(file_of(Time::default()), 1, begun, ttl.at_first());
+        let find = |file: u64| table.get_or_insert(&Handle::new(&file.to_be_bytes()), described).0;
+        let inos: Vec<Ino> = (0..FILES).map(|file| find(file).ino).collect();
+        let next = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for _ in 0..CHANGES {
+                        let file = next.fetch_add(1, Ordering::Relaxed) * 7 % FILES;
+                        let ino = inos[usize::try_from(file).unwrap()];
+                        let node = if file.is_multiple_of(2) {
+                            find(file)
+                        } else {
+                            table.get(ino).unwrap()
+                        };
+                        assert_eq!(node.ino, ino);
+                        let mut state = node.state();
+                        state.known_mut().attr.size += 1;
+                        table.persist(ino, &mut state);
+                    }
+                });
+            }
+        });
+        let sizes = inos.iter().map(|ino| table.get(*ino).unwrap().state().known().attr.size);
+        let begun_with = FILES * file_of(Time::default()).size;
+        assert_eq!(sizes.sum::<u64>(), begun_with + THREADS * CHANGES);
+        assert!(table.in_memory().len() <= FILES as usize);
     }
 }

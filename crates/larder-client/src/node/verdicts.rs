@@ -122,6 +122,8 @@ impl Rights {
 /// Bounded: of two generations the older one goes when the younger one is full.
 #[derive(Default)]
 pub(crate) struct Departed {
+    /// How many nodes have left, files and directories.
+    count: u64,
     young: HashMap<Ino, Rights>,
     old: HashMap<Ino, Rights>,
 }
@@ -129,6 +131,16 @@ pub(crate) struct Departed {
 impl Departed {
     /// Directories of a generation.
     pub(super) const DIRECTORIES_MAX: usize = 1024;
+
+    /// How many nodes have left memory so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// A node leaves memory.
+    pub(crate) fn count_one(&mut self) {
+        self.count += 1;
+    }
 
     /// Keeps what was said of a directory that leaves memory.
     pub(crate) fn keep(&mut self, ino: Ino, rights: Rights) {
