@@ -13,7 +13,7 @@ use crate::config::{
 use crate::file::CachedFile;
 use crate::index::INDEX_FILE;
 use crate::local::with_local_changes;
-use crate::records::{bytes_key, key, tag};
+use crate::records::{bytes_key, decode_number, encode_number, key, tag};
 use crate::save::Saves;
 use crate::store::Store;
 use crate::{FileNo, lock, open};
@@ -89,7 +89,7 @@ impl Cache {
     /// The number of a key, if it has one.
     pub fn number_of(&self, key: &[u8]) -> Option<FileNo> {
         let value = self.store.index.get(&bytes_key(tag::NUMBER_OF_KEY, key))?;
-        Some(FileNo(u64::from_le_bytes(value.try_into().ok()?)))
+        decode_number(&value).map(FileNo)
     }
 
     /// The key of a number.
@@ -368,7 +368,7 @@ impl Cache {
     }
 
     fn put_number(&self, no: FileNo, new_key: &[u8]) {
-        let number = no.0.to_le_bytes().to_vec();
+        let number = encode_number(no.0);
         self.store.index.put_all(vec![
             (bytes_key(tag::NUMBER_OF_KEY, new_key), Some(number)),
             (key(tag::KEY_OF_NUMBER, no, &[]), Some(new_key.to_vec())),

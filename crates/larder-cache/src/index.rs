@@ -23,7 +23,7 @@ use crate::gauge::{IndexCounters, count};
 use crate::lock;
 use crate::log::{Change, Log};
 use crate::overlay::{Batch, OF_A_SESSION, Overlay};
-use crate::records::{bytes_key, seal, tag, unseal};
+use crate::records::{bytes_key, decode_number, encode_number, seal, tag, unseal};
 use crate::reserve::Reserve;
 
 /// Name of the database file.
@@ -135,8 +135,7 @@ impl Index {
     /// Takes in what the log of an earlier run has beyond the last commit, and logs from the next
     /// commit on. Answers whether the log was whole and of this boot: then nothing is lost.
     pub(crate) fn replay(&self, boot: BootId) -> bool {
-        let generation = self.get(&log_key()).and_then(|value| value.try_into().ok());
-        let generation = generation.map(u64::from_le_bytes);
+        let generation = self.get(&log_key()).as_deref().and_then(decode_number);
         let (log, changes) = Log::open(Arc::clone(&self.disk), boot, generation);
         let is_whole = changes.is_some();
         let mut overlay = lock(&self.overlay);
@@ -166,9 +165,9 @@ impl Index {
     /// Reserves the first block of numbers: past all that were ever reserved, or from `at_first` on
     /// if there is no record of that. Durable with the next commit, which must come before [`Index::next_number`].
     pub(crate) fn reserve_numbers(&self, at_first: u64) {
-        let stored = self.get(&numbers_key()).and_then(|value| value.try_into().ok());
+        let stored = self.get(&numbers_key()).as_deref().and_then(decode_number);
         let mut numbers = lock(&self.numbers);
-        numbers.next = stored.map_or(at_first, u64::from_le_bytes);
+        numbers.next = stored.unwrap_or(at_first);
         self.request_block(&mut numbers);
     }
 
@@ -176,7 +175,7 @@ impl Index {
     /// grants it contains it. It is not logged: what is given is always committed.
     fn request_block(&self, numbers: &mut Numbers) {
         numbers.requested = numbers.next.saturating_add(NUMBER_BLOCK);
-        let value = numbers.requested.to_le_bytes().to_vec();
+        let value = encode_number(numbers.requested);
         lock(&self.overlay).put(numbers_key(), Some(value));
     }
 
@@ -368,7 +367,7 @@ impl Index {
         if let Some(log) = &mut *log
             && (log.wants_commit() || lock(&self.overlay).pending().0 > 0)
         {
-            let generation = log.next().to_le_bytes().to_vec();
+            let generation = encode_number(log.next());
             lock(&self.overlay).put(log_key(), Some(generation));
         }
         lock(&self.overlay).begin_commit()

@@ -35,6 +35,7 @@ mod aside;
 mod bypass;
 mod cache;
 mod change;
+pub mod codec;
 mod collect;
 mod config;
 mod descriptors;

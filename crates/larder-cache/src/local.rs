@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use larder_io::DiskFile;
 
+use crate::codec::{Reader, Writer};
 use crate::file::CachedFile;
 use crate::gauge::count;
 use crate::index::Index;
-use crate::records::{key, number_in_key, tag};
+use crate::records::{decode_number, encode_number, key, number_in_key, tag};
 use crate::state::State;
 use crate::sums::{Sums, chunk_range, chunks_of};
 use crate::{FileNo, lock};
@@ -41,22 +42,18 @@ pub(crate) struct LocalRecord {
 
 impl LocalRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(17 + self.version.len());
-        let flags = [self.bypass, self.acknowledged, self.synced];
-        out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
-        out.extend_from_slice(&self.serial.to_le_bytes());
-        out.extend_from_slice(&self.size.to_le_bytes());
-        out.extend_from_slice(&self.version);
-        out
+        let mut out = Writer::with_capacity(17 + self.version.len());
+        out.flags([self.bypass, self.acknowledged, self.synced]);
+        out.u64(self.serial);
+        out.u64(self.size);
+        out.raw(&self.version);
+        out.into_bytes()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<LocalRecord> {
-        let (&flags, rest) = bytes.split_first()?;
-        let (serial, rest) = rest.split_first_chunk::<8>()?;
-        let (size, version) = rest.split_first_chunk::<8>()?;
-        let (serial, size) = (u64::from_le_bytes(*serial), u64::from_le_bytes(*size));
-        let [bypass, acknowledged, synced] = [1, 2, 4].map(|bit| flags & bit != 0);
-        let version = version.to_vec();
+        let mut input = Reader::new(bytes);
+        let [bypass, acknowledged, synced] = input.flags()?;
+        let (serial, size, version) = (input.u64()?, input.u64()?, input.rest().to_vec());
         Some(LocalRecord { serial, size, bypass, acknowledged, synced, version })
     }
 }
@@ -115,7 +112,7 @@ fn range_key(no: FileNo, start: u64) -> Vec<u8> {
 
 fn decode_range(key: &[u8], value: &[u8]) -> Option<Range<u64>> {
     let start = u64::from_be_bytes(key.get(9..)?.try_into().ok()?);
-    Some(start..u64::from_le_bytes(value.try_into().ok()?))
+    Some(start..decode_number(value)?)
 }
 
 impl CachedFile {
@@ -143,7 +140,7 @@ impl CachedFile {
             puts.push((key(tag::LOCAL, self.number(), &[]), value));
         }
         for (start, end) in state.unnoted.drain(..) {
-            let end = end.map(|end| end.to_le_bytes().to_vec());
+            let end = end.map(encode_number);
             puts.push((range_key(self.number(), start), end));
         }
         index.put_all(puts);

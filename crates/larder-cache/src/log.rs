@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 use larder_io::{BootId, Disk, OpenMode, Tail};
 
+use crate::codec::{Reader, Writer};
+
 /// One change: key, and value or deletion.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
 
@@ -125,13 +127,17 @@ impl Log {
         let Some(file) = &mut self.file else { return };
         self.buffer.clear();
         self.buffer.extend_from_slice(&[0; GROUP_HEADER_BYTES]);
+        let mut out = Writer::behind(std::mem::take(&mut self.buffer));
         for (key, value) in changes {
-            put_bytes(&mut self.buffer, key);
-            self.buffer.push(u8::from(value.is_some()));
-            put_bytes(&mut self.buffer, value.as_deref().unwrap_or_default());
+            out.bytes(key);
+            out.flag(value.is_some());
+            out.bytes(value.as_deref().unwrap_or_default());
         }
+        self.buffer = out.into_bytes();
         let (head, body) = self.buffer.split_at_mut(GROUP_HEADER_BYTES);
-        head[..4].copy_from_slice(&length(body).to_le_bytes());
+        let len =
+            u32::try_from(body.len()).expect("changes that belong together are far below 4 GiB");
+        head[..4].copy_from_slice(&len.to_le_bytes());
         head[4..].copy_from_slice(&checksum(self.generation, file.len_bytes(), body).to_le_bytes());
         if let Err(error) = file.append(&self.buffer) {
             self.tell(&error);
@@ -179,11 +185,11 @@ impl Log {
         let mut bytes = vec![0; usize::try_from(file.len().ok()?).ok()?];
         let count = file.read_at(&mut bytes, 0).ok()?;
         bytes.truncate(count);
-        let (header, mut rest) = bytes.split_at_checked(HEADER_BYTES)?;
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if header != self.header(generation) {
             return None;
         }
-        let mut changes = Vec::new();
+        let (mut rest, mut changes) = (Reader::new(rest), Vec::new());
         let mut at = HEADER_BYTES as u64;
         while let Some(group) = take_group(generation, at, &mut rest) {
             at += (GROUP_HEADER_BYTES + group.len()) as u64;
@@ -199,43 +205,18 @@ fn checksum(generation: u64, at: u64, body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(sum, &at.to_le_bytes()), body)
 }
 
-fn length(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.len()).expect("records are far below 4 GiB")
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(&length(bytes).to_le_bytes());
-    out.extend_from_slice(bytes);
-}
-
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
-    let (head, tail) = rest.split_at_checked(len)?;
-    *rest = tail;
-    Some(head)
-}
-
-fn take_u32(rest: &mut &[u8]) -> Option<u32> {
-    take(rest, 4)?.try_into().ok().map(u32::from_le_bytes)
-}
-
-fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let len = usize::try_from(take_u32(rest)?).ok()?;
-    take(rest, len)
-}
-
-fn take_group<'a>(generation: u64, at: u64, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let len = usize::try_from(take_u32(rest)?).ok().filter(|len| *len > 0)?;
-    let sum = take_u32(rest)?;
-    let body = take(rest, len)?;
+fn take_group<'a>(generation: u64, at: u64, rest: &mut Reader<'a>) -> Option<&'a [u8]> {
+    let len = usize::try_from(rest.u32()?).ok().filter(|len| *len > 0)?;
+    let sum = rest.u32()?;
+    let body = rest.raw(len)?;
     (checksum(generation, at, body) == sum).then_some(body)
 }
 
-fn decode(mut body: &[u8]) -> Option<Vec<Change>> {
-    let mut changes = Vec::new();
-    while !body.is_empty() {
-        let key = take_bytes(&mut body)?.to_vec();
-        let present = take(&mut body, 1)?[0] != 0;
-        let value = take_bytes(&mut body)?;
+fn decode(body: &[u8]) -> Option<Vec<Change>> {
+    let (mut body, mut changes) = (Reader::new(body), Vec::new());
+    while !body.is_at_end() {
+        let key = body.bytes()?.to_vec();
+        let (present, value) = (body.flag()?, body.bytes()?);
         changes.push((key, present.then(|| value.to_vec())));
     }
     Some(changes)

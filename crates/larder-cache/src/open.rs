@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 
+use crate::codec::{Reader, Writer};
 use crate::config::{CacheError, Config, OpenError};
 use crate::descriptors::HandedOut;
 use crate::fill::Turns;
@@ -21,9 +22,10 @@ use crate::local::{keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
 use crate::pool::{Pool, data_path};
 use crate::records::{
-    FileRecord, bytes_key, decode_stamp, encode_stamp, key, number_in_key, seal, tag, unseal,
+    FileRecord, bytes_key, decode_pair, encode_pair, key, number_in_key, put_stamp, seal, stamp,
+    tag, unseal,
 };
-use crate::save::{decode_usage, usage_key};
+use crate::save::usage_key;
 use crate::store::{Bell, Store};
 use crate::{FileNo, lock};
 
@@ -108,7 +110,9 @@ pub(crate) fn write_clean_flag(disk: &dyn Disk) -> io::Result<()> {
     let stamp = disk.open(INDEX_FILE, OpenMode::Existing)?.stamp()?;
     let flag = disk.open(CLEAN_FILE, OpenMode::Create)?;
     flag.set_len(0)?;
-    flag.write_at(&seal(CLEAN_FILE.as_bytes(), &encode_stamp(stamp)), 0)?;
+    let mut value = Writer::default();
+    put_stamp(&mut value, stamp);
+    flag.write_at(&seal(CLEAN_FILE.as_bytes(), &value.into_bytes()), 0)?;
     flag.sync_data()?;
     disk.sync_dir("")
 }
@@ -165,8 +169,8 @@ fn take_clean_flag(disk: &dyn Disk) -> io::Result<Option<Stamp>> {
     };
     disk.remove(CLEAN_FILE)?;
     disk.sync_dir("")?;
-    let stamp = unseal(CLEAN_FILE.as_bytes(), &found).and_then(|bytes| bytes.try_into().ok());
-    Ok(stamp.map(decode_stamp))
+    let mut value = unseal(CLEAN_FILE.as_bytes(), &found).map(Reader::new);
+    Ok(value.as_mut().and_then(stamp))
 }
 
 /// What starting the index gives.
@@ -274,14 +278,12 @@ fn try_start(
 /// Number of this run, and of the first run whose stamps are to be trusted.
 fn next_session(index: &Index, start: Start) -> (u64, u64) {
     let session_key = bytes_key(tag::META, b"session");
-    let stored = index.get(&session_key).as_deref().and_then(decode_usage);
+    let stored = index.get(&session_key).as_deref().and_then(decode_pair);
     // Without the record no stamp can be trusted, so the numbers must be new as well.
     let (last, floor) = stored.unwrap_or((index.next_number(), u64::MAX));
     let session = last + 1;
     let floor = if start == Start::Clean { floor.min(session) } else { session };
-    let mut value = session.to_le_bytes().to_vec();
-    value.extend_from_slice(&floor.to_le_bytes());
-    index.put(session_key, Some(value));
+    index.put(session_key, Some(encode_pair((session, floor))));
     (session, floor)
 }
 
@@ -344,7 +346,7 @@ fn drop_dirty(disk: &dyn Disk, index: &Index, keeps: impl Fn(FileNo) -> bool) ->
 
 /// The sums over all file records: stored, or counted if that record is damaged.
 fn saved_usage(index: &Index) -> (u64, u64) {
-    if let Some(usage) = index.get(&usage_key()).as_deref().and_then(decode_usage) {
+    if let Some(usage) = index.get(&usage_key()).as_deref().and_then(decode_pair) {
         return usage;
     }
     let (mut bytes, mut files) = (0, 0);

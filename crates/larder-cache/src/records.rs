@@ -7,6 +7,7 @@
 use larder_io::Stamp;
 
 use crate::FileNo;
+use crate::codec::{Reader, Writer};
 use crate::sums::Group;
 
 /// First byte of every key: the table.
@@ -99,89 +100,95 @@ pub(crate) struct FileRecord {
 impl FileRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let version = self.version.as_deref();
-        let mut out = Vec::with_capacity(74 + version.map_or(0, <[u8]>::len));
-        out.push(u8::from(self.pinned) | u8::from(version.is_some()) << 1);
+        let mut out = Writer::with_capacity(74 + version.map_or(0, <[u8]>::len));
+        out.flags([self.pinned, version.is_some()]);
         for number in [self.serial, self.size, self.held_bytes, self.last_use_sec, self.session] {
-            out.extend_from_slice(&number.to_le_bytes());
+            out.u64(number);
         }
-        out.extend_from_slice(&encode_stamp(self.stamp));
-        out.extend_from_slice(version.unwrap_or_default());
-        out
+        put_stamp(&mut out, self.stamp);
+        out.raw(version.unwrap_or_default());
+        out.into_bytes()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<FileRecord> {
-        let mut rest = bytes;
-        let flags = take::<1>(&mut rest)?[0];
-        let mut number = || take::<8>(&mut rest).map(u64::from_le_bytes);
-        let (serial, size, held_bytes) = (number()?, number()?, number()?);
-        let (last_use_sec, session) = (number()?, number()?);
-        let stamp = decode_stamp(take::<32>(&mut rest)?);
-        let version = (flags & 2 != 0).then(|| rest.to_vec());
-        let pinned = flags & 1 != 0;
-        Some(FileRecord { serial, size, held_bytes, last_use_sec, session, stamp, pinned, version })
+        let mut input = Reader::new(bytes);
+        let [pinned, has_version] = input.flags()?;
+        Some(FileRecord {
+            serial: input.u64()?,
+            size: input.u64()?,
+            held_bytes: input.u64()?,
+            last_use_sec: input.u64()?,
+            session: input.u64()?,
+            stamp: stamp(&mut input)?,
+            pinned,
+            version: has_version.then(|| input.rest().to_vec()),
+        })
     }
 }
 
-/// A stamp as bytes.
-pub(crate) fn encode_stamp(stamp: Stamp) -> [u8; 32] {
-    let mut out = [0; 32];
-    out[..8].copy_from_slice(&stamp.ino.to_le_bytes());
-    out[8..16].copy_from_slice(&stamp.size.to_le_bytes());
-    out[16..24].copy_from_slice(&stamp.mtime_ns.to_le_bytes());
-    out[24..].copy_from_slice(&stamp.ctime_ns.to_le_bytes());
-    out
+pub(crate) fn put_stamp(out: &mut Writer, stamp: Stamp) {
+    out.u64(stamp.ino);
+    out.u64(stamp.size);
+    out.i64(stamp.mtime_ns);
+    out.i64(stamp.ctime_ns);
 }
 
-/// The stamp in bytes.
-pub(crate) fn decode_stamp(bytes: [u8; 32]) -> Stamp {
-    let word = |at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at..at + 8]);
-        word
-    };
-    Stamp {
-        ino: u64::from_le_bytes(word(0)),
-        size: u64::from_le_bytes(word(8)),
-        mtime_ns: i64::from_le_bytes(word(16)),
-        ctime_ns: i64::from_le_bytes(word(24)),
-    }
+pub(crate) fn stamp(input: &mut Reader<'_>) -> Option<Stamp> {
+    let (ino, size) = (input.u64()?, input.u64()?);
+    Some(Stamp { ino, size, mtime_ns: input.i64()?, ctime_ns: input.i64()? })
+}
+
+/// A number that is a record of its own.
+pub(crate) fn encode_number(number: u64) -> Vec<u8> {
+    number.to_le_bytes().to_vec()
+}
+
+/// See [`encode_number`].
+pub(crate) fn decode_number(bytes: &[u8]) -> Option<u64> {
+    let mut input = Reader::new(bytes);
+    let number = input.u64()?;
+    input.end(number)
+}
+
+/// Two numbers that are a record of their own.
+pub(crate) fn encode_pair((first, second): (u64, u64)) -> Vec<u8> {
+    [first.to_le_bytes(), second.to_le_bytes()].concat()
+}
+
+/// See [`encode_pair`].
+pub(crate) fn decode_pair(bytes: &[u8]) -> Option<(u64, u64)> {
+    let mut input = Reader::new(bytes);
+    let pair = (input.u64()?, input.u64()?);
+    input.end(pair)
 }
 
 /// A group's checksums together with the local file they are for.
 pub(crate) fn encode_group(serial: u64, group: &Group) -> Vec<u8> {
     let sums = group.sums();
-    let mut out = Vec::with_capacity(10 + sums.len() / 8 + sums.len() * 4);
-    out.extend_from_slice(&serial.to_le_bytes());
-    out.extend_from_slice(&u16::try_from(sums.len()).unwrap_or(0).to_le_bytes());
+    let mut out = Writer::with_capacity(10 + sums.len() / 8 + sums.len() * 4);
+    out.u64(serial);
+    out.u16(u16::try_from(sums.len()).unwrap_or(0));
     for eight in sums.chunks(8) {
-        let bits = eight.iter().enumerate().map(|(at, sum)| u8::from(sum.is_some()) << at);
-        out.push(bits.fold(0, |all, bit| all | bit));
+        out.flags::<8>(std::array::from_fn(|at| eight.get(at).is_some_and(Option::is_some)));
     }
     for sum in sums.iter().flatten() {
-        out.extend_from_slice(&sum.to_le_bytes());
+        out.u32(*sum);
     }
-    out
+    out.into_bytes()
 }
 
 /// The local file's number and the checksums in the record of a group.
 pub(crate) fn decode_group(bytes: &[u8]) -> Option<(u64, Group)> {
-    let mut rest = bytes;
-    let serial = u64::from_le_bytes(take::<8>(&mut rest)?);
-    let count = usize::from(u16::from_le_bytes(take::<2>(&mut rest)?));
-    let (bits, mut rest) = rest.split_at_checked(count.div_ceil(8))?;
+    let mut input = Reader::new(bytes);
+    let (serial, count) = (input.u64()?, usize::from(input.u16()?));
+    let bits = input.raw(count.div_ceil(8))?;
     let mut group = Group::default();
     for slot in 0..count {
         if bits[slot / 8] & 1 << (slot % 8) != 0 {
-            group.set(slot, u32::from_le_bytes(take::<4>(&mut rest)?), false);
+            group.set(slot, input.u32()?, false);
         }
     }
     Some((serial, group))
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, tail) = rest.split_first_chunk::<N>()?;
-    *rest = tail;
-    Some(*head)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use larder_io::DiskFile;
 use crate::config::CacheError;
 use crate::file::CachedFile;
 use crate::ranges::RangeSet;
-use crate::records::{FileRecord, bytes_key, encode_group, key, tag};
+use crate::records::{FileRecord, bytes_key, encode_group, encode_pair, key, tag};
 use crate::state::State;
 use crate::store::Store;
 use crate::sums::{GROUP_CHUNKS, chunks_of};
@@ -59,9 +59,7 @@ impl Store {
         for saving in self.sync(savings) {
             saving.finish();
         }
-        let (bytes, files) = self.gauge.saved();
-        let mut value = bytes.to_le_bytes().to_vec();
-        value.extend_from_slice(&files.to_le_bytes());
+        let value = encode_pair(self.gauge.saved());
         let usage = usage_key();
         if self.index.get(&usage).as_ref() != Some(&value) {
             self.index.put(usage, Some(value));
@@ -273,12 +271,6 @@ impl Saving {
         }
         self.put_back(&mut self.file.state());
     }
-}
-
-/// The sums over the file records, if the index has them.
-pub(crate) fn decode_usage(value: &[u8]) -> Option<(u64, u64)> {
-    let (bytes, files) = value.split_first_chunk::<8>()?;
-    Some((u64::from_le_bytes(*bytes), u64::from_le_bytes(files.try_into().ok()?)))
 }
 
 #[cfg(test)]

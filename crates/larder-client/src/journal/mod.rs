@@ -1,6 +1,6 @@
 //! What outlives the process.
 //!
-//! - [`record`]: the codec of the index's records.
+//! - [`record`]: the records of the index, and the format of each kind.
 //! - [`session`]: the records of the session log, which the next process reads; [`notes`] puts them there.
 //! - [`resume`]: how the next process goes on from there.
 
@@ -9,5 +9,5 @@ mod record;
 mod resume;
 mod session;
 
-pub(crate) use record::{Known, ListingHead, Name, Page, PageEntry, Version, name_bytes};
+pub(crate) use record::{Known, ListingHead, Name, Page, PageEntry, Record, Version, name_bytes};
 pub(crate) use session::{Carried, OPEN_BLOCK, OpenRecord, Unfinished};

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use larder_vfs::{Ino, OpenId};
 
+use super::record::Record;
 use super::session::{OPEN, OPEN_BLOCK, OpenRecord, RUN, Run, UNFINISHED, Unfinished, key};
 use crate::core::Core;
 use crate::node::State;

@@ -1,17 +1,43 @@
 //! What of a node, a name and a listing is kept in the cache's index, and in which bytes.
 //!
-//! Pure: bytes in, values out. A record that does not decode is a record that is not there, so the
-//! format can change by changing [`VERSION`]. All numbers are little endian.
+//! Pure: bytes in, values out. A record that does not decode is a record that is not there.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
+use larder_cache::codec::{Reader, Writer};
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Device, Ino, Kind, Time, Validator};
 
-/// First byte of every record.
-pub(crate) const VERSION: u8 = 2;
+/// A kind of record. Each has a format of its own, so that a kind that changes costs no other kind a record.
+pub(crate) trait Record: Sized {
+    /// Number of the format that is written: a record's first byte. Whoever raises it has [`Record::take`] read the
+    /// format before as well, so that a cache, and the files that are open over an upgrade, go on.
+    const FORMAT: u8;
+
+    /// Writes what comes after the number.
+    fn put(&self, out: &mut Writer);
+
+    /// Reads what comes after the number `format`; `None` if it is none of ours.
+    fn take(format: u8, input: &mut Reader<'_>) -> Option<Self>;
+
+    /// The record's bytes.
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::with_capacity(200);
+        out.u8(Self::FORMAT);
+        self.put(&mut out);
+        out.into_bytes()
+    }
+
+    /// Reads a record; `None` if it is damaged, or of a format that is not known.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Reader::new(bytes);
+        let format = input.u8()?;
+        let record = Self::take(format, &mut input)?;
+        input.end(record)
+    }
+}
 
 /// What we know of a node beyond its handle.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,19 +80,23 @@ impl Version {
         self.rereads == other.rereads && self.validator.same(&other.validator)
     }
 
-    /// As the cache keeps it beside data: opaque there.
+    /// Number of the format of [`Version::bytes`]. Data whose version has another one is read again.
+    const FORMAT: u8 = 2;
+
+    /// As the cache keeps it beside data: opaque there, compared and never read.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        put_option(&mut out, self.validator.change, put_u64);
+        let mut out = Writer::with_capacity(48);
+        out.u8(Version::FORMAT);
+        out.option(self.validator.change, Writer::u64);
         if self.validator.change.is_none() {
-            put_u64(&mut out, self.validator.size);
+            out.u64(self.validator.size);
             put_time(&mut out, self.validator.mtime);
             put_time(&mut out, self.validator.ctime);
         }
         if self.rereads > 0 {
-            put_u64(&mut out, self.rereads);
+            out.u64(self.rereads);
         }
-        out
+        out.into_bytes()
     }
 }
 
@@ -131,172 +161,177 @@ impl Known {
             rereads: 0,
         }
     }
+}
 
-    /// The record's bytes.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(200);
-        out.push(VERSION);
-        put_attr(&mut out, &self.attr);
-        put_u64(&mut out, self.session);
-        put_u64(&mut out, self.asked.as_nanos());
-        put_u64(&mut out, u64::try_from(self.ttl.as_nanos()).unwrap_or(u64::MAX));
-        put_u64(&mut out, self.epoch);
-        put_option(&mut out, self.listing, |out, head| {
-            put_u64(out, head.epoch);
-            put_u32(out, head.pages);
-            out.push(u8::from(head.complete));
+impl Record for Known {
+    const FORMAT: u8 = 2;
+
+    fn put(&self, out: &mut Writer) {
+        put_attr(out, &self.attr);
+        out.u64(self.session);
+        out.u64(self.asked.as_nanos());
+        out.u64(u64::try_from(self.ttl.as_nanos()).unwrap_or(u64::MAX));
+        out.u64(self.epoch);
+        out.option(self.listing, |out, head| {
+            out.u64(head.epoch);
+            out.u32(head.pages);
+            out.flag(head.complete);
         });
-        put_option(&mut out, self.hint.as_ref(), |out, (parent, name)| {
-            put_u64(out, parent.0);
-            put_bytes(out, name.as_bytes());
+        out.option(self.hint.as_ref(), |out, (parent, name)| {
+            out.u64(parent.0);
+            out.bytes(name.as_bytes());
         });
-        put_option(&mut out, self.target.as_ref(), |out, t| put_bytes(out, t.as_bytes()));
-        put_u64(&mut out, self.cookie_verifier);
+        out.option(self.target.as_ref(), |out, target| out.bytes(target.as_bytes()));
+        out.u64(self.cookie_verifier);
         // Left out of most records, as it was of all before there was doubt.
         if self.doubtful || self.rereads > 0 {
-            out.push(u8::from(self.doubtful));
-            put_u64(&mut out, self.rereads);
+            out.flag(self.doubtful);
+            out.u64(self.rereads);
         }
-        out
     }
 
-    /// Reads a record; `None` if it is not one of this version.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Known> {
-        let mut input = Input::of_version(bytes)?;
+    fn take(format: u8, input: &mut Reader<'_>) -> Option<Known> {
+        if format != Known::FORMAT {
+            return None;
+        }
         let mut known = Known {
-            attr: input.attr()?,
+            attr: attr(input)?,
             session: input.u64()?,
             asked: Monotonic::from_nanos(input.u64()?),
             ttl: Duration::from_nanos(input.u64()?),
             epoch: input.u64()?,
             listing: input.option(|input| {
-                Some(ListingHead {
-                    epoch: input.u64()?,
-                    pages: input.u32()?,
-                    complete: input.u8()? != 0,
-                })
+                let (epoch, pages) = (input.u64()?, input.u32()?);
+                Some(ListingHead { epoch, pages, complete: input.flag()? })
             })?,
-            hint: input.option(|input| Some((Ino(input.u64()?), input.name()?)))?,
-            target: input.option(Input::name)?,
+            hint: input.option(|input| Some((Ino(input.u64()?), name(input)?)))?,
+            target: input.option(name)?,
             cookie_verifier: input.u64()?,
             doubtful: false,
             rereads: 0,
         };
-        if !input.0.is_empty() {
-            (known.doubtful, known.rereads) = (input.u8()? != 0, input.u64()?);
+        if !input.is_at_end() {
+            (known.doubtful, known.rereads) = (input.flag()?, input.u64()?);
         }
-        input.0.is_empty().then_some(known)
+        Some(known)
     }
 }
 
-impl Name {
-    /// The record's bytes.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        put_u64(&mut out, self.epoch);
-        put_option(&mut out, self.child, |out, child| put_u64(out, child.0));
-        out
+impl Record for Name {
+    const FORMAT: u8 = 2;
+
+    fn put(&self, out: &mut Writer) {
+        out.u64(self.epoch);
+        out.option(self.child, |out, child| out.u64(child.0));
     }
 
-    /// Reads a record; `None` if it is not one of this version.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Name> {
-        let mut input = Input::of_version(bytes)?;
-        let epoch = input.u64()?;
-        let child = input.option(|input| Some(Ino(input.u64()?)))?;
-        input.0.is_empty().then_some(Name { epoch, child })
+    fn take(format: u8, input: &mut Reader<'_>) -> Option<Name> {
+        if format != Name::FORMAT {
+            return None;
+        }
+        Some(Name { epoch: input.u64()?, child: input.option(ino)? })
     }
 }
 
-impl Page {
-    /// The record's bytes.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        put_u64(&mut out, self.start);
-        put_u64(&mut out, self.verifier);
-        out.push(u8::from(self.eof));
-        put_u32(&mut out, u32::try_from(self.entries.len()).expect("a reply has fewer entries"));
+impl Record for Page {
+    const FORMAT: u8 = 2;
+
+    fn put(&self, out: &mut Writer) {
+        out.u64(self.start);
+        out.u64(self.verifier);
+        out.flag(self.eof);
+        out.u32(u32::try_from(self.entries.len()).expect("a reply has fewer entries"));
         for entry in &self.entries {
-            put_bytes(&mut out, entry.name.as_bytes());
-            put_u64(&mut out, entry.fileid);
-            put_option(&mut out, entry.kind, |out, kind| out.push(kind_code(kind)));
-            put_u64(&mut out, entry.position);
-            put_option(&mut out, entry.child, |out, child| put_u64(out, child.0));
+            out.bytes(entry.name.as_bytes());
+            out.u64(entry.fileid);
+            out.option(entry.kind, |out, kind| out.u8(kind_code(kind)));
+            out.u64(entry.position);
+            out.option(entry.child, |out, child| out.u64(child.0));
         }
-        out
     }
 
-    /// Reads a record; `None` if it is not one of this version.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Page> {
-        let mut input = Input::of_version(bytes)?;
-        let mut page = Page {
-            start: input.u64()?,
-            verifier: input.u64()?,
-            eof: input.u8()? != 0,
-            entries: Vec::new(),
-        };
+    fn take(format: u8, input: &mut Reader<'_>) -> Option<Page> {
+        if format != Page::FORMAT {
+            return None;
+        }
+        let (start, verifier, eof) = (input.u64()?, input.u64()?, input.flag()?);
+        let mut page = Page { start, verifier, eof, entries: Vec::new() };
         for _ in 0..input.u32()? {
             page.entries.push(PageEntry {
-                name: input.name()?,
+                name: name(input)?,
                 fileid: input.u64()?,
                 kind: input.option(|input| kind_of(input.u8()?))?,
                 position: input.u64()?,
-                child: input.option(|input| Some(Ino(input.u64()?)))?,
+                child: input.option(ino)?,
             });
         }
-        input.0.is_empty().then_some(page)
+        Some(page)
     }
 }
 
 /// All of a validator, to be read again.
-pub(crate) fn put_validator(out: &mut Vec<u8>, validator: &Validator) {
-    put_option(out, validator.change, put_u64);
-    put_u64(out, validator.size);
+pub(crate) fn put_validator(out: &mut Writer, validator: &Validator) {
+    out.option(validator.change, Writer::u64);
+    out.u64(validator.size);
     put_time(out, validator.mtime);
     put_time(out, validator.ctime);
 }
 
-pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
-    out.extend_from_slice(&value.to_le_bytes());
+pub(crate) fn validator(input: &mut Reader<'_>) -> Option<Validator> {
+    let (change, size) = (input.option(Reader::u64)?, input.u64()?);
+    Some(Validator { change, size, mtime: time(input)?, ctime: time(input)? })
 }
 
-pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_le_bytes());
+fn ino(input: &mut Reader<'_>) -> Option<Ino> {
+    input.u64().map(Ino)
 }
 
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_u32(out, u32::try_from(bytes.len()).expect("names and targets are short"));
-    out.extend_from_slice(bytes);
+pub(crate) fn name(input: &mut Reader<'_>) -> Option<OsString> {
+    Some(OsString::from_vec(input.bytes()?.to_vec()))
 }
 
-fn put_time(out: &mut Vec<u8>, time: Time) {
-    out.extend_from_slice(&time.sec.to_le_bytes());
-    put_u32(out, time.nsec);
+fn put_time(out: &mut Writer, time: Time) {
+    out.i64(time.sec);
+    out.u32(time.nsec);
 }
 
-pub(crate) fn put_option<T>(
-    out: &mut Vec<u8>,
-    value: Option<T>,
-    put: impl FnOnce(&mut Vec<u8>, T),
-) {
-    out.push(u8::from(value.is_some()));
-    if let Some(value) = value {
-        put(out, value);
-    }
+fn time(input: &mut Reader<'_>) -> Option<Time> {
+    Some(Time { sec: input.i64()?, nsec: input.u32()? })
 }
 
-fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
-    out.push(kind_code(attr.kind));
+fn put_attr(out: &mut Writer, attr: &Attr) {
+    out.u8(kind_code(attr.kind));
     for value in [attr.mode, attr.nlink, attr.uid, attr.gid, attr.device.major, attr.device.minor] {
-        put_u32(out, value);
+        out.u32(value);
     }
     for value in [attr.size, attr.used, attr.fsid, attr.fileid] {
-        put_u64(out, value);
+        out.u64(value);
     }
     for time in [attr.atime, attr.mtime, attr.ctime] {
         put_time(out, time);
     }
-    put_option(out, attr.change, put_u64);
-    put_option(out, attr.birth, put_time);
+    out.option(attr.change, Writer::u64);
+    out.option(attr.birth, put_time);
+}
+
+fn attr(input: &mut Reader<'_>) -> Option<Attr> {
+    Some(Attr {
+        kind: kind_of(input.u8()?)?,
+        mode: input.u32()?,
+        nlink: input.u32()?,
+        uid: input.u32()?,
+        gid: input.u32()?,
+        device: Device { major: input.u32()?, minor: input.u32()? },
+        size: input.u64()?,
+        used: input.u64()?,
+        fsid: input.u64()?,
+        fileid: input.u64()?,
+        atime: time(input)?,
+        mtime: time(input)?,
+        ctime: time(input)?,
+        change: input.option(Reader::u64)?,
+        birth: input.option(time)?,
+    })
 }
 
 const KINDS: [Kind; 7] = [
@@ -316,83 +351,6 @@ fn kind_code(kind: Kind) -> u8 {
 
 fn kind_of(code: u8) -> Option<Kind> {
     KINDS.get(usize::from(code)).copied()
-}
-
-/// What is left to read.
-pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
-
-impl Input<'_> {
-    pub(crate) fn of_version(bytes: &[u8]) -> Option<Input<'_>> {
-        let mut input = Input(bytes);
-        (input.u8()? == VERSION).then_some(input)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    pub(crate) fn u8(&mut self) -> Option<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(crate) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    pub(crate) fn name(&mut self) -> Option<OsString> {
-        let len = usize::try_from(self.u32()?).ok()?;
-        let (head, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(OsString::from_vec(head.to_vec()))
-    }
-
-    fn time(&mut self) -> Option<Time> {
-        Some(Time { sec: i64::from_le_bytes(self.array()?), nsec: self.u32()? })
-    }
-
-    /// A value that may be absent; the outer `None` is a decoding failure.
-    #[allow(clippy::option_option)]
-    pub(crate) fn option<T>(
-        &mut self,
-        read: impl FnOnce(&mut Self) -> Option<T>,
-    ) -> Option<Option<T>> {
-        match self.u8()? {
-            0 => Some(None),
-            1 => Some(Some(read(self)?)),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn validator(&mut self) -> Option<Validator> {
-        let (change, size) = (self.option(Self::u64)?, self.u64()?);
-        Some(Validator { change, size, mtime: self.time()?, ctime: self.time()? })
-    }
-
-    fn attr(&mut self) -> Option<Attr> {
-        Some(Attr {
-            kind: kind_of(self.u8()?)?,
-            mode: self.u32()?,
-            nlink: self.u32()?,
-            uid: self.u32()?,
-            gid: self.u32()?,
-            device: Device { major: self.u32()?, minor: self.u32()? },
-            size: self.u64()?,
-            used: self.u64()?,
-            fsid: self.u64()?,
-            fileid: self.u64()?,
-            atime: self.time()?,
-            mtime: self.time()?,
-            ctime: self.time()?,
-            change: self.option(Self::u64)?,
-            birth: self.option(Self::time)?,
-        })
-    }
 }
 
 /// Bytes of a name, for tables keyed by it.
@@ -477,6 +435,15 @@ mod tests {
             assert_eq!(Page::decode(&page[..len]), None);
         }
         assert_eq!(Known::decode(&[known, vec![0]].concat()), None);
+    }
+
+    /// A kind that changed costs no other kind a record: there is no number that all share.
+    #[test]
+    fn a_record_of_another_format_does_not_decode() {
+        let mut later = Name { epoch: 3, child: None }.encode();
+        later[0] = Name::FORMAT + 1;
+        assert_eq!(Name::decode(&later), None);
+        assert_eq!(Name::decode(&[]), None);
     }
 
     #[test]

@@ -13,9 +13,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use larder_cache::Cache;
+use larder_cache::codec::{Reader, Writer};
 use larder_vfs::{Cred, Error, Ino, OpenFlags, OpenId, Validator};
 
-use super::record::{Input, VERSION, put_bytes, put_option, put_u32, put_u64, put_validator};
+use super::record::{Record, name, put_validator, validator};
 use crate::open::Mode;
 
 pub(super) const RUN: &[u8] = b"r";
@@ -101,84 +102,86 @@ pub(super) fn key(tag: u8, number: u64) -> Vec<u8> {
     key
 }
 
-impl Run {
-    pub(super) fn encode(self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        put_u64(&mut out, self.session);
-        put_u64(&mut out, self.next_open);
-        out
+impl Record for Run {
+    const FORMAT: u8 = 2;
+
+    fn put(&self, out: &mut Writer) {
+        out.u64(self.session);
+        out.u64(self.next_open);
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Run> {
-        let mut input = Input::of_version(bytes)?;
-        let run = Run { session: input.u64()?, next_open: input.u64()? };
-        input.0.is_empty().then_some(run)
+    fn take(format: u8, input: &mut Reader<'_>) -> Option<Run> {
+        if format != Run::FORMAT {
+            return None;
+        }
+        Some(Run { session: input.u64()?, next_open: input.u64()? })
     }
 }
 
-impl OpenRecord {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(120);
-        out.push(VERSION);
-        put_u64(&mut out, self.ino.0);
-        put_cred(&mut out, &self.cred);
-        put_u64(&mut out, self.cred.request);
-        out.push(flags_code(&self.flags));
-        out.push(self.mode as u8);
-        put_u64(&mut out, self.local);
-        put_validator(&mut out, &self.version);
-        out
+impl Record for OpenRecord {
+    const FORMAT: u8 = 2;
+
+    fn put(&self, out: &mut Writer) {
+        out.u64(self.ino.0);
+        put_cred(out, &self.cred);
+        out.u64(self.cred.request);
+        out.u8(flags_code(&self.flags));
+        out.u8(self.mode as u8);
+        out.u64(self.local);
+        put_validator(out, &self.version);
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<OpenRecord> {
-        let mut input = Input::of_version(bytes)?;
-        let (ino, cred) = (Ino(input.u64()?), cred(&mut input)?);
-        let open = OpenRecord {
+    fn take(format: u8, input: &mut Reader<'_>) -> Option<OpenRecord> {
+        if format != OpenRecord::FORMAT {
+            return None;
+        }
+        let (ino, cred) = (Ino(input.u64()?), cred(input)?);
+        Some(OpenRecord {
             ino,
             cred: Cred { request: input.u64()?, ..cred },
             flags: flags_of(input.u8()?),
             mode: Mode::of(input.u8()?)?,
             local: input.u64()?,
-            version: input.validator()?,
-        };
-        input.0.is_empty().then_some(open)
+            version: validator(input)?,
+        })
     }
 }
 
-impl Unfinished {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        put_option(&mut out, self.silly.as_ref(), |out, (dir, name)| {
-            put_u64(out, dir.0);
-            put_bytes(out, name.as_bytes());
+impl Record for Unfinished {
+    const FORMAT: u8 = 2;
+
+    fn put(&self, out: &mut Writer) {
+        out.option(self.silly.as_ref(), |out, (dir, name)| {
+            out.u64(dir.0);
+            out.bytes(name.as_bytes());
         });
-        out.push(u8::from(self.removed));
-        put_option(&mut out, self.write_error, |out, error| out.push(error_code(error)));
-        put_option(&mut out, self.writer.as_ref(), put_cred);
-        out
+        out.flag(self.removed);
+        out.option(self.write_error, |out, error| out.u8(error_code(error)));
+        out.option(self.writer.as_ref(), put_cred);
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Unfinished> {
-        let mut input = Input::of_version(bytes)?;
-        let left = Unfinished {
-            silly: input.option(|input| Some((Ino(input.u64()?), input.name()?)))?,
-            removed: input.u8()? != 0,
+    fn take(format: u8, input: &mut Reader<'_>) -> Option<Unfinished> {
+        if format != Unfinished::FORMAT {
+            return None;
+        }
+        Some(Unfinished {
+            silly: input.option(|input| Some((Ino(input.u64()?), name(input)?)))?,
+            removed: input.flag()?,
             write_error: input.option(|input| Some(error_of(input.u8()?)))?,
             writer: input.option(cred)?,
-        };
-        input.0.is_empty().then_some(left)
+        })
     }
 }
 
-fn put_cred(out: &mut Vec<u8>, cred: &Cred) {
+fn put_cred(out: &mut Writer, cred: &Cred) {
     for value in [cred.uid, cred.gid, cred.pid] {
-        put_u32(out, value);
+        out.u32(value);
     }
-    put_u32(out, u32::try_from(cred.groups.len()).expect("a process has few groups"));
-    cred.groups.iter().for_each(|group| put_u32(out, *group));
+    out.u32(u32::try_from(cred.groups.len()).expect("a process has few groups"));
+    cred.groups.iter().for_each(|group| out.u32(*group));
 }
 
-fn cred(input: &mut Input<'_>) -> Option<Cred> {
+fn cred(input: &mut Reader<'_>) -> Option<Cred> {
     let (uid, gid, pid) = (input.u32()?, input.u32()?, input.u32()?);
     let groups: Option<Vec<u32>> = (0..input.u32()?).map(|_| input.u32()).collect();
     Some(Cred { pid, ..Cred::new(uid, gid, &groups?) })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use larder_vfs::Ino;
 
 use crate::core::Core;
-use crate::journal::{Name, name_bytes};
+use crate::journal::{Name, Record, name_bytes};
 use crate::node::Node;
 
 impl Core {

@@ -12,7 +12,7 @@ use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, List
 use super::recover::on_handle;
 use super::walk::GoesRound;
 use crate::core::Core;
-use crate::journal::{ListingHead, Page, PageEntry};
+use crate::journal::{ListingHead, Page, PageEntry, Record};
 use crate::node::Node;
 
 /// Largest reply that we ask for, in bytes.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use larder_cache::{Cache, FileNo};
 use larder_vfs::Ino;
 
-use crate::journal::Known;
+use crate::journal::{Known, Record};
 
 /// Deepest path that is told.
 const DEPTH_MAX: usize = 256;

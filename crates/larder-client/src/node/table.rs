@@ -17,7 +17,7 @@ use larder_vfs::{Handle, Ino, Result};
 
 use super::state::State;
 use super::verdicts::Departed;
-use crate::journal::Known;
+use crate::journal::{Known, Record};
 use crate::limits::Transfer;
 use crate::names::Listed;
 use crate::read::Flights;
