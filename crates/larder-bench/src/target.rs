@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use larder_io::mountinfo::mounted_around;
 
 use crate::rpc::Counter;
 
@@ -126,17 +126,8 @@ fn directory(typed: &str) -> Result<PathBuf> {
 
 /// Type, source and options of the mount on which a directory lies, as the kernel tells them.
 pub fn mount_of(dir: &Path) -> Option<String> {
-    let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mounts = text.lines().filter_map(|line| {
-        let (front, back) = line.split_once(" - ")?;
-        let at = PathBuf::from(front.split(' ').nth(4)?.replace("\\040", " "));
-        let mut back = back.split(' ');
-        let (kind, source, options) = (back.next()?, back.next()?, back.next()?);
-        Some((at, format!("{kind} {source} {options}")))
-    });
-    // The last of equal mountpoints lies on top.
-    let under = mounts.filter(|(at, _)| dir.starts_with(at));
-    under.max_by_key(|(at, _)| at.components().count()).map(|(_, shown)| shown)
+    let mount = mounted_around(dir).ok()??;
+    Some(format!("{} {} {}", mount.kind, mount.source, mount.options))
 }
 
 /// Whether bytes of a directory come from a disk of this machine through its page cache.

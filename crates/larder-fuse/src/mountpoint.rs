@@ -18,6 +18,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use larder_io::mountinfo::mounted_at;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -26,8 +27,10 @@ use rustix::net::{
 };
 
 use crate::error::MountError;
-use crate::mountinfo::{self, KIND};
 use crate::options::MountOptions;
+
+/// Type of our mounts, as the kernel's list shows it.
+pub const KIND: &str = "fuse.larder";
 
 /// Where the kernel shows its FUSE connections, once that file system is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -62,8 +65,8 @@ pub(crate) fn connect(
         Err(error) if is_missing(&error) => Err(MountError::NoDevice),
         Err(error) => Err(MountError::system("open /dev/fuse", &path, error)),
     }?;
-    let line = mountinfo::at(&path)
-        .map_err(|error| MountError::system("read /proc/self/mountinfo", &path, error))?;
+    let line = mounted_at(&path)
+        .map_err(|error| MountError::system("read the list of mounts", &path, error))?;
     match line {
         Some(line) if line.kind == KIND => {
             Ok((fuse, Mountpoint { path, device_minor: line.device_minor }))
@@ -113,13 +116,13 @@ fn check(path: &Path) -> Result<PathBuf, MountError> {
 }
 
 fn refuse_our_own(path: &Path) -> Result<(), MountError> {
-    match mountinfo::at(path) {
+    match mounted_at(path) {
         Ok(Some(line)) if line.kind == KIND => match is_stale(path) {
             true => Err(MountError::Stale(path.to_owned())),
             false => Err(MountError::AlreadyMounted(path.to_owned())),
         },
         Ok(_) => Ok(()),
-        Err(error) => Err(MountError::system("read /proc/self/mountinfo", path, error)),
+        Err(error) => Err(MountError::system("read the list of mounts", path, error)),
     }
 }
 
@@ -203,7 +206,7 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 impl Mountpoint {
     /// Whether our mount is what one sees at its path.
     pub(crate) fn is_on_top(&self) -> bool {
-        mountinfo::at(&self.path)
+        mounted_at(&self.path)
             .is_ok_and(|line| line.is_some_and(|line| line.device_minor == self.device_minor))
     }
 
@@ -218,7 +221,7 @@ impl Mountpoint {
     pub(crate) fn detach(&self, dead: bool) -> io::Result<()> {
         if !self.is_on_top() {
             // Unmounting by path would hit somebody else's mount, or there is nothing to do.
-            let covered = !dead && mountinfo::at(&self.path)?.is_some_and(|line| line.kind != KIND);
+            let covered = !dead && mounted_at(&self.path)?.is_some_and(|line| line.kind != KIND);
             return if covered { Err(Errno::BUSY.into()) } else { Ok(()) };
         }
         if dead && !is_stale(&self.path) {
@@ -286,7 +289,7 @@ mod tests {
     fn the_helper_passes_a_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let fuse = mount_by_helper(dir.path(), &MountOptions::new("a,b")).unwrap();
-        let line = mountinfo::at(dir.path()).unwrap().unwrap();
+        let line = mounted_at(dir.path()).unwrap().unwrap();
         assert_eq!(line.kind, KIND);
         let mountpoint =
             Mountpoint { path: dir.path().to_owned(), device_minor: line.device_minor };
@@ -294,7 +297,7 @@ mod tests {
         // On a machine that stands still it does not show that in time.
         assert!((0..60).any(|_| is_stale(dir.path())));
         mountpoint.detach_by_helper().unwrap();
-        assert_eq!(mountinfo::at(dir.path()).unwrap(), None);
+        assert_eq!(mounted_at(dir.path()).unwrap(), None);
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub mod inherited;
 pub mod lease;
 mod mem;
 pub mod memory;
+pub mod mountinfo;
 pub mod pages;
 mod real;
 mod sim;

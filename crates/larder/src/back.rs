@@ -7,7 +7,7 @@ use larder_remote::smb::{Credentials, Password};
 
 use crate::error::Usage;
 use crate::login::Login;
-use crate::mountinfo;
+use crate::mountpoint;
 use crate::options::{self, Options};
 use crate::source::{Protocol, Source};
 
@@ -89,7 +89,7 @@ fn file_name(source: &Source) -> String {
         .chars()
         .map(|c| if c.is_alphanumeric() || ".-".contains(c) { c } else { '_' })
         .collect();
-    format!("{readable}-{}", &mountinfo::short_name(Path::new(&shown))[..8])
+    format!("{readable}-{}", &mountpoint::short_name(Path::new(&shown))[..8])
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::control::{CallError, Nowhere, Request, SILENCE_MAX, call};
 use crate::runtime_dir::RuntimeDir;
-use crate::{exported, mountinfo};
+use crate::{exported, mountpoint};
 
 /// A mount of this user, as the runtime directory knows it.
 struct Target {
@@ -32,7 +32,7 @@ struct Target {
 impl Target {
     /// Finds the mount that a user means by a path, without touching it.
     fn find(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
-        let mountpoint = mountinfo::resolve(typed)?;
+        let mountpoint = mountpoint::resolve(typed)?;
         let known = runtime.get(&mountpoint).is_some();
         ensure!(known, "{} is no larder mount of this user", mountpoint.display());
         Ok(Target { socket: runtime.socket(&mountpoint), mountpoint })
@@ -41,7 +41,7 @@ impl Target {
     /// Finds the mount in which a path is, without touching the mount.
     fn around(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
         let known: Vec<_> = runtime.list()?.into_iter().map(|record| record.mountpoint).collect();
-        let found = mountinfo::around(typed, &known)?;
+        let found = mountpoint::around(typed, &known)?;
         let mountpoint = found.with_context(|| {
             format!("{} is no larder mount of this user, nor in one", typed.display())
         })?;
@@ -65,8 +65,8 @@ impl Target {
 /// # Errors
 /// If there is none.
 fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf)> {
-    let absolute = mountinfo::resolve(path)?;
-    let ours = mountinfo::mounts()?.into_iter().filter(|mount| mount.kind == mountinfo::KIND);
+    let absolute = mountpoint::resolve(path)?;
+    let ours = mountpoint::mounts()?.into_iter().filter(|mount| mount.kind == mountpoint::KIND);
     let below = ours.filter_map(|mount| {
         let below = absolute.strip_prefix(&mount.mountpoint).ok()?.to_owned();
         Some((mount.mountpoint, below))

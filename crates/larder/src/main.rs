@@ -24,7 +24,7 @@ mod log;
 mod login;
 mod maintenance;
 mod mounted;
-mod mountinfo;
+mod mountpoint;
 mod options;
 mod report;
 mod runtime_dir;

@@ -28,7 +28,7 @@ use crate::runtime_dir::{Record, RuntimeDir};
 use crate::stack::{Plan, Stack};
 use crate::unmount::{How, UnmountError, unmount};
 use crate::worker::Hold;
-use crate::{daemon, log, mountinfo};
+use crate::{daemon, log, mountpoint};
 use socket::Socket;
 
 /// Longest wait for an answer of the server before it counts as dead, when the mount ends.
@@ -209,8 +209,8 @@ impl Drop for Traces {
 /// Has a daemon whose mount was taken out of the name space by others go by its process: it serves on whoever has files
 /// open, and the mountpoint is free.
 fn make_way(runtime_dir: &RuntimeDir, mountpoint: &Path) -> Result<()> {
-    let is_ours = |mount: mountinfo::Mount| mount.kind == mountinfo::KIND;
-    let is_mounted = mountinfo::mounted_at(mountpoint)?.is_some_and(is_ours);
+    let is_ours = |mount: mountpoint::Mount| mount.kind == mountpoint::KIND;
+    let is_mounted = mountpoint::mounted_at(mountpoint)?.is_some_and(is_ours);
     if !is_mounted && daemon_lives(&runtime_dir.socket(mountpoint)) {
         let record = runtime_dir.get(mountpoint).filter(|record| record.is_trying);
         if let Some(Record { source, pid, .. }) = record {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::mountinfo;
+use crate::mountpoint;
 
 /// Overrides the directory; for tests and containers.
 const VARIABLE: &str = "LARDER_RUNTIME_DIR";
@@ -104,7 +104,7 @@ impl RuntimeDir {
         if readable.is_empty() {
             readable.push_str("root");
         }
-        self.0.join(format!("{readable}-{}.log", mountinfo::short_name(mountpoint)))
+        self.0.join(format!("{readable}-{}.log", mountpoint::short_name(mountpoint)))
     }
 
     /// Before a mount begins to log: its log of before is moved aside if it is long, so that there are two at most; and the
@@ -130,7 +130,7 @@ impl RuntimeDir {
 
     /// Where the export that listens at `address` answers.
     pub(crate) fn export_socket(&self, address: SocketAddr) -> PathBuf {
-        let name = mountinfo::short_name(Path::new(&address.to_string()));
+        let name = mountpoint::short_name(Path::new(&address.to_string()));
         self.0.join(format!("{EXPORT}{name}.sock"))
     }
 
@@ -166,11 +166,11 @@ impl RuntimeDir {
     }
 
     fn file(&self, mountpoint: &Path, kind: &str) -> PathBuf {
-        self.0.join(mountinfo::short_name(mountpoint)).with_extension(kind)
+        self.0.join(mountpoint::short_name(mountpoint)).with_extension(kind)
     }
 
     fn detached(&self, mountpoint: &Path, pid: u32, kind: &str) -> PathBuf {
-        self.0.join(format!("{}-{pid}.{kind}", mountinfo::short_name(mountpoint)))
+        self.0.join(format!("{}-{pid}.{kind}", mountpoint::short_name(mountpoint)))
     }
 
     /// Has the traces of a mount that is out of the name space go by its daemon's process, so that the mountpoint is free.

@@ -166,18 +166,15 @@ fn split_port(authority: &str) -> Result<(String, Option<u16>), String> {
 /// RFC 3986, 2.1.
 fn percent_decoded(path: &str) -> Result<String, String> {
     let bad = || format!("{path:?}: a % is not followed by two hexadecimal digits of UTF-8");
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        let (high, low) = (digit().ok_or_else(bad)?, digit().ok_or_else(bad)?);
-        bytes.push(u8::try_from(high * 16 + low).map_err(|_| bad())?);
+    // The library takes a % without digits for itself.
+    let has_digits = |rest: &str| {
+        rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !path.split('%').skip(1).all(has_digits) {
+        return Err(bad());
     }
-    String::from_utf8(bytes).map_err(|_| bad())
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
+    decoded.map(std::borrow::Cow::into_owned).map_err(|_| bad())
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
+use larder_io::mountinfo::mounted_at;
 
 use crate::process::{self, COMMAND_MAX, END_MAX, START_MAX, still_runs, wait_for};
 
@@ -179,8 +180,7 @@ fn unmount(mountpoint: &Path, lazily: bool) -> Command {
 
 /// Whether something is mounted there, without touching it.
 fn is_mounted(mountpoint: &Path) -> bool {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    text.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == mountpoint))
+    mounted_at(mountpoint).is_ok_and(|mount| mount.is_some())
 }
 
 #[cfg(test)]

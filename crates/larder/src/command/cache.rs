@@ -20,7 +20,7 @@ use crate::cache_dir;
 use crate::control::{Progress, Request, Sink, call, daemon_lives};
 use crate::exported;
 use crate::maintenance::{Freed, Held, Verified, Warmed, carry_out};
-use crate::mountinfo;
+use crate::mountpoint;
 use crate::options::{Bytes, parse_size};
 use crate::report::Status;
 use crate::runtime_dir::{Record, RuntimeDir};
@@ -163,7 +163,7 @@ impl Target {
         if let Some((address, _)) = exported::named(&self.path) {
             return Ok(Some(runtime.export_socket(address)));
         }
-        let mountpoint = mountinfo::resolve(&self.path)?;
+        let mountpoint = mountpoint::resolve(&self.path)?;
         if runtime.get(&mountpoint).is_some() {
             return Ok(Some(runtime.socket(&mountpoint)));
         }

@@ -13,7 +13,7 @@ use crate::mounted::{self, Announce};
 use crate::runtime_dir::RuntimeDir;
 use crate::stack::Plan;
 use crate::supervisor::Role;
-use crate::{daemon, mountinfo, supervisor, worker};
+use crate::{daemon, mountpoint, supervisor, worker};
 
 const AFTER_HELP: &str = "\
 Options of -o, as in nfs(5) where it has them; a later one overrides an earlier one:
@@ -171,7 +171,7 @@ fn plan(args: &Args, kept: Option<&Path>) -> Result<Plan> {
 
 /// Checks, without touching the mount, that the one that is to go on is the one that is wanted.
 fn same_mountpoint(typed: &Path, kept: &Path) -> Result<PathBuf> {
-    let wanted = mountinfo::resolve(typed).context("no such mountpoint")?;
+    let wanted = mountpoint::resolve(typed).context("no such mountpoint")?;
     let (wanted_shown, kept_shown) = (wanted.display(), kept.display());
     ensure!(wanted == kept, "systemd keeps the mount on {kept_shown}, not one on {wanted_shown}");
     Ok(wanted)
@@ -179,7 +179,7 @@ fn same_mountpoint(typed: &Path, kept: &Path) -> Result<PathBuf> {
 
 /// Resolves a mountpoint and checks that it can be one.
 fn usable_mountpoint(typed: &Path) -> Result<PathBuf> {
-    let listed = mountinfo::resolve(typed).context("no such mountpoint")?;
+    let listed = mountpoint::resolve(typed).context("no such mountpoint")?;
     ensure_free(&listed)?;
     let shown = || format!("cannot mount on {}", typed.display());
     let mountpoint = listed.canonicalize().with_context(shown)?;
@@ -190,13 +190,13 @@ fn usable_mountpoint(typed: &Path) -> Result<PathBuf> {
 }
 
 fn ensure_free(mountpoint: &Path) -> Result<()> {
-    let Some(mount) = mountinfo::mounted_at(mountpoint)? else { return Ok(()) };
-    if mount.kind == mountinfo::AUTOFS {
+    let Some(mount) = mountpoint::mounted_at(mountpoint)? else { return Ok(()) };
+    if mount.kind == mountpoint::AUTOFS {
         // A trigger of a direct map: what is mounted lies on it.
         return Ok(());
     }
     let shown = mountpoint.display();
-    let dead = mount.kind == mountinfo::KIND && {
+    let dead = mount.kind == mountpoint::KIND && {
         let runtime = RuntimeDir::open()?;
         runtime.get(mountpoint).is_some() && !daemon_lives(&runtime.socket(mountpoint))
     };

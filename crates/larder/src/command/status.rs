@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::{Target, print, print_json};
 use crate::control::{CallError, Request};
 use crate::exported;
-use crate::mountinfo;
+use crate::mountpoint;
 use crate::report::{State, Status};
 use crate::runtime_dir::{Record, RuntimeDir};
 
@@ -61,9 +61,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn status_of(runtime: &RuntimeDir, record: &Record) -> Result<Option<Status>> {
     let target =
         Target { mountpoint: record.mountpoint.clone(), socket: runtime.socket_of(record) };
-    let ours = |mount: mountinfo::Mount| mount.kind == mountinfo::KIND;
+    let ours = |mount: mountpoint::Mount| mount.kind == mountpoint::KIND;
     let is_mounted =
-        !record.is_detached && mountinfo::mounted_at(&record.mountpoint)?.is_some_and(ours);
+        !record.is_detached && mountpoint::mounted_at(&record.mountpoint)?.is_some_and(ours);
     let state = match target.ask(&Request::Status) {
         Ok(status) => {
             return Ok(Some(if is_mounted { status } else { detached(status) }));

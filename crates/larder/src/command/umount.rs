@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::control::{CallError, Nowhere, Request, call, daemon_lives, wait_for_exit};
-use crate::mountinfo;
+use crate::mountpoint;
 use crate::runtime_dir::RuntimeDir;
 use crate::unmount::{How, unmount};
 
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         (Some(typed), None) => typed,
         (None, None) => bail!("say which mount"),
     };
-    let mountpoint = mountinfo::resolve(typed)?;
+    let mountpoint = mountpoint::resolve(typed)?;
     let mounted = is_ours(&mountpoint)?;
     let recorded = runtime.get(&mountpoint).is_some();
     ensure!(mounted || recorded, "{} is no larder mount", mountpoint.display());
@@ -123,5 +123,5 @@ fn end_daemon(runtime: &RuntimeDir, pid: u32) -> Result<()> {
 }
 
 fn is_ours(mountpoint: &Path) -> Result<bool> {
-    Ok(mountinfo::mounted_at(mountpoint)?.is_some_and(|mount| mount.kind == mountinfo::KIND))
+    Ok(mountpoint::mounted_at(mountpoint)?.is_some_and(|mount| mount.kind == mountpoint::KIND))
 }

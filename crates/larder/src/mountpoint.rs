@@ -1,47 +1,17 @@
-//! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! Mountpoints as people type them.
 //!
-//! Nothing here touches a mount: a dead one would hang or fail. Paths are compared as text; the
+//! Nothing here touches a mount: a dead one would hang or fail. Paths are compared with the kernel's list as text; the
 //! kernel lists them without symbolic links.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-
-/// A mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mount {
-    /// Where.
-    pub(crate) mountpoint: PathBuf,
-    /// File system type, as `fuse.larder`.
-    pub(crate) kind: String,
-    /// What was mounted, as it called itself.
-    pub(crate) source: String,
-}
-
-/// Type of our mounts.
-pub(crate) const KIND: &str = "fuse.larder";
+pub(crate) use larder_fuse::KIND;
+pub(crate) use larder_io::mountinfo::{Mount, mounted_at, mounts};
 
 /// Type of the mounts by which an automounter is told that somebody comes (autofs(5), systemd.automount(5)).
 pub(crate) const AUTOFS: &str = "autofs";
-
-/// The mounts of this process's namespace, in the order they were made.
-///
-/// # Errors
-/// If `/proc` is not there.
-pub(crate) fn mounts() -> Result<Vec<Mount>> {
-    let text = std::fs::read("/proc/self/mountinfo").context("cannot read the list of mounts")?;
-    Ok(text.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
-}
-
-/// What is mounted at `mountpoint`: the topmost, if several are stacked.
-///
-/// # Errors
-/// If `/proc` is not there.
-pub(crate) fn mounted_at(mountpoint: &Path) -> Result<Option<Mount>> {
-    Ok(mounts()?.into_iter().rev().find(|mount| mount.mountpoint == mountpoint))
-}
 
 /// The path under which the kernel knows a mountpoint, found without touching the mountpoint itself.
 ///
@@ -116,35 +86,6 @@ fn walk(path: &Path, mountpoints: &[PathBuf]) -> Walk {
     Walk::End(at)
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
-fn parse_line(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let mountpoint = fields.nth(4)?;
-    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
-    let kind = String::from_utf8_lossy(after.next()?).into_owned();
-    let source = unescaped(after.next()?).to_string_lossy().into_owned();
-    Some(Mount { mountpoint: unescaped(mountpoint).into(), kind, source })
-}
-
-/// Space, tab, newline and backslash are written as `\040` and so on.
-fn unescaped(field: &[u8]) -> OsString {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        match (first, tail) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(bytes)
-}
-
 /// A short name for a mountpoint, good for file names: 16 hexadecimal digits (FNV-1a, 64 bits).
 pub(crate) fn short_name(mountpoint: &Path) -> String {
     let hash =
@@ -157,37 +98,6 @@ pub(crate) fn short_name(mountpoint: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_parsed() {
-        let line =
-            b"36 35 98:0 / /mnt/a\\040b rw,noatime master:1 shared:2 - fuse.larder nfs://s/x rw";
-        assert_eq!(
-            parse_line(line),
-            Some(Mount {
-                mountpoint: "/mnt/a b".into(),
-                kind: KIND.to_owned(),
-                source: "nfs://s/x".to_owned()
-            })
-        );
-        assert_eq!(parse_line(b""), None);
-        assert_eq!(parse_line(b"36 35 98:0 / /mnt rw"), None);
-    }
-
-    #[test]
-    fn octal_escapes() {
-        for (field, expected) in
-            [("a", "a"), ("\\134\\040", "\\ "), ("\\9", "\\9"), ("\\04", "\\04")]
-        {
-            assert_eq!(unescaped(field.as_bytes()), expected, "{field}");
-        }
-    }
-
-    #[test]
-    fn the_root_is_mounted() {
-        assert!(mounted_at(Path::new("/")).unwrap().is_some());
-        assert!(mounted_at(Path::new("/no/such/mount")).unwrap().is_none());
-    }
 
     #[test]
     fn resolving_follows_links_in_the_folder_only() {
