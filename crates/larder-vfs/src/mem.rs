@@ -63,6 +63,8 @@ struct Connection {
     meddled_after: Option<u64>,
     /// A WRITE's answer has no attributes from before it.
     hides_before: bool,
+    /// User 0 writes as nobody.
+    squashes_root: bool,
     watcher: Option<Weak<dyn Watcher>>,
 }
 
@@ -203,6 +205,11 @@ impl MemRemote {
     /// nfs-ganesha and Linux.
     pub fn hide_before(&self) {
         self.connection().hides_before = true;
+    }
+
+    /// From now on user 0 writes as nobody through this connection, as over an export with `root_squash`.
+    pub fn squash_root(&self) {
+        self.connection().squashes_root = true;
     }
 
     /// The server has a coarse clock, which the caller winds: whatever changes from now on changes at this time, as
@@ -424,11 +431,14 @@ impl Remote for MemRemote {
         stability: Stability,
     ) -> Future<'a, RemoteWritten> {
         self.change("write", vec![file.clone()], move |server| {
-            let (is_meddled, hides_before) = {
+            let nobody = Cred::new(65534, 65534, &[]);
+            let (is_meddled, hides_before, cred) = {
                 let mut connection = self.connection();
                 let left = connection.meddled_after;
                 connection.meddled_after = left.and_then(|left| left.checked_sub(1));
-                (left == Some(0), connection.hides_before)
+                let is_nobody = connection.squashes_root && cred.uid == 0;
+                let cred = if is_nobody { &nobody } else { cred };
+                (left == Some(0), connection.hides_before, cred)
             };
             if is_meddled {
                 server.write(&Cred::root(), file, 0, b"!", Stability::FileSync)?;

@@ -88,9 +88,6 @@ impl Core {
     }
 
     fn begin_anew(self: &Arc<Self>, carried: &Carried) {
-        for &id in carried.opens.keys() {
-            self.forget_open(id);
-        }
         for (&ino, left) in &carried.unfinished {
             let node = self.node(ino).ok();
             match (&node, &left.silly) {
@@ -116,7 +113,11 @@ impl Core {
             carried.unfinished.get(&node.ino).is_some_and(|left| left.silly.is_some())
         };
         for node in self.nodes_left_unsent().iter().filter(|node| !hidden(node)) {
-            self.send_from_before(node);
+            self.send_from_before(node, &carried.cred_of(node.ino));
+        }
+        // Only now: they tell whose data it is.
+        for &id in carried.opens.keys() {
+            self.forget_open(id);
         }
     }
 
@@ -183,6 +184,9 @@ impl Core {
             let same = open.local != 0 && file.local_number() == open.local;
             let restored = state.opens_mut().restore(open.mode, &file, same);
             self.unsent_event(open.ino, &mut state, Event::OpensChanged);
+            if open.mode == Mode::Bypass {
+                state.unsent_mut().may_be_of(&open.cred);
+            }
             if !restored {
                 tracing::error!(ino = open.ino.0, "what the kernel wrote itself is lost");
                 self.unsent_event(open.ino, &mut state, Event::Failed(Error::Io));
@@ -206,7 +210,7 @@ impl Core {
     }
 
     /// Sends what an earlier mount left, and says so.
-    fn send_from_before(self: &Arc<Self>, node: &Arc<Node>) {
+    fn send_from_before(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
         let bytes = self.file(node).dirty_bytes();
         let name = node.state().known().hint.as_ref().map(|(_, name)| name.clone());
         if self.options.read_only {
@@ -215,6 +219,11 @@ impl Core {
         }
         tracing::info!(ino = node.ino.0, ?name, bytes, "sending what an earlier mount left unsent");
         self.mark_unsent(node);
+        {
+            let mut state = node.state();
+            state.unsent_mut().may_be_of(cred);
+            self.note_unfinished(node.ino, &mut state);
+        }
         self.send_left(node);
     }
 
@@ -245,7 +254,7 @@ impl Core {
                                 core.cache.drop_node(node.no());
                             }
                             Ok(false) if core.cache.unsent().contains(&node.no()) => {
-                                core.send_from_before(&node);
+                                core.send_from_before(&node, &cred);
                             }
                             Ok(false) => {}
                             Err(error) => tell_left(&node, error),

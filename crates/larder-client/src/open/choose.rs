@@ -97,6 +97,9 @@ impl Core {
         let file = self.file(node);
         self.prepare(node, &file);
         let (mode, path) = self.take_mode(node, &file, &flags);
+        if mode == Mode::Bypass {
+            node.state().unsent_mut().may_be_of(&cred);
+        }
         self.count_open(node, &file, &flags, mode);
         file.touch();
         let id = self.next_open_id();

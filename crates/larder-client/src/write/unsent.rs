@@ -8,7 +8,7 @@
 //! Invariants, after each event:
 //! - what is unsent, or may be because the kernel writes the local file, is being sent, has a time to go, or is kept
 //!   for the next mount;
-//! - what is not unsent has no time to go, and nobody was told that it is late;
+//! - what is not unsent has no time to go, no writer, and nobody was told that it is late;
 //! - that what is held mixes two versions is forgotten only when all of it is sent and the kernel does not write.
 
 use std::time::{Duration, Instant};
@@ -151,7 +151,7 @@ impl Unsent {
         self.end.is_some() || kernel_writes
     }
 
-    /// On whose behalf bytes are sent, if somebody wrote them through the daemon.
+    /// On whose behalf bytes are sent; `None` if there are none.
     pub(crate) fn writer(&self) -> Option<&Cred> {
         self.writer.as_ref()
     }
@@ -198,6 +198,12 @@ impl Unsent {
         (self.writer, self.failure) = (writer, failure);
     }
 
+    /// The kernel may write on behalf of `writer`, or an earlier process did: for him is sent what nobody wrote through the
+    /// daemon.
+    pub(crate) fn may_be_of(&mut self, writer: &Cred) {
+        self.writer.get_or_insert_with(|| writer.first_time());
+    }
+
     /// Sends on behalf of `writer` from now on.
     pub(crate) fn send_for(&mut self, writer: Cred) {
         self.writer = Some(writer);
@@ -208,7 +214,9 @@ impl Unsent {
         let was_known = self.end.is_some();
         let mut actions = self.take_in(event, context);
         actions.record |= was_known != self.end.is_some();
-        self.is_late &= self.may_exist(context.kernel_writes);
+        if !self.may_exist(context.kernel_writes) {
+            (self.is_late, self.writer) = (false, None);
+        }
         let timing = self.timing(event, context);
         let (schedule, action) = self.schedule.apply(timing, context.now, context.age);
         self.schedule = schedule;
@@ -350,6 +358,8 @@ mod tests {
         }),
         ("an open for the kernel to write", |world| {
             (world.kernel_writes, world.is_bypassed) = (true, true);
+            let writer = world.writer.clone();
+            world.unsent.may_be_of(&writer);
             world.tell(Event::OpensChanged);
         }),
         ("the kernel's write is seen", |world| {
@@ -478,6 +488,7 @@ mod tests {
             assert_eq!(self.unsent.is_mixed(), self.is_mixed);
             assert_eq!(self.unsent.is_late(), self.is_late);
             assert_eq!(self.unsent.failure(), self.owed);
+            assert_eq!(self.unsent.writer(), exists.then_some(&self.writer));
             assert_eq!(self.sending, self.unsent.schedule == Schedule::Sending);
             match self.unsent.schedule {
                 Schedule::Clean => assert!(!exists, "bytes that nobody will send"),

@@ -140,12 +140,8 @@ impl Core {
     }
 
     fn writer(&self, node: &Node) -> Cred {
-        if let Some(cred) = node.state().unsent().writer().cloned() {
-            return cred;
-        }
-        let opens = self.open_table();
-        let writer = opens.values().find(|open| open.flags.write && open.node.ino == node.ino);
-        writer.map_or_else(Cred::root, |open| open.cred.clone())
+        // Who left it before there was a record of him is not known.
+        node.state().unsent().writer().cloned().unwrap_or_else(Cred::root)
     }
 
     /// Draws the conclusions of a write-back from the versions that the server reported.

@@ -23,3 +23,4 @@ mod retried;
 mod rig;
 mod takeover;
 mod unsent;
+mod writer;

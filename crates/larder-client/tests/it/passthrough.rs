@@ -31,7 +31,11 @@ impl Kernel for Passthrough {
     fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
 }
 
-async fn on_directory(dir: &Path, server: Arc<MemRemote>, start: Start) -> (Client, Cache) {
+pub(crate) async fn on_directory(
+    dir: &Path,
+    server: Arc<MemRemote>,
+    start: Start,
+) -> (Client, Cache) {
     with_clock(dir, server, start, Arc::new(SimClock::ticking())).await
 }
 
@@ -70,12 +74,12 @@ async fn another_client_at(server: &MemRemote, name: &str) -> (MemRemote, Handle
 }
 
 /// What the server has of a file.
-async fn content_of(server: &MemRemote, name: &str) -> Vec<u8> {
+pub(crate) async fn content_of(server: &MemRemote, name: &str) -> Vec<u8> {
     let (other, handle) = another_client_at(server, name).await;
     other.read(&root(), &handle, 0, 1 << 20).await.unwrap().data.to_vec()
 }
 
-fn copy_tree(from: &Path, to: &Path) {
+pub(crate) fn copy_tree(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
         let target = to.join(entry.file_name());
@@ -88,7 +92,7 @@ fn copy_tree(from: &Path, to: &Path) {
 }
 
 /// The data file that the kernel of the copied world has open.
-fn data_file(dir: &Path) -> fs::File {
+pub(crate) fn data_file(dir: &Path) -> fs::File {
     let mut files = Vec::new();
     for dir in fs::read_dir(dir.join("data")).unwrap() {
         files.extend(fs::read_dir(dir.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()));
