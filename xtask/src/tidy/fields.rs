@@ -7,13 +7,16 @@ use std::collections::BTreeSet;
 
 use super::{File, lex};
 
+/// How a method takes what it changes.
+const CHANGING: [&str; 3] = ["(&mut self)", "(&mut self,", " &mut self,"];
+
 /// The files of one crate that have such fields, and how many.
 pub(super) fn open<'a>(files: &[&'a File]) -> Vec<(&'a str, usize)> {
     let codes: Vec<String> = files.iter().map(|file| lex::code(&file.text)).collect();
     let changing: BTreeSet<&str> = codes
         .iter()
         .flat_map(|code| lex::impl_blocks(code))
-        .filter(|(_, block)| block.contains("(&mut self") || block.contains(" &mut self,"))
+        .filter(|(_, block)| CHANGING.iter().any(|receiver| block.contains(receiver)))
         .map(|(name, _)| name)
         .collect();
     let count = |code: &String| {
@@ -48,7 +51,7 @@ mod tests {
         let state = "struct State {\n    pub(crate) a: u8,\n    b: u8,\n    pub c: u8,\n}\n";
         for (methods, count) in [
             ("impl State {\n    fn f(&mut self) {}\n}\n", 2),
-            ("impl State {\n    fn f(&self) {}\n}\n", 0),
+            ("impl State {\n    fn f(&self) { g(&mut self.a) }\n}\n", 0),
             ("impl Other {\n    fn f(&mut self) {}\n}\n", 0),
             ("impl Iterator for State {\n    fn next(&mut self) {}\n}\n", 0),
         ] {
