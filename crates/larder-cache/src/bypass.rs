@@ -114,7 +114,7 @@ impl CachedFile {
     /// longer than a few system calls: no other version than `version` is to be removed, nothing to be
     /// verified, nothing to be committed, and nobody else is at it.
     pub fn is_ready(&self, version: &[u8], written: bool) -> bool {
-        if !self.filling.is_free() {
+        if !self.filling().turns.is_free() {
             return false;
         }
         let Some(mut state) = self.try_state() else { return false };

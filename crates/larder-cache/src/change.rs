@@ -35,7 +35,7 @@ impl CachedFile {
     /// Whether [`CachedFile::write`] takes no longer than a few system calls: nothing is to be committed first,
     /// and nobody else is at the file.
     pub fn writes_quickly(&self) -> bool {
-        self.filling.is_free() && self.try_state().is_some_and(|state| !state.vouched)
+        self.filling().turns.is_free() && self.try_state().is_some_and(|state| !state.vouched)
     }
 
     /// Cuts or extends the file locally; new bytes are zeros and held. No byte becomes dirty: the

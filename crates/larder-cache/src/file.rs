@@ -11,17 +11,17 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, RwLockWriteGuard, Weak};
 
 use larder_io::{DiskFile, OpenMode};
 
-use crate::fill::Turns;
 use crate::gauge::count;
 use crate::pool::{data_dir, data_path};
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
 use crate::state::State;
 use crate::store::Store;
 use crate::sums::{Summer, chunk_range, chunks_of};
+use crate::turns::Filling;
 use crate::{FileNo, lock};
 
 /// A use is written to the index if the one there is older than this.
@@ -63,7 +63,7 @@ pub struct CachedFile {
     /// Whoever verifies it; taken before `filling`.
     pub(crate) verifying: Mutex<()>,
     /// Whoever fills it, and who changes it alone (see [`crate::fill`]); taken before `state`.
-    pub(crate) filling: Turns,
+    filling: Filling,
     /// How many have it open.
     pub(crate) holders: AtomicU32,
 }
@@ -76,7 +76,7 @@ impl CachedFile {
             me: Weak::clone(me),
             state: Mutex::default(),
             verifying: Mutex::default(),
-            filling: Turns::default(),
+            filling: Filling::default(),
             holders: AtomicU32::new(0),
         })
     }
@@ -196,6 +196,17 @@ impl CachedFile {
         state
     }
 
+    /// Whoever fills it.
+    pub(crate) fn filling(&self) -> &Filling {
+        &self.filling
+    }
+
+    /// The file for whoever changes what its local file is or has. Waits for fills that are at it. To be taken before
+    /// the state.
+    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.filling.turns.alone()
+    }
+
     /// Exempts the file from culling, or not.
     pub(crate) fn pin(&self, pinned: bool) {
         let mut state = self.state();
@@ -222,7 +233,7 @@ impl CachedFile {
     pub(crate) fn cull(&self, even_pinned: bool) -> Option<u64> {
         let mut state = self.state();
         let is_open = self.holders.load(Ordering::Acquire) > 0;
-        let is_filled = !state.claimed.is_empty();
+        let is_filled = !self.filling.turns.is_free();
         let in_use = is_open || is_filled || !state.is_clean() || state.backing.strong_count() > 0;
         if in_use || (state.pinned && !even_pinned) || state.serial == 0 {
             return None;

@@ -14,7 +14,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::Arc;
 
 use larder_io::DiskFile;
 
@@ -23,27 +23,6 @@ use crate::gauge::{Reserved, count};
 use crate::pool::write_with_holes;
 use crate::state::{SIZE_MAX, State};
 use crate::sums::{chunk_range, chunks_of};
-
-/// Either many who add to something, or one who changes it.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(RwLock<()>);
-
-impl Turns {
-    /// One of many.
-    pub(crate) fn shared(&self) -> RwLockReadGuard<'_, ()> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Alone. Waits for those who are at it.
-    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether nobody is at it just now.
-    pub(crate) fn is_free(&self) -> bool {
-        !matches!(self.0.try_write(), Err(TryLockError::WouldBlock))
-    }
-}
 
 /// Parts of a local file that one fill writes.
 pub(crate) struct Claim<'a> {
@@ -98,17 +77,11 @@ impl CachedFile {
     fn try_fill(&self, version: &[u8], offset: u64, data: &[u8]) -> bool {
         // A close waits for those who are at it.
         let _open = self.store.filling.shared();
-        let _shared = self.filling.shared();
+        let _shared = self.filling().turns.shared();
         let range = offset..offset.saturating_add(data.len() as u64);
         let Some(claim) = self.claim(version, range) else { return false };
         let written = claim.write(offset, data);
         self.settle_claim(claim, written)
-    }
-
-    /// The file for whoever changes what its local file is or has. Waits for fills that are at it. To be taken before
-    /// the state.
-    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.filling.alone()
     }
 
     /// Claims what is not known of a range; `None` if it cannot be stored.
@@ -120,8 +93,7 @@ impl CachedFile {
             return None;
         }
         let range = range.start.min(end)..end;
-        let gaps = state.known.gaps(range);
-        let gaps: Vec<_> = gaps.into_iter().flat_map(|gap| state.claimed.gaps(gap)).collect();
+        let gaps = self.filling().unclaimed(state.serial, state.known.gaps(range));
         let mut claim = Claim {
             file: None,
             version: version.to_vec(),
@@ -148,7 +120,7 @@ impl CachedFile {
             }
         }
         claim.serial = state.serial;
-        claim.gaps.iter().for_each(|gap| state.claimed.insert(gap.clone()));
+        self.filling().claim(claim.serial, &claim.gaps);
         Some(claim)
     }
 
@@ -158,10 +130,8 @@ impl CachedFile {
             return true;
         }
         let mut state = self.state();
+        self.filling().unclaim(claim.serial, &claim.gaps);
         let is_there = state.serial == claim.serial;
-        if is_there {
-            claim.gaps.iter().for_each(|gap| state.claimed.remove(gap.clone()));
-        }
         let sums = match written {
             Ok(sums) if is_there && state.version.as_deref() == Some(&*claim.version) => sums,
             result => {

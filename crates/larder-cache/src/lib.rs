@@ -59,6 +59,7 @@ mod save;
 mod state;
 mod store;
 mod sums;
+mod turns;
 mod verify;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -14,7 +14,6 @@ use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 use crate::codec::{Reader, Writer};
 use crate::config::{CacheError, Config, OpenError};
 use crate::descriptors::HandedOut;
-use crate::fill::Turns;
 use crate::gauge::Gauge;
 use crate::head::{self, Found};
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
@@ -27,6 +26,7 @@ use crate::records::{
 };
 use crate::save::usage_key;
 use crate::store::{Bell, Store};
+use crate::turns::Turns;
 use crate::{FileNo, lock};
 
 pub(crate) const LOCK_FILE: &str = "lock";

@@ -4,7 +4,6 @@
 //! - `dirty` lies within `known`, `known` within `0..size`.
 //! - A chunk has a sum only if all its bytes up to `size` are known, and then the sum is that of
 //!   the bytes last filled, written or collected.
-//! - `claimed` lies within `0..size` and touches nothing that is known; it is empty in a bypass.
 //! - `charged` is the number of chunks that `known` touches.
 
 use std::collections::BTreeSet;
@@ -39,8 +38,6 @@ pub(crate) struct State {
     pub(crate) known: RangeSet,
     /// Changed by [`State::set_dirty`] only, so that the index hears of it.
     pub(crate) dirty: RangeSet,
-    /// What is being filled, of the present local file: see [`crate::fill`].
-    pub(crate) claimed: RangeSet,
     /// What became dirty since somebody began to send the dirty bytes.
     pub(crate) rewritten: Option<RangeSet>,
     pub(crate) sums: Sums,
@@ -215,8 +212,6 @@ impl State {
     pub(crate) fn check(&self) {
         debug_assert!(self.known.iter().all(|range| range.end <= self.size));
         debug_assert!(self.dirty.iter().all(|range| self.known.contains(range)));
-        debug_assert!(self.claimed.iter().all(|range| !self.known.intersects(range)));
-        debug_assert!(self.bypasses == 0 || self.claimed.is_empty());
         debug_assert_eq!(self.charged, self.charged_now());
     }
 }

@@ -11,11 +11,11 @@ use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
 use crate::descriptors::HandedOut;
 use crate::file::CachedFile;
-use crate::fill::Turns;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
 use crate::pool::Pool;
 use crate::records::FileRecord;
+use crate::turns::Turns;
 use crate::{FileNo, lock};
 
 /// Files that may wait to be saved before a checkpoint is asked for.

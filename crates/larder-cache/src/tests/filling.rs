@@ -196,7 +196,7 @@ fn in_order(cache: &Cache, order: &[Step]) -> Arc<CachedFile> {
         }
         check_held(&file, order);
     }
-    assert!(file.state().claimed.is_empty(), "{order:?}");
+    assert!(file.filling().is_unclaimed(), "{order:?}");
     let is_lost = |step: &Step| {
         let losing = [Event::Cull, Event::Distrust, Event::BadChunk, Event::Renamed];
         losing.map(Step::Between).contains(step)
