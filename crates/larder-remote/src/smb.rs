@@ -71,16 +71,20 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Runs a call upon a file that `$cred` asks for, and once more if it was not where it was thought to be and is found again.
+/// How often a file is looked for that was not where it was thought to be. It may have had several names, and lost some of them.
+const FOUND_MAX: u32 = 4;
+
+/// Runs a call upon a file that `$cred` asks for, and again if it was not where it was thought to be and is found elsewhere.
 macro_rules! upon {
     ($share:expr, $cred:expr, $file:expr, |$link:ident, $again:ident| $try:expr) => {{
-        let answer = call!($cred.deadline, $share.line($file), |$link, $again| $try);
-        match answer {
-            Err(Error::Stale) if $share.finds_again($cred, $file).await => {
-                call!($cred.deadline, $share.line($file), |$link, $again| $try)
+        let mut answer = call!($cred.deadline, $share.line($file), |$link, $again| $try);
+        for _ in 0..FOUND_MAX {
+            if !matches!(answer, Err(Error::Stale)) || !$share.finds_again($cred, $file).await {
+                break;
             }
-            answer => answer,
+            answer = call!($cred.deadline, $share.line($file), |$link, $again| $try);
         }
+        answer
     }};
 }
 
@@ -397,8 +401,12 @@ impl Remote for Smb {
 }
 
 impl Share {
-    /// Whether a file that is open here has moved, and is found where it is now.
+    /// Whether a file that was not where it was thought to be has another name that is known, or is open here and found where it
+    /// is now.
     async fn finds_again(&self, cred: &Cred, file: &Handle) -> bool {
+        if self.path(file).is_ok() {
+            return true;
+        }
         let found: larder_vfs::Result<bool> = async {
             call!(cred.deadline, self.line(file), |link, _again| self.find_kept(&link, file))
         }

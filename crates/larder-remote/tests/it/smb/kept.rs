@@ -148,3 +148,24 @@ async fn under_a_lease_a_file_is_kept_open_without_a_request() {
     other.remove(cred, root, "moved".as_ref(), Removal::File).await.unwrap();
     eventually("the name is gone", || setup.names().is_empty()).await;
 }
+
+/// A file with several names is found by one that is left, whatever became of the one that it was open by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_lost_the_name_it_is_open_by_is_found_by_another() {
+    for is_kept in [true, false] {
+        let setup = Setup::new(|_| (), |options| options.leases = false).await;
+        let (cred, root) = (&setup.cred, &setup.root);
+        let file = setup.file("file", b"one").await;
+        let path = |name| setup.dir.path().join(name);
+        std::fs::hard_link(path("file"), path("link")).unwrap();
+        assert_eq!(setup.find("link").await, Some(file.clone()));
+        assert_eq!(setup.find("file").await, Some(file.clone()));
+        let kept = if is_kept { setup.keep(&file).await } else { KeptOpen::default() };
+        let other = setup.another(false).await;
+        other.lookup(cred, root, "file".as_ref()).await.unwrap().found.unwrap();
+        other.remove(cred, root, "file".as_ref(), Removal::File).await.unwrap();
+        setup.write(&file, 0, b"two", Stability::FileSync).await.unwrap();
+        assert_eq!(std::fs::read(path("link")).unwrap(), b"two", "kept open: {is_kept}");
+        drop(kept);
+    }
+}
