@@ -569,3 +569,27 @@ async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
         assert_eq!(rig.cat("file").await.len(), 14);
     }
 }
+
+/// Attributes that are wanted again are asked for with the names. Who goes on with a listing is not sent back for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_goes_on_after_the_name_that_was_told_last_is_removed() {
+    let rig = Rig::new(Options::default().no_attribute_cache()).await;
+    let other = rig.foreigner().await;
+    for name in ["a", "b", "c", "d", "e"] {
+        other.put(name, b"x").await;
+    }
+    for told in [3, 5] {
+        let list = async |offset: u64, bytes_max: u32| {
+            rig.client.readdir(&root(), Ino::ROOT, offset, bytes_max, true).wait().await.unwrap()
+        };
+        rig.client.opendir(&root(), Ino::ROOT).wait().await.unwrap();
+        let first = list(0, 160 * told).await;
+        assert_eq!(first.len(), told as usize);
+        let last = first.last().unwrap();
+        other.remove(last.name.to_str().unwrap()).await.unwrap();
+        let rest = list(last.offset, 1000).await;
+        assert_eq!(rest.len(), 5 - told as usize, "{rest:?}");
+        assert!(rest.iter().all(|entry| first.iter().all(|told| told.name != entry.name)));
+        other.put(last.name.to_str().unwrap(), b"x").await;
+    }
+}

@@ -111,6 +111,10 @@ impl Share {
             connections = lines.len(),
             "mounted an SMB share"
         );
+        let mount_id = std::hash::BuildHasher::hash_one(
+            &std::collections::hash_map::RandomState::new(),
+            std::process::id(),
+        );
         let share = Arc::new(Share {
             lines,
             shape: Shape::new(options, volume),
@@ -118,14 +122,11 @@ impl Share {
             options: options.clone(),
             files: Files::default(),
             kept: KeptFiles::default(),
-            snapshots: Mutex::default(),
+            snapshots: Mutex::new(Snapshots::new(mount_id)),
             watcher: OnceLock::new(),
             watches: Arc::new(Semaphore::new(WATCHES_MAX)),
             watching: tokio::sync::Mutex::default(),
-            mount_id: std::hash::BuildHasher::hash_one(
-                &std::collections::hash_map::RandomState::new(),
-                std::process::id(),
-            ),
+            mount_id,
             hidden: AtomicU64::default(),
             leases,
             accounts,
