@@ -6,15 +6,9 @@
 
 use std::io;
 
-use crate::FileNo;
+use crate::aside_dir::{ASIDE_DIR, name_of};
 use crate::file::CachedFile;
 use crate::pool::data_path;
-use crate::store::Store;
-
-/// Where they lie in the cache directory.
-const ASIDE_DIR: &str = "set-aside";
-/// As much of a path goes into a file's name: names on Linux have at most 255 bytes.
-const PATH_BYTES_MAX: usize = 200;
 
 impl CachedFile {
     /// Gives up all local changes, as [`CachedFile::discard_dirty`] does, but keeps the local file: as
@@ -39,7 +33,7 @@ impl CachedFile {
         // A write that failed may have left bytes past the end.
         file.set_len(state.size)?;
         file.sync_data()?;
-        let name = name_of(&numbers_of(self.number(), state.serial), path);
+        let name = name_of(self.number(), state.serial, path);
         let (disk, to) = (&self.store.disk, format!("{ASIDE_DIR}/{name}"));
         disk.create_dir_all(ASIDE_DIR)?;
         disk.sync_dir("")?;
@@ -49,48 +43,5 @@ impl CachedFile {
         }
         self.forget_locked(&mut state);
         Ok(Some(to))
-    }
-}
-
-impl Store {
-    /// How many files were set aside, and not removed since.
-    pub(crate) fn aside_count(&self) -> u64 {
-        // Mostly there is no such directory.
-        self.disk.list(ASIDE_DIR).map_or(0, |names| names.len() as u64)
-    }
-
-    /// Whether a local file was set aside.
-    pub(crate) fn is_aside(&self, no: FileNo, serial: u64) -> bool {
-        let start = name_of(&numbers_of(no, serial), "");
-        let names = self.disk.list(ASIDE_DIR).unwrap_or_default();
-        names.iter().any(|name| name.starts_with(&start))
-    }
-}
-
-fn numbers_of(no: FileNo, serial: u64) -> String {
-    format!("{:x}.{serial:x}", no.0)
-}
-
-/// The name of a file that is set aside: `numbers` make it unique, the end of `path` tells people what it was.
-fn name_of(numbers: &str, path: &str) -> String {
-    let is_odd = |c: char| c == '/' || c.is_control();
-    let mut path: String = path.chars().map(|c| if is_odd(c) { '_' } else { c }).collect();
-    while path.len() > PATH_BYTES_MAX {
-        path.remove(0);
-    }
-    format!("{numbers}_{path}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_tell_the_path_and_are_names() {
-        assert_eq!(name_of("7f.1", "dir/a file.odt"), "7f.1_dir_a file.odt");
-        assert_eq!(name_of("7f.1", "line\nfeed\0"), "7f.1_line_feed_");
-        assert_eq!(name_of("7f.1", ""), "7f.1_");
-        let long = name_of("ffffffffffffffff.ffffffffffffffff", &"ä/".repeat(300));
-        assert!(long.len() <= 255 && long.ends_with("_ä_"), "{long}");
     }
 }

@@ -4,14 +4,12 @@
 //! by comparing all chunks with the sums that they had ([`CachedFile::collect_bypass`]).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use larder_io::{DiskFile, Stamp};
 
-use crate::descriptors::Place;
+use crate::backing::BackingFile;
 use crate::file::CachedFile;
-use crate::lock;
 use crate::state::{State, ZEROS_MAX};
 use crate::sums::{chunk_range, chunks_of};
 
@@ -20,61 +18,6 @@ const READ_QUICKLY_BYTES: u64 = 128 << 10;
 
 /// As much is read into memory to be written to another local file.
 const TAKEN_AT_ONCE_BYTES: usize = 256 << 10;
-
-/// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
-/// the version it was handed out for but for what its holders change, as long as this is held.
-#[derive(Debug)]
-pub struct BackingFile {
-    file: Arc<dyn DiskFile>,
-    /// Whoever changes it for those who read a version that is not in use any more.
-    following: Mutex<()>,
-    _place: Place,
-}
-
-impl BackingFile {
-    /// Length and times.
-    ///
-    /// # Errors
-    /// Those of fstat(2).
-    pub fn stamp(&self) -> io::Result<Stamp> {
-        self.file.stamp()
-    }
-
-    /// Writes all of `data`, for who reads a version that is not in use any more. Not durable.
-    ///
-    /// # Errors
-    /// Those of pwrite(2); a part of `data` may then be written.
-    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let _alone = lock(&self.following);
-        self.file.write_at(data, offset)
-    }
-
-    /// Takes over all that is dirty in the version in use. Who writes there first, and then here
-    /// ([`BackingFile::write_at`]), is not overwritten by what was before.
-    ///
-    /// # Errors
-    /// What the disk says, or `InvalidInput` if it is sent just now; a part may then be written.
-    pub fn take_dirty(&self, present: &CachedFile) -> io::Result<()> {
-        let _alone = lock(&self.following);
-        for range in present.dirty() {
-            for start in range.clone().step_by(TAKEN_AT_ONCE_BYTES) {
-                let len = usize::try_from(range.end - start).unwrap_or(usize::MAX);
-                let mut bytes = vec![0; len.min(TAKEN_AT_ONCE_BYTES)];
-                present.read_dirty(start, &mut bytes)?;
-                self.file.write_at(&bytes, start)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Cuts or extends the file, for who reads a version that is not in use any more. Not durable.
-    ///
-    /// # Errors
-    /// Those of ftruncate(2).
-    pub fn set_len(&self, len_bytes: u64) -> io::Result<()> {
-        self.file.set_len(len_bytes)
-    }
-}
 
 /// How much of a file no server has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,9 +29,24 @@ pub struct Unsent {
     pub is_bound: bool,
 }
 
-impl AsFd for BackingFile {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd().expect("a backing file is made only of files with a descriptor")
+impl BackingFile {
+    /// Takes over all that is dirty in the version in use. Who writes there first, and then here
+    /// ([`BackingFile::write_at`]), is not overwritten by what was before.
+    ///
+    /// # Errors
+    /// What the disk says, or `InvalidInput` if it is sent just now; a part may then be written.
+    pub fn take_dirty(&self, present: &CachedFile) -> io::Result<()> {
+        self.alone(|file| {
+            for range in present.dirty() {
+                for start in range.clone().step_by(TAKEN_AT_ONCE_BYTES) {
+                    let len = usize::try_from(range.end - start).unwrap_or(usize::MAX);
+                    let mut bytes = vec![0; len.min(TAKEN_AT_ONCE_BYTES)];
+                    present.read_dirty(start, &mut bytes)?;
+                    file.write_at(&bytes, start)?;
+                }
+            }
+            Ok(())
+        })
     }
 }
 
@@ -246,18 +204,6 @@ impl CachedFile {
 
 /// Within the crate.
 impl CachedFile {
-    /// The state, if nobody has it and it is loaded, or to be had from the index alone.
-    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
-        let mut state = self.state.try_lock().ok()?;
-        if !state.loaded {
-            if lock(&self.store.carried).contains(&self.number()) {
-                return None;
-            }
-            self.load(&mut state);
-        }
-        Some(state)
-    }
-
     /// The local file, if it is whole, and how it looks.
     pub(crate) fn whole_file(&self, state: &mut State) -> Option<(Arc<dyn DiskFile>, Stamp)> {
         if state.version.is_none() || self.settle(state).is_err() {
@@ -338,11 +284,7 @@ impl CachedFile {
         if let Some(backing) = state.backing.upgrade() {
             return Some(backing);
         }
-        let backing = Arc::new(BackingFile {
-            file,
-            following: Mutex::default(),
-            _place: self.store.handed_out.take(),
-        });
+        let backing = Arc::new(BackingFile::new(file, self.store.handed_out.take()));
         state.backing = Arc::downgrade(&backing);
         Some(backing)
     }

@@ -275,7 +275,7 @@ impl Cache {
             bad_chunks: read(&gauge.counters.bad_chunks),
             dirty_dropped: read(&gauge.counters.dirty_dropped),
             orphans_removed: read(&gauge.counters.orphans_removed),
-            set_aside: store.aside_count(),
+            set_aside: crate::aside_dir::count(&*store.disk),
             poisoned: store.index.is_poisoned(),
         }
     }

@@ -201,6 +201,18 @@ impl CachedFile {
         &self.filling
     }
 
+    /// The state, if nobody has it and it is loaded, or to be had from the index alone.
+    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.try_lock().ok()?;
+        if !state.loaded {
+            if lock(&self.store.carried).contains(&self.number()) {
+                return None;
+            }
+            self.load(&mut state);
+        }
+        Some(state)
+    }
+
     /// The file for whoever changes what its local file is or has. Waits for fills that are at it. To be taken before
     /// the state.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {

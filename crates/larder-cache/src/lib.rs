@@ -32,6 +32,8 @@
 )]
 
 mod aside;
+mod aside_dir;
+mod backing;
 mod bypass;
 mod cache;
 mod change;
@@ -46,6 +48,7 @@ mod head;
 mod hold;
 mod index;
 mod local;
+mod local_record;
 mod log;
 mod maintain;
 mod open;
@@ -64,7 +67,8 @@ mod verify;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use bypass::{BackingFile, Unsent};
+pub use backing::BackingFile;
+pub use bypass::Unsent;
 pub use cache::Cache;
 pub use config::{
     CacheError, Config, Culled, Limits, Listed, Marks, OpenError, Usage, VerifyProgress,

@@ -14,72 +14,14 @@ use std::sync::Arc;
 
 use larder_io::DiskFile;
 
-use crate::codec::{Reader, Writer};
 use crate::file::CachedFile;
 use crate::gauge::count;
 use crate::index::Index;
+use crate::local_record::LocalRecord;
 use crate::records::{decode_number, encode_number, key, number_in_key, tag};
 use crate::state::State;
 use crate::sums::{Sums, chunk_range, chunks_of};
-use crate::{FileNo, lock};
-
-/// What the index says of local changes, but for the dirty ranges.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LocalRecord {
-    /// Number of the local file; 0 without one.
-    pub(crate) serial: u64,
-    /// End of file, unless the last dirty range ends behind it.
-    pub(crate) size: u64,
-    /// The kernel may be writing the local file.
-    pub(crate) bypass: bool,
-    /// Bytes were acknowledged since the version was set.
-    pub(crate) acknowledged: bool,
-    /// All of the local file was synced before the index committed this.
-    pub(crate) synced: bool,
-    /// Validator of the bytes below the changes.
-    pub(crate) version: Vec<u8>,
-}
-
-impl LocalRecord {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::with_capacity(17 + self.version.len());
-        out.flags([self.bypass, self.acknowledged, self.synced]);
-        out.u64(self.serial);
-        out.u64(self.size);
-        out.raw(&self.version);
-        out.into_bytes()
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<LocalRecord> {
-        let mut input = Reader::new(bytes);
-        let [bypass, acknowledged, synced] = input.flags()?;
-        let (serial, size, version) = (input.u64()?, input.u64()?, input.rest().to_vec());
-        Some(LocalRecord { serial, size, bypass, acknowledged, synced, version })
-    }
-}
-
-impl State {
-    /// Whether the kernel may be writing the local file, as far as a later run must believe.
-    fn may_be_bypassed(&self) -> bool {
-        self.bypasses > 0 || self.bypassed_before
-    }
-
-    /// Whether `noted` still says what is so.
-    fn is_noted(&self) -> bool {
-        match &self.noted {
-            None => self.is_clean(),
-            Some(noted) => {
-                !self.is_clean()
-                    && noted.serial == self.serial
-                    && noted.size.max(self.dirty.end()) == self.size
-                    && noted.bypass == self.may_be_bypassed()
-                    && noted.acknowledged == self.acknowledged
-                    && noted.synced == self.synced
-                    && self.version.as_ref() == Some(&noted.version)
-            }
-        }
-    }
-}
+use crate::{FileNo, aside_dir, lock};
 
 /// Files that have records of local changes.
 pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
@@ -195,7 +137,9 @@ impl CachedFile {
                 // It died while it cut the file: that is the only way a local file gets too short.
                 Ok((len, _)) => state.set_size(len.min(state.size)),
                 // It died in the middle of that.
-                Err(_) if self.store.is_aside(no, state.serial) => self.drop_content(state),
+                Err(_) if aside_dir::has(&*self.store.disk, no, state.serial) => {
+                    self.drop_content(state);
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     tracing::error!(file = no.0, "the local file with unsent data is gone");
                     count(&self.store.gauge.counters.dirty_dropped);

@@ -30,11 +30,6 @@ const VICTIMS_MAX: usize = 4096;
 const IDLE_ENTRIES_MAX: usize = 100;
 /// Files used within the same hour are culled by size.
 const RECENCY_STEP_SEC: u64 = 3600;
-/// Culling that did not get far enough walks over all records again only after this time: what
-/// is left is pinned, dirty or open, or others fill the disk.
-const CULL_PAUSE: Duration = Duration::from_secs(10);
-/// The same if a file was closed since.
-const CULL_PAUSE_AFTER_CLOSE: Duration = Duration::from_secs(1);
 /// The disk must show this part of what was culled.
 const SHOWN_SHARE: u64 = 8;
 /// Records read at a time.
@@ -83,14 +78,6 @@ impl Store {
         self.index.take_reserve_back();
         self.sweep();
         Ok(())
-    }
-
-    /// Whether culling was in vain a moment ago.
-    pub(crate) fn cull_rests(&self) -> bool {
-        let now = self.clock.now();
-        lock(&self.cull_failed).is_some_and(|(at, has_closed)| {
-            now.since(at) < if has_closed { CULL_PAUSE_AFTER_CLOSE } else { CULL_PAUSE }
-        })
     }
 
     /// A file may be culled now.

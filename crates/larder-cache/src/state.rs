@@ -13,8 +13,8 @@ use std::sync::Weak;
 
 use larder_io::{Monotonic, Stamp};
 
-use crate::bypass::BackingFile;
-use crate::local::LocalRecord;
+use crate::backing::BackingFile;
+use crate::local_record::LocalRecord;
 use crate::ranges::RangeSet;
 use crate::records::FileRecord;
 use crate::sums::{Sums, chunk_range, chunks_of};
@@ -206,6 +206,27 @@ impl State {
     /// Whether there are local changes that no server has acknowledged.
     pub(crate) fn has_changes(&self) -> bool {
         !self.dirty.is_empty() || self.bypasses > 0
+    }
+
+    /// Whether the kernel may be writing the local file, as far as a later run must believe.
+    pub(crate) fn may_be_bypassed(&self) -> bool {
+        self.bypasses > 0 || self.bypassed_before
+    }
+
+    /// Whether `noted` still says what is so.
+    pub(crate) fn is_noted(&self) -> bool {
+        match &self.noted {
+            None => self.is_clean(),
+            Some(noted) => {
+                !self.is_clean()
+                    && noted.serial == self.serial
+                    && noted.size.max(self.dirty.end()) == self.size
+                    && noted.bypass == self.may_be_bypassed()
+                    && noted.acknowledged == self.acknowledged
+                    && noted.synced == self.synced
+                    && self.version.as_ref() == Some(&noted.version)
+            }
+        }
     }
 
     /// Checks the invariants that are cheap to check.

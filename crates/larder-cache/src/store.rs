@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::Duration;
 
 use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
@@ -22,6 +23,12 @@ use crate::{FileNo, lock};
 const UNSAVED_MAX: usize = 8 * 1024;
 /// At this many times as many, new data is declined.
 const UNSAVED_STALL_FACTOR: usize = 4;
+
+/// Culling that did not get far enough walks over all records again only after this time: what
+/// is left is pinned, dirty or open, or others fill the disk.
+const CULL_PAUSE: Duration = Duration::from_secs(10);
+/// The same if a file was closed since.
+const CULL_PAUSE_AFTER_CLOSE: Duration = Duration::from_secs(1);
 
 /// Asks the maintenance thread to come.
 #[derive(Debug, Default)]
@@ -53,7 +60,7 @@ impl Bell {
     }
 
     /// Waits for a ring or the time; `false` if it is time to stop.
-    pub(crate) fn wait(&self, interval: std::time::Duration) -> bool {
+    pub(crate) fn wait(&self, interval: Duration) -> bool {
         let rung = lock(&self.rung);
         let idle = |rung: &mut Rung| !rung.wanted && !rung.stop;
         let (mut rung, _) = self
@@ -157,6 +164,14 @@ impl Store {
             self.bell.ring();
         }
         reserved
+    }
+
+    /// Whether culling was in vain a moment ago.
+    pub(crate) fn cull_rests(&self) -> bool {
+        let now = self.clock.now();
+        lock(&self.cull_failed).is_some_and(|(at, has_closed)| {
+            now.since(at) < if has_closed { CULL_PAUSE_AFTER_CLOSE } else { CULL_PAUSE }
+        })
     }
 
     /// The disk refused a write.
