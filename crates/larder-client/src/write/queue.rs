@@ -12,9 +12,9 @@ use super::schedule::Schedule;
 /// Files that are sent at once without anybody waiting.
 const FILES_AT_ONCE: usize = 8;
 
-/// The times of all files that have one.
+/// The queue, and how the engine is told of it.
 pub(crate) struct Queue {
-    times: Mutex<BTreeSet<(Instant, Ino)>>,
+    times: Mutex<Times>,
     /// There is a new first one.
     earlier: Notify,
     places: Semaphore,
@@ -28,7 +28,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    fn times(&self) -> MutexGuard<'_, BTreeSet<(Instant, Ino)>> {
+    fn times(&self) -> MutexGuard<'_, Times> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -42,30 +42,212 @@ impl Queue {
         self.places.acquire().await.ok()
     }
 
-    /// Follows a file's schedule.
+    /// Follows a file's schedule. To be called with the lock of its node.
     pub(super) fn replan(&self, ino: Ino, before: Schedule, after: Schedule) {
-        if before == after {
-            return;
-        }
-        let mut times = self.times();
-        if let Schedule::Dirty { due } = before {
-            times.remove(&(due, ino));
-        }
-        if let Schedule::Dirty { due } = after {
-            times.insert((due, ino));
-            if times.first() == Some(&(due, ino)) {
-                self.earlier.notify_one();
-            }
+        if before != after && self.times().replan(ino, before, after) {
+            self.earlier.notify_one();
         }
     }
 
     /// Takes the files whose time has come, and tells the next time.
     pub(super) fn take_due(&self, now: Instant) -> (Vec<Ino>, Option<Instant>) {
-        let mut times = self.times();
-        let due: Vec<_> = times.iter().take_while(|(at, _)| *at <= now).copied().collect();
-        due.iter().for_each(|time| {
-            times.remove(time);
-        });
-        (due.into_iter().map(|(_, ino)| ino).collect(), times.first().map(|(at, _)| *at))
+        self.times().take_due(now)
+    }
+}
+
+/// The times of all files that have one.
+#[derive(Clone, Debug, Default)]
+struct Times(BTreeSet<(Instant, Ino)>);
+
+impl Times {
+    /// Follows a file's schedule. Answers whether its time is the first one now.
+    fn replan(&mut self, ino: Ino, before: Schedule, after: Schedule) -> bool {
+        if let Schedule::Dirty { due } = before {
+            self.0.remove(&(due, ino));
+        }
+        let Schedule::Dirty { due } = after else { return false };
+        self.0.insert((due, ino));
+        self.0.first() == Some(&(due, ino))
+    }
+
+    /// Takes the files whose time has come, and tells the next time.
+    fn take_due(&mut self, now: Instant) -> (Vec<Ino>, Option<Instant>) {
+        let mut due = Vec::new();
+        while let Some((at, ino)) = self.0.first().copied().filter(|(at, _)| *at <= now) {
+            self.0.remove(&(at, ino));
+            due.push(ino);
+        }
+        (due, self.0.first().map(|(at, _)| *at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use larder_io::{Clock, SimClock};
+    use larder_vfs::{Cred, Error, Result, Time};
+
+    use super::*;
+    use crate::write::unsent::{Context, Event, LocalEnd, Unsent};
+
+    const AGE: Duration = Duration::from_secs(30);
+    const END: LocalEnd = LocalEnd { size: 7, mtime: Time { sec: 1, nsec: 0 } };
+
+    /// Two files, and what each thread does under one lock as one step: callers and write-backs have a node's lock, under
+    /// which the queue's is taken; the engine's task has the queue's alone when it takes what is due, and a node's later.
+    #[derive(Clone)]
+    struct World {
+        files: [Unsent; 2],
+        times: Times,
+        /// Taken from the queue; their nodes have not been told yet.
+        taken: Vec<Ino>,
+        /// The engine sleeps until then if nobody wakes it; `None`: it has not looked yet, or there was nothing.
+        sleeps_until: Option<Instant>,
+        /// It was woken, and has not looked yet.
+        is_woken: bool,
+        now: Instant,
+        sending: [bool; 2],
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Write,
+        Fsync,
+        FailedClose,
+        TooMuch,
+        SendEnds(Result<()>),
+    }
+
+    const STEPS: [Step; 7] = [
+        Step::Write,
+        Step::Fsync,
+        Step::FailedClose,
+        Step::TooMuch,
+        Step::SendEnds(Ok(())),
+        Step::SendEnds(Err(Error::TimedOut)),
+        Step::SendEnds(Err(Error::NoSpace)),
+    ];
+
+    impl World {
+        fn new() -> World {
+            World {
+                files: [Unsent::default(), Unsent::default()],
+                times: Times::default(),
+                taken: Vec::new(),
+                sleeps_until: None,
+                is_woken: false,
+                now: SimClock::new().instant(),
+                sending: [false; 2],
+            }
+        }
+
+        /// As `Core::apply`.
+        fn apply(&mut self, at: usize, event: Event<'_>) {
+            let file = &mut self.files[at];
+            let before = file.schedule();
+            let context = Context { kernel_writes: false, now: self.now, age: AGE };
+            let actions = file.apply(event, context);
+            let after = file.schedule();
+            self.is_woken |= before != after && self.times.replan(Ino(at as u64), before, after);
+            if actions.send {
+                assert!(!std::mem::replace(&mut self.sending[at], true), "one at a time");
+            }
+        }
+
+        fn engine_looks(&mut self) {
+            self.is_woken = false;
+            let (due, next) = self.times.take_due(self.now);
+            self.taken.extend(due);
+            self.sleeps_until = next;
+        }
+
+        fn step(&mut self, at: usize, step: Step) {
+            let writer = Cred::root();
+            let is_unsent = self.files[at].may_exist(false);
+            match step {
+                Step::Write => {
+                    let (end, is_over_another) = (END, false);
+                    self.apply(at, Event::Written { end, writer: &writer, is_over_another });
+                }
+                Step::Fsync if is_unsent => self.apply(at, Event::Sent),
+                Step::FailedClose => {
+                    self.apply(at, Event::Left { wait: crate::write::RETRY_AFTER });
+                }
+                Step::TooMuch => self.apply(at, Event::TooMuch),
+                Step::SendEnds(sent) if std::mem::take(&mut self.sending[at]) => {
+                    if sent.is_ok() {
+                        self.apply(at, Event::Sent);
+                    }
+                    self.apply(at, Event::Ended { sent, is_written: true });
+                }
+                Step::Fsync | Step::SendEnds(_) => {}
+            }
+        }
+
+        fn check(&self) {
+            for (at, file) in self.files.iter().enumerate() {
+                let ino = Ino(at as u64);
+                let times: Vec<_> = self.times.0.iter().filter(|(_, of)| *of == ino).collect();
+                match file.schedule() {
+                    Schedule::Dirty { due } if times.is_empty() => {
+                        assert!(self.taken.contains(&ino), "a time that nobody keeps: {due:?}");
+                    }
+                    Schedule::Dirty { due } => assert_eq!(times, [&(due, ino)]),
+                    other => assert!(times.is_empty(), "{other:?}"),
+                }
+            }
+            if let Some((first, _)) = self.times.0.first() {
+                let wakes = self.sleeps_until.is_some_and(|until| until <= *first);
+                assert!(wakes || self.is_woken, "the engine sleeps longer than until {first:?}");
+            }
+        }
+
+        /// All that may happen next: a step of a caller or a write-back for either file, the engine wakes, or it tells a node that
+        /// its time has come.
+        fn nexts(&self) -> Vec<World> {
+            let steps = STEPS.iter().flat_map(|step| [(0, *step), (1, *step)]);
+            let mut nexts: Vec<World> = steps
+                .map(|(at, step)| {
+                    let mut next = self.clone();
+                    next.step(at, step);
+                    next
+                })
+                .collect();
+            let woken = self.is_woken.then_some(self.now);
+            for wakes_at in woken.into_iter().chain(self.sleeps_until) {
+                let mut next = self.clone();
+                next.now = next.now.max(wakes_at);
+                next.engine_looks();
+                nexts.push(next);
+            }
+            if let Some((ino, rest)) = self.taken.split_first() {
+                let mut next = World { taken: rest.to_vec(), ..self.clone() };
+                let at = usize::try_from(ino.0).expect("one of two");
+                next.apply(at, Event::Due);
+                nexts.push(next);
+            }
+            nexts
+        }
+    }
+
+    /// However callers, write-backs and the engine's task come between each other, each time of a file is in the queue,
+    /// or the engine is about to tell the file; and the engine wakes by the first of them.
+    #[test]
+    fn no_time_is_lost_between_threads() {
+        fn walk(world: &World, depth: u32) -> u64 {
+            let nexts = world.nexts();
+            let mut count = nexts.len() as u64;
+            for next in nexts {
+                next.check();
+                if depth > 1 {
+                    count += walk(&next, depth - 1);
+                }
+            }
+            count
+        }
+        let count = walk(&World::new(), 5);
+        println!("{count} interleavings of up to five steps");
+        assert!(count > 500_000);
     }
 }
