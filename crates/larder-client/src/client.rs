@@ -71,7 +71,7 @@ impl Client {
             tracing::warn!("nothing is known of the mount that is to be resumed");
         }
         let (session, first_open) = before.map_or((session, 1), |run| (run.session, run.next_open));
-        let table = Table::new(cache.clone(), options.nodes_in_memory_max);
+        let table = Table::new(cache.clone(), clock.clone(), options.nodes_in_memory_max);
         let asked = clock.now();
         let is_away = !remote.reachable();
         let held = table.get(Ino::ROOT).filter(|_| before.is_some() || is_away);

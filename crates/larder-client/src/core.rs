@@ -72,6 +72,7 @@ impl Core {
     ) -> Core {
         let budget_kib =
             usize::try_from(options.buffer_bytes_max >> 10).unwrap_or(1 << 20).max(4096);
+        let transfer_budget = Arc::new(Budget::new(budget_kib / 2, clock.clone()));
         Core {
             call_limit: remote.call_limit(),
             remote,
@@ -84,7 +85,7 @@ impl Core {
             opens: Mutex::default(),
             next_number: AtomicU64::new(first_open),
             readahead_budget: Arc::new(Semaphore::new(budget_kib / 2)),
-            transfer_budget: Arc::new(Budget::new(budget_kib / 2)),
+            transfer_budget,
             statfs: Mutex::new(None),
             squash: Squash::default(),
             times: ServerTimes::default(),
@@ -103,7 +104,7 @@ impl Core {
 
     /// When a call that is made now ends.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
-        let now = tokio::time::Instant::now().into_std();
+        let now = self.clock.instant();
         self.call_limit.map(|limit| Deadline::new(now, limit))
     }
 

@@ -17,7 +17,10 @@
 //!
 //! What is absent on purpose: protocols, sockets, FUSE.
 
-#![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
 #![forbid(unsafe_code)]
 
 mod client;

@@ -5,25 +5,33 @@
 //! belongs to others, who go on. Requests are not cut off here; each ends by the deadline that it carries.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
+use larder_io::Clock;
 use larder_vfs::{Cred, Deadline, Error, Result};
 use tokio::sync::{MutexGuard, Semaphore, SemaphorePermit};
-use tokio::time::Instant;
 
 /// When data last moved.
-#[derive(Default)]
-struct Progress(Mutex<Option<Instant>>);
+struct Progress {
+    clock: Arc<dyn Clock>,
+    moved: Mutex<Option<Instant>>,
+}
 
 impl Progress {
+    fn new(clock: Arc<dyn Clock>) -> Progress {
+        Progress { clock, moved: Mutex::new(None) }
+    }
+
     fn note(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        let now = self.clock.instant();
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
     /// `deadline`, counted anew from when data last moved.
     fn extend(&self, deadline: Deadline) -> Deadline {
-        let moved = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        moved.map_or(deadline, |when| deadline.moved(when.into_std()))
+        let moved = *self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.map_or(deadline, |when| deadline.moved(when))
     }
 
     /// Waits for others, until `deadline`, or for as long as they move data.
@@ -35,7 +43,7 @@ impl Progress {
         let Some(mut until) = deadline else { return Ok(others.await) };
         tokio::pin!(others);
         loop {
-            if let Ok(done) = tokio::time::timeout_at(until.at().into(), &mut others).await {
+            if let Ok(done) = self.clock.timeout_at(until.at(), &mut others).await {
                 return Ok(done);
             }
             let extended = self.extend(until);
@@ -48,7 +56,6 @@ impl Progress {
 }
 
 /// Whoever moves data or size of one file between cache and server: one at a time.
-#[derive(Default)]
 pub(crate) struct Transfer {
     turn: tokio::sync::Mutex<()>,
     progress: Progress,
@@ -61,6 +68,11 @@ pub(crate) struct Transferring<'a> {
 }
 
 impl Transfer {
+    /// Nobody moves anything yet.
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Transfer {
+        Transfer { turn: tokio::sync::Mutex::default(), progress: Progress::new(clock) }
+    }
+
     /// Waits for the turn, until `deadline`, or for as long as whoever has it moves data.
     ///
     /// # Errors
@@ -102,8 +114,8 @@ pub(crate) struct Room<'a> {
 
 impl Budget {
     /// Room for so many KiB.
-    pub(crate) fn new(kib: usize) -> Budget {
-        Budget { room: Semaphore::new(kib), progress: Progress::default() }
+    pub(crate) fn new(kib: usize, clock: Arc<dyn Clock>) -> Budget {
+        Budget { room: Semaphore::new(kib), progress: Progress::new(clock) }
     }
 
     /// Waits for room for `kib`, until the caller's deadline, or for as long as others move data. Answers the caller
@@ -129,57 +141,72 @@ impl Room<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_io::SimClock;
     use std::time::Duration;
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    fn in_ms(milliseconds: u64) -> Option<Deadline> {
-        let limit = Duration::from_millis(milliseconds);
-        Some(Deadline::new(Instant::now().into_std(), limit))
+    /// A clock that stands still, and the deadline of a call that is made now.
+    fn begin() -> (Arc<SimClock>, Option<Deadline>) {
+        let clock = Arc::new(SimClock::new());
+        let deadline = Deadline::new(clock.instant(), LIMIT);
+        (clock, Some(deadline))
+    }
+
+    /// What comes of a wait once the clock has moved by `time`.
+    async fn after<T>(clock: &SimClock, time: Duration, wait: impl Future<Output = T>) -> T {
+        let moved = async {
+            clock.asleep(1).await;
+            clock.advance(time);
+        };
+        tokio::join!(wait, moved).0
     }
 
     #[tokio::test]
     async fn who_waits_for_a_turn_gives_up_at_the_deadline() {
-        let transfer = Transfer::default();
+        let (clock, deadline) = begin();
+        let transfer = Transfer::new(clock.clone());
         let first = transfer.begin(None).await.unwrap();
-        let begun = Instant::now();
-        assert_eq!(transfer.begin(in_ms(50)).await.err(), Some(Error::TimedOut));
-        assert!(begun.elapsed() >= Duration::from_millis(50));
+        let second = after(&clock, LIMIT, transfer.begin(deadline)).await;
+        assert_eq!(second.err(), Some(Error::TimedOut));
         drop(first);
-        assert!(transfer.begin(in_ms(50)).await.is_ok(), "the turn was not lost to who gave up");
+        let (_, deadline) = begin();
+        assert!(transfer.begin(deadline).await.is_ok(), "the turn was not lost to who gave up");
     }
 
     /// A link may be slow: as long as data moves, nobody gives up.
     #[tokio::test]
     async fn who_waits_for_data_that_moves_waits_on() {
-        let transfer = Transfer::default();
+        let (clock, deadline) = begin();
+        let transfer = Transfer::new(clock.clone());
         let first = transfer.begin(None).await.unwrap();
-        let made = Instant::now().into_std();
-        let deadline = Deadline::new(made, LIMIT);
-        let past = Deadline::new(made - LIMIT, LIMIT);
-        let (_, turn) = tokio::join!(
-            async {
-                first.progress();
-                tokio::task::yield_now().await;
-                drop(first);
-            },
-            transfer.begin(Some(past)),
-        );
-        let turn = turn.unwrap();
-        assert!(turn.extend(Some(deadline)).unwrap().at() >= deadline.at());
-        assert!(turn.extend(Some(past)).unwrap().at() > past.at());
+        let moving = async {
+            clock.asleep(1).await;
+            clock.advance(LIMIT / 2);
+            first.progress();
+            clock.advance(LIMIT / 2);
+            // It sleeps anew, until a limit after data moved.
+            clock.asleep(1).await;
+            assert_eq!(clock.next_wake(), Some(clock.instant() + LIMIT / 2));
+            drop(first);
+        };
+        let ((), turn) = tokio::join!(moving, transfer.begin(deadline));
+        let extended = turn.unwrap().extend(deadline).unwrap();
+        assert_eq!(extended.at(), deadline.unwrap().at() + LIMIT / 2);
     }
 
     /// What is left to a caller who got room is told, and is not less than a limit after others moved data.
     #[tokio::test]
     async fn room_that_is_not_there_in_time_is_not_waited_for() {
-        let budget = Budget::new(8);
-        let caller = Cred::root().until(in_ms(50));
+        let (clock, deadline) = begin();
+        let budget = Budget::new(8, clock.clone());
+        let caller = Cred::root().until(deadline);
         let (room, _) = budget.take(8, &caller).await.unwrap();
-        assert_eq!(budget.take(1, &caller).await.err(), Some(Error::TimedOut));
+        let refused = after(&clock, LIMIT, budget.take(1, &caller)).await;
+        assert_eq!(refused.err(), Some(Error::TimedOut));
         room.progress();
         drop(room);
         let (_room, extended) = budget.take(8, &caller).await.unwrap();
-        assert!(extended.deadline.unwrap().at() > caller.deadline.unwrap().at());
+        assert_eq!(extended.deadline.unwrap().at(), deadline.unwrap().at() + LIMIT);
     }
 }

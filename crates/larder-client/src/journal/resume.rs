@@ -245,7 +245,7 @@ impl Core {
                     Err(error) => Err(error),
                 };
                 match removed {
-                    Err(Error::TimedOut) => tokio::time::sleep(RETRY_AFTER).await,
+                    Err(Error::TimedOut) => core.clock.sleep(RETRY_AFTER).await,
                     Err(Error::Shutdown) => return,
                     done => {
                         match done {

@@ -184,7 +184,7 @@ impl Core {
             }
         };
         // If it takes longer the server will say that the directory is not empty.
-        let _ = tokio::time::timeout(HIDDEN_WAIT_MAX, gone).await;
+        let _ = self.clock.timeout(HIDDEN_WAIT_MAX, gone).await;
     }
 
     /// Open files that have a hidden name in `dir`.

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_cache::{Cache, FileNo};
+use larder_io::Clock;
 use larder_vfs::{Handle, Ino, Result};
 
 use super::state::State;
@@ -78,6 +79,7 @@ const FEW: usize = FORGOTTEN_KEPT / 16;
 /// The nodes in memory, over the index.
 pub(crate) struct Table {
     cache: Cache,
+    clock: Arc<dyn Clock>,
     nodes: Mutex<Nodes>,
     nodes_max: usize,
 }
@@ -93,8 +95,8 @@ struct Nodes {
 }
 
 impl Table {
-    pub(crate) fn new(cache: Cache, nodes_max: usize) -> Table {
-        Table { cache, nodes: Mutex::default(), nodes_max }
+    pub(crate) fn new(cache: Cache, clock: Arc<dyn Clock>, nodes_max: usize) -> Table {
+        Table { cache, clock, nodes: Mutex::default(), nodes_max }
     }
 
     /// The node with this number; `None` if it is not known at all.
@@ -259,7 +261,7 @@ impl Table {
             ino,
             since,
             state: Mutex::new(state),
-            transfer: Transfer::default(),
+            transfer: Transfer::new(self.clock.clone()),
             flights: Flights::default(),
             released: tokio::sync::Notify::new(),
         });
@@ -305,7 +307,7 @@ mod tests {
     #[test]
     fn nodes_that_leave_memory_come_back_as_they_left() {
         let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();
-        let table = Table::new(cache, 2);
+        let table = Table::new(cache, Arc::new(SimClock::new()), 2);
         let ttl = TtlRange { min: Default::default(), max: Default::default() };
         let begun = Monotonic::from_nanos(0);
         let described = || Known::described(file_of(Time::default()), 1, begun, ttl.at_first());

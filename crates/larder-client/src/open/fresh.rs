@@ -109,7 +109,7 @@ impl Core {
             }
         };
         let ended = until(|opens| !opens.is_bypassed());
-        if tokio::time::timeout(BYPASS_END_WAIT_MAX, ended).await.is_ok() {
+        if self.clock.timeout(BYPASS_END_WAIT_MAX, ended).await.is_ok() {
             return;
         }
         if node.state().opens().bypassing() {

@@ -37,7 +37,7 @@ impl Core {
             }
         };
         // If it does not come in time, the file is open elsewhere: it is hidden like any open one.
-        let _ = tokio::time::timeout(RELEASE_WAIT_MAX, released).await;
+        let _ = self.clock.timeout(RELEASE_WAIT_MAX, released).await;
     }
 
     /// Whether `cred` has the file open for writing.

@@ -26,10 +26,10 @@ pub(crate) fn start(core: &Arc<Core>) {
     if !core.options.cache_data {
         return;
     }
-    let core = Arc::downgrade(core);
+    let (core, clock) = (Arc::downgrade(core), core.clock.clone());
     tokio::spawn(async move {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            clock.sleep(LOOK_EVERY).await;
             let Some(core) = core.upgrade() else { return };
             while core.is_quiet(quiet) && core.fill_one().await {}
         }

@@ -68,7 +68,7 @@ impl Client {
         let result = self.sync(&|_| true).await;
         let mut in_air = self.core.in_air.subscribe();
         let landed = in_air.wait_for(|flights| *flights == 0);
-        if tokio::time::timeout(LANDING_WAIT, landed).await.is_err() {
+        if self.core.clock.timeout(LANDING_WAIT, landed).await.is_err() {
             tracing::info!("some of what was read last is not in the cache");
         }
         result

@@ -53,6 +53,7 @@ async fn partly_read_file_is_completed_while_the_link_is_quiet() {
     let requests = (3_u64 << 20).div_ceil(u64::from(limits.read_max).min(1 << 20));
     while rig.server.calls("read") < requests + 2 {
         assert!(std::time::Instant::now() < deadline, "{}", rig.server.calls("read"));
+        rig.pass_to_next_wake();
         tokio::task::yield_now().await;
     }
     rig.server.reset_calls();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use larder_cache::{Cache, Config};
 use larder_client::{Client, Options, Start};
-use larder_io::{BootId, Clock, RealDisk, SimClock};
+use larder_io::{BootId, Clock, RealClock, RealDisk, SimClock};
 use larder_vfs::{
     DataPath, Error, FileSystem, Handle, Ino, Kernel, LocalFile, MemRemote, OpenFlags, OpenId,
     Remote, Removal, SetAttr, Stability,
@@ -37,6 +37,11 @@ pub(crate) async fn on_directory(
     start: Start,
 ) -> (Client, Cache) {
     with_clock(dir, server, start, Arc::new(SimClock::ticking())).await
+}
+
+/// The same, where waits for others end by themselves.
+async fn on_directory_in_real_time(dir: &Path, server: Arc<MemRemote>) -> (Client, Cache) {
+    with_clock(dir, server, Start::NewMount, Arc::new(RealClock)).await
 }
 
 async fn with_clock(
@@ -375,7 +380,7 @@ async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
 async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
     let server = Arc::new(MemRemote::new());
     let dir = tempfile::tempdir().unwrap();
-    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (client, _cache) = on_directory_in_real_time(dir.path(), server.clone()).await;
     let (ino, open, local) = create(&client, "file").await;
     rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
     client.flush(&root(), ino, open).wait().await.unwrap();
@@ -426,7 +431,7 @@ async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tell
 async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     let server = Arc::new(MemRemote::new());
     let dir = tempfile::tempdir().unwrap();
-    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (client, _cache) = on_directory_in_real_time(dir.path(), server.clone()).await;
     let (ino, open, local) = create(&client, "file").await;
     rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
     close(&client, ino, open).await;
@@ -468,7 +473,7 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
 async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_have_closed() {
     let server = Arc::new(MemRemote::new());
     let dir = tempfile::tempdir().unwrap();
-    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (client, _cache) = on_directory_in_real_time(dir.path(), server.clone()).await;
     let (ino, open, local) = create(&client, "file").await;
     rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
     close(&client, ino, open).await;
@@ -520,7 +525,7 @@ async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_hav
 async fn a_file_that_the_kernel_writes_is_as_long_as_its_local_file() {
     let server = Arc::new(MemRemote::new());
     let dir = tempfile::tempdir().unwrap();
-    let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
+    let (client, _cache) = on_directory_in_real_time(dir.path(), server.clone()).await;
     let (ino, writer, local) = create(&client, "file").await;
     rustix::io::pwrite(local.as_fd(), &pattern(1, 50_000), 0).unwrap();
     client.flush(&root(), ino, writer).wait().await.unwrap();

@@ -180,6 +180,7 @@ async fn hiding_an_open_file_goes_on_where_it_ended() {
                 let mut first = std::pin::pin!(first);
                 let asked = async {
                     while rig.server.calls("rename") == 0 {
+                        rig.pass_to_next_wake();
                         tokio::task::yield_now().await;
                     }
                     rig.image()

@@ -203,11 +203,28 @@ impl Rig {
     /// Waits until everything is at the server; what is tried at times is tried at once.
     pub(crate) async fn sent(&self) {
         while !self.cache.unsent().is_empty() {
-            let now = self.clock.instant();
-            if let Some(wake) = self.clock.next_wake().filter(|wake| *wake > now) {
-                self.clock.advance(wake - now);
-            }
+            self.pass_to_next_wake();
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// Does what waits for somebody in vain: time passes until it is done.
+    pub(crate) async fn in_vain<T>(&self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = tokio::task::yield_now() => self.pass_to_next_wake(),
+            }
+        }
+    }
+
+    /// Lets time pass until the next one who sleeps wakes.
+    pub(crate) fn pass_to_next_wake(&self) {
+        let now = self.clock.instant();
+        if let Some(wake) = self.clock.next_wake().filter(|wake| *wake > now) {
+            self.clock.advance(wake - now);
         }
     }
 
