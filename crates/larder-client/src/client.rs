@@ -108,7 +108,7 @@ impl Client {
     pub fn status(&self) -> Status {
         let core = &self.core;
         Status {
-            open_files: core.open_table().len() as u64,
+            open_files: core.open_files.count() as u64,
             reachable: core.remote.reachable(),
             read_bytes_cached: core.counters.read_bytes_cached.load(Ordering::Relaxed),
             read_bytes_remote: core.counters.read_bytes_remote.load(Ordering::Relaxed),

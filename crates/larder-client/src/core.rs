@@ -1,18 +1,17 @@
 //! [`Core`]: what the operations share, and the small steps that each of them takes.
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use larder_cache::{Cache, CachedFile};
 use larder_io::{Clock, Monotonic};
-use larder_vfs::{Cred, Deadline, Error, Ino, Kernel, Kind, OpenId, Remote, Result, StatFs, Time};
+use larder_vfs::{Cred, Deadline, Error, Ino, Kernel, Kind, Remote, Result, StatFs, Time};
 use tokio::sync::Semaphore;
 
 use crate::limits::Budget;
 use crate::node::{Node, ServerTimes, Squash, Table};
-use crate::open::OpenFile;
+use crate::open::OpenFiles;
 use crate::options::{Options, TtlRange};
 use crate::read::FillQueue;
 use crate::write::Queue;
@@ -30,7 +29,7 @@ pub(crate) struct Core {
     /// Names this run: monotonic times in records of other runs mean nothing.
     pub(crate) session: u64,
     pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
-    pub(crate) opens: Mutex<HashMap<OpenId, Arc<OpenFile>>>,
+    pub(crate) open_files: OpenFiles,
     /// The next number of an open file or hidden name, see [`Core::next_number`].
     pub(crate) next_number: AtomicU64,
     /// KiB of readahead that may be on its way or waiting to be read.
@@ -82,7 +81,7 @@ impl Core {
             runtime: tokio::runtime::Handle::current(),
             session,
             kernel: OnceLock::new(),
-            opens: Mutex::default(),
+            open_files: OpenFiles::default(),
             next_number: AtomicU64::new(first_open),
             readahead_budget: Arc::new(Semaphore::new(budget_kib / 2)),
             transfer_budget,
@@ -136,10 +135,6 @@ impl Core {
             _ => self.options.file_ttl,
         };
         TtlRange { min, max }
-    }
-
-    pub(crate) fn open_table(&self) -> MutexGuard<'_, HashMap<OpenId, Arc<OpenFile>>> {
-        self.opens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the kernel drop what it caches of a file.

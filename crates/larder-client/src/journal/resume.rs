@@ -202,7 +202,7 @@ impl Core {
         let opened = OpenFile::new(node, file, open.cred.clone(), open.flags, open.mode);
         opened.stream().shown = Some(Shown { version: open.version, epoch });
         let opened = Arc::new(opened);
-        self.open_table().insert(id, opened.clone());
+        self.open_files.insert(id, opened.clone());
         if self.remote.limits().by_name {
             let core = self.clone();
             self.runtime.spawn(async move { core.keep_open(&opened).await });

@@ -47,8 +47,7 @@ impl Core {
 
     /// Whether a file is open here that was last seen under this name.
     fn is_open_at(&self, dir: &Node, name: &OsStr) -> bool {
-        let open: Vec<_> = self.open_table().values().cloned().collect();
-        open.iter().any(|open| {
+        self.open_files.all().iter().any(|open| {
             let state = open.node.state();
             state.known().hint.as_ref().is_some_and(|(at, is)| *at == dir.ino && is == name)
         })
@@ -192,7 +191,7 @@ impl Core {
         if dir.state().hidden().inside() == 0 {
             return Vec::new();
         }
-        let mut open: Vec<_> = self.open_table().values().cloned().collect();
+        let mut open = self.open_files.all();
         let is_inside = |open: &Arc<OpenFile>| {
             open.node.state().hidden().name().is_some_and(|(at, _)| *at == dir.ino)
         };

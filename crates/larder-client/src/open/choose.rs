@@ -57,14 +57,12 @@ enum Accepted {
 impl Core {
     /// The open file that an earlier try of this request made, which nobody answered.
     fn opened_before(&self, node: &Node, cred: &Cred) -> Option<Opened> {
-        let is_it = |open: &OpenFile| {
-            open.node.ino == node.ino && open.cred.request == cred.request && cred.request != 0
-        };
-        let (id, mode) = {
-            let table = self.open_table();
-            let mut found = table.iter().filter(|(_, open)| cred.retried && is_it(open));
-            found.next().map(|(id, open)| (*id, open.mode))?
-        };
+        if !cred.retried || cred.request == 0 {
+            return None;
+        }
+        let opens = self.open_files.of(node.ino);
+        let found = opens.into_iter().find(|(_, open)| open.cred.request == cred.request);
+        let (id, mode) = found.map(|(id, open)| (id, open.mode))?;
         let backing = node.state().opens().backing().cloned();
         let path = match (mode, backing) {
             (Mode::Passthrough | Mode::Bypass, Some(backing)) => DataPath::Passthrough(backing),
@@ -110,7 +108,7 @@ impl Core {
         self.note_open(id, &OpenRecord { ino, cred: noted_cred, flags, mode, local, version });
         let open = OpenFile::new(node.clone(), file, cred, flags, mode);
         open.stream().shown = Some(shown);
-        self.open_table().insert(id, Arc::new(open));
+        self.open_files.insert(id, Arc::new(open));
         Opened { id, path }
     }
 

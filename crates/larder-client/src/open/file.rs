@@ -155,7 +155,7 @@ impl Core {
 
     /// The last descriptor is gone.
     pub(crate) async fn release(self: &Arc<Self>, id: OpenId) -> Result<()> {
-        let Some(open) = self.open_table().remove(&id) else { return Ok(()) };
+        let Some(open) = self.open_files.remove(id) else { return Ok(()) };
         let (node, deadline) = (&open.node, self.deadline());
         let mut refused = None;
         if open.flags.write {

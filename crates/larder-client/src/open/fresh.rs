@@ -1,12 +1,10 @@
 //! Whether what is held of a file may be shown to who opens it: close-to-open.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use larder_vfs::Cred;
 
 use super::mode::Mode;
-use super::open_file::OpenFile;
 use super::opens::Opens;
 use crate::core::Core;
 use crate::limits::Transferring;
@@ -91,12 +89,9 @@ impl Core {
     /// Waits for the releases of those who wrote the local file by way of the kernel and have closed it: the
     /// kernel sends them after close(2) has returned, so the next open may overtake them.
     async fn await_end_of_bypass(&self, node: &Node) {
-        let writers: Vec<Arc<OpenFile>> = {
-            let table = self.open_table();
-            let of_node = table.values().filter(|open| open.node.ino == node.ino);
-            of_node.filter(|open| open.mode == Mode::Bypass).cloned().collect()
-        };
-        if !writers.iter().all(|open| open.is_flushed()) {
+        let mut writers = self.open_files.of(node.ino);
+        writers.retain(|(_, open)| open.mode == Mode::Bypass);
+        if !writers.iter().all(|(_, open)| open.is_flushed()) {
             return;
         }
         let until = async |is_over: fn(&Opens) -> bool| {
@@ -114,7 +109,7 @@ impl Core {
         }
         if node.state().opens().bypassing() {
             // Their descriptors were duplicated: they write on.
-            writers.iter().for_each(|open| open.set_flushed(false));
+            writers.iter().for_each(|(_, open)| open.set_flushed(false));
         } else {
             // What is left to do is work for the local disk.
             until(|opens| !opens.is_bypassed() || opens.bypassing()).await;

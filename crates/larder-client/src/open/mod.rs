@@ -1,6 +1,7 @@
 //! Open files.
 //!
-//! - [`file`]: opening and closing; [`fresh`]: close-to-open; [`open_file`]: one open file; [`table`]: all of them.
+//! - [`file`]: opening and closing; [`fresh`]: close-to-open; [`open_file`]: one open file; [`open_files`]: all of
+//!   them, of which [`table`] is asked.
 //! - [`opens`]: the open files of a node, counted by mode; [`mode`]: which way an open file's data takes, as
 //!   a pure function; [`choose`]: gives a new one its mode, and its local file.
 //! - [`older`]: local files of older versions that open files still read.
@@ -11,9 +12,11 @@ mod fresh;
 mod mode;
 mod older;
 mod open_file;
+mod open_files;
 mod opens;
 mod table;
 
 pub(crate) use mode::Mode;
 pub(crate) use open_file::OpenFile;
+pub(crate) use open_files::OpenFiles;
 pub(crate) use opens::Opens;

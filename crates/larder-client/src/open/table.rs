@@ -1,4 +1,4 @@
-//! The table of open files, asked by number and by file.
+//! What is asked of the open files of a mount.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,8 @@ impl Core {
     /// he has just closed is often faster.
     pub(crate) async fn await_release(&self, node: &Node) {
         // The front door need not flush what was opened for reading.
-        let closed = |open: &Arc<OpenFile>| !open.flags.write || open.is_flushed();
-        let all_closed = {
-            let table = self.open_table();
-            table.values().filter(|open| open.node.ino == node.ino).all(closed)
-        };
-        if !all_closed {
+        let is_open = |open: &OpenFile| open.flags.write && !open.is_flushed();
+        if self.open_files.any_of(node.ino, is_open) {
             return;
         }
         let released = async {
@@ -43,23 +39,22 @@ impl Core {
     /// Whether `cred` has the file open for writing.
     pub(crate) fn is_written_by(&self, node: &Node, cred: &Cred) -> bool {
         let who = Who::of(cred);
-        let writes = |open: &Arc<OpenFile>| open.flags.write && who.is(&open.cred);
-        self.open_table().values().any(|open| open.node.ino == node.ino && writes(open))
+        self.open_files.any_of(node.ino, |open| open.flags.write && who.is(&open.cred))
     }
 
     /// Whether somebody has the file open for writing.
     pub(crate) fn is_written(&self, node: &Node) -> bool {
-        self.open_table().values().any(|open| open.flags.write && open.node.ino == node.ino)
+        self.open_files.any_of(node.ino, |open| open.flags.write)
     }
 
     /// Whether the file is being executed.
     pub(crate) fn is_executed(&self, node: &Node) -> bool {
-        self.open_table().values().any(|open| open.flags.execute && open.node.ino == node.ino)
+        self.open_files.any_of(node.ino, |open| open.flags.execute)
     }
 
     /// The open file with this number.
     pub(crate) fn open_file(&self, id: OpenId) -> Result<Arc<OpenFile>> {
-        self.open_table().get(&id).cloned().ok_or(Error::Stale)
+        self.open_files.get(id).ok_or(Error::Stale)
     }
 
     /// On whose behalf an open file was opened: writes and ftruncate(2) through it are made so.

@@ -1,0 +1,69 @@
+//! The open files of a mount, by number and by file. Its lock is held for moments, and no other is taken under it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_vfs::{Ino, OpenId};
+
+use super::open_file::OpenFile;
+
+/// All open files.
+#[derive(Default)]
+pub(crate) struct OpenFiles(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    by_id: HashMap<OpenId, Arc<OpenFile>>,
+    /// The same, so that those of one file are found without a look at all others.
+    by_ino: BTreeSet<(Ino, OpenId)>,
+}
+
+impl OpenFiles {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file was opened.
+    pub(crate) fn insert(&self, id: OpenId, open: Arc<OpenFile>) {
+        let mut inner = self.lock();
+        inner.by_ino.insert((open.node.ino, id));
+        let earlier = inner.by_id.insert(id, open);
+        debug_assert!(earlier.is_none(), "a number of an open file is given once");
+    }
+
+    /// It is released. `None` if it was before.
+    pub(super) fn remove(&self, id: OpenId) -> Option<Arc<OpenFile>> {
+        let mut inner = self.lock();
+        let open = inner.by_id.remove(&id)?;
+        inner.by_ino.remove(&(open.node.ino, id));
+        debug_assert_eq!(inner.by_id.len(), inner.by_ino.len());
+        Some(open)
+    }
+
+    /// The open file with this number.
+    pub(super) fn get(&self, id: OpenId) -> Option<Arc<OpenFile>> {
+        self.lock().by_id.get(&id).cloned()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().by_id.len()
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
+        self.lock().by_id.values().cloned().collect()
+    }
+
+    /// Those of one file, in the order in which they were opened.
+    pub(super) fn of(&self, ino: Ino) -> Vec<(OpenId, Arc<OpenFile>)> {
+        let inner = self.lock();
+        let ids = inner.by_ino.range((ino, OpenId(0))..=(ino, OpenId(u64::MAX)));
+        ids.filter_map(|(_, id)| Some((*id, inner.by_id.get(id)?.clone()))).collect()
+    }
+
+    /// Whether one of those of a file is as wanted.
+    pub(super) fn any_of(&self, ino: Ino, is_wanted: impl Fn(&OpenFile) -> bool) -> bool {
+        self.of(ino).iter().any(|(_, open)| is_wanted(open))
+    }
+}
