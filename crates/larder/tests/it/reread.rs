@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{BOTH, Kind, Mount, Server, pattern};
+use crate::harness::{BOTH, Kind, Mount, Server, kernel_remembers, pattern};
 
 #[test]
 fn cached_file_is_reread_without_read_rpc() {
@@ -108,4 +108,34 @@ fn names_attributes_and_absence_are_cached() {
     let before = mount.all_calls();
     look();
     assert_eq!(mount.all_calls(), before);
+}
+
+/// Also when the open has to ask whether the file has changed, and when its lease has ended.
+#[test]
+fn the_kernels_pages_of_a_plain_mount_are_kept() {
+    let _remembers = kernel_remembers();
+    for (kind, options) in [
+        (Kind::Larder, &[][..]),
+        (Kind::Larder, &["actimeo=0"]),
+        (Kind::Ganesha, &["actimeo=0"]),
+        (Kind::Samba, &[]),
+        (Kind::Samba, &["nolease", "actimeo=0"]),
+    ] {
+        let server = Server::start(kind);
+        let bytes = pattern(6, 24 << 20);
+        fs::write(server.path("big"), &bytes).unwrap();
+        let mount = Mount::plain(&server, options);
+        assert!(fs::read(mount.path("big")).unwrap() == bytes);
+        let cold = mount.calls("READ");
+        assert!(cold >= 24, "{kind:?} {options:?}: {cold}");
+        for _ in 0..3 {
+            assert!(fs::read(mount.path("big")).unwrap() == bytes);
+        }
+        assert_eq!(mount.calls("READ"), cold, "{kind:?} {options:?}");
+        // What somebody else has changed is read.
+        fs::write(server.path("big"), "short").unwrap();
+        if options.contains(&"actimeo=0") {
+            assert_eq!(fs::read(mount.path("big")).unwrap(), b"short");
+        }
+    }
 }
