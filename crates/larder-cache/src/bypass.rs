@@ -337,7 +337,11 @@ impl CachedFile {
 
 /// The last chunk, and its sum once the file goes on behind it, unless what it had was changed. Without a sum it would count as
 /// changed and be sent, over what somebody else has made of it.
-fn tail_gone_on(state: &State, file: &dyn DiskFile, size: u64) -> io::Result<Option<(u64, u32)>> {
+pub(crate) fn tail_gone_on(
+    state: &State,
+    file: &dyn DiskFile,
+    size: u64,
+) -> io::Result<Option<(u64, u32)>> {
     let chunk = state.size / crate::CHUNK_BYTES;
     let start = chunk * crate::CHUNK_BYTES;
     let goes_on = state.size > start && size > start + crate::CHUNK_BYTES;

@@ -6,11 +6,12 @@
 use std::io;
 use std::ops::Range;
 
+use crate::bypass::tail_gone_on;
 use crate::file::{CachedFile, NoSpace};
 use crate::ranges::RangeSet;
 use crate::records::{key, tag};
 use crate::state::{SIZE_MAX, State, ZEROS_MAX};
-use crate::sums::chunks_of;
+use crate::sums::{chunk_range, chunks_of};
 
 impl CachedFile {
     /// Changes bytes locally; they are dirty until [`CachedFile::mark_clean`]. Extends the file.
@@ -168,7 +169,7 @@ impl CachedFile {
         let Range { start: offset, end } = range;
         self.begin_change(state, end)?;
         if offset > state.size {
-            self.extend(state, offset)?;
+            self.extend_in_bypass(state, offset, end)?;
         }
         let chunks = chunks_of(&(offset..end));
         self.detach_edges(state, offset..end)?;
@@ -250,6 +251,24 @@ impl CachedFile {
             state.marked = true;
             self.store.index.commit().map_err(|_| NoSpace)?;
             state.vouched = false;
+        }
+        Ok(())
+    }
+
+    /// Moves the end of file forward to where a write up to `end` begins. In a bypass a chunk without a sum counts as changed,
+    /// and is sent: the last one before the old end keeps one, unless the kernel has changed it.
+    fn extend_in_bypass(&self, state: &mut State, size: u64, end: u64) -> Result<(), NoSpace> {
+        if state.bypasses == 0 {
+            return self.extend(state, size);
+        }
+        let file = self.local(state).map_err(|_| NoSpace)?;
+        let tail = tail_gone_on(state, &*file, end).map_err(|_| NoSpace)?;
+        self.extend(state, size)?;
+        let is_untouched = |chunk: u64| !chunks_of(&(size..end)).contains(&chunk);
+        if let Some((chunk, sum)) = tail.filter(|(chunk, _)| is_untouched(*chunk))
+            && state.known.contains(chunk_range(chunk, state.size))
+        {
+            state.sums.set_verified(chunk, sum);
         }
         Ok(())
     }

@@ -281,6 +281,20 @@ fn a_file_that_goes_on_behind_its_last_chunk_has_not_changed_it() {
     }
 }
 
+/// Also if it goes on since the daemon wrote behind its end.
+#[test]
+fn a_write_behind_the_end_in_a_bypass_changes_nothing_before_it() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 4 * CHUNK + 5);
+    begin_bypass(&file).unwrap();
+    file.truncate(100).unwrap();
+    file.write(2 * CHUNK + 7, b"far").unwrap();
+    file.collect_bypass().unwrap();
+    assert!(!file.dirty().iter().any(|dirty| dirty.start < 100), "{:?}", file.dirty());
+    file.end_bypass().unwrap();
+    assert!(!file.dirty().iter().any(|dirty| dirty.start < 100), "{:?}", file.dirty());
+}
+
 /// The server has made the truncation, so it is no change that it would have to be told.
 #[test]
 fn a_truncation_in_a_bypass_is_no_change_but_for_what_the_kernel_wrote() {
