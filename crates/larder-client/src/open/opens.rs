@@ -185,9 +185,10 @@ impl Opens {
         self.pages.replace(version) == Some(version)
     }
 
-    /// The kernel's pages are of no version. Answers whether it may hold any.
+    /// The kernel's pages are of no version. Answers whether it may hold any: who has the file open by way of pages
+    /// reads new ones all the time, whatever was dropped before.
     pub(crate) fn drop_pages(&mut self) -> bool {
-        self.pages.take().is_some()
+        self.pages.take().is_some() || self.cached > 0
     }
 
     /// What the kernel shows of the version `from` is of the version `to` too.

@@ -16,6 +16,7 @@ mod leases;
 mod links;
 mod log;
 mod model;
+mod pages;
 mod parallel;
 mod passthrough;
 mod privileges;
