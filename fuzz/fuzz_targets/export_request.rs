@@ -1,5 +1,5 @@
-//! Messages to an export: whatever the bytes, they are answered or refused, the export goes on, and its memory does not
-//! grow with them.
+//! Messages to an export: whatever the bytes, they are answered or refused, the export goes on, and
+//! its memory does not grow with them.
 
 #![no_main]
 

@@ -23,7 +23,9 @@ fuzz_target!(|input: &[u8]| {
         honest[..4].copy_from_slice(&len.to_ne_bytes());
     }
     for message in [bytes, &honest] {
-        if let Ok(Request { operation: Operation::Write { write, data }, .. }) = Request::decode(message) {
+        if let Ok(Request { operation: Operation::Write { write, data }, .. }) =
+            Request::decode(message)
+        {
             assert_eq!(data.len(), write.size as usize);
         }
     }

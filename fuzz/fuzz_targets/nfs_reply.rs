@@ -1,5 +1,5 @@
-//! Replies of an NFS server: whatever their bytes, a call of the client ends with an answer or an error, soon, and the
-//! client's memory does not grow with them.
+//! Replies of an NFS server: whatever their bytes, a call of the client ends with an answer or an
+//! error, soon, and the client's memory does not grow with them.
 
 #![no_main]
 

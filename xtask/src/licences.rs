@@ -1,8 +1,8 @@
 //! What we link, by `cargo metadata`: under which licences, and from where.
 //!
-//! Every package that a build on this kind of machine links, tests included, comes from crates.io or from this
-//! repository, and has a licence that lets us pass it on under ours. Advisories are not looked up: the database of
-//! them is a git repository, and a build needs the registry only.
+//! Every package that a build on this kind of machine links, tests included, comes from crates.io
+//! or from this repository, and has a licence that lets us pass it on under ours. Advisories are
+//! not looked up: the database of them is a git repository, and a build needs the registry only.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,8 @@ const ALLOWED: [&str; 11] = [
 /// Where packages may come from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Libraries that are not to be linked, by whatever way they come in: what they do is done without C here.
+/// Libraries that are not to be linked, by whatever way they come in: what they do is done without
+/// C here.
 const BANNED: [&str; 3] = ["native-tls", "openssl", "openssl-sys"];
 
 /// Checks all that is linked.
@@ -77,8 +78,8 @@ fn complaint(package: &Value) -> Option<String> {
     }
 }
 
-/// Whether an expression (SPDX 2.1, annex D; and the `/` of old packages, which means OR) can be met with licences
-/// that are allowed.
+/// Whether an expression (SPDX 2.1, annex D; and the `/` of old packages, which means OR) can be
+/// met with licences that are allowed.
 fn is_allowed(expression: &str) -> Result<bool> {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let spaced = spaced.replace(" WITH ", "_WITH_");

@@ -2,7 +2,8 @@
 //!
 //! `tidy` is a test of the repository itself: what the compiler cannot hold (which crate may see
 //! which, how long a function may get, whether a promise has its test), a machine holds here.
-//! `licences` looks at what is linked. `ci` is everything a change must pass, in the order that fails fastest.
+//! `licences` looks at what is linked. `ci` is everything a change must pass, in the order that
+//! fails fastest.
 //!
 //! Left out on purpose: building, installing and measuring; the `Makefile` is the menu for those.
 

@@ -1,8 +1,9 @@
-//! `fuse-floor serve MNT [dev|uring]`: mounts a file system that answers everything at once, from memory.
-//! `fuse-floor load MNT OPERATION THREADS SECONDS`: how many operations a second its clients get.
+//! `fuse-floor serve MNT [dev|uring]`: mounts a file system that answers everything at once, from
+//! memory. `fuse-floor load MNT OPERATION THREADS SECONDS`: how many operations a second its
+//! clients get.
 //!
-//! What is measured is the way of a message and nothing else: no name or attribute is kept by the kernel, and
-//! file data goes past the page cache. `run` compares transports by it, in turns.
+//! What is measured is the way of a message and nothing else: no name or attribute is kept by the
+//! kernel, and file data goes past the page cache. `run` compares transports by it, in turns.
 
 mod null;
 
@@ -31,7 +32,9 @@ fn main() {
             let (threads, seconds) = (threads.parse().unwrap(), seconds.parse().unwrap());
             println!("{:.0}", load(Path::new(mnt), operation, threads, seconds));
         }
-        _ => panic!("fuse-floor serve MNT [dev|uring] | load MNT lookup|read|create THREADS SECONDS"),
+        _ => {
+            panic!("fuse-floor serve MNT [dev|uring] | load MNT lookup|read|create THREADS SECONDS")
+        }
     }
 }
 
@@ -67,7 +70,8 @@ fn mount(
         "uring" => larder_fuse::Transport::Uring,
         _ => larder_fuse::Transport::Device,
     };
-    larder_fuse::mount(Arc::new(Null::default()), Path::new(mnt), &options, runtime.handle()).unwrap()
+    larder_fuse::mount(Arc::new(Null::default()), Path::new(mnt), &options, runtime.handle())
+        .unwrap()
 }
 
 /// Operations a second, of all threads together.

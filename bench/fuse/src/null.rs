@@ -1,5 +1,5 @@
-//! A file system without files: names that begin with `f` are there, others are not until they are created, and
-//! nobody is told whether those are that begin with `stuck`.
+//! A file system without files: names that begin with `f` are there, others are not until they are
+//! created, and nobody is told whether those are that begin with `stuck`.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

@@ -67,10 +67,8 @@ fn main() {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.is_ok_and(|status| status.success()), "cannot set lo up");
     let rounds = std::env::args().nth(1).map_or(9, |rounds| rounds.parse().expect("a number"));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let wanted = std::env::args().nth(2).unwrap_or_default();
     runtime.block_on(compare(rounds, &wanted));
 }
@@ -250,7 +248,8 @@ struct Theirs {
 impl Theirs {
     async fn mount(server: &Ganesha) -> Theirs {
         let url = format!("nfs://127.0.0.1{}?version=3&uid=0&gid=0", server.export().display());
-        let nfs = nfs_rs::parse_url_and_mount(&url).await.unwrap_or_else(|error| panic!("{error:?}"));
+        let nfs =
+            nfs_rs::parse_url_and_mount(&url).await.unwrap_or_else(|error| panic!("{error:?}"));
         let file = nfs.lookup_path("file").await.unwrap_or_else(|error| panic!("{error:?}")).fh;
         Theirs { nfs, file, data: vec![9; CHUNK_BYTES as usize].into() }
     }
@@ -268,8 +267,10 @@ impl Theirs {
                         assert_eq!(read.expect("read").len(), CHUNK_BYTES as usize);
                     }
                     Work::Write => {
-                        let written =
-                            nfs.write(file.clone(), offset(number), data.clone()).await.expect("write");
+                        let written = nfs
+                            .write(file.clone(), offset(number), data.clone())
+                            .await
+                            .expect("write");
                         assert_eq!(u64::from(written.count), u64::from(CHUNK_BYTES));
                     }
                 }

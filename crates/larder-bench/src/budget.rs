@@ -26,8 +26,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Whether the cached client called no more often, and neither failed. `excused` are calls of the cached
-    /// one that are explained otherwise: what [`expiry`] found.
+    /// Whether the cached client called no more often, and neither failed. `excused` are calls of
+    /// the cached one that are explained otherwise: what [`expiry`] found.
     pub fn is_within(&self, excused: &Calls) -> bool {
         let excused: u64 = excused
             .iter()
@@ -40,8 +40,8 @@ impl Cost {
         }
     }
 
-    /// The cheaper of two rounds, for each client. Whatever else happens on the machine only adds calls: a
-    /// release or an open that comes late, readahead that was overtaken.
+    /// The cheaper of two rounds, for each client. Whatever else happens on the machine only adds
+    /// calls: a release or an open that comes late, readahead that was overtaken.
     fn least(self, other: Cost) -> Cost {
         let least = |one: Result<Calls, String>, other: Result<Calls, String>| match (one, other) {
             (Ok(one), Ok(other)) if total(&other) < total(&one) => Ok(other),
@@ -64,10 +64,11 @@ pub fn total(calls: &Calls) -> u64 {
 /// How long attributes are trusted while calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeouts {
-    /// A day: nothing runs out, so the same work costs the same calls on a slow machine and on a fast one.
+    /// A day: nothing runs out, so the same work costs the same calls on a slow machine and on a
+    /// fast one.
     Day,
-    /// 5 s for files and 30 s for directories, as published. They run out in the middle of some work, on
-    /// either mount, sooner or later as the machine is slow or fast.
+    /// 5 s for files and 30 s for directories, as published. They run out in the middle of some
+    /// work, on either mount, sooner or later as the machine is slow or fast.
     Published,
 }
 
@@ -80,9 +81,9 @@ impl Timeouts {
     }
 }
 
-/// Runs the badros works on a plain and a cached mount of an export of its own, and counts; of some rounds,
-/// each with mounts of its own, the least counts, work by work. Every open asks the server (close-to-open),
-/// whatever the `timeouts`.
+/// Runs the badros works on a plain and a cached mount of an export of its own, and counts; of some
+/// rounds, each with mounts of its own, the least counts, work by work. Every open asks the server
+/// (close-to-open), whatever the `timeouts`.
 ///
 /// # Errors
 /// If the mounts cannot be made.
@@ -125,8 +126,8 @@ fn round(
     done.tests.iter().map(cost).collect()
 }
 
-/// What running out adds to a work: calls by procedure of `published` beyond those of `day`. Where one of
-/// them failed, nothing.
+/// What running out adds to a work: calls by procedure of `published` beyond those of `day`. Where
+/// one of them failed, nothing.
 pub fn expiry(day: &Result<Calls, String>, published: &Result<Calls, String>) -> Calls {
     match (day, published) {
         (Ok(day), Ok(published)) => crate::rpc::since(day, published),

@@ -1,9 +1,10 @@
-//! Bytes that are the same on every machine and in every run, and that can be checked at any offset.
+//! Bytes that are the same on every machine and in every run, and that can be checked at any
+//! offset.
 
 use anyhow::{Result, ensure};
 
-/// Bytes of one file, made from a seed. The byte at an offset depends on seed and offset alone, so a
-/// piece from the middle is checked without the rest.
+/// Bytes of one file, made from a seed. The byte at an offset depends on seed and offset alone, so
+/// a piece from the middle is checked without the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern(pub u64);
 
@@ -62,9 +63,10 @@ impl Pattern {
 /// Bytes of a page: every page of a stamped file begins with bytes of its own.
 pub const PAGE_BYTES: usize = 4096;
 
-/// A writer's memory: 64 KiB that all files repeat, in which the first word of every page is that of the
-/// file's [`Pattern`] at its offset. Costs next to nothing to make, so that a loop that is timed can write
-/// what differs from file to file and from page to page. Does not shrink when compressed within 32 KiB.
+/// A writer's memory: 64 KiB that all files repeat, in which the first word of every page is that
+/// of the file's [`Pattern`] at its offset. Costs next to nothing to make, so that a loop that is
+/// timed can write what differs from file to file and from page to page. Does not shrink when
+/// compressed within 32 KiB.
 #[derive(Clone, Debug)]
 pub struct Stamped(Vec<u8>);
 
@@ -109,8 +111,8 @@ impl Stamped {
     }
 }
 
-/// The stamps of pages that were read: gathered while a clock runs, which takes no time to speak of, and
-/// compared when it is stopped.
+/// The stamps of pages that were read: gathered while a clock runs, which takes no time to speak
+/// of, and compared when it is stopped.
 #[derive(Clone, Debug, Default)]
 pub struct Stamps(Vec<(Pattern, u64, [u8; 8])>);
 

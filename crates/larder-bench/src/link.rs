@@ -10,8 +10,9 @@
 //! | TCP over it | the kernel's own: slow start, queue, drops, retransmissions | ends on this side, so none of these |
 //! | delay, loss | none: `tc netem` is not in every kernel | delay; loss of datagrams |
 //!
-//! They compose: a proxy with a delay and no rate, before a server in a namespace. What a connection
-//! really gets over either is measured by [`measure`] and belongs into the record of a run.
+//! They compose: a proxy with a delay and no rate, before a server in a namespace. What a
+//! connection really gets over either is measured by [`measure`] and belongs into the record of a
+//! run.
 //!
 //! A *shape* is what a link is asked to be. A *wire* is one direction of it.
 
@@ -76,8 +77,9 @@ impl fmt::Display for Shape {
     }
 }
 
-/// As typed: a rate (`10mbit`, `1.5gbit`, `64kbit`), then `delay=20ms` each way, or `rtt=40ms` in both
-/// together, and `loss=1%` after commas, in any order and all optional; `none` changes nothing.
+/// As typed: a rate (`10mbit`, `1.5gbit`, `64kbit`), then `delay=20ms` each way, or `rtt=40ms` in
+/// both together, and `loss=1%` after commas, in any order and all optional; `none` changes
+/// nothing.
 impl FromStr for Shape {
     type Err = anyhow::Error;
 

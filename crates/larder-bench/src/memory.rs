@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Bytes that may stay resident of what was dropped: pages of directories and indices that a running
-/// server touches again at once. Far below any file that a test reads for its speed.
+/// Bytes that may stay resident of what was dropped: pages of directories and indices that a
+/// running server touches again at once. Far below any file that a test reads for its speed.
 const RESIDENT_BYTES_MAX: u64 = 256 << 10;
 
-/// Writes everything back and makes the kernel forget clean pages, names and inodes. Returns `false` if
-/// that is not ours to do (only root may).
+/// Writes everything back and makes the kernel forget clean pages, names and inodes. Returns
+/// `false` if that is not ours to do (only root may).
 ///
 /// # Errors
 /// If the kernel refuses for another reason.

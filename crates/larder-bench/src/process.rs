@@ -89,7 +89,8 @@ pub(crate) fn succeed(command: &mut Command) -> Result<String> {
     succeed_within(command, COMMAND_MAX)
 }
 
-/// The line with its name in what a program says of its version, else the first; empty if it says nothing.
+/// The line with its name in what a program says of its version, else the first; empty if it says
+/// nothing.
 pub(crate) fn version(program: &str, argument: &str) -> String {
     line_about(program, &succeed(Command::new(program).arg(argument)).unwrap_or_default())
 }
@@ -131,8 +132,8 @@ fn end_of(text: &str) -> &str {
     text.get(begin..).or_else(|| text.lines().last()).unwrap_or_default()
 }
 
-/// Asks a process and its group to end, and kills them if they do not. Returns when the process is gone,
-/// or hangs in the kernel.
+/// Asks a process and its group to end, and kills them if they do not. Returns when the process is
+/// gone, or hangs in the kernel.
 pub(crate) fn end(child: &mut Child) {
     let group = Pid::from_child(child);
     let _ = kill_process_group(group, Signal::TERM);
@@ -154,8 +155,8 @@ pub(crate) fn waited(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     wait_for("the end", limit, || Ok(child.try_wait()?)).ok()
 }
 
-/// CPU time of the processes of a group, and of their children that have ended, in seconds. Who has left the group
-/// is not seen.
+/// CPU time of the processes of a group, and of their children that have ended, in seconds. Who has
+/// left the group is not seen.
 pub(crate) fn cpu_of_group_s(leader: u32) -> f64 {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
@@ -172,16 +173,17 @@ pub(crate) fn cpu_of_process_s(process: u32) -> f64 {
     stat.ok().and_then(|stat| cpu_of(&stat)).map_or(0.0, |(_, seconds)| seconds)
 }
 
-/// How often threads of a process have gone to sleep so far, by themselves; 0 of a process that is gone. Threads that
-/// have ended are not counted.
+/// How often threads of a process have gone to sleep so far, by themselves; 0 of a process that is
+/// gone. Threads that have ended are not counted.
 pub(crate) fn switches_of_process(process: u32) -> f64 {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let told = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
     told.filter_map(|told| number_after(&told, "\nvoluntary_ctxt_switches:")).sum()
 }
 
-/// How many calls of the kind of read(2) and write(2) a process has made so far (proc_pid_io(5)); sockets that are
-/// sent to by other calls are not among them. 0 of a process that may not be looked at.
+/// How many calls of the kind of read(2) and write(2) a process has made so far (proc_pid_io(5));
+/// sockets that are sent to by other calls are not among them. 0 of a process that may not be
+/// looked at.
 pub(crate) fn file_calls_of_process(process: u32) -> f64 {
     let told = fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
     ["syscr:", "syscw:"].iter().filter_map(|name| number_after(&told, name)).sum()

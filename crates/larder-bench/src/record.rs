@@ -125,15 +125,16 @@ pub struct Sample {
     pub page_cache: Option<String>,
     /// RPCs by procedure, if they were counted.
     pub rpcs: Option<BTreeMap<String, u64>>,
-    /// How long they took by procedure, from the offer to the reply, in microseconds: of all calls together, many
-    /// of which may have been under way at once. Only daemons know it.
+    /// How long they took by procedure, from the offer to the reply, in microseconds: of all calls
+    /// together, many of which may have been under way at once. Only daemons know it.
     #[serde(default)]
     pub rpc_time_us: Option<BTreeMap<String, u64>>,
     /// Who counted them: `daemon` or `server`.
     pub rpcs_by: Option<String>,
-    /// Further measurements, by name with unit, of the time while the work ran: `server_cpu_s` and `daemon_cpu_s` are the
-    /// CPU time of the processes of the server, and of all daemons of the target; `daemon_switches` how often threads of
-    /// the daemons went to sleep, `daemon_file_calls` their calls like read(2) and write(2), `index_commits` and
+    /// Further measurements, by name with unit, of the time while the work ran: `server_cpu_s` and
+    /// `daemon_cpu_s` are the CPU time of the processes of the server, and of all daemons of
+    /// the target; `daemon_switches` how often threads of the daemons went to sleep,
+    /// `daemon_file_calls` their calls like read(2) and write(2), `index_commits` and
     /// `index_log_writes` transactions of the caches' indices and writes to their session logs.
     pub extra: BTreeMap<String, f64>,
 }

@@ -1,7 +1,7 @@
 //! The report of runs: one HTML page, the same as Markdown, and every sample as CSV.
 //!
-//! A pure function of records, but for the writing of three files. It reads no clock and no machine:
-//! the same records give the same bytes.
+//! A pure function of records, but for the writing of three files. It reads no clock and no
+//! machine: the same records give the same bytes.
 //!
 //! ```text
 //! runs ── sanitized ── Document ──┬── page (HTML, with charts)
@@ -9,20 +9,22 @@
 //!   └── csv, downloads
 //! ```
 //!
-//! Invariants: whoever failed a test is said to have failed it, where its number would stand, and is
-//! never compared as if it had passed; what was not measured says so; nothing is called faster or slower
-//! whose 95 % interval does not say it; numbers of others come from [`crate::published`] alone.
+//! Invariants: whoever failed a test is said to have failed it, where its number would stand, and
+//! is never compared as if it had passed; what was not measured says so; nothing is called faster
+//! or slower whose 95 % interval does not say it; numbers of others come from [`crate::published`]
+//! alone.
 //!
 //! What the charts of a suite need to know of its tests:
 //! - `badros`: names as published, `copies` 1 and 4;
-//! - `fscache`: tests named `COLD`, `HOT`, `PGCACHE`, in seconds; None is COLD of `plain`, Server is
-//!   PGCACHE of `local`, unless tests have these names;
+//! - `fscache`: tests named `COLD`, `HOT`, `PGCACHE`, in seconds; None is COLD of `plain`, Server
+//!   is PGCACHE of `local`, unless tests have these names;
 //! - `mbfs`: `copies` are clients;
 //! - `basic5`: names with `write` or `read`, `at` a file size (`file size MB`), B/s;
 //! - `snapdragon`: `at` a file size or `disks`; latencies in `us`, one sample per operation or
 //!   percentiles (`p50_us`) among `extra`; `disk` in the name of what shows scaling.
 //!
-//! Tests that fit none of this are shown as bars. `bench/report/check` looks at a page in a browser.
+//! Tests that fit none of this are shown as bars. `bench/report/check` looks at a page in a
+//! browser.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,8 +66,9 @@ pub struct Written {
     pub csv: PathBuf,
 }
 
-/// Writes `report.html`, `report.md` and `report.csv` of runs and of recordings into a directory, which is
-/// made if it does not exist. Reports that were there are replaced. Nothing is durable on return.
+/// Writes `report.html`, `report.md` and `report.csv` of runs and of recordings into a directory,
+/// which is made if it does not exist. Reports that were there are replaced. Nothing is durable on
+/// return.
 ///
 /// # Errors
 /// If a file cannot be written.

@@ -1,7 +1,7 @@
 //! RPC accounting: how many calls of each procedure a piece of work cost, and how long they took.
 //!
-//! Two places count. The daemon of a mount of ours knows what it sent; our NFS server knows what it was
-//! asked, by whichever client. Both are asked through the binary's own `stat` command.
+//! Two places count. The daemon of a mount of ours knows what it sent; our NFS server knows what it
+//! was asked, by whichever client. Both are asked through the binary's own `stat` command.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ pub type Calls = BTreeMap<String, u64>;
 pub struct Counted {
     /// Calls by procedure.
     pub calls: Calls,
-    /// How long they took from the offer to the reply, in microseconds, all calls of a procedure together;
-    /// nothing where that is not known.
+    /// How long they took from the offer to the reply, in microseconds, all calls of a procedure
+    /// together; nothing where that is not known.
     pub time_us: Calls,
 }
 

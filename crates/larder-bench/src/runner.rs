@@ -1,9 +1,9 @@
 //! Runs a suite on targets.
 //!
-//! A round is the whole suite, once on every target, test by test: targets take turns, in reverse order
-//! every second round, so that whatever else the machine does hits all alike. Rounds go on until every
-//! result is known closely enough, or a limit is reached. A target that fails a test goes on with the
-//! next one: the failure is its result.
+//! A round is the whole suite, once on every target, test by test: targets take turns, in reverse
+//! order every second round, so that whatever else the machine does hits all alike. Rounds go on
+//! until every result is known closely enough, or a limit is reached. A target that fails a test
+//! goes on with the next one: the failure is its result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,8 @@ pub struct Limits {
     pub rounds_min: u32,
     /// Rounds that are not exceeded.
     pub rounds_max: u32,
-    /// A result is known closely enough if its 95 % interval is this narrow: 0.05 is plus or minus 5 %.
+    /// A result is known closely enough if its 95 % interval is this narrow: 0.05 is plus or minus
+    /// 5 %.
     pub relative_width: f64,
     /// No round is begun after this.
     pub time: Duration,
@@ -47,9 +48,9 @@ pub struct Done {
     pub interrupted: bool,
 }
 
-/// Runs the tests of a suite on targets that are mounted and stay so. `keep` is called with what there
-/// is after each round. Blocks for as long as it takes; `interrupted` ends it after the present test.
-/// What it made in the targets is removed.
+/// Runs the tests of a suite on targets that are mounted and stay so. `keep` is called with what
+/// there is after each round. Blocks for as long as it takes; `interrupted` ends it after the
+/// present test. What it made in the targets is removed.
 ///
 /// # Errors
 /// If results cannot be kept. A target that fails is a result.
@@ -140,13 +141,14 @@ impl Runner<'_> {
         }
     }
 
-    /// Makes the directories of a round and fills them, behind the target's back if it has one; then it is
-    /// mounted again, with an empty cache if it was written through.
+    /// Makes the directories of a round and fills them, behind the target's back if it has one;
+    /// then it is mounted again, with an empty cache if it was written through.
     fn furnish(&self, target: &Target, round: u32) -> Result<()> {
         self.fill(target, round)?;
         if let Some(restart) = &target.restart {
-            // A list of names that it remembers may hide what was made behind its back, and what was
-            // written through it may be in its cache: what it is furnished with is on the server alone.
+            // A list of names that it remembers may hide what was made behind its back, and what
+            // was written through it may be in its cache: what it is furnished with is
+            // on the server alone.
             restart(target.back.is_none()).context("cannot be mounted again")?;
         }
         Ok(())
@@ -264,9 +266,9 @@ fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
 
 /// What the copies came to in their common time, and the CPU time of compilers that was subtracted.
 ///
-/// A copy runs one compiler at a time, and copies share the processors: at least this part of the time
-/// is needed to compile, whatever the file system does. What remains is the waiting that compiling did
-/// not hide, not the sum of all waiting.
+/// A copy runs one compiler at a time, and copies share the processors: at least this part of the
+/// time is needed to compile, whatever the file system does. What remains is the waiting that
+/// compiling did not hide, not the sum of all waiting.
 fn result(elapsed_s: f64, outcomes: &[Outcome], processors: usize) -> (f64, Option<f64>) {
     let values: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.value).collect();
     let amount: f64 = outcomes.iter().filter_map(|outcome| outcome.amount).sum();
@@ -343,8 +345,8 @@ fn time(test: &Test, places: &[Place]) -> Result<(Duration, Vec<Outcome>)> {
     })
 }
 
-/// Where a run goes by default: `bench/runs/<date>-<commit>-<host>` in a checkout, else the same below
-/// the present directory.
+/// Where a run goes by default: `bench/runs/<date>-<commit>-<host>` in a checkout, else the same
+/// below the present directory.
 pub fn default_out(machine: &record::Machine, version: &str) -> std::path::PathBuf {
     let date = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
     let top = if Path::new("bench/runs").is_dir() { "bench/runs" } else { "larder-bench" };

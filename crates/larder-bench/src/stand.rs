@@ -1,9 +1,9 @@
-//! A stand: an export of our server, or a share of Samba, and mounts of it, made as a user makes them, by the binary's own
-//! commands, and gone when it is dropped.
+//! A stand: an export of our server, or a share of Samba, and mounts of it, made as a user makes
+//! them, by the binary's own commands, and gone when it is dropped.
 //!
-//! Every contestant has a directory of its own in the export, so that none profits from what another
-//! one read. All mounts have the same memory, timeouts and attribute timeouts: what is not said here is
-//! the default of `larder mount`, for all of them.
+//! Every contestant has a directory of its own in the export, so that none profits from what
+//! another one read. All mounts have the same memory, timeouts and attribute timeouts: what is not
+//! said here is the default of `larder mount`, for all of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -104,7 +104,8 @@ pub fn contestants(suite: &str) -> Vec<Contestant> {
 pub struct Wants {
     /// Little memory and a slow disk for its servers.
     pub confinement: Option<Confinement>,
-    /// A network namespace for each client. Not to be had behind a link of some shape, or by who is not root.
+    /// A network namespace for each client. Not to be had behind a link of some shape, or by who
+    /// is not root.
     pub own_namespaces: bool,
 }
 
@@ -140,9 +141,10 @@ enum Way {
 }
 
 impl Stand {
-    /// Exports an empty directory by `door` behind a link of this shape, and measures the link. As root the kernel
-    /// holds the rate (a network namespace); a delay, a loss, or not being root take the proxy. Where it is to be
-    /// confined and that cannot be done here, [`Stand::unconfined`] says why.
+    /// Exports an empty directory by `door` behind a link of this shape, and measures the link. As
+    /// root the kernel holds the rate (a network namespace); a delay, a loss, or not being root
+    /// take the proxy. Where it is to be confined and that cannot be done here,
+    /// [`Stand::unconfined`] says why.
     ///
     /// # Errors
     /// If the link cannot be made, or the server does not come up.
@@ -218,8 +220,8 @@ impl Stand {
         self.unconfined.as_deref()
     }
 
-    /// nfs-ganesha, which is started when it is first asked for. It is reached over a link of its own,
-    /// without a limit.
+    /// nfs-ganesha, which is started when it is first asked for. It is reached over a link of its
+    /// own, without a limit.
     fn ganesha(&mut self) -> Result<&Ganesha> {
         if self.ganesha.is_none() {
             ganesha::is_installed()?;

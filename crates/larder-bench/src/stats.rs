@@ -2,8 +2,8 @@
 //!
 //! Times are compared as ratios, so intervals are taken of logarithms: a Student t interval of the
 //! mean log, which for two targets measured round by round is taken of the paired differences. The
-//! point that is shown is the median; the interval is of the geometric mean. Of fewer than three samples
-//! there is no interval, and nothing is concluded.
+//! point that is shown is the median; the interval is of the geometric mean. Of fewer than three
+//! samples there is no interval, and nothing is concluded.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +22,8 @@ pub struct Summary {
     pub interval: Option<(f64, f64)>,
 }
 
-/// With two samples the interval is 12.7 standard errors wide on either side: it says nothing, and looks
-/// as if it did.
+/// With two samples the interval is 12.7 standard errors wide on either side: it says nothing, and
+/// looks as if it did.
 pub const SAMPLES_MIN: usize = 3;
 
 impl Summary {
@@ -45,8 +45,8 @@ impl Summary {
         })
     }
 
-    /// Half the width of the interval as a share of its middle (of logarithms): 0.05 is plus or minus
-    /// 5 %. Infinite if there is no interval.
+    /// Half the width of the interval as a share of its middle (of logarithms): 0.05 is plus or
+    /// minus 5 %. Infinite if there is no interval.
     pub fn relative_width(&self) -> f64 {
         self.interval.map_or(f64::INFINITY, |(low, high)| ((high / low).ln() / 2.0).exp_m1())
     }

@@ -80,8 +80,8 @@ pub struct Suite {
     pub method: Vec<String>,
     /// In the order in which they run: later ones may use what earlier ones left.
     pub tests: Vec<Test>,
-    /// Puts what several tests need into the directory of one copy, which is empty. The place that it is
-    /// given lies behind the target's back, if it has one.
+    /// Puts what several tests need into the directory of one copy, which is empty. The place that
+    /// it is given lies behind the target's back, if it has one.
     pub furnish: Untimed,
     /// Rate of the link that the published run had, in bits per second.
     pub link_bits_per_s: Option<u64>,
@@ -114,8 +114,9 @@ pub struct Test {
     pub furnish: Option<Untimed>,
     /// What is done about caches before it.
     pub before: Before,
-    /// What is done after that and before the clock starts, for one copy after the other, in the place of
-    /// the work: reading what the work is to find in memory, changing a file on the server.
+    /// What is done after that and before the clock starts, for one copy after the other, in the
+    /// place of the work: reading what the work is to find in memory, changing a file on the
+    /// server.
     pub prepare: Option<Prepare>,
     /// The work.
     pub work: Work,
@@ -183,7 +184,8 @@ pub enum Before {
     Nothing,
     /// Memory forgets all files, of client and server alike; disk caches stay.
     DropMemory,
-    /// A fresh mount with an empty disk cache, if the target can be mounted again; what the server has in memory stays.
+    /// A fresh mount with an empty disk cache, if the target can be mounted again; what the server
+    /// has in memory stays.
     FreshClient,
     /// As after a restart of the client: also a fresh mount, if the target can be mounted again.
     Restart,
@@ -225,8 +227,8 @@ pub type Check = Box<dyn FnOnce() -> Result<()> + Send>;
 pub struct Outcome {
     /// The result, if it is neither the time nor a rate. Of several copies the mean counts.
     pub value: Option<f64>,
-    /// How much was done, if the result is a rate: what all copies did, by the time until the last one
-    /// had done it.
+    /// How much was done, if the result is a rate: what all copies did, by the time until the last
+    /// one had done it.
     pub amount: Option<f64>,
     /// CPU time of a compiler, to be subtracted from the time, in seconds.
     pub subtract_s: Option<f64>,
@@ -234,8 +236,8 @@ pub struct Outcome {
     pub extra: BTreeMap<String, f64>,
     /// Checks what was read. Runs when the clock is stopped.
     pub check: Option<Check>,
-    /// Checks what was written, by reading it: runs after the last test of the round, because it fills
-    /// caches.
+    /// Checks what was written, by reading it: runs after the last test of the round, because it
+    /// fills caches.
     pub check_at_end: Option<Check>,
 }
 
@@ -298,7 +300,8 @@ pub fn by_name(name: &str, size: Size) -> Result<Suite> {
 }
 
 impl Suite {
-    /// The places of a test's copies, on a target, in a round. Singles and parallel copies do not share.
+    /// The places of a test's copies, on a target, in a round. Singles and parallel copies do not
+    /// share.
     pub fn places(&self, test: &Test, target: &Target, round: u32) -> Vec<Place> {
         (0..test.copies)
             .map(|copy| {

@@ -19,8 +19,8 @@ pub struct Target {
     pub dir: PathBuf,
     /// The same directory behind its back, on the server.
     pub back: Option<PathBuf>,
-    /// The directory as its further clients see it, each through a mount of its own. Copies beyond these, and
-    /// the first, work in `dir`.
+    /// The directory as its further clients see it, each through a mount of its own. Copies beyond
+    /// these, and the first, work in `dir`.
     pub clients: Vec<PathBuf>,
     /// What the processes behind it have cost the machine so far.
     pub costs: Option<Costs>,
@@ -63,8 +63,9 @@ impl Target {
         }
     }
 
-    /// What a user typed: `NAME=DIR`, and after commas `back=DIR` (the same directory on the server) and
-    /// `export=IP:PORT` (our NFS server that counts its RPCs). A mount of ours is recognised by asking.
+    /// What a user typed: `NAME=DIR`, and after commas `back=DIR` (the same directory on the
+    /// server) and `export=IP:PORT` (our NFS server that counts its RPCs). A mount of ours is
+    /// recognised by asking.
     ///
     /// # Errors
     /// What is wrong with it, in words.

@@ -22,7 +22,8 @@ pub(crate) fn has(disk: &dyn Disk, no: FileNo, serial: u64) -> bool {
     names.iter().any(|name| name.starts_with(&start))
 }
 
-/// The name of a file that is set aside: its numbers make it unique, the end of `path` tells people what it was.
+/// The name of a file that is set aside: its numbers make it unique, the end of `path` tells people
+/// what it was.
 pub(crate) fn name_of(no: FileNo, serial: u64, path: &str) -> String {
     let is_odd = |c: char| c == '/' || c.is_control();
     let mut path: String = path.chars().map(|c| if is_odd(c) { '_' } else { c }).collect();

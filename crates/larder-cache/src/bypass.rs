@@ -1,7 +1,7 @@
 //! The local file in the kernel's hands: handed out to be read, or to be written past us.
 //!
-//! In a *bypass* the kernel writes the local file itself, and nobody tells us. What it wrote is found
-//! by comparing all chunks with the sums that they had ([`CachedFile::collect_bypass`]).
+//! In a *bypass* the kernel writes the local file itself, and nobody tells us. What it wrote is
+//! found by comparing all chunks with the sums that they had ([`CachedFile::collect_bypass`]).
 
 use std::io;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ const TAKEN_AT_ONCE_BYTES: usize = 256 << 10;
 pub struct Unsent {
     /// Bytes.
     pub bytes: u64,
-    /// There may be fewer: the kernel wrote the file itself, and what it wrote is found when the file is next closed or
-    /// synced. The size of the file is a bound.
+    /// There may be fewer: the kernel wrote the file itself, and what it wrote is found when the
+    /// file is next closed or synced. The size of the file is a bound.
     pub is_bound: bool,
 }
 
@@ -51,9 +51,9 @@ impl BackingFile {
 }
 
 impl CachedFile {
-    /// The local file, if every byte up to the end of file is held and right, and there is a descriptor left
-    /// for it ([`crate::Descriptors`]). Verifies what is not yet verified: all of the file, after a crash, unless
-    /// [`CachedFile::verify_ahead`] has.
+    /// The local file, if every byte up to the end of file is held and right, and there is a
+    /// descriptor left for it ([`crate::Descriptors`]). Verifies what is not yet verified: all
+    /// of the file, after a crash, unless [`CachedFile::verify_ahead`] has.
     pub fn whole(&self) -> Option<Arc<BackingFile>> {
         let mut state = self.state();
         if !self.may_hand_out(&state) {
@@ -68,9 +68,9 @@ impl CachedFile {
         std::ptr::eq(self.state().backing.as_ptr(), Arc::as_ptr(backing))
     }
 
-    /// Whether handing the local file out, to be `written` or not, or finding that this is not possible, takes no
-    /// longer than a few system calls: no other version than `version` is to be removed, nothing to be
-    /// verified, nothing to be committed, and nobody else is at it.
+    /// Whether handing the local file out, to be `written` or not, or finding that this is not
+    /// possible, takes no longer than a few system calls: no other version than `version` is to
+    /// be removed, nothing to be verified, nothing to be committed, and nobody else is at it.
     pub fn is_ready(&self, version: &[u8], written: bool) -> bool {
         if !self.filling().turns.is_free() {
             return false;
@@ -116,8 +116,8 @@ impl CachedFile {
 
     /// The local file to be written by the kernel itself; `None` unless [`CachedFile::whole`].
     ///
-    /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`]. Tells, too, how
-    /// the local file looks before the kernel has it.
+    /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].
+    /// Tells, too, how the local file looks before the kernel has it.
     pub fn begin_bypass(&self) -> Option<(Arc<BackingFile>, Stamp)> {
         let _alone = self.alone();
         let mut state = self.state();
@@ -127,17 +127,17 @@ impl CachedFile {
         self.begin_bypass_locked(&mut state)
     }
 
-    /// As [`CachedFile::begin_bypass`], of a file that the kernel got from an earlier process, and still writes:
-    /// whatever the budget of descriptors.
+    /// As [`CachedFile::begin_bypass`], of a file that the kernel got from an earlier process, and
+    /// still writes: whatever the budget of descriptors.
     pub fn go_on_bypassing(&self) -> Option<Arc<BackingFile>> {
         let _alone = self.alone();
         self.begin_bypass_locked(&mut self.state()).map(|(backing, _)| backing)
     }
 
-    /// Whether the kernel may have written what nobody has collected. For who comes again and again: a store to a
-    /// mapped page moves the file's time only if the page was clean, so all pages are brought to the disk before the
-    /// file is compared, and it counts as unwritten if it then looks as it did. Waits for the disk, and not with the
-    /// file's lock.
+    /// Whether the kernel may have written what nobody has collected. For who comes again and
+    /// again: a store to a mapped page moves the file's time only if the page was clean, so all
+    /// pages are brought to the disk before the file is compared, and it counts as unwritten if
+    /// it then looks as it did. Waits for the disk, and not with the file's lock.
     ///
     /// # Errors
     /// What the disk says; the kernel may then have written.
@@ -159,8 +159,8 @@ impl CachedFile {
         Ok(true)
     }
 
-    /// As [`CachedFile::collect_bypass`], if that reads little, and nobody else is at the file; else `None`, and
-    /// nothing was done.
+    /// As [`CachedFile::collect_bypass`], if that reads little, and nobody else is at the file;
+    /// else `None`, and nothing was done.
     pub fn try_collect_bypass(&self) -> Option<io::Result<Option<Stamp>>> {
         let mut state = self.try_state()?;
         if state.bypasses == 0 {
@@ -186,8 +186,8 @@ impl CachedFile {
         self.end_bypass_locked(&mut state, now)
     }
 
-    /// As [`CachedFile::end_bypass`], if that reads little or nothing, and nobody else is at the file; else `None`, and
-    /// nothing was done.
+    /// As [`CachedFile::end_bypass`], if that reads little or nothing, and nobody else is at the
+    /// file; else `None`, and nothing was done.
     pub fn try_end_bypass(&self) -> Option<io::Result<()>> {
         let mut state = self.try_state()?;
         if state.bypasses == 0 {
@@ -240,7 +240,8 @@ impl CachedFile {
         state: &mut State,
     ) -> Option<(Arc<dyn DiskFile>, Stamp)> {
         if state.bypasses > 0 {
-            // The kernel may have moved the end, and what it wrote is compared with what was there at first.
+            // The kernel may have moved the end, and what it wrote is compared with what was there
+            // at first.
             let file = self.local(state).ok()?;
             let stamp = file.stamp().ok()?;
             state.bypasses += 1;
@@ -335,8 +336,8 @@ impl CachedFile {
     }
 }
 
-/// The last chunk, and its sum once the file goes on behind it, unless what it had was changed. Without a sum it would count as
-/// changed and be sent, over what somebody else has made of it.
+/// The last chunk, and its sum once the file goes on behind it, unless what it had was changed.
+/// Without a sum it would count as changed and be sent, over what somebody else has made of it.
 pub(crate) fn tail_gone_on(
     state: &State,
     file: &dyn DiskFile,

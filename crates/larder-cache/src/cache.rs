@@ -38,8 +38,8 @@ impl Cache {
     ///
     /// If a process died and the machine went on ([`Config::boot`]), unacknowledged changes are
     /// still there, see [`Cache::unsent`]. After a crash every chunk is verified at first use, and
-    /// files with unacknowledged changes are dropped and counted. An index that cannot be read is replaced by an empty one, with one
-    /// line in the log.
+    /// files with unacknowledged changes are dropped and counted. An index that cannot be read is
+    /// replaced by an empty one, with one line in the log.
     ///
     /// # Errors
     /// As [`OpenError`] says.
@@ -177,8 +177,8 @@ impl Cache {
         self.store.index.get(&[tag::VOLUME])
     }
 
-    /// Keeps a record of the caller for as long as the machine goes on: it survives the process, and is
-    /// gone after a reboot. Without [`Config::boot`] it is not kept at all.
+    /// Keeps a record of the caller for as long as the machine goes on: it survives the process,
+    /// and is gone after a reboot. Without [`Config::boot`] it is not kept at all.
     pub fn put_session(&self, record: &[u8], value: &[u8]) {
         if self.store.index.is_logged() {
             self.store.index.put(bytes_key(tag::SESSION, record), Some(value.to_vec()));
@@ -192,8 +192,8 @@ impl Cache {
         }
     }
 
-    /// All records of [`Cache::put_session`], also of runs that died since the machine was booted, in
-    /// the order of their keys.
+    /// All records of [`Cache::put_session`], also of runs that died since the machine was booted,
+    /// in the order of their keys.
     pub fn session_records(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let records = self.store.index.scan_all(&[tag::SESSION]);
         records.into_iter().map(|(key, value)| (key[1..].to_vec(), value)).collect()
@@ -335,8 +335,8 @@ impl Cache {
         self.store.file(no).pin(pinned);
     }
 
-    /// Exempts from culling what lies below a directory, now and later, or takes that back. Where a file lies is
-    /// where it was last seen.
+    /// Exempts from culling what lies below a directory, now and later, or takes that back. Where a
+    /// file lies is where it was last seen.
     pub fn pin_tree(&self, directory: FileNo, pinned: bool) {
         self.store.pin_tree(directory, pinned);
     }

@@ -1,7 +1,8 @@
 //! Local changes of a file's data, and which of them are to be sent.
 //!
-//! A byte is dirty from its write until the server is known to hold it. Writes and those who send take no turns:
-//! what is written while older bytes are on their way stays dirty, see [`CachedFile::begin_sending`].
+//! A byte is dirty from its write until the server is known to hold it. Writes and those who send
+//! take no turns: what is written while older bytes are on their way stays dirty, see
+//! [`CachedFile::begin_sending`].
 
 use std::io;
 use std::ops::Range;
@@ -19,8 +20,9 @@ impl CachedFile {
     /// The first change of a file that the index vouches for waits for a commit (two syncs).
     ///
     /// # Errors
-    /// [`NoSpace`], when the stop mark is passed (but for a file that is bypassed) or the disk refuses: nothing is promised
-    /// about the bytes of this write, and clean bytes there are no longer held; other dirty bytes stay.
+    /// [`NoSpace`], when the stop mark is passed (but for a file that is bypassed) or the disk
+    /// refuses: nothing is promised about the bytes of this write, and clean bytes there are no
+    /// longer held; other dirty bytes stay.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
         let _alone = self.alone();
         let mut state = self.state();
@@ -33,8 +35,8 @@ impl CachedFile {
         written
     }
 
-    /// Whether [`CachedFile::write`] takes no longer than a few system calls: nothing is to be committed first,
-    /// and nobody else is at the file.
+    /// Whether [`CachedFile::write`] takes no longer than a few system calls: nothing is to be
+    /// committed first, and nobody else is at the file.
     pub fn writes_quickly(&self) -> bool {
         self.filling().turns.is_free() && self.try_state().is_some_and(|state| !state.vouched)
     }
@@ -70,8 +72,8 @@ impl CachedFile {
         self.state().dirty.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Dirty ranges, which are to be sent. What is written from now on stays dirty, whatever is marked
-    /// clean, until this is called again.
+    /// Dirty ranges, which are to be sent. What is written from now on stays dirty, whatever is
+    /// marked clean, until this is called again.
     pub fn begin_sending(&self) -> Vec<Range<u64>> {
         let mut state = self.state();
         state.rewritten = Some(RangeSet::default());
@@ -176,7 +178,8 @@ impl CachedFile {
         let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
         let reserved = self.store.reserve(more);
         if reserved.is_none() {
-            // What passed the cache by would be missing in a file that the kernel writes itself, beyond our marks.
+            // What passed the cache by would be missing in a file that the kernel writes itself,
+            // beyond our marks.
             if state.bypasses == 0 {
                 return Err(NoSpace);
             }
@@ -231,8 +234,9 @@ impl CachedFile {
         then.is_some_and(|then| now.is_ok_and(|now| now == then))
     }
 
-    /// The local file as it is now, in a bypass, is what the server has, but for dirty bytes: chunks without a sum were cut
-    /// or added by a truncation, and are not to be taken for changes. If that fails, they are.
+    /// The local file as it is now, in a bypass, is what the server has, but for dirty bytes:
+    /// chunks without a sum were cut or added by a truncation, and are not to be taken for
+    /// changes. If that fails, they are.
     fn take_as_collected(&self, state: &mut State) {
         let known: Vec<_> = state.known.iter().collect();
         let Ok(file) = self.local(state) else { return };
@@ -255,8 +259,9 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Moves the end of file forward to where a write up to `end` begins. In a bypass a chunk without a sum counts as changed,
-    /// and is sent: the last one before the old end keeps one, unless the kernel has changed it.
+    /// Moves the end of file forward to where a write up to `end` begins. In a bypass a chunk
+    /// without a sum counts as changed, and is sent: the last one before the old end keeps one,
+    /// unless the kernel has changed it.
     fn extend_in_bypass(&self, state: &mut State, size: u64, end: u64) -> Result<(), NoSpace> {
         if state.bypasses == 0 {
             return self.extend(state, size);

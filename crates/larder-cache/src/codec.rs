@@ -1,8 +1,10 @@
-//! Records as bytes: the one codec of the index, of the session log, and of what the client keeps in them.
+//! Records as bytes: the one codec of the index, of the session log, and of what the client keeps
+//! in them.
 //!
-//! Numbers are little-endian and have a fixed length; what has no fixed length is preceded by it, as a u32, or is the
-//! last. Nothing here knows a record: each kind of record says in its own place which fields it has and which number its
-//! format has. Reading hostile bytes gives `None`, never a panic, and never takes more memory than the bytes do.
+//! Numbers are little-endian and have a fixed length; what has no fixed length is preceded by it,
+//! as a u32, or is the last. Nothing here knows a record: each kind of record says in its own place
+//! which fields it has and which number its format has. Reading hostile bytes gives `None`, never a
+//! panic, and never takes more memory than the bytes do.
 
 /// Puts a record together.
 #[derive(Debug, Default)]

@@ -1,9 +1,11 @@
-//! Finding what the kernel wrote to a local file in a bypass: all of it is compared with the sums that its chunks had.
+//! Finding what the kernel wrote to a local file in a bypass: all of it is compared with the sums
+//! that its chunks had.
 //!
-//! That reads gigabytes at times, and whoever asks something of the file meanwhile may be a thread that serves the
-//! whole mount. So a piece is read without the file's lock, and what was found counts if nobody has changed the file here
-//! meanwhile; else the piece is read once more, with the lock. What the kernel writes while it is compared is
-//! found by the next comparing: the local file's times have changed then.
+//! That reads gigabytes at times, and whoever asks something of the file meanwhile may be a thread
+//! that serves the whole mount. So a piece is read without the file's lock, and what was found
+//! counts if nobody has changed the file here meanwhile; else the piece is read once more, with the
+//! lock. What the kernel writes while it is compared is found by the next comparing: the local
+//! file's times have changed then.
 
 use std::io;
 use std::ops::Range;
@@ -20,15 +22,16 @@ use crate::sums::{Summer, chunk_range, chunks_of, pieces_of};
 /// What was read of a piece.
 struct Read {
     sums: Vec<u32>,
-    /// Where the piece is not a hole. Looked for after the sums, so that nothing is in them that is not here.
+    /// Where the piece is not a hole. Looked for after the sums, so that nothing is in them that
+    /// is not here.
     data: RangeSet,
 }
 
 impl CachedFile {
     /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the
-    /// local file. Reads the whole local file; others use the file meanwhile, and one caller at a time compares it. The
-    /// bypass may go on afterwards. Tells how the local file looked before it was read; `None` if the kernel does not
-    /// write it.
+    /// local file. Reads the whole local file; others use the file meanwhile, and one caller at a
+    /// time compares it. The bypass may go on afterwards. Tells how the local file looked
+    /// before it was read; `None` if the kernel does not write it.
     ///
     /// # Errors
     /// What the disk says; changes may then be missed and the caller must say so.
@@ -75,7 +78,8 @@ impl CachedFile {
         file: &dyn DiskFile,
         stamp: &Stamp,
     ) -> io::Result<Vec<Range<u64>>> {
-        // If the end moved and the old tail was changed, its sum is gone after this, so it counts as changed.
+        // If the end moved and the old tail was changed, its sum is gone after this, so it counts
+        // as changed.
         self.follow_to(state, file, stamp.size)?;
         let known = state.known.iter().map(|range| chunks_of(&range));
         Ok(known.flat_map(pieces_of).collect())
@@ -121,8 +125,9 @@ impl CachedFile {
             if before.is_some() {
                 state.set_dirty(range, true);
             } else {
-                // Behind the old end. What nobody wrote there is zero at the server too once it has the last byte, or
-                // it is somebody else's by now, and not to be overwritten with zeros.
+                // Behind the old end. What nobody wrote there is zero at the server too once it has
+                // the last byte, or it is somebody else's by now, and not to be
+                // overwritten with zeros.
                 let last = (range.end == state.size).then(|| range.end - 1..range.end);
                 let parts = read.data.clip(range).into_iter().chain(last);
                 parts.for_each(|part| state.set_dirty(part, true));

@@ -71,14 +71,15 @@ pub struct Config {
     /// This boot of the machine. With it nothing that was put or written is lost when the process
     /// dies: what no commit has yet is logged. `None`: a dead process is a crash like others.
     pub boot: Option<BootId>,
-    /// The directory in which a file was last seen, from its record ([`Cache::node`](crate::Cache::node)). It
-    /// says which files lie below a pinned one; the default knows none.
+    /// The directory in which a file was last seen, from its record
+    /// ([`Cache::node`](crate::Cache::node)). It says which files lie below a pinned one; the
+    /// default knows none.
     pub parent_in_record: fn(&[u8]) -> Option<FileNo>,
 }
 
 impl Config {
-    /// The defaults for a volume: a checkpoint every 5 s, as many descriptors as most machines let a process
-    /// have (20,000), no boot.
+    /// The defaults for a volume: a checkpoint every 5 s, as many descriptors as most machines let
+    /// a process have (20,000), no boot.
     pub fn new(identity: &[u8]) -> Config {
         Config {
             identity: identity.to_vec(),

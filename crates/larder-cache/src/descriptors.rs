@@ -1,13 +1,15 @@
 //! The budget of descriptors: how many data files may be open, and for what.
 //!
-//! Who holds a descriptor of a data file is either the pool ([`crate::pool`]), which can open it again, or the kernel
-//! by way of a [`crate::BackingFile`], which cannot give it back before the last close. What neither may take is
-//! left to the rest of the process: index, session log, sockets.
+//! Who holds a descriptor of a data file is either the pool ([`crate::pool`]), which can open it
+//! again, or the kernel by way of a [`crate::BackingFile`], which cannot give it back before the
+//! last close. What neither may take is left to the rest of the process: index, session log,
+//! sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Descriptors that are left to the rest of the process, unless the limit is too low: at least, and at most.
+/// Descriptors that are left to the rest of the process, unless the limit is too low: at least, and
+/// at most.
 const RESERVED_MIN: usize = 56;
 const RESERVED_MAX: usize = 1024;
 /// More in the pool than this brings nothing: opening a file again costs some microseconds.
@@ -54,8 +56,8 @@ impl HandedOut {
         self.count.load(Ordering::Relaxed) >= self.max
     }
 
-    /// Counts one more, also beyond the limit: two who ask at once both get the last place, and what the kernel has
-    /// already counts whatever the limit is.
+    /// Counts one more, also beyond the limit: two who ask at once both get the last place, and
+    /// what the kernel has already counts whatever the limit is.
     pub(crate) fn take(self: &Arc<Self>) -> Place {
         self.count.fetch_add(1, Ordering::Relaxed);
         Place(Arc::clone(self))

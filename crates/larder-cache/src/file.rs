@@ -5,8 +5,9 @@
 //! happens outside the lock: bytes that are known only ever change by a local write, which may
 //! race with a read here as it may in a kernel; a new version is a new local file.
 //!
-//! [`crate::fill`] brings in what the server gave, [`crate::change`] makes local changes, [`crate::save`] writes the state to the index, [`crate::local`]
-//! what is changed here; [`crate::state`] has its invariants.
+//! [`crate::fill`] brings in what the server gave, [`crate::change`] makes local changes,
+//! [`crate::save`] writes the state to the index, [`crate::local`] what is changed here;
+//! [`crate::state`] has its invariants.
 
 use std::io;
 use std::ops::Range;
@@ -123,8 +124,8 @@ impl CachedFile {
         found
     }
 
-    /// Forgets all bytes and starts over with another version of `size` bytes, unless there are local
-    /// changes. Answers whether it did.
+    /// Forgets all bytes and starts over with another version of `size` bytes, unless there are
+    /// local changes. Answers whether it did.
     ///
     /// The new version gets a new local file; descriptors of the old one keep showing it.
     pub fn reset(&self, version: &[u8], size: u64) -> bool {
@@ -144,8 +145,8 @@ impl CachedFile {
         self.reset_locked(&mut self.state(), version, size);
     }
 
-    /// The bytes held are known to be those of a newer validator too, unless some are dirty. Answers whether
-    /// they are.
+    /// The bytes held are known to be those of a newer validator too, unless some are dirty.
+    /// Answers whether they are.
     ///
     /// To be called after the server has acknowledged own changes and says that nobody else made
     /// any. Without a version before, or if the size is not the one here, it is a
@@ -213,8 +214,8 @@ impl CachedFile {
         Some(state)
     }
 
-    /// The file for whoever changes what its local file is or has. Waits for fills that are at it. To be taken before
-    /// the state.
+    /// The file for whoever changes what its local file is or has. Waits for fills that are at it.
+    /// To be taken before the state.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.filling.turns.alone()
     }

@@ -1,14 +1,17 @@
 //! Filling: bytes that the server gave, on their way into the local file.
 //!
-//! Copying a megabyte into the page cache and summing it takes longer than anything else that a fill does, and every
-//! read of the file, also of bytes that are long there, would wait for it. So a fill has three steps. It *claims* the
-//! bytes that are not known yet; it copies and sums them without the file's lock; and it *settles*: what it claimed is
-//! known from then on, with its sums, if the file still holds that version in that local file.
+//! Copying a megabyte into the page cache and summing it takes longer than anything else that a
+//! fill does, and every read of the file, also of bytes that are long there, would wait for it. So
+//! a fill has three steps. It *claims* the bytes that are not known yet; it copies and sums them
+//! without the file's lock; and it *settles*: what it claimed is known from then on, with its sums,
+//! if the file still holds that version in that local file.
 //!
 //! Invariants:
-//! - Claims are disjoint, and nothing that is known is claimed: no byte that is held is ever overwritten by a fill.
-//! - Whoever changes the local file (a write, a cut, the kernel in a bypass) or starts it over has the file alone
-//!   ([`CachedFile::alone`]): no claim of it is open then. So no fill writes over a change.
+//! - Claims are disjoint, and nothing that is known is claimed: no byte that is held is ever
+//!   overwritten by a fill.
+//! - Whoever changes the local file (a write, a cut, the kernel in a bypass) or starts it over has
+//!   the file alone ([`CachedFile::alone`]): no claim of it is open then. So no fill writes over a
+//!   change.
 //! - A claim whose local file is gone writes to a file without a name, and settles to nothing.
 //! - What was claimed and not written is not known: a fault leaves a miss.
 
@@ -43,8 +46,8 @@ pub(crate) struct Claim<'a> {
 pub(crate) type Summed = Vec<(u64, u32)>;
 
 impl Claim<'_> {
-    /// Writes the claimed parts of `data`, which begins at `offset`, and sums the chunks that it has as a whole; the others
-    /// get their sums when they are saved.
+    /// Writes the claimed parts of `data`, which begins at `offset`, and sums the chunks that it
+    /// has as a whole; the others get their sums when they are saved.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> io::Result<Summed> {
         let mut sums = Vec::new();
         let Some(file) = &self.file else { return Ok(sums) };
@@ -64,8 +67,8 @@ impl Claim<'_> {
 
 impl CachedFile {
     /// Offers clean bytes of a version. Never overwrites bytes that are held, never waits for a
-    /// sync, never fails: see [`Filled`]. Bytes past the end of file are ignored, and so are those that somebody else
-    /// fills at the moment. Reads of the file do not wait for it.
+    /// sync, never fails: see [`Filled`]. Bytes past the end of file are ignored, and so are those
+    /// that somebody else fills at the moment. Reads of the file do not wait for it.
     pub fn fill(&self, version: &[u8], offset: u64, data: &[u8]) -> Filled {
         let is_stored = self.try_fill(version, offset, data);
         if !is_stored {
@@ -124,7 +127,8 @@ impl CachedFile {
         Some(claim)
     }
 
-    /// What was written of a claim is known from now on, if it is still of use. Answers whether it is.
+    /// What was written of a claim is known from now on, if it is still of use. Answers whether it
+    /// is.
     pub(crate) fn settle_claim(&self, claim: Claim<'_>, written: io::Result<Summed>) -> bool {
         if claim.file.is_none() {
             return true;

@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! - Space is reserved here before it is written, so neither `bytes` nor the free space of the disk
-//!   passes its stop mark by a fill, however fast fills come. What the kernel writes in a bypass is added
-//!   afterwards.
-//! - What is believed of the free space is never more than what the disk last said, less all that was
-//!   reserved since, and all that had been reserved before and was not yet written.
+//!   passes its stop mark by a fill, however fast fills come. What the kernel writes in a bypass is
+//!   added afterwards.
+//! - What is believed of the free space is never more than what the disk last said, less all that
+//!   was reserved since, and all that had been reserved before and was not yet written.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +17,12 @@ use crate::{CHUNK_BYTES, Limits, Marks, lock};
 
 /// Free space is asked for again after this time: others use the disk too.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
-/// It is also asked for when a quarter of what is above the stop mark was reserved, but not for less
-/// than this.
+/// It is also asked for when a quarter of what is above the stop mark was reserved, but not for
+/// less than this.
 const ROOM_BYTES_MIN: u64 = 1 << 20;
-/// Below the stop mark there is at least this much room for the index and the session log, on a small disk
-/// [`INDEX_SHARE`] of it: the stop mark of a small disk may be less than one commit takes.
+/// Below the stop mark there is at least this much room for the index and the session log, on a
+/// small disk [`INDEX_SHARE`] of it: the stop mark of a small disk may be less than one commit
+/// takes.
 const INDEX_ROOM_BYTES: u64 = 8 << 20;
 const INDEX_SHARE: u64 = 16;
 
@@ -143,7 +144,8 @@ impl Gauge {
         Some(Reserved { gauge: self, bytes, wants_cull })
     }
 
-    /// Takes free space of the disk. Answers whether its cull mark is passed; `None` if its stop mark would be.
+    /// Takes free space of the disk. Answers whether its cull mark is passed; `None` if its stop
+    /// mark would be.
     fn take_room(&self, bytes: u64, disk: &dyn Disk, clock: &dyn Clock) -> Option<bool> {
         let mut room = lock(&self.room);
         let marks = self.look(&mut room, bytes, disk, clock);
@@ -229,8 +231,8 @@ impl Gauge {
         room.left_bytes()
     }
 
-    /// Asks the disk how much is free, if what is known is old or `more` would use too much of it up. Answers
-    /// the marks.
+    /// Asks the disk how much is free, if what is known is old or `more` would use too much of it
+    /// up. Answers the marks.
     fn look(&self, room: &mut Room, more: u64, disk: &dyn Disk, clock: &dyn Clock) -> Marks {
         let now = clock.now();
         let marks = free_marks(self.limits.free_percent, room.total_bytes);

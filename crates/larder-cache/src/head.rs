@@ -1,8 +1,8 @@
 //! The head of a cache: the file that says what the directory is, and for which volume.
 //!
-//! It is text, and holds the same lines twice, each copy with a checksum, so that a flipped bit is told
-//! from another format, and costs nothing: the other copy counts, and the file is written anew. Caches
-//! made before there were checksums have the first two lines alone.
+//! It is text, and holds the same lines twice, each copy with a checksum, so that a flipped bit is
+//! told from another format, and costs nothing: the other copy counts, and the file is written
+//! anew. Caches made before there were checksums have the first two lines alone.
 //!
 //! Nothing here changes a directory before it is known to be a cache, or to be empty.
 

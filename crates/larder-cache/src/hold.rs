@@ -18,8 +18,8 @@ impl Drop for InUse {
 }
 
 impl CachedFile {
-    /// Exempts the file's data from culling until what this answers is dropped. What is known of it stays in
-    /// memory for as long.
+    /// Exempts the file's data from culling until what this answers is dropped. What is known of it
+    /// stays in memory for as long.
     pub fn hold(self: &Arc<Self>) -> InUse {
         self.holders.fetch_add(1, Ordering::AcqRel);
         InUse(Arc::clone(self))

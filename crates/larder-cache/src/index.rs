@@ -4,11 +4,11 @@
 //! - A value is returned only if its checksum over key and value is right.
 //! - Commits are atomic and immediate; [`Index::put_all`] goes into one commit as a whole.
 //! - After the first failure, be it an error or a panic inside redb, the database is not touched
-//!   again until the next open: reads are misses, changes are dropped but for the numbers of
-//!   files, which are kept in memory so that one key keeps one number for this run.
+//!   again until the next open: reads are misses, changes are dropped but for the numbers of files,
+//!   which are kept in memory so that one key keeps one number for this run.
 //! - With a session log ([`crate::log`]), what was put and is not committed survives the process.
-//! - A number handed out by [`Index::next_number`] is never handed out again: blocks of numbers
-//!   are reserved in the database before they are used.
+//! - A number handed out by [`Index::next_number`] is never handed out again: blocks of numbers are
+//!   reserved in the database before they are used.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -163,7 +163,8 @@ impl Index {
     }
 
     /// Reserves the first block of numbers: past all that were ever reserved, or from `at_first` on
-    /// if there is no record of that. Durable with the next commit, which must come before [`Index::next_number`].
+    /// if there is no record of that. Durable with the next commit, which must come before
+    /// [`Index::next_number`].
     pub(crate) fn reserve_numbers(&self, at_first: u64) {
         let stored = self.get(&numbers_key()).as_deref().and_then(decode_number);
         let mut numbers = lock(&self.numbers);
@@ -411,8 +412,8 @@ impl Index {
         })
     }
 
-    /// Gives back what redb keeps in memory of the file: closes the database and opens it again, since there is
-    /// no other way. Writes a few pages and syncs; readers wait for that.
+    /// Gives back what redb keeps in memory of the file: closes the database and opens it again,
+    /// since there is no other way. Writes a few pages and syncs; readers wait for that.
     pub(crate) fn shed(&self) {
         let _turn = lock(&self.turn);
         self.reserve.lend(&*self.disk);

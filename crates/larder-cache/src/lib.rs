@@ -4,15 +4,16 @@
 //! The nouns:
 //!
 //! - A [`Cache`] is one directory, locked by one process. It has two halves.
-//! - The **index** is a small database: which [`FileNo`] a server's file handle has, the records
-//!   of files, names and listings, and for each file what the data half holds. Writes wait in
-//!   memory and are committed together by a *checkpoint*.
+//! - The **index** is a small database: which [`FileNo`] a server's file handle has, the records of
+//!   files, names and listings, and for each file what the data half holds. Writes wait in memory
+//!   and are committed together by a *checkpoint*.
 //! - The **data** is one sparse local file per [`CachedFile`], with the same offsets as the remote
 //!   file, so that a kernel can read it. It is cut into chunks of [`CHUNK_BYTES`]; a chunk is
 //!   *held* across restarts if all of it is known, and then it has a checksum.
 //! - A **version** is the opaque validator under which clean bytes are held. Another version means
 //!   another local file, so a descriptor handed out never changes under its reader.
-//! - **Dirty** bytes are local changes that no server has acknowledged. What no server will take can be *set aside*.
+//! - **Dirty** bytes are local changes that no server has acknowledged. What no server will take
+//!   can be *set aside*.
 //!
 //! Invariants:
 //! - A read returns bytes that were filled or written for the version the file says it holds, or a
@@ -20,11 +21,12 @@
 //! - The index says "held" only of bytes that were synced before it said so.
 //! - Before the first local change of a file that the durable index vouches for, a durable mark
 //!   takes that back.
-//! - What was put, and what was written locally, survives the death of the process while the machine
-//!   goes on, if the cache knows the boot ([`Config::boot`]).
+//! - What was put, and what was written locally, survives the death of the process while the
+//!   machine goes on, if the cache knows the boot ([`Config::boot`]).
 //! - No read waits for a sync. No fault of the disk is an error of a read or of a fill.
 //!
-//! On-disk format: `docs/formats/cache.md`. Left out on purpose: coherence, fetching and write-back.
+//! On-disk format: `docs/formats/cache.md`. Left out on purpose: coherence, fetching and
+//! write-back.
 
 #![cfg_attr(
     test,

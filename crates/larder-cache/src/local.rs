@@ -1,11 +1,11 @@
-//! Local changes as records, so that they outlive the process; and the boot, if they were synced at the end
-//! (see [`crate::log`]).
+//! Local changes as records, so that they outlive the process; and the boot, if they were synced at
+//! the end (see [`crate::log`]).
 //!
-//! A file with local changes has a [`LocalRecord`], and a record for each dirty range: its end, under
-//! its start, so that a write costs one record however many ranges there are. They are put after the
-//! local file was written and before the write is acknowledged. After the process died they stand
-//! above what else the index says of the file: what is known is what is dirty, in the same local
-//! file; clean bytes are fetched again. Without a session log none of this is recorded.
+//! A file with local changes has a [`LocalRecord`], and a record for each dirty range: its end,
+//! under its start, so that a write costs one record however many ranges there are. They are put
+//! after the local file was written and before the write is acknowledged. After the process died
+//! they stand above what else the index says of the file: what is known is what is dirty, in the
+//! same local file; clean bytes are fetched again. Without a session log none of this is recorded.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,8 +29,8 @@ pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
     records.iter().filter_map(|(key, _)| number_in_key(key)).collect()
 }
 
-/// Forgets local changes that may not be on the disk as their records say. Answers the files whose changes were
-/// kept, and those whose were not.
+/// Forgets local changes that may not be on the disk as their records say. Answers the files whose
+/// changes were kept, and those whose were not.
 pub(crate) fn keep_synced(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>) {
     let (mut kept, mut lost) = (BTreeSet::new(), BTreeSet::new());
     for (record_key, value) in index.scan_all(&[tag::LOCAL]) {

@@ -5,13 +5,15 @@
 //! boot's id tells, the log is worth nothing.
 //!
 //! The log is cut into *segments*, numbered by generation; one of three files holds each. A commit
-//! begins a new segment and brings its generation into the index, so the index always says from which
-//! segment on the log is to be replayed: all older ones are in it. Two segments can be live (the
-//! one that a commit is writing, and the new one), and a start that replays them needs a third.
+//! begins a new segment and brings its generation into the index, so the index always says from
+//! which segment on the log is to be replayed: all older ones are in it. Two segments can be live
+//! (the one that a commit is writing, and the new one), and a start that replays them needs a
+//! third.
 //!
 //! Invariants:
 //! - A change is in the log before anybody can see it in the index.
-//! - Behind its last group a segment has zeros, or a part of a group under way when the process died.
+//! - Behind its last group a segment has zeros, or a part of a group under way when the process
+//!   died.
 //! - A segment has all changes of its time, or none: if an append fails the segment is emptied, and
 //!   the log is *broken* until the next commit.
 
@@ -30,8 +32,8 @@ const MAGIC: [u8; 16] = *b"larder log 1\n\0\0\0";
 const HEADER_BYTES: usize = 16 + 16 + 8 + 4;
 /// Length and checksum before each group of changes.
 const GROUP_HEADER_BYTES: usize = 4 + 4;
-/// A segment of this length, on a small disk of [`SEGMENT_SHARE`] of it, asks for a commit: changes of one key
-/// wait as one entry, but are logged one by one.
+/// A segment of this length, on a small disk of [`SEGMENT_SHARE`] of it, asks for a commit: changes
+/// of one key wait as one entry, but are logged one by one.
 const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 const SEGMENT_SHARE: u64 = 64;
 /// A buffer that grew past this is given back.
@@ -94,7 +96,8 @@ impl Log {
         (log, Some(changes))
     }
 
-    /// Begins the next segment and returns its generation, for the commit that covers all older ones.
+    /// Begins the next segment and returns its generation, for the commit that covers all older
+    /// ones.
     pub(crate) fn next(&mut self) -> u64 {
         self.older.push(self.generation);
         self.generation += 1;

@@ -25,8 +25,9 @@ pub(crate) const DATA_DIRS: u32 = 256;
 const SWEEP_DIRS: u32 = 16;
 /// Victims picked in one walk over the records.
 const VICTIMS_MAX: usize = 4096;
-/// With fewer changes between two checkpoints a cache is idle. What many took in memory goes back to the
-/// machine then: it lies in small pieces between what is still in use, so the C library keeps it.
+/// With fewer changes between two checkpoints a cache is idle. What many took in memory goes back
+/// to the machine then: it lies in small pieces between what is still in use, so the C library
+/// keeps it.
 const IDLE_ENTRIES_MAX: usize = 100;
 /// Files used within the same hour are culled by size.
 const RECENCY_STEP_SEC: u64 = 3600;
@@ -106,9 +107,9 @@ impl Store {
         *lock(&self.cull_failed) = is_in_vain.then(|| (self.clock.now(), false));
     }
 
-    /// Whether the disk shows that something was culled. Some file systems give blocks back late, others have less
-    /// to give back than was counted (small files, compression): nothing more is culled on the disk's
-    /// word until it does.
+    /// Whether the disk shows that something was culled. Some file systems give blocks back late,
+    /// others have less to give back than was counted (small files, compression): nothing more
+    /// is culled on the disk's word until it does.
     fn has_become_free(&self, free_before: u64, culled_bytes: u64) -> bool {
         let shows = || {
             self.gauge.room_changed();
@@ -137,8 +138,9 @@ impl Store {
         }
     }
 
-    /// Culls among files that were used within the same hour, large before small. One that is larger than what is
-    /// still too much is taken only if smaller ones do not suffice, and then the smallest of those.
+    /// Culls among files that were used within the same hour, large before small. One that is
+    /// larger than what is still too much is taken only if smaller ones do not suffice, and
+    /// then the smallest of those.
     fn cull_hour(
         self: &Arc<Self>,
         hour: &[Victim],

@@ -36,8 +36,8 @@ const SMALL_FILE_BYTES_MAX: usize = 16 << 10;
 /// 2^24 numbers for each second: where numbering starts over, it starts past all earlier ones.
 const NUMBERS_PER_SEC_SHIFT: u32 = 24;
 
-/// Opens a cache: head, lock, clean flag, index; in this order. What is refused for its head is left as
-/// it was.
+/// Opens a cache: head, lock, clean flag, index; in this order. What is refused for its head is
+/// left as it was.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
@@ -151,7 +151,8 @@ fn take_lock(disk: &dyn Disk) -> Result<Arc<dyn DiskFile>, OpenError> {
         return Err(OpenError::InUse { pid });
     }
     let pid = format!("{}\n", std::process::id());
-    // In the place of what is there, for which a full disk has a block; for people to read, so it may fail.
+    // In the place of what is there, for which a full disk has a block; for people to read, so it
+    // may fail.
     let written = file.write_at(pid.as_bytes(), 0).and_then(|()| file.set_len(pid.len() as u64));
     if let Err(error) = written {
         tracing::warn!(%error, "cannot say in the cache's lock file who has it");

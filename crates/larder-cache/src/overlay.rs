@@ -4,8 +4,8 @@
 //! reader looks into both, newest first, so a change is seen from the moment it is put until the
 //! database has it.
 //!
-//! Records of one session come and go, and most are gone before a commit begins. So it is known here which
-//! of them the database has: the removal of any other leaves nothing to be written.
+//! Records of one session come and go, and most are gone before a commit begins. So it is known
+//! here which of them the database has: the removal of any other leaves nothing to be written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -57,7 +57,8 @@ impl Overlay {
         }
     }
 
-    /// Removes a record: as a change, or by taking back what no commit has begun to write, if that is all.
+    /// Removes a record: as a change, or by taking back what no commit has begun to write, if that
+    /// is all.
     pub(crate) fn remove(&mut self, key: Vec<u8>) {
         let is_of_session = key.first().is_some_and(|tag| OF_A_SESSION.contains(tag));
         if !is_of_session || self.stored.contains(&*key) || self.committing.contains_key(&*key) {

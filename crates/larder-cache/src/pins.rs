@@ -1,8 +1,8 @@
 //! Pinned trees: what lies below a pinned directory is not culled.
 //!
-//! The pin is recorded for the directory alone, and nobody passes it on: whether a file is below is looked up
-//! when somebody wants to know, from the place where it was last seen. So files that come later are
-//! covered, and files that are moved out no longer, without anybody having to remember.
+//! The pin is recorded for the directory alone, and nobody passes it on: whether a file is below is
+//! looked up when somebody wants to know, from the place where it was last seen. So files that come
+//! later are covered, and files that are moved out no longer, without anybody having to remember.
 
 use std::collections::{HashMap, HashSet};
 

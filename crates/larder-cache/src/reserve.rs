@@ -1,8 +1,10 @@
-//! Blocks of the disk that nobody uses, so that the index has some where others have filled the disk.
+//! Blocks of the disk that nobody uses, so that the index has some where others have filled the
+//! disk.
 //!
-//! They belong to one file of the cache directory. When little is left on the disk they are *lent*: the file is
-//! cut to nothing before the index writes, and takes back what is left right after it, before others can have
-//! it. All of it is best effort: a disk that cannot reserve blocks has no reserve.
+//! They belong to one file of the cache directory. When little is left on the disk they are *lent*:
+//! the file is cut to nothing before the index writes, and takes back what is left right after it,
+//! before others can have it. All of it is best effort: a disk that cannot reserve blocks has no
+//! reserve.
 
 use std::sync::{Arc, Mutex};
 
@@ -54,8 +56,8 @@ impl Reserve {
         }
     }
 
-    /// Takes back what is not held, or as much of it as there is. To be called after the index has written, and
-    /// after what it has no more use for is free.
+    /// Takes back what is not held, or as much of it as there is. To be called after the index has
+    /// written, and after what it has no more use for is free.
     pub(crate) fn take_back(&self) {
         let mut state = lock(&self.state);
         let Some(file) = state.file.clone() else { return };

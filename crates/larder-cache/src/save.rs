@@ -23,9 +23,10 @@ use crate::{CHUNK_BYTES, FileNo, lock};
 /// fdatasync of a new file costs a journal commit.
 const SYNC_EACH_MAX: usize = 16;
 
-/// A file with a dirty mark is saved by a periodic checkpoint only if it was not changed for so long. A saved file that
-/// is changed again needs a commit of the index first, two syncs that the writer waits for: a database would pay that
-/// after each checkpoint. Until it is saved, a crash of the machine drops the file from the cache.
+/// A file with a dirty mark is saved by a periodic checkpoint only if it was not changed for so
+/// long. A saved file that is changed again needs a commit of the index first, two syncs that the
+/// writer waits for: a database would pay that after each checkpoint. Until it is saved, a crash of
+/// the machine drops the file from the cache.
 const MARKED_FOR: Duration = Duration::from_secs(30);
 
 /// Which files a checkpoint saves.
@@ -44,7 +45,8 @@ struct Saving {
     touched: RangeSet,
     record: Option<FileRecord>,
     groups: Vec<(u32, Option<Vec<u8>>)>,
-    /// The local file has bytes to sync. It is not held: a checkpoint of many files would take a descriptor for each.
+    /// The local file has bytes to sync. It is not held: a checkpoint of many files would take a
+    /// descriptor for each.
     has_data: bool,
 }
 
@@ -152,7 +154,8 @@ impl CachedFile {
         Some(Saving { file: Arc::clone(self), changes, touched, record, groups, has_data })
     }
 
-    /// Gives sums to chunks that became complete piece by piece. Opens the local file only if there are any.
+    /// Gives sums to chunks that became complete piece by piece. Opens the local file only if there
+    /// are any.
     ///
     /// # Errors
     /// The disk does not open the local file.
@@ -305,7 +308,8 @@ mod tests {
         assert_eq!(open(&disk.crash(Image::Synced)).file(file.number()).version().unwrap(), b"v2");
     }
 
-    /// A database changes a cached file, syncs it, and goes on: only its first change waits for a commit.
+    /// A database changes a cached file, syncs it, and goes on: only its first change waits for a
+    /// commit.
     #[test]
     fn a_file_that_is_changed_again_and_again_is_marked_once() {
         let (disk, clock) = (SimDisk::new(), Arc::new(SimClock::new()));

@@ -175,16 +175,17 @@ impl State {
         self.size = size;
     }
 
-    /// Follows the local file in a bypass. All of it is known but for holes larger than [`ZEROS_MAX`]: to
-    /// sum, send and charge their zeros would take as long as they are large. The server has the same
-    /// zeros there, as all of the file was held when the bypass began.
+    /// Follows the local file in a bypass. All of it is known but for holes larger than
+    /// [`ZEROS_MAX`]: to sum, send and charge their zeros would take as long as they are large.
+    /// The server has the same zeros there, as all of the file was held when the bypass began.
     pub(crate) fn follow_local(&mut self, data: Vec<Range<u64>>, len: u64) -> io::Result<()> {
         if len > SIZE_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         self.set_size(len);
         let mut end = 0;
-        // The end counts as data of no length, so that the hole before it is judged like the others.
+        // The end counts as data of no length, so that the hole before it is judged like the
+        // others.
         for range in data.into_iter().chain(std::iter::once(len..len)) {
             let start = if range.start - end <= ZEROS_MAX { end } else { range.start };
             self.known.insert(start..range.end);

@@ -1,7 +1,8 @@
 //! What the handles and files of one cache share.
 //!
-//! Order of locks: `checkpoint`, then `filling`, then what a file has before its state, then the state of one file, then any of the others; of those
-//! none is held while another is taken, but for what [`Index`] and [`Pool`] hold inside.
+//! Order of locks: `checkpoint`, then `filling`, then what a file has before its state, then the
+//! state of one file, then any of the others; of those none is held while another is taken, but for
+//! what [`Index`] and [`Pool`] hold inside.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -155,8 +156,8 @@ impl Store {
         }
     }
 
-    /// Takes chunks, and asks for culling when a mark is passed. What it answers is to be kept until they
-    /// are written.
+    /// Takes chunks, and asks for culling when a mark is passed. What it answers is to be kept
+    /// until they are written.
     pub(crate) fn reserve(&self, chunks: u64) -> Option<Reserved<'_>> {
         let reserved = self.gauge.reserve(chunks, &*self.disk, &*self.clock);
         let wants_cull = reserved.as_ref().is_none_or(|reserved| reserved.wants_cull);

@@ -1,9 +1,10 @@
 //! Verifying what an earlier run has left in a local file, outside the lock of the file.
 //!
-//! Whoever reads a chunk verifies it then, and has the lock for so long. To hand out a local file all of it must be
-//! right: after a crash that is gigabytes, and everybody else who asks something of the file, on a thread that
-//! may serve the whole mount, would wait. So chunks are read and summed without the lock, and what was found counts
-//! if the chunk's sum is then still the one that it was compared with.
+//! Whoever reads a chunk verifies it then, and has the lock for so long. To hand out a local file
+//! all of it must be right: after a crash that is gigabytes, and everybody else who asks something
+//! of the file, on a thread that may serve the whole mount, would wait. So chunks are read and
+//! summed without the lock, and what was found counts if the chunk's sum is then still the one that
+//! it was compared with.
 
 use std::ops::Range;
 
@@ -37,9 +38,10 @@ impl Subject {
 }
 
 impl CachedFile {
-    /// Verifies all chunks that this run has not, so that [`CachedFile::whole`] and [`CachedFile::begin_bypass`]
-    /// need not. Does nothing where they would refuse, or need no verifying. Reads up to the whole local file; others use
-    /// the file meanwhile, and one caller at a time verifies it.
+    /// Verifies all chunks that this run has not, so that [`CachedFile::whole`] and
+    /// [`CachedFile::begin_bypass`] need not. Does nothing where they would refuse, or need no
+    /// verifying. Reads up to the whole local file; others use the file meanwhile, and one
+    /// caller at a time verifies it.
     pub fn verify_ahead(&self) {
         if self.to_verify().is_none() {
             return;
@@ -98,8 +100,8 @@ impl CachedFile {
         (is_whole && !state.stamped && state.bypasses == 0).then(|| Subject::of(&state))
     }
 
-    /// Verifies some chunks, or those of them that this run has not; answers how many, and which were bad. `None` if
-    /// the subject is gone.
+    /// Verifies some chunks, or those of them that this run has not; answers how many, and which
+    /// were bad. `None` if the subject is gone.
     fn verify_piece(
         &self,
         subject: &Subject,
@@ -145,7 +147,8 @@ impl CachedFile {
         Some((count, bad))
     }
 
-    /// Whether a chunk is as its sum says. With the lock held: a write is either whole in what is read, or not at all.
+    /// Whether a chunk is as its sum says. With the lock held: a write is either whole in what is
+    /// read, or not at all.
     fn is_right(&self, state: &State, chunk: u64) -> bool {
         let sum = self.local(state).and_then(|file| self.sum_on_disk(state, &file, chunk));
         sum.is_ok_and(|sum| state.sums.get(chunk) == Some(sum))

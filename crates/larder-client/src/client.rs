@@ -49,14 +49,16 @@ pub struct Status {
 
 impl Client {
     /// Puts a client together. For a new mount it asks the server for the root, so it waits for one
-    /// round trip. One that is resumed, or whose server is known to be out of reach, asks nothing if the
-    /// index knows the root, and reads the local disk (all of each file that the kernel was writing itself).
+    /// round trip. One that is resumed, or whose server is known to be out of reach, asks nothing
+    /// if the index knows the root, and reads the local disk (all of each file that the kernel
+    /// was writing itself).
     ///
-    /// `session` must differ from that of every earlier run on this cache (a random number). A client
-    /// that resumes goes on under the number of the run before.
+    /// `session` must differ from that of every earlier run on this cache (a random number). A
+    /// client that resumes goes on under the number of the run before.
     ///
     /// # Errors
-    /// What the server answers; [`Error::TimedOut`] if it is out of reach and the index has no root.
+    /// What the server answers; [`Error::TimedOut`] if it is out of reach and the index has no
+    /// root.
     pub async fn new(
         remote: Arc<dyn Remote>,
         cache: Cache,
@@ -97,9 +99,9 @@ impl Client {
         Ok(Client { core })
     }
 
-    /// The mount is over, and no other process will go on with it: forgets its open files. To be called
-    /// after the kernel's last request and before [`Cache::close`]; not by a process that is to be
-    /// replaced.
+    /// The mount is over, and no other process will go on with it: forgets its open files. To be
+    /// called after the kernel's last request and before [`Cache::close`]; not by a process
+    /// that is to be replaced.
     pub fn end_mount(&self) {
         self.core.end_session();
     }

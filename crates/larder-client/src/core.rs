@@ -59,7 +59,8 @@ pub(crate) struct Counters {
 }
 
 impl Core {
-    /// The parts, of which none runs yet. `first_open`: from here on no number was given to an open file.
+    /// The parts, of which none runs yet. `first_open`: from here on no number was given to an open
+    /// file.
     pub(crate) fn new(
         remote: Arc<dyn Remote>,
         table: Table,

@@ -40,7 +40,8 @@ impl FileSystem for Client {
         self.core.getattr(cred, ino)
     }
 
-    /// What the server behind told of the change is not what this client's users saw of the file before.
+    /// What the server behind told of the change is not what this client's users saw of the file
+    /// before.
     fn setattr(
         &self,
         cred: &Cred,

@@ -3,16 +3,16 @@
 //! The nouns:
 //! - A *node* is what we know of one file: attributes, names, rights, open files. All nodes are
 //!   records of the cache's index; the busy ones are in memory.
-//! - A *version* of a file is named by its [`larder_vfs::Validator`]. Bytes are held for one version
-//!   and never used for another.
+//! - A *version* of a file is named by its [`larder_vfs::Validator`]. Bytes are held for one
+//!   version and never used for another.
 //! - Names belong to an *epoch* of their directory: when somebody else changes the directory, a new
 //!   epoch begins and no old name is trusted.
 //! - A *flight* is a range on its way from the server; readers of the same range share it.
-//! - *Write-back* carries dirty bytes to the server and keeps them as clean bytes of the version that
-//!   they made.
+//! - *Write-back* carries dirty bytes to the server and keeps them as clean bytes of the version
+//!   that they made.
 //!
-//! Coherence is NFSv3's, close-to-open and attribute timeouts, and better under a *lease*, where the
-//! server gives one: nothing is asked while it holds (see `docs/semantics.md`). A server out
+//! Coherence is NFSv3's, close-to-open and attribute timeouts, and better under a *lease*, where
+//! the server gives one: nothing is asked while it holds (see `docs/semantics.md`). A server out
 //! of reach is asked once per call at most; meanwhile what is held is served.
 //!
 //! What is absent on purpose: protocols, sockets, FUSE.

@@ -1,8 +1,9 @@
 //! Waits within a call's deadline: for the turn of a file, and for room among what is on its way.
 //!
-//! A slow link is no silent server: who waits for others that move data waits for as long as they do, and has the
-//! limit anew from when data last moved ([`Progress`]). A wait that ends leaves nothing behind: what is waited for
-//! belongs to others, who go on. Requests are not cut off here; each ends by the deadline that it carries.
+//! A slow link is no silent server: who waits for others that move data waits for as long as they
+//! do, and has the limit anew from when data last moved ([`Progress`]). A wait that ends leaves
+//! nothing behind: what is waited for belongs to others, who go on. Requests are not cut off here;
+//! each ends by the deadline that it carries.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -118,8 +119,8 @@ impl Budget {
         Budget { room: Semaphore::new(kib), progress: Progress::new(clock) }
     }
 
-    /// Waits for room for `kib`, until the caller's deadline, or for as long as others move data. Answers the caller
-    /// with what is left to it.
+    /// Waits for room for `kib`, until the caller's deadline, or for as long as others move data.
+    /// Answers the caller with what is left to it.
     ///
     /// # Errors
     /// [`Error::TimedOut`]
@@ -195,7 +196,8 @@ mod tests {
         assert_eq!(extended.at(), deadline.unwrap().at() + LIMIT / 2);
     }
 
-    /// What is left to a caller who got room is told, and is not less than a limit after others moved data.
+    /// What is left to a caller who got room is told, and is not less than a limit after others
+    /// moved data.
     #[tokio::test]
     async fn room_that_is_not_there_in_time_is_not_waited_for() {
         let (clock, deadline) = begin();

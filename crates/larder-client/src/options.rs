@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Options of a [`crate::Client`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long attributes of files are trusted: from the first value, doubling while nothing changes,
-    /// up to the second (`acregmin`, `acregmax`).
+    /// How long attributes of files are trusted: from the first value, doubling while nothing
+    /// changes, up to the second (`acregmin`, `acregmax`).
     pub file_ttl: (Duration, Duration),
     /// The same for directories and for the names in them (`acdirmin`, `acdirmax`).
     pub directory_ttl: (Duration, Duration),
@@ -18,8 +18,9 @@ pub struct Options {
     pub sync: bool,
     /// Refuse every change (`ro`).
     pub read_only: bool,
-    /// Keep clean data in the cache. Without it (`plain`) only dirty data is held, until it is written
-    /// back, and the kernel's page cache serves rereads as it does for any network file system.
+    /// Keep clean data in the cache. Without it (`plain`) only dirty data is held, until it is
+    /// written back, and the kernel's page cache serves rereads as it does for any network
+    /// file system.
     pub cache_data: bool,
     /// Largest read request in bytes (`rsize`); the server's limit applies too.
     pub read_bytes_max: u32,
@@ -44,8 +45,8 @@ pub struct Options {
 /// How a client begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Of a mount that the kernel has just made. What an earlier process left unsent in the cache is
-    /// sent in the background.
+    /// Of a mount that the kernel has just made. What an earlier process left unsent in the cache
+    /// is sent in the background.
     NewMount,
     /// In the place of a process that died (or was replaced) while the kernel's mount goes on. The
     /// cache must be the one of that process, opened in the same boot of the machine with

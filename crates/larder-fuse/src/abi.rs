@@ -1,5 +1,5 @@
-//! The kernel's FUSE protocol, version 7.45, as data: numbers, and structures in their layout of 64-bit
-//! machines (`include/uapi/linux/fuse.h`). All integers are in the machine's byte order.
+//! The kernel's FUSE protocol, version 7.45, as data: numbers, and structures in their layout of
+//! 64-bit machines (`include/uapi/linux/fuse.h`). All integers are in the machine's byte order.
 //!
 //! Names are the kernel's, less the prefix. What we never send or look into is left out.
 
@@ -9,7 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAJOR: u32 = 7;
 /// Newest minor version that we speak.
 pub const MINOR: u32 = 45;
-/// Minor version since which the kernel can be told to distrust all names ([`NotifyCode::IncEpoch`]).
+/// Minor version since which the kernel can be told to distrust all names
+/// ([`NotifyCode::IncEpoch`]).
 pub(crate) const EPOCHS_SINCE: u32 = 44;
 /// Oldest minor version that we speak: Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
@@ -97,7 +98,8 @@ opcodes! {
     CopyFileRange64 = 53,
 }
 
-/// Codes of messages from us to the kernel that answer nothing; they go where the error goes in a reply.
+/// Codes of messages from us to the kernel that answer nothing; they go where the error goes in a
+/// reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum NotifyCode {

@@ -1,33 +1,34 @@
 //! What we agree on with the kernel when a mount begins (INIT), for the life of the mount.
 //!
 //! Asked for, where the kernel offers it:
-//! - `DO_READDIRPLUS` without `READDIRPLUS_AUTO`: the adaptive mode stops asking for attributes after the
-//!   first part of a listing, which costs `ls -l` one lookup for each further name.
+//! - `DO_READDIRPLUS` without `READDIRPLUS_AUTO`: the adaptive mode stops asking for attributes
+//!   after the first part of a listing, which costs `ls -l` one lookup for each further name.
 //! - `ATOMIC_O_TRUNC`: `O_TRUNC` comes with the open, not as a setattr after it.
-//! - `PARALLEL_DIROPS`, `ASYNC_READ`, `ASYNC_DIO`, `BIG_WRITES`, `MAX_PAGES`: more and larger requests at a
-//!   time. `CACHE_SYMLINKS`: a target is asked for once per inode and time to live.
-//! - `DIRECT_IO_ALLOW_MMAP`: a file that is served directly (beside a passthrough open) can be mapped.
+//! - `PARALLEL_DIROPS`, `ASYNC_READ`, `ASYNC_DIO`, `BIG_WRITES`, `MAX_PAGES`: more and larger
+//!   requests at a time. `CACHE_SYMLINKS`: a target is asked for once per inode and time to live.
+//! - `DIRECT_IO_ALLOW_MMAP`: a file that is served directly (beside a passthrough open) can be
+//!   mapped.
 //! - `PASSTHROUGH`: the kernel reads and writes local files by itself.
 //! - `HAS_RESEND`: requests that a process took with it into its death are sent to the next one.
 //! - `OVER_IO_URING`, if the mount is to use it.
 //!
 //! Not asked for, and why:
-//! - `AUTO_INVAL_DATA`: the kernel would drop all pages when the modification time moved, also by our own
-//!   writes, and ask for attributes before reads. `EXPLICIT_INVAL_DATA`: then a file that grew on the
-//!   server would show zeros from the tail of its last page until our invalidation arrives. So the
-//!   kernel drops pages when the size changed, and the file system says when they are to be dropped
-//!   otherwise (`DataPath::Cached`, `Kernel::invalidate`).
+//! - `AUTO_INVAL_DATA`: the kernel would drop all pages when the modification time moved, also by
+//!   our own writes, and ask for attributes before reads. `EXPLICIT_INVAL_DATA`: then a file that
+//!   grew on the server would show zeros from the tail of its last page until our invalidation
+//!   arrives. So the kernel drops pages when the size changed, and the file system says when they
+//!   are to be dropped otherwise (`DataPath::Cached`, `Kernel::invalidate`).
 //! - `WRITEBACK_CACHE`: it excludes passthrough, and hides writes from the file system.
-//! - `HANDLE_KILLPRIV` and `_V2`: who writes to a set-uid file past the file system (passthrough) must
-//!   clear the bit, and that is the kernel, by a setattr. It costs nothing on other files.
-//! - `POSIX_ACL`: we carry no extended attributes; without the flag the kernel goes by mode bits, and
-//!   the server's own judgement is asked for at open and lookup.
+//! - `HANDLE_KILLPRIV` and `_V2`: who writes to a set-uid file past the file system (passthrough)
+//!   must clear the bit, and that is the kernel, by a setattr. It costs nothing on other files.
+//! - `POSIX_ACL`: we carry no extended attributes; without the flag the kernel goes by mode bits,
+//!   and the server's own judgement is asked for at open and lookup.
 //! - `EXPORT_SUPPORT`: the file system has no lookup of `.`. Use larder's own NFS server.
 //! - `DONT_MASK`: the kernel has applied the umask to the mode that we get.
 //! - `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel keeps locks, for this machine, whoever serves.
 //! - `SUBMOUNTS`: a server's file systems show as one, as the NFS mount protocol gives them.
-//! - `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` (refusing opens to be spared of them): an open is where
-//!   freshness and the server's rights are checked.
+//! - `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` (refusing opens to be spared of them): an open is
+//!   where freshness and the server's rights are checked.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -72,8 +73,8 @@ pub(crate) struct Agreed {
 }
 
 impl Agreed {
-    /// What to use of what the kernel offers, and the reply that says so. `uring`: ask for requests over
-    /// io_uring; `stack_depth`: how deep file systems may be stacked, 0: no passthrough.
+    /// What to use of what the kernel offers, and the reply that says so. `uring`: ask for requests
+    /// over io_uring; `stack_depth`: how deep file systems may be stacked, 0: no passthrough.
     ///
     /// # Errors
     /// What the kernel lacks.

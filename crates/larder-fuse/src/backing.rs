@@ -1,5 +1,5 @@
-//! Local files that are registered with the kernel for passthrough: by ourselves where we may, else through
-//! [`larder_helper`], which is started when it is first needed, and ends with us.
+//! Local files that are registered with the kernel for passthrough: by ourselves where we may, else
+//! through [`larder_helper`], which is started when it is first needed, and ends with us.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -78,7 +78,8 @@ impl Registry {
         Registry { device, by: Mutex::new(By::Ourselves) }
     }
 
-    /// Registers a local file, and answers its number. Waits for the helper for a bounded time, if it is needed.
+    /// Registers a local file, and answers its number. Waits for the helper for a bounded time, if
+    /// it is needed.
     ///
     /// # Errors
     /// What the kernel says against it. `PermissionDenied` says what would help.

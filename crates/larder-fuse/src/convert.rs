@@ -8,15 +8,15 @@ use larder_vfs::{
 
 use crate::abi::{self, EntryOut, SetattrIn, fattr};
 
-/// Block size shown by stat(2), in bytes. The kernel derives the inode's block bits from it, which may
-/// not exceed a page.
+/// Block size shown by stat(2), in bytes. The kernel derives the inode's block bits from it, which
+/// may not exceed a page.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
 
 /// Set by the kernel in the flags of an open for execve(2); `FMODE_EXEC` in `include/linux/fs.h`.
 const OPEN_FOR_EXECUTION: i32 = 0x20;
 
-/// Attributes as the kernel takes them. `st_ino` is the node id: it stays the same for as long as the
-/// cache knows the file, and is unique where a server's numbers are not.
+/// Attributes as the kernel takes them. `st_ino` is the node id: it stays the same for as long as
+/// the cache knows the file, and is unique where a server's numbers are not.
 fn attr_out(ino: Ino, attr: &Attr) -> abi::Attr {
     abi::Attr {
         ino: ino.0,

@@ -76,8 +76,8 @@ impl Device {
     /// Tells the kernel something that it did not ask for. May block, see [`crate::notify`].
     ///
     /// # Errors
-    /// `ENOENT` if the kernel does not know the inode or name, `ENODEV` if the mount is gone, `EINVAL` if
-    /// it does not know the code.
+    /// `ENOENT` if the kernel does not know the inode or name, `ENODEV` if the mount is gone,
+    /// `EINVAL` if it does not know the code.
     pub(crate) fn notify(&self, code: NotifyCode, parts: &[&[u8]]) -> io::Result<()> {
         let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
         let header = OutHeader { len: len as u32, error: code as i32, unique: 0 };
@@ -113,8 +113,8 @@ impl AsFd for Device {
 /// Makes `other` a descriptor of the mount of `ours`.
 #[allow(unsafe_code)]
 fn clone(other: BorrowedFd<'_>, ours: i32) -> io::Result<()> {
-    // SAFETY: the request only reads, through the pointer, the number of a descriptor, which is alive for
-    // the time of the call.
+    // SAFETY: the request only reads, through the pointer, the number of a descriptor, which is
+    // alive for the time of the call.
     let done = unsafe {
         libc::ioctl(other.as_raw_fd(), ioctl::CLONE as libc::Ioctl, std::ptr::from_ref(&ours))
     };

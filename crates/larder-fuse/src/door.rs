@@ -1,17 +1,17 @@
 //! Each request of the kernel as a call of the file system.
 //!
 //! What was agreed with the kernel at INIT, and why, is in `session`. Here:
-//! - What was not written needs no flush (`FOPEN_NOFLUSH`): its close costs no message but the release,
-//!   for which nobody waits.
-//! - A direct open may be written by several threads at once (`FOPEN_PARALLEL_DIRECT_WRITES`): the file
-//!   system keeps its own order.
+//! - What was not written needs no flush (`FOPEN_NOFLUSH`): its close costs no message but the
+//!   release, for which nobody waits.
+//! - A direct open may be written by several threads at once (`FOPEN_PARALLEL_DIRECT_WRITES`): the
+//!   file system keeps its own order.
 //! - `FOPEN_CACHE_DIR` is not used: from the kernel's own copy of a listing come names without
-//!   attributes, and once their time is over `ls -l` costs a lookup for each name, where READDIRPLUS
-//!   costs a message for some hundred.
+//!   attributes, and once their time is over `ls -l` costs a lookup for each name, where
+//!   READDIRPLUS costs a message for some hundred.
 //! - Operations that are not ours are refused with ENOSYS, which the kernel remembers. Applications
-//!   then see EOPNOTSUPP for extended attributes and fallocate, a plain copy for copy_file_range, a file
-//!   without holes for lseek, and success for fsync of a directory: names are durable when they are
-//!   answered. STATX refused makes the kernel ask GETATTR: no server of ours tells more.
+//!   then see EOPNOTSUPP for extended attributes and fallocate, a plain copy for copy_file_range, a
+//!   file without holes for lseek, and success for fsync of a directory: names are durable when
+//!   they are answered. STATX refused makes the kernel ask GETATTR: no server of ours tells more.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -57,7 +57,8 @@ pub(crate) struct Door {
     pub(crate) leaving: AtomicBool,
 }
 
-/// How an answer of the file system becomes one to the kernel: `C` is what it needs to know besides.
+/// How an answer of the file system becomes one to the kernel: `C` is what it needs to know
+/// besides.
 type Encode<T, C> = fn(&Door, C, Result<T>) -> Output;
 
 impl Door {

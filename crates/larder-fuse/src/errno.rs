@@ -1,6 +1,7 @@
 //! The number that the kernel knows each [`Error`] by.
 //!
-//! Invariant: never `ENOSYS`, by which a file system gives up an operation for the life of the mount.
+//! Invariant: never `ENOSYS`, by which a file system gives up an operation for the life of the
+//! mount.
 
 use larder_vfs::Error;
 

@@ -1,9 +1,10 @@
 //! Answers that come later, and who drives them.
 //!
-//! A future begins on the thread that received the request. If it has nothing to wait for, the answer is there
-//! and no other thread took part. Else its question is on its way already, and nobody need wake up before
-//! something comes for it: so it is not given to the runtime at once, but when it is first woken, by
-//! whoever wakes it. That is the runtime's own thread in most cases, which goes on with it in place.
+//! A future begins on the thread that received the request. If it has nothing to wait for, the
+//! answer is there and no other thread took part. Else its question is on its way already, and
+//! nobody need wake up before something comes for it: so it is not given to the runtime at once,
+//! but when it is first woken, by whoever wakes it. That is the runtime's own thread in most cases,
+//! which goes on with it in place.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,8 +74,8 @@ impl Late {
         }
     }
 
-    /// Has it driven to its end by the runtime, and then `answer` it. If it panics, or the runtime ends,
-    /// `answer` is dropped.
+    /// Has it driven to its end by the runtime, and then `answer` it. If it panics, or the runtime
+    /// ends, `answer` is dropped.
     pub(crate) fn drive(self, runtime: &Handle, answer: impl FnOnce(Output) + Send + 'static) {
         let Late { future, relay } = self;
         let task: Task = Box::pin(async move { answer(future.await) });

@@ -1,9 +1,9 @@
 //! Which files are open, and by which backing id, in memory that outlives the process.
 //!
-//! A log in a memory file whose descriptor is held by whoever keeps the mount alive. Records are appended;
-//! when most of the log tells of files that were closed, those that are open are written anew behind
-//! it, and then one word at its beginning says where to begin. So it is right at every moment at which
-//! the process can be killed. It does not survive the machine, and need not.
+//! A log in a memory file whose descriptor is held by whoever keeps the mount alive. Records are
+//! appended; when most of the log tells of files that were closed, those that are open are written
+//! anew behind it, and then one word at its beginning says where to begin. So it is right at every
+//! moment at which the process can be killed. It does not survive the machine, and need not.
 
 use std::collections::HashMap;
 use std::io;

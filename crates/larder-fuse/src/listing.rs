@@ -3,19 +3,19 @@
 //! The kernel always lists with READDIRPLUS (see `door`), because one message that brings the
 //! attributes along saves a lookup for each name.
 //!
-//! **Offsets.** The server's position after an entry (its cookie) is any 64-bit number; the kernel's is
-//! signed, seekdir(3) refuses negative ones, and `.` and `..`, which our file systems leave out, need
-//! places too. So
+//! **Offsets.** The server's position after an entry (its cookie) is any 64-bit number; the
+//! kernel's is signed, seekdir(3) refuses negative ones, and `.` and `..`, which our file systems
+//! leave out, need places too. So
 //! - 0 is before `.`, 1 after it, 2 after `..`, which is the server's beginning;
 //! - a cookie below [`FAR`] - 2 is moved up by 2. This needs no memory, so such offsets are good as
 //!   long as the server's cookies are;
 //! - the largest that is not negative stands for itself: with ext4 it ends a directory;
-//! - another large one is written down with the open directory, and its offset is its number from [`FAR`]
-//!   on. It is good while that directory is open, which is all that telldir(3) promises, and this process
-//!   lives, which is less.
+//! - another large one is written down with the open directory, and its offset is its number from
+//!   [`FAR`] on. It is good while that directory is open, which is all that telldir(3) promises,
+//!   and this process lives, which is less.
 //!
-//! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there. What the file
-//! system counted and the kernel did not get is forgotten at once.
+//! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there. What the
+//! file system counted and the kernel did not get is forgotten at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -45,7 +45,8 @@ const FAR_LEN_MAX: u64 = 1 << 24;
 const AFTER_DOT: u64 = 1;
 const AFTER_DOT_DOT: u64 = 2;
 
-/// Number of an inode that is not known (libfuse's `FUSE_UNKNOWN_INO`). The kernel makes nothing of it.
+/// Number of an inode that is not known (libfuse's `FUSE_UNKNOWN_INO`). The kernel makes nothing of
+/// it.
 const UNKNOWN_INO: u64 = 0xffff_ffff;
 
 /// Most bytes of a reply, whatever the kernel offers.
@@ -160,8 +161,8 @@ struct Named {
 /// What a name in a listing stands for.
 enum StandsFor {
     Known(Entry),
-    /// The file system does not tell: it refused to look the name up. The kernel lists the name, and asks when
-    /// somebody uses it.
+    /// The file system does not tell: it refused to look the name up. The kernel lists the name,
+    /// and asks when somebody uses it.
     Untold {
         fileid: u64,
         kind: Option<Kind>,
@@ -219,10 +220,11 @@ impl Part {
         }
     }
 
-    /// Looks up what came without attributes, one after the other, so that `ls -l` asks for none of them; file systems
-    /// that care bring them along. A name that the file system refuses to look up (a server's mount point, or
-    /// a file that it cannot describe) is listed without, and hides no other. Where the server is out of
-    /// reach the listing ends, or that is the answer if nothing is there: each further name would take as long.
+    /// Looks up what came without attributes, one after the other, so that `ls -l` asks for none of
+    /// them; file systems that care bring them along. A name that the file system refuses to
+    /// look up (a server's mount point, or a file that it cannot describe) is listed without,
+    /// and hides no other. Where the server is out of reach the listing ends, or that is the
+    /// answer if nothing is there: each further name would take as long.
     async fn look_up_missing(&self, door: &Door, listed: Vec<DirEntry>) -> Result<Vec<Named>> {
         let mut named = Vec::with_capacity(listed.len());
         let mut away = None;
@@ -274,8 +276,8 @@ impl Part {
             StandsFor::Known(entry) => {
                 (entry.ino.0, Some(entry.fresh.attr.kind), convert::entry(entry))
             }
-            // The C library skips a name whose number is 0. Without a node id the kernel takes neither
-            // attributes nor a reference.
+            // The C library skips a name whose number is 0. Without a node id the kernel takes
+            // neither attributes nor a reference.
             StandsFor::Untold { fileid: 0, kind } => (UNKNOWN_INO, *kind, EntryOut::default()),
             StandsFor::Untold { fileid, kind } => (*fileid, *kind, EntryOut::default()),
         };

@@ -1,13 +1,13 @@
-//! A mount in use: made by [`mount`] or [`serve`], ended by [`Mounted::unmount`], by umount(8), or by
-//! dropping it.
+//! A mount in use: made by [`mount`] or [`serve`], ended by [`Mounted::unmount`], by umount(8), or
+//! by dropping it.
 //!
-//! Threads: those that serve requests, one that waits for them (`larder-session`), and two that tell
-//! the kernel what to forget (`larder-notify`). All end with the session; the file system is let go
-//! then.
+//! Threads: those that serve requests, one that waits for them (`larder-session`), and two that
+//! tell the kernel what to forget (`larder-notify`). All end with the session; the file system is
+//! let go then.
 //!
-//! The way out, each step bounded in time: unmount, lazily if files are in use; when the session has
-//! not ended after [`GRACE`], abort the connection, which makes every waiting and later call on the
-//! mount fail, and so lets a stuck one go. It needs no answer of the file system.
+//! The way out, each step bounded in time: unmount, lazily if files are in use; when the session
+//! has not ended after [`GRACE`], abort the connection, which makes every waiting and later call on
+//! the mount fail, and so lets a stuck one go. It needs no answer of the file system.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -45,7 +45,8 @@ pub const UNMOUNT_LIMIT: Duration = Duration::from_secs(5);
 /// How long users of a detached mount may finish before the connection is aborted.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long an aborted session may take to end. Twice this and [`GRACE`] stay below [`UNMOUNT_LIMIT`].
+/// How long an aborted session may take to end. Twice this and [`GRACE`] stay below
+/// [`UNMOUNT_LIMIT`].
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Between two looks at whether all requests are answered.
@@ -66,10 +67,11 @@ struct Ended {
     changed: Condvar,
 }
 
-/// Mounts `fs` at `mountpoint`, for as long as this process lives. Requests are answered from now on;
-/// what has to wait runs on `runtime`.
+/// Mounts `fs` at `mountpoint`, for as long as this process lives. Requests are answered from now
+/// on; what has to wait runs on `runtime`.
 ///
-/// [`FileSystem::attach`] is called before the first request, and [`Kernel::passthrough`] is known then.
+/// [`FileSystem::attach`] is called before the first request, and [`Kernel::passthrough`] is known
+/// then.
 ///
 /// # Errors
 /// See [`MountError`]; nothing is mounted then.
@@ -87,8 +89,8 @@ pub fn mount(
 pub enum Begin {
     /// Nobody has.
     First,
-    /// Somebody has, and is gone: the kernel sends once more what he left unanswered, and open files go
-    /// on under the numbers that he gave them.
+    /// Somebody has, and is gone: the kernel sends once more what he left unanswered, and open
+    /// files go on under the numbers that he gave them.
     Again,
 }
 
@@ -141,7 +143,8 @@ pub fn serve(
         session: Arc::new(Ended::default()),
     };
     fs.attach(Arc::clone(&kernel) as Arc<dyn Kernel>);
-    // Before anything is read: the kernel sends again all that was read and not answered, by whomever.
+    // Before anything is read: the kernel sends again all that was read and not answered, by
+    // whomever.
     if begin == Begin::Again
         && let Err(error) = devices[0].notify(NotifyCode::Resend, &[])
     {
@@ -185,7 +188,8 @@ fn start(
     let (kernel, ended) = (Arc::clone(&door.kernel), Arc::clone(&mounted.session));
     let wait = move || {
         let result = joined(threads);
-        // Those that read the device see the end of the mount, also while all entries of a ring wait.
+        // Those that read the device see the end of the mount, also while all entries of a ring
+        // wait.
         let result = result.and(joined(rings.end()));
         kernel.close();
         ended.set(result);
@@ -254,9 +258,9 @@ impl Mounted {
         }
     }
 
-    /// Takes no more requests, and waits, for at most `limit`, until those that were taken are answered.
-    /// Whether they are. What comes meanwhile, and what is left, is for whoever serves the session next:
-    /// the process is to exit without unmounting.
+    /// Takes no more requests, and waits, for at most `limit`, until those that were taken are
+    /// answered. Whether they are. What comes meanwhile, and what is left, is for whoever
+    /// serves the session next: the process is to exit without unmounting.
     #[expect(clippy::disallowed_methods, reason = "blocks; the process is to exit")]
     pub fn leave(&self, limit: Duration) -> bool {
         self.door.leaving.store(true, Ordering::Release);

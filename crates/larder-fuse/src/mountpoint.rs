@@ -1,11 +1,11 @@
 //! A descriptor of `/dev/fuse` that is mounted somewhere, and its way out.
 //!
-//! We call mount(2) ourselves: that gives the type `fuse.larder`, exact errors, and unmounting under our
-//! control. Where we may not, `fusermount3` mounts for us and passes
+//! We call mount(2) ourselves: that gives the type `fuse.larder`, exact errors, and unmounting
+//! under our control. Where we may not, `fusermount3` mounts for us and passes
 //! the descriptor through a socket (`_FUSE_COMMFD`).
 //!
-//! Nothing here touches the mount once it is made, so nothing here can hang on it: what is mounted is
-//! read from `/proc/self/mountinfo`.
+//! Nothing here touches the mount once it is made, so nothing here can hang on it: what is mounted
+//! is read from `/proc/self/mountinfo`.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -271,7 +271,8 @@ impl Mountpoint {
         connection.exists().then_some(connection)
     }
 
-    /// How far the kernel reads ahead. INIT can only lower it, so it is set from outside, if we may.
+    /// How far the kernel reads ahead. INIT can only lower it, so it is set from outside, if we
+    /// may.
     pub(crate) fn set_readahead(&self, bytes: u32) {
         let knob = format!("/sys/class/bdi/0:{}/read_ahead_kb", self.device_minor);
         if let Err(error) = std::fs::write(&knob, (bytes / 1024).to_string()) {

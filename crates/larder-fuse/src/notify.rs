@@ -1,21 +1,23 @@
 //! Invalidations on their way to the kernel.
 //!
-//! Telling the kernel to drop an inode's pages waits for the locks of those pages, and telling it to drop a
-//! name waits for the lock of its directory. A request that we have not answered yet may hold either: a
-//! read or a write its pages, a create or an unlink its directory. So a call of [`Kernel`] only queues,
-//! and threads of this module do the telling. What is waiting already is not queued twice, so a queue
-//! grows with the number of things changed, not with the number of changes.
+//! Telling the kernel to drop an inode's pages waits for the locks of those pages, and telling it
+//! to drop a name waits for the lock of its directory. A request that we have not answered yet may
+//! hold either: a read or a write its pages, a create or an unlink its directory. So a call of
+//! [`Kernel`] only queues, and threads of this module do the telling. What is waiting already is
+//! not queued twice, so a queue grows with the number of things changed, not with the number of
+//! changes.
 //!
-//! There are two queues, each told by one thread: inodes (and epochs, which wait for nothing), and names.
-//! An open waits for its inode ([`Kernel::told`]), and must not wait for a name behind which some
-//! other call holds a directory. The kernel holds no lock that the telling needs while it waits for an
-//! open (`fuse_open` in `fs/fuse/file.c` of 6.18: the inode's lock is taken for an open with `O_TRUNC`
-//! only with `WRITEBACK_CACHE` or DAX, which we do not use; the telling takes no inode's lock at all).
+//! There are two queues, each told by one thread: inodes (and epochs, which wait for nothing), and
+//! names. An open waits for its inode ([`Kernel::told`]), and must not wait for a name behind which
+//! some other call holds a directory. The kernel holds no lock that the telling needs while it
+//! waits for an open (`fuse_open` in `fs/fuse/file.c` of 6.18: the inode's lock is taken for an
+//! open with `O_TRUNC` only with `WRITEBACK_CACHE` or DAX, which we do not use; the telling takes
+//! no inode's lock at all).
 //!
-//! What the kernel asked before an inode is told brings nothing old back when it is answered afterwards: the
-//! telling raises the inode's attribute version, and the kernel ignores attributes and ends of file in
-//! replies to requests that it made under an older one (`fuse_change_attributes`,
-//! `fuse_read_update_size`).
+//! What the kernel asked before an inode is told brings nothing old back when it is answered
+//! afterwards: the telling raises the inode's attribute version, and the kernel ignores attributes
+//! and ends of file in replies to requests that it made under an older one
+//! (`fuse_change_attributes`, `fuse_read_update_size`).
 //!
 //! Limit: [`WAITING_LEN_MAX`] things. What comes beyond is dropped and reported as an error: the
 //! kernel then believes what it has until its time to live is over. To wait instead could stop

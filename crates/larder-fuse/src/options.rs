@@ -15,13 +15,14 @@ const IO_BYTES_MAX: u32 = 16 << 20;
 /// How requests travel between the kernel and us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// By io_uring where the kernel has it and the mount need not survive its server, else by device.
+    /// By io_uring where the kernel has it and the mount need not survive its server, else by
+    /// device.
     #[default]
     Auto,
     /// Read from `/dev/fuse`, written to it. A mount survives whoever serves it.
     Device,
-    /// In place, by io_uring, on the CPU of the caller: faster. What a process that dies had taken fails
-    /// with ECONNABORTED, and the mount with it.
+    /// In place, by io_uring, on the CPU of the caller: faster. What a process that dies had taken
+    /// fails with ECONNABORTED, and the mount with it.
     Uring,
 }
 
@@ -44,14 +45,15 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Users other than the one who mounts may use the mount. Default: if that one is root.
     pub allow_other: bool,
-    /// The kernel checks mode bits before it asks. Default: yes; without it [`access`] is asked, and
-    /// the file system must refuse by itself.
+    /// The kernel checks mode bits before it asks. Default: yes; without it [`access`] is asked,
+    /// and the file system must refuse by itself.
     ///
     /// [`access`]: larder_vfs::FileSystem::access
     pub default_permissions: bool,
     /// Most bytes in one read or write request. Default: 1 MiB, the kernel's own limit.
     pub io_bytes_max: u32,
-    /// How far the kernel reads ahead, in bytes. Set where we may (root), else the kernel's 128 KiB.
+    /// How far the kernel reads ahead, in bytes. Set where we may (root), else the kernel's 128
+    /// KiB.
     pub readahead_bytes: u32,
     /// Threads that read requests, each on its own descriptor. Default: 2: one was as fast on two
     /// cores, the second keeps the mount alive while a warm answer has to wait for the local disk.

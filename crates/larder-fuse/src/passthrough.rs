@@ -1,8 +1,8 @@
 //! Which way the data of each open file takes, and the local files that the kernel uses by itself.
 //!
 //! The kernel keeps a registered local file under a *backing id*, and holds each inode to one mode
-//! (`fuse_file_io_open` in `fs/fuse/iomode.c`): while one of its opens is passthrough, every other open
-//! must carry the same backing id, and while one is cached, none may be passthrough. An open
+//! (`fuse_file_io_open` in `fs/fuse/iomode.c`): while one of its opens is passthrough, every other
+//! open must carry the same backing id, and while one is cached, none may be passthrough. An open
 //! that breaks the rule fails with EIO. The file system cannot keep it: it learns of a release
 //! later than the kernel. So it is kept here, by the way that always works: an open with
 //! `FOPEN_DIRECT_IO` reads and writes through the file system, and may carry a backing id, which
@@ -16,10 +16,11 @@
 //! | cached or direct | cached or direct | as wanted |
 //! | cached or direct | passthrough | direct |
 //!
-//! The last line is needed for direct opens too, since mapping one into memory makes the inode cached.
+//! The last line is needed for direct opens too, since mapping one into memory makes the inode
+//! cached.
 //!
-//! What is open how, and by which backing id, is written to a ledger too, which outlives our process: whoever
-//! goes on with the mount must keep the rule for the opens that it did not see.
+//! What is open how, and by which backing id, is written to a ledger too, which outlives our
+//! process: whoever goes on with the mount must keep the rule for the opens that it did not see.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -34,7 +35,8 @@ use crate::abi::fopen;
 use crate::backing::BackingId;
 use crate::ledger::{FileId, Ledger, Record};
 
-/// `f_type` of stacked file systems, whose files lie one level deeper (`include/uapi/linux/magic.h`).
+/// `f_type` of stacked file systems, whose files lie one level deeper
+/// (`include/uapi/linux/magic.h`).
 const STACKED: [i64; 2] = [0x794c_7630 /* overlayfs */, 0xf15f /* ecryptfs */];
 
 /// How an open is answered. `T` is a registration, a [`BackingId`] but for tests.
@@ -54,7 +56,8 @@ pub(crate) enum Way<T = BackingId> {
 }
 
 impl<T> Way<T> {
-    /// The flags of the open (`FOPEN_*`). With `FOPEN_PASSTHROUGH` the kernel looks at the backing id.
+    /// The flags of the open (`FOPEN_*`). With `FOPEN_PASSTHROUGH` the kernel looks at the backing
+    /// id.
     pub(crate) fn flags(&self) -> u32 {
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         match self {
@@ -116,8 +119,9 @@ impl<T: Registered> Ways<T> {
         Ways { register: None, opens: Mutex::new(opens) }
     }
 
-    /// With passthrough: `register` hands a local file to the kernel. What `ledger` tells of opens before
-    /// our time holds; `known` makes the registration for an id that the kernel has already.
+    /// With passthrough: `register` hands a local file to the kernel. What `ledger` tells of opens
+    /// before our time holds; `known` makes the registration for an id that the kernel has
+    /// already.
     pub(crate) fn with(
         register: Register<T>,
         ledger: Option<(Ledger, Vec<Record>)>,

@@ -1,7 +1,7 @@
 //! Transport A: requests are read from `/dev/fuse`, each answered with one vectored write.
 //!
-//! A thread for each descriptor. An answer that has nothing to wait for is written by the thread that read the
-//! request; any other one is driven on by the runtime, and written from there.
+//! A thread for each descriptor. An answer that has nothing to wait for is written by the thread
+//! that read the request; any other one is driven on by the runtime, and written from there.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Requests of the kernel, decoded without I/O and without copies.
 //!
-//! A request is a header, the structure of its operation, and the rest: names that end in a zero byte, or
-//! data. From `/dev/fuse` they come in one piece; a ring entry has a place for each. Bytes that are no
-//! request of the protocol are an error and nothing worse.
+//! A request is a header, the structure of its operation, and the rest: names that end in a zero
+//! byte, or data. From `/dev/fuse` they come in one piece; a ring entry has a place for each. Bytes
+//! that are no request of the protocol are an error and nothing worse.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

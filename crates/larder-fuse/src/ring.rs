@@ -1,19 +1,19 @@
 //! Transport B: requests come by io_uring, on the CPU of the caller, and are answered in place.
 //!
-//! The kernel wants a queue for each CPU that the machine may have. A thread bound to that CPU serves it: it
-//! hands entries (memory for a request and its reply) to the kernel, which completes one for each request
-//! of a process on that CPU, and gives the entry back with the reply: one system call for both. So
-//! nothing has to wake another CPU.
+//! The kernel wants a queue for each CPU that the machine may have. A thread bound to that CPU
+//! serves it: it hands entries (memory for a request and its reply) to the kernel, which completes
+//! one for each request of a process on that CPU, and gives the entry back with the reply: one
+//! system call for both. So nothing has to wake another CPU.
 //!
-//! Beside it somebody must read `/dev/fuse` all the same ([`crate::reader`]): FORGET, INTERRUPT and replies
-//! to notifications come there.
+//! Beside it somebody must read `/dev/fuse` all the same ([`crate::reader`]): FORGET, INTERRUPT and
+//! replies to notifications come there.
 //!
-//! **Memory**: [`DEPTH`] entries per CPU, each of the size of the largest request; only what is used takes
-//! memory of the machine. **Limit**: a request that waits for the server keeps its entry, so with [`DEPTH`]
-//! of them waiting on one CPU others of that CPU wait too.
+//! **Memory**: [`DEPTH`] entries per CPU, each of the size of the largest request; only what is
+//! used takes memory of the machine. **Limit**: a request that waits for the server keeps its
+//! entry, so with [`DEPTH`] of them waiting on one CPU others of that CPU wait too.
 //!
-//! **Death**: when the process dies the kernel ends what its entries held with ECONNABORTED; there is
-//! nothing to send once more. Therefore a mount that is to survive uses [`crate::reader`].
+//! **Death**: when the process dies the kernel ends what its entries held with ECONNABORTED; there
+//! is nothing to send once more. Therefore a mount that is to survive uses [`crate::reader`].
 
 mod mailbox;
 mod queue;
@@ -52,15 +52,16 @@ impl Rings {
         Rings { threads: Vec::new(), mail: Vec::new() }
     }
 
-    /// The mount is gone: ends the threads, whatever still waits for an answer, and tells how they ended.
+    /// The mount is gone: ends the threads, whatever still waits for an answer, and tells how they
+    /// ended.
     pub(crate) fn end(self) -> Vec<JoinHandle<io::Result<()>>> {
         self.mail.iter().for_each(|mail| mail.close());
         self.threads
     }
 }
 
-/// Starts a thread for each CPU, and returns when the kernel has all their entries. New requests wait
-/// until then.
+/// Starts a thread for each CPU, and returns when the kernel has all their entries. New requests
+/// wait until then.
 ///
 /// # Errors
 /// If the system refuses a ring; the mount is of no use then.

@@ -1,9 +1,9 @@
 //! A mount's connection to the kernel, apart from whoever serves it.
 //!
-//! A [`Session`] is the descriptors, what was agreed on at INIT, and the ledger of open files. As long as
-//! somebody holds it the mount lives: calls on it wait. So one process may hold it while another one,
-//! to which it was sent, serves, and dies, and is replaced. A request belongs to the descriptor through
-//! which it was read, so all of them are held and sent.
+//! A [`Session`] is the descriptors, what was agreed on at INIT, and the ledger of open files. As
+//! long as somebody holds it the mount lives: calls on it wait. So one process may hold it while
+//! another one, to which it was sent, serves, and dies, and is replaced. A request belongs to the
+//! descriptor through which it was read, so all of them are held and sent.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -36,8 +36,8 @@ const DESCRIPTORS_MAX: usize = MountOptions::THREADS_MAX + 1;
 /// Begins a session that is sent, so that nothing else is taken for one.
 const MAGIC: u64 = u64::from_le_bytes(*b"larder\0\x01");
 
-/// A mount, as its holder has it. Dropping the last holder's ends the mount: calls fail from then on,
-/// and what is left of it is to be unmounted.
+/// A mount, as its holder has it. Dropping the last holder's ends the mount: calls fail from then
+/// on, and what is left of it is to be unmounted.
 #[derive(Debug)]
 pub struct Session {
     /// The first is the one that was mounted.
@@ -58,7 +58,8 @@ struct Head {
 }
 
 impl Session {
-    /// Mounts at `mountpoint` and agrees with the kernel. Nobody serves yet: calls on the mount wait.
+    /// Mounts at `mountpoint` and agrees with the kernel. Nobody serves yet: calls on the mount
+    /// wait.
     ///
     /// # Errors
     /// See [`MountError`]; nothing is mounted then.
@@ -132,7 +133,8 @@ impl Session {
         self.devices.iter().map(AsFd::as_fd).chain([self.ledger.as_fd()])
     }
 
-    /// Gives another process a share, through a stream socket. Blocks until it is in the socket's buffer.
+    /// Gives another process a share, through a stream socket. Blocks until it is in the socket's
+    /// buffer.
     ///
     /// # Errors
     /// If the peer is gone.
@@ -198,9 +200,9 @@ impl Session {
         ledger::put_head(&self.ledger, &[head.as_bytes(), path].concat())
     }
 
-    /// Ends the mount: takes it out of the name space, lazily if it is in use, and fails every call on
-    /// it. For who holds a mount that nobody can serve. May wait for the kernel to write dirty pages,
-    /// which fail at once.
+    /// Ends the mount: takes it out of the name space, lazily if it is in use, and fails every call
+    /// on it. For who holds a mount that nobody can serve. May wait for the kernel to write
+    /// dirty pages, which fail at once.
     ///
     /// # Errors
     /// If it is still to be seen.

@@ -1,12 +1,14 @@
 //! Requests whose answer is not there yet, and callers that are killed while they wait for one.
 //!
-//! The kernel tells us (INTERRUPT) when a caller that waits gets a signal. If the signal is to end it, its request is
-//! answered with EINTR at once, so that the process can go; any other signal changes nothing, as with the
-//! kernel's own network file systems. What was asked for is carried on with. Nobody takes its answer when it comes,
-//! and so what the kernel would hold by it is taken back.
+//! The kernel tells us (INTERRUPT) when a caller that waits gets a signal. If the signal is to end
+//! it, its request is answered with EINTR at once, so that the process can go; any other signal
+//! changes nothing, as with the kernel's own network file systems. What was asked for is carried on
+//! with. Nobody takes its answer when it comes, and so what the kernel would hold by it is taken
+//! back.
 //!
-//! Of a second signal the kernel does not tell, and of none while a process that was ended closes its files.
-//! So requests that were interrupted, and each FLUSH, are looked at every [`LOOK_EVERY`] until they are answered.
+//! Of a second signal the kernel does not tell, and of none while a process that was ended closes
+//! its files. So requests that were interrupted, and each FLUSH, are looked at every [`LOOK_EVERY`]
+//! until they are answered.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -28,8 +30,8 @@ use crate::request::{Operation, Request};
 /// Between two looks at callers that may be killed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The bit of SIGKILL among pending signals. Every signal that ends a process is turned into this one
-/// (`complete_signal` in `kernel/signal.c`), but for those that dump core.
+/// The bit of SIGKILL among pending signals. Every signal that ends a process is turned into this
+/// one (`complete_signal` in `kernel/signal.c`), but for those that dump core.
 const SIGKILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
 
 /// Gives an answer to the kernel.
@@ -77,8 +79,8 @@ impl Waits {
         !std::mem::replace(&mut table.is_watching, true)
     }
 
-    /// Callers of the requests that are watched; `None`, and nobody has to look any more, if there is no such request.
-    /// What was answered is watched no more.
+    /// Callers of the requests that are watched; `None`, and nobody has to look any more, if there
+    /// is no such request. What was answered is watched no more.
     fn callers(&self) -> Option<Vec<(u64, u32)>> {
         let mut table = self.lock();
         let Table { waiting, watched, is_watching } = &mut *table;
@@ -106,7 +108,8 @@ fn number(unique: u64) -> u64 {
 }
 
 impl Door {
-    /// Has `late` answered by `reply` once it is there. To be called by a thread that has entered the runtime.
+    /// Has `late` answered by `reply` once it is there. To be called by a thread that has entered
+    /// the runtime.
     pub(crate) fn answer_later(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -162,8 +165,8 @@ impl Door {
         None
     }
 
-    /// Lets go of what the kernel would hold by an answer that it did not take, and has it forget what it
-    /// believes because it does not know that this was done.
+    /// Lets go of what the kernel would hold by an answer that it did not take, and has it forget
+    /// what it believes because it does not know that this was done.
     fn take_back(&self, header: &InHeader, names: &[(Ino, OsString)], output: &Output) {
         for (dir, name) in names {
             self.kernel.invalidate_entry(*dir, name);
@@ -212,8 +215,8 @@ impl Door {
     }
 }
 
-/// Whoever drives a request that waits. Dropped without an answer (a future that panicked), it is answered with
-/// an error, so that nobody waits for ever.
+/// Whoever drives a request that waits. Dropped without an answer (a future that panicked), it is
+/// answered with an error, so that nobody waits for ever.
 struct Pending {
     door: Arc<Door>,
     header: InHeader,
@@ -261,8 +264,9 @@ fn names_changed(request: &Request<'_>) -> Vec<(Ino, OsString)> {
 
 /// Whether a thread was told by a signal to end, or is on its way out because of one.
 ///
-/// Never waits for the thread. The file `stat` does, while the thread executes another program: that closes files, and
-/// so waits for us. It is read only of a thread that is known to do no such thing.
+/// Never waits for the thread. The file `stat` does, while the thread executes another program:
+/// that closes files, and so waits for us. It is read only of a thread that is known to do no such
+/// thing.
 fn is_killed(thread: u32) -> bool {
     // One that is not there is in a namespace that we cannot see.
     let file = |name: &str| std::fs::read_to_string(format!("/proc/{thread}/{name}"));
@@ -297,7 +301,8 @@ fn outlook(status: &str) -> Option<Outlook> {
     })
 }
 
-/// Whether a thread on its way out was ended by a signal; from the file `stat`, see proc_pid_stat(5).
+/// Whether a thread on its way out was ended by a signal; from the file `stat`, see
+/// proc_pid_stat(5).
 fn ended_by_signal(stat: &str) -> bool {
     // The second field is a name, in which anything may be.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());

@@ -1,5 +1,5 @@
-//! The kernel's two calls for local files that it uses by itself. Both need `CAP_SYS_ADMIN` in the first
-//! user namespace (`fs/fuse/backing.c`).
+//! The kernel's two calls for local files that it uses by itself. Both need `CAP_SYS_ADMIN` in the
+//! first user namespace (`fs/fuse/backing.c`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,10 +16,12 @@ struct Map {
     padding: u64,
 }
 
-/// Registers `file` with the mount that `fuse`, a descriptor of `/dev/fuse`, belongs to. Answers its number.
+/// Registers `file` with the mount that `fuse`, a descriptor of `/dev/fuse`, belongs to. Answers
+/// its number.
 ///
 /// # Errors
-/// What the kernel says against it: `EPERM` without the privilege, or if the mount has no passthrough.
+/// What the kernel says against it: `EPERM` without the privilege, or if the mount has no
+/// passthrough.
 pub fn open(fuse: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
     let map = Map { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     let id = control(fuse, BACKING_OPEN, &map)?;

@@ -1,5 +1,5 @@
-//! What a caller may hand over; the crate's documentation says why. Only the descriptors are looked at, never a
-//! path, so nothing can be exchanged in between.
+//! What a caller may hand over; the crate's documentation says why. Only the descriptors are looked
+//! at, never a path, so nothing can be exchanged in between.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,9 +9,9 @@ use rustix::io::Errno;
 /// Device number of `/dev/fuse` (`Documentation/admin-guide/devices.txt`).
 const FUSE: (u32, u32) = (10, 229);
 
-/// File systems whose files are data and nothing else, by `f_type` (`include/uapi/linux/magic.h`, and
-/// the sources of those that are not in Linux): what a cache lies on. A stacked one works if the mount
-/// allows for it.
+/// File systems whose files are data and nothing else, by `f_type` (`include/uapi/linux/magic.h`,
+/// and the sources of those that are not in Linux): what a cache lies on. A stacked one works if
+/// the mount allows for it.
 const FOR_DATA: [(u32, &str); 8] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),
@@ -39,8 +39,8 @@ pub fn fuse_device(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Whether it is a file for data that belongs to `uid`, and is open for reading and writing.
 ///
 /// # Errors
-/// `EACCES` if it is another's, or is not open for both, or may not be changed at will; `EOPNOTSUPP` if it is no
-/// regular file on a file system for data.
+/// `EACCES` if it is another's, or is not open for both, or may not be changed at will;
+/// `EOPNOTSUPP` if it is no regular file on a file system for data.
 pub fn own_file(fd: BorrowedFd<'_>, uid: u32) -> Result<(), Errno> {
     // First: nothing else is asked of a file system that we do not know.
     let kind = rustix::fs::fstatfs(fd)?.f_type as u32;

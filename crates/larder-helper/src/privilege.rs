@@ -8,8 +8,8 @@ use rustix::thread::{
     set_keep_capabilities, set_no_new_privs, set_thread_res_gid, set_thread_res_uid,
 };
 
-/// Becomes the user who started us, with `CAP_SYS_ADMIN` if we have it and no other capability, for good. To be
-/// called while there is one thread: ids belong to threads here.
+/// Becomes the user who started us, with `CAP_SYS_ADMIN` if we have it and no other capability, for
+/// good. To be called while there is one thread: ids belong to threads here.
 ///
 /// # Errors
 /// What the kernel says against it; nothing may be served then.

@@ -54,7 +54,8 @@ pub enum Failure {
     Gone(io::Error),
 }
 
-/// Whether `socket` is one on which requests may come: a Unix socket of sequenced packets that `uid` made.
+/// Whether `socket` is one on which requests may come: a Unix socket of sequenced packets that
+/// `uid` made.
 pub fn is_link(socket: BorrowedFd<'_>, uid: u32) -> bool {
     sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::SEQPACKET)
         && sockopt::socket_domain(socket).is_ok_and(|domain| domain == AddressFamily::UNIX)
@@ -106,8 +107,8 @@ pub fn answer(socket: BorrowedFd<'_>, result: Result<u32, Errno>) -> io::Result<
     Ok(())
 }
 
-/// Asks that `file` be registered with the mount of `fuse`; answers its number. Blocks for as long as the
-/// socket's timeouts allow.
+/// Asks that `file` be registered with the mount of `fuse`; answers its number. Blocks for as long
+/// as the socket's timeouts allow.
 ///
 /// # Errors
 /// See [`Failure`].

@@ -95,8 +95,8 @@ impl Clock for RealClock {
 
 /// A clock that stands still until it is moved by hand, or ticks when it is looked at.
 ///
-/// The wall clock starts at the epoch and moves together with the monotonic one. Who sleeps wakes when it is
-/// moved by hand, not by ticks.
+/// The wall clock starts at the epoch and moves together with the monotonic one. Who sleeps wakes
+/// when it is moved by hand, not by ticks.
 #[derive(Debug)]
 pub struct SimClock {
     /// Its start, for the standard library.

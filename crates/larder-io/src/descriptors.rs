@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit to the most that this process may set (its hard limit), and answers what it is then. Processes that
-/// we start inherit it.
+/// Raises the limit to the most that this process may set (its hard limit), and answers what it is
+/// then. Processes that we start inherit it.
 pub fn raise_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

@@ -135,8 +135,8 @@ pub trait Disk: Debug + Send + Sync {
         Ok(Writers::Owner)
     }
 
-    /// Takes access to the root away from everybody but its owner. To be called for a directory that is known
-    /// to be ours, and not before.
+    /// Takes access to the root away from everybody but its owner. To be called for a directory
+    /// that is known to be ours, and not before.
     ///
     /// # Errors
     /// Those of chmod(2).
@@ -205,8 +205,8 @@ pub trait DiskFile: Debug + Send + Sync {
     /// The descriptor, for the kernel's use; `None` where there is none.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Ranges of `within` that may hold something else than zeros, in order; all of it where the file
-    /// system does not tell.
+    /// Ranges of `within` that may hold something else than zeros, in order; all of it where the
+    /// file system does not tell.
     ///
     /// # Errors
     /// Those of lseek(2).

@@ -1,10 +1,10 @@
 //! File handles of the kernel: names of files that outlive renames and restarts
-//! (`name_to_handle_at(2)`, `open_by_handle_at(2)`), and the judgement of rights on what they opened
-//! (`faccessat2(2)`).
+//! (`name_to_handle_at(2)`, `open_by_handle_at(2)`), and the judgement of rights on what they
+//! opened (`faccessat2(2)`).
 //!
-//! Neither `rustix` nor `libc` has these calls in the form that is needed, so they are made by number
-//! here: the thinnest safe wrapper, one call each. What the bytes mean, and who may present them, is
-//! the caller's business.
+//! Neither `rustix` nor `libc` has these calls in the form that is needed, so they are made by
+//! number here: the thinnest safe wrapper, one call each. What the bytes mean, and who may present
+//! them, is the caller's business.
 
 #![allow(unsafe_code)]
 
@@ -64,13 +64,14 @@ pub fn handle_of(fd: impl AsFd) -> Result<(KernelHandle, i32)> {
     Ok((KernelHandle { kind: raw.handle_type, bytes }, mount_id))
 }
 
-/// Tries to open a handle. The kernel says `ENOMEM` while it is freeing the inode, and `ESTALE` a moment later. Seen
-/// with ext4 on Linux 6.18 for up to 127 tries, in one of some hundred opens, when two processes made, opened and
-/// removed files while a third dropped the kernel's inodes; no test here is long and hard enough for that.
+/// Tries to open a handle. The kernel says `ENOMEM` while it is freeing the inode, and `ESTALE` a
+/// moment later. Seen with ext4 on Linux 6.18 for up to 127 tries, in one of some hundred opens,
+/// when two processes made, opened and removed files while a third dropped the kernel's inodes; no
+/// test here is long and hard enough for that.
 const OPEN_TRIES_MAX: u32 = 10_000;
 
-/// Opens the file that `handle` names, on the file system and the mount of `mount`, which must not be
-/// opened with `O_PATH`. Needs CAP_DAC_READ_SEARCH. May read the inode from the disk.
+/// Opens the file that `handle` names, on the file system and the mount of `mount`, which must not
+/// be opened with `O_PATH`. Needs CAP_DAC_READ_SEARCH. May read the inode from the disk.
 ///
 /// # Errors
 /// `ESTALE` if it names nothing any more; `EPERM` without the capability; `EINVAL` if the handle is
@@ -107,8 +108,9 @@ pub fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: OFlags) ->
     }
 }
 
-/// Asks whether the calling thread, by its effective ids, has the rights in `wanted` on the open file
-/// `fd`, which may have been opened with `O_PATH`. Three times as fast as by way of `/proc/self/fd`.
+/// Asks whether the calling thread, by its effective ids, has the rights in `wanted` on the open
+/// file `fd`, which may have been opened with `O_PATH`. Three times as fast as by way of
+/// `/proc/self/fd`.
 ///
 /// # Errors
 /// `EACCES` if it has not; `EROFS` to write on a read-only file system.

@@ -20,7 +20,7 @@ pub fn descriptors() -> Vec<(OwnedFd, String)> {
 
 #[allow(unsafe_code)]
 fn own(fd: i32) -> OwnedFd {
-    // SAFETY: the service manager opened it for this process (`LISTEN_PID` is ours) before it began, so
-    // nothing else here owns it, and it is taken once.
+    // SAFETY: the service manager opened it for this process (`LISTEN_PID` is ours) before it
+    // began, so nothing else here owns it, and it is taken once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }

@@ -1,8 +1,9 @@
 //! Being alone with a file for a moment: a write lease of the kernel (`F_SETLEASE` of fcntl(2)).
 //!
-//! The kernel grants one only while no other descriptor of the file is open, nor a mapping of it, in any
-//! process; and while it is held, whoever opens or cuts the file waits until it is given back. So what
-//! is seen of a file before and after a change under a lease encloses that change and nothing else.
+//! The kernel grants one only while no other descriptor of the file is open, nor a mapping of it,
+//! in any process; and while it is held, whoever opens or cuts the file waits until it is given
+//! back. So what is seen of a file before and after a change under a lease encloses that change and
+//! nothing else.
 //!
 //! `rustix` lacks the calls, so they are made here.
 
@@ -38,8 +39,8 @@ pub enum Company<'fd> {
 /// `EWOULDBLOCK`.
 pub fn alone(file: &impl AsFd) -> Company<'_> {
     let fd = file.as_fd();
-    // The kernel tells the holder by a signal that somebody waits. SIGIO would end the process; SIGURG is
-    // ignored where nobody handles it.
+    // The kernel tells the holder by a signal that somebody waits. SIGIO would end the process;
+    // SIGURG is ignored where nobody handles it.
     if set(fd, F_SETSIG, libc::SIGURG).is_err() {
         return Company::Unknown;
     }

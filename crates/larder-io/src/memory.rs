@@ -9,22 +9,23 @@ const TUNABLES: &str = "GLIBC_TUNABLES";
 /// CPUs that share a heap in a process that is to keep little.
 const CPUS_PER_HEAP: usize = 4;
 
-/// Gives memory that was freed back to the machine. The C library keeps it for later otherwise: after a walk
-/// over a million files a hundred megabytes. Takes some milliseconds; to be called after much was freed.
+/// Gives memory that was freed back to the machine. The C library keeps it for later otherwise:
+/// after a walk over a million files a hundred megabytes. Takes some milliseconds; to be called
+/// after much was freed.
 #[allow(unsafe_code)]
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) may be called at any time from any thread; it takes a number and touches free
-    // memory alone.
+    // SAFETY: malloc_trim(3) may be called at any time from any thread; it takes a number and
+    // touches free memory alone.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Has a process that is about to be started keep little of the memory that it frees, so that [`give_back`] finds it
-/// in whole pages. Otherwise the C library keeps a few hundred freed pieces for each thread, and a heap for each:
-/// after much was freed they lie spread over all that was used, and hold a page each. What the environment sets
-/// itself goes before.
+/// Has a process that is about to be started keep little of the memory that it frees, so that
+/// [`give_back`] finds it in whole pages. Otherwise the C library keeps a few hundred freed pieces
+/// for each thread, and a heap for each: after much was freed they lie spread over all that was
+/// used, and hold a page each. What the environment sets itself goes before.
 pub fn keep_little(command: &mut Command) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let heaps = cpus.div_ceil(CPUS_PER_HEAP);
@@ -42,10 +43,10 @@ fn joined(ours: String, theirs: Option<OsString>) -> OsString {
     all
 }
 
-/// Has the kernel map all of this program and of its libraries, so that no first call of a function waits for the disk:
-/// after that, their pages leave memory only if it is short. Reads what is not in memory (larder: 12 MB at most), and
-/// counts as resident memory, shared with other processes of the program. Does nothing where the kernel cannot
-/// (before Linux 5.14).
+/// Has the kernel map all of this program and of its libraries, so that no first call of a function
+/// waits for the disk: after that, their pages leave memory only if it is short. Reads what is not
+/// in memory (larder: 12 MB at most), and counts as resident memory, shared with other processes of
+/// the program. Does nothing where the kernel cannot (before Linux 5.14).
 #[allow(unsafe_code)]
 pub fn populate_program() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
@@ -61,7 +62,8 @@ pub fn populate_program() {
     }
 }
 
-/// Start and length of a mapping that is part of a program file and is not written to; see proc_pid_maps(5).
+/// Start and length of a mapping that is part of a program file and is not written to; see
+/// proc_pid_maps(5).
 fn mapped_code(line: &str) -> Option<(usize, usize)> {
     let mut words = line.split_ascii_whitespace();
     let (range, rights, path) = (words.next()?, words.next()?, words.nth(3)?);

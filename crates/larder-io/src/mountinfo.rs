@@ -1,4 +1,5 @@
-//! The kernel's list of mounts (proc_pid_mountinfo(5)). Reading it touches no mount, so that it cannot hang on a dead one.
+//! The kernel's list of mounts (proc_pid_mountinfo(5)). Reading it touches no mount, so that it
+//! cannot hang on a dead one.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct Mount {
     /// Where; the kernel lists it without symbolic links.
     pub mountpoint: PathBuf,
-    /// Minor number of its device. The major one is 0 for FUSE, and this is the number of the connection then.
+    /// Minor number of its device. The major one is 0 for FUSE, and this is the number of the
+    /// connection then.
     pub device_minor: u32,
     /// File system type, as `fuse.larder`.
     pub kind: String,

@@ -1,5 +1,5 @@
-//! What the page cache holds of a file (`cachestat(2)`, Linux 6.5), so that a measurement can prove what
-//! state it began in.
+//! What the page cache holds of a file (`cachestat(2)`, Linux 6.5), so that a measurement can prove
+//! what state it began in.
 //!
 //! Neither `rustix` nor `libc` wraps the call, so it is made by number here.
 

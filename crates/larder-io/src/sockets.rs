@@ -9,13 +9,14 @@ use rustix::net::sockopt::{
     set_socket_send_buffer_size_force, socket_recv_buffer_size,
 };
 
-/// What a socket for datagrams of NFS should hold in each direction, in bytes of payload. The kernel
-/// sets twice as much aside, for its own structures (socket(7)).
+/// What a socket for datagrams of NFS should hold in each direction, in bytes of payload. The
+/// kernel sets twice as much aside, for its own structures (socket(7)).
 pub const DATAGRAM_BUFFER_BYTES: usize = 4 << 20;
 
-/// Gives a socket buffers for [`DATAGRAM_BUFFER_BYTES`]; without CAP_NET_ADMIN, for as much as the system
-/// lets everybody have (`net.core.rmem_max`, `net.core.wmem_max`). Answers what the kernel has set aside
-/// for receiving, in bytes: all that waits to be received counts, with the kernel's structures.
+/// Gives a socket buffers for [`DATAGRAM_BUFFER_BYTES`]; without CAP_NET_ADMIN, for as much as the
+/// system lets everybody have (`net.core.rmem_max`, `net.core.wmem_max`). Answers what the kernel
+/// has set aside for receiving, in bytes: all that waits to be received counts, with the kernel's
+/// structures.
 ///
 /// # Errors
 /// If this is no socket.

@@ -1,14 +1,17 @@
 //! The end of a file that grows by small pieces, without a system call for each: [`Tail`].
 //!
-//! The file is given room ahead, and that part of it, the *window*, is mapped into memory. What is put
-//! there is in the page cache at once, so it outlives the process as what write(2) wrote does, and is no
-//! more durable. Where room or mapping is refused, or there is no descriptor, pieces are written.
+//! The file is given room ahead, and that part of it, the *window*, is mapped into memory. What is
+//! put there is in the page cache at once, so it outlives the process as what write(2) wrote does,
+//! and is no more durable. Where room or mapping is refused, or there is no descriptor, pieces are
+//! written.
 //!
 //! Invariants:
-//! - [`Tail::append`] returns an error if the piece may not be in the file, however the medium fails: a page
-//!   that the kernel cannot give raises SIGBUS, and our handler puts memory of the process in the window's
-//!   place, which `append` then notices. A SIGBUS anywhere else goes to whoever had it before.
-//! - Bytes of the file behind the tail are zeros, or those of a piece that was under way when the process died.
+//! - [`Tail::append`] returns an error if the piece may not be in the file, however the medium
+//!   fails: a page that the kernel cannot give raises SIGBUS, and our handler puts memory of the
+//!   process in the window's place, which `append` then notices. A SIGBUS anywhere else goes to
+//!   whoever had it before.
+//! - Bytes of the file behind the tail are zeros, or those of a piece that was under way when the
+//!   process died.
 //!
 //! Left out: reading, which is [`DiskFile`]'s.
 
@@ -54,7 +57,8 @@ impl Tail {
     /// Puts a piece behind all others. Not durable; it outlives the process.
     ///
     /// # Errors
-    /// Those of pwrite(2), or `EIO` if the medium does not give a page. The tail is not to be used after one.
+    /// Those of pwrite(2), or `EIO` if the medium does not give a page. The tail is not to be used
+    /// after one.
     pub fn append(&mut self, piece: &[u8]) -> io::Result<()> {
         if self.window.as_ref().is_none_or(|window| !window.has_room(self.len, piece.len())) {
             self.move_window();
@@ -143,9 +147,9 @@ impl Window {
             "a piece outside of the window"
         );
         let offset = usize::try_from(at - self.start).expect("a window is small");
-        // SAFETY: the piece lies within the mapping, as asserted, which `&mut self` has alone, and which
-        // nobody else knows, so it does not overlap `piece`. Where the kernel cannot give a page, the
-        // handler puts another one there before the access goes on.
+        // SAFETY: the piece lies within the mapping, as asserted, which `&mut self` has alone, and
+        // which nobody else knows, so it does not overlap `piece`. Where the kernel cannot
+        // give a page, the handler puts another one there before the access goes on.
         unsafe {
             self.base.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len());
         }
@@ -215,8 +219,9 @@ fn listen() {
         let _ = BEFORE.set(before);
         ours.sa_sigaction = on_bus_error as *const () as usize;
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: the handler has the signature that `SA_SIGINFO` asks for, and does only what may be
-        // done in a handler (signal-safety(7)): atomics, mmap(2), sigaction(2) and raise(3).
+        // SAFETY: the handler has the signature that `SA_SIGINFO` asks for, and does only what may
+        // be done in a handler (signal-safety(7)): atomics, mmap(2), sigaction(2) and
+        // raise(3).
         let taken = unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) };
         debug_assert_eq!(taken, 0);
     });
@@ -240,8 +245,8 @@ extern "C" fn on_bus_error(
         let base = slot.base.load(Ordering::Acquire) as *mut libc::c_void;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: it replaces a mapping of ours as a whole. The thread that faulted is in `Window::put`
-        // and holds the window, so it is not unmapped meanwhile.
+        // SAFETY: it replaces a mapping of ours as a whole. The thread that faulted is in
+        // `Window::put` and holds the window, so it is not unmapped meanwhile.
         let mapped = unsafe { libc::mmap(base, WINDOW_BYTES, protection, flags, -1, 0) };
         if mapped == base {
             return slot.lost.store(true, Ordering::Release);

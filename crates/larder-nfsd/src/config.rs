@@ -15,13 +15,14 @@ pub struct Config {
     pub export_path: String,
     /// Who calls without a credential (AUTH_NONE).
     pub anonymous: Cred,
-    /// Whether user 0 of a caller is [`Config::anonymous`] here, for file systems that do not see to it
-    /// themselves.
+    /// Whether user 0 of a caller is [`Config::anonymous`] here, for file systems that do not see
+    /// to it themselves.
     pub squash_root: bool,
     /// Whether every change of a directory goes through this server. If so, replies carry its
     /// attributes from before a change wherever no other call came between, by which clients keep
     /// their caches over their own changes (RFC 1813, 2.6). If not, they would tell lies about
-    /// changes made elsewhere, and are left out. Those of a file are told as the file system tells them.
+    /// changes made elsewhere, and are left out. Those of a file are told as the file system tells
+    /// them.
     pub sole_door: bool,
     /// A port mapper to register with, over UDP; usually port 111 of this machine.
     pub portmapper: Option<SocketAddr>,

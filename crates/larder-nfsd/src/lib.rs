@@ -1,8 +1,8 @@
 //! An NFS version 3 server (RFC 1813) in front of any [`larder_vfs::FileSystem`].
 //!
-//! It exports a directory, re-exports a cached mount, or gives kernel clients a door to larder's own
-//! servers: what it serves it knows by its seam only. NFS and MOUNT are served on one port, over TCP
-//! and UDP; clients name it with `port=` and `mountport=`, or ask a port mapper
+//! It exports a directory, re-exports a cached mount, or gives kernel clients a door to larder's
+//! own servers: what it serves it knows by its seam only. NFS and MOUNT are served on one port,
+//! over TCP and UDP; clients name it with `port=` and `mountport=`, or ask a port mapper
 //! ([`Config::portmapper`]).
 //!
 //! - [`Config`] says where to listen and for whom, [`Server`] does it, [`Shutdown`] ends it.
@@ -14,8 +14,8 @@
 //! - **Attributes do not lie.** Those from before a change are told only where nobody can have come
 //!   between ([`Config::sole_door`]).
 //!
-//! Absent on purpose: who maps to whom (squash) and the rights of users, which are the file system's
-//! business; locks (NLM), RPCSEC_GSS, versions 2 and 4.
+//! Absent on purpose: who maps to whom (squash) and the rights of users, which are the file
+//! system's business; locks (NLM), RPCSEC_GSS, versions 2 and 4.
 
 #![cfg_attr(
     test,

@@ -26,8 +26,8 @@ use crate::words;
 
 /// Most bytes of a READ or WRITE over TCP.
 pub(crate) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-/// Most bytes of a READ or WRITE over UDP: what fits a datagram of 64 KiB with its headers, as a power
-/// of two.
+/// Most bytes of a READ or WRITE over UDP: what fits a datagram of 64 KiB with its headers, as a
+/// power of two.
 pub(crate) const DATAGRAM_TRANSFER_BYTES_MAX: u32 = 32 << 10;
 /// Preferred size of a READDIR reply, in bytes.
 const LISTING_BYTES_PREFERRED: u32 = 64 << 10;
@@ -70,7 +70,8 @@ impl Nfs {
         Ok(GETATTR3resok { obj_attributes: words::fattr(&attr) })
     }
 
-    /// The guard is compared before the attributes are set, not together with it: the seam has none.
+    /// The guard is compared before the attributes are set, not together with it: the seam has
+    /// none.
     pub(crate) async fn setattr(&self, caller: &Caller, args: SETATTR3args) -> SETATTR3res {
         let none = wcc_data::default();
         let ino = self.resolve(&args.object).await.map_err(|status| fail(status, none))?;
@@ -205,7 +206,8 @@ impl Nfs {
         Change { ino, mark, before }
     }
 
-    /// A file's data or attributes have changed, as the file system says; or not, if it says nothing.
+    /// A file's data or attributes have changed, as the file system says; or not, if it says
+    /// nothing.
     async fn file_changed(
         &self,
         caller: &Caller,

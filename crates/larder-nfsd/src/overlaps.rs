@@ -1,11 +1,12 @@
 //! Which changes of a directory overlap in time.
 //!
 //! The attributes from before a change and those from after it say "nothing else happened between"
-//! to a client (RFC 1813, 2.6). The file system tells those of a directory by separate calls, so it is
-//! true only if no other change was under way between them. That is noticed here rather than prevented:
-//! to make changes wait for each other would cost a slow file system its parallelism.
+//! to a client (RFC 1813, 2.6). The file system tells those of a directory by separate calls, so it
+//! is true only if no other change was under way between them. That is noticed here rather than
+//! prevented: to make changes wait for each other would cost a slow file system its parallelism.
 //!
-//! Directories share counters by hash: who shares one with a busy one is told of overlaps that are none.
+//! Directories share counters by hash: who shares one with a busy one is told of overlaps that are
+//! none.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

@@ -148,16 +148,16 @@ impl Service for Programs {
             )
     }
 
-    /// MOUNT gives the first handle. A wrong handle of NFS is answered with less than it takes to send
-    /// it.
+    /// MOUNT gives the first handle. A wrong handle of NFS is answered with less than it takes to
+    /// send it.
     fn answers_anybody(&self, program: u32) -> bool {
         program == mount3::PROGRAM
     }
 
     fn results_bytes_max(&self, program: u32, procedure: u32, call: &[u8]) -> usize {
         use nfsproc3::{READ, READDIR, READDIRPLUS};
-        // The last argument of those procedures that answer at length is how much they may (RFC 1813,
-        // 3.3.6, 3.3.16, 3.3.17).
+        // The last argument of those procedures that answer at length is how much they may (RFC
+        // 1813, 3.3.6, 3.3.16, 3.3.17).
         match (program, nfsproc3::try_from(procedure), call.last_chunk()) {
             (nfs3::PROGRAM, Ok(READ | READDIR | READDIRPLUS), Some(last)) => {
                 u32::from_be_bytes(*last).min(TRANSFER_BYTES_MAX) as usize

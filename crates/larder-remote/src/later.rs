@@ -1,9 +1,9 @@
 //! [`Later`]: a server that is yet to be reached, as [`Remote`].
 //!
-//! Who holds enough in a cache to begin without a server need not wait for it. Until it is reached it counts as
-//! out of reach, limits are those that it had before, and calls wait, as they do for any server that is
-//! silent: within their limit, which has begun for all of them with the first try. It is tried for ever,
-//! with growing pauses.
+//! Who holds enough in a cache to begin without a server need not wait for it. Until it is reached
+//! it counts as out of reach, limits are those that it had before, and calls wait, as they do for
+//! any server that is silent: within their limit, which has begun for all of them with the first
+//! try. It is tried for ever, with growing pauses.
 
 use bytes::Bytes;
 use larder_io::{Clock, RealClock};
@@ -37,8 +37,8 @@ impl Remembered {
     }
 }
 
-/// A server that may be yet to be reached. Clones are the same one; when the last is dropped, it is tried
-/// no more.
+/// A server that may be yet to be reached. Clones are the same one; when the last is dropped, it is
+/// tried no more.
 pub struct Later<R> {
     inner: Arc<Inner<R>>,
 }
@@ -88,9 +88,10 @@ impl<R: Remote> Later<R> {
         Later::new(State::Reached(Arc::new(remote)), remembered, None, Arc::new(RealClock))
     }
 
-    /// Begins to reach a server by `connect`, on the tokio runtime of the caller, after a try that failed
-    /// because of `problem`. Calls end with [`Error::TimedOut`] at their deadlines, and once it was tried for `limit`
-    /// (`None`: they wait for ever); the first that does is told in the log.
+    /// Begins to reach a server by `connect`, on the tokio runtime of the caller, after a try that
+    /// failed because of `problem`. Calls end with [`Error::TimedOut`] at their deadlines, and
+    /// once it was tried for `limit` (`None`: they wait for ever); the first that does is told
+    /// in the log.
     pub fn begin<F, E>(
         remembered: Remembered,
         problem: String,

@@ -7,8 +7,8 @@
 //!
 //! ONC RPC, and the rule for how long a call waits, are in `larder-rpc`.
 //!
-//! Absent on purpose: caching, and any knowledge of who asks. Numbers of protocols (nfsstat3, NTSTATUS) end
-//! here; above are only the words of `larder-vfs`.
+//! Absent on purpose: caching, and any knowledge of who asks. Numbers of protocols (nfsstat3,
+//! NTSTATUS) end here; above are only the words of `larder-vfs`.
 
 #![cfg_attr(
     test,

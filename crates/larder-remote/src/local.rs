@@ -1,26 +1,27 @@
 //! [`LocalDir`]: a local directory as a server.
 //!
-//! It is to larder what the kernel's NFS server is to the kernel: files are named by the kernel's own
-//! handles, so they survive renames and restarts; each call is made with the caller's identity, so
-//! the kernel judges every right (mode bits, ACLs, quotas, set-gid directories); names are durable
-//! when a change is answered (RFC 1813, 3.3.8 and 4.8).
+//! It is to larder what the kernel's NFS server is to the kernel: files are named by the kernel's
+//! own handles, so they survive renames and restarts; each call is made with the caller's identity,
+//! so the kernel judges every right (mode bits, ACLs, quotas, set-gid directories); names are
+//! durable when a change is answered (RFC 1813, 3.3.8 and 4.8).
 //!
 //! Invariants:
 //! - No answer is about anything beside the exported directory, whatever a caller makes up: only a
 //!   handle that bears the export's seal is opened ([`HandleKey`]), and a *directory* is looked for
-//!   above at each use, so that one which was moved out is stale from then on, and `..` leads nowhere
-//!   else. A *file* does not know its directory: one that was moved out stays what it was to those
-//!   who have its handle, as with `no_subtree_check` of exports(5); rights are checked all the same.
+//!   above at each use, so that one which was moved out is stale from then on, and `..` leads
+//!   nowhere else. A *file* does not know its directory: one that was moved out stays what it was
+//!   to those who have its handle, as with `no_subtree_check` of exports(5); rights are checked all
+//!   the same.
 //! - What is mounted below the exported directory is not served: the name is there, and answers
 //!   [`Error::AccessDenied`].
 //! - [`Change`]'s two descriptions enclose the operation and nothing else that came through this
-//!   `LocalDir`: they are taken under a lock on the object. Of a file the first one is told only if no other
-//!   process can have slipped between them, as the kernel's leases show ([`LocalOptions::shared`]). For
-//!   directories there is nothing like it: a process that makes, renames or removes entries behind our back can
-//!   slip between, in a window of microseconds.
+//!   `LocalDir`: they are taken under a lock on the object. Of a file the first one is told only if
+//!   no other process can have slipped between them, as the kernel's leases show
+//!   ([`LocalOptions::shared`]). For directories there is nothing like it: a process that makes,
+//!   renames or removes entries behind our back can slip between, in a window of microseconds.
 //! - Owners may always read and write the data of their files, whatever the mode says, and who may
-//!   execute a file may read it: the rights were checked when it was opened, on the client
-//!   (RFC 1813, 4.4).
+//!   execute a file may read it: the rights were checked when it was opened, on the client (RFC
+//!   1813, 4.4).
 //!
 //! What blocks long runs on tokio's blocking threads: reads that are not in the page cache, writes,
 //! and changes of names that wait for the disk. Everything else is answered on the caller's thread,
@@ -60,8 +61,8 @@ pub use key::HandleKey;
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// Size of a directory reply that costs little beside its round trip, in bytes.
 const LISTING_BYTES_PREFERRED: u32 = 64 << 10;
-/// Unstable writes up to this size are made on the caller's thread, in bytes: copying them costs less
-/// than waking another.
+/// Unstable writes up to this size are made on the caller's thread, in bytes: copying them costs
+/// less than waking another.
 const WRITE_HERE_BYTES_MAX: usize = 16 << 10;
 
 /// Whose identity is not taken at its word (exports(5)).
@@ -87,12 +88,14 @@ pub struct LocalOptions {
     pub anonymous_gid: u32,
     /// Whether changes are refused.
     pub read_only: bool,
-    /// Whether changes of names and attributes are on the disk before they are answered, as the RFC
-    /// asks (3.3.8 and others). Without it (exports(5): `async`) a crash of the server may undo what
-    /// was answered. Data is not concerned: for it the caller says how durable it is to be.
+    /// Whether changes of names and attributes are on the disk before they are answered, as the
+    /// RFC asks (3.3.8 and others). Without it (exports(5): `async`) a crash of the server may
+    /// undo what was answered. Data is not concerned: for it the caller says how durable it is
+    /// to be.
     pub durable_names: bool,
-    /// Whether other processes of this machine change files of the directory. Where its file system has leases
-    /// it is found out for each change whether they can have done so; elsewhere this is believed.
+    /// Whether other processes of this machine change files of the directory. Where its file
+    /// system has leases it is found out for each change whether they can have done so;
+    /// elsewhere this is believed.
     pub shared: bool,
 }
 
@@ -143,15 +146,16 @@ pub enum LocalError {
 
 /// A local directory as a server. Clones share everything.
 ///
-/// Run by the superuser it acts as each caller; run by another user with CAP_DAC_READ_SEARCH it acts
-/// as that user for everybody.
+/// Run by the superuser it acts as each caller; run by another user with CAP_DAC_READ_SEARCH it
+/// acts as that user for everybody.
 #[derive(Clone)]
 pub struct LocalDir {
     export: Arc<Export>,
 }
 
 impl LocalDir {
-    /// Exports the directory `path`, with handles under the seal of `key`. Blocks on the disk briefly.
+    /// Exports the directory `path`, with handles under the seal of `key`. Blocks on the disk
+    /// briefly.
     ///
     /// # Errors
     /// [`LocalError`]

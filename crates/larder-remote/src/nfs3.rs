@@ -1,9 +1,10 @@
 //! NFS version 3 as [`Remote`] (RFC 1813).
 //!
-//! Each method is one procedure where the protocol allows; the cases where it is not are named here:
+//! Each method is one procedure where the protocol allows; the cases where it is not are named
+//! here:
 //! - READ and WRITE beyond the negotiated size, or answered short, are continued.
-//! - NFS3ERR_JUKEBOX is asked again with pauses, until the caller's deadline, else as long as a call may
-//!   take ([`larder_rpc::Config::limit`]); on a hard mount as long as it takes.
+//! - NFS3ERR_JUKEBOX is asked again with pauses, until the caller's deadline, else as long as a
+//!   call may take ([`larder_rpc::Config::limit`]); on a hard mount as long as it takes.
 //! - An exclusive CREATE is followed by SETATTR, since the verifier lies where attributes belong
 //!   (RFC 1813, 3.3.8).
 //! - A reply without attributes that the caller needs is completed by GETATTR.
@@ -47,8 +48,8 @@ use std::time::Duration;
 /// First and longest pause before asking again after NFS3ERR_JUKEBOX.
 const JUKEBOX_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Procedures that share an estimate of their round trip: a WRITE to a disk says nothing of a LOOKUP in
-/// memory. Those that change names have none.
+/// Procedures that share an estimate of their round trip: a WRITE to a disk says nothing of a
+/// LOOKUP in memory. Those that change names have none.
 mod timer {
     use larder_rpc::TimerClass;
 
@@ -101,7 +102,8 @@ impl Nfs3 {
     /// Calls a procedure. NFS3ERR_JUKEBOX is waited out, as far as the limit of a call goes.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the server asked for patience until the limit; as [`convert::rpc_error`].
+    /// [`Error::TimedOut`] if the server asked for patience until the limit; as
+    /// [`convert::rpc_error`].
     async fn call<P, T, E>(
         &self,
         cred: &Cred,

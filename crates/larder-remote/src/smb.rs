@@ -1,23 +1,26 @@
-//! A share of an SMB server (2.1 to 3.1.1) as [`Remote`], on the protocol library `smb2` (ADR 0009).
+//! A share of an SMB server (2.1 to 3.1.1) as [`Remote`], on the protocol library `smb2` (ADR
+//! 0009).
 //!
 //! The library brings messages, signing, encryption, login and credits. What makes a file system of
 //! it is here: handles that survive renames, leases, opens that are kept, errors, recovery.
 //!
-//! - **Handles** are the server's file ids, never names ([`handle`]). The server is asked by path, so
-//!   where a handle is must have been learnt from a lookup or a listing ([`places`]); one that has no
-//!   place is [`larder_vfs::Error::Stale`] until its name is looked up again. A file at a path is
-//!   checked to be the one that was meant.
-//! - **Open files** are kept open at the server: it knows how they are called now, when others rename ([`kept`]).
+//! - **Handles** are the server's file ids, never names ([`handle`]). The server is asked by path,
+//!   so where a handle is must have been learnt from a lookup or a listing ([`places`]); one that
+//!   has no place is [`larder_vfs::Error::Stale`] until its name is looked up again. A file at a
+//!   path is checked to be the one that was meant.
+//! - **Open files** are kept open at the server: it knows how they are called now, when others
+//!   rename ([`kept`]).
 //! - **Leases**: [`Remote::access`] opens a file with a lease to read and to keep open, or puts a
 //!   directory under watch. While it holds, attributes are told and data is read without opening
 //!   again ([`lease`], [`files`]).
-//! - **Rights**: everybody works with the rights of the login. So that users of this machine are kept
-//!   apart, each call is judged by the modes that the mount states, as with `mount.cifs`, and by what
-//!   the server grants the login. Servers keep no modes; see [`set`] for what chmod does.
+//! - **Rights**: everybody works with the rights of the login. So that users of this machine are
+//!   kept apart, each call is judged by the modes that the mount states, as with `mount.cifs`, and
+//!   by what the server grants the login. Servers keep no modes; see [`set`] for what chmod does.
 //! - **Writes** are unstable until they are flushed; those of a burst share an open ([`data`]).
 //! - **Connections**: one or several (`nconnect`); each file lives on one of them ([`lines`]).
-//! - **Recovery**: a lost connection ends the leases of its files, and is replaced; calls are sent again
-//!   ([`line`]). What is done about changes of names whose answer was lost stands in [`change`].
+//! - **Recovery**: a lost connection ends the leases of its files, and is replaced; calls are sent
+//!   again ([`line`]). What is done about changes of names whose answer was lost stands in
+//!   [`change`].
 //!
 //! Absent on purpose: symbolic links and special files, DFS, several channels of one session.
 
@@ -71,10 +74,12 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often a file is looked for that was not where it was thought to be. It may have had several names, and lost some of them.
+/// How often a file is looked for that was not where it was thought to be. It may have had several
+/// names, and lost some of them.
 const FOUND_MAX: u32 = 4;
 
-/// Runs a call upon a file that `$cred` asks for, and again if it was not where it was thought to be and is found elsewhere.
+/// Runs a call upon a file that `$cred` asks for, and again if it was not where it was thought to
+/// be and is found elsewhere.
 macro_rules! upon {
     ($share:expr, $cred:expr, $file:expr, |$link:ident, $again:ident| $try:expr) => {{
         let mut answer = call!($cred.deadline, $share.line($file), |$link, $again| $try);
@@ -100,8 +105,8 @@ impl std::fmt::Debug for Smb {
 }
 
 impl Smb {
-    /// Mounts a share, on the tokio runtime of the caller. Takes no longer than 20 s, and 10 s if the
-    /// server does not answer.
+    /// Mounts a share, on the tokio runtime of the caller. Takes no longer than 20 s, and 10 s if
+    /// the server does not answer.
     ///
     /// # Errors
     /// [`MountError`], each with what to do about it.
@@ -401,8 +406,8 @@ impl Remote for Smb {
 }
 
 impl Share {
-    /// Whether a file that was not where it was thought to be has another name that is known, or is open here and found where it
-    /// is now.
+    /// Whether a file that was not where it was thought to be has another name that is known, or is
+    /// open here and found where it is now.
     async fn finds_again(&self, cred: &Cred, file: &Handle) -> bool {
         if self.path(file).is_ok() {
             return true;

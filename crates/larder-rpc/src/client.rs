@@ -6,17 +6,18 @@
 //! copy straight into the buffer that is handed up.
 //!
 //! Promises:
-//! - **A call ends.** [`Recovery::Soft`] calls fail after [`Config::limit`], at the deadline of the caller
-//!   if that comes first, and at once while the server has been silent for the limit.
-//!   [`Recovery::Hard`] ones wait for the server however long it takes, but dropping their future or
-//!   [`RpcClient::shutdown`] ends them at once.
-//! - **A reply is to its call.** Retransmissions and replays after a reconnect bear the same xid, so
-//!   that a server's duplicate request cache knows them; [`Reply::transmissions`] says that the
+//! - **A call ends.** [`Recovery::Soft`] calls fail after [`Config::limit`], at the deadline of the
+//!   caller if that comes first, and at once while the server has been silent for the limit.
+//!   [`Recovery::Hard`] ones wait for the server however long it takes, but dropping their future
+//!   or [`RpcClient::shutdown`] ends them at once.
+//! - **A reply is to its call.** Retransmissions and replays after a reconnect bear the same xid,
+//!   so that a server's duplicate request cache knows them; [`Reply::transmissions`] says that the
 //!   call may have been carried out before its reply was made.
-//! - **Bounded memory.** Replies have a largest size, calls in flight a window, idle buffers a limit.
+//! - **Bounded memory.** Replies have a largest size, calls in flight a window, idle buffers a
+//!   limit.
 //!
-//! What it does is counted: by procedure and connection since the start ([`RpcClient::stats`]), and, if
-//! somebody asks, slice by slice of time ([`RpcClient::record`]).
+//! What it does is counted: by procedure and connection since the start ([`RpcClient::stats`]),
+//! and, if somebody asks, slice by slice of time ([`RpcClient::record`]).
 //!
 //! Whether the server answers is a state of its own ([`ServerState`]), found out by the calls and,
 //! while it does not answer, by a probe; each change is logged once.
@@ -97,8 +98,8 @@ pub struct Config {
     pub connections: usize,
     /// Calls in flight on one connection; others wait. UDP starts lower and adapts.
     pub in_flight_max: u32,
-    /// How long to wait for a reply before doing something about it (`timeo`): UDP sends again, TCP
-    /// connects again if nothing at all was heard meanwhile.
+    /// How long to wait for a reply before doing something about it (`timeo`): UDP sends again,
+    /// TCP connects again if nothing at all was heard meanwhile.
     pub timeout: Duration,
     /// How often that is done before the server counts as gone (`retrans`).
     pub retransmissions: u32,
@@ -110,11 +111,11 @@ pub struct Config {
     pub machine_name: String,
     /// Which port calls come from.
     pub source_port: SourcePort,
-    /// TLS, over TCP. Then nothing is sent without it: a server that does not speak it is as good as
-    /// gone.
+    /// TLS, over TCP. Then nothing is sent without it: a server that does not speak it is as good
+    /// as gone.
     pub tls: Option<ClientTls>,
-    /// What answers calls of the server on our connections, over TCP. Without it, they count as replies that
-    /// belong to no call.
+    /// What answers calls of the server on our connections, over TCP. Without it, they count as
+    /// replies that belong to no call.
     pub callbacks: Option<Callbacks>,
     /// By which it waits.
     pub clock: Arc<dyn Clock>,
@@ -315,7 +316,8 @@ impl RpcClient {
         Ok(RpcClient { inner })
     }
 
-    /// The credential that a user's calls bear, on our word: the first sixteen groups are all that fit.
+    /// The credential that a user's calls bear, on our word: the first sixteen groups are all that
+    /// fit.
     pub fn auth_sys(&self, uid: u32, gid: u32, groups: &[u32]) -> Credential {
         let groups = groups.iter().copied().take(GROUPS_MAX).collect();
         Credential::Sys(AuthSys {
@@ -427,8 +429,8 @@ impl RpcClient {
         }
     }
 
-    /// Begins to record what each connection does, in slices of `width`. Whoever asks for a recording
-    /// takes from it often enough: see [`Slice::dropped`](crate::Slice::dropped).
+    /// Begins to record what each connection does, in slices of `width`. Whoever asks for a
+    /// recording takes from it often enough: see [`Slice::dropped`](crate::Slice::dropped).
     ///
     /// # Errors
     /// [`RecordError`]

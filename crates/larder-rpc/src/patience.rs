@@ -1,18 +1,18 @@
 //! How long a call waits for a server that does not answer: one rule for all protocols.
 //!
-//! A call ends when the mount's limit has passed since it was made, when its caller's deadline has come, or
-//! when the server has been silent for the limit: who comes later than that does not wait anew for what
-//! others have waited for in vain. Somebody else asks on ([`retry_pauses`]), so that calls are answered again
-//! as soon as the server is back.
+//! A call ends when the mount's limit has passed since it was made, when its caller's deadline has
+//! come, or when the server has been silent for the limit: who comes later than that does not wait
+//! anew for what others have waited for in vain. Somebody else asks on ([`retry_pauses`]), so that
+//! calls are answered again as soon as the server is back.
 
 use larder_io::Backoff;
 use std::time::{Duration, Instant};
 
-/// First and longest pause between attempts to reach a server that is gone. Calls fail meanwhile, so the longest
-/// one is how late its return is noticed.
+/// First and longest pause between attempts to reach a server that is gone. Calls fail meanwhile,
+/// so the longest one is how late its return is noticed.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// Longest wait for a connection to a server that is gone. Long enough for a second SYN, which the kernel sends after
-/// one second; the next would come later than a new attempt.
+/// Longest wait for a connection to a server that is gone. Long enough for a second SYN, which the
+/// kernel sends after one second; the next would come later than a new attempt.
 pub const RECONNECT_MAX: Duration = Duration::from_secs(3);
 
 /// Pauses between attempts to reach a server that is gone.
@@ -20,8 +20,9 @@ pub fn retry_pauses() -> Backoff {
     Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1)
 }
 
-/// When a call that began at `offered` gives up: it may take `limit`, its caller waits until `caller`, and the server
-/// has been silent since `silent`. In the past if there is nothing to wait for.
+/// When a call that began at `offered` gives up: it may take `limit`, its caller waits until
+/// `caller`, and the server has been silent since `silent`. In the past if there is nothing to wait
+/// for.
 pub fn gives_up(
     offered: Instant,
     limit: Duration,
@@ -32,8 +33,8 @@ pub fn gives_up(
     [caller, silent].into_iter().flatten().fold(offered + limit, Instant::min)
 }
 
-/// Whether a call that has `waited` for so long without hearing anything means that the server is gone. Its caller may
-/// have spent a part of the limit before the call was made.
+/// Whether a call that has `waited` for so long without hearing anything means that the server is
+/// gone. Its caller may have spent a part of the limit before the call was made.
 pub fn is_in_vain(waited: Duration, limit: Duration) -> bool {
     waited >= limit - limit / 8
 }

@@ -11,8 +11,8 @@
 //! nothing; and a call costs two comparisons of times that it knows anyway.
 //!
 //! Invariants:
-//! - No event is lost. What is kept are totals since the connection's birth: if the reader is too slow
-//!   and slices are dropped, the next one has their events too, and says how many they were.
+//! - No event is lost. What is kept are totals since the connection's birth: if the reader is too
+//!   slow and slices are dropped, the next one has their events too, and says how many they were.
 //! - Memory is bounded: [`KEPT_MAX`] slices for each connection, [`RECORDINGS_MAX`] recordings.
 
 mod track;

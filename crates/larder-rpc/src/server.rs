@@ -8,8 +8,8 @@
 //!   dropped; memory and calls in flight are bounded per connection; who takes no replies is not
 //!   read from, and is cut off after a while.
 //! - **Nobody keeps others out.** Connections are bounded in all, for each source, and hardly there
-//!   for those whose calls are not carried out ([`admission`]); over UDP nobody is sent much who has
-//!   shown nothing that only an answer of ours can have told him.
+//!   for those whose calls are not carried out ([`admission`]); over UDP nobody is sent much who
+//!   has shown nothing that only an answer of ours can have told him.
 //! - **A retransmission is not carried out twice.** Replies to calls that change something are kept
 //!   for a while, over reconnects too ([`duplicates`]).
 //!
@@ -49,8 +49,9 @@ const PORT_TRIES_MAX: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePorts {
     /// Those below 1024, which only the superuser of the caller's machine may use. Without this any
-    /// user of an allowed machine can claim to be any other, since AUTH_SYS takes the caller's word.
-    /// On this machine itself, root may call from any port: the kernel tells whose socket it is.
+    /// user of an allowed machine can claim to be any other, since AUTH_SYS takes the caller's
+    /// word. On this machine itself, root may call from any port: the kernel tells whose socket
+    /// it is.
     Reserved,
     /// Any (exports(5): `insecure`).
     Any,
@@ -67,16 +68,18 @@ pub struct Config {
     pub allow: Vec<Network>,
     /// Which ports callers may use.
     pub source_ports: SourcePorts,
-    /// Most connections at a time. Beyond them, one that has made no good call yet gives way, or the
-    /// new one is closed at once.
+    /// Most connections at a time. Beyond them, one that has made no good call yet gives way, or
+    /// the new one is closed at once.
     pub connections_max: usize,
     /// Most connections at a time from one machine. The same.
     pub source_connections_max: usize,
-    /// How long a connection that has begun to speak may take until its first good call is complete.
+    /// How long a connection that has begun to speak may take until its first good call is
+    /// complete.
     pub first_call_max: Duration,
     /// Largest call over TCP, in bytes.
     pub record_bytes_max: usize,
-    /// TLS for those who ask for it, over TCP. If it is required, calls in the clear are refused over UDP, too.
+    /// TLS for those who ask for it, over TCP. If it is required, calls in the clear are refused
+    /// over UDP, too.
     pub tls: Option<ServerTls>,
     /// By which it waits.
     pub clock: Arc<dyn Clock>,

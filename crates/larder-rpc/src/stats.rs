@@ -186,7 +186,8 @@ pub struct ConnectionSnapshot {
     pub reconnects: u64,
     /// Replies to calls that nobody waits for any more, and messages that are no replies.
     pub orphans: u64,
-    /// What the kernel has set aside for replies that wait to be received, in bytes; datagrams only.
+    /// What the kernel has set aside for replies that wait to be received, in bytes; datagrams
+    /// only.
     pub receive_buffer_bytes: Option<u64>,
 }
 

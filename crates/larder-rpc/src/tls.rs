@@ -1,7 +1,8 @@
 //! TLS for connections (RFC 9289): who is who, by certificates in files.
 //!
-//! A client asks by a NULL call of flavor AUTH_TLS, in the clear, whether the server speaks TLS; if it says
-//! so, what follows on the connection is TLS 1.3 with the protocol name `sunrpc` (RFC 9289, 4.1, 5.1).
+//! A client asks by a NULL call of flavor AUTH_TLS, in the clear, whether the server speaks TLS; if
+//! it says so, what follows on the connection is TLS 1.3 with the protocol name `sunrpc` (RFC 9289,
+//! 4.1, 5.1).
 //!
 //! Invariants:
 //! - A client that is to use TLS sends nothing else in the clear, whatever the server says.
@@ -72,8 +73,8 @@ pub struct ServerTls {
 }
 
 impl ClientTls {
-    /// Servers have certificates for `name`, below one of those in `authorities`; `identity` is ours, where
-    /// servers want one. Reads the files.
+    /// Servers have certificates for `name`, below one of those in `authorities`; `identity` is
+    /// ours, where servers want one. Reads the files.
     ///
     /// # Errors
     /// [`TlsError`]

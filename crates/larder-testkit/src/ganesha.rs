@@ -153,7 +153,8 @@ impl Ganesha {
         self.sandbox.run("kill -CONT $child")
     }
 
-    /// Cuts the network between the server and everybody else: messages are lost in both directions.
+    /// Cuts the network between the server and everybody else: messages are lost in both
+    /// directions.
     ///
     /// # Errors
     /// [`StartError::Failed`] if it has no network of its own.

@@ -173,8 +173,8 @@ fn krb5_conf(host: Ipv4Addr) -> String {
 
 fn kdc_conf(place: &Path) -> String {
     let place = place.display();
-    // With a PAC, which MIT's KDC adds from 1.20 on, Samba takes no ticket outside of a domain. When it notes
-    // logins, each waits for the disk.
+    // With a PAC, which MIT's KDC adds from 1.20 on, Samba takes no ticket outside of a domain.
+    // When it notes logins, each waits for the disk.
     format!(
         "[kdcdefaults]\n kdc_listen = {PORT}\n kdc_tcp_listen = {PORT}\n\
          [realms]\n {REALM} = {{\n  database_name = {place}/principal\n  \

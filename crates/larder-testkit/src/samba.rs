@@ -173,7 +173,8 @@ impl Samba {
         std::fs::read_to_string(self.state.join("log")).unwrap_or_default()
     }
 
-    /// How many requests the server refused because their session had expired. Needs a log level of 3.
+    /// How many requests the server refused because their session had expired. Needs a log level of
+    /// 3.
     pub fn expired(&self) -> usize {
         self.log().matches("NT_STATUS_NETWORK_SESSION_EXPIRED").count()
     }
@@ -252,8 +253,8 @@ impl Samba {
         )
     }
 
-    /// Has the server end everybody's use of the share, with their connections open: what they opened is
-    /// closed, and they have to connect to the share anew. Waits until it is done.
+    /// Has the server end everybody's use of the share, with their connections open: what they
+    /// opened is closed, and they have to connect to the share anew. Waits until it is done.
     ///
     /// # Errors
     /// [`StartError::Failed`] if it cannot be told so.
@@ -273,7 +274,8 @@ impl Samba {
     /// # Errors
     /// [`StartError::Failed`] if it is gone.
     pub fn freeze(&mut self) -> Result<(), StartError> {
-        // One whose connection has just ended is about to end as well, or has: that is not waited for.
+        // One whose connection has just ended is about to end as well, or has: that is not waited
+        // for.
         self.sandbox.run(
             "for one in $child $(pgrep -P $child); do kill -STOP $one; \
              while grep -q '^State:.[^TZX]' /proc/$one/status; do sleep 0.01; done; done 2>/dev/null",
@@ -289,7 +291,8 @@ impl Samba {
         self.sandbox.run("kill -CONT $(pgrep -P $child) $child")
     }
 
-    /// Cuts the network between the server and everybody else: messages are lost in both directions.
+    /// Cuts the network between the server and everybody else: messages are lost in both
+    /// directions.
     ///
     /// # Errors
     /// [`StartError::Failed`] if it has no network of its own.
@@ -336,8 +339,8 @@ impl Drop for Samba {
     }
 }
 
-/// Whether the server is ready: it listens, and its process that watches directories has made its name known.
-/// Whoever connects to the share before that is refused for lack of memory.
+/// Whether the server is ready: it listens, and its process that watches directories has made its
+/// name known. Whoever connects to the share before that is refused for lack of memory.
 fn answers(address: SocketAddr, names: &Path) -> io::Result<()> {
     const WATCHES: &[u8] = b"notify-daemon";
     listens(address)?;

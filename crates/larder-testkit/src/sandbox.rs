@@ -82,7 +82,8 @@ impl Sandbox {
         sandbox.run("true").map_err(|_| StartError::NotRoot)?;
         // Processes are known by their numbers inside.
         sandbox.run("mount -t proc proc /proc")?;
-        // Who unmounts one of ours outside would wait for the copy in here, if it does not go with it.
+        // Who unmounts one of ours outside would wait for the copy in here, if it does not go with
+        // it.
         sandbox
             .run("umount --all --lazy --no-canonicalize --types fuse.larder 2>/dev/null || true")?;
         if own_network {
@@ -106,7 +107,8 @@ impl Sandbox {
         }
     }
 
-    /// Asks a server that was started until it answers. Its process is in the shell's variable `child`.
+    /// Asks a server that was started until it answers. Its process is in the shell's variable
+    /// `child`.
     ///
     /// # Errors
     /// That it ended or took too long, with what was last said to us, and the ends of its logs.
@@ -152,8 +154,9 @@ impl Sandbox {
         self.run("ip link set eth0 up")
     }
 
-    /// Makes the cable. It is called by the number of its subnet, so that no two have the same, whoever made
-    /// the other: the addresses of a link that another test holds would lead there.
+    /// Makes the cable. It is called by the number of its subnet, so that no two have the same,
+    /// whoever made the other: the addresses of a link that another test holds would lead
+    /// there.
     fn cable(&self) -> Result<(u32, String), StartError> {
         static LINKS: AtomicU32 = AtomicU32::new(0);
         let namespace = self.child.id();
@@ -175,8 +178,8 @@ impl Sandbox {
         self.child.id()
     }
 
-    /// Makes an empty directory for what a server reads and writes. A test that died may have left one of
-    /// this name: process ids come again.
+    /// Makes an empty directory for what a server reads and writes. A test that died may have left
+    /// one of this name: process ids come again.
     pub(crate) fn state_directory(&self, server: &str) -> Result<PathBuf, StartError> {
         let path = std::env::temp_dir().join(format!("larder-{server}-{}", self.process()));
         let cleared = match std::fs::remove_dir_all(&path) {

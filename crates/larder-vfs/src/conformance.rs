@@ -121,8 +121,8 @@ pub enum Verdict {
 }
 
 impl Case {
-    /// Runs the case in a new directory below `base` that is named after it; `base` must belong to the
-    /// traits' owner. The directory is left behind.
+    /// Runs the case in a new directory below `base` that is named after it; `base` must belong to
+    /// the traits' owner. The directory is left behind.
     pub async fn check(&self, remote: &Arc<dyn Remote>, base: &Handle, traits: &Traits) -> Verdict {
         let lacking = self.needs.iter().find_map(|ability| traits.lacks(*ability));
         if let Some(reason) = lacking {

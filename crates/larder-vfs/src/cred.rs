@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::Deadline;
 
-/// The caller's identity, which travels with each call to the server (AUTH_SYS, RFC 5531, appendix A).
+/// The caller's identity, which travels with each call to the server (AUTH_SYS, RFC 5531, appendix
+/// A).
 ///
-/// Two are equal if they are the same process with the same rights; which request it is, whether it is
-/// sent once more, and how long it may take, is not compared.
+/// Two are equal if they are the same process with the same rights; which request it is, whether it
+/// is sent once more, and how long it may take, is not compared.
 #[derive(Clone, Debug)]
 pub struct Cred {
     /// Effective (file system) user id.
@@ -22,10 +23,11 @@ pub struct Cred {
     /// The front door sends this request once more: an earlier try, made through a process of ours
     /// that died before it answered, may have been carried out. No part of the identity.
     pub retried: bool,
-    /// Number of the request at the front door, the same when it is sent once more; 0 where there is
-    /// none. No part of the identity.
+    /// Number of the request at the front door, the same when it is sent once more; 0 where there
+    /// is none. No part of the identity.
     pub request: u64,
-    /// When the call that this is made for ends; `None` where nobody waits for it. No part of the identity.
+    /// When the call that this is made for ends; `None` where nobody waits for it. No part of the
+    /// identity.
     pub deadline: Option<Deadline>,
 }
 
@@ -55,7 +57,8 @@ impl Cred {
         Cred { uid, gid, groups: groups.into(), pid: 0, retried: false, request: 0, deadline: None }
     }
 
-    /// The same caller, as one who asks for the first time and waits for nothing: for what outlives the request.
+    /// The same caller, as one who asks for the first time and waits for nothing: for what outlives
+    /// the request.
     pub fn first_time(&self) -> Cred {
         Cred { retried: false, deadline: None, ..self.clone() }
     }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// When a call ends at the latest, whatever it still needs: every request, retry and lock that it waits for
-/// ends by then. It is counted from the moment the call was made, once.
+/// When a call ends at the latest, whatever it still needs: every request, retry and lock that it
+/// waits for ends by then. It is counted from the moment the call was made, once.
 ///
 /// A call that carries data may take longer than the limit as long as the data moves; see
 /// [`Deadline::moved`].
@@ -30,7 +30,8 @@ impl Deadline {
         Deadline { at: self.at + busy, ..self }
     }
 
-    /// The same call, after something that it waits for made progress at `when`: from then on the limit counts anew.
+    /// The same call, after something that it waits for made progress at `when`: from then on the
+    /// limit counts anew.
     #[must_use]
     pub fn moved(self, when: Instant) -> Deadline {
         Deadline { at: self.at.max(when + self.limit), ..self }

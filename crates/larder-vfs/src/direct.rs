@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - An [`Ino`] stands for the same handle as long as anybody refers to it, and is never given to
-//!   another. Numbers without references are kept for doors that name files by handle only, at
-//!   most [`UNREFERENCED_MAX`] of them; then the one that was found longest ago is dropped.
+//!   another. Numbers without references are kept for doors that name files by handle only, at most
+//!   [`UNREFERENCED_MAX`] of them; then the one that was found longest ago is dropped.
 //! - A file that is removed while it is open, by way of this `Direct`, is renamed to a hidden name
 //!   and removed at its last release (*silly rename*): remotes know no open files.
 //!

@@ -7,8 +7,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed: one variant for each thing that a caller might do about it.
 ///
-/// Numbers live at the edges: errno in `larder-fuse`, nfsstat3 in `larder-remote` and `larder-nfsd`.
-/// Details for people (operation, object, server, cause) are logged where they are known.
+/// Numbers live at the edges: errno in `larder-fuse`, nfsstat3 in `larder-remote` and
+/// `larder-nfsd`. Details for people (operation, object, server, cause) are logged where they are
+/// known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Error {
     /// No such file or directory.

@@ -60,23 +60,24 @@ impl<T> Answer<T> {
 /// server, or from what the server said before. Names are single components, never empty, without
 /// `/` and NUL; `..` is understood by [`FileSystem::lookup`] alone.
 pub trait FileSystem: Send + Sync + 'static {
-    /// Gives the file system the door through which it can drop what the kernel caches. Called once,
-    /// before any other operation; doors without a cache of their own never call it.
+    /// Gives the file system the door through which it can drop what the kernel caches. Called
+    /// once, before any other operation; doors without a cache of their own never call it.
     fn attach(&self, _kernel: Arc<dyn Kernel>) {}
 
     /// Looks up `name` (or `..`) in `parent`.
     fn lookup(&self, cred: &Cred, parent: Ino, name: &OsStr) -> Answer<Lookup>;
 
-    /// The kernel drops `count` references to `ino`, gained by lookup, make, create, link and listing. It
-    /// drops them together, when it lets go of the inode. The number stays the file's.
+    /// The kernel drops `count` references to `ino`, gained by lookup, make, create, link and
+    /// listing. It drops them together, when it lets go of the inode. The number stays the
+    /// file's.
     fn forget(&self, _ino: Ino, _count: u64) {}
 
     /// Attributes of `ino`.
     fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh>;
 
     /// Sets attributes. Durable at the server on return. `open` is the open file through which
-    /// ftruncate(2) came, if it did: then the right to write was checked at open. Answers also how the
-    /// file changed, as far as that is known.
+    /// ftruncate(2) came, if it did: then the right to write was checked at open. Answers also how
+    /// the file changed, as far as that is known.
     fn setattr(
         &self,
         cred: &Cred,
@@ -157,9 +158,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Checks that the caller may list the directory.
     fn opendir(&self, cred: &Cred, ino: Ino) -> Answer<()>;
 
-    /// Lists entries after the position `offset` (0 is the beginning) until `bytes_max` bytes of reply
-    /// are about full; an empty answer is the end. `.` and `..` are left out. With `plus`, entries
-    /// carry [`Entry`]s where they can, and each such entry counts as one lookup.
+    /// Lists entries after the position `offset` (0 is the beginning) until `bytes_max` bytes of
+    /// reply are about full; an empty answer is the end. `.` and `..` are left out. With
+    /// `plus`, entries carry [`Entry`]s where they can, and each such entry counts as one
+    /// lookup.
     fn readdir(
         &self,
         cred: &Cred,
@@ -182,8 +184,8 @@ pub trait FileSystem: Send + Sync + 'static {
 /// Resolves once the kernel has done what it was asked for, or will never do it.
 pub type Told = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a file system may ask of the kernel that it serves. A call only queues and never waits for the
-/// kernel, so it may be made with a lock held.
+/// What a file system may ask of the kernel that it serves. A call only queues and never waits for
+/// the kernel, so it may be made with a lock held.
 pub trait Kernel: Send + Sync + 'static {
     /// Whether [`DataPath::Passthrough`] works at this door.
     fn passthrough(&self) -> bool;
@@ -191,11 +193,11 @@ pub trait Kernel: Send + Sync + 'static {
     /// Drops cached attributes and, unless `attributes_only`, cached pages of `ino`.
     fn invalidate(&self, ino: Ino, attributes_only: bool);
 
-    /// Waits until the kernel has dropped what [`Kernel::invalidate`] has asked for of `ino` so far; `None`
-    /// if it has. The kernel drops a page once the read or write that holds it is answered, so an
-    /// answer that waits for this must not be one that the kernel needs for that: an open may wait.
-    /// A create must not, since it holds the lock of its directory, for which
-    /// [`Kernel::invalidate_entry`] waits.
+    /// Waits until the kernel has dropped what [`Kernel::invalidate`] has asked for of `ino` so
+    /// far; `None` if it has. The kernel drops a page once the read or write that holds it is
+    /// answered, so an answer that waits for this must not be one that the kernel needs for
+    /// that: an open may wait. A create must not, since it holds the lock of its directory, for
+    /// which [`Kernel::invalidate_entry`] waits.
     fn told(&self, _ino: Ino) -> Option<Told> {
         None
     }
@@ -203,13 +205,14 @@ pub trait Kernel: Send + Sync + 'static {
     /// Drops the cached entry `name` of `parent`.
     fn invalidate_entry(&self, parent: Ino, name: &OsStr);
 
-    /// Has the kernel look up every name anew before it believes it again, in all directories. `false`
-    /// if it cannot be told so: names are then believed for as long as they were given.
+    /// Has the kernel look up every name anew before it believes it again, in all directories.
+    /// `false` if it cannot be told so: names are then believed for as long as they were given.
     fn distrust_names(&self) -> bool {
         false
     }
 
-    /// Calls `then` once everything that was asked for before has taken effect, but for single names.
+    /// Calls `then` once everything that was asked for before has taken effect, but for single
+    /// names.
     fn after(&self, then: Box<dyn FnOnce() + Send>) {
         then();
     }
@@ -308,8 +311,8 @@ pub type LocalFile = Arc<dyn AsFd + Send + Sync>;
 /// Which way the data of an open file takes.
 #[derive(Clone)]
 pub enum DataPath {
-    /// The kernel reads and writes the local file itself (FUSE passthrough). Only answered to a door
-    /// whose [`Kernel::passthrough`] said yes. Writes made so are seen by nobody until
+    /// The kernel reads and writes the local file itself (FUSE passthrough). Only answered to a
+    /// door whose [`Kernel::passthrough`] said yes. Writes made so are seen by nobody until
     /// [`FileSystem::flush`], [`FileSystem::fsync`] or [`FileSystem::release`].
     Passthrough(LocalFile),
     /// Through the page cache; `keep` says that pages from before are still right.

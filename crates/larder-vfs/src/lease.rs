@@ -26,8 +26,8 @@ impl Lease {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Ends it. Whoever took it calls this before [`Watcher::broken`] and before the server hears that
-    /// the lease was given up.
+    /// Ends it. Whoever took it calls this before [`Watcher::broken`] and before the server hears
+    /// that the lease was given up.
     pub fn end(&self) {
         self.0.store(false, Ordering::Release);
     }
@@ -46,9 +46,10 @@ impl fmt::Debug for Lease {
 
 /// Who is told that leases ended.
 pub trait Watcher: Send + Sync + 'static {
-    /// The lease on `file` has ended (it does not hold any more when this is called). When the future ends, what
-    /// depended on the lease is given up, and changes of ours that the server did not have are written. A
-    /// server that waits for that goes on then; one that lends for reading only does not wait.
+    /// The lease on `file` has ended (it does not hold any more when this is called). When the
+    /// future ends, what depended on the lease is given up, and changes of ours that the server
+    /// did not have are written. A server that waits for that goes on then; one that lends for
+    /// reading only does not wait.
     fn broken<'a>(
         &'a self,
         file: &'a Handle,

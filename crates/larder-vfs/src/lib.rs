@@ -9,8 +9,8 @@
 //! What is absent on purpose: a clock, sockets, a disk, an async runtime. A future returned here is
 //! only a promise; who drives it is the caller's business.
 //!
-//! - [`Direct`] turns a `Remote` into a `FileSystem` without caching anything: the baseline, and what
-//!   `larder export` serves.
+//! - [`Direct`] turns a `Remote` into a `FileSystem` without caching anything: the baseline, and
+//!   what `larder export` serves.
 //! - [`MemRemote`] is a server in memory: the model that other servers are compared with.
 //! - [`conformance`] is the suite that every `Remote` must pass.
 

@@ -1,13 +1,14 @@
 //! [`MemRemote`]: a server in memory, the model that other servers are compared with.
 //!
-//! It judges rights by mode bits as a POSIX server does that knows no open files: the owner of a file
-//! may always read and write it (RFC 1813, 4.4). Its clock is a counter, so that any two changes have
-//! different times; access times move only when they are set. Unstable writes are lost by
-//! [`MemRemote::restart`].
+//! It judges rights by mode bits as a POSIX server does that knows no open files: the owner of a
+//! file may always read and write it (RFC 1813, 4.4). Its clock is a counter, so that any two
+//! changes have different times; access times move only when they are set. Unstable writes are lost
+//! by [`MemRemote::restart`].
 //!
-//! A `MemRemote` is one client's connection. [`MemRemote::another_client`] is a second one to the same
-//! server, which changes things behind the first one's back; counts, faults and reachability belong
-//! to the connection. After [`MemRemote::give_leases`] it gets leases too, on files and on directories.
+//! A `MemRemote` is one client's connection. [`MemRemote::another_client`] is a second one to the
+//! same server, which changes things behind the first one's back; counts, faults and reachability
+//! belong to the connection. After [`MemRemote::give_leases`] it gets leases too, on files and on
+//! directories.
 //!
 //! What is absent on purpose: a disk, a clock, a runtime. Calls are answered at the first poll, but
 //! while the server is out of reach.
@@ -123,7 +124,8 @@ impl MemRemote {
         self.connection().gives_leases = true;
     }
 
-    /// The server crashes and comes back: unstable writes are lost, the write verifier is a new one.
+    /// The server crashes and comes back: unstable writes are lost, the write verifier is a new
+    /// one.
     pub fn restart(&self) {
         self.server().restart();
     }
@@ -138,7 +140,8 @@ impl MemRemote {
         self.server().listings_lead_to = Some(position);
     }
 
-    /// The server is restored from elsewhere: every file has a new handle, and the old ones are stale.
+    /// The server is restored from elsewhere: every file has a new handle, and the old ones are
+    /// stale.
     pub fn give_new_handles(&self) {
         self.server().give_new_handles();
     }
@@ -177,43 +180,46 @@ impl MemRemote {
         self.wake();
     }
 
-    /// Changes by `method` are carried out and not answered from now on; with `None`, all answers come.
+    /// Changes by `method` are carried out and not answered from now on; with `None`, all answers
+    /// come.
     pub fn hold_answers(&self, method: Option<&'static str>) {
         self.connection().unanswered = method;
         self.wake();
     }
 
-    /// From now on somebody else appends a byte (`+`) to each file that is read through this connection, before
-    /// each READ: it never has the version that was known before.
+    /// From now on somebody else appends a byte (`+`) to each file that is read through this
+    /// connection, before each READ: it never has the version that was known before.
     pub fn grow_when_read(&self) {
         self.connection().grows = true;
     }
 
-    /// Somebody else cuts the file that is read next through this connection to `size`, after the server has described
-    /// it and before it reads the bytes.
+    /// Somebody else cuts the file that is read next through this connection to `size`, after the
+    /// server has described it and before it reads the bytes.
     pub fn cut_when_read(&self, size: u64) {
         self.connection().cut = Some(size);
     }
 
-    /// Somebody else writes a `!` at the start of the file just before a WRITE through this connection, after `count`
-    /// others.
+    /// Somebody else writes a `!` at the start of the file just before a WRITE through this
+    /// connection, after `count` others.
     pub fn meddle_after(&self, count: u64) {
         self.connection().meddled_after = Some(count);
     }
 
-    /// From now on WRITEs through this connection are answered without the attributes from before, as by
-    /// nfs-ganesha and Linux.
+    /// From now on WRITEs through this connection are answered without the attributes from before,
+    /// as by nfs-ganesha and Linux.
     pub fn hide_before(&self) {
         self.connection().hides_before = true;
     }
 
-    /// From now on user 0 writes as nobody through this connection, as over an export with `root_squash`.
+    /// From now on user 0 writes as nobody through this connection, as over an export with
+    /// `root_squash`.
     pub fn squash_root(&self) {
         self.connection().squashes_root = true;
     }
 
-    /// The server has a coarse clock, which the caller winds: whatever changes from now on changes at this time, as
-    /// all that there is did, when it is first wound. It has no change attribute any more.
+    /// The server has a coarse clock, which the caller winds: whatever changes from now on changes
+    /// at this time, as all that there is did, when it is first wound. It has no change
+    /// attribute any more.
     pub fn set_time(&self, time: Time) {
         self.server().set_time(time);
     }
@@ -289,7 +295,8 @@ impl MemRemote {
         })
     }
 
-    /// The same for a call that changes `files`: whoever holds a lease on one of them is told first.
+    /// The same for a call that changes `files`: whoever holds a lease on one of them is told
+    /// first.
     fn change<'a, T: Send + 'a>(
         &'a self,
         method: &'static str,

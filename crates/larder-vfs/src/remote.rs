@@ -5,12 +5,12 @@
 //! before the operation where it tells them (weak cache consistency, RFC 1813, 2.6).
 //!
 //! Contract of every implementation, held by [`crate::conformance`]:
-//! - Calls may be made from many tasks at once; each carries the caller's credentials, and the server
-//!   judges them.
+//! - Calls may be made from many tasks at once; each carries the caller's credentials, and the
+//!   server judges them.
 //! - A call ends: with an answer, or with [`crate::Error::TimedOut`] after the limit that the mount
-//!   states ([`Remote::call_limit`]), and not after [`Cred::deadline`]. While the server is known to be
-//!   away for longer than the limit, it ends at once. Dropping the future gives the answer up; the server
-//!   may still carry the call out.
+//!   states ([`Remote::call_limit`]), and not after [`Cred::deadline`]. While the server is known
+//!   to be away for longer than the limit, it ends at once. Dropping the future gives the answer
+//!   up; the server may still carry the call out.
 //! - Answers are never older than the call.
 
 use std::ffi::{OsStr, OsString};
@@ -47,8 +47,8 @@ pub trait Remote: Send + Sync + 'static {
         guard: Option<Time>,
     ) -> Future<'a, Changed>;
 
-    /// Which of the rights in `wanted` the caller has, in the server's judgement; and, from a server
-    /// that gives [leases](Remote::gives_leases), a lease if it is to be had.
+    /// Which of the rights in `wanted` the caller has, in the server's judgement; and, from a
+    /// server that gives [leases](Remote::gives_leases), a lease if it is to be had.
     fn access<'a>(&'a self, cred: &'a Cred, file: &'a Handle, wanted: Access)
     -> Future<'a, Judged>;
 
@@ -58,13 +58,13 @@ pub trait Remote: Send + Sync + 'static {
         false
     }
 
-    /// Who is told when leases end. To be set once, before the first call; without it leases end all
-    /// the same.
+    /// Who is told when leases end. To be set once, before the first call; without it leases end
+    /// all the same.
     fn watch(&self, _watcher: std::sync::Weak<dyn Watcher>) {}
 
-    /// Keeps `file` open at the server as long as the answer lives: it is found whatever somebody else makes of its names,
-    /// and its handle is given to no other file. Only a server that reaches files [by name](RemoteLimits::by_name)
-    /// needs that.
+    /// Keeps `file` open at the server as long as the answer lives: it is found whatever somebody
+    /// else makes of its names, and its handle is given to no other file. Only a server that
+    /// reaches files [by name](RemoteLimits::by_name) needs that.
     fn keep_open<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle) -> Future<'a, KeptOpen> {
         Box::pin(std::future::ready(Ok(KeptOpen::default())))
     }
@@ -104,8 +104,8 @@ pub trait Remote: Send + Sync + 'static {
         stability: Stability,
     ) -> Future<'a, RemoteWritten>;
 
-    /// Makes earlier [`Stability::Unstable`] writes in `range` durable; an empty range means the whole
-    /// file. If the verifier differs from a write's, the server may have lost that write.
+    /// Makes earlier [`Stability::Unstable`] writes in `range` durable; an empty range means the
+    /// whole file. If the verifier differs from a write's, the server may have lost that write.
     fn commit<'a>(
         &'a self,
         cred: &'a Cred,
@@ -132,8 +132,8 @@ pub trait Remote: Send + Sync + 'static {
         what: Removal,
     ) -> Future<'a, Change>;
 
-    /// Renames; an existing target is replaced as rename(2) has it. Answers the changes of the source
-    /// and of the target directory.
+    /// Renames; an existing target is replaced as rename(2) has it. Answers the changes of the
+    /// source and of the target directory.
     fn rename<'a>(
         &'a self,
         cred: &'a Cred,
@@ -141,7 +141,8 @@ pub trait Remote: Send + Sync + 'static {
         to: (&'a Handle, &'a OsStr),
     ) -> Future<'a, (Change, Change)>;
 
-    /// Gives `file` another name. Answers its attributes, if they came along, and the change of `dir`.
+    /// Gives `file` another name. Answers its attributes, if they came along, and the change of
+    /// `dir`.
     fn link<'a>(
         &'a self,
         cred: &'a Cred,
@@ -163,7 +164,8 @@ pub trait Remote: Send + Sync + 'static {
     /// Space and limits of the file system that holds `file`.
     fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs>;
 
-    /// How long a call waits for a server that does not answer; `None`: for ever, or it never has to.
+    /// How long a call waits for a server that does not answer; `None`: for ever, or it never has
+    /// to.
     fn call_limit(&self) -> Option<std::time::Duration> {
         None
     }
@@ -198,7 +200,8 @@ pub struct RemoteLimits {
     pub symlinks: bool,
     /// Whether names that differ in case only are the same name.
     pub case_insensitive: bool,
-    /// Whether a file can only be reached by a name of it that is known here: its handle alone does not do.
+    /// Whether a file can only be reached by a name of it that is known here: its handle alone
+    /// does not do.
     pub by_name: bool,
 }
 
@@ -361,8 +364,8 @@ pub enum New {
 pub struct Made {
     /// The new object.
     pub found: Found,
-    /// This call has made it, so whatever had its handle before is gone. `false` if it was there, if the
-    /// server does not tell, or if it never gives a handle again.
+    /// This call has made it, so whatever had its handle before is gone. `false` if it was there,
+    /// if the server does not tell, or if it never gives a handle again.
     pub created: bool,
     /// How the directory changed.
     pub dir: Change,

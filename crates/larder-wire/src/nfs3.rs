@@ -210,9 +210,9 @@ impl Decode for nfs_fh3 {
     }
 }
 
-/// The name of one entry of a directory (RFC 1813, 2.3.2): never empty, without `/` and without NUL.
-/// There is no other value of this type, so neither a caller nor a server gets such a name past the
-/// codec.
+/// The name of one entry of a directory (RFC 1813, 2.3.2): never empty, without `/` and without
+/// NUL. There is no other value of this type, so neither a caller nor a server gets such a name
+/// past the codec.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct filename3(Opaque<NAME_BYTES_MAX>);
 

@@ -32,8 +32,8 @@ const AUTH_SYS: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Xid(pub u32);
 
-/// Whether a message is a call or a reply to one (RFC 5531, 9). On a connection both ways, this tells whose
-/// xid it bears.
+/// Whether a message is a call or a reply to one (RFC 5531, 9). On a connection both ways, this
+/// tells whose xid it bears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
     /// A call.
@@ -411,8 +411,8 @@ fn skip_auth(input: &mut Bytes) -> Result<(), XdrError> {
     Opaque::<AUTH_BYTES_MAX>::decode(input).map(drop)
 }
 
-/// Encodes a whole reply, ready to be sent. `results` follow a [`Outcome::Success`] only; pass `&()`
-/// with others.
+/// Encodes a whole reply, ready to be sent. `results` follow a [`Outcome::Success`] only; pass
+/// `&()` with others.
 pub fn encode_reply(header: ReplyHeader, results: &impl Encode, framing: Framing) -> Segments {
     let mut out = Encoder::new(framing, HEAD_BYTES);
     header.encode(&mut out);

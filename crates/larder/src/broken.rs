@@ -1,5 +1,5 @@
-//! What a mount answers when its workers die again and again: EIO, to everything. It can be unmounted, and told to
-//! try once more.
+//! What a mount answers when its workers die again and again: EIO, to everything. It can be
+//! unmounted, and told to try once more.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::parent_id;
@@ -87,7 +87,8 @@ impl FileSystem for Broken {
     fn fsync(&self, _: &Cred, _: Ino) -> Answer<Verifier> {
         Answer::fail(Error::Io)
     }
-    /// A worker that comes later finds the file open that nobody has open any more: that costs memory only.
+    /// A worker that comes later finds the file open that nobody has open any more: that costs
+    /// memory only.
     fn release(&self, _: Ino, _: OpenId) -> Answer<()> {
         Answer::ok(())
     }

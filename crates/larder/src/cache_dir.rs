@@ -24,9 +24,10 @@ pub(crate) struct Opened {
     pub(crate) dir: PathBuf,
 }
 
-/// Opens the cache of `source` at `dir`, which is made if it is not there, with the directories above,
-/// and removed again with them if no cache can be made in it. What is there is recognised first: a
-/// directory that is refused is left as it was. `mountpoint`, if there is one, must not be in it, nor it in `mountpoint`.
+/// Opens the cache of `source` at `dir`, which is made if it is not there, with the directories
+/// above, and removed again with them if no cache can be made in it. What is there is recognised
+/// first: a directory that is refused is left as it was. `mountpoint`, if there is one, must not be
+/// in it, nor it in `mountpoint`.
 ///
 /// # Errors
 /// If the directory cannot be used; see [`OpenError`].

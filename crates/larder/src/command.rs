@@ -60,7 +60,8 @@ impl Target {
     }
 }
 
-/// The mountpoint of ours with a path, and the path below it. Symbolic links are followed, also within the mount.
+/// The mountpoint of ours with a path, and the path below it. Symbolic links are followed, also
+/// within the mount.
 ///
 /// # Errors
 /// If there is none.

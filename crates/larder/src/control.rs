@@ -1,8 +1,8 @@
 //! How commands talk to the daemon of a mount or an export: a Unix socket, a line of JSON each way.
 //!
 //! One request per connection. The daemon answers with any number of [`Line::Progress`] and
-//! [`Line::Item`], then one [`Line::Done`] or [`Line::Failed`]. Commands use nothing else: they never
-//! touch the mount, which may hang with its server.
+//! [`Line::Item`], then one [`Line::Done`] or [`Line::Failed`]. Commands use nothing else: they
+//! never touch the mount, which may hang with its server.
 //!
 //! Waits are bounded: a daemon that says nothing for [`SILENCE_MAX`] counts as hung.
 
@@ -34,8 +34,8 @@ pub(crate) enum Request {
     /// Counts and latencies: answers a [`crate::report::Stat`], or of an export a
     /// [`crate::report::ExportStat`].
     Stat,
-    /// What each connection does from now on, by slice of time: items ([`crate::series::Batch`]) ten
-    /// times a second, until so many slices are over, the mount ends, or nobody listens.
+    /// What each connection does from now on, by slice of time: items ([`crate::series::Batch`])
+    /// ten times a second, until so many slices are over, the mount ends, or nobody listens.
     Series {
         /// Length of a slice, in microseconds.
         slice_us: u64,
@@ -47,10 +47,11 @@ pub(crate) enum Request {
         /// Unmount although files are open: they stay usable until they are closed.
         lazy: bool,
     },
-    /// Let the program that is installed now go on with the mount. The connection ends when the process
-    /// does.
+    /// Let the program that is installed now go on with the mount. The connection ends when the
+    /// process does.
     Upgrade,
-    /// Brings to the server what it lacks of a file, of a tree, or of all: answers a [`crate::report::Synced`].
+    /// Brings to the server what it lacks of a file, of a tree, or of all: answers a
+    /// [`crate::report::Synced`].
     Sync {
         /// The path below the mountpoint; all, if it is empty.
         path: PathBuf,
@@ -70,7 +71,8 @@ pub(crate) enum Request {
     },
     /// Removes everything that can be fetched again.
     CacheDrop,
-    /// Reads files and trees into the cache: asked of an export, which has no mount to read through.
+    /// Reads files and trees into the cache: asked of an export, which has no mount to read
+    /// through.
     CacheWarm {
         /// The path below the export's root.
         path: PathBuf,

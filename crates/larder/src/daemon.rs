@@ -1,14 +1,14 @@
 //! Into the background, without a fork of our own: the program starts itself once more.
 //!
-//! The parent runs itself with the same arguments and [`FLAG`], its standard output a pipe. The child
-//! mounts, leaves the session, writes [`READY`] to the pipe and turns standard output and error over
-//! to its log. The child's standard error is the terminal's until then, so what goes wrong is told
-//! there, by the child itself, and its exit code becomes the parent's.
+//! The parent runs itself with the same arguments and [`FLAG`], its standard output a pipe. The
+//! child mounts, leaves the session, writes [`READY`] to the pipe and turns standard output and
+//! error over to its log. The child's standard error is the terminal's until then, so what goes
+//! wrong is told there, by the child itself, and its exit code becomes the parent's.
 //!
-//! The child mounts before it leaves the session, because an automounter may wait for it (automount(8),
-//! systemd.automount(5)): until that mount is made, the kernel lets only processes of the automounter's
-//! own process group pass the mountpoint, and everybody else waits for the mount, also if it is he who
-//! makes it.
+//! The child mounts before it leaves the session, because an automounter may wait for it
+//! (automount(8), systemd.automount(5)): until that mount is made, the kernel lets only processes
+//! of the automounter's own process group pass the mountpoint, and everybody else waits for the
+//! mount, also if it is he who makes it.
 //!
 //! If the parent is gone before the child is ready, the child's write fails, and it undoes what it
 //! did: nothing stays half made.
@@ -35,8 +35,8 @@ static HAS_LET_GO: AtomicBool = AtomicBool::new(false);
 /// What the child writes when the mount is usable.
 const READY: &[u8] = b"ready\n";
 
-/// Runs ourselves in the background and waits until the mount is usable, or the child has failed. The
-/// child gets `password` in its environment.
+/// Runs ourselves in the background and waits until the mount is usable, or the child has failed.
+/// The child gets `password` in its environment.
 ///
 /// # Errors
 /// If the child cannot be started.
@@ -69,8 +69,8 @@ pub(crate) fn start(password: Option<&Password>) -> Result<ExitCode> {
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
-/// Leaves the parent's session, so that its terminal's signals do not reach us. From then on the mountpoint
-/// must not be touched before it is mounted on.
+/// Leaves the parent's session, so that its terminal's signals do not reach us. From then on the
+/// mountpoint must not be touched before it is mounted on.
 pub(crate) fn leave_session() {
     // It fails only for the leader of a process group, and then there is nothing to leave.
     let _ = rustix::process::setsid();
@@ -112,7 +112,8 @@ pub(crate) fn redirect(log: &File) -> Result<()> {
     Ok(())
 }
 
-/// Opens a log to append to it; it is made if it is not there. What is said beside the log of a service is lost.
+/// Opens a log to append to it; it is made if it is not there. What is said beside the log of a
+/// service is lost.
 ///
 /// # Errors
 /// If that is not possible.

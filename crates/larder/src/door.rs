@@ -79,8 +79,8 @@ impl Door {
         self.0.leave(wait_max)
     }
 
-    /// Unmounts if that is still to be done, and fails what is still under way. Blocks for a bounded
-    /// time ([`larder_fuse::UNMOUNT_LIMIT`]).
+    /// Unmounts if that is still to be done, and fails what is still under way. Blocks for a
+    /// bounded time ([`larder_fuse::UNMOUNT_LIMIT`]).
     pub(crate) fn close(&self) {
         if let Err(error) = self.0.unmount() {
             tracing::warn!("{error}");

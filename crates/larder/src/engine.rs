@@ -1,4 +1,5 @@
-//! What an engine tells and does when a command asks, whatever door is before it: a mount's or an export's.
+//! What an engine tells and does when a command asks, whatever door is before it: a mount's or an
+//! export's.
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -146,8 +147,8 @@ impl Engine {
         Ok(ino)
     }
 
-    /// Reads the regular files below a path, without following symbolic links. What cannot be read is
-    /// counted, and the rest goes on.
+    /// Reads the regular files below a path, without following symbolic links. What cannot be read
+    /// is counted, and the rest goes on.
     async fn warm(&self, path: &Path, sink: &mut dyn Sink) -> Result<Warmed> {
         let mut warmed = Warmed::default();
         let mut open = vec![(path.to_owned(), self.find(path).await?)];

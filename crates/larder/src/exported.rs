@@ -39,8 +39,8 @@ pub(crate) trait Asked: Send + Sync + 'static {
     fn answer(&self, request: &Request, sink: &mut dyn Sink) -> Option<Result<Value>>;
 }
 
-/// Answers for the export of `dir` (or of a source) that listens at `address`; `asked` tells what is
-/// behind it. What dead exports left is removed.
+/// Answers for the export of `dir` (or of a source) that listens at `address`; `asked` tells what
+/// is behind it. What dead exports left is removed.
 ///
 /// # Errors
 /// If there can be no socket.
@@ -94,8 +94,8 @@ pub(crate) fn ask(runtime_dir: &RuntimeDir, address: SocketAddr) -> Result<Expor
     }
 }
 
-/// How each export that has a server behind it does, with its socket. One that does not answer is left
-/// out.
+/// How each export that has a server behind it does, with its socket. One that does not answer is
+/// left out.
 ///
 /// # Errors
 /// If the runtime directory cannot be read.

@@ -1,7 +1,7 @@
 //! Where the daemon's log goes, and what of it.
 //!
-//! A file is opened anew when logrotate(8) has moved it ([`reopen`]). syslog(3) and systemd's journal get a
-//! datagram for each line.
+//! A file is opened anew when logrotate(8) has moved it ([`reopen`]). syslog(3) and systemd's
+//! journal get a datagram for each line.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -19,7 +19,8 @@ use crate::daemon;
 /// Says what is logged, as `info` or `larder_remote=debug,warn`.
 const VARIABLE: &str = "LARDER_LOG";
 
-/// What is logged if nobody says otherwise: what a library thinks worth telling is not worth a line of ours.
+/// What is logged if nobody says otherwise: what a library thinks worth telling is not worth a line
+/// of ours.
 const DEFAULT: &str = "info,smb2=warn";
 
 /// Facility "daemon" of syslog (RFC 3164, 4.1.1), times eight.
@@ -166,8 +167,8 @@ pub(crate) fn is_file() -> bool {
     OUTPUT.get().is_some()
 }
 
-/// Opens the log's file anew, if it is one: what was logged to may have been moved away. It is logged to on if that
-/// fails.
+/// Opens the log's file anew, if it is one: what was logged to may have been moved away. It is
+/// logged to on if that fails.
 pub(crate) fn reopen() {
     let Some(output) = OUTPUT.get() else { return };
     let opened = daemon::open_log(&output.path).and_then(|file| {

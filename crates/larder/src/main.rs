@@ -1,8 +1,8 @@
 //! larder: remote files at local-disk speed.
 //!
-//! The binary is a thin roof: it reads what was typed, puts the stack together ([`stack`]), and lets
-//! commands talk to running daemons ([`control`]). What a file system does is decided in the crates
-//! below; nothing here looks into a file.
+//! The binary is a thin roof: it reads what was typed, puts the stack together ([`stack`]), and
+//! lets commands talk to running daemons ([`control`]). What a file system does is decided in the
+//! crates below; nothing here looks into a file.
 //!
 //! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage);
 //! `cache ls --unsent` also with 3 (there is something).

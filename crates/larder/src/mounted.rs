@@ -1,12 +1,12 @@
 //! A mount's daemon: makes the mount, serves it and the control socket, and ends it.
 //!
-//! The steps are undone in reverse if a later one fails, so nothing is left half made. Afterwards one
-//! loop takes [`Event`]s: a signal, a request to unmount, or that the mount is gone. Ending is always
-//! the same: bring dirty data to the server (for a bounded time), take the mount out of the name space
-//! (at once, if the server does not answer), close the cache, answer, exit.
+//! The steps are undone in reverse if a later one fails, so nothing is left half made. Afterwards
+//! one loop takes [`Event`]s: a signal, a request to unmount, or that the mount is gone. Ending is
+//! always the same: bring dirty data to the server (for a bounded time), take the mount out of the
+//! name space (at once, if the server does not answer), close the cache, answer, exit.
 //!
-//! A worker ([`crate::worker`]) goes the same ways, but neither makes the mount nor takes it away when it fails:
-//! its supervisor holds it, and the next worker goes on.
+//! A worker ([`crate::worker`]) goes the same ways, but neither makes the mount nor takes it away
+//! when it fails: its supervisor holds it, and the next worker goes on.
 
 mod answers;
 mod socket;
@@ -118,8 +118,9 @@ pub(crate) fn record(plan: &Plan, pid: u32, log: Option<PathBuf>) -> Record {
     }
 }
 
-/// Puts the stack together and serves it until its end, on a runtime of its own. `announce` is called
-/// when the mount is usable; and before, if it has to be tried in the background until it is.
+/// Puts the stack together and serves it until its end, on a runtime of its own. `announce` is
+/// called when the mount is usable; and before, if it has to be tried in the background until it
+/// is.
 ///
 /// # Errors
 /// If the mount cannot be made, or dirty data did not reach the server at its end.
@@ -151,8 +152,8 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// Takes the mountpoint for ourselves: only one process gets the socket, so this is also its lock.
-    /// Answers where to log, too.
+    /// Takes the mountpoint for ourselves: only one process gets the socket, so this is also its
+    /// lock. Answers where to log, too.
     ///
     /// # Errors
     /// If another process has it.
@@ -193,8 +194,8 @@ impl Traces {
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // After a lazy unmount they may be another mount's; and if whoever unmounted has removed ours, what
-        // is there is that of one which is just beginning.
+        // After a lazy unmount they may be another mount's; and if whoever unmounted has removed
+        // ours, what is there is that of one which is just beginning.
         let ours = match self.runtime_dir.get(&self.mountpoint) {
             Some(record) => record.pid == std::process::id(),
             None => !self.is_told.load(Ordering::Relaxed),
@@ -206,8 +207,8 @@ impl Drop for Traces {
     }
 }
 
-/// Has a daemon whose mount was taken out of the name space by others go by its process: it serves on whoever has files
-/// open, and the mountpoint is free.
+/// Has a daemon whose mount was taken out of the name space by others go by its process: it serves
+/// on whoever has files open, and the mountpoint is free.
 fn make_way(runtime_dir: &RuntimeDir, mountpoint: &Path) -> Result<()> {
     let is_ours = |mount: mountpoint::Mount| mount.kind == mountpoint::KIND;
     let is_mounted = mountpoint::mounted_at(mountpoint)?.is_some_and(is_ours);
@@ -423,8 +424,8 @@ struct Left {
     server_dead: bool,
 }
 
-/// Brings dirty data to the server and takes the mount out of the name space. If the server is dead,
-/// all calls that wait for it fail, and the mount goes however it is used.
+/// Brings dirty data to the server and takes the mount out of the name space. If the server is
+/// dead, all calls that wait for it fail, and the mount goes however it is used.
 async fn take_away(stack: &Stack, plan: &Plan, how: Leave) -> Result<Left, UnmountError> {
     let server_dead = !stack.engine.server.answers(ANSWER_MAX).await;
     let lost = if server_dead { not_written_back(stack) } else { write_back(stack).await };
@@ -478,7 +479,8 @@ fn not_written_back(stack: &Stack) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A keeper may end after its mount was removed, and another one is just beginning at the same place.
+    /// A keeper may end after its mount was removed, and another one is just beginning at the same
+    /// place.
     #[test]
     fn traces_of_a_mount_that_begins_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();

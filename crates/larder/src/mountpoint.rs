@@ -1,7 +1,7 @@
 //! Mountpoints as people type them.
 //!
-//! Nothing here touches a mount: a dead one would hang or fail. Paths are compared with the kernel's list as text; the
-//! kernel lists them without symbolic links.
+//! Nothing here touches a mount: a dead one would hang or fail. Paths are compared with the
+//! kernel's list as text; the kernel lists them without symbolic links.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -10,10 +10,12 @@ use anyhow::{Context, Result, bail};
 pub(crate) use larder_fuse::KIND;
 pub(crate) use larder_io::mountinfo::{Mount, mounted_at, mounts};
 
-/// Type of the mounts by which an automounter is told that somebody comes (autofs(5), systemd.automount(5)).
+/// Type of the mounts by which an automounter is told that somebody comes (autofs(5),
+/// systemd.automount(5)).
 pub(crate) const AUTOFS: &str = "autofs";
 
-/// The path under which the kernel knows a mountpoint, found without touching the mountpoint itself.
+/// The path under which the kernel knows a mountpoint, found without touching the mountpoint
+/// itself.
 ///
 /// A path that is in the list of mounts as it was typed is taken as it is; else its folder is
 /// resolved, and the last name is kept.
@@ -38,8 +40,8 @@ pub(crate) fn resolve(typed: &Path) -> Result<PathBuf> {
 /// Most symbolic links on the way to a path, as in the kernel (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// Which of `mountpoints` a path is at or below: the innermost. Symbolic links are followed as far as
-/// the path is outside of all of them; within one, the path is only compared.
+/// Which of `mountpoints` a path is at or below: the innermost. Symbolic links are followed as far
+/// as the path is outside of all of them; within one, the path is only compared.
 ///
 /// # Errors
 /// If the path goes round in symbolic links.

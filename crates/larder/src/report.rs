@@ -1,7 +1,7 @@
 //! What a daemon tells of its mount or export, and how people see it.
 //!
-//! [`Status`], [`Stat`] and [`ExportStat`] are an interface: other tools read their JSON. Fields may
-//! be added, not renamed. All counts run since the mount was made or the export began.
+//! [`Status`], [`Stat`] and [`ExportStat`] are an interface: other tools read their JSON. Fields
+//! may be added, not renamed. All counts run since the mount was made or the export began.
 
 mod export;
 
@@ -77,7 +77,8 @@ pub(crate) enum State {
     Trying,
     /// Its workers died again and again: every call fails.
     Failed,
-    /// It is out of the name space, and served for whoever has files open, or sees it in another name space.
+    /// It is out of the name space, and served for whoever has files open, or sees it in another
+    /// name space.
     Detached,
     /// It listens, but does not answer in time.
     Hung,
@@ -199,7 +200,8 @@ pub(crate) struct CacheState {
     pub(crate) culled: u64,
     /// Chunks forgotten because their checksum was wrong.
     pub(crate) bad_chunks: u64,
-    /// Files in its directory with changes that the server refused after their writer was told that they are late.
+    /// Files in its directory with changes that the server refused after their writer was told
+    /// that they are late.
     #[serde(default)]
     pub(crate) set_aside: u64,
     /// Whether it is out of use after a fault of its disk.

@@ -2,10 +2,10 @@
 //!
 //! For each mount three files that share a name: `.sock`, where its daemon listens; `.json`, the
 //! [`Record`] that outlives a dead daemon; `.log`. The record is written before the socket is bound
-//! and removed after it; a socket that refuses connections belongs to a daemon that died. Once the mount
-//! is out of the name space, and its daemon still serves whoever has files open, the names bear the
-//! process too ([`RuntimeDir::detach`]), since the mountpoint is free for another mount. An export
-//! leaves a socket alone, whose name begins with [`EXPORT`] and goes by the address.
+//! and removed after it; a socket that refuses connections belongs to a daemon that died. Once the
+//! mount is out of the name space, and its daemon still serves whoever has files open, the names
+//! bear the process too ([`RuntimeDir::detach`]), since the mountpoint is free for another mount.
+//! An export leaves a socket alone, whose name begins with [`EXPORT`] and goes by the address.
 
 use std::fs::{DirBuilder, File};
 use std::net::SocketAddr;
@@ -50,7 +50,8 @@ pub(crate) struct Record {
     pub(crate) pid: u32,
     /// Where the daemon logs, if not to its terminal.
     pub(crate) log: Option<PathBuf>,
-    /// The mount is out of the name space, and the daemon serves on: its files go by its process then.
+    /// The mount is out of the name space, and the daemon serves on: its files go by its process
+    /// then.
     #[serde(default)]
     pub(crate) is_detached: bool,
     /// Nothing is mounted yet: the daemon tries to reach the server.
@@ -107,8 +108,8 @@ impl RuntimeDir {
         self.0.join(format!("{readable}-{}.log", mountpoint::short_name(mountpoint)))
     }
 
-    /// Before a mount begins to log: its log of before is moved aside if it is long, so that there are two at most; and the
-    /// logs of mounts that are gone for a while are removed.
+    /// Before a mount begins to log: its log of before is moved aside if it is long, so that there
+    /// are two at most; and the logs of mounts that are gone for a while are removed.
     pub(crate) fn tidy_logs(&self, mountpoint: &Path) {
         let log = self.log(mountpoint);
         if log.metadata().is_ok_and(|held| held.len() > LOG_BYTES_MAX) {
@@ -147,8 +148,8 @@ impl RuntimeDir {
         Ok(names.filter(is_one).collect())
     }
 
-    /// Excludes other processes that ask for the same, until the answer is dropped: between finding a
-    /// dead export's socket and removing it, no living one may come in its place.
+    /// Excludes other processes that ask for the same, until the answer is dropped: between finding
+    /// a dead export's socket and removing it, no living one may come in its place.
     ///
     /// # Errors
     /// If the directory cannot be locked.
@@ -173,7 +174,8 @@ impl RuntimeDir {
         self.0.join(format!("{}-{pid}.{kind}", mountpoint::short_name(mountpoint)))
     }
 
-    /// Has the traces of a mount that is out of the name space go by its daemon's process, so that the mountpoint is free.
+    /// Has the traces of a mount that is out of the name space go by its daemon's process, so that
+    /// the mountpoint is free.
     ///
     /// # Errors
     /// If the directory cannot be written.

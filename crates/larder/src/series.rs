@@ -1,8 +1,8 @@
 //! A recording on its way from a daemon to a file: what a [`Batch`] holds, and the rows it becomes.
 //!
-//! The daemon tells only of slices in which something happened. [`Table`] puts in the others, so that
-//! every connection has a row for every slice, and its times are evenly spaced; but for slices that
-//! the daemon had to drop, which a column counts.
+//! The daemon tells only of slices in which something happened. [`Table`] puts in the others, so
+//! that every connection has a row for every slice, and its times are evenly spaced; but for slices
+//! that the daemon had to drop, which a column counts.
 
 use std::fmt::Write;
 

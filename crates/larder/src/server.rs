@@ -94,8 +94,8 @@ impl Server {
         })
     }
 
-    /// Begins to reach the server of `back`, of which so much is known, after a try that failed because of
-    /// `problem`.
+    /// Begins to reach the server of `back`, of which so much is known, after a try that failed
+    /// because of `problem`.
     ///
     /// # Errors
     /// If the options mean nothing.

@@ -39,8 +39,8 @@ pub(crate) enum Patience {
 }
 
 impl Plan {
-    /// Whether another process goes on with the mount if the one that serves it dies. What it must know
-    /// is in the cache on disk.
+    /// Whether another process goes on with the mount if the one that serves it dies. What it must
+    /// know is in the cache on disk.
     pub(crate) fn survives(&self) -> bool {
         let door = self.back.options.door;
         let uring = door.transport == larder_fuse::Transport::Uring;
@@ -70,7 +70,8 @@ pub(crate) struct Stack {
 /// Puts a mount together: the engine, and the kernel's door before it.
 ///
 /// # Errors
-/// The first step that fails; those before it are undone. Somebody is told if it can be tried again.
+/// The first step that fails; those before it are undone. Somebody is told if it can be tried
+/// again.
 pub(crate) async fn build(
     plan: &Plan,
     hold: &Hold,
@@ -85,10 +86,12 @@ pub(crate) async fn build(
 }
 
 impl Engine {
-    /// Puts together what is behind a door. The cache must not lie in `mountpoint`, if there is one.
+    /// Puts together what is behind a door. The cache must not lie in `mountpoint`, if there is
+    /// one.
     ///
     /// # Errors
-    /// The first step that fails; those before it are undone. It is told whether the server may answer later.
+    /// The first step that fails; those before it are undone. It is told whether the server may
+    /// answer later.
     pub(crate) async fn build(
         back: &Back,
         mountpoint: Option<&Path>,
@@ -151,8 +154,8 @@ impl Engine {
         })
     }
 
-    /// Ends all calls, and closes client and cache, after the door was closed: the next start finds a
-    /// clean cache. Blocks for a bounded time.
+    /// Ends all calls, and closes client and cache, after the door was closed: the next start finds
+    /// a clean cache. Blocks for a bounded time.
     ///
     /// # Errors
     /// If the cache could not be closed.
@@ -186,8 +189,8 @@ impl Back {
         wanted && self.cache.as_ref().is_some_and(|dir| dir.exists())
     }
 
-    /// Reaches the server, or begins with what is `known` of it. What goes on with a mount also does so
-    /// if the server refuses it now.
+    /// Reaches the server, or begins with what is `known` of it. What goes on with a mount also
+    /// does so if the server refuses it now.
     async fn reach_or_go_on(&self, start: Start, known: Remembered) -> Result<Server> {
         match Server::reach_soon(self).await {
             Err(Unreached { is_away, why }) if is_away || start == Start::Resume => {
@@ -278,8 +281,8 @@ impl Stack {
         self.door.transport()
     }
 
-    /// Takes no more requests of the kernel, and waits until those that were taken are answered. Whether
-    /// they are in time.
+    /// Takes no more requests of the kernel, and waits until those that were taken are answered.
+    /// Whether they are in time.
     pub(crate) fn leave(&self, wait_max: Duration) -> bool {
         self.door.leave(wait_max)
     }

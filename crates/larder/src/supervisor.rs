@@ -1,6 +1,6 @@
-//! The process that keeps a mount alive: it holds the mount's [`Session`], and does nothing that could
-//! fail. A *worker*, a child with the same command line and [`ROLE`], serves; when it dies another one
-//! goes on, and calls on the mount wait meanwhile.
+//! The process that keeps a mount alive: it holds the mount's [`Session`], and does nothing that
+//! could fail. A *worker*, a child with the same command line and [`ROLE`], serves; when it dies
+//! another one goes on, and calls on the mount wait meanwhile.
 //!
 //! | from | over the link | |
 //! |---|---|---|
@@ -12,11 +12,12 @@
 //! | worker | [`ENDED`], then its end | the mount is gone, in order |
 //! | worker | its end | it died |
 //!
-//! The link is the worker's standard input, the control socket its standard output: whoever connects
-//! while no worker is there waits for the next one.
+//! The link is the worker's standard input, the control socket its standard output: whoever
+//! connects while no worker is there waits for the next one.
 //!
-//! A worker that dies again and again ([`crashes`]) is followed by one in the role of [`Role::Broken`], which
-//! answers every call with EIO, until `larder upgrade` asks for another try, or somebody unmounts.
+//! A worker that dies again and again ([`crashes`]) is followed by one in the role of
+//! [`Role::Broken`], which answers every call with EIO, until `larder upgrade` asks for another
+//! try, or somebody unmounts.
 
 mod crashes;
 mod keeper;

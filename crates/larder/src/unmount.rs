@@ -1,5 +1,5 @@
-//! Taking a mount out of the name space: by the system call, or by FUSE's set-uid helper where we have
-//! not the right ourselves.
+//! Taking a mount out of the name space: by the system call, or by FUSE's set-uid helper where we
+//! have not the right ourselves.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,8 @@ use rustix::mount::UnmountFlags;
 /// How to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// Only if nobody uses it. The kernel writes its dirty pages first, so this may wait for the server.
+    /// Only if nobody uses it. The kernel writes its dirty pages first, so this may wait for the
+    /// server.
     Unused,
     /// At once: gone for everyone who looks it up, and let go when the last user is done.
     Detach,

@@ -71,8 +71,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Takes over what the supervisor put in the place of standard input and output: the link, and the
-    /// control socket.
+    /// Takes over what the supervisor put in the place of standard input and output: the link, and
+    /// the control socket.
     fn inherit(role: Role, restarts: u64, socket: &Path) -> Result<(Link, Server)> {
         let taken = |fd: rustix::fd::BorrowedFd<'_>| -> Result<OwnedFd> {
             Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?)
@@ -132,8 +132,8 @@ impl Link {
         }
     }
 
-    /// Waits, on a thread of its own, for the death of the supervisor. The mount is served on, by us
-    /// alone, until it is unmounted.
+    /// Waits, on a thread of its own, for the death of the supervisor. The mount is served on, by
+    /// us alone, until it is unmounted.
     fn watch(self: &Arc<Self>) -> Result<()> {
         let link = Arc::clone(self);
         let watch = move || {

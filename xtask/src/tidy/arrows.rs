@@ -1,8 +1,8 @@
 //! Which crate may see which.
 //!
 //! The table is the architecture: an arrow that is not in it needs an ADR first. It speaks of
-//! `[dependencies]` and `[build-dependencies]`; what tests link (`[dev-dependencies]`) is free, since
-//! cargo keeps it out of what is shipped.
+//! `[dependencies]` and `[build-dependencies]`; what tests link (`[dev-dependencies]`) is free,
+//! since cargo keeps it out of what is shipped.
 
 use anyhow::{Context, Result};
 

@@ -1,9 +1,10 @@
 //! Which files of a crate need each other, and the largest circle among them.
 //!
-//! A file needs another if it names something that is defined there, or calls a method there of a type whose methods are
-//! spread over several files. Paths are seen through re-exports, so a folder's `mod.rs` ties nothing; tests are left
-//! out. Read from the text: what a macro makes is not seen, and a call is one of a type's if it is made on `self` in a
-//! block of that type, on the type, or on what is named like it (`core.f()`, `state().f()`).
+//! A file needs another if it names something that is defined there, or calls a method there of a
+//! type whose methods are spread over several files. Paths are seen through re-exports, so a
+//! folder's `mod.rs` ties nothing; tests are left out. Read from the text: what a macro makes is
+//! not seen, and a call is one of a type's if it is made on `self` in a block of that type, on the
+//! type, or on what is named like it (`core.f()`, `state().f()`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,8 @@ const DEFINING: [&str; 8] =
 /// Longest chain of re-exports that is followed.
 const SHOWN_MAX: usize = 8;
 
-/// The size of the largest circle among `files`, of the crate whose sources are in the folder `src`.
+/// The size of the largest circle among `files`, of the crate whose sources are in the folder
+/// `src`.
 pub(super) fn largest(files: &[&File], src: &str) -> usize {
     let house = House::new(files.iter().filter_map(|file| Source::new(file, src)).collect());
     let needs: Vec<BTreeSet<usize>> = (0..house.sources.len()).map(|at| house.needs(at)).collect();

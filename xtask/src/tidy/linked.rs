@@ -1,4 +1,5 @@
-//! What a manifest links, the crate uses: a dependency that nobody names costs builds and hides what is true.
+//! What a manifest links, the crate uses: a dependency that nobody names costs builds and hides
+//! what is true.
 
 use anyhow::{Context, Result};
 

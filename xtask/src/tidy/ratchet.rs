@@ -1,10 +1,10 @@
 //! Ratchets: figures that are too high today and may only shrink.
 //!
 //! A *gauge* measures something at every place of the repository; what exceeds its limit must be
-//! listed in `xtask/ratchet.toml` with exactly its present figure. A figure that grew is a complaint,
-//! and so is one that shrank but is still listed as it was: else the next change could use the slack.
-//! Tightening never adds a place and never raises a figure; an exception is added by hand, where a
-//! reviewer sees it.
+//! listed in `xtask/ratchet.toml` with exactly its present figure. A figure that grew is a
+//! complaint, and so is one that shrank but is still listed as it was: else the next change could
+//! use the slack. Tightening never adds a place and never raises a figure; an exception is added by
+//! hand, where a reviewer sees it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,8 @@ pub(super) enum Gauge {
     CircleFiles,
     /// Of ten functions of a crate, nine have at most so many lines.
     FunctionLinesP90,
-    /// Fields of a file's types that others may change past the methods by which those change themselves.
+    /// Fields of a file's types that others may change past the methods by which those change
+    /// themselves.
     OpenFields,
 }
 

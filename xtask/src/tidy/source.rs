@@ -1,10 +1,10 @@
-//! Rules on single files: module docs, unsafe code, skipped tests, notes that may not be merged, and
-//! paths that exist on one machine only.
+//! Rules on single files: module docs, unsafe code, skipped tests, notes that may not be merged,
+//! and paths that exist on one machine only.
 
 use super::{Complaint, File, Tree, lex};
 
-/// The only crates with unsafe code. `larder-helper` has the ioctls that need a privilege, and links no other
-/// crate of ours.
+/// The only crates with unsafe code. `larder-helper` has the ioctls that need a privilege, and
+/// links no other crate of ours.
 const UNSAFE_CRATES: [&str; 3] =
     ["crates/larder-io/", "crates/larder-fuse/", "crates/larder-helper/"];
 
@@ -12,6 +12,9 @@ const UNSAFE_CRATES: [&str; 3] =
 /// not complain of itself.
 const MACHINE_PATHS: [(&str, &str); 4] =
     [("/wo", "rk/"), ("/ro", "ot/"), ("/tmp/tar", "get"), ("/home/us", "er/")];
+
+/// Longest line of a comment, in characters.
+const COMMENT_CHARS_MAX: usize = 100;
 
 /// The note that cannot be merged; cut in two for the same reason.
 const NOTE: (&str, &str) = ("FIX", "ME");
@@ -24,6 +27,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
     }
     for file in tree.rust() {
         module_docs(file, &mut complaints);
+        comments(file, &mut complaints);
         code(file, &mut complaints);
     }
     complaints
@@ -62,6 +66,22 @@ fn module_docs(file: &File, complaints: &mut Vec<Complaint>) {
     }
 }
 
+/// Prose is wrapped, which a machine can do. Tables and what is indented are drawn by hand.
+fn comments(file: &File, complaints: &mut Vec<Complaint>) {
+    for (index, line) in file.text.lines().enumerate() {
+        let Some(text) = line.trim_start().strip_prefix("//") else { continue };
+        let text = text.trim_start_matches(['/', '!']);
+        let is_drawn = text.starts_with("  ") || text.starts_with(" |");
+        if line.chars().count() > COMMENT_CHARS_MAX && !is_drawn {
+            let text = format!(
+                "a comment has at most {COMMENT_CHARS_MAX} columns: cargo +nightly fmt -- \
+                 --config wrap_comments=true,comment_width={COMMENT_CHARS_MAX}; cargo fmt"
+            );
+            complaints.push(Complaint::new(&file.path, index + 1, text));
+        }
+    }
+}
+
 fn code(file: &File, complaints: &mut Vec<Complaint>) {
     let may_be_unsafe = UNSAFE_CRATES.iter().any(|folder| file.path.starts_with(folder));
     for (index, line) in lex::code(&file.text).lines().enumerate() {
@@ -94,6 +114,16 @@ mod tests {
     fn module_docs_are_required() {
         assert_eq!(complaints("a.rs", "fn f() {}"), [1]);
         assert_eq!(complaints("a.rs", "// A file.\n"), [1]);
+    }
+
+    #[test]
+    fn comments_are_wrapped() {
+        let of =
+            |begin: &str| format!("//! A file.\n    {begin}{}\n", "x".repeat(96 - begin.len()));
+        assert!(complaints("a.rs", &of("/// ")).is_empty());
+        assert_eq!(complaints("a.rs", &of("/// ").replace("xx", "x x ")), [2]);
+        assert!(complaints("a.rs", &of("/// | ").replace("xx", "x x ")).is_empty());
+        assert!(complaints("a.rs", &of("//!   ").replace("xx", "x x ")).is_empty());
     }
 
     #[test]

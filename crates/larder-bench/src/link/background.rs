@@ -17,8 +17,9 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Runs the future that `main` makes; what else it makes is handed back. `main` itself runs on the
-    /// calling thread, inside the runtime, so that it can register sockets and say what failed.
+    /// Runs the future that `main` makes; what else it makes is handed back. `main` itself runs on
+    /// the calling thread, inside the runtime, so that it can register sockets and say what
+    /// failed.
     ///
     /// # Errors
     /// Of `main`, or if there are no more threads or file descriptors.

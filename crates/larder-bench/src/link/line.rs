@@ -1,9 +1,9 @@
-//! What is on its way: things that arrive in the order in which they left, each at its time, and never
-//! more of them than there is room for.
+//! What is on its way: things that arrive in the order in which they left, each at its time, and
+//! never more of them than there is room for.
 //!
-//! A line has one entrance and one exit. Room is taken before a thing enters and given back when what
-//! came out of the exit is dropped, that is after it was handed on: a receiver that stalls fills the
-//! line, and then the sender stalls.
+//! A line has one entrance and one exit. Room is taken before a thing enters and given back when
+//! what came out of the exit is dropped, that is after it was handed on: a receiver that stalls
+//! fills the line, and then the sender stalls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -48,8 +48,8 @@ pub(super) fn line<T>() -> (Entrance<T>, Exit<T>) {
 }
 
 impl<T> Entrance<T> {
-    /// Waits until there is room for `bytes` more in a line of at most `bytes_max`. Whatever its size,
-    /// a thing may enter an empty line.
+    /// Waits until there is room for `bytes` more in a line of at most `bytes_max`. Whatever its
+    /// size, a thing may enter an empty line.
     pub(super) async fn room(&self, bytes: usize, bytes_max: usize) -> Taken {
         loop {
             match self.try_room(bytes, bytes_max) {
@@ -89,8 +89,8 @@ struct Room {
 }
 
 impl Drop for Taken {
-    /// Wakes one of those who wait. If there is room for another, that one is woken by what comes out
-    /// next; and there is something, since whoever was woken has entered.
+    /// Wakes one of those who wait. If there is room for another, that one is woken by what comes
+    /// out next; and there is something, since whoever was woken has entered.
     fn drop(&mut self) {
         self.room.used_bytes.fetch_sub(self.bytes, Relaxed);
         self.room.freed.notify_one();

@@ -1,9 +1,10 @@
-//! What a TCP connection over a link really gets: for the record of a run, beside what was asked for.
+//! What a TCP connection over a link really gets: for the record of a run, beside what was asked
+//! for.
 //!
-//! The other end is a [`FarSide`], on the far side of the link. Its protocol is one byte, `n`, which it
-//! answers with 2 to the power `n` bytes. The rate is of payload that comes to us, the way of reads.
-//! What comes before the link has settled is left out of it: the first fifth of the time, in which a
-//! bucket empties and TCP grows its window.
+//! The other end is a [`FarSide`], on the far side of the link. Its protocol is one byte, `n`,
+//! which it answers with 2 to the power `n` bytes. The rate is of payload that comes to us, the way
+//! of reads. What comes before the link has settled is left out of it: the first fifth of the time,
+//! in which a bucket empties and TCP grows its window.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -74,8 +75,8 @@ impl FarSide {
     }
 }
 
-/// Measures over a connection to `far_side`, which may be the address of a proxy before one. Takes up
-/// to some seconds. `kind` and `asked` are for the record.
+/// Measures over a connection to `far_side`, which may be the address of a proxy before one. Takes
+/// up to some seconds. `kind` and `asked` are for the record.
 ///
 /// # Errors
 /// If it cannot connect, or nothing comes for long.

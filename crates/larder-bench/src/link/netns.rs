@@ -1,13 +1,13 @@
-//! A link as the kernel makes it: a network namespace behind a pair of virtual Ethernet devices, each
-//! with a token bucket (`tc tbf`). A server runs inside, its clients outside.
+//! A link as the kernel makes it: a network namespace behind a pair of virtual Ethernet devices,
+//! each with a token bucket (`tc tbf`). A server runs inside, its clients outside.
 //!
-//! The rate is of frames, so payload over TCP gets some 5 % less. There is no delay and no loss besides
-//! that of a full queue: `tc netem` is not in every kernel. Where those are wanted, a
+//! The rate is of frames, so payload over TCP gets some 5 % less. There is no delay and no loss
+//! besides that of a full queue: `tc netem` is not in every kernel. Where those are wanted, a
 //! [`proxy`](super::proxy) goes before it.
 //!
-//! Several may live at once, of one process or of many: names and addresses are made of the process id
-//! and a count, and addresses that are in use are passed over. What a dead process of the same id has
-//! left is removed first.
+//! Several may live at once, of one process or of many: names and addresses are made of the process
+//! id and a count, and addresses that are in use are passed over. What a dead process of the same
+//! id has left is removed first.
 //!
 //! It needs root, and `ip` and `tc` of the Debian package iproute2.
 
@@ -49,7 +49,8 @@ const SUBNETS_TRIED_MAX: u32 = 64;
 /// Namespaces of one process that have a range of subnets of their own.
 const SUBNETS_PER_PROCESS: u32 = 16;
 
-/// A network namespace and the link to it. Dropped, it removes both; who runs inside loses the network.
+/// A network namespace and the link to it. Dropped, it removes both; who runs inside loses the
+/// network.
 #[derive(Debug)]
 pub struct Netns {
     names: Names,
@@ -59,8 +60,8 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes a namespace, and a link to it of a rate in each direction, above zero; `None` is as fast
-    /// as the machine. Blocks for some tens of milliseconds.
+    /// Makes a namespace, and a link to it of a rate in each direction, above zero; `None` is as
+    /// fast as the machine. Blocks for some tens of milliseconds.
     ///
     /// # Errors
     /// Says what to do if we are not root, or if `ip` or `tc` is missing; else what they said.
@@ -103,8 +104,8 @@ impl Netns {
         Shape { rate_bits_per_s: self.rate_bits_per_s, ..Shape::default() }
     }
 
-    /// Lays the outer end of the link, which has no rate, into the namespace of `server`: from in here it is at
-    /// [`outside`](Self::outside) then, and nothing else is to be reached.
+    /// Lays the outer end of the link, which has no rate, into the namespace of `server`: from in
+    /// here it is at [`outside`](Self::outside) then, and nothing else is to be reached.
     ///
     /// # Errors
     /// What `ip` said.
@@ -144,8 +145,8 @@ impl Netns {
         Ok(())
     }
 
-    /// Does `work` on a thread that is inside, and waits for it. What it opens or starts belongs to the
-    /// namespace and may be used outside: sockets, processes.
+    /// Does `work` on a thread that is inside, and waits for it. What it opens or starts belongs to
+    /// the namespace and may be used outside: sockets, processes.
     ///
     /// # Errors
     /// If the thread cannot be started or cannot enter.
@@ -172,9 +173,9 @@ impl Netns {
         self.enter(|| command.spawn())?.with_context(|| format!("cannot run {shown}"))
     }
 
-    /// A command that runs a program inside, by `ip netns exec`: something to hand around and to show.
-    /// That also gives it a mount namespace of its own, so what it mounts is not seen outside; for
-    /// that there is [`spawn`](Self::spawn).
+    /// A command that runs a program inside, by `ip netns exec`: something to hand around and to
+    /// show. That also gives it a mount namespace of its own, so what it mounts is not seen
+    /// outside; for that there is [`spawn`](Self::spawn).
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names.namespace, program]);
@@ -285,10 +286,10 @@ fn burst_bytes(rate_bits_per_s: u64) -> u64 {
     bytes_in(rate_bits_per_s, BURST_MS).max(BURST_BYTES_MIN)
 }
 
-/// How many frames of TCP may come in one piece: no more than the bucket holds. A larger piece would be
-/// cut by the bucket, and of what does not fit the queue then TCP would not hear but by losing it; a
-/// piece that is refused whole it just sends again. With larger pieces 10 Mbit/s were measured as
-/// anything from 4 to 11.
+/// How many frames of TCP may come in one piece: no more than the bucket holds. A larger piece
+/// would be cut by the bucket, and of what does not fit the queue then TCP would not hear but by
+/// losing it; a piece that is refused whole it just sends again. With larger pieces 10 Mbit/s were
+/// measured as anything from 4 to 11.
 fn frames_at_once(rate_bits_per_s: u64) -> u64 {
     // What tc makes of the size of a bucket is a little less.
     (burst_bytes(rate_bits_per_s) * 15 / 16 / FRAME_BYTES).clamp(1, FRAMES_AT_ONCE)

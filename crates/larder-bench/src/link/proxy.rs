@@ -2,24 +2,26 @@
 //! delay and a loss of datagrams. It needs no rights.
 //!
 //! What it promises:
-//! - Each direction is a wire of its own (full duplex) that all connections and datagrams share. The
-//!   rate is of payload: headers, acknowledgements and handshakes cost nothing.
+//! - Each direction is a wire of its own (full duplex) that all connections and datagrams share.
+//!   The rate is of payload: headers, acknowledgements and handshakes cost nothing.
 //! - The delay is added once per direction to everything, whatever is on its way already; a new
 //!   connection takes one round trip before its first byte may leave, as the handshake would.
-//! - The bytes of a connection arrive complete and in order, then its end: half a close is passed on as
-//!   one, a reset as a reset. A reset of the sender does not overtake the bytes before it.
-//! - Memory is bounded: per connection and direction by rate times delay and a little more (where that
-//!   is taken, the sender is not read from), and by the number of connections and of clients over UDP.
+//! - The bytes of a connection arrive complete and in order, then its end: half a close is passed
+//!   on as one, a reset as a reset. A reset of the sender does not overtake the bytes before it.
+//! - Memory is bounded: per connection and direction by rate times delay and a little more (where
+//!   that is taken, the sender is not read from), and by the number of connections and of clients
+//!   over UDP.
 //!
 //! What it does not do: TCP ends at this side of the link, so there is no slow start, no congestion
-//! control and no retransmission over it. Hence loss is of datagrams only; a connection loses nothing
-//! and is never stalled by loss, however much is asked. A datagram is lost whole and with the asked
-//! probability, though Ethernet would send a large one in fragments and lose it more often.
+//! control and no retransmission over it. Hence loss is of datagrams only; a connection loses
+//! nothing and is never stalled by loss, however much is asked. A datagram is lost whole and with
+//! the asked probability, though Ethernet would send a large one in fragments and lose it more
+//! often.
 //!
 //! NFS servers want calls from ports below 1024, which the proxy does not use. On loopback `larder
-//! export` takes calls of the superuser from any port, so a proxy run by root passes; run by another
-//! user it needs `larder export --insecure` (with other servers the export option `insecure`). An NFS
-//! client looks for TCP and UDP at the same port: the proxy listens on both.
+//! export` takes calls of the superuser from any port, so a proxy run by root passes; run by
+//! another user it needs `larder export --insecure` (with other servers the export option
+//! `insecure`). An NFS client looks for TCP and UDP at the same port: the proxy listens on both.
 
 mod tcp;
 mod udp;
@@ -40,8 +42,8 @@ pub use super::wire::Passed;
 /// How often a port is looked for that is free for both TCP and UDP.
 const PORTS_TRIED_MAX: usize = 32;
 
-/// Datagrams that wait for their turn on the wire, in bytes of the kernel; what comes on top is lost,
-/// as in any queue. Enough for a client with 16 calls of 32 KiB under way.
+/// Datagrams that wait for their turn on the wire, in bytes of the kernel; what comes on top is
+/// lost, as in any queue. Enough for a client with 16 calls of 32 KiB under way.
 const WAITING_BYTES: usize = 1 << 20;
 
 /// How a proxy is set up.

@@ -1,6 +1,6 @@
-//! A timer for tasks that is late by some tens of microseconds. Tokio's counts whole milliseconds and
-//! rounds up, which would add two to a round trip of one; and the kernel's timers (timerfd) can be
-//! awaited from safe code only by pretending that they are something else.
+//! A timer for tasks that is late by some tens of microseconds. Tokio's counts whole milliseconds
+//! and rounds up, which would add two to a round trip of one; and the kernel's timers (timerfd) can
+//! be awaited from safe code only by pretending that they are something else.
 //!
 //! One thread sleeps until the earliest time that somebody waits for, and wakes whoever it is.
 

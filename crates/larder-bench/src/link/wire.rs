@@ -1,10 +1,10 @@
-//! One direction of a link: when bytes that want to pass arrive at the other end, and which datagrams
-//! never do.
+//! One direction of a link: when bytes that want to pass arrive at the other end, and which
+//! datagrams never do.
 //!
-//! All who send share the wire. They take turns in the order in which they came, each with at most one
-//! [`quantum_bytes`], so that bulk does not starve requests and connections get equal shares. A turn
-//! lasts as long as the bytes take at the rate; the delay comes after it and keeps nobody waiting, so
-//! any amount may be on its way.
+//! All who send share the wire. They take turns in the order in which they came, each with at most
+//! one [`quantum_bytes`], so that bulk does not starve requests and connections get equal shares. A
+//! turn lasts as long as the bytes take at the rate; the delay comes after it and keeps nobody
+//! waiting, so any amount may be on its way.
 //!
 //! Invariant: in any interval of length `t` at most `rate * (t + BURST)` departs, and what a busy
 //! machine was late for. Counted from when the first bytes came, it is the former alone.
@@ -31,8 +31,8 @@ pub(super) const QUANTUM_BYTES_MAX: u64 = 64 << 10;
 /// How much time a turn should take, within these.
 const QUANTUM: Duration = Duration::from_millis(2);
 
-/// What a connection may have on its way besides what the rate and the delay call for: for waking late,
-/// and for a receiver that stalls.
+/// What a connection may have on its way besides what the rate and the delay call for: for waking
+/// late, and for a receiver that stalls.
 const SLACK_BYTES: u64 = 256 << 10;
 /// The same if there is no rate: as much as TCP has with its largest usual window.
 const UNLIMITED_BYTES: u64 = 8 << 20;
@@ -46,7 +46,8 @@ pub struct Passed {
     pub bytes: u64,
     /// Datagrams that left.
     pub datagrams: u64,
-    /// Those of them that never arrived, by chance. What found the queue of the kernel full never left.
+    /// Those of them that never arrived, by chance. What found the queue of the kernel full never
+    /// left.
     pub datagrams_lost: u64,
 }
 
@@ -127,8 +128,8 @@ impl Sender<'_> {
         self.wire.shape()
     }
 
-    /// Waits for a turn and until `bytes` have left. Answers when they arrive. They are a `backlog` if
-    /// they were there at once when the sender asked for more after its last turn.
+    /// Waits for a turn and until `bytes` have left. Answers when they arrive. They are a `backlog`
+    /// if they were there at once when the sender asked for more after its last turn.
     pub(super) async fn pass(&mut self, bytes: usize, backlog: bool) -> Instant {
         let came = Instant::now();
         let ended = self.ended.filter(|_| backlog);

@@ -1,8 +1,8 @@
 //! Charts as data, and what their drawings share: colours, markers, legend.
 //!
-//! A chart is drawn at two widths, for a wide page and for a telephone, and the style sheet shows one.
-//! Colour never carries meaning alone: rows have their names beside them, curves have markers of
-//! different shape, and every chart has a table.
+//! A chart is drawn at two widths, for a wide page and for a telephone, and the style sheet shows
+//! one. Colour never carries meaning alone: rows have their names beside them, curves have markers
+//! of different shape, and every chart has a table.
 
 use super::svg::{Anchor, Svg};
 use super::text::wrap;

@@ -185,8 +185,8 @@ pub(crate) fn transport_in(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Whom a run compares with whom: ours, or the first target if none is ours; and all others, the plain
-/// client first, then the local disk, then rivals.
+/// Whom a run compares with whom: ours, or the first target if none is ours; and all others, the
+/// plain client first, then the local disk, then rivals.
 pub(crate) fn sides(run: &Run) -> (Vec<&str>, Vec<&str>) {
     let names = || run.targets.iter().map(|target| target.name.as_str());
     let mut ours: Vec<&str> = names().filter(|name| is_ours(name)).collect();

@@ -1,7 +1,8 @@
-//! What the report says first: in sentences, who is faster than whom and by how much, who is slower, what
-//! the samples do not show, and who calls the server more often.
+//! What the report says first: in sentences, who is faster than whom and by how much, who is
+//! slower, what the samples do not show, and who calls the server more often.
 //!
-//! Invariant: every test that the other of two targets ran is in exactly one of the sentences about both.
+//! Invariant: every test that the other of two targets ran is in exactly one of the sentences about
+//! both.
 
 use crate::record::{Run, Test};
 use crate::stats::Summary;
@@ -142,7 +143,8 @@ impl Sorted<'_> {
     }
 }
 
-/// Whether ours called the server more often than the plain client, in tests where both were counted.
+/// Whether ours called the server more often than the plain client, in tests where both were
+/// counted.
 fn calls(tests: &[&Test], ours: &str, theirs: &str) -> Option<String> {
     let counted: Vec<(&Test, f64, f64)> = tests
         .iter()

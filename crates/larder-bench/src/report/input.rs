@@ -1,8 +1,8 @@
 //! Records, made fit to be computed with: they come from files that anybody may have edited.
 //!
-//! After [`sanitized`] every value is within limits within which no ratio over- or underflows, and a
-//! sample that was not becomes a failed one that says so; every target that has a sample is in the
-//! list of targets. The raw data of a report are the runs as they were given.
+//! After [`sanitized`] every value is within limits within which no ratio over- or underflows, and
+//! a sample that was not becomes a failed one that says so; every target that has a sample is in
+//! the list of targets. The raw data of a report are the runs as they were given.
 
 use crate::record::{Run, Sample, Target};
 

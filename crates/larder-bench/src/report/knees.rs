@@ -1,24 +1,25 @@
 //! Where a curve falls for good.
 //!
-//! The curve is cut into levels: of all ways to cut it into pieces of constant height, the one whose
-//! squared error (of logarithms) is least, when every cut costs something. A *knee* is a cut where a
-//! level that was flat ends, and every later level is lower by more than a fifth. So a curve that
-//! declines steadily has no knee, a dip that recovers is none, and noise is none. The levels need two
-//! points each: where the very first point is higher than all others, nothing is concluded.
+//! The curve is cut into levels: of all ways to cut it into pieces of constant height, the one
+//! whose squared error (of logarithms) is least, when every cut costs something. A *knee* is a cut
+//! where a level that was flat ends, and every later level is lower by more than a fifth. So a
+//! curve that declines steadily has no knee, a dip that recovers is none, and noise is none. The
+//! levels need two points each: where the very first point is higher than all others, nothing is
+//! concluded.
 
 /// A level lower than this share of the one before is a fall.
 const FALLEN: f64 = 0.8;
 
-/// A level is flat if its own trend is at most this share of the fall that follows. A steady decline,
-/// cut into pieces of two points, has a half.
+/// A level is flat if its own trend is at most this share of the fall that follows. A steady
+/// decline, cut into pieces of two points, has a half.
 const TREND_MAX: f64 = 0.4;
 
 /// Points of a level, at least.
 const LEVEL_MIN: usize = 2;
 
 /// Indices of the points at which the curve has fallen for good: each is the first point of a lower
-/// level, so that the knee lies between it and the point before. `points` are (size, rate), sorted by
-/// size; rates that are not above zero are nowhere near a knee and end the search.
+/// level, so that the knee lies between it and the point before. `points` are (size, rate), sorted
+/// by size; rates that are not above zero are nowhere near a knee and end the search.
 pub fn knees(points: &[(f64, f64)]) -> Vec<usize> {
     let logs: Vec<f64> =
         points.iter().map(|(_, rate)| rate.ln()).take_while(|log| log.is_finite()).collect();
@@ -41,7 +42,8 @@ pub fn knees(points: &[(f64, f64)]) -> Vec<usize> {
     (1..starts.len()).filter_map(fallen_at).collect()
 }
 
-/// Where the levels begin, the first at 0: the cheapest cut, by dynamic programming over its last piece.
+/// Where the levels begin, the first at 0: the cheapest cut, by dynamic programming over its last
+/// piece.
 fn levels(logs: &[f64]) -> Vec<usize> {
     let price = (3.0 * noise(logs).powi(2) * (logs.len() as f64).ln()).max(0.02);
     // Cost and last piece's start of the best cut of the first `end` points.

@@ -1,9 +1,9 @@
 //! The report as one HTML page that needs nothing from elsewhere.
 //!
-//! Invariants: the page is well-formed XML too, so that a parser can check it; it has no script and no
-//! style attribute, and its policy forbids every fetch; every text from a record is escaped by
-//! [`super::text::escape`]. The choice of a light or dark scheme is made by the style sheet alone, from
-//! which of three radio buttons is on.
+//! Invariants: the page is well-formed XML too, so that a parser can check it; it has no script and
+//! no style attribute, and its policy forbids every fetch; every text from a record is escaped by
+//! [`super::text::escape`]. The choice of a light or dark scheme is made by the style sheet alone,
+//! from which of three radio buttons is on.
 
 use super::chart::{Chart, NARROW, WIDE};
 use super::document::{Block, Cell, Document, Figure, Section, Table, Tone};

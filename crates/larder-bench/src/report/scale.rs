@@ -1,8 +1,9 @@
-//! Scales of axes: from values to pixels, linear or logarithmic, with ticks at numbers that read well.
+//! Scales of axes: from values to pixels, linear or logarithmic, with ticks at numbers that read
+//! well.
 //!
-//! Invariants, checked below: a scale never turns back, every value given to it lies inside, and so do
-//! its ticks, which grow. Values are sanitized before they come here: finite, above zero where the
-//! scale is logarithmic.
+//! Invariants, checked below: a scale never turns back, every value given to it lies inside, and so
+//! do its ticks, which grow. Values are sanitized before they come here: finite, above zero where
+//! the scale is logarithmic.
 
 /// Where values lie in pixels.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,8 +85,8 @@ impl Scale {
         self.high
     }
 
-    /// Numbers that read well, growing, all inside: two at least, and about as many as asked for, never
-    /// more than twice.
+    /// Numbers that read well, growing, all inside: two at least, and about as many as asked for,
+    /// never more than twice.
     pub(crate) fn ticks(&self, wanted: usize) -> Vec<f64> {
         let wanted = wanted.max(2);
         if !self.log {
@@ -132,8 +133,8 @@ fn nice_step(range: f64, count: usize) -> f64 {
     digit.unwrap_or(10.0) * power
 }
 
-/// Those of growing places that can be labelled without touching: `width` is of the label of each, in
-/// pixels, centred on its place. The last is preferred to the one before it.
+/// Those of growing places that can be labelled without touching: `width` is of the label of each,
+/// in pixels, centred on its place. The last is preferred to the one before it.
 pub(crate) fn apart(places: &[f64], widths: &[f64]) -> Vec<usize> {
     let mut kept: Vec<usize> = Vec::new();
     let free = |left: usize, right: usize| {

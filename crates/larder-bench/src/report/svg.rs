@@ -1,8 +1,8 @@
 //! Writing SVG: shapes with classes, no style attributes, every text escaped.
 //!
 //! Colours and fonts come from the page's style sheet through classes, so that a chart follows the
-//! light or dark scheme. What is written is well-formed XML; nothing is drawn outside by itself, but
-//! places are the caller's.
+//! light or dark scheme. What is written is well-formed XML; nothing is drawn outside by itself,
+//! but places are the caller's.
 
 use std::fmt::Write as _;
 

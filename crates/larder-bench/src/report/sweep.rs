@@ -1,7 +1,8 @@
 //! Tests that differ in one number only, as curves over it: clients, file size, disks.
 //!
 //! Tests of one name belong together. What they differ in most is swept; what else they differ in
-//! makes further sweeps. A target that failed or was not measured at a step is said so at that step.
+//! makes further sweeps. A target that failed or was not measured at a step is said so at that
+//! step.
 
 use std::collections::BTreeSet;
 
@@ -28,8 +29,8 @@ pub(crate) struct Sweep<'a> {
     pub(crate) steps: Vec<(f64, &'a Test)>,
 }
 
-/// Sorts tests into sweeps, in the order in which they first appear. `copies_are` is what copies are
-/// called in the suite: `clients`.
+/// Sorts tests into sweeps, in the order in which they first appear. `copies_are` is what copies
+/// are called in the suite: `clients`.
 pub(crate) fn sweeps<'a>(tests: &[&'a Test], copies_are: &str) -> Vec<Sweep<'a>> {
     let mut sweeps: Vec<Sweep<'a>> = Vec::new();
     for test in tests {
@@ -262,8 +263,8 @@ fn is_size(word: &str) -> bool {
     matches!(word, "B" | "KB" | "kB" | "KiB" | "MB" | "MiB" | "GB" | "GiB")
 }
 
-/// A size given in one unit, in the unit at the end of a dimension. A thousand and 1024 are not told
-/// apart where prefixes agree: texts of the time used KB for either.
+/// A size given in one unit, in the unit at the end of a dimension. A thousand and 1024 are not
+/// told apart where prefixes agree: texts of the time used KB for either.
 pub(crate) fn convert(size: f64, from: &str, dimension: &str) -> Option<f64> {
     let to = dimension.rsplit(' ').next().filter(|unit| is_size(unit))?;
     let power = |unit: &str| match unit.chars().next() {

@@ -1,8 +1,9 @@
-//! Text from records, made fit for markup: names come from mount tables, reasons from other programs.
+//! Text from records, made fit for markup: names come from mount tables, reasons from other
+//! programs.
 //!
 //! Invariants: what [`escape`] gives is legal inside an XML element and inside a quoted attribute;
-//! no control character and no bidirectional override survives, so a name cannot reorder the line it
-//! stands in. How wide text is drawn is estimated, for no font is shipped.
+//! no control character and no bidirectional override survives, so a name cannot reorder the line
+//! it stands in. How wide text is drawn is estimated, for no font is shipped.
 
 /// Longest text shown, in characters. A reason may be the whole output of a program.
 const SHOWN_MAX: usize = 2000;
@@ -59,7 +60,8 @@ pub(crate) fn width(text: &str, size: f64) -> f64 {
     text.chars().map(em).sum::<f64>() * size
 }
 
-/// Advance of a character as a share of the font size, of a wide font: rather too large than too small.
+/// Advance of a character as a share of the font size, of a wide font: rather too large than too
+/// small.
 fn em(c: char) -> f64 {
     match c {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' => 0.34,

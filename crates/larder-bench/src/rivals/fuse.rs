@@ -1,8 +1,8 @@
 //! A rival's mount: a FUSE daemon that stays in the foreground, as a child of ours.
 //!
-//! Nothing here touches the mountpoint itself but in a process that can be killed: whether something is
-//! mounted is read from mountinfo. A daemon that died or hangs costs a limited time, and the
-//! next restart begins anew.
+//! Nothing here touches the mountpoint itself but in a process that can be killed: whether
+//! something is mounted is read from mountinfo. A daemon that died or hangs costs a limited time,
+//! and the next restart begins anew.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -76,8 +76,8 @@ impl Mount {
     /// Unmounts and mounts again; with `empty` after emptying the disk cache.
     ///
     /// # Errors
-    /// If it does not unmount or mount in time. A daemon that hangs is killed then: the next restart
-    /// begins anew.
+    /// If it does not unmount or mount in time. A daemon that hangs is killed then: the next
+    /// restart begins anew.
     pub(super) fn restart(&self, empty: bool) -> Result<()> {
         let stopped = self.stop();
         if stopped.is_err() {
@@ -164,7 +164,8 @@ impl Mount {
     }
 }
 
-/// The command that unmounts; lazily, it succeeds also where somebody holds a file or nobody answers.
+/// The command that unmounts; lazily, it succeeds also where somebody holds a file or nobody
+/// answers.
 fn unmount(mountpoint: &Path, lazily: bool) -> Command {
     let as_root = rustix::process::geteuid().is_root();
     let mut command = Command::new(if as_root { "umount" } else { "fusermount3" });

@@ -1,8 +1,8 @@
 //! GlusterFS: a volume of one brick. It has no cache on disk, but much in memory.
 //!
-//! Its daemons run in the network namespace with directories of their own, so that neither ports nor
-//! settings of the machine's own are touched. Without a namespace it cannot take part: glusterd takes
-//! no loopback address for a brick, and bricks choose ports that a proxy could not know.
+//! Its daemons run in the network namespace with directories of their own, so that neither ports
+//! nor settings of the machine's own are touched. Without a namespace it cannot take part: glusterd
+//! takes no loopback address for a brick, and bricks choose ports that a proxy could not know.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,5 @@
-//! JuiceFS: names in a Redis, blocks of files in an object store, here over SFTP; both beside our server.
+//! JuiceFS: names in a Redis, blocks of files in an object store, here over SFTP; both beside our
+//! server.
 
 use std::process::Command;
 use std::sync::Arc;

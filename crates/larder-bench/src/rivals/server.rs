@@ -113,7 +113,8 @@ mod tests {
 
     use super::*;
 
-    /// A process whose command line names a file, once it can be seen in /proc: `spawn` returns before that.
+    /// A process whose command line names a file, once it can be seen in /proc: `spawn` returns
+    /// before that.
     fn reader_of(file: &Path) -> Child {
         let mut command = Command::new("tail");
         let mut child =

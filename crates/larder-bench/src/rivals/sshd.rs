@@ -1,5 +1,5 @@
-//! An sshd of our own that offers files and nothing else: own keys, own configuration, a port of its
-//! own, for the present user alone. The machine's own keys and configuration are not touched.
+//! An sshd of our own that offers files and nothing else: own keys, own configuration, a port of
+//! its own, for the present user alone. The machine's own keys and configuration are not touched.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,14 +1,14 @@
 //! A small machine for a server: a disk of a stated speed, and little memory.
 //!
-//! A server on a large machine holds every file of a benchmark in memory, and no curve of its rate over
-//! the size of a file has a knee. Here its data lies on a loop device, and its processes are in a control
-//! group whose memory (page cache included) is limited and whose reads and writes of that device are
-//! throttled. The image of the disk is read and written directly, so that the memory of the machine holds
-//! no second copy.
+//! A server on a large machine holds every file of a benchmark in memory, and no curve of its rate
+//! over the size of a file has a knee. Here its data lies on a loop device, and its processes are
+//! in a control group whose memory (page cache included) is limited and whose reads and writes of
+//! that device are throttled. The image of the disk is read and written directly, so that the
+//! memory of the machine holds no second copy.
 //!
-//! Version 2 of control groups is used where its `memory` and `io` controllers are there, else version 1. Of
-//! version 1 (Documentation/admin-guide/cgroup-v1): what the kernel writes back by itself is not throttled,
-//! only what the server waits for, as in COMMIT.
+//! Version 2 of control groups is used where its `memory` and `io` controllers are there, else
+//! version 1. Of version 1 (Documentation/admin-guide/cgroup-v1): what the kernel writes back by
+//! itself is not throttled, only what the server waits for, as in COMMIT.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -35,7 +35,8 @@ pub struct Confinement {
     pub disk_bytes_per_s: u64,
 }
 
-/// A disk that is throttled for those in its groups. Dropped, it is gone; its servers must have ended.
+/// A disk that is throttled for those in its groups. Dropped, it is gone; its servers must have
+/// ended.
 #[derive(Debug)]
 pub(super) struct Disk {
     confinement: Confinement,
@@ -113,8 +114,8 @@ pub(super) struct Group {
     dirs: Vec<PathBuf>,
 }
 
-/// A command that joins the group, if there is one, and then is the command given. What else was set of that
-/// is lost: input, output, environment.
+/// A command that joins the group, if there is one, and then is the command given. What else was
+/// set of that is lost: input, output, environment.
 pub(super) fn confine(group: Option<&Group>, command: Command) -> Command {
     match group {
         None => command,

@@ -17,8 +17,8 @@ const NFS_PORT: u16 = 2049;
 /// Where it serves MOUNT.
 const MOUNT_PORT: u16 = 20_048;
 
-/// Made before it starts: what it and its port mapper write is at fixed paths, so it gets a /run of its own.
-/// Mounts of ours are not to be held by the copy of them in there.
+/// Made before it starts: what it and its port mapper write is at fixed paths, so it gets a /run of
+/// its own. Mounts of ours are not to be held by the copy of them in there.
 const START: &str = "umount --all --lazy --no-canonicalize --types fuse.larder 2>/dev/null; \
      mount -t tmpfs tmpfs /run && mkdir -p /run/ganesha /run/rpcbind && \
      mount -t tmpfs tmpfs /var/lib/nfs && mkdir /var/lib/nfs/ganesha && \

@@ -1,6 +1,6 @@
 //! The Andrew phases: make directories, copy a source tree into them, ask for attributes, search,
-//! compile. The tree is a C package with documentation that is made here, in any size; every copy of a
-//! test has contents of its own, so that a file that ended up with another client is found.
+//! compile. The tree is a C package with documentation that is made here, in any size; every copy
+//! of a test has contents of its own, so that a file that ended up with another client is found.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,8 +22,8 @@ const TO: &str = "tree";
 /// What is searched for; once in each file.
 const NEEDLE: &str = "remember_this_line";
 
-/// Compiles what it is given, links it, and says what CPU time that took. One shell for all: it tells
-/// times in steps of 10 ms, and so rounds once, not once per file.
+/// Compiles what it is given, links it, and says what CPU time that took. One shell for all: it
+/// tells times in steps of 10 ms, and so rounds once, not once per file.
 const COMPILE: &str = r#"
 cd "$1" || exit
 shift
@@ -57,8 +57,8 @@ impl Tree {
         Tree { dirs: 21, files: 71, sources: 24, functions: size.pick(2, 40), text_bytes_max: 8000 }
     }
 
-    /// Path of a directory within the tree: the top, groups, and parts of groups, about as many parts
-    /// in each group as there are groups.
+    /// Path of a directory within the tree: the top, groups, and parts of groups, about as many
+    /// parts in each group as there are groups.
     fn dir(self, i: usize) -> PathBuf {
         let groups = (self.dirs - 1).isqrt();
         match i {
@@ -85,7 +85,8 @@ impl Tree {
         content
     }
 
-    /// A C file with work for the optimiser. `main` is in the first and adds up what the others give.
+    /// A C file with work for the optimiser. `main` is in the first and adds up what the others
+    /// give.
     fn source(self, i: usize) -> String {
         let mut text =
             String::from("#include <stdio.h>\n#include <string.h>\n#include <stdlib.h>\n");
@@ -127,8 +128,8 @@ impl Tree {
         Ok(())
     }
 
-    /// All phases once, one after the other; the compiler's CPU time is to be subtracted. What each phase
-    /// took is told beside the result, that of compiling with the CPU time.
+    /// All phases once, one after the other; the compiler's CPU time is to be subtracted. What each
+    /// phase took is told beside the result, that of compiling with the CPU time.
     pub(super) fn all(self, place: &Place) -> Result<Outcome> {
         let mut phases = BTreeMap::new();
         let mut compiler_s = 0.0;
@@ -206,8 +207,8 @@ impl Tree {
         Ok(())
     }
 
-    /// The package compiled file by file, as make(1) would, linked and run, in the tree. Returns the CPU
-    /// time, user and system, of the compiler and its parts, in seconds.
+    /// The package compiled file by file, as make(1) would, linked and run, in the tree. Returns
+    /// the CPU time, user and system, of the compiler and its parts, in seconds.
     pub(super) fn compile(self, place: &Place) -> Result<f64> {
         let top = place.at(TO);
         let mut shell = Command::new("sh");
@@ -222,8 +223,8 @@ impl Tree {
     }
 }
 
-/// Compiles a program aside, so that shell, compiler and headers are in memory: they are no part of what
-/// is measured, and dropping memory drops them too.
+/// Compiles a program aside, so that shell, compiler and headers are in memory: they are no part of
+/// what is measured, and dropping memory drops them too.
 pub(super) fn warm_up(_: &Place) -> Result<&'static str> {
     let tree = Tree { dirs: 1, files: 1, sources: 1, functions: 1, text_bytes_max: 1 };
     let dir = tempfile::tempdir()?;
@@ -235,8 +236,8 @@ pub(super) fn warm_up(_: &Place) -> Result<&'static str> {
     Ok("then the compiler read")
 }
 
-/// CPU time, user and system, of a shell's children, from what its `times` prints: two lines, the shell
-/// and its children, each with user and system time as `0m1.230000s`.
+/// CPU time, user and system, of a shell's children, from what its `times` prints: two lines, the
+/// shell and its children, each with user and system time as `0m1.230000s`.
 fn children_s(printed: &str) -> Option<f64> {
     let mut sum = 0.0;
     let mut times = printed.lines().last()?.split_whitespace();

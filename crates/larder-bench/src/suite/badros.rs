@@ -1,5 +1,5 @@
-//! 13 works of a caching NFS client (G. Badros, University of Washington, 1998), alone and then as 4
-//! parallel copies. The sizes are the published ones; the contents are made here.
+//! 13 works of a caching NFS client (G. Badros, University of Washington, 1998), alone and then as
+//! 4 parallel copies. The sizes are the published ones; the contents are made here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

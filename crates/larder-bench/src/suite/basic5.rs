@@ -19,7 +19,8 @@ const MB: u64 = 1 << 20;
 /// A touched file's time moves by this at least: some file systems tell whole seconds only.
 const TOUCH: Duration = Duration::from_secs(1);
 
-/// What the server is given: less than the largest files need, and a disk that is slower than the way to it.
+/// What the server is given: less than the largest files need, and a disk that is slower than the
+/// way to it.
 const SERVER: Confinement = Confinement { memory_bytes: 120 << 20, disk_bytes_per_s: 60 << 20 };
 
 /// The suite.

@@ -1,6 +1,6 @@
-//! One large file, read whole (S. Jayaraman, SUSE, 2010). The published rows are these tests on these
-//! targets: None is COLD of the plain client, COLD and HOT and PGCACHE are those of the caching one,
-//! Server is PGCACHE of the local disk.
+//! One large file, read whole (S. Jayaraman, SUSE, 2010). The published rows are these tests on
+//! these targets: None is COLD of the plain client, COLD and HOT and PGCACHE are those of the
+//! caching one, Server is PGCACHE of the local disk.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,9 +1,9 @@
-//! What a cache costs where it has nothing to win: on a link so fast that the server's memory is as near as the
-//! client's disk. Not published elsewhere.
+//! What a cache costs where it has nothing to win: on a link so fast that the server's memory is as
+//! near as the client's disk. Not published elsewhere.
 //!
-//! The server has everything in memory; what is cold is the client: a fresh mount with an empty disk cache. All that a
-//! cached target takes longer than a plain one is the cache's own work. No kernel memory is dropped, so that runs can be
-//! made beside other work on the machine.
+//! The server has everything in memory; what is cold is the client: a fresh mount with an empty
+//! disk cache. All that a cached target takes longer than a plain one is the cache's own work. No
+//! kernel memory is dropped, so that runs can be made beside other work on the machine.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Application-chosen persistence (T. Anderson, J. Griffioen, USENIX 1999): five works, each by 1 to 10
-//! clients at once. A client is a parallel copy in a directory of its own.
+//! Application-chosen persistence (T. Anderson, J. Griffioen, USENIX 1999): five works, each by 1
+//! to 10 clients at once. A client is a parallel copy in a directory of its own.
 
 mod edit;
 
@@ -131,8 +131,8 @@ fn small_file(place: &Place, count: u32) -> Result<Outcome> {
         .and_check_at_end(move || check_deleted(&again, "")))
 }
 
-/// No name begins so. At first only the names that were deleted must be gone: a client may keep a file
-/// under another name for a moment, until all know that it was closed.
+/// No name begins so. At first only the names that were deleted must be gone: a client may keep a
+/// file under another name for a moment, until all know that it was closed.
 fn check_deleted(dir: &Path, prefix: &str) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();

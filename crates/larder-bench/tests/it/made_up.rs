@@ -1,6 +1,7 @@
-//! Made-up runs of all five suites, to test the report and to look at it. Nothing here was measured, and
-//! every run says so. The numbers have the shape of real ones: noise of a few percent, an outcome of
-//! every kind (faster, slower, no difference, failed, not measured), counted and uncounted RPCs.
+//! Made-up runs of all five suites, to test the report and to look at it. Nothing here was
+//! measured, and every run says so. The numbers have the shape of real ones: noise of a few
+//! percent, an outcome of every kind (faster, slower, no difference, failed, not measured), counted
+//! and uncounted RPCs.
 //!
 //! The same runs each time: noise comes from a counter.
 
@@ -163,8 +164,8 @@ const SHARES: [(&str, f64); 9] = [
     ("SETATTR", 0.01),
 ];
 
-/// 13 tests alone and as four copies; `rclone` gives back wrong bytes in one, `sshfs` is not measured in
-/// the copies, `plain-sync` in one test only.
+/// 13 tests alone and as four copies; `rclone` gives back wrong bytes in one, `sshfs` is not
+/// measured in the copies, `plain-sync` in one test only.
 pub(crate) fn badros() -> Run {
     let targets = ["larder", "plain", "plain-sync", "local", "rclone", "sshfs"];
     let mut run = run("badros", "10 Mbit/s", 9.41e6, &targets);
@@ -292,7 +293,8 @@ pub(crate) fn mbfs() -> Run {
     run
 }
 
-/// Rates over file sizes with knees, over UDP and TCP; interrupted before the largest size of reads.
+/// Rates over file sizes with knees, over UDP and TCP; interrupted before the largest size of
+/// reads.
 pub(crate) fn basic5() -> Run {
     let targets = ["larder udp", "plain udp", "larder tcp", "plain tcp", "local"];
     let mut run = run("basic5", "1 Gbit/s", 0.937e9, &targets);

@@ -1,5 +1,5 @@
-//! The report: well-formed, complete and honest whatever the records hold. Nothing is compared with a
-//! stored page; what must be true of every page is checked on pages of many kinds.
+//! The report: well-formed, complete and honest whatever the records hold. Nothing is compared with
+//! a stored page; what must be true of every page is checked on pages of many kinds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -48,8 +48,8 @@ fn unsent_of(cache: &Cache, file: &CachedFile) -> Option<Vec<(u64, Vec<u8>)>> {
     is_unsent.then(|| file.dirty().into_iter().map(found).collect())
 }
 
-/// After an orderly stop with unsent changes these are there in the next boot, and the one after. Whatever a
-/// crash cuts short, they are there as they were, or not at all.
+/// After an orderly stop with unsent changes these are there in the next boot, and the one after.
+/// Whatever a crash cuts short, they are there as they were, or not at all.
 #[test]
 fn a_stop_with_unsent_changes_keeps_them_over_a_reboot() {
     let disk = SimDisk::recording();

@@ -40,7 +40,8 @@ fn sent(file: &CachedFile, version: &[u8], size: u64) {
     file.set_version(version, size);
 }
 
-/// What unpacking an archive does: a short file that the kernel writes, from its creation to its release.
+/// What unpacking an archive does: a short file that the kernel writes, from its creation to its
+/// release.
 #[test]
 fn a_short_new_file_costs_few_calls_of_the_disk() {
     let disk = counting();
@@ -62,7 +63,8 @@ fn a_short_new_file_costs_few_calls_of_the_disk() {
     assert_eq!(read(&file, 0..5000), Some(bytes(1, 0..5000)));
 }
 
-/// Who comes again and again to a file that the kernel has to write looks at its times, and reads it only if it was written.
+/// Who comes again and again to a file that the kernel has to write looks at its times, and reads
+/// it only if it was written.
 #[test]
 fn a_file_that_the_kernel_does_not_write_is_not_read_again() {
     let disk = counting();
@@ -87,7 +89,8 @@ fn a_file_that_the_kernel_does_not_write_is_not_read_again() {
     assert!(!file.was_bypassed().unwrap(), "nobody writes it");
 }
 
-/// A file whose chunks all have their sums is not read again to be saved, and only its stamp is looked at.
+/// A file whose chunks all have their sums is not read again to be saved, and only its stamp is
+/// looked at.
 #[test]
 fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
     const FILES: u64 = 100;

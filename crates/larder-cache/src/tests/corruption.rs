@@ -1,5 +1,6 @@
 //! Flipped bits anywhere in a closed cache: right bytes or a miss, never wrong ones, never a
-//! failure of the mount. The head is the exception: one whose copies are both damaged is refused in words.
+//! failure of the mount. The head is the exception: one whose copies are both damaged is refused in
+//! words.
 
 use larder_io::Image;
 
@@ -63,7 +64,8 @@ fn flipped_bits_give_right_bytes_or_a_miss() {
     let seed = seed("flipped_bits", 1);
     let mut random = Random(seed);
     for (path, len) in disk.files() {
-        // Every byte of the small files, a sample of the data. What the index's reserve holds means nothing.
+        // Every byte of the small files, a sample of the data. What the index's reserve holds means
+        // nothing.
         let step = match path.as_str() {
             "reserve" => 1 << 20,
             "index.redb" => 1,

@@ -259,7 +259,8 @@ fn holes_that_the_kernel_made_are_no_changes() {
     assert_eq!(read(&file, CHUNK..2 * CHUNK).unwrap(), vec![0; usize::try_from(CHUNK).unwrap()]);
 }
 
-/// What the last chunk had is sent once more only if something in it was changed: somebody else may have cut it meanwhile.
+/// What the last chunk had is sent once more only if something in it was changed: somebody else may
+/// have cut it meanwhile.
 #[test]
 fn a_file_that_goes_on_behind_its_last_chunk_has_not_changed_it() {
     for (at, is_changed) in [(2 * CHUNK, false), (CHUNK + 50, true), (CHUNK + 200, true)] {
@@ -315,7 +316,8 @@ fn a_truncation_in_a_bypass_is_no_change_but_for_what_the_kernel_wrote() {
     assert_eq!(read(&file, CHUNK..CHUNK + 3).unwrap(), b"new");
 }
 
-/// A hole costs nothing locally, so a program makes one of any size: it is not read, sent or charged.
+/// A hole costs nothing locally, so a program makes one of any size: it is not read, sent or
+/// charged.
 #[test]
 fn large_hole_that_the_kernel_made_is_not_looked_at() {
     let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();

@@ -131,8 +131,9 @@ fn orders(left: &[(Step, usize)], so_far: &mut Vec<Step>, all: &mut Vec<Vec<Step
     }
 }
 
-/// Every order of the three steps of two fills that overlap, with one event between them: what is held is right after
-/// every step, and after a crash, and the accounts are. Each order has a file of its own.
+/// Every order of the three steps of two fills that overlap, with one event between them: what is
+/// held is right after every step, and after a crash, and the accounts are. Each order has a file
+/// of its own.
 #[test]
 fn two_fills_and_an_event_in_every_order_leave_right_bytes() {
     use Event::*;
@@ -248,7 +249,8 @@ impl Watcher for Yielding {
     }
 }
 
-/// Two threads fill a file while a third changes it: what it wrote last is there, whoever came first.
+/// Two threads fill a file while a third changes it: what it wrote last is there, whoever came
+/// first.
 #[test]
 fn fills_never_cover_what_is_written_beside_them() {
     let seed = seed("fills_never_cover_what_is_written_beside_them", 12);
@@ -288,7 +290,8 @@ fn fills_never_cover_what_is_written_beside_them() {
     }
 }
 
-/// Two threads fill versions while a third begins new ones: whoever reads a version is given its bytes.
+/// Two threads fill versions while a third begins new ones: whoever reads a version is given its
+/// bytes.
 #[test]
 fn fills_of_a_version_never_reach_the_next_one() {
     let disk = Watched { disk: Arc::new(MemDisk::new()), watcher: Arc::new(Yielding) };

@@ -1,8 +1,8 @@
 //! What is left when the process dies and the machine goes on: everything that was acknowledged.
 //!
-//! Random work on a recording disk, and a kill at each of its changes: the image has everything that
-//! was written, and the boot is the same. What a call had put or written when it returned is there;
-//! what the call under way did may be there.
+//! Random work on a recording disk, and a kill at each of its changes: the image has everything
+//! that was written, and the boot is the same. What a call had put or written when it returned is
+//! there; what the call under way did may be there.
 
 use std::collections::BTreeMap;
 
@@ -266,8 +266,8 @@ impl Work {
         found
     }
 
-    /// Whether the file has all that was dirty before and after the step under way, and no byte that
-    /// neither knows; how much must be dirty.
+    /// Whether the file has all that was dirty before and after the step under way, and no byte
+    /// that neither knows; how much must be dirty.
     fn fits(
         &self,
         file: &CachedFile,
@@ -455,8 +455,8 @@ fn a_bypass_goes_on_with_the_same_local_file() {
     assert_eq!(after.dirty(), [2 * CHUNK..3 * CHUNK, 4 * CHUNK..4 * CHUNK + 4]);
 }
 
-/// Once the index has failed, what is logged has nothing to stand on: the log goes, and the next start
-/// is one after a crash. Whatever fails, nothing waits for ever.
+/// Once the index has failed, what is logged has nothing to stand on: the log goes, and the next
+/// start is one after a crash. Whatever fails, nothing waits for ever.
 #[test]
 fn a_failed_index_ends_the_log() {
     let mut poisoned_count = 0;

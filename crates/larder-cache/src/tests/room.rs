@@ -1,4 +1,5 @@
-//! The disk of a cache: fills and culling stay within their marks, and a full disk harms nobody for long.
+//! The disk of a cache: fills and culling stay within their marks, and a full disk harms nobody for
+//! long.
 
 use std::time::Duration;
 
@@ -157,7 +158,8 @@ fn a_disk_that_others_have_filled_is_opened_and_emptied() {
     cache.close().unwrap();
 }
 
-/// Each commit begins a segment of the log, for which it needs a block, and ends one, of which others may take the block.
+/// Each commit begins a segment of the log, for which it needs a block, and ends one, of which
+/// others may take the block.
 #[test]
 fn commits_go_on_with_their_reserve_while_others_take_all_that_gets_free() {
     let disk = SimDisk::new();

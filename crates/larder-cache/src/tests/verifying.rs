@@ -45,7 +45,8 @@ impl Watcher for Gate {
 /// A disk whose reads of cached data wait at a gate.
 type SlowDisk = Watched<Gate>;
 
-/// A file of some chunks whose bytes an earlier run has left, and which none of them was verified of.
+/// A file of some chunks whose bytes an earlier run has left, and which none of them was verified
+/// of.
 fn left_over(chunks: u64, damage: impl FnOnce(&SimDisk)) -> (SlowDisk, Cache, Arc<CachedFile>) {
     let disk = SimDisk::new();
     let cache = open(&disk);
@@ -116,8 +117,9 @@ fn nobody_waits_while_what_the_kernel_wrote_is_looked_for() {
     assert_eq!(file.dirty(), chunks);
 }
 
-/// What the kernel writes, and what is written and cut here, while the kernel's writes are looked for: in the end the server
-/// has it all by what is dirty, and every chunk has the sum of what is there.
+/// What the kernel writes, and what is written and cut here, while the kernel's writes are looked
+/// for: in the end the server has it all by what is dirty, and every chunk has the sum of what is
+/// there.
 #[test]
 fn what_is_changed_while_the_kernels_writes_are_looked_for_is_found() {
     let name = "what_is_changed_while_the_kernels_writes_are_looked_for_is_found";

@@ -1,7 +1,8 @@
 //! What outlives the process.
 //!
 //! - [`record`]: the records of the index, and the format of each kind.
-//! - [`session`]: the records of the session log, which the next process reads; [`notes`] puts them there.
+//! - [`session`]: the records of the session log, which the next process reads; [`notes`] puts them
+//!   there.
 //! - [`resume`]: how the next process goes on from there.
 
 mod notes;

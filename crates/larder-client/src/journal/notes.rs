@@ -28,8 +28,8 @@ impl Core {
         self.cache.drop_session(&key(UNFINISHED, ino.0));
     }
 
-    /// Brings the record of what is to be done about a file up to date. Call it with the node's lock
-    /// held, after each change of what [`Unfinished`] has.
+    /// Brings the record of what is to be done about a file up to date. Call it with the node's
+    /// lock held, after each change of what [`Unfinished`] has.
     pub(crate) fn note_unfinished(&self, ino: Ino, state: &mut State) {
         let left = Unfinished {
             silly: state.hidden().name_to_remove().cloned(),
@@ -47,8 +47,8 @@ impl Core {
         }
     }
 
-    /// The mount is over: forgets what only a run that goes on with it would need. Hidden files that
-    /// are still there are left to the next mount.
+    /// The mount is over: forgets what only a run that goes on with it would need. Hidden files
+    /// that are still there are left to the next mount.
     pub(crate) fn end_session(&self) {
         for (key, value) in self.cache.session_records() {
             let hidden = key.first() == Some(&UNFINISHED)

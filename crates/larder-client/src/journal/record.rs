@@ -10,10 +10,12 @@ use larder_cache::codec::{Reader, Writer};
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Device, Ino, Kind, Time, Validator};
 
-/// A kind of record. Each has a format of its own, so that a kind that changes costs no other kind a record.
+/// A kind of record. Each has a format of its own, so that a kind that changes costs no other kind
+/// a record.
 pub(crate) trait Record: Sized {
-    /// Number of the format that is written: a record's first byte. Whoever raises it has [`Record::take`] read the
-    /// format before as well, so that a cache, and the files that are open over an upgrade, go on.
+    /// Number of the format that is written: a record's first byte. Whoever raises it has
+    /// [`Record::take`] read the format before as well, so that a cache, and the files that are
+    /// open over an upgrade, go on.
     const FORMAT: u8;
 
     /// Writes what comes after the number.
@@ -66,7 +68,8 @@ pub(crate) struct Known {
     pub(crate) rereads: u64,
 }
 
-/// What bytes of a file are held for: the server's version of it, and how often that was read afresh.
+/// What bytes of a file are held for: the server's version of it, and how often that was read
+/// afresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) validator: Validator,
@@ -80,7 +83,8 @@ impl Version {
         self.rereads == other.rereads && self.validator.same(&other.validator)
     }
 
-    /// Number of the format of [`Version::bytes`]. Data whose version has another one is read again.
+    /// Number of the format of [`Version::bytes`]. Data whose version has another one is read
+    /// again.
     const FORMAT: u8 = 2;
 
     /// As the cache keeps it beside data: opaque there, compared and never read.

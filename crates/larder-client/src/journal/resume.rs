@@ -1,13 +1,14 @@
 //! Going on after the process before died: with its mount, or with a new one on its cache.
 //!
-//! *Resume*: the kernel goes on with the same mount. Open files are there again under their numbers, with
-//! their modes and local files; hidden files, errors not yet reported and unsent data are what they
-//! were. The server is asked nothing: what is known is as good as it was, since the clock goes on (but for
-//! answers of the server that told nothing new: they are not on record, so it is asked again sooner).
+//! *Resume*: the kernel goes on with the same mount. Open files are there again under their
+//! numbers, with their modes and local files; hidden files, errors not yet reported and unsent data
+//! are what they were. The server is asked nothing: what is known is as good as it was, since the
+//! clock goes on (but for answers of the server that told nothing new: they are not on record, so
+//! it is asked again sooner).
 //!
-//! *New mount*: nobody holds the open files any more. Hidden files are removed at the server, unsent
-//! data is sent in the background, and a file that somebody else has changed meanwhile gets it too:
-//! the last close wins, as if the writer had closed it now.
+//! *New mount*: nobody holds the open files any more. Hidden files are removed at the server,
+//! unsent data is sent in the background, and a file that somebody else has changed meanwhile gets
+//! it too: the last close wins, as if the writer had closed it now.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -144,8 +145,8 @@ impl Core {
         nodes
     }
 
-    /// Takes up unsent data. If the server's version is not the one below it, somebody else may have
-    /// written: then what is held goes once ours is sent.
+    /// Takes up unsent data. If the server's version is not the one below it, somebody else may
+    /// have written: then what is held goes once ours is sent.
     fn mark_unsent(&self, node: &Node) {
         let file = self.file(node);
         let wall = self.wall();
@@ -286,7 +287,8 @@ impl Core {
         }
     }
 
-    /// Removes a hidden file at the server. Answers `false` if it never got its hidden name, and is where it was.
+    /// Removes a hidden file at the server. Answers `false` if it never got its hidden name, and is
+    /// where it was.
     async fn remove_left_behind(
         &self,
         node: &Node,

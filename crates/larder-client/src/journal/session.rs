@@ -1,12 +1,12 @@
 //! What of a mount must outlive the process and not the boot: records of the cache's session.
 //!
-//! - The [`Run`]: the number of the session, so that times taken on the monotonic clock stay good, and
-//!   a bound of the numbers of open files that may have been given.
+//! - The [`Run`]: the number of the session, so that times taken on the monotonic clock stay good,
+//!   and a bound of the numbers of open files that may have been given.
 //! - An [`OpenRecord`] for each open file.
 //! - An [`Unfinished`] for each file of which more is to be done than its dirty data says.
 //!
-//! They are put before what they speak of can be seen outside: an open before it is answered, a hidden
-//! name before the server is asked for it.
+//! They are put before what they speak of can be seen outside: an open before it is answered, a
+//! hidden name before the server is asked for it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

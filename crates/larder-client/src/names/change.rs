@@ -1,8 +1,9 @@
 //! Names: looking them up, making, removing, renaming and linking them.
 //!
 //! A name is believed while its directory's attributes are fresh and no foreign change has begun a
-//! new epoch there. Changes of our own keep the epoch: only the names that they touch are rewritten.
-//! A removed file that is still open gets a hidden name first ([`crate::names::hidden`]).
+//! new epoch there. Changes of our own keep the epoch: only the names that they touch are
+//! rewritten. A removed file that is still open gets a hidden name first
+//! ([`crate::names::hidden`]).
 
 use std::ffi::OsStr;
 use std::sync::Arc;

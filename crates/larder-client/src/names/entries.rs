@@ -11,7 +11,8 @@ use crate::journal::name_bytes;
 use crate::node::Node;
 
 impl Core {
-    /// Makes an object at the server and takes in what it says of it. A file may be open at the server yet.
+    /// Makes an object at the server and takes in what it says of it. A file may be open at the
+    /// server yet.
     pub(crate) async fn make_node(
         &self,
         dir: &Arc<Node>,

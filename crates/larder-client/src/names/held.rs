@@ -1,4 +1,5 @@
-//! What the index says of names: those of a directory's present epoch, and what they stood for before.
+//! What the index says of names: those of a directory's present epoch, and what they stood for
+//! before.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ impl Core {
         Name::decode(&record).filter(|held| held.epoch == dir.state().known().epoch)
     }
 
-    /// Records what a name stands for. What is on record is not written once more: that would cost a
-    /// listing that brings nothing new as much as the first one.
+    /// Records what a name stands for. What is on record is not written once more: that would cost
+    /// a listing that brings nothing new as much as the first one.
     pub(crate) fn put_name(&self, dir: &Node, name: &OsStr, child: Option<Ino>) {
         let epoch = dir.state().known().epoch;
         let record = Name { epoch, child }.encode();
@@ -44,7 +45,8 @@ impl Core {
         nodes.into_iter().flatten().for_each(|node| node.state().doubt(self.now()));
     }
 
-    /// Records what a name stands for unless others have changed that: nobody is answered by it ([`Core::doubtful`]).
+    /// Records what a name stands for unless others have changed that: nobody is answered by it
+    /// ([`Core::doubtful`]).
     pub(crate) fn put_doubtful_name(&self, dir: &Node, name: &OsStr, child: Ino) {
         let epoch = dir.state().known().epoch.wrapping_sub(1);
         let record = Name { epoch, child: Some(child) }.encode();

@@ -1,11 +1,13 @@
 //! Hidden names of files that are removed while they are open.
 //!
 //! A removed file that is still open gets a hidden name first, as NFS clients do (".nfs..."), and
-//! loses it at the last release. Where a file is reached by its names only (SMB), that is so for each
-//! open file that loses a name here: which others it has, and for how long, only the server knows.
+//! loses it at the last release. Where a file is reached by its names only (SMB), that is so for
+//! each open file that loses a name here: which others it has, and for how long, only the server
+//! knows.
 //!
-//! To hide a file one must know what a name stands for. Others may have changed the directory since we looked; then what
-//! it stood for before is *doubtful*, and the server is asked if that is open here.
+//! To hide a file one must know what a name stands for. Others may have changed the directory since
+//! we looked; then what it stood for before is *doubtful*, and the server is asked if that is open
+//! here.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -17,14 +19,16 @@ use crate::core::Core;
 use crate::node::Node;
 use crate::open::OpenFile;
 
-/// Longest wait, before a directory is removed, for the removal of hidden names in it that has begun.
+/// Longest wait, before a directory is removed, for the removal of hidden names in it that has
+/// begun.
 const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Core {
-    /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of the directory by others
-    /// makes its names unknown; if a file that is open here was last seen under this one, the server is
-    /// asked, since such a file must be hidden (so it is if this was one of its names before that change), and so it is
-    /// for a directory, in which hidden names may be about to go.
+    /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of
+    /// the directory by others makes its names unknown; if a file that is open here was last
+    /// seen under this one, the server is asked, since such a file must be hidden (so it is if
+    /// this was one of its names before that change), and so it is for a directory, in which
+    /// hidden names may be about to go.
     pub(crate) async fn child_to_go(
         self: &Arc<Self>,
         cred: &Cred,
@@ -53,8 +57,8 @@ impl Core {
         })
     }
 
-    /// If the file is open and this is its last name, or the last one that is sure to lead to it, renames it to a
-    /// hidden one, to be removed at its last release. Answers whether it did.
+    /// If the file is open and this is its last name, or the last one that is sure to lead to it,
+    /// renames it to a hidden one, to be removed at its last release. Answers whether it did.
     pub(crate) async fn hide_if_open(
         &self,
         cred: &Cred,
@@ -113,8 +117,8 @@ impl Core {
         Ok(true)
     }
 
-    /// A file was hidden to be replaced, and what was to replace it was refused (and not late): it gets
-    /// its name back, unless somebody else has taken it, and loses the hidden one.
+    /// A file was hidden to be replaced, and what was to replace it was refused (and not late): it
+    /// gets its name back, unless somebody else has taken it, and loses the hidden one.
     pub(crate) async fn show_again(
         self: &Arc<Self>,
         cred: &Cred,
@@ -163,9 +167,10 @@ impl Core {
         }
     }
 
-    /// Before a directory is removed or replaced: whoever has removed and closed all files in it may
-    /// expect it to be empty, but the last releases, which remove the hidden names, come after close(2)
-    /// has returned. Waits for those that are on their way, and not for files that are open.
+    /// Before a directory is removed or replaced: whoever has removed and closed all files in it
+    /// may expect it to be empty, but the last releases, which remove the hidden names, come
+    /// after close(2) has returned. Waits for those that are on their way, and not for files
+    /// that are open.
     pub(crate) async fn await_hidden_names(&self, dir: &Node) {
         for open in self.open_hidden_in(dir) {
             self.await_release(&open.node).await;

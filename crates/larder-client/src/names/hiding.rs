@@ -1,5 +1,5 @@
-//! What is known of hidden names: the one that stands for a file, and how many are in a directory. Pure; giving and
-//! removing them is [`super::hidden`]'s.
+//! What is known of hidden names: the one that stands for a file, and how many are in a directory.
+//! Pure; giving and removing them is [`super::hidden`]'s.
 
 use std::ffi::OsString;
 
@@ -55,7 +55,8 @@ impl Hidden {
         self.name = HiddenName::Asked(place);
     }
 
-    /// The server `has` given it the name that it was asked for, or has not. If it was not asked any more, nothing is changed.
+    /// The server `has` given it the name that it was asked for, or has not. If it was not asked
+    /// any more, nothing is changed.
     pub(crate) fn end(&mut self, has: bool) {
         self.name = match (std::mem::take(&mut self.name), has) {
             (HiddenName::Asked(place), true) => HiddenName::Given(place),

@@ -57,7 +57,8 @@ impl Core {
         let page = match held {
             Some(page) if !(plus && self.is_stale(&page)) => page,
             held => match self.fetch_page(&dir, cred, offset, held.as_deref()).await {
-                // Read anew, it may lack the place where this reader is: he goes on with what he had.
+                // Read anew, it may lack the place where this reader is: he goes on with what he
+                // had.
                 Ok(page) => held.filter(|_| page.position_of(offset).is_none()).unwrap_or(page),
                 Err(Error::TimedOut) => held.ok_or(Error::TimedOut)?,
                 Err(error) => return Err(error),

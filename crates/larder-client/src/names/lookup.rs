@@ -58,8 +58,8 @@ impl Core {
         self.is_fresh(&child).then(|| Ok(Lookup::Found(self.entry(dir, &child))))
     }
 
-    /// The answer, if a lease on the directory makes one of what is held. Where the file would have to be asked
-    /// about in any case, nobody waits for the lease, and later lookups have it.
+    /// The answer, if a lease on the directory makes one of what is held. Where the file would have
+    /// to be asked about in any case, nobody waits for the lease, and later lookups have it.
     async fn lookup_leased(
         self: &Arc<Self>,
         dir: &Arc<Node>,

@@ -1,11 +1,14 @@
 //! Names: looking them up, listing them, changing them.
 //!
 //! - [`lookup`]: looking names up; [`held`]: what the index says of them.
-//! - [`change`]: making, removing, renaming and linking; [`entries`]: the requests for that; [`retried`]: those that are asked
-//!   for once more.
-//! - [`hidden`]: the names of files that are removed while they are open; [`hiding`]: what is known of them.
-//! - [`listing`]: what is held of directories' listings; [`listed`] and [`walk`]: what is remembered of their readers.
-//! - [`recover`]: finds a file again whose handle the server refuses; [`paths`]: where files were last seen.
+//! - [`change`]: making, removing, renaming and linking; [`entries`]: the requests for that;
+//!   [`retried`]: those that are asked for once more.
+//! - [`hidden`]: the names of files that are removed while they are open; [`hiding`]: what is known
+//!   of them.
+//! - [`listing`]: what is held of directories' listings; [`listed`] and [`walk`]: what is
+//!   remembered of their readers.
+//! - [`recover`]: finds a file again whose handle the server refuses; [`paths`]: where files were
+//!   last seen.
 
 mod change;
 mod entries;

@@ -16,8 +16,8 @@ pub fn parent_in_record(record: &[u8]) -> Option<FileNo> {
     Known::decode(record)?.hint.map(|(parent, _)| FileNo(parent.0))
 }
 
-/// Where a file was last seen below the root of its mount; `None` if that is not known. Others may have
-/// renamed it since.
+/// Where a file was last seen below the root of its mount; `None` if that is not known. Others may
+/// have renamed it since.
 pub fn last_path(cache: &Cache, file: FileNo) -> Option<PathBuf> {
     let (mut names, mut at) = (Vec::new(), Ino(file.0));
     while at != Ino::ROOT && names.len() < DEPTH_MAX {

@@ -17,8 +17,8 @@ use crate::node::Node;
 /// Deepest path that recovery walks.
 const DEPTH_MAX: u32 = 64;
 
-/// Makes a call that takes a handle, and once more with a new handle if the old one went stale and the
-/// file could be found again, for a caller who waits until `$cred` says.
+/// Makes a call that takes a handle, and once more with a new handle if the old one went stale and
+/// the file could be found again, for a caller who waits until `$cred` says.
 macro_rules! on_handle {
     ($core:expr, $cred:expr, $node:expr, $handle:ident => $call:expr) => {{
         let mut recovered = false;
@@ -41,8 +41,8 @@ macro_rules! on_handle {
 pub(crate) use on_handle;
 
 impl Core {
-    /// A new handle for `node`, whose handle `stale` the server no longer knows, for a caller who waits until
-    /// `cred` says.
+    /// A new handle for `node`, whose handle `stale` the server no longer knows, for a caller who
+    /// waits until `cred` says.
     ///
     /// # Errors
     /// [`Error::Stale`] if the file is gone, or what the server answers.
@@ -93,10 +93,11 @@ impl Core {
         }
     }
 
-    /// What a change of a name in a directory was refused for may tell that somebody else has changed these nodes: one is gone,
-    /// or the server knows better than we whether there is such a name. Then they are asked about before what is held of them
-    /// is believed: the kernel tries once more, and callers look at what was in their way. An answer that is still on its way may
-    /// be from before that, so the name is also forgotten.
+    /// What a change of a name in a directory was refused for may tell that somebody else has
+    /// changed these nodes: one is gone, or the server knows better than we whether there is
+    /// such a name. Then they are asked about before what is held of them is believed: the
+    /// kernel tries once more, and callers look at what was in their way. An answer that is still
+    /// on its way may be from before that, so the name is also forgotten.
     pub(crate) fn distrust_if_refused<T>(
         &self,
         nodes: &[&Node],

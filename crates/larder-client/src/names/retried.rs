@@ -1,7 +1,7 @@
 //! Requests that the kernel sends once more, because the process that had them died.
 //!
-//! The server may have carried the first try out. What would fail because it did is a success then, if
-//! what is found is what the request would have made. Somebody else may have made it at the same
+//! The server may have carried the first try out. What would fail because it did is a success then,
+//! if what is found is what the request would have made. Somebody else may have made it at the same
 //! time; that cannot be told, and only for a request that is sent once more is it not asked.
 
 use std::ffi::OsStr;
@@ -72,8 +72,8 @@ impl Core {
         })
     }
 
-    /// Whether the server may have given an object of the caller this owner: his own, or that to which
-    /// it maps user 0.
+    /// Whether the server may have given an object of the caller this owner: his own, or that to
+    /// which it maps user 0.
     fn may_own(&self, cred: &Cred, attr: &Attr) -> bool {
         attr.uid == cred.uid || (cred.uid == 0 && self.squash.known() != RootSquash::No)
     }
@@ -86,8 +86,8 @@ impl Core {
         }
     }
 
-    /// What a rename comes to: it was made if the source is gone and the target is there, and is the
-    /// source as far as that is known.
+    /// What a rename comes to: it was made if the source is gone and the target is there, and is
+    /// the source as far as that is known.
     pub(crate) async fn settle_rename(
         &self,
         cred: &Cred,

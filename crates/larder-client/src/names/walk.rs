@@ -1,11 +1,14 @@
-//! Whether the readers of a directory get anywhere: a pure state machine over the positions that they are given.
+//! Whether the readers of a directory get anywhere: a pure state machine over the positions that
+//! they are given.
 //!
-//! A server whose cookies go round would be listed for ever; by the pages that are held, without even being asked. A
-//! reader is known by the position at which he goes on. Each one's way is watched by Brent's algorithm: one position of it is
-//! remembered, a later one each time the way has become twice as long, so that a way that goes round comes back to it.
-//! Who seeks begins another way, so nothing is taken for a round that is none.
+//! A server whose cookies go round would be listed for ever; by the pages that are held, without
+//! even being asked. A reader is known by the position at which he goes on. Each one's way is
+//! watched by Brent's algorithm: one position of it is remembered, a later one each time the way
+//! has become twice as long, so that a way that goes round comes back to it. Who seeks begins
+//! another way, so nothing is taken for a round that is none.
 
-/// Most readers of a directory whose ways are watched. With more of them, the way that was begun first is watched anew.
+/// Most readers of a directory whose ways are watched. With more of them, the way that was begun
+/// first is watched anew.
 const READERS_MAX: usize = 4;
 
 /// The ways of those who read a directory just now.
@@ -40,7 +43,8 @@ struct Way {
 pub(crate) struct GoesRound;
 
 impl Walks {
-    /// A reader who was at `from` was given entries up to the position `to`; `None`: there are no more.
+    /// A reader who was at `from` was given entries up to the position `to`; `None`: there are no
+    /// more.
     ///
     /// # Errors
     /// If his way goes round. He has been told some entries more than once by then.
@@ -60,7 +64,8 @@ impl Walks {
         let place = place.unwrap_or_else(|| readers.place());
         let begun = Way { at: from, remembered: from, steps: 0, steps_max: 1 };
         let way = readers.ways[place].get_or_insert(begun);
-        // Who is led to the beginning, which has the position 0, cannot be told from one who begins.
+        // Who is led to the beginning, which has the position 0, cannot be told from one who
+        // begins.
         if [way.remembered, from, 0].contains(&to) {
             readers.ways[place] = None;
             return Err(GoesRound);
@@ -93,7 +98,8 @@ mod tests {
 
     const POSITIONS: u64 = 5;
 
-    /// Of all servers that lead from each of [`POSITIONS`] to another one or to the end: where one leads.
+    /// Of all servers that lead from each of [`POSITIONS`] to another one or to the end: where one
+    /// leads.
     fn next(server: u64, position: u64) -> Option<u64> {
         let next = server / (POSITIONS + 1).pow(u32::try_from(position).unwrap()) % (POSITIONS + 1);
         Some(next).filter(|next| *next < POSITIONS)
@@ -108,8 +114,8 @@ mod tests {
         at.is_none()
     }
 
-    /// Whatever the server's positions, and however many readers take turns: each is told of the round that there is, after at
-    /// most three times around, and of no other.
+    /// Whatever the server's positions, and however many readers take turns: each is told of the
+    /// round that there is, after at most three times around, and of no other.
     #[test]
     fn every_small_server_is_listed_to_its_end_or_told() {
         for server in 0..(POSITIONS + 1).pow(u32::try_from(POSITIONS).unwrap()) {

@@ -1,8 +1,8 @@
 //! Attributes and rights: how fresh they must be, and how they are asked for.
 //!
-//! Where the server is out of reach, what is held is used: stale attributes rather than none. Rights
-//! that nobody asked for in time are then judged by the mode bits, and user 0 gets no more than
-//! them unless the server is known not to squash root.
+//! Where the server is out of reach, what is held is used: stale attributes rather than none.
+//! Rights that nobody asked for in time are then judged by the mode bits, and user 0 gets no more
+//! than them unless the server is known not to squash root.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ impl Core {
         state.ctime_is_old() && !is_told
     }
 
-    /// Asks the server for the attributes. The names of a directory need a lease too, for which nobody waits.
+    /// Asks the server for the attributes. The names of a directory need a lease too, for which
+    /// nobody waits.
     pub(crate) async fn revalidate(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         if node.state().is_directory() {
             self.lease_later(node, cred);
@@ -70,8 +71,8 @@ impl Core {
         Ok(())
     }
 
-    /// Asks the server what `cred` may do, which brings the attributes too, and a lease if there is one.
-    /// Answers `None` if the server does not say.
+    /// Asks the server what `cred` may do, which brings the attributes too, and a lease if there is
+    /// one. Answers `None` if the server does not say.
     pub(crate) async fn ask_rights(&self, node: &Node, cred: &Cred) -> Result<Option<Access>> {
         let asked = self.now();
         let answer =
@@ -121,8 +122,8 @@ impl Core {
         Ok(said.map_or_else(|| self.rights_as_held(node, cred, wanted), |said| said & wanted))
     }
 
-    /// What of `wanted` the caller may do, after asking the server if it must, or if `asks`, and if he may
-    /// get to the file at all.
+    /// What of `wanted` the caller may do, after asking the server if it must, or if `asks`, and if
+    /// he may get to the file at all.
     pub(crate) async fn rights_below(
         &self,
         node: &Node,
@@ -148,8 +149,9 @@ impl Core {
         }
     }
 
-    /// The same for bytes that a door reads or writes without an open: it does not know whether its caller has the
-    /// file open, so the owner may whatever the mode is, as at any server (RFC 1813, 4.4). His opens were judged.
+    /// The same for bytes that a door reads or writes without an open: it does not know whether its
+    /// caller has the file open, so the owner may whatever the mode is, as at any server (RFC
+    /// 1813, 4.4). His opens were judged.
     pub(crate) async fn demand_bytes(
         &self,
         node: &Node,
@@ -234,8 +236,8 @@ impl Core {
         });
     }
 
-    /// Keeps a lease that came with attributes, unless those count for nothing; or remembers that the
-    /// server gave none.
+    /// Keeps a lease that came with attributes, unless those count for nothing; or remembers that
+    /// the server gave none.
     pub(crate) fn take_lease(&self, node: &Node, seen: Seen, lease: Option<Lease>) {
         let now = self.now();
         let mut state = node.state();

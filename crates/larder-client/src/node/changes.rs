@@ -1,10 +1,10 @@
 //! Changes of our own, and whether the server's replies prove that nobody else made one.
 //!
-//! A server that tells the attributes from before an operation and those from after it (RFC 1813, 2.6)
-//! names a step from one version to another. If the steps of all our requests make one way from the
-//! version that we held to the newest one, in some order and each taken once, there is no place in it
-//! for a change of somebody else: he would have made a version that no step of ours begins at. One step
-//! that begins at the version that we held proves nothing of the others.
+//! A server that tells the attributes from before an operation and those from after it (RFC 1813,
+//! 2.6) names a step from one version to another. If the steps of all our requests make one way
+//! from the version that we held to the newest one, in some order and each taken once, there is no
+//! place in it for a change of somebody else: he would have made a version that no step of ours
+//! begins at. One step that begins at the version that we held proves nothing of the others.
 
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Before, Change, Lease, Time, Validator};
@@ -31,7 +31,8 @@ pub(crate) fn follow(from: Validator, changes: &[Change]) -> bool {
 pub(crate) enum Proof {
     /// Nobody else changed the file: it is in the version that these attributes describe.
     Ours(Attr),
-    /// Somebody else has changed links, mode or owner at most, or set times back; the file is described by these.
+    /// Somebody else has changed links, mode or owner at most, or set times back; the file is
+    /// described by these.
     Moved(Attr),
     /// Somebody else may have: the server does not tell.
     Untold,
@@ -75,8 +76,8 @@ fn bytes_of(attr: Attr) -> Attr {
     Attr { ctime: Time::default(), ..attr }
 }
 
-/// Whether the bytes of two versions are the same, but for who sets times back: links, mode or owner were changed at
-/// most. A server with change attributes does not tell.
+/// Whether the bytes of two versions are the same, but for who sets times back: links, mode or
+/// owner were changed at most. A server with change attributes does not tell.
 pub(crate) fn have_same_bytes(one: &Validator, other: &Validator) -> bool {
     let has_times_only = one.change.is_none() && other.change.is_none();
     has_times_only && without_ctime(*one).same(&without_ctime(*other))
@@ -87,8 +88,8 @@ pub(crate) fn replacing(held: &Validator, change: Change) -> Change {
     Change { before: Some(as_before(held)), ..change }
 }
 
-/// What a request that changes nothing tells, if it does: the version that it left, it found. Another one
-/// that it says it found is somebody else's doing.
+/// What a request that changes nothing tells, if it does: the version that it left, it found.
+/// Another one that it says it found is somebody else's doing.
 pub(crate) fn unchanged(change: Change) -> Option<Change> {
     let after = change.after?;
     Some(Change { before: Some(as_before(&after.validator())), after: Some(after) })
@@ -106,8 +107,8 @@ fn version_before(before: &Before) -> Validator {
 
 /// The end of the way that begins at `from` and takes every step once, if there is one.
 ///
-/// There is one if all steps hang together and lead from each version as often as to it, but for one
-/// more from the first and one more to the last (Euler).
+/// There is one if all steps hang together and lead from each version as often as to it, but for
+/// one more from the first and one more to the last (Euler).
 fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
     let mut versions = vec![from];
     let mut number = |version: &Validator| {
@@ -134,7 +135,8 @@ fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
     {
         reached[*after] = true;
     }
-    // The end has one step more to it than from it; without such a version the way ends where it began.
+    // The end has one step more to it than from it; without such a version the way ends where it
+    // began.
     let end = excess.iter().position(|excess| *excess > 0).unwrap_or(0);
     excess[0] += 1;
     excess[end] -= 1;
@@ -148,7 +150,8 @@ fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
 pub(crate) struct Settled {
     /// The version before the first one.
     pub(crate) from: Validator,
-    /// Whether what we hold goes on under the new version: nobody else is known to have interfered.
+    /// Whether what we hold goes on under the new version: nobody else is known to have
+    /// interfered.
     pub(crate) ours: bool,
 }
 
@@ -189,9 +192,9 @@ mod tests {
         all
     }
 
-    /// The server carries out changes one after the other, ours and others', and tells each exactly. For
-    /// every history of up to six changes and every order in which four replies come, ours are proven if
-    /// and only if nobody else's was before the last of ours.
+    /// The server carries out changes one after the other, ours and others', and tells each
+    /// exactly. For every history of up to six changes and every order in which four replies
+    /// come, ours are proven if and only if nobody else's was before the last of ours.
     #[test]
     fn exact_servers_prove_every_history_right() {
         let mut judged = 0;
@@ -216,8 +219,8 @@ mod tests {
         assert!(judged > 500, "{judged}");
     }
 
-    /// Every set of up to three steps between four versions, against all orders in which they might have
-    /// been taken.
+    /// Every set of up to three steps between four versions, against all orders in which they might
+    /// have been taken.
     #[test]
     fn a_proof_is_an_order_in_which_it_happened() {
         fn taken(at: u32, left: &[(u32, u32)]) -> bool {
@@ -236,7 +239,8 @@ mod tests {
         }
     }
 
-    /// Somebody else moved the change time before or between ours: all that is told of bytes is still one way.
+    /// Somebody else moved the change time before or between ours: all that is told of bytes is
+    /// still one way.
     #[test]
     fn links_in_between_are_told_from_bytes() {
         let linked = |version| Attr { ctime: Time { sec: 101, nsec: 0 }, ..attr(version) };

@@ -1,8 +1,8 @@
 //! Coherence: takes in what replies tell, and has the kernel drop what is no longer true.
 //!
-//! A node's [`State`] judges what a reply means; here is what follows: the index gets it, data that is still valid is
-//! carried on under the new version, and the kernel is told. How long the kernel may trust what it is shown is decided
-//! here too.
+//! A node's [`State`] judges what a reply means; here is what follows: the index gets it, data that
+//! is still valid is carried on under the new version, and the kernel is told. How long the kernel
+//! may trust what it is shown is decided here too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +51,9 @@ impl Core {
         self.observe_at(node, attr, asked, is_young, false)
     }
 
-    /// The same of one that came with bytes, which are wanted for `version`. To be called before the cache gets them: if that
-    /// version was too young when they were asked for, they may lack a change that its validator does not tell.
+    /// The same of one that came with bytes, which are wanted for `version`. To be called before
+    /// the cache gets them: if that version was too young when they were asked for, they may
+    /// lack a change that its validator does not tell.
     pub(crate) fn observe_bytes(
         &self,
         node: &Node,
@@ -71,7 +72,8 @@ impl Core {
         }
     }
 
-    /// The same of a file that was perhaps found under another name, in a version that perhaps is young.
+    /// The same of a file that was perhaps found under another name, in a version that perhaps is
+    /// young.
     fn observe_at(
         &self,
         node: &Node,
@@ -106,8 +108,8 @@ impl Core {
         seen
     }
 
-    /// Learns from a description what the server's clock tells, and whether the version is too young to vouch for
-    /// what is read from `asked` on.
+    /// Learns from a description what the server's clock tells, and whether the version is too
+    /// young to vouch for what is read from `asked` on.
     fn see(&self, attr: &Attr, asked: Monotonic) -> bool {
         self.times.see(attr, self.now());
         self.is_young(attr, asked)
@@ -164,9 +166,9 @@ impl Core {
         state.end_change(replies, self.session, now, ttl, is_coarse)
     }
 
-    /// What the kernel may hold of a file is of a version that is no more: has it drop that. To be called with the
-    /// lock under which the new version was taken in, so that whoever finds that one finds this queued
-    /// ([`Core::told`]).
+    /// What the kernel may hold of a file is of a version that is no more: has it drop that. To be
+    /// called with the lock under which the new version was taken in, so that whoever finds
+    /// that one finds this queued ([`Core::told`]).
     pub(crate) fn outdate(&self, ino: Ino, state: &mut State) {
         let has_pages = state.opens_mut().drop_pages();
         if let Some(kernel) = self.kernel.get() {
@@ -174,8 +176,8 @@ impl Core {
         }
     }
 
-    /// Waits until the kernel has dropped what it was to drop of a file. Not to be called with a lock held that a
-    /// read or a write needs.
+    /// Waits until the kernel has dropped what it was to drop of a file. Not to be called with a
+    /// lock held that a read or a write needs.
     pub(crate) async fn told(&self, node: &Node) {
         let waits = self.kernel.get().and_then(|kernel| kernel.told(node.ino));
         if let Some(told) = waits {
@@ -245,8 +247,8 @@ impl Core {
         }
     }
 
-    /// Whether attributes may be used as they are. Own changes under way count as fresh: their replies
-    /// will bring the next description.
+    /// Whether attributes may be used as they are. Own changes under way count as fresh: their
+    /// replies will bring the next description.
     pub(crate) fn is_fresh(&self, node: &Node) -> bool {
         let state = node.state();
         let fresh = !state.fresh_for(self.session, self.now()).is_zero();

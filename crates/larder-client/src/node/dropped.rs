@@ -1,5 +1,5 @@
-//! Set-uid and set-gid bits that a writer has dropped and the server will drop by his bytes. Pure; see
-//! [`super::privileges`].
+//! Set-uid and set-gid bits that a writer has dropped and the server will drop by his bytes. Pure;
+//! see [`super::privileges`].
 
 use larder_vfs::SetAttr;
 
@@ -19,8 +19,8 @@ impl Dropped {
         self.0 == 0
     }
 
-    /// Somebody without privileges wrote to a file with this mode. Of a write that passes its pages by, the kernel
-    /// does not say so. Answers whether another mode is shown from now on.
+    /// Somebody without privileges wrote to a file with this mode. Of a write that passes its pages
+    /// by, the kernel does not say so. Answers whether another mode is shown from now on.
     pub(crate) fn by_write(&mut self, mode: u32) -> bool {
         let is_new = self.is_next(mode);
         self.0 |= dropped_by_write(mode);

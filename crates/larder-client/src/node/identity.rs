@@ -1,8 +1,8 @@
-//! Which file a handle means: a server may give the handle of a removed file to the next one it makes (SMB: inode
-//! numbers come again), and answers come out of order.
+//! Which file a handle means: a server may give the handle of a removed file to the next one it
+//! makes (SMB: inode numbers come again), and answers come out of order.
 //!
-//! A file that is gone has given its handle up: nothing is asked for it any more, and the handle means whatever
-//! bears it from then on.
+//! A file that is gone has given its handle up: nothing is asked for it any more, and the handle
+//! means whatever bears it from then on.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use crate::core::Core;
 use crate::write::Event;
 
 impl Core {
-    /// Takes in what a call of ours has made, which began at `asked`, after `moment`. A server may give it the
-    /// handle of a file that was removed (SMB: inode numbers come again). That file is gone then, also
-    /// if the answer to its removal is still on its way, or if somebody else removed it.
+    /// Takes in what a call of ours has made, which began at `asked`, after `moment`. A server may
+    /// give it the handle of a file that was removed (SMB: inode numbers come again). That file
+    /// is gone then, also if the answer to its removal is still on its way, or if somebody else
+    /// removed it.
     pub(crate) fn learn_made(
         &self,
         made: &Made,
@@ -37,7 +38,8 @@ impl Core {
         if state.is_gone() {
             return;
         }
-        // The links that are known may be too few: others make some, and not every answer counts them.
+        // The links that are known may be too few: others make some, and not every answer counts
+        // them.
         let is_there = |(at, is): &(Ino, OsString)| *at == dir.ino && is == name;
         let is_hidden = state.hidden().name().is_some_and(|hidden| !is_there(hidden));
         let last = what == Removal::Directory || state.known().attr.nlink <= 1 && !is_hidden;
@@ -51,8 +53,8 @@ impl Core {
         drop(state);
         self.gone(child);
         if let (true, Some(kernel)) = (elsewhere, self.kernel.get()) {
-            // It was found under another name while this one was being removed: that is another file, with the
-            // same handle. The kernel has to look it up again.
+            // It was found under another name while this one was being removed: that is another
+            // file, with the same handle. The kernel has to look it up again.
             kernel.distrust_names();
         }
     }
@@ -61,7 +63,8 @@ impl Core {
     pub(crate) fn gone(&self, child: &Node) {
         let mut state = child.state();
         state.go();
-        // Whoever removes the hidden name of an open file leaves nothing to do for its last release.
+        // Whoever removes the hidden name of an open file leaves nothing to do for its last
+        // release.
         let hidden = state.hidden_mut().take();
         let is_open = !state.opens().is_empty();
         if is_open {

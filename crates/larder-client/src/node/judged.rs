@@ -26,12 +26,14 @@ impl State {
         }
     }
 
-    /// What was said of a directory, to be kept when it leaves memory. Files are asked about at each open in any case.
+    /// What was said of a directory, to be kept when it leaves memory. Files are asked about at
+    /// each open in any case.
     pub(super) fn rights_to_keep(&mut self) -> Option<Rights> {
         self.is_directory().then(|| std::mem::take(self.rights_mut()))
     }
 
-    /// What of `wanted` the server said that `cred` may do; `None` if it did not say, or too long ago.
+    /// What of `wanted` the server said that `cred` may do; `None` if it did not say, or too long
+    /// ago.
     pub(crate) fn rights_of(&self, cred: &Cred, wanted: Access, now: Monotonic) -> Option<Access> {
         self.rights().of(cred, wanted, |asked| self.counts(asked, now, Duration::ZERO))
     }
@@ -64,8 +66,8 @@ pub(super) enum Walk {
     Granted,
     /// He may have; the server did not say yet, or denied it.
     Unknown,
-    /// He cannot have: the kernel's names in it are too old, or its own judgement is against him. He has
-    /// a working directory or a mount below.
+    /// He cannot have: the kernel's names in it are too old, or its own judgement is against him.
+    /// He has a working directory or a mount below.
     Impossible,
 }
 

@@ -1,4 +1,5 @@
-//! What is known of the lease on one file. Pure: when to ask, and what follows from an answer, is [`super::lease`]'s.
+//! What is known of the lease on one file. Pure: when to ask, and what follows from an answer, is
+//! [`super::lease`]'s.
 
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ impl Leasing {
         self.lease = None;
     }
 
-    /// The server is to be asked for one that nobody waits for. Answers whether somebody asks already.
+    /// The server is to be asked for one that nobody waits for. Answers whether somebody asks
+    /// already.
     pub(super) fn begin_asking(&mut self) -> bool {
         std::mem::replace(&mut self.is_asked, true)
     }

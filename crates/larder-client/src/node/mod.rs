@@ -2,11 +2,13 @@
 //!
 //! - [`table`]: the nodes in memory, over the cache's index.
 //! - [`coherence`]: takes in what replies tell, and has the kernel drop what is no longer true.
-//! - [`state`]: what is known of one file, and how replies change it; [`changes`]: our own changes under
-//!   way; [`server_times`]: how far a server's times tell versions apart.
-//! - [`attributes`]: attributes, asked for when they are needed; [`lease`]: while nothing needs to be asked; [`leasing`]:
-//!   what is known of one lease.
-//! - [`rights`]: what the server lets whom do, by its [`verdicts`] of which some still count ([`judged`]), and [`squash`]es root or not; [`privileges`] and [`dropped`]: set-uid and set-gid bits that writers drop.
+//! - [`state`]: what is known of one file, and how replies change it; [`changes`]: our own changes
+//!   under way; [`server_times`]: how far a server's times tell versions apart.
+//! - [`attributes`]: attributes, asked for when they are needed; [`lease`]: while nothing needs to
+//!   be asked; [`leasing`]: what is known of one lease.
+//! - [`rights`]: what the server lets whom do, by its [`verdicts`] of which some still count
+//!   ([`judged`]), and [`squash`]es root or not; [`privileges`] and [`dropped`]: set-uid and
+//!   set-gid bits that writers drop.
 //! - [`identity`]: which file a handle means.
 
 mod attributes;

@@ -1,9 +1,10 @@
 //! Set-uid and set-gid bits, which fall when somebody writes to a file or cuts it.
 //!
-//! The kernel asks for that on behalf of the writer (`fuse_setattr`; we have not agreed on `HANDLE_KILLPRIV`), and a
-//! server refuses it to all but the owner. But it does so by itself when the writer's bytes come, or the cut. So it is
-//! not asked, and the bits are not shown until nobody has the file open: by then the bytes are sent. A process that
-//! sets a mode without being the owner does not come here: the kernel refuses that.
+//! The kernel asks for that on behalf of the writer (`fuse_setattr`; we have not agreed on
+//! `HANDLE_KILLPRIV`), and a server refuses it to all but the owner. But it does so by itself when
+//! the writer's bytes come, or the cut. So it is not asked, and the bits are not shown until nobody
+//! has the file open: by then the bytes are sent. A process that sets a mode without being the
+//! owner does not come here: the kernel refuses that.
 
 use larder_vfs::{Cred, SetAttr};
 
@@ -30,7 +31,8 @@ impl Core {
         SetAttr { mode: None, ..set }
     }
 
-    /// Whether a write of `cred` drops bits of which the kernel does not say so: one that passes its pages by.
+    /// Whether a write of `cred` drops bits of which the kernel does not say so: one that passes
+    /// its pages by.
     pub(crate) fn drops_unsaid(&self, node: &Node, mode: Mode, cred: &Cred) -> bool {
         if mode != Mode::Direct || cred.uid == 0 {
             return false;
@@ -39,8 +41,8 @@ impl Core {
         state.dropped().is_next(state.known().attr.mode)
     }
 
-    /// The kernel learns what mode the file has by such a write, which holds no pages of it: whoever waits with
-    /// pages held could wait for himself, if pages are to be dropped too.
+    /// The kernel learns what mode the file has by such a write, which holds no pages of it:
+    /// whoever waits with pages held could wait for himself, if pages are to be dropped too.
     pub(crate) async fn drop_by_write(&self, node: &Node) {
         {
             let mut state = node.state();

@@ -1,12 +1,14 @@
 //! Who may do what: the server's judgement where we have it, mode bits where we do not.
 //!
-//! A verdict is the server's judgement of one user about one file. It lives as long as the attributes
-//! that came with it: for their timeout, or while a lease holds. An access control list, or a server that
-//! begins to squash root, changes neither the mode nor the owner, so nothing else would end it.
+//! A verdict is the server's judgement of one user about one file. It lives as long as the
+//! attributes that came with it: for their timeout, or while a lease holds. An access control list,
+//! or a server that begins to squash root, changes neither the mode nor the owner, so nothing else
+//! would end it.
 //!
-//! The kernel walks paths by names that it holds, and judges mode bits itself. It lets a caller pass
-//! whom the server would not: by an access control list, or because he is user 0 and squashed. So
-//! whoever gets to a file is judged for the directories above it that he can have walked through.
+//! The kernel walks paths by names that it holds, and judges mode bits itself. It lets a caller
+//! pass whom the server would not: by an access control list, or because he is user 0 and squashed.
+//! So whoever gets to a file is judged for the directories above it that he can have walked
+//! through.
 
 use larder_vfs::{Access, Cred, Error, Ino, Result};
 
@@ -19,8 +21,8 @@ const DEPTH_MAX: usize = 4096;
 
 impl Core {
     /// Fails if the server bars the caller from a directory above that he can have walked through.
-    /// Above means where the file was last seen. Asks for what is not known, which is nothing if the
-    /// caller has lately looked names up on the way.
+    /// Above means where the file was last seen. Asks for what is not known, which is nothing if
+    /// the caller has lately looked names up on the way.
     pub(crate) async fn demand_path(&self, node: &Node, cred: &Cred) -> Result<()> {
         let parent = |of: &Node| of.state().known().hint.as_ref().map(|(parent, _)| *parent);
         let mut above = parent(node);

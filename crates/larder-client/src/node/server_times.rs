@@ -1,24 +1,26 @@
 //! How fine the server's clock is, and what time it is there at least.
 //!
-//! A validator tells two versions of a file apart by their times. On a server that keeps whole seconds (ext4 with
-//! small inodes, ext3, HFS+, FAT) a file that is changed twice within one, and keeps its size, has the same
-//! validator after both. So a version that is younger than the *granule* of these times when it is read vouches for
-//! nothing later (git calls such a file racy): what is held of it is doubtful ([`crate::node::state`]).
+//! A validator tells two versions of a file apart by their times. On a server that keeps whole
+//! seconds (ext4 with small inodes, ext3, HFS+, FAT) a file that is changed twice within one, and
+//! keeps its size, has the same validator after both. So a version that is younger than the
+//! *granule* of these times when it is read vouches for nothing later (git calls such a file racy):
+//! what is held of it is doubtful ([`crate::node::state`]).
 //!
 //! Both facts are learnt from what replies say anyway.
-//! - The granule is the largest decimal unit of which all change times are multiples. Programs cannot set change
-//!   times, as they can other times. Until one with finer digits was seen, a server counts as coarse. What it says
-//!   of itself (RFC 1813, 3.3.19, `time_delta`) is of no use: Linux and nfs-ganesha tell of their code, and not of
-//!   the file system that they export.
-//! - By our monotonic clock, less a margin for the drift, the server's time moved on from each change time that was
-//!   seen. A change time may be in the future, since somebody has set a clock; so it is not believed to be later
-//!   there than our own clock says. If our clock is behind, versions count as young for longer, which costs
-//!   requests.
+//! - The granule is the largest decimal unit of which all change times are multiples. Programs
+//!   cannot set change times, as they can other times. Until one with finer digits was seen, a
+//!   server counts as coarse. What it says of itself (RFC 1813, 3.3.19, `time_delta`) is of no use:
+//!   Linux and nfs-ganesha tell of their code, and not of the file system that they export.
+//! - By our monotonic clock, less a margin for the drift, the server's time moved on from each
+//!   change time that was seen. A change time may be in the future, since somebody has set a clock;
+//!   so it is not believed to be later there than our own clock says. If our clock is behind,
+//!   versions count as young for longer, which costs requests.
 //!
-//! Some clocks have fine digits and move in steps of some milliseconds (Linux before 6.13). That is noticed when two
-//! changes, the second one sent after the first was answered, have the same time.
+//! Some clocks have fine digits and move in steps of some milliseconds (Linux before 6.13). That is
+//! noticed when two changes, the second one sent after the first was answered, have the same time.
 //!
-//! With a change attribute nothing of this matters. The server's clock is believed not to be set back.
+//! With a change attribute nothing of this matters. The server's clock is believed not to be set
+//! back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -32,9 +34,11 @@ const WHOLE_SECONDS_NS: i128 = 2 * SECOND_NS;
 const FINE_NS: i128 = 10_000;
 /// The longest tick of Linux's clock (`CONFIG_HZ=100`).
 const TICK_NS: i128 = 10_000_000;
-/// One part in so many is the most that clocks are believed to drift apart: adjtimex(2) slews by half of it.
+/// One part in so many is the most that clocks are believed to drift apart: adjtimex(2) slews by
+/// half of it.
 const DRIFT_PARTS: i128 = 1000;
-/// File systems below one mount of which this is known. Of others it is not, so they count as coarse.
+/// File systems below one mount of which this is known. Of others it is not, so they count as
+/// coarse.
 const FILE_SYSTEMS_MAX: usize = 64;
 
 /// What is known of the clock by which a server's file systems tell times.
@@ -49,7 +53,8 @@ struct Seen {
     unit: i128,
     /// Two changes had the same time, although they were apart.
     ticks: bool,
-    /// Greatest difference between a change time and our clock when it was seen, which loses the drift.
+    /// Greatest difference between a change time and our clock when it was seen, which loses the
+    /// drift.
     ahead: Option<i128>,
 }
 
@@ -94,13 +99,14 @@ impl ServerTimes {
         }
     }
 
-    /// Whether somebody else's change may have the time of one of ours that was just answered by `attr`.
+    /// Whether somebody else's change may have the time of one of ours that was just answered by
+    /// `attr`.
     pub(crate) fn is_coarse(&self, attr: &Attr) -> bool {
         attr.change.is_none() && self.of(attr.fsid).granule().is_some()
     }
 
-    /// Whether a change may have the same time as the version `attr`, although it comes after a request that was sent
-    /// at `asked`. Our own clocks say `now` and `wall`.
+    /// Whether a change may have the same time as the version `attr`, although it comes after a
+    /// request that was sent at `asked`. Our own clocks say `now` and `wall`.
     pub(crate) fn is_young(
         &self,
         attr: &Attr,
@@ -173,9 +179,10 @@ mod tests {
         WallTime { sec, nsec }
     }
 
-    /// A file is changed, described, and changed again, at all moments of some granules, with clocks that are apart in
-    /// both directions and drift, after another file of any age was seen. Whenever the second change has the time of the
-    /// first, the description was called young. With clocks that agree, it is not called so for ever.
+    /// A file is changed, described, and changed again, at all moments of some granules, with
+    /// clocks that are apart in both directions and drift, after another file of any age was
+    /// seen. Whenever the second change has the time of the first, the description was called
+    /// young. With clocks that agree, it is not called so for ever.
     #[test]
     fn what_a_later_change_could_hide_behind_is_young() {
         const OURS: u64 = 1_000_000;

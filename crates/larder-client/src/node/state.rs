@@ -1,21 +1,22 @@
 //! What the client knows of one file, and how replies change it.
 //!
-//! Synchronous and without I/O: every function takes what a reply said and when it was asked for, so
-//! coherence is tested without a server. Two rules keep answers that arrive out of order from
+//! Synchronous and without I/O: every function takes what a reply said and when it was asked for,
+//! so coherence is tested without a server. Two rules keep answers that arrive out of order from
 //! turning time back:
 //! - a description counts only if it was asked for after the newest one that we hold was;
 //! - while changes of our own are under way, and for calls made before they ended, only what the
 //!   changes' own replies say counts.
 //!
 //! A group of changes is *ours* if the server's replies prove that nobody else made one meanwhile
-//! ([`crate::node::changes`]): then what we hold stays valid under the new version. If they prove the
-//! contrary, names and data that belong to the old version are not used again. If they prove neither,
-//! because the server does not tell, data is *doubtful*: who has the file open goes on with it, and
-//! the next open gives it up ([`State::start_over`]).
+//! ([`crate::node::changes`]): then what we hold stays valid under the new version. If they prove
+//! the contrary, names and data that belong to the old version are not used again. If they prove
+//! neither, because the server does not tell, data is *doubtful*: who has the file open goes on
+//! with it, and the next open gives it up ([`State::start_over`]).
 //!
-//! Doubtful is also what was read of a version that was too young to vouch for it ([`crate::node::server_times`]), or what a
-//! change of ours left on such a server. Of a directory, names and listing are given up by the next description
-//! that is asked for when they have aged, or when the version has.
+//! Doubtful is also what was read of a version that was too young to vouch for it
+//! ([`crate::node::server_times`]), or what a change of ours left on such a server. Of a directory,
+//! names and listing are given up by the next description that is asked for when they have aged, or
+//! when the version has.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -34,7 +35,8 @@ use crate::options::TtlRange;
 use crate::read::Shown;
 use crate::write::Unsent;
 
-/// Everything that is known of a file, guarded by its node's lock. Each part is changed by its owner alone.
+/// Everything that is known of a file, guarded by its node's lock. Each part is changed by its
+/// owner alone.
 pub(crate) struct State {
     identity: Identity,
     /// What is kept in the index too.
@@ -207,7 +209,8 @@ impl State {
         is_new
     }
 
-    /// Whether the server has confirmed what is known since that was last put into the index; from now on it is there.
+    /// Whether the server has confirmed what is known since that was last put into the index; from
+    /// now on it is there.
     pub(super) fn take_confirmed(&mut self) -> bool {
         std::mem::take(&mut self.is_confirmed)
     }
@@ -291,8 +294,9 @@ impl State {
         self.known.attr.kind == Kind::Directory
     }
 
-    /// Whether the kernel may hold attributes or pages of it: somebody has asked about the file since the mount
-    /// began. Of directories it is told otherwise (by epochs), and their attributes age.
+    /// Whether the kernel may hold attributes or pages of it: somebody has asked about the file
+    /// since the mount began. Of directories it is told otherwise (by epochs), and their
+    /// attributes age.
     pub(crate) fn is_shown(&self, session: u64) -> bool {
         self.known.session == session && self.known.attr.kind == Kind::File
     }
@@ -314,13 +318,14 @@ impl State {
         self.ctime_moved = Some(now);
     }
 
-    /// A name was removed or replaced that was last known to be the file's: its link count and its ctime are to be
-    /// asked for.
+    /// A name was removed or replaced that was last known to be the file's: its link count and its
+    /// ctime are to be asked for.
     pub(crate) fn doubt(&mut self, now: Monotonic) {
         self.ctime_moved = Some(now);
     }
 
-    /// We have set its mode or owner: rights are to be judged anew, and writers have dropped none of these bits.
+    /// We have set its mode or owner: rights are to be judged anew, and writers have dropped none
+    /// of these bits.
     pub(crate) fn mode_was_set(&mut self) {
         self.rights.clear();
         self.dropped.end();
@@ -336,8 +341,8 @@ impl State {
         self.leasing.held().is_some()
     }
 
-    /// Whether what is held of the file is what the server has: leased, and not changed by us in a way
-    /// that the reply did not describe.
+    /// Whether what is held of the file is what the server has: leased, and not changed by us in a
+    /// way that the reply did not describe.
     pub(crate) fn is_vouched_for(&self) -> bool {
         self.leased() && !self.ctime_is_old()
     }
@@ -348,8 +353,8 @@ impl State {
         as_told && !self.has_unsent()
     }
 
-    /// Whether the ctime that is held is from before a change of ours. Who does not look at it may use
-    /// the other attributes.
+    /// Whether the ctime that is held is from before a change of ours. Who does not look at it may
+    /// use the other attributes.
     pub(crate) fn ctime_is_old(&self) -> bool {
         self.ctime_moved.is_some_and(|moved| self.known.asked < moved)
     }
@@ -394,16 +399,16 @@ impl State {
         (self.version(), self.shown())
     }
 
-    /// Gives up what is held of a file if it is doubtful: it is of no version from now on. Answers whether
-    /// it was.
+    /// Gives up what is held of a file if it is doubtful: it is of no version from now on. Answers
+    /// whether it was.
     pub(crate) fn start_over(&mut self) -> bool {
         let was_doubtful = std::mem::take(&mut self.known.doubtful);
         self.known.rereads += u64::from(was_doubtful);
         was_doubtful
     }
 
-    /// Takes in a description that came with the reply to a call made at `asked`. The version that it tells may be too
-    /// young to vouch for what is read from then on.
+    /// Takes in a description that came with the reply to a call made at `asked`. The version that
+    /// it tells may be too young to vouch for what is read from then on.
     pub(crate) fn observe(
         &mut self,
         attr: Attr,
@@ -424,8 +429,9 @@ impl State {
         };
         if seen == Seen::Changed {
             self.unsent.foreign_change(self.opens.is_bypassed());
-            // Times may come back to what they were (a coarse clock that is set back, replies that a server puts together
-            // from two moments): what was doubtful of that version stays given up.
+            // Times may come back to what they were (a coarse clock that is set back, replies that
+            // a server puts together from two moments): what was doubtful of that
+            // version stays given up.
             self.start_over();
             // To who reads a file it is the same one if its bytes are.
             match have_same_bytes(&self.known.attr.validator(), &attr.validator()) {
@@ -438,8 +444,8 @@ impl State {
         seen
     }
 
-    /// Draws the conclusions from the age of a version that was `seen`, and is not taken in yet. Bytes of a file are
-    /// judged when they come.
+    /// Draws the conclusions from the age of a version that was `seen`, and is not taken in yet.
+    /// Bytes of a file are judged when they come.
     fn judge_age(&mut self, seen: Seen, was_fresh: bool, is_young: bool) {
         if !self.is_directory() {
             self.known.doubtful |= is_young && matches!(seen, Seen::Moved { .. });
@@ -474,8 +480,9 @@ impl State {
         self.changes.in_flight += 1;
     }
 
-    /// After it was answered, by one reply or several, or failed (by none): when the last one of a group
-    /// has ended, tells what became of the file. On a coarse clock somebody else's change may hide behind ours.
+    /// After it was answered, by one reply or several, or failed (by none): when the last one of a
+    /// group has ended, tells what became of the file. On a coarse clock somebody else's change
+    /// may hide behind ours.
     pub(crate) fn end_change(
         &mut self,
         replies: impl IntoIterator<Item = Change>,
@@ -529,8 +536,8 @@ impl State {
         Some(Settled { from, ours: ours && after.is_some() })
     }
 
-    /// Whether a change of ours may have come between a question `asked` and its answer, which then may
-    /// tell what was before the change.
+    /// Whether a change of ours may have come between a question `asked` and its answer, which then
+    /// may tell what was before the change.
     pub(crate) fn changed_since(&self, asked: Monotonic) -> bool {
         self.changes.in_flight > 0 || self.changes.ended > asked
     }

@@ -1,11 +1,12 @@
 //! Nodes, and the table of those that are in memory.
 //!
 //! Invariants:
-//! - There is at most one [`Node`] per number in memory: the table gives out clones of one `Arc` and
-//!   forgets a node only when nobody else holds it.
+//! - There is at most one [`Node`] per number in memory: the table gives out clones of one `Arc`
+//!   and forgets a node only when nobody else holds it.
 //! - What a node knows is in the index whenever its lock is free ([`Table::persist`] follows each
-//!   change), or is kept for it ([`Departed`]), so forgetting it costs memory only. That the server has confirmed it anew is put there when
-//!   the node leaves memory: a process that dies before loses that, and its successor asks sooner.
+//!   change), or is kept for it ([`Departed`]), so forgetting it costs memory only. That the server
+//!   has confirmed it anew is put there when the node leaves memory: a process that dies before
+//!   loses that, and its successor asks sooner.
 //! - The table is bounded; nodes that are open or have unsent changes do not count.
 
 use std::collections::HashMap;
@@ -35,7 +36,8 @@ pub(crate) struct Node {
     pub(crate) transfer: Transfer,
     /// Ranges on their way from the server.
     pub(crate) flights: Flights,
-    /// Told when nobody has the file open any more; of a directory, when a hidden name in it is gone.
+    /// Told when nobody has the file open any more; of a directory, when a hidden name in it is
+    /// gone.
     pub(crate) released: tokio::sync::Notify,
 }
 
@@ -69,8 +71,8 @@ impl Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
-/// As many nodes stay in memory although the kernel has let them go: what the server said of the rights to a file
-/// is known nowhere else.
+/// As many nodes stay in memory although the kernel has let them go: what the server said of the
+/// rights to a file is known nowhere else.
 const FORGOTTEN_KEPT: usize = 1024;
 /// More nodes than this are many, until there are only [`FEW`].
 const MANY: usize = 8 * FORGOTTEN_KEPT;
@@ -108,7 +110,8 @@ impl Table {
             }
             nodes.departed.count()
         };
-        // Without the lock: the index may have to read from its disk, and everybody needs the table.
+        // Without the lock: the index may have to read from its disk, and everybody needs the
+        // table.
         let mut state = self.read(ino)?;
         let mut nodes = self.lock();
         if let Some(node) = nodes.by_ino.get(&ino) {
@@ -129,8 +132,8 @@ impl Table {
         Some(State::new(Handle::new(&handle), known))
     }
 
-    /// The node that the server names `handle`, and whether it is new. `describe` makes the first description
-    /// of a new one.
+    /// The node that the server names `handle`, and whether it is new. `describe` makes the first
+    /// description of a new one.
     pub(crate) fn get_or_insert(
         &self,
         handle: &Handle,
@@ -163,7 +166,8 @@ impl Table {
         self.cache.put_node(FileNo(ino.0), &state.known().encode());
     }
 
-    /// Whether a node can leave memory, with what the index still lacks put there, and into `departed`.
+    /// Whether a node can leave memory, with what the index still lacks put there, and into
+    /// `departed`.
     fn lets_go(&self, node: &Arc<Node>, departed: &mut Departed) -> bool {
         if Arc::strong_count(node) > 1 {
             return false;
@@ -183,9 +187,9 @@ impl Table {
         true
     }
 
-    /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few are there. After
-    /// many were there all that nobody uses leave: the last ones lie spread over the memory of the many, and
-    /// would keep it.
+    /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few
+    /// are there. After many were there all that nobody uses leave: the last ones lie spread
+    /// over the memory of the many, and would keep it.
     pub(crate) fn forget(&self, ino: Ino) {
         let mut guard = self.lock();
         let nodes = &mut *guard;
@@ -228,8 +232,8 @@ impl Table {
         Moment(self.lock().inserted)
     }
 
-    /// The node that bears `handle`, if it was known before `moment`. One that came into memory since may be
-    /// either; then it is known since if it has that place.
+    /// The node that bears `handle`, if it was known before `moment`. One that came into memory
+    /// since may be either; then it is known since if it has that place.
     pub(crate) fn known_before(
         &self,
         handle: &Handle,
@@ -273,8 +277,8 @@ impl Table {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets nodes that nobody uses until half of the limit is left. Which ones is left to the hash order:
-    /// a node that is forgotten wrongly costs a look into the index.
+    /// Forgets nodes that nobody uses until half of the limit is left. Which ones is left to the
+    /// hash order: a node that is forgotten wrongly costs a look into the index.
     fn forget_idle(&self, nodes: &mut Nodes) {
         let mut excess = nodes.by_ino.len().saturating_sub(self.nodes_max / 2);
         let departed = &mut nodes.departed;
@@ -302,8 +306,8 @@ mod tests {
     const THREADS: u64 = 4;
     const CHANGES: u64 = 2000;
 
-    /// Threads change files that leave memory all the time, since the table holds fewer: no change is lost to somebody who
-    /// read the index before it.
+    /// Threads change files that leave memory all the time, since the table holds fewer: no change
+    /// is lost to somebody who read the index before it.
     #[test]
     fn nodes_that_leave_memory_come_back_as_they_left() {
         let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();

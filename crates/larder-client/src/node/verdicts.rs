@@ -1,4 +1,5 @@
-//! The server's verdicts on one file, and what mode bits alone allow. Pure; who is asked when is [`super::rights`]'s.
+//! The server's verdicts on one file, and what mode bits alone allow. Pure; who is asked when is
+//! [`super::rights`]'s.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,7 +65,8 @@ impl Rights {
         &mut self.verdicts[at]
     }
 
-    /// The server has judged `cred` about all rights; that `is_stricter` about searching than the mode bits are.
+    /// The server has judged `cred` about all rights; that `is_stricter` about searching than the
+    /// mode bits are.
     pub(super) fn judged(
         &mut self,
         cred: &Cred,
@@ -116,8 +118,8 @@ impl Rights {
     }
 }
 
-/// Verdicts on directories that have left memory. A caller that walks a path whose names the kernel has dropped
-/// needs those of each directory on the way, and only the server could tell them anew.
+/// Verdicts on directories that have left memory. A caller that walks a path whose names the kernel
+/// has dropped needs those of each directory on the way, and only the server could tell them anew.
 ///
 /// Bounded: of two generations the older one goes when the younger one is full.
 #[derive(Default)]

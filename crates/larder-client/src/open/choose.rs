@@ -1,6 +1,7 @@
 //! The mode that a new open file takes.
 //!
-//! Which mode suits is [`crate::open::mode`]'s to say; here is whether the cache has the local file that it needs.
+//! Which mode suits is [`crate::open::mode`]'s to say; here is whether the cache has the local file
+//! that it needs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,8 @@ use crate::journal::OpenRecord;
 use crate::node::{Node, State};
 use crate::write::{Event, LocalEnd};
 
-/// So often a local file is asked for that is given up before it can be used. Then the open file does without.
+/// So often a local file is asked for that is given up before it can be used. Then the open file
+/// does without.
 const OFFERS_MAX: u32 = 3;
 
 /// What the cache offers for a new open file.
@@ -112,8 +114,8 @@ impl Core {
         Opened { id, path }
     }
 
-    /// Counts a new open file. The kernel tells nobody how much it reads of a local file, so the hit
-    /// rate is one of opens.
+    /// Counts a new open file. The kernel tells nobody how much it reads of a local file, so the
+    /// hit rate is one of opens.
     fn count_open(&self, node: &Node, file: &CachedFile, flags: &OpenFlags, mode: Mode) {
         let by_kernel = mode.passes_through();
         let counters = &self.counters;
@@ -143,8 +145,9 @@ impl Core {
         opens.described_in(case, version)
     }
 
-    /// Gives a new open file its mode, and counts it. The local disk is waited for without the node's lock, for which
-    /// threads wait that serve the whole mount; then it is seen whether what the disk gave still serves.
+    /// Gives a new open file its mode, and counts it. The local disk is waited for without the
+    /// node's lock, for which threads wait that serve the whole mount; then it is seen whether
+    /// what the disk gave still serves.
     fn take_mode(&self, node: &Node, file: &CachedFile, flags: &OpenFlags) -> (Mode, DataPath) {
         let synced_here = self.synced_here(node);
         for _ in 0..OFFERS_MAX {
@@ -186,8 +189,8 @@ impl Core {
         offered.unwrap_or(Offer::Nothing)
     }
 
-    /// Decides the mode and counts the open file, with the local file that was offered, or that the kernel
-    /// writes already, or without one.
+    /// Decides the mode and counts the open file, with the local file that was offered, or that the
+    /// kernel writes already, or without one.
     fn accept(
         &self,
         state: &mut State,
@@ -250,8 +253,9 @@ impl Core {
             .is_some_and(|dir| dir.state().opens().is_synced_inside())
     }
 
-    /// Counts an fsync of a file that the kernel writes itself. It compared the whole file, and so will those
-    /// that follow through this open; new files beside it are not given to the kernel to write any more.
+    /// Counts an fsync of a file that the kernel writes itself. It compared the whole file, and so
+    /// will those that follow through this open; new files beside it are not given to the
+    /// kernel to write any more.
     pub(crate) fn count_sync(&self, node: &Node) {
         let dir = {
             let mut state = node.state();

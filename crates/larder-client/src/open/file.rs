@@ -1,5 +1,5 @@
-//! Opening and closing: freshness and rights. Open files are counted by their mode, from which the mode of
-//! a new one follows ([`crate::open::mode`]).
+//! Opening and closing: freshness and rights. Open files are counted by their mode, from which the
+//! mode of a new one follows ([`crate::open::mode`]).
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -41,14 +41,15 @@ impl Core {
                 let set = SetAttr { size: Some(0), ..SetAttr::default() };
                 core.setattr(&cred, ino, None, set).await?;
             }
-            // The reply of an open describes nothing: its caller goes by the size that the kernel holds.
+            // The reply of an open describes nothing: its caller goes by the size that the kernel
+            // holds.
             core.told(&node).await;
             core.choose_away(node, cred, flags).await
         })
     }
 
-    /// Refuses to cut a file that is being executed by an open for reading. Else the kernel does so itself,
-    /// but there it looks only when we have opened the file, and cut it.
+    /// Refuses to cut a file that is being executed by an open for reading. Else the kernel does so
+    /// itself, but there it looks only when we have opened the file, and cut it.
     async fn refuse_executed(&self, node: &Node, flags: &OpenFlags) -> Result<()> {
         if flags.write || !self.is_executed(node) {
             return Ok(());
@@ -58,8 +59,8 @@ impl Core {
         if self.is_executed(node) { Err(Error::Executed) } else { Ok(()) }
     }
 
-    /// Checks freshness and rights; asks the server at most once, unless the caller got here by names that the
-    /// kernel held for others.
+    /// Checks freshness and rights; asks the server at most once, unless the caller got here by
+    /// names that the kernel held for others.
     async fn check_open(&self, node: &Node, cred: &Cred, flags: &OpenFlags) -> Result<()> {
         let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
         let turn = self.await_own_change(node, cred).await;
@@ -120,8 +121,8 @@ impl Core {
         Ok(opened)
     }
 
-    /// Has the server keep an open file open, if it needs that. If it cannot, the file is found as long as it keeps its
-    /// name.
+    /// Has the server keep an open file open, if it needs that. If it cannot, the file is found as
+    /// long as it keeps its name.
     pub(crate) async fn keep_open(&self, open: &OpenFile) {
         if !self.remote.limits().by_name || !self.remote.reachable() {
             return;
@@ -176,8 +177,8 @@ impl Core {
             (state.opens().is_empty(), last_writer)
         };
         if last_writer {
-            // First: an open on record whose local file the kernel writes, and of which the cache does
-            // not know that, would look as if something was lost.
+            // First: an open on record whose local file the kernel writes, and of which the cache
+            // does not know that, would look as if something was lost.
             self.forget_open(id);
             let file = self.file(node);
             let ended = match file.try_end_bypass() {
@@ -196,7 +197,8 @@ impl Core {
             self.keep_unsent(node, &file);
             node.released.notify_waiters();
         }
-        // There is nobody to report an error to any more, unless others write the file: their closes will.
+        // There is nobody to report an error to any more, unless others write the file: their
+        // closes will.
         if let Some(error) = refused.filter(|_| !self.is_written(node)) {
             if open.is_refused() && !node.state().unsent().is_late() {
                 self.give_up(node, error);
@@ -210,8 +212,8 @@ impl Core {
         } else {
             Ok(())
         };
-        // Only now otherwise: a process that dies on the way finds the file open, and is sent the release
-        // again.
+        // Only now otherwise: a process that dies on the way finds the file open, and is sent the
+        // release again.
         self.forget_open(id);
         closed
     }

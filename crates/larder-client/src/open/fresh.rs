@@ -14,13 +14,15 @@ use crate::node::Node;
 /// lookup's reply is its freshness check, as one open(2) makes both.
 const LOOKUP_COUNTS_FOR: Duration = Duration::from_secs(1);
 
-/// Longest wait of an open for the release of a file that was written by way of the kernel and closed, where
-/// what is held of it must go: for who has duplicated its descriptor. Else the release is on its way.
+/// Longest wait of an open for the release of a file that was written by way of the kernel and
+/// closed, where what is held of it must go: for who has duplicated its descriptor. Else the
+/// release is on its way.
 const BYPASS_END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// While a change of ours is under way no description counts, so who asks then waits for its end, and has his turn
-    /// before the next one. Bytes under way are waited for by nobody: the file is being written here.
+    /// While a change of ours is under way no description counts, so who asks then waits for its
+    /// end, and has his turn before the next one. Bytes under way are waited for by nobody: the
+    /// file is being written here.
     pub(super) async fn await_own_change<'a>(
         &self,
         node: &'a Node,
@@ -52,9 +54,9 @@ impl Core {
         })
     }
 
-    /// Whoever opens a file is shown no bytes that may lack a change of somebody else: what is held and
-    /// doubtful is fetched anew. While the file is being written here, or the server is out of reach, it
-    /// stays.
+    /// Whoever opens a file is shown no bytes that may lack a change of somebody else: what is held
+    /// and doubtful is fetched anew. While the file is being written here, or the server is out
+    /// of reach, it stays.
     pub(crate) async fn give_up_doubtful(&self, node: &Node) {
         let (is_suspect, is_bypassed) = {
             let state = node.state();
@@ -72,7 +74,8 @@ impl Core {
         }
     }
 
-    /// Gives up what is held and doubtful, unless the file is being written here. Answers whether it did.
+    /// Gives up what is held and doubtful, unless the file is being written here. Answers whether
+    /// it did.
     fn start_over(&self, node: &Node) -> bool {
         let is_clean = self.file(node).dirty().is_empty();
         let mut state = node.state();
@@ -86,8 +89,9 @@ impl Core {
         true
     }
 
-    /// Waits for the releases of those who wrote the local file by way of the kernel and have closed it: the
-    /// kernel sends them after close(2) has returned, so the next open may overtake them.
+    /// Waits for the releases of those who wrote the local file by way of the kernel and have
+    /// closed it: the kernel sends them after close(2) has returned, so the next open may
+    /// overtake them.
     async fn await_end_of_bypass(&self, node: &Node) {
         let mut writers = self.open_files.of(node.ino);
         writers.retain(|(_, open)| open.mode == Mode::Bypass);

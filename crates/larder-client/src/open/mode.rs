@@ -1,17 +1,19 @@
 //! The I/O mode of an open file: which way its data takes. [`mode`] alone decides it.
 //!
 //! Facts of the kernel (measured on 6.18): a passthrough open beside a page-cached open of the same
-//! inode fails with EIO, beside a direct one it works, and one inode takes one local file at a time. A mode
-//! cannot be changed while the file is open. A direct open cannot be mapped shared beside a passthrough one.
+//! inode fails with EIO, beside a direct one it works, and one inode takes one local file at a
+//! time. A mode cannot be changed while the file is open. A direct open cannot be mapped shared
+//! beside a passthrough one.
 //!
-//! Facts of ours: what the kernel wrote itself is found only by comparing the whole local file, at each
-//! close and fsync. A write that passes through the daemon is known, and costs a request. So the kernel
-//! writes what is short, or written anew from its first byte; not what is changed in place, as databases do.
+//! Facts of ours: what the kernel wrote itself is found only by comparing the whole local file, at
+//! each close and fsync. A write that passes through the daemon is known, and costs a request. So
+//! the kernel writes what is short, or written anew from its first byte; not what is changed in
+//! place, as databases do.
 
 use larder_vfs::OpenFlags;
 
-/// Up to this size a file that was not cut to nothing is given to the kernel to write: comparing it costs about
-/// as much as one request.
+/// Up to this size a file that was not cut to nothing is given to the kernel to write: comparing it
+/// costs about as much as one request.
 pub(crate) const BYPASSED_BYTES_MAX: u64 = 256 << 10;
 
 /// The way that an open file's data takes.
@@ -64,7 +66,8 @@ pub(crate) struct Case {
 
 /// The mode of a new open file.
 pub(crate) fn mode(case: &Case) -> Mode {
-    // The kernel appends to its pages where it believes the end to be, and only the client knows where it is.
+    // The kernel appends to its pages where it believes the end to be, and only the client knows
+    // where it is.
     let appends = case.flags.write && case.flags.append;
     let may_pass = case.local_file && !case.cached && !case.flags.direct;
     if may_pass && !case.flags.write {
@@ -116,7 +119,8 @@ mod tests {
         }
     }
 
-    /// (flags, size, mode alone, beside a passthrough open, beside a bypass, beside a page-cached open)
+    /// (flags, size, mode alone, beside a passthrough open, beside a bypass, beside a page-cached
+    /// open)
     #[test]
     fn the_mode_of_an_open_is_that_of_the_table() {
         for (flags, size, modes) in [

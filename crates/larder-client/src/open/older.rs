@@ -1,13 +1,15 @@
 //! A local file of an older version, to which the kernel is held.
 //!
-//! The kernel is given one local file of an inode at a time. Who reads by passthrough is shown that one, and so is who maps the
-//! file, however he has opened it, until nobody has the file open any more (`fuse_file_mmap` and `fuse_file_io_open` in
-//! `fs/fuse` of 6.18). A version that comes meanwhile has another local file. So the older one follows: each change that is
-//! made here goes to both, and, once nobody reads it by passthrough any more, what others have closed is copied to it when
-//! the file is opened to be read.
+//! The kernel is given one local file of an inode at a time. Who reads by passthrough is shown that
+//! one, and so is who maps the file, however he has opened it, until nobody has the file open any
+//! more (`fuse_file_mmap` and `fuse_file_io_open` in `fs/fuse` of 6.18). A version that comes
+//! meanwhile has another local file. So the older one follows: each change that is made here goes
+//! to both, and, once nobody reads it by passthrough any more, what others have closed is copied to
+//! it when the file is opened to be read.
 //!
-//! While somebody reads it by passthrough it stays of its version, since he may be in the midst of the file, and so it does if
-//! the file is being executed, or long. A mapping that is made meanwhile shows the older version.
+//! While somebody reads it by passthrough it stays of its version, since he may be in the midst of
+//! the file, and so it does if the file is being executed, or long. A mapping that is made
+//! meanwhile shows the older version.
 
 use std::io;
 use std::sync::Arc;
@@ -40,7 +42,8 @@ impl Core {
         (!file.is_backed_by(backing)).then(|| backing.clone())
     }
 
-    /// Who is shown an older local file sees what is written here. Best effort: the change itself is elsewhere.
+    /// Who is shown an older local file sees what is written here. Best effort: the change itself
+    /// is elsewhere.
     pub(crate) fn write_older(&self, node: &Node, file: &CachedFile, at: u64, data: &[u8]) {
         self.change_older(node, file, |older| older.write_at(data, at));
     }
@@ -63,8 +66,9 @@ impl Core {
         }
     }
 
-    /// Brings an older local file up to the present version, for a caller who opens the file to read it and may map it. Waits for
-    /// the server if the version is not held. If that fails, a mapping shows the older version.
+    /// Brings an older local file up to the present version, for a caller who opens the file to
+    /// read it and may map it. Waits for the server if the version is not held. If that fails,
+    /// a mapping shows the older version.
     pub(crate) async fn update_older(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
         for _ in 0..TRIES_MAX {
             let Some(older) = self.older_to_update(node).await else { return };

@@ -1,4 +1,5 @@
-//! The open files of a mount, by number and by file. Its lock is held for moments, and no other is taken under it.
+//! The open files of a mount, by number and by file. Its lock is held for moments, and no other is
+//! taken under it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -8,8 +8,8 @@ use super::mode::{Case, Mode};
 use crate::journal::Version;
 use crate::write::LocalEnd;
 
-/// A file that is synced more often than this while the kernel writes it is one of those that are always synced: a log.
-/// A file that is only to outlive a crash is synced once, at its end.
+/// A file that is synced more often than this while the kernel writes it is one of those that are
+/// always synced: a log. A file that is only to outlive a crash is synced once, at its end.
 const SYNCS_MAX: u32 = 3;
 
 /// The open files of one node.
@@ -19,8 +19,9 @@ pub(crate) struct Opens {
     bypass: u32,
     cached: u32,
     direct: u32,
-    /// The local file that the kernel has been given for passthrough opens. It holds the inode to this one until nobody
-    /// has the file open any more in any mode, and shows it to whoever maps the file meanwhile.
+    /// The local file that the kernel has been given for passthrough opens. It holds the inode to
+    /// this one until nobody has the file open any more in any mode, and shows it to whoever
+    /// maps the file meanwhile.
     backing: Option<Arc<BackingFile>>,
     /// The version that it shows, as far as that is known.
     backing_shows: Option<Version>,
@@ -50,7 +51,8 @@ impl Opens {
         self.bypass > 0
     }
 
-    /// Whether there may be bytes in the local file that the kernel wrote and nobody has looked for.
+    /// Whether there may be bytes in the local file that the kernel wrote and nobody has looked
+    /// for.
     pub(crate) fn is_bypassed(&self) -> bool {
         self.bypass + self.ending_bypass > 0
     }
@@ -88,8 +90,8 @@ impl Opens {
         }
     }
 
-    /// Counts an open file of an earlier process, and takes its local file up if it is the `same` that
-    /// the kernel has. Answers `false` if the kernel writes to one that is not known.
+    /// Counts an open file of an earlier process, and takes its local file up if it is the `same`
+    /// that the kernel has. Answers `false` if the kernel writes to one that is not known.
     pub(crate) fn restore(&mut self, mode: Mode, file: &CachedFile, same: bool) -> bool {
         let is_first = self.backing.is_none();
         *self.count(mode) += 1;
@@ -104,8 +106,8 @@ impl Opens {
         known || mode == Mode::Passthrough
     }
 
-    /// An open file is gone. Answers whether it was the last one by way of which the kernel wrote; then
-    /// [`Opens::end_of_bypass`] must follow.
+    /// An open file is gone. Answers whether it was the last one by way of which the kernel wrote;
+    /// then [`Opens::end_of_bypass`] must follow.
     pub(crate) fn uncount(&mut self, mode: Mode) -> bool {
         *self.count(mode) -= 1;
         if self.passthrough + self.bypass == 0 {
@@ -130,7 +132,8 @@ impl Opens {
         self.ending_bypass -= 1;
     }
 
-    /// Counts an open file that the kernel reads or writes by way of the local file that it has been given.
+    /// Counts an open file that the kernel reads or writes by way of the local file that it has
+    /// been given.
     pub(super) fn count_passing(&mut self, mode: Mode) {
         *self.count(mode) += 1;
         if mode == Mode::Bypass {
@@ -138,8 +141,8 @@ impl Opens {
         }
     }
 
-    /// The kernel is given a local file, which shows `version`, for an open file of this mode; if the kernel may write it, it
-    /// looked so when that `begun`.
+    /// The kernel is given a local file, which shows `version`, for an open file of this mode; if
+    /// the kernel may write it, it looked so when that `begun`.
     pub(super) fn give(
         &mut self,
         mode: Mode,
@@ -179,14 +182,14 @@ impl Opens {
         }
     }
 
-    /// The kernel gets pages of this version. Answers whether those that it may hold are of it too: pages belong to the inode,
-    /// and those of two versions would mix under open files.
+    /// The kernel gets pages of this version. Answers whether those that it may hold are of it too:
+    /// pages belong to the inode, and those of two versions would mix under open files.
     pub(crate) fn keep_pages(&mut self, version: Version) -> bool {
         self.pages.replace(version) == Some(version)
     }
 
-    /// The kernel's pages are of no version. Answers whether it may hold any: who has the file open by way of pages
-    /// reads new ones all the time, whatever was dropped before.
+    /// The kernel's pages are of no version. Answers whether it may hold any: who has the file open
+    /// by way of pages reads new ones all the time, whatever was dropped before.
     pub(crate) fn drop_pages(&mut self) -> bool {
         self.pages.take().is_some() || self.cached > 0
     }
@@ -200,7 +203,8 @@ impl Opens {
         }
     }
 
-    /// Counts an fsync of a file that the kernel writes. Answers whether it is one of those that are always synced.
+    /// Counts an fsync of a file that the kernel writes. Answers whether it is one of those that
+    /// are always synced.
     pub(super) fn count_sync(&mut self) -> bool {
         self.syncs += 1;
         self.syncs > SYNCS_MAX
@@ -216,7 +220,8 @@ impl Opens {
         self.is_synced_inside
     }
 
-    /// Looks how the local file that the kernel writes ends now. Answers that if it was not collected so.
+    /// Looks how the local file that the kernel writes ends now. Answers that if it was not
+    /// collected so.
     pub(crate) fn look(&mut self) -> Option<LocalEnd> {
         let end = self.local_end();
         self.written_size = end.map(|end| end.size);
@@ -232,7 +237,8 @@ impl Opens {
         }
     }
 
-    /// How long the file is to all who have it open while the kernel writes it, whatever others make of it.
+    /// How long the file is to all who have it open while the kernel writes it, whatever others
+    /// make of it.
     pub(crate) fn written_size(&self) -> Option<u64> {
         self.written_size
     }
@@ -256,7 +262,8 @@ mod tests {
     use crate::node::State;
     use crate::options::TtlRange;
 
-    /// Until a release has looked for what the kernel wrote, the cache does not give the old version up by itself.
+    /// Until a release has looked for what the kernel wrote, the cache does not give the old
+    /// version up by itself.
     #[test]
     fn a_change_of_somebody_else_makes_a_mixture_until_a_bypass_has_ended() {
         let ttl = TtlRange { min: Duration::ZERO, max: Duration::ZERO };

@@ -14,9 +14,9 @@ use crate::node::{Node, verdicts::Who};
 const RELEASE_WAIT_MAX: Duration = Duration::from_millis(20);
 
 impl Core {
-    /// Waits a moment for the release of a file whose descriptors seem to be closed. close(2) returns
-    /// when it was flushed; the kernel sends the release afterwards, and whoever unlinks a file that
-    /// he has just closed is often faster.
+    /// Waits a moment for the release of a file whose descriptors seem to be closed. close(2)
+    /// returns when it was flushed; the kernel sends the release afterwards, and whoever
+    /// unlinks a file that he has just closed is often faster.
     pub(crate) async fn await_release(&self, node: &Node) {
         // The front door need not flush what was opened for reading.
         let is_open = |open: &OpenFile| open.flags.write && !open.is_flushed();

@@ -1,8 +1,8 @@
-//! Reading what the server has at this moment: for who cannot get a file in one version, since it is changed faster than it is
-//! read.
+//! Reading what the server has at this moment: for who cannot get a file in one version, since it
+//! is changed faster than it is read.
 //!
-//! Nobody knows of which version such bytes are, so the cache gets none of them. Bytes that are unsent here are part of the
-//! answer, wherever the server's file ends by now.
+//! Nobody knows of which version such bytes are, so the cache gets none of them. Bytes that are
+//! unsent here are part of the answer, wherever the server's file ends by now.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use crate::core::Core;
 use crate::node::Node;
 
 impl Core {
-    /// Reads what the server has now, and what it does not have yet, while no change of ours is on its way. Each of
-    /// its replies is of one version. Where the server's file ends is what it says now: it may have lost what it had not
-    /// committed, or somebody has cut it.
+    /// Reads what the server has now, and what it does not have yet, while no change of ours is on
+    /// its way. Each of its replies is of one version. Where the server's file ends is what it
+    /// says now: it may have lost what it had not committed, or somebody has cut it.
     pub(super) async fn read_as_it_is(
         &self,
         node: &Node,

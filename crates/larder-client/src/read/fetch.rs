@@ -1,14 +1,15 @@
 //! Reads: carries the plan out, one flight per range, with readahead.
 //!
 //! - Two readers of one range share one request (single flight).
-//! - A sequential reader is kept ahead of by a window that doubles, so that enough requests are under
-//!   way to fill bandwidth times delay. Readahead stays within half of the buffer budget and is
-//!   dropped rather than waited for.
-//! - A reply is given to its readers at once; the cache gets the bytes afterwards, from the flight. A
-//!   cache that declines costs nothing but the next read.
-//! - Bytes of another version than the flight began with are thrown away and the read starts over, so no
-//!   read mixes versions; nor does a sequential read of one open file (see [`crate::read::stream`]). A file
-//!   that others change faster than that is read past the cache ([`Core::read_as_it_is`]).
+//! - A sequential reader is kept ahead of by a window that doubles, so that enough requests are
+//!   under way to fill bandwidth times delay. Readahead stays within half of the buffer budget and
+//!   is dropped rather than waited for.
+//! - A reply is given to its readers at once; the cache gets the bytes afterwards, from the flight.
+//!   A cache that declines costs nothing but the next read.
+//! - Bytes of another version than the flight began with are thrown away and the read starts over,
+//!   so no read mixes versions; nor does a sequential read of one open file (see
+//!   [`crate::read::stream`]). A file that others change faster than that is read past the cache
+//!   ([`Core::read_as_it_is`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,7 +129,8 @@ impl Core {
         loop {
             let end = Core::file_end(node);
             let held = file.held(wanted.start..wanted.end.min(end.size).max(wanted.start));
-            // What was just sent may not be held any more, and lies before another end of what the server has.
+            // What was just sent may not be held any more, and lies before another end of what the
+            // server has.
             if Core::file_end(node) == end {
                 return plan(wanted, end, &held);
             }
@@ -140,7 +142,8 @@ impl Core {
         FileEnd { size: state.attr().size, zero_point: state.known().attr.size }
     }
 
-    /// Fetches a range into the cache for no open file in particular, and answers what is there, with local changes.
+    /// Fetches a range into the cache for no open file in particular, and answers what is there,
+    /// with local changes.
     pub(crate) async fn read_range(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -178,8 +181,8 @@ impl Core {
             let (version, shown) = node.state().version_shown();
             let slices = self.slices(node, &file, wanted.clone());
             if let Some(open) = open {
-                // Locked while requests are launched: of two reads that come together, one finds the
-                // other's requests.
+                // Locked while requests are launched: of two reads that come together, one finds
+                // the other's requests.
                 let mut stream = open.stream();
                 Core::check(&stream, node, open.flags.write, &wanted)?;
                 let reached = stream.reached;
@@ -201,10 +204,11 @@ impl Core {
         Ok((self.read_as_it_is(node, cred, wanted).await?, shown))
     }
 
-    /// Launches a flight for each part that is neither held nor under way. Granules are fetched whole. Of
-    /// a sequential read, which had `reached` an offset before, requests are: what is left of one would
-    /// be the next thing to read anyway, and what the kernel skipped comes next (it asks out of order),
-    /// so requests begin and end at the same places whoever asks first, and are fewest.
+    /// Launches a flight for each part that is neither held nor under way. Granules are fetched
+    /// whole. Of a sequential read, which had `reached` an offset before, requests are: what is
+    /// left of one would be the next thing to read anyway, and what the kernel skipped comes
+    /// next (it asks out of order), so requests begin and end at the same places whoever asks
+    /// first, and are fewest.
     fn launch_missing(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -228,8 +232,8 @@ impl Core {
         }
     }
 
-    /// What is fetched whole: the unit of what the cache keeps, or else of what the kernel keeps. More
-    /// than that is thrown away, and asked for again.
+    /// What is fetched whole: the unit of what the cache keeps, or else of what the kernel keeps.
+    /// More than that is thrown away, and asked for again.
     fn granule_bytes(&self) -> u64 {
         if self.options.cache_data { CHUNK_BYTES } else { PAGE_BYTES }
     }
@@ -244,8 +248,9 @@ impl Core {
 
     /// Launches flights for what is missing of `range`.
     ///
-    /// What is held is asked for under the lock of the flights: a flight is forgotten only after the
-    /// cache has its bytes, so a range is never found neither held nor under way and fetched twice.
+    /// What is held is asked for under the lock of the flights: a flight is forgotten only after
+    /// the cache has its bytes, so a range is never found neither held nor under way and
+    /// fetched twice.
     fn launch(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -296,7 +301,8 @@ impl Core {
     ) -> Arc<Flight> {
         let (land, flight) = Flight::begin(range, *version, once, self.options.cache_data);
         let (core, node, cred) = (self.clone(), node.clone(), cred.clone());
-        // Who reads may close before the bytes land: the version that they are of would be forgotten.
+        // Who reads may close before the bytes land: the version that they are of would be
+        // forgotten.
         let file = self.file(&node);
         let in_air = flight.clone();
         self.in_air.send_modify(|flights| *flights += 1);
@@ -366,8 +372,8 @@ impl Core {
             return Err(Lost::Changed);
         }
         if data.len() as u64 != flight.range().end - flight.range().start {
-            // Servers describe a file and read it, one after the other, and somebody has cut it in between: the
-            // next round sees its new end.
+            // Servers describe a file and read it, one after the other, and somebody has cut it in
+            // between: the next round sees its new end.
             return Err(Lost::Changed);
         }
         Ok(())
@@ -390,8 +396,8 @@ impl Core {
         version: &Version,
         slices: &[Slice],
     ) -> Result<Option<Bytes>, Lost> {
-        // One flight may serve several slices: it must not be gone for the second when the first has
-        // consumed it.
+        // One flight may serve several slices: it must not be gone for the second when the first
+        // has consumed it.
         let flights = node.flights.lock().clone();
         let mut pieces: Vec<Bytes> = Vec::with_capacity(slices.len());
         for slice in slices {

@@ -1,9 +1,10 @@
-//! Idle fill-in: partly cached files are completed when the link is quiet, fewest missing bytes first.
+//! Idle fill-in: partly cached files are completed when the link is quiet, fewest missing bytes
+//! first.
 //!
-//! A file is offered when it is closed. Nothing is fetched while an application waits for the server
-//! or has lately done so, nor when the cache has no room. Large files are left alone, and sparse ones, whose
-//! holes would be transferred as zeros: a protocol that does not tell where they are makes a disk image of
-//! 64 GiB out of one of 1 GiB.
+//! A file is offered when it is closed. Nothing is fetched while an application waits for the
+//! server or has lately done so, nor when the cache has no room. Large files are left alone, and
+//! sparse ones, whose holes would be transferred as zeros: a protocol that does not tell where they
+//! are makes a disk image of 64 GiB out of one of 1 GiB.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +42,8 @@ impl Core {
         self.remote.reachable() && self.now().since(self.fill.last_use()) >= quiet
     }
 
-    /// A file was closed. One that is held whole, as most are that were written here, lacks nothing.
+    /// A file was closed. One that is held whole, as most are that were written here, lacks
+    /// nothing.
     pub(crate) fn offer_to_fill(&self, node: &Arc<Node>, cred: &Cred) {
         let size = node.state().known().attr.size;
         let is_whole = self.file(node).held(0..size).first() == Some(&(0..size));
@@ -74,7 +76,8 @@ impl Core {
         Fill { bytes_max, waiting, filled_bytes: self.fill.filled_bytes() }
     }
 
-    /// Bytes that a partly held file lacks; `None` if it is whole, empty, not held at all, or not to be completed.
+    /// Bytes that a partly held file lacks; `None` if it is whole, empty, not held at all, or not
+    /// to be completed.
     fn missing_bytes(&self, node: &Node) -> Option<u64> {
         let (size, used) = {
             let state = node.state();

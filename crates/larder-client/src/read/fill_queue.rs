@@ -1,4 +1,5 @@
-//! What idle fill-in remembers: files that were closed and may lack something, and when the link was last used.
+//! What idle fill-in remembers: files that were closed and may lack something, and when the link
+//! was last used.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Flights: ranges of one node that are on their way from the server, or have just landed.
 //!
-//! Readers of the same range of the same version share a flight. It is forgotten when the cache has its bytes, or, if the
-//! cache declines, when its reader has had them.
+//! Readers of the same range of the same version share a flight. It is forgotten when the cache has
+//! its bytes, or, if the cache declines, when its reader has had them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,8 +34,8 @@ pub(crate) struct Flight {
 pub(super) type Landed = watch::Sender<Option<Result<Bytes, Lost>>>;
 
 impl Flight {
-    /// A range that is being asked for, and how to say that it has landed. `once`: the rest of what its reader does not take
-    /// is not kept. `is_kept`: the cache may want the bytes.
+    /// A range that is being asked for, and how to say that it has landed. `once`: the rest of what
+    /// its reader does not take is not kept. `is_kept`: the cache may want the bytes.
     pub(super) fn begin(
         range: Range<u64>,
         version: Version,
@@ -79,8 +79,8 @@ impl Flight {
         self.is_over()
     }
 
-    /// It has landed, and the cache has its bytes or not; somebody has the file open or not. Answers whether it can be
-    /// forgotten.
+    /// It has landed, and the cache has its bytes or not; somebody has the file open or not.
+    /// Answers whether it can be forgotten.
     pub(super) fn stored(&self, is_kept: bool, is_open: impl FnOnce() -> bool) -> bool {
         self.declined.store(!is_kept, Ordering::SeqCst);
         // The rest of one that is not kept is for who has the file open.
@@ -107,8 +107,9 @@ impl Flights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody has the file open any more: forgets what the cache does not keep. What is on its way there stays until
-    /// it has it, so that whoever reads the file next does not ask for it again.
+    /// Nobody has the file open any more: forgets what the cache does not keep. What is on its way
+    /// there stays until it has it, so that whoever reads the file next does not ask for it
+    /// again.
     pub(crate) fn closed(&self) {
         self.lock().retain(|flight| !flight.declined.load(Ordering::SeqCst));
     }

@@ -1,7 +1,7 @@
 //! Reads: from the cache what is held, from the server the rest.
 //!
-//! - [`plan`]: which parts of a read come from where, as a pure function; [`fetch`] carries it out, by
-//!   [`flights`].
+//! - [`plan`]: which parts of a read come from where, as a pure function; [`fetch`] carries it out,
+//!   by [`flights`].
 //! - [`as_it_is`]: what the server has at this moment, of a file that holds no version long enough.
 //! - [`stream`]: what is known of the reads of one open file.
 //! - [`fill`]: completes partly cached files when the link is quiet, by its [`fill_queue`].

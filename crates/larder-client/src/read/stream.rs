@@ -1,4 +1,5 @@
-//! Open files that are read in sequence: how far ahead of them to read, and of which version they get bytes.
+//! Open files that are read in sequence: how far ahead of them to read, and of which version they
+//! get bytes.
 
 use std::ops::Range;
 
@@ -16,14 +17,14 @@ const REORDER_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
     pub(crate) version: Validator,
-    /// The file's epoch then: it is the same as long as only changes of our own make new versions. `None` if it is
-    /// not known any more.
+    /// The file's epoch then: it is the same as long as only changes of our own make new versions.
+    /// `None` if it is not known any more.
     pub(crate) epoch: Option<u64>,
 }
 
 impl Shown {
-    /// Whether somebody has changed links, mode or owner at most: then the bytes are the same, but for who sets times
-    /// back.
+    /// Whether somebody has changed links, mode or owner at most: then the bytes are the same, but
+    /// for who sets times back.
     fn has_bytes_of(&self, other: &Shown) -> bool {
         have_same_bytes(&self.version, &other.version)
     }
@@ -36,8 +37,8 @@ pub(crate) struct Stream {
     pub(crate) reached: u64,
     /// Readahead window in bytes; 0 while reads are not in sequence.
     pub(crate) window: u64,
-    /// What a sequential read has been shown so far; before the first read, what the open found, whose
-    /// pages the kernel may hold.
+    /// What a sequential read has been shown so far; before the first read, what the open found,
+    /// whose pages the kernel may hold.
     pub(crate) shown: Option<Shown>,
     /// It was not read in sequence.
     pub(crate) jumped: bool,
@@ -72,14 +73,15 @@ pub(crate) fn advance(
 }
 
 impl Stream {
-    /// Holds a file that is read in sequence to one version and what was changed of it here: answers the version of `now`, to
-    /// be noted when bytes of it are handed out. `ours` says that the file is being changed here.
+    /// Holds a file that is read in sequence to one version and what was changed of it here:
+    /// answers the version of `now`, to be noted when bytes of it are handed out. `ours` says
+    /// that the file is being changed here.
     ///
     /// # Errors
     /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
     /// version is not to be had. A reader that had reached the end of the older version goes on: to
-    /// it the file has grown. So does one that wants bytes behind the end of the present one: there are none, and it
-    /// learns that the file ends here, as from any file that somebody cuts.
+    /// it the file has grown. So does one that wants bytes behind the end of the present one: there
+    /// are none, and it learns that the file ends here, as from any file that somebody cuts.
     pub(super) fn check(&self, now: Shown, ours: bool, wanted: &Range<u64>) -> Result<Shown> {
         let is_another = |begun: &Shown| {
             let is_same = begun.version.same(&now.version) || begun.has_bytes_of(&now);

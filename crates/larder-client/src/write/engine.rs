@@ -1,8 +1,9 @@
 //! The engine: sends unsent bytes that nobody waits for, when their time has come.
 //!
-//! What became unsent is at the server within [`crate::Options::unsent_age_max`], whether its writer closes the
-//! file or not, and whether it was written here or by way of the kernel. One task waits for the times of all files
-//! ([`super::unsent`]); what is due is sent by tasks of its own, several files at once, first come, first served.
+//! What became unsent is at the server within [`crate::Options::unsent_age_max`], whether its
+//! writer closes the file or not, and whether it was written here or by way of the kernel. One task
+//! waits for the times of all files ([`super::unsent`]); what is due is sent by tasks of its own,
+//! several files at once, first come, first served.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

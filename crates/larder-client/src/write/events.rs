@@ -1,4 +1,5 @@
-//! Telling the unsent data of a file what happened, under its node's lock, and doing what follows at once.
+//! Telling the unsent data of a file what happened, under its node's lock, and doing what follows
+//! at once.
 
 use std::time::Duration;
 
@@ -9,15 +10,16 @@ use crate::core::Core;
 use crate::node::{Node, State};
 
 impl Core {
-    /// Tells what happened to the unsent data of a file, under the node's lock, and does what follows at once: the engine
-    /// learns the time to go, the session log what the next process is to know, the kernel that its pages are of no
-    /// version.
+    /// Tells what happened to the unsent data of a file, under the node's lock, and does what
+    /// follows at once: the engine learns the time to go, the session log what the next process
+    /// is to know, the kernel that its pages are of no version.
     pub(crate) fn unsent_event(&self, ino: Ino, state: &mut State, event: Event<'_>) {
         let actions = self.apply(ino, state, event);
         debug_assert!(!actions.send && !actions.set_aside, "{event:?} is not the engine's");
     }
 
-    /// The same. What takes longer is left to the caller: [`Actions::send`] and [`Actions::set_aside`].
+    /// The same. What takes longer is left to the caller: [`Actions::send`] and
+    /// [`Actions::set_aside`].
     pub(super) fn apply(&self, ino: Ino, state: &mut State, event: Event<'_>) -> Actions {
         let before = state.unsent().schedule();
         let context = Context {
@@ -37,8 +39,8 @@ impl Core {
         actions
     }
 
-    /// Nobody will send what is unsent of a file: the engine does, after `wait`, again and again for as long as the
-    /// server is out of reach. What it refuses then is set aside.
+    /// Nobody will send what is unsent of a file: the engine does, after `wait`, again and again
+    /// for as long as the server is out of reach. What it refuses then is set aside.
     pub(crate) fn leave_unsent(&self, node: &Node, wait: Duration) {
         self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
     }

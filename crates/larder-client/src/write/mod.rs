@@ -1,10 +1,10 @@
 //! Writes, and unsent data.
 //!
-//! - [`take`]: takes writes into the cache; [`upload`]: carries them to the server; [`setattr`]: sets attributes and size.
+//! - [`take`]: takes writes into the cache; [`upload`]: carries them to the server; [`setattr`]:
+//!   sets attributes and size.
 //! - [`send`]: the requests of one write-back.
-//! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`schedule`]: when it goes; [`engine`] carries
-//!   both out, by its [`queue`];
-//!   [`events`] are told here.
+//! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`schedule`]: when it
+//!   goes; [`engine`] carries both out, by its [`queue`]; [`events`] are told here.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod engine;

@@ -1,4 +1,5 @@
-//! The queue of the engine: the times of all files that have one, and the places among those that are sent at once.
+//! The queue of the engine: the times of all files that have one, and the places among those that
+//! are sent at once.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -94,15 +95,17 @@ mod tests {
     const AGE: Duration = Duration::from_secs(30);
     const END: LocalEnd = LocalEnd { size: 7, mtime: Time { sec: 1, nsec: 0 } };
 
-    /// Two files, and what each thread does under one lock as one step: callers and write-backs have a node's lock, under
-    /// which the queue's is taken; the engine's task has the queue's alone when it takes what is due, and a node's later.
+    /// Two files, and what each thread does under one lock as one step: callers and write-backs
+    /// have a node's lock, under which the queue's is taken; the engine's task has the queue's
+    /// alone when it takes what is due, and a node's later.
     #[derive(Clone)]
     struct World {
         files: [Unsent; 2],
         times: Times,
         /// Taken from the queue; their nodes have not been told yet.
         taken: Vec<Ino>,
-        /// The engine sleeps until then if nobody wakes it; `None`: it has not looked yet, or there was nothing.
+        /// The engine sleeps until then if nobody wakes it; `None`: it has not looked yet, or
+        /// there was nothing.
         sleeps_until: Option<Instant>,
         /// It was woken, and has not looked yet.
         is_woken: bool,
@@ -203,8 +206,8 @@ mod tests {
             }
         }
 
-        /// All that may happen next: a step of a caller or a write-back for either file, the engine wakes, or it tells a node that
-        /// its time has come.
+        /// All that may happen next: a step of a caller or a write-back for either file, the engine
+        /// wakes, or it tells a node that its time has come.
         fn nexts(&self) -> Vec<World> {
             let steps = STEPS.iter().flat_map(|step| [(0, *step), (1, *step)]);
             let mut nexts: Vec<World> = steps
@@ -231,8 +234,9 @@ mod tests {
         }
     }
 
-    /// However callers, write-backs and the engine's task come between each other, each time of a file is in the queue,
-    /// or the engine is about to tell the file; and the engine wakes by the first of them.
+    /// However callers, write-backs and the engine's task come between each other, each time of a
+    /// file is in the queue, or the engine is about to tell the file; and the engine wakes by
+    /// the first of them.
     #[test]
     fn no_time_is_lost_between_threads() {
         fn walk(world: &World, depth: u32) -> u64 {

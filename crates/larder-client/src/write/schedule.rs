@@ -1,16 +1,17 @@
 //! When unsent bytes of one file are sent without anybody waiting for it: a pure machine.
 //!
-//! Each file has a [`Schedule`]. The file's [`super::unsent::Unsent`] tells it by an [`Event`] when bytes become
-//! unsent, when none are any more, and when a write-back of the engine has ended; the [`super::engine`] carries out the
-//! [`Action`] that follows. Callers who wait (fsync, close, a lease that is taken back) send themselves.
+//! Each file has a [`Schedule`]. The file's [`super::unsent::Unsent`] tells it by an [`Event`] when
+//! bytes become unsent, when none are any more, and when a write-back of the engine has ended; the
+//! [`super::engine`] carries out the [`Action`] that follows. Callers who wait (fsync, close, a
+//! lease that is taken back) send themselves.
 
 use std::time::{Duration, Instant};
 
 /// Time between attempts to send what the server did not take.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// What the kernel writes itself is found by comparing the local file, which must not take more than this share of
-/// the time: one part in so many.
+/// What the kernel writes itself is found by comparing the local file, which must not take more
+/// than this share of the time: one part in so many.
 const COMPARING_SHARE: u32 = 20;
 
 /// How the unsent bytes of one file stand with the engine.
@@ -81,7 +82,8 @@ pub(crate) enum Action {
 }
 
 impl Schedule {
-    /// The schedule after `event` at `now`, where bytes may stay unsent for `age`, and what follows.
+    /// The schedule after `event` at `now`, where bytes may stay unsent for `age`, and what
+    /// follows.
     pub(crate) fn apply(self, event: Event, now: Instant, age: Duration) -> (Schedule, Action) {
         let within = |wait: Duration| (Schedule::Dirty { due: now + wait }, Action::Nothing);
         match (self, event) {
@@ -217,8 +219,8 @@ mod tests {
         }
     }
 
-    /// After each sequence of up to six events, what is unsent is being sent or has a time to go, and nothing is
-    /// sent twice at once.
+    /// After each sequence of up to six events, what is unsent is being sent or has a time to go,
+    /// and nothing is sent twice at once.
     #[test]
     fn unsent_bytes_always_have_a_time_to_go() {
         fn walk(world: &World, depth: u32, past: &mut Vec<&'static str>) -> u64 {

@@ -42,7 +42,8 @@ impl Core {
             (Ok(_), Some(size)) => self.truncate_held(&node, size).await,
             _ => Ok(()),
         };
-        // What is held may not be what the server has now, so it cannot go on under the new version.
+        // What is held may not be what the server has now, so it cannot go on under the new
+        // version.
         let told = answer.as_ref().ok().filter(|_| followed.is_ok());
         self.end_change(&node, told.copied());
         let change = answer?;
@@ -61,11 +62,13 @@ impl Core {
         Ok(self.fresh(&node))
     }
 
-    /// The local file follows a truncation that the server has made. What was written meanwhile stays unsent.
+    /// The local file follows a truncation that the server has made. What was written meanwhile
+    /// stays unsent.
     pub(crate) async fn truncate_held(&self, node: &Node, size: u64) -> Result<()> {
         let file = self.file(node);
         let version = node.state().version().bytes();
-        // Who writes the local file by way of the kernel sees that one, whatever version the server has.
+        // Who writes the local file by way of the kernel sees that one, whatever version the server
+        // has.
         let held = file.version() == Some(version) || node.state().opens().bypassing();
         // What lies behind the end of another version is not known.
         if held || (size < file.size() && !file.dirty().is_empty()) {

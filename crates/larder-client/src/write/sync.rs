@@ -1,4 +1,5 @@
-//! Bringing what is unsent to the server for somebody who waits for it: a part of the files, or all.
+//! Bringing what is unsent to the server for somebody who waits for it: a part of the files, or
+//! all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub struct UnsentTotal {
 }
 
 impl Client {
-    /// What the server lacks of the files that are `wanted`, also of those that are open, or that the kernel writes
-    /// itself. Asks nobody.
+    /// What the server lacks of the files that are `wanted`, also of those that are open, or that
+    /// the kernel writes itself. Asks nobody.
     pub fn unsent(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> UnsentTotal {
         let mut total = UnsentTotal::default();
         for node in self.core.with_unsent(wanted) {
@@ -38,8 +39,9 @@ impl Client {
         total
     }
 
-    /// Brings to the server's disk what is unsent of the files that are `wanted`, some files at once. What is written
-    /// meanwhile may be left. Waits as long as the server takes, within its limits.
+    /// Brings to the server's disk what is unsent of the files that are `wanted`, some files at
+    /// once. What is written meanwhile may be left. Waits as long as the server takes, within
+    /// its limits.
     ///
     /// # Errors
     /// The first failure; the other files were tried too.
@@ -59,8 +61,8 @@ impl Client {
         result
     }
 
-    /// [`Client::sync`] of all files, at the end of a mount: lets what was just read reach the cache too, for at most a
-    /// second.
+    /// [`Client::sync`] of all files, at the end of a mount: lets what was just read reach the
+    /// cache too, for at most a second.
     ///
     /// # Errors
     /// As [`Client::sync`].

@@ -96,8 +96,9 @@ impl Core {
         let file = self.file(node);
         self.prepare(node, &file);
         let at = match open {
-            // The kernel says where it believes the end to be: it may remember one from before somebody else
-            // cut the file. A request that comes once more goes where the first try went.
+            // The kernel says where it believes the end to be: it may remember one from before
+            // somebody else cut the file. A request that comes once more goes where the
+            // first try went.
             Some(open) if open.flags.append => {
                 self.refresh_local_end(node);
                 let end = node.state().attr().size;
@@ -129,7 +130,8 @@ impl Core {
         Written { len, stability, verifier: self.verifier(), change: Change::default() }
     }
 
-    /// Our own verifier, for doors that pass commits on: a restart of ours loses what was not synced.
+    /// Our own verifier, for doors that pass commits on: a restart of ours loses what was not
+    /// synced.
     pub(crate) fn verifier(&self) -> Verifier {
         Verifier(self.session)
     }
@@ -161,8 +163,9 @@ impl Core {
         let answer = on_handle!(self, cred, node, handle =>
             self.remote.write(cred, &handle, offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
-        // Under a version that no server gives, so that the change cannot carry it on. What was written
-        // meanwhile, and did find room, stays; what is held beside it goes once that is sent.
+        // Under a version that no server gives, so that the change cannot carry it on. What was
+        // written meanwhile, and did find room, stays; what is held beside it goes once
+        // that is sent.
         if !self.file(node).reset(b"given up", 0) {
             node.state().unsent_mut().mix();
         }

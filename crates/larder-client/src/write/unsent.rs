@@ -1,15 +1,17 @@
 //! What one file has that its server lacks: the one owner of that, as a pure machine.
 //!
-//! Whoever changes the local file, sends it, gives it up, or tells somebody of a failure says so by an [`Event`];
-//! [`Unsent::apply`] draws the conclusions, and [`Actions`] says what the caller is to do
-//! ([`crate::core::Core::unsent_event`]). What is dirty byte by byte is the cache's to know; here is what it cannot
-//! know: the end that applications see, on whose behalf bytes are sent, when they go, and who was told what.
+//! Whoever changes the local file, sends it, gives it up, or tells somebody of a failure says so by
+//! an [`Event`]; [`Unsent::apply`] draws the conclusions, and [`Actions`] says what the caller is
+//! to do ([`crate::core::Core::unsent_event`]). What is dirty byte by byte is the cache's to know;
+//! here is what it cannot know: the end that applications see, on whose behalf bytes are sent, when
+//! they go, and who was told what.
 //!
 //! Invariants, after each event:
-//! - what is unsent, or may be because the kernel writes the local file, is being sent, has a time to go, or is kept
-//!   for the next mount;
+//! - what is unsent, or may be because the kernel writes the local file, is being sent, has a time
+//!   to go, or is kept for the next mount;
 //! - what is not unsent has no time to go, no writer, and nobody was told that it is late;
-//! - that what is held mixes two versions is forgotten only when all of it is sent and the kernel does not write.
+//! - that what is held mixes two versions is forgotten only when all of it is sent and the kernel
+//!   does not write.
 
 use std::time::{Duration, Instant};
 
@@ -44,8 +46,8 @@ pub(crate) struct Unsent {
     writer: Option<Cred>,
     /// A failed write-back that no fsync or close has reported yet.
     failure: Option<Error>,
-    /// Somebody else changed the file while it had changes of ours: once those are sent, what is held mixes two
-    /// versions and must go.
+    /// Somebody else changed the file while it had changes of ours: once those are sent, what is
+    /// held mixes two versions and must go.
     is_mixed: bool,
     /// A close told somebody that they are late, and nobody was told that they are refused.
     is_late: bool,
@@ -64,7 +66,8 @@ pub(crate) enum Event<'a> {
         end: LocalEnd,
         /// Who wrote.
         writer: &'a Cred,
-        /// They are the first ones, and what lies below is not of the version that the server last told.
+        /// They are the first ones, and what lies below is not of the version that the server last
+        /// told.
         is_over_another: bool,
     },
     /// The kernel has changed the local file, as its stamp shows.
@@ -140,8 +143,8 @@ pub(crate) struct Actions {
 }
 
 impl Unsent {
-    /// The end of the file with the changes that the server lacks; `None` if none are known. The kernel may have made
-    /// some ([`Unsent::may_exist`]).
+    /// The end of the file with the changes that the server lacks; `None` if none are known. The
+    /// kernel may have made some ([`Unsent::may_exist`]).
     pub(crate) fn end(&self) -> Option<LocalEnd> {
         self.end
     }
@@ -181,14 +184,14 @@ impl Unsent {
         self.schedule
     }
 
-    /// Somebody else has changed the file. `is_bypassed` says that bytes which the kernel wrote may not have been looked
-    /// for.
+    /// Somebody else has changed the file. `is_bypassed` says that bytes which the kernel wrote may
+    /// not have been looked for.
     pub(crate) fn foreign_change(&mut self, is_bypassed: bool) {
         self.is_mixed |= self.end.is_some() || is_bypassed;
     }
 
-    /// What is held mixes two versions also if nothing is known to be unsent: a request of ours went past it, or crossed
-    /// one of somebody else.
+    /// What is held mixes two versions also if nothing is known to be unsent: a request of ours
+    /// went past it, or crossed one of somebody else.
     pub(crate) fn mix(&mut self) {
         self.is_mixed = true;
     }
@@ -198,8 +201,8 @@ impl Unsent {
         (self.writer, self.failure) = (writer, failure);
     }
 
-    /// The kernel may write on behalf of `writer`, or an earlier process did: for him is sent what nobody wrote through the
-    /// daemon.
+    /// The kernel may write on behalf of `writer`, or an earlier process did: for him is sent what
+    /// nobody wrote through the daemon.
     pub(crate) fn may_be_of(&mut self, writer: &Cred) {
         self.writer.get_or_insert_with(|| writer.first_time());
     }
@@ -522,7 +525,8 @@ mod tests {
         assert_eq!(count, (1..=5).map(|len| 18_u64.pow(len)).sum());
     }
 
-    /// What the next process is to know changes with the writer, with a failure, and when all is sent.
+    /// What the next process is to know changes with the writer, with a failure, and when all is
+    /// sent.
     #[test]
     fn what_outlives_the_process_is_recorded_when_it_changes() {
         let mut unsent = Unsent::default();

@@ -1,12 +1,14 @@
 //! Writes: into the cache first, then to the server.
 //!
-//! A write changes the local file and marks the bytes dirty. Close and fsync carry dirty bytes to the
-//! server: one FILE_SYNC request where all fits, else UNSTABLE requests in parallel and a COMMIT. If
-//! the commit's verifier differs from a write's, the server restarted and may have lost it, so
-//! everything is sent again (RFC 1813, 3.3.7 and 3.3.21). Bytes become clean when the server has them
-//! on its disk and nobody else wrote meanwhile; then what is held is valid under the new version.
+//! A write changes the local file and marks the bytes dirty. Close and fsync carry dirty bytes to
+//! the server: one FILE_SYNC request where all fits, else UNSTABLE requests in parallel and a
+//! COMMIT. If the commit's verifier differs from a write's, the server restarted and may have lost
+//! it, so everything is sent again (RFC 1813, 3.3.7 and 3.3.21). Bytes become clean when the server
+//! has them on its disk and nobody else wrote meanwhile; then what is held is valid under the new
+//! version.
 //!
-//! What nobody closes or syncs is sent by the [`super::engine`], when its [`super::schedule`] says so.
+//! What nobody closes or syncs is sent by the [`super::engine`], when its [`super::schedule`] says
+//! so.
 //!
 //! A failed write-back is reported once, by the close or fsync that waited for it, or the next one.
 //! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
@@ -27,7 +29,8 @@ use crate::limits::Transferring;
 use crate::names::last_path;
 use crate::node::{Node, replacing};
 
-/// More than this is read and sent by the runtime: whoever received the request has others to receive.
+/// More than this is read and sent by the runtime: whoever received the request has others to
+/// receive.
 const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
 
 impl Core {
@@ -41,7 +44,8 @@ impl Core {
         earlier
     }
 
-    /// Carries dirty bytes to the server's disk, for a caller who waits until `deadline`, or longer while they move.
+    /// Carries dirty bytes to the server's disk, for a caller who waits until `deadline`, or longer
+    /// while they move.
     pub(crate) async fn upload(&self, node: &Arc<Node>, deadline: Option<Deadline>) -> Result<()> {
         if !self.has_unsent(node) {
             return Ok(());
@@ -84,8 +88,8 @@ impl Core {
         self.end_upload(node, &file, &dirty, held, sent)
     }
 
-    /// [`Core::upload`] for nobody who waits: a file that the kernel has to write, and has not written since it was last
-    /// compared, is not compared again.
+    /// [`Core::upload`] for nobody who waits: a file that the kernel has to write, and has not
+    /// written since it was last compared, is not compared again.
     pub(super) async fn upload_later(&self, node: &Arc<Node>) -> Result<()> {
         let file = self.file(node);
         let is_quiet = {
@@ -101,8 +105,9 @@ impl Core {
         self.upload(node, self.deadline()).await
     }
 
-    /// A server that gives leases does not tell what it saw before a WRITE: only a lease proves that nobody else
-    /// wrote between several of them. One costs a request, and reading the file again would cost many.
+    /// A server that gives leases does not tell what it saw before a WRITE: only a lease proves
+    /// that nobody else wrote between several of them. One costs a request, and reading the
+    /// file again would cost many.
     async fn lease_many_requests(&self, node: &Node, cred: &Cred, dirty: &[Range<u64>]) {
         if self.pieces(dirty).len() > 1
             && self.wants_lease(node)
@@ -171,7 +176,8 @@ impl Core {
         }
         self.table.persist(node.ino, &mut state);
         drop(state);
-        // After the server's new size was recorded: what is clean and not held is asked for up to there.
+        // After the server's new size was recorded: what is clean and not held is asked for up to
+        // there.
         result?;
         dirty.iter().for_each(|range| file.mark_clean(range.clone()));
         self.settle_clean(node, file);
@@ -194,7 +200,8 @@ impl Core {
         }
     }
 
-    /// Nobody writes the local file past us any more: if all is sent, and what is held mixes two versions, it goes.
+    /// Nobody writes the local file past us any more: if all is sent, and what is held mixes two
+    /// versions, it goes.
     pub(crate) fn end_mixture(&self, node: &Node, file: &CachedFile) {
         // Whoever is just sending does so himself.
         let transfer = node.transfer.try_begin();
@@ -238,8 +245,8 @@ impl Core {
     }
 }
 
-/// Keeps for people what cannot be sent because of `error`, and says so. Answers whether nothing is to be sent
-/// any more. Waits for the disk.
+/// Keeps for people what cannot be sent because of `error`, and says so. Answers whether nothing is
+/// to be sent any more. Waits for the disk.
 pub(crate) fn set_aside(file: &CachedFile, path: &Path, error: Error) -> bool {
     let path = path.to_string_lossy();
     match file.set_aside(&path) {

@@ -1,4 +1,5 @@
-//! Servers whose clock is coarse: what is changed within a granule has the same validator after each change.
+//! Servers whose clock is coarse: what is changed within a granule has the same validator after
+//! each change.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -65,8 +66,8 @@ async fn make(rig: &Rig, name: &str) {
     made.wait().await.unwrap();
 }
 
-/// An edit of the same size, as soon as the file was read here, or written: the next open sees it, at once and
-/// after a remount.
+/// An edit of the same size, as soon as the file was read here, or written: the next open sees it,
+/// at once and after a remount.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edit_of_the_same_size_within_a_granule_is_seen() {
     for granule_ms in [SECOND_MS, 2 * SECOND_MS, 10] {
@@ -97,7 +98,8 @@ async fn an_edit_of_the_same_size_within_a_granule_is_seen() {
     }
 }
 
-/// A file that is made or removed as soon as its directory was looked at: names are asked for anew when they are due.
+/// A file that is made or removed as soon as its directory was looked at: names are asked for anew
+/// when they are due.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_made_within_the_granule_of_a_listing_is_seen() {
     for granule_ms in [SECOND_MS, 2 * SECOND_MS, 10] {
@@ -130,8 +132,8 @@ async fn a_name_made_within_the_granule_of_a_listing_is_seen() {
     }
 }
 
-/// Both change files and names at random moments. Whoever opens a file sees the last change of it; with `noac` names
-/// too.
+/// Both change files and names at random moments. Whoever opens a file sees the last change of it;
+/// with `noac` names too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_work_on_a_coarse_clock_is_seen() {
     let first = std::env::var("LARDER_SEED").ok().map(|seed| seed.parse().unwrap());

@@ -1,12 +1,9 @@
 //! What is asked of the server, and when: by counting calls.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::sync::{Arc, Mutex};
 
 use larder_client::Options;
-use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, Kernel, New, Removal, SetAttr, Told};
-use tokio::sync::{Notify, oneshot};
+use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, New, Removal, SetAttr};
 
 use crate::rig::{PATIENCE, READ, Rig, WRITE, pattern, root};
 
@@ -36,7 +33,8 @@ async fn foreign_changes_are_seen_after_the_timeout() {
     assert_eq!(rig.cat("file").await, b"one");
     other.put("file", b"three").await;
     other.put("new", b"").await;
-    // Bytes that the cache could not keep are read anew, so only attributes are sure not to be asked for.
+    // Bytes that the cache could not keep are read anew, so only attributes are sure not to be
+    // asked for.
     assert_eq!(rig.stat("file").await.attr.size, 3, "within the timeout, without close-to-open");
     rig.advance(6);
     assert_eq!(rig.cat("file").await, b"three");
@@ -58,7 +56,8 @@ async fn every_open_sees_what_was_closed_before() {
     assert_eq!(rig.cat("file").await, b"three", "close-to-open");
 }
 
-/// Who has read a file may be faster than the cache, and another one may read it before the cache has it.
+/// Who has read a file may be faster than the cache, and another one may read it before the cache
+/// has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_on_its_way_to_the_cache_is_not_asked_for_again() {
     let rig = Rig::new(Options::default()).await;
@@ -111,7 +110,8 @@ async fn own_writes_are_read_from_the_cache_and_foreign_ones_are_not() {
     assert_eq!(rig.cat("renamed").await, both);
 }
 
-/// All ways to merge two sequences of so many steps, keeping the order of each: `true` is a step of the first.
+/// All ways to merge two sequences of so many steps, keeping the order of each: `true` is a step of
+/// the first.
 fn merges(first: usize, second: usize) -> Vec<Vec<bool>> {
     let mut all = Vec::new();
     for (is_first, left) in [(true, first), (false, second)] {
@@ -125,8 +125,8 @@ fn merges(first: usize, second: usize) -> Vec<Vec<bool>> {
     if all.is_empty() { vec![vec![]] } else { all }
 }
 
-/// A file that two machines write to at the same time, in every order of their opens, writes and closes: whoever
-/// opens it afterwards sees what the server has. `hides_before` as some servers do.
+/// A file that two machines write to at the same time, in every order of their opens, writes and
+/// closes: whoever opens it afterwards sees what the server has. `hides_before` as some servers do.
 async fn check_two_writers(hides_before: bool) {
     for (offset, len) in [(0, 4), (150_000, 4), (0, 300_000), (299_999, 1), (300_000, 4)] {
         for order in merges(3, 3) {
@@ -168,7 +168,8 @@ async fn two_writers_at_once_both_see_what_the_server_has() {
     check_two_writers(true).await;
 }
 
-/// Somebody else writes before the first, second ... of the requests that carry our bytes, and after the last.
+/// Somebody else writes before the first, second ... of the requests that carry our bytes, and
+/// after the last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_write_between_our_requests_is_seen() {
     for hides_before in [false, true] {
@@ -196,8 +197,8 @@ async fn a_foreign_write_between_our_requests_is_seen() {
     }
 }
 
-/// Whether what was written is in the cache afterwards, on servers that tell of the time before and on those that do
-/// not: there only if nothing of an older version can be left.
+/// Whether what was written is in the cache afterwards, on servers that tell of the time before and
+/// on those that do not: there only if nothing of an older version can be left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_writes_are_kept_as_far_as_the_server_proves_them() {
     for (hides_before, offset, len, is_kept) in [
@@ -290,8 +291,8 @@ async fn unlink_of_a_file_just_closed_waits_for_its_release() {
     assert_eq!(rig.names().await, [""; 0]);
 }
 
-/// POSIX: the links of an open file that has lost its last name are none, whatever stands for it at the
-/// server.
+/// POSIX: the links of an open file that has lost its last name are none, whatever stands for it at
+/// the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_file_without_a_name_has_no_links() {
     let rig = Rig::new(Options::default()).await;
@@ -329,8 +330,8 @@ async fn open_file_is_hidden_though_others_changed_its_directory() {
     }
 }
 
-/// Whoever removes a file, closes it and removes its directory finds it empty, though the kernel tells of
-/// the last close later: the hidden name goes first.
+/// Whoever removes a file, closes it and removes its directory finds it empty, though the kernel
+/// tells of the last close later: the hidden name goes first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directory_of_a_removed_file_just_closed_can_be_removed() {
     let rig = Rig::new(Options::default()).await;
@@ -348,8 +349,8 @@ async fn directory_of_a_removed_file_just_closed_can_be_removed() {
     assert_eq!(rig.names().await, [""; 0]);
 }
 
-/// A rename, and an unlink of one name of several, move the file's ctime, and their replies do not tell
-/// it. Only who looks at it pays for it.
+/// A rename, and an unlink of one name of several, move the file's ctime, and their replies do not
+/// tell it. Only who looks at it pays for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ctime_is_asked_for_after_a_rename_and_an_unlink() {
     let rig = Rig::new(Options::default()).await;
@@ -389,7 +390,8 @@ async fn ctime_is_asked_for_after_a_rename_and_an_unlink() {
     moved("two", before, 1).await;
 }
 
-/// Others have changed the directory, so it is not known what the name stood for; the kernel knows, and asks.
+/// Others have changed the directory, so it is not known what the name stood for; the kernel knows,
+/// and asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_and_ctime_are_asked_for_after_an_unlink_in_a_directory_that_others_changed() {
     let rig = Rig::new(Options::default()).await;
@@ -417,8 +419,8 @@ async fn links_and_ctime_are_asked_for_after_an_unlink_in_a_directory_that_other
     }
 }
 
-/// The kernel sends the pieces of a sequential read in any order, and takes its time over them: bytes
-/// are asked for once all the same, with and without a cache to keep them.
+/// The kernel sends the pieces of a sequential read in any order, and takes its time over them:
+/// bytes are asked for once all the same, with and without a cache to keep them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pieces_of_a_sequential_read_cost_no_more_than_whole_requests() {
     const PIECE: u32 = 128 << 10;
@@ -439,8 +441,8 @@ async fn pieces_of_a_sequential_read_cost_no_more_than_whole_requests() {
     }
 }
 
-/// What the kernel asks for at random is whole pages. Without a cache to keep it, nothing more is fetched:
-/// the reference client would pay for bytes that it throws away.
+/// What the kernel asks for at random is whole pages. Without a cache to keep it, nothing more is
+/// fetched: the reference client would pay for bytes that it throws away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plain_client_fetches_the_pages_that_are_read_and_no_more() {
     const PAGE: u64 = 4096;
@@ -488,89 +490,8 @@ async fn read_follows_a_foreign_truncation_in_between() {
     assert_eq!(rig.cat("file").await, b"short");
 }
 
-/// A kernel that takes its time.
-#[derive(Default)]
-struct SlowKernel {
-    /// What it was asked to drop and has not, with who waits for that.
-    queue: Mutex<HashMap<Ino, Vec<oneshot::Sender<()>>>>,
-    /// Somebody waits.
-    waited_for: Notify,
-}
-
-impl SlowKernel {
-    /// Drops all of it.
-    fn drop_now(&self) {
-        self.queue.lock().unwrap().clear();
-    }
-}
-
-impl Kernel for SlowKernel {
-    fn passthrough(&self) -> bool {
-        false
-    }
-
-    fn invalidate(&self, ino: Ino, _: bool) {
-        self.queue.lock().unwrap().entry(ino).or_default();
-    }
-
-    fn told(&self, ino: Ino) -> Option<Told> {
-        let (waiter, told) = oneshot::channel();
-        self.queue.lock().unwrap().get_mut(&ino)?.push(waiter);
-        self.waited_for.notify_one();
-        Some(Box::pin(async move { drop(told.await) }))
-    }
-
-    fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
-}
-
-/// An open is answered without attributes: its caller sees the size that the kernel holds.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
-    for cache_data in [true, false] {
-        let rig = Rig::new(Options { cache_data, ..Options::default() }).await;
-        let kernel = Arc::new(SlowKernel::default());
-        rig.client.attach(kernel.clone());
-        let other = rig.foreigner().await;
-        other.put("file", b"one").await;
-        assert_eq!(rig.cat("file").await, b"one");
-        for (round, who) in ["open", "lookup", "getattr", "listing", "setattr"].iter().enumerate() {
-            let ino = rig.find("file").await.unwrap();
-            rig.advance(6);
-            other.put("file", &vec![b'x'; 10 + round]).await;
-            match *who {
-                "lookup" => assert!(rig.find("file").await.is_some()),
-                "getattr" => assert_eq!(rig.stat("file").await.attr.size, 10 + round as u64),
-                "listing" => {
-                    // Two files that are stale are asked for one by one.
-                    for name in ["a", "b", "c"] {
-                        other.put(name, b"x").await;
-                    }
-                    rig.advance(60);
-                    assert_eq!(rig.names().await, ["a", "b", "c", "file"]);
-                }
-                "setattr" => {
-                    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-                    rig.client.setattr(&root(), ino, None, set).wait().await.unwrap();
-                }
-                _ => {}
-            }
-            let open = rig.client.open(&root(), ino, READ).wait();
-            tokio::pin!(open);
-            tokio::select! {
-                biased;
-                _ = &mut open => panic!("{who}: answered too early"),
-                () = kernel.waited_for.notified() => {}
-            }
-            kernel.drop_now();
-            let opened = tokio::time::timeout(PATIENCE, open).await.unwrap().unwrap();
-            rig.client.release(ino, opened.id).wait().await.unwrap();
-        }
-        // Nothing is queued, and nobody waits.
-        assert_eq!(rig.cat("file").await.len(), 14);
-    }
-}
-
-/// Attributes that are wanted again are asked for with the names. Who goes on with a listing is not sent back for that.
+/// Attributes that are wanted again are asked for with the names. Who goes on with a listing is not
+/// sent back for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_goes_on_after_the_name_that_was_told_last_is_removed() {
     let rig = Rig::new(Options::default().no_attribute_cache()).await;

@@ -90,8 +90,8 @@ async fn failed_operations_leave_names_as_they_were() {
     assert_eq!(rig.cat("file").await, b"x");
 }
 
-/// A server that was restored, or one that names files by path and was connected to anew. Files are found by where
-/// they were; what was written and not sent gets there.
+/// A server that was restored, or one that names files by path and was connected to anew. Files are
+/// found by where they were; what was written and not sent gets there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_with_new_handles_are_found_by_their_paths() {
     let rig = Rig::new(Options::default()).await;
@@ -170,7 +170,8 @@ async fn a_read_of_a_file_that_is_cut_ends_where_the_file_does() {
     }
 }
 
-/// What an application was told is late, and the server then refuses, is kept in the cache directory.
+/// What an application was told is late, and the server then refuses, is kept in the cache
+/// directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_data_that_the_server_refuses_is_set_aside() {
     let rig = Rig::new(Options::default()).await;
@@ -273,7 +274,8 @@ async fn discarded_data_leaves_the_kernel() {
     assert!(matches!(opened.path, DataPath::Cached { keep: false }));
 }
 
-/// Whether its cookies lead back to the beginning, into a page that is held, or to the end of one: each reader is told soon.
+/// Whether its cookies lead back to the beginning, into a page that is held, or to the end of one:
+/// each reader is told soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_that_goes_round_over_several_pages_ends() {
     const NAMES: usize = 600;

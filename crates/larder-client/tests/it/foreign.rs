@@ -7,7 +7,8 @@ use larder_vfs::{Error, FileSystem, Ino, New, SetAttr, Time};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
-/// A change of our own is no other version to who reads the file meanwhile, once it is at the server and settled, too.
+/// A change of our own is no other version to who reads the file meanwhile, once it is at the
+/// server and settled, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_goes_on_after_changes_of_our_own() {
     let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
@@ -34,8 +35,8 @@ async fn a_reader_goes_on_after_changes_of_our_own() {
     reader.close().await.unwrap();
 }
 
-/// An open file that is to be replaced is hidden first. If there is nothing any more to replace it with, it has its name
-/// back.
+/// An open file that is to be replaced is hidden first. If there is nothing any more to replace it
+/// with, it has its name back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rename_that_fails_leaves_the_open_file_that_it_was_to_replace() {
     let rig = Rig::new(Options::default()).await;
@@ -56,8 +57,8 @@ async fn a_rename_that_fails_leaves_the_open_file_that_it_was_to_replace() {
     assert_eq!(other.names().await, [""; 0]);
 }
 
-/// Which names a file has is known also after others have changed the directory: as long as it is open here, its last one is
-/// replaced by a hidden one.
+/// Which names a file has is known also after others have changed the directory: as long as it is
+/// open here, its last one is replaced by a hidden one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_file_is_hidden_by_whatever_name_it_is_removed() {
     for is_renamed in [true, false] {
@@ -91,7 +92,8 @@ async fn an_open_file_is_hidden_by_whatever_name_it_is_removed() {
     }
 }
 
-/// The same while the file is changed here: a name that it gets, here or elsewhere, moves its change time and no byte.
+/// The same while the file is changed here: a name that it gets, here or elsewhere, moves its
+/// change time and no byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_goes_on_after_a_change_of_our_own_during_which_a_name_was_given() {
     for (is_ours, is_seen) in [(true, false), (false, false), (false, true)] {
@@ -146,7 +148,8 @@ async fn each_name_of_a_file_that_is_gone_is_asked_for_again() {
     assert_eq!((rig.find("first").await, rig.find("second").await), (None, None));
 }
 
-/// Links and modes are not bytes: somebody else's change of them is no other version to who reads the file.
+/// Links and modes are not bytes: somebody else's change of them is no other version to who reads
+/// the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_goes_on_after_somebody_else_changed_attributes_alone() {
     let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
@@ -168,7 +171,8 @@ async fn a_reader_goes_on_after_somebody_else_changed_attributes_alone() {
     reader.close().await.unwrap();
 }
 
-/// Who is told that a name exists finds it, and who is told that it does not finds none, however long names are believed.
+/// Who is told that a name exists finds it, and who is told that it does not finds none, however
+/// long names are believed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_change_says_of_a_name_is_so_for_the_next_lookup() {
     let rig = Rig::new(Options::default()).await;

@@ -1,5 +1,5 @@
-//! A server that gives the handle of a removed file to the next one it makes, as SMB servers do with inode
-//! numbers: the two are never taken for one.
+//! A server that gives the handle of a removed file to the next one it makes, as SMB servers do
+//! with inode numbers: the two are never taken for one.
 
 use std::ffi::OsStr;
 
@@ -148,7 +148,8 @@ async fn a_new_directory_is_not_taken_for_a_removed_one() {
     assert!(rig.find("e/b").await.is_some() && rig.find("e/a").await.is_none());
 }
 
-/// A name that was looked up while the removal of its handle's earlier file was on its way is looked up again.
+/// A name that was looked up while the removal of its handle's earlier file was on its way is
+/// looked up again.
 #[tokio::test]
 async fn a_name_found_while_its_handle_went_over_is_looked_up_again() {
     let rig = rig().await;

@@ -111,7 +111,8 @@ async fn resume_needs_no_server() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"unsent");
 }
 
-/// A server that is away need not be there for a new mount either, if it was there for an earlier one.
+/// A server that is away need not be there for a new mount either, if it was there for an earlier
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_mount_needs_no_server_that_is_known() {
     let rig = Rig::new(Options::default()).await;
@@ -304,9 +305,9 @@ async fn after_many_were_in_memory_none_stays() {
     assert_eq!(rig.server.calls_total(), 0, "who may search the directory is known");
 }
 
-/// A kill at every change of the cache's disk while a file is written back, and cut or extended: the next
-/// process reads what was written, and so does the server in the end. The kernel sends the truncation
-/// again, as nobody has answered it.
+/// A kill at every change of the cache's disk while a file is written back, and cut or extended:
+/// the next process reads what was written, and so does the server in the end. The kernel sends the
+/// truncation again, as nobody has answered it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
     let sizes = [(0, None), (50_000, None), (200_000, None), (50_000, Some(30_000))];
@@ -358,8 +359,8 @@ async fn finish(open: &Open<'_>, cut: Option<usize>, mut content: Vec<u8>) -> Ve
 /// An open file: the kernel's names for it, its name if it still has one, and its content.
 type Held = ((Ino, OpenId), Option<String>, Vec<u8>);
 
-/// Random work by one machine; now and then the process dies and the next one goes on. In the end the
-/// server has what the applications wrote.
+/// Random work by one machine; now and then the process dies and the next one goes on. In the end
+/// the server has what the applications wrote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_work_across_kills_loses_nothing() {
     let first = std::env::var("LARDER_SEED").ok().map(|seed| seed.parse().unwrap());

@@ -33,7 +33,8 @@ async fn under_a_lease_stat_open_and_read_cost_no_request_however_long_it_lasts(
     assert_eq!(rig.server.calls_total(), 0);
 }
 
-/// After a remount names are known and no file is fresh: each costs one question, and not the lease's as well.
+/// After a remount names are known and no file is fresh: each costs one question, and not the
+/// lease's as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_a_lease_on_a_directory_whose_files_must_be_asked_about() {
     let (rig, other) = leased().await;
@@ -81,7 +82,8 @@ async fn what_somebody_else_changes_is_seen_at_once() {
     assert!(rig.find("file").await.is_none());
 }
 
-/// The other one's change waits until ours is at the server, so it is not undone by a late write-back.
+/// The other one's change waits until ours is at the server, so it is not undone by a late
+/// write-back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unsent_changes_reach_the_server_before_somebody_else_goes_on() {
     let (rig, other) = leased().await;

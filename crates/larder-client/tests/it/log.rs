@@ -34,7 +34,8 @@ async fn ordinary_calls_put_few_changes_into_the_log() {
     let bytes = pattern(1, 4000);
     rig.put("file", &bytes).await;
     rig.put("other", &bytes).await;
-    // What was just written is vouched for, and the first change of it commits: outside of what is counted.
+    // What was just written is vouched for, and the first change of it commits: outside of what is
+    // counted.
     rig.checkpoint();
     let change = rig.open(&root(), "file", WRITE).await.unwrap();
     change.write(0, b"first").await.unwrap();

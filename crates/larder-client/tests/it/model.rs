@@ -46,8 +46,8 @@ async fn run(seed: u64, cache_data: bool, leases: bool) {
         let name = NAMES[random.below(5) as usize];
         let who = if foreign { &other } else { &rig };
         if foreign {
-            // What the other machine changes is seen at open; names, after their timeout, or at once
-            // if the directory is leased.
+            // What the other machine changes is seen at open; names, after their timeout, or at
+            // once if the directory is leased.
             change(who, &mut model, &mut random, name).await;
             rig.advance(if leases { 0 } else { 31 });
         } else if random.below(3) == 0 {

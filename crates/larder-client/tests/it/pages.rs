@@ -1,12 +1,14 @@
-//! Pages that the kernel holds of a file that stays open.
+//! What the kernel holds of files, and when it is to drop that.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
 use larder_client::Options;
-use larder_vfs::{DataPath, FileSystem, Ino, Kernel};
+use larder_vfs::{DataPath, FileSystem, Ino, Kernel, SetAttr, Told};
+use tokio::sync::{Notify, oneshot};
 
-use crate::rig::{READ, Rig, root};
+use crate::rig::{PATIENCE, READ, Rig, root};
 
 /// A kernel without passthrough that remembers of which files it was to drop pages.
 #[derive(Default)]
@@ -28,8 +30,8 @@ impl Kernel for Pages {
     fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
 }
 
-/// Who keeps a file open and reads it again and again sees each change of somebody else, not only the first: what it
-/// read after that one is in the kernel's pages, too.
+/// Who keeps a file open and reads it again and again sees each change of somebody else, not only
+/// the first: what it read after that one is in the kernel's pages, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_an_open_file_go_with_each_change_of_somebody_else() {
     let rig = Rig::new(Options::default()).await;
@@ -51,4 +53,86 @@ async fn pages_of_an_open_file_go_with_each_change_of_somebody_else() {
         assert_eq!(read, bytes.as_bytes());
     }
     rig.client.release(ino, open.id).wait().await.unwrap();
+}
+
+/// A kernel that takes its time.
+#[derive(Default)]
+struct SlowKernel {
+    /// What it was asked to drop and has not, with who waits for that.
+    queue: Mutex<HashMap<Ino, Vec<oneshot::Sender<()>>>>,
+    /// Somebody waits.
+    waited_for: Notify,
+}
+
+impl SlowKernel {
+    /// Drops all of it.
+    fn drop_now(&self) {
+        self.queue.lock().unwrap().clear();
+    }
+}
+
+impl Kernel for SlowKernel {
+    fn passthrough(&self) -> bool {
+        false
+    }
+
+    fn invalidate(&self, ino: Ino, _: bool) {
+        self.queue.lock().unwrap().entry(ino).or_default();
+    }
+
+    fn told(&self, ino: Ino) -> Option<Told> {
+        let (waiter, told) = oneshot::channel();
+        self.queue.lock().unwrap().get_mut(&ino)?.push(waiter);
+        self.waited_for.notify_one();
+        Some(Box::pin(async move { drop(told.await) }))
+    }
+
+    fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
+}
+
+/// An open is answered without attributes: its caller sees the size that the kernel holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
+    for cache_data in [true, false] {
+        let rig = Rig::new(Options { cache_data, ..Options::default() }).await;
+        let kernel = Arc::new(SlowKernel::default());
+        rig.client.attach(kernel.clone());
+        let other = rig.foreigner().await;
+        other.put("file", b"one").await;
+        assert_eq!(rig.cat("file").await, b"one");
+        for (round, who) in ["open", "lookup", "getattr", "listing", "setattr"].iter().enumerate() {
+            let ino = rig.find("file").await.unwrap();
+            rig.advance(6);
+            other.put("file", &vec![b'x'; 10 + round]).await;
+            match *who {
+                "lookup" => assert!(rig.find("file").await.is_some()),
+                "getattr" => assert_eq!(rig.stat("file").await.attr.size, 10 + round as u64),
+                "listing" => {
+                    // Two files that are stale are asked for one by one.
+                    for name in ["a", "b", "c"] {
+                        other.put(name, b"x").await;
+                    }
+                    rig.advance(60);
+                    assert_eq!(rig.names().await, ["a", "b", "c", "file"]);
+                }
+                "setattr" => {
+                    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                    rig.client.setattr(&root(), ino, None, set).wait().await.unwrap();
+                }
+                _ => {}
+            }
+            let open = rig.client.open(&root(), ino, READ).wait();
+            tokio::pin!(open);
+            tokio::select! {
+                biased;
+                _ = &mut open => panic!("{who}: answered too early"),
+                () = kernel.waited_for.notified() => {}
+            }
+            kernel.drop_now();
+            let opened = tokio::time::timeout(PATIENCE, open).await.unwrap().unwrap();
+            rig.client.release(ino, opened.id).wait().await.unwrap();
+        }
+        // Nothing is queued, and nobody waits.
+        assert_eq!(rig.cat("file").await.len(), 14);
+    }
 }

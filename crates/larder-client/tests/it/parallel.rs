@@ -35,7 +35,8 @@ async fn a_write_during_a_truncation_is_sent() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"during");
 }
 
-/// Until a change of ours is answered no description of the file counts: who opens it meanwhile waits.
+/// Until a change of ours is answered no description of the file counts: who opens it meanwhile
+/// waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_during_a_change_of_ours_sees_what_was_closed_before() {
     let rig = Rig::new(Options::default()).await;
@@ -62,8 +63,8 @@ async fn an_open_during_a_change_of_ours_sees_what_was_closed_before() {
     assert_eq!(seen, b"behind");
 }
 
-/// The server's file ends before what the client was told of it, and unsent bytes lie behind that end: who reads all of it,
-/// while no version of it holds still, gets them.
+/// The server's file ends before what the client was told of it, and unsent bytes lie behind that
+/// end: who reads all of it, while no version of it holds still, gets them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unsent_bytes_behind_the_end_at_the_server_are_read() {
     let rig = Rig::new(Options::default()).await;
@@ -78,7 +79,8 @@ async fn unsent_bytes_behind_the_end_at_the_server_are_read() {
         }
         open.write(150_000, b"unsent").await.unwrap();
         let cut = async {
-            // What a change under way has made of the file is not known, so reads are begun again and again.
+            // What a change under way has made of the file is not known, so reads are begun again
+            // and again.
             while rig.server.calls("read") < 4 {
                 tokio::task::yield_now().await;
             }
@@ -136,7 +138,8 @@ fn whole_region(mut read: Vec<u8>) -> Vec<u8> {
     read
 }
 
-/// One writer: what is in its part of the file is what it wrote there, whatever others do beside it.
+/// One writer: what is in its part of the file is what it wrote there, whatever others do beside
+/// it.
 async fn work(door: &Door<'_>, writer: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut region = vec![0; REGION];
@@ -208,9 +211,9 @@ pub(crate) async fn trouble(server: &MemRemote, seed: u64) {
     }
 }
 
-/// Writers of parts of one file, through descriptors of their own and without one, while others truncate it to what it has or set its
-/// times, and the server restarts and is away: each reads what it wrote, and so does the server when a flush says so, and
-/// at the end.
+/// Writers of parts of one file, through descriptors of their own and without one, while others
+/// truncate it to what it has or set its times, and the server restarts and is away: each reads
+/// what it wrote, and so does the server when a flush says so, and at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_of_one_file_lose_nothing() {
     let first = std::env::var("LARDER_SEED").ok().map(|seed| seed.parse().unwrap());

@@ -128,8 +128,8 @@ async fn what_the_kernel_wrote_itself_outlives_the_process() {
     assert_eq!(content_of(&server, "file").await, b"by the kernel, and after it");
 }
 
-/// Whoever empties a directory removes the hidden names of files that are still open, too. What was written
-/// to them is nobody's any more.
+/// Whoever empties a directory removes the hidden names of files that are still open, too. What was
+/// written to them is nobody's any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
     let folder = tempfile::tempdir().unwrap();
@@ -154,8 +154,8 @@ async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
     assert_eq!(cache.unsent(), []);
 }
 
-/// What the kernel wrote itself, and the server did not take at the last close, is unsent like any other data: it
-/// counts, the file has its size, and it is sent without a new mount.
+/// What the kernel wrote itself, and the server did not take at the last close, is unsent like any
+/// other data: it counts, the file has its size, and it is sent without a new mount.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -176,8 +176,8 @@ async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
     assert_eq!(content_of(&server, "file").await, b"by the kernel");
 }
 
-/// Nobody tells of what the kernel writes to a file that stays open: it is looked for in time. A file that it does not
-/// write any more is not read again and again.
+/// Nobody tells of what the kernel writes to a file that stays open: it is looked for in time. A
+/// file that it does not write any more is not read again and again.
 #[tokio::test(start_paused = true)]
 async fn what_the_kernel_writes_to_an_open_file_reaches_the_server_in_time() {
     let folder = tempfile::tempdir().unwrap();
@@ -198,7 +198,8 @@ async fn what_the_kernel_writes_to_an_open_file_reaches_the_server_in_time() {
     close(&client, ino, open).await;
 }
 
-/// What the server refuses one writer is not gone for the others: each close tells, and tries again.
+/// What the server refuses one writer is not gone for the others: each close tells, and tries
+/// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_refused_to_one_writer_is_sent_by_another() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,7 +228,8 @@ async fn data_refused_to_one_writer_is_sent_by_another() {
 /// Bytes of the file that are one writer's alone.
 const REGION: usize = 50_000;
 
-/// A program writes its part of a file by way of the kernel, and flushes it: then the server has it.
+/// A program writes its part of a file by way of the kernel, and flushes it: then the server has
+/// it.
 async fn write_region(client: &Client, server: &MemRemote, ino: Ino, writer: usize, seed: u64) {
     let open = client.open(&root(), ino, WRITE).wait().await.unwrap();
     let DataPath::Passthrough(local) = open.path else { panic!("not by the kernel") };
@@ -305,8 +307,8 @@ async fn close(client: &Client, ino: Ino, open: OpenId) {
     client.release(ino, open).wait().await.unwrap();
 }
 
-/// What the kernel writes itself is found by comparing the whole file: so it does not write what is long, unless
-/// that is written anew.
+/// What the kernel writes itself is found by comparing the whole file: so it does not write what is
+/// long, unless that is written anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_file_is_not_given_to_the_kernel_to_write() {
     let folder = tempfile::tempdir().unwrap();
@@ -352,7 +354,8 @@ async fn files_beside_one_that_is_always_synced_are_not_given_to_the_kernel_to_w
     assert!(is_passed(&client, ino, READ).await);
 }
 
-/// Nothing tells of what the kernel writes, but the local file's size and times: they say whether something is unsent.
+/// Nothing tells of what the kernel writes, but the local file's size and times: they say whether
+/// something is unsent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
     let folder = tempfile::tempdir().unwrap();
@@ -374,8 +377,8 @@ async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
     assert_eq!(dirty(), (0, 0, false));
 }
 
-/// Somebody else has changed the file while the kernel writes its local file: what a truncation cuts off is not sent when
-/// the file has grown again.
+/// Somebody else has changed the file while the kernel writes its local file: what a truncation
+/// cuts off is not sent when the file has grown again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
     let server = Arc::new(MemRemote::new());
@@ -403,8 +406,8 @@ async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
     assert!(content_of(&server, "file").await == expected);
 }
 
-/// The reply to a truncation is the first word of somebody else's change: what the kernel has of the file is not taken for
-/// the new version.
+/// The reply to a truncation is the first word of somebody else's change: what the kernel has of
+/// the file is not taken for the new version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tells_of() {
     let server = Arc::new(MemRemote::new());
@@ -425,8 +428,8 @@ async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tell
     client.release(ino, again.id).wait().await.unwrap();
 }
 
-/// The kernel reads an older local file for who opened it before somebody else's change. It is the same file to who writes
-/// it here now.
+/// The kernel reads an older local file for who opened it before somebody else's change. It is the
+/// same file to who writes it here now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     let server = Arc::new(MemRemote::new());
@@ -451,7 +454,8 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     let cut = SetAttr { size: Some(40_000), ..SetAttr::default() };
     client.setattr(&root(), ino, Some(writer.id), cut).wait().await.unwrap();
     assert_eq!(rustix::fs::fstat(older.as_fd()).unwrap().st_size, 40_000);
-    // The kernel shows that one to all who map the file until nobody has it open any more, however they have it.
+    // The kernel shows that one to all who map the file until nobody has it open any more, however
+    // they have it.
     client.release(ino, reader.id).wait().await.unwrap();
     let mapping = client.open(&root(), ino, READ).wait().await.unwrap();
     assert!(matches!(mapping.path, DataPath::Direct), "the kernel has another file for it");
@@ -467,8 +471,8 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     assert!(content_of(&server, "file").await == expected);
 }
 
-/// The kernel shows the local file that it has to who maps the file, too. So it is brought up to what others have closed once nobody
-/// reads it, and stays so.
+/// The kernel shows the local file that it has to who maps the file, too. So it is brought up to
+/// what others have closed once nobody reads it, and stays so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_have_closed() {
     let server = Arc::new(MemRemote::new());
@@ -519,8 +523,9 @@ async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_hav
     client.release(ino, holder.id).wait().await.unwrap();
 }
 
-/// Whoever opens a file that the kernel writes itself gets the writer's local file. Its size is the one that is shown, whatever
-/// others have made of the file: who maps more than there is dies of it.
+/// Whoever opens a file that the kernel writes itself gets the writer's local file. Its size is the
+/// one that is shown, whatever others have made of the file: who maps more than there is dies of
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_the_kernel_writes_is_as_long_as_its_local_file() {
     let server = Arc::new(MemRemote::new());

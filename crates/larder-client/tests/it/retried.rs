@@ -1,5 +1,5 @@
-//! Requests that the kernel sends once more after the process died: each with the cache as it was before
-//! the first try, which the server carried out, and as it was after it.
+//! Requests that the kernel sends once more after the process died: each with the cache as it was
+//! before the first try, which the server carried out, and as it was after it.
 
 use std::ffi::OsStr;
 

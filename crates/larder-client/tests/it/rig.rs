@@ -29,8 +29,8 @@ const BOOT: BootId = BootId(1);
 /// Longest wait for what must come. A busy machine may stand still for seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Lets time pass, and whoever wakes meanwhile do all it can before more of it does. On a runtime that was started with its
-/// own time paused: that goes on only when nothing else is to be done.
+/// Lets time pass, and whoever wakes meanwhile do all it can before more of it does. On a runtime
+/// that was started with its own time paused: that goes on only when nothing else is to be done.
 pub(crate) async fn pass(clock: &SimClock, time: Duration) {
     const IDLE: Duration = Duration::from_millis(1);
     let end = clock.instant() + time;

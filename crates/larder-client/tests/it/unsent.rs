@@ -64,7 +64,8 @@ async fn what_a_close_sent_is_not_sent_again() {
     assert_eq!(rig.server.calls_total(), calls);
 }
 
-/// A server that has no room may have some later. Who has the file open is told, by its next fsync or close.
+/// A server that has no room may have some later. Who has the file open is told, by its next fsync
+/// or close.
 #[tokio::test(start_paused = true)]
 async fn what_the_server_refuses_while_the_file_is_open_is_told_and_tried_again() {
     let rig = rig().await;
@@ -139,8 +140,8 @@ impl Play<'_> {
     }
 }
 
-/// A few steps of writers, and of a server that is away or full at times. Once it was there for long enough it has every
-/// byte that was written, whether the files are open or not.
+/// A few steps of writers, and of a server that is away or full at times. Once it was there for
+/// long enough it has every byte that was written, whether the files are open or not.
 async fn history(rig: &Rig, random: &mut Random, files: &mut [Play<'_>]) {
     for _ in 0..6 {
         let file = &mut files[random.below(3) as usize];

@@ -1,4 +1,5 @@
-//! On whose behalf is sent what the kernel wrote itself: the server lets only the file's owner write, and not user 0.
+//! On whose behalf is sent what the kernel wrote itself: the server lets only the file's owner
+//! write, and not user 0.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -70,7 +71,8 @@ impl Written {
     }
 }
 
-/// A mapping lives longer than the descriptor: what is written to it after close(2) comes with the last release.
+/// A mapping lives longer than the descriptor: what is written to it after close(2) comes with the
+/// last release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_after_the_last_close_is_sent_for_who_had_the_file_open() {
     let folder = tempfile::tempdir().unwrap();
@@ -95,7 +97,8 @@ async fn what_was_late_at_the_close_is_sent_for_who_had_the_file_open() {
     assert_eq!((file.content().await, file.cache.unsent()), (b"late".to_vec(), vec![]));
 }
 
-/// The process dies while the file is open. The next one goes on with the mount, or begins another one.
+/// The process dies while the file is open. The next one goes on with the mount, or begins another
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_process_left_is_sent_for_who_had_the_file_open() {
     for start in [Start::Resume, Start::NewMount] {

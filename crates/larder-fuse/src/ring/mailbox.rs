@@ -9,7 +9,8 @@ use rustix::event::EventfdFlags;
 
 use crate::output::Output;
 
-/// Answers with the number of their entry, and a descriptor that becomes readable when there are any.
+/// Answers with the number of their entry, and a descriptor that becomes readable when there are
+/// any.
 pub(super) struct Mailbox {
     answers: Mutex<Vec<(usize, Output)>>,
     bell: OwnedFd,

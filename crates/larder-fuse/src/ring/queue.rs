@@ -44,8 +44,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Binds the thread to the CPU and lends all entries to the kernel. To be called by the thread that
-    /// will call [`Queue::run`].
+    /// Binds the thread to the CPU and lends all entries to the kernel. To be called by the thread
+    /// that will call [`Queue::run`].
     ///
     /// # Errors
     /// If the system refuses the ring, or the kernel the entries.
@@ -180,8 +180,8 @@ impl Queue {
             .user_data(entry as u64);
         // The builder has no setter for the number of places (`len` of `struct io_uring_sqe`).
         const LEN_OFFSET: usize = 24;
-        // SAFETY: an `Entry128` is a `struct io_uring_sqe` of 128 bytes, of which `len` is a `u32` at
-        // offset 24; the pointer is derived from an exclusive reference to all of it.
+        // SAFETY: an `Entry128` is a `struct io_uring_sqe` of 128 bytes, of which `len` is a `u32`
+        // at offset 24; the pointer is derived from an exclusive reference to all of it.
         unsafe { (&raw mut command).cast::<u8>().add(LEN_OFFSET).cast::<u32>().write(2) };
         self.push(&command)?;
         self.lent += 1;
@@ -196,11 +196,12 @@ impl Queue {
 
     #[allow(unsafe_code)]
     fn push(&mut self, command: &Entry128) -> io::Result<()> {
-        // SAFETY: what the command points to (the places, the memory of the entries, the word that the
-        // bell is read to) lives in `self`, behind pointers that do not move, until after the ring is
-        // gone; the descriptors do too.
+        // SAFETY: what the command points to (the places, the memory of the entries, the word that
+        // the bell is read to) lives in `self`, behind pointers that do not move, until
+        // after the ring is gone; the descriptors do too.
         let pushed = unsafe { self.ring.submission().push(command) };
-        // Each entry and the bell have at most one command under way, and the ring has room for all.
+        // Each entry and the bell have at most one command under way, and the ring has room for
+        // all.
         pushed.map_err(|_| io::Error::other("a ring is full"))
     }
 }

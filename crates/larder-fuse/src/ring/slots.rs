@@ -1,7 +1,7 @@
 //! Memory of a queue's entries, which the kernel reads and writes.
 //!
-//! An entry is the kernel's from the submission of its command until the command's completion, and ours
-//! from then on. Only the thread that owns [`Slots`] touches it, and only while it is ours.
+//! An entry is the kernel's from the submission of its command until the command's completion, and
+//! ours from then on. Only the thread that owns [`Slots`] touches it, and only while it is ours.
 
 use std::io;
 use std::ptr::NonNull;
@@ -78,8 +78,8 @@ impl Slots {
     #[allow(unsafe_code)]
     pub(super) fn reply(&mut self, entry: usize, unique: u64, output: &Output) {
         let [headers, payload] = self.places[entry];
-        // SAFETY: the entry is ours, `&mut self` makes this the only reference into it, and the memory
-        // is mapped, aligned to a page and long enough.
+        // SAFETY: the entry is ours, `&mut self` makes this the only reference into it, and the
+        // memory is mapped, aligned to a page and long enough.
         let (headers, payload) = unsafe {
             (
                 &mut *headers.base.cast::<UringHeaders>(),
@@ -116,9 +116,9 @@ impl Drop for Slots {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         let len = (HEADERS_BYTES + self.payload_max) * self.count;
-        // SAFETY: it is our mapping, of this length, and no reference into it is left. The ring that
-        // gave it to the kernel is gone (see `Queue`), and the kernel writes only while a thread of
-        // ours is in a system call of that ring.
+        // SAFETY: it is our mapping, of this length, and no reference into it is left. The ring
+        // that gave it to the kernel is gone (see `Queue`), and the kernel writes only
+        // while a thread of ours is in a system call of that ring.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), len) };
         debug_assert_eq!(unmapped, Ok(()));
     }

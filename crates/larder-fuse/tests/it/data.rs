@@ -214,7 +214,8 @@ fn a_file_that_grew_shows_no_zeros() {
 #[test]
 fn only_what_may_have_written_is_flushed() {
     let mount = Mount::new();
-    // A process that another test starts at that moment closes what it inherits, which is flushed too.
+    // A process that another test starts at that moment closes what it inherits, which is flushed
+    // too.
     let thread = rustix::thread::gettid().as_raw_pid() as u32;
     let flushes = || {
         let calls = mount.fs.calls.lock().unwrap();
@@ -230,7 +231,8 @@ fn only_what_may_have_written_is_flushed() {
 
 #[test]
 fn set_uid_is_cleared_by_the_kernel() {
-    // A direct write reaches the file system with the writer's credentials, and the server clears it.
+    // A direct write reaches the file system with the writer's credentials, and the server clears
+    // it.
     for way in [Way::Cached, Way::Passthrough] {
         let mount = Mount::new();
         let path = mount.file("a", b"x");

@@ -1,7 +1,7 @@
 //! A file system for the tests: names in memory, bytes in local files, everything can be watched.
 //!
-//! All three data paths lead to the same local file, so bytes written one way are read another. Who may
-//! do what is left to the kernel (`default_permissions`).
+//! All three data paths lead to the same local file, so bytes written one way are read another. Who
+//! may do what is left to the kernel (`default_permissions`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};

@@ -11,8 +11,8 @@ use rustix::mount::MountFlags;
 
 use crate::{Mount, eventually};
 
-/// A process that has the mount as its directory, and ignores no signal, whatever its parent does: what is run in
-/// the background ignores SIGINT.
+/// A process that has the mount as its directory, and ignores no signal, whatever its parent does:
+/// what is run in the background ignores SIGINT.
 fn process(mount: &Mount, command: &[&str]) -> Child {
     let mut process = Command::new("env");
     process.arg("--default-signal").args(command).current_dir(&mount.dir);
@@ -45,7 +45,8 @@ fn interrupts(mount: &Mount) -> u64 {
     requests.iter().find(|(name, _)| name == "INTERRUPT").map_or(0, |(_, count)| *count)
 }
 
-/// What the kernel would have held by the answers that nobody took is let go: references and open files.
+/// What the kernel would have held by the answers that nobody took is let go: references and open
+/// files.
 #[test]
 fn killed_callers_go_at_once_and_leave_nothing() {
     let mount = Mount::new();
@@ -154,8 +155,8 @@ fn killed_process_does_not_wait_for_its_flushes() {
     ended(&mut child);
 }
 
-/// A process that executes a program closes files with its own state locked, and whoever asks how it does waits for
-/// that. We must not: its flush would never be answered, nor anything else.
+/// A process that executes a program closes files with its own state locked, and whoever asks how
+/// it does waits for that. We must not: its flush would never be answered, nor anything else.
 #[test]
 fn a_flush_by_execve_is_looked_at_without_waiting() {
     let one = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

@@ -137,14 +137,15 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// How often the kernel was told to forget what it holds in memory (`drop_caches`). It counts that when it is done.
+/// How often the kernel was told to forget what it holds in memory (`drop_caches`). It counts that
+/// when it is done.
 fn times_forgotten() -> Vec<String> {
     let counters = std::fs::read_to_string("/proc/vmstat").unwrap();
     counters.lines().filter(|line| line.starts_with("drop_")).map(str::to_owned).collect()
 }
 
-/// Checks what holds while the kernel remembers: what it holds in memory is one thing for all processes, and if
-/// one of them had it forget meanwhile, the check begins anew.
+/// Checks what holds while the kernel remembers: what it holds in memory is one thing for all
+/// processes, and if one of them had it forget meanwhile, the check begins anew.
 fn while_remembered(check: impl Fn()) {
     for _ in 0..20 {
         let before = times_forgotten();

@@ -267,7 +267,8 @@ fn umask_is_applied_once() {
 #[test]
 fn programs_run() {
     let mount = Mount::new();
-    // Not copied by us: a process that another test starts at that moment would inherit the file, open for writing.
+    // Not copied by us: a process that another test starts at that moment would inherit the file,
+    // open for writing.
     let copied = Command::new("cp").arg("/bin/true").arg(mount.path("true")).status();
     assert!(copied.unwrap().success());
     assert!(Command::new(mount.path("true")).status().unwrap().success());
@@ -356,8 +357,9 @@ fn changed_names_are_asked_for_again() {
     });
 }
 
-/// An open may wait until the kernel is told of its file: neither it nor what somebody else waits for holds what the
-/// telling needs. (A create holds the lock of its directory, which the telling of a name waits for.)
+/// An open may wait until the kernel is told of its file: neither it nor what somebody else waits
+/// for holds what the telling needs. (A create holds the lock of its directory, which the telling
+/// of a name waits for.)
 #[test]
 fn the_kernel_is_told_of_a_file_while_calls_wait() {
     for held in ["open", "create"] {

@@ -1,5 +1,6 @@
-//! The installed program: what it keeps of its privilege, whom it listens to, what it takes. Needs root, to
-//! install it; that the kernel takes files from it is tested with real mounts, by the `larder` crate.
+//! The installed program: what it keeps of its privilege, whom it listens to, what it takes. Needs
+//! root, to install it; that the kernel takes files from it is tested with real mounts, by the
+//! `larder` crate.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
@@ -37,8 +38,8 @@ fn install(mode: Mode) -> Option<(TempDir, PathBuf)> {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("larder-helper");
     let bits = if mode == Mode::SetUid { "4755" } else { "755" };
-    // By a process of its own: a program that somebody has open for writing, if only in a child that a test
-    // beside us is just starting, cannot be run.
+    // By a process of its own: a program that somebody has open for writing, if only in a child
+    // that a test beside us is just starting, cannot be run.
     let built = env!("CARGO_BIN_EXE_larder-helper");
     let copied = Command::new("install").args(["-m", bits, built]).arg(&program).status();
     assert!(copied.unwrap().success());

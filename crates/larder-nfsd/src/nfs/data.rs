@@ -62,8 +62,8 @@ impl Nfs {
         })
     }
 
-    /// Commits the whole file: the seam knows no ranges. It changes nothing that a client is told of, so
-    /// there is no before.
+    /// Commits the whole file: the seam knows no ranges. It changes nothing that a client is told
+    /// of, so there is no before.
     pub(crate) async fn commit(&self, caller: &Caller, args: COMMIT3args) -> COMMIT3res {
         let none = wcc_data::default();
         let ino = self.resolve(&args.file).await.map_err(|status| fail(status, none))?;

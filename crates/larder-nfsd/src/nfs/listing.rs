@@ -112,8 +112,8 @@ impl Nfs {
         if cookie < DOT_DOT {
             entries.push(self.dot(caller, dir, "..", DOT_DOT, plus).await?);
         }
-        // Asked until it is full or the file system says that there is no more: to leave that to the
-        // client would cost a message for each directory.
+        // Asked until it is full or the file system says that there is no more: to leave that to
+        // the client would cost a message for each directory.
         let mut offset = cookie.saturating_sub(DOT_DOT);
         let mut used_bytes = 0;
         while used_bytes < room.result_bytes {

@@ -104,8 +104,9 @@ fn dropped(port: u16) -> u64 {
     drops.iter().sum()
 }
 
-/// `LARDER_UDP_MIB` sets how much is read, and that nothing may be sent again: 100 on a machine with nothing
-/// else to do. On a busy one a reply can be late, and a late one cannot be told from a lost one.
+/// `LARDER_UDP_MIB` sets how much is read, and that nothing may be sent again: 100 on a machine
+/// with nothing else to do. On a busy one a reply can be late, and a late one cannot be told from a
+/// lost one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_over_udp_on_a_link_without_loss() {
     const READ_BYTES: u32 = 32 << 10;

@@ -1,9 +1,10 @@
-//! One input of the fuzzer `export_request`: bytes that nobody meant, sent to an export of the model. Whatever they are,
-//! they are answered with a reply that can be read, or not at all, and the export goes on. The fuzzer includes this
-//! file, so it stands alone.
+//! One input of the fuzzer `export_request`: bytes that nobody meant, sent to an export of the
+//! model. Whatever they are, they are answered with a reply that can be read, or not at all, and
+//! the export goes on. The fuzzer includes this file, so it stands alone.
 //!
-//! The first byte of an input chooses what the rest is: a datagram, a stream of record marks and records, or the
-//! arguments of a call whose RPC header is good and whose handles can be, so that it gets as far as the file system.
+//! The first byte of an input chooses what the rest is: a datagram, a stream of record marks and
+//! records, or the arguments of a call whose RPC header is good and whose handles can be, so that
+//! it gets as far as the file system.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -109,7 +110,8 @@ impl Fuzzed {
         }
     }
 
-    /// A call of NFS or of MOUNT, by `user`. Other bytes than [`HANDLE`] and [`STRING`] are small numbers.
+    /// A call of NFS or of MOUNT, by `user`. Other bytes than [`HANDLE`] and [`STRING`] are small
+    /// numbers.
     fn call(&self, program: u32, procedure: u32, user: u32, arguments: &[u8]) -> Bytes {
         let mut out = Encoder::new(Framing::Datagram, 256);
         // A number of its own, or it would be taken for the one before, sent again.
@@ -148,7 +150,8 @@ mod tests {
 
     use super::Fuzzed;
 
-    /// Inputs that the fuzzer began with, or found worth keeping, each a line of hexadecimal digits.
+    /// Inputs that the fuzzer began with, or found worth keeping, each a line of hexadecimal
+    /// digits.
     const CORPUS: &str = include_str!("fuzz.corpus");
 
     #[test]

@@ -22,7 +22,8 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longest wait for a reply that must come. A busy machine and its disk may stand still for seconds.
+/// Longest wait for a reply that must come. A busy machine and its disk may stand still for
+/// seconds.
 pub(crate) const REPLY_MAX: Duration = Duration::from_secs(120);
 
 /// What the handles are sealed with, also after a restart.

@@ -58,7 +58,8 @@ async fn calls_that_may_not_wait_for_ever_time_out() {
     assert_eq!(later.root().await.unwrap_err(), Error::TimedOut);
 }
 
-/// The limit has begun with the first try, for all calls together; and one whose caller's deadline comes before ends then.
+/// The limit has begun with the first try, for all calls together; and one whose caller's deadline
+/// comes before ends then.
 #[tokio::test]
 async fn a_server_that_was_tried_for_the_limit_is_not_waited_for_by_each_call() {
     let limit = Duration::from_secs(3600);

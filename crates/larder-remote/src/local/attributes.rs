@@ -26,8 +26,8 @@ const BLOCK_BYTES: u64 = 512;
 
 impl Export {
     /// # Errors
-    /// [`Error::Stale`] also for a file that has no name any more and lives on only because somebody
-    /// has it open.
+    /// [`Error::Stale`] also for a file that has no name any more and lives on only because
+    /// somebody has it open.
     pub(super) fn getattr(&self, handle: &Handle) -> Result<Attr> {
         let file = self.file(handle)?;
         let attr = self.attr(&*file)?;
@@ -68,8 +68,8 @@ impl Export {
         Ok(change)
     }
 
-    /// The descriptor for writing by which a size is set, and by which it is found out whether anybody else
-    /// has a file open.
+    /// The descriptor for writing by which a size is set, and by which it is found out whether
+    /// anybody else has a file open.
     ///
     /// # Errors
     /// Only if it is needed.

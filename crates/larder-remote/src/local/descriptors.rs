@@ -64,7 +64,8 @@ type Key = (Handle, Purpose);
 #[derive(Debug)]
 struct Kept {
     file: Arc<OpenFile>,
-    /// Whether it was asked for again since it was opened, or since eviction or the sweeper looked.
+    /// Whether it was asked for again since it was opened, or since eviction or the sweeper
+    /// looked.
     used: AtomicBool,
 }
 

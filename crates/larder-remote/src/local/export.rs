@@ -19,8 +19,8 @@ use super::handle::Seals;
 use super::identity::{Acting, Identities, Identity};
 use super::{HandleKey, LocalError, LocalOptions, error};
 
-/// Locks that changes of objects are put in order by. Two objects that share one wait for each other
-/// without need, which is rare with this many.
+/// Locks that changes of objects are put in order by. Two objects that share one wait for each
+/// other without need, which is rare with this many.
 const LOCKS: usize = 256;
 /// Most levels that a directory may lie below the exported one.
 const DEPTH_MAX: usize = 4096;
@@ -160,7 +160,8 @@ impl Export {
                 self.descriptors.keep(handle, Purpose::Path, OpenFile::new(fd, kind))
             }
         };
-        // Each time: somebody on this machine may move a directory out while its descriptor is kept.
+        // Each time: somebody on this machine may move a directory out while its descriptor is
+        // kept.
         if file.kind == Kind::Directory && !self.is_inside(&*file)? {
             tracing::warn!(?handle, "a directory was moved out of the export");
             self.descriptors.forget(handle);
@@ -215,14 +216,14 @@ impl Export {
         Ok(self.descriptors.keep(handle, purpose, file))
     }
 
-    /// Changes a file of which `data` is a descriptor for writing, if it could be opened so. `work` is given the
-    /// attributes from just before; they are told if nobody else can have written between them and those from
-    /// after.
+    /// Changes a file of which `data` is a descriptor for writing, if it could be opened so. `work`
+    /// is given the attributes from just before; they are told if nobody else can have written
+    /// between them and those from after.
     ///
-    /// Other calls wait for the lock, and processes of this machine for a lease: while we have one, nobody
-    /// else has the file open or opens it. Who has it open already may write at any moment, so then
-    /// nothing is told. On a file system without leases it is believed that nobody does, unless the directory is
-    /// [`LocalOptions::shared`].
+    /// Other calls wait for the lock, and processes of this machine for a lease: while we have one,
+    /// nobody else has the file open or opens it. Who has it open already may write at any
+    /// moment, so then nothing is told. On a file system without leases it is believed that
+    /// nobody does, unless the directory is [`LocalOptions::shared`].
     pub(super) fn change_file(
         &self,
         handle: &Handle,
@@ -384,8 +385,8 @@ pub(super) fn check_name(name: &OsStr) -> Result<()> {
     if bad { Err(Error::InvalidArgument) } else { Ok(()) }
 }
 
-/// The process's umask. The system call that asks for it also sets it, for all threads; so it is read
-/// from proc(5), and taken for zero if that cannot be read.
+/// The process's umask. The system call that asks for it also sets it, for all threads; so it is
+/// read from proc(5), and taken for zero if that cannot be read.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));

@@ -11,9 +11,9 @@
 //! 30 to 34, btrfs 38, overlayfs about 50. Nothing in it depends on our process, so it stays
 //! good over restarts as long as the key is kept ([`HandleKey`]).
 //!
-//! A kernel handle is hardly more than an inode number, which anybody can guess, and it leads to any
-//! file of the file system. So a handle from outside is opened only if its seal is ours: then some
-//! earlier answer has named that file.
+//! A kernel handle is hardly more than an inode number, which anybody can guess, and it leads to
+//! any file of the file system. So a handle from outside is opened only if its seal is ours: then
+//! some earlier answer has named that file.
 //!
 //! Version 1 had no seal. Its handles are stale.
 
@@ -71,8 +71,8 @@ impl Seals {
     /// The kernel handle in `handle`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it does not look like one of ours; [`Error::Stale`] if this export
-    /// has not sealed it.
+    /// [`Error::InvalidArgument`] if it does not look like one of ours; [`Error::Stale`] if this
+    /// export has not sealed it.
     pub(super) fn open(&self, handle: &Handle) -> Result<KernelHandle> {
         let bytes = handle.as_bytes();
         match bytes {

@@ -3,8 +3,8 @@
 //! Linux keeps credentials per thread; the raw system calls change the calling thread's only. The
 //! *effective* ids are changed, not the file system ids alone: together with the former the kernel
 //! drops all effective capabilities, as its own NFS server does, so that the caller gets neither
-//! the superuser's rights nor the disk's reserve. Real and saved ids stay, so nobody gains the right
-//! to send us signals, and the way back is open.
+//! the superuser's rights nor the disk's reserve. Real and saved ids stay, so nobody gains the
+//! right to send us signals, and the way back is open.
 //!
 //! Invariant: a thread that leaves [`Acting`] is what it was before, or the process ends.
 

@@ -42,12 +42,12 @@ impl HandleKey {
         }
     }
 
-    /// The key in the file `path`, which is made with a new one if it is not there. The key is on the
-    /// disk when this returns. Processes that do this at the same time get the same key.
+    /// The key in the file `path`, which is made with a new one if it is not there. The key is on
+    /// the disk when this returns. Processes that do this at the same time get the same key.
     ///
     /// # Errors
-    /// If the file cannot be read or made, if it is no key, or if it belongs to somebody else or is open
-    /// to others.
+    /// If the file cannot be read or made, if it is no key, or if it belongs to somebody else or is
+    /// open to others.
     pub fn kept_in(path: &Path) -> io::Result<HandleKey> {
         match File::open(path) {
             Ok(file) => return HandleKey::read(file),

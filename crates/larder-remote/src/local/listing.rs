@@ -46,8 +46,8 @@ impl Export {
         Ok(Listing { entries, eof, verifier: 0, dir: Some(self.attr(&*dir)?) })
     }
 
-    /// Checks the right to read the directory; answers whether the caller may search it, too, and so
-    /// may know what its names stand for.
+    /// Checks the right to read the directory; answers whether the caller may search it, too, and
+    /// so may know what its names stand for.
     fn may_list(&self, cred: &Cred, dir: &OpenFile) -> Result<bool> {
         let _acting = self.act_as(&self.identity(cred))?;
         access_of(dir, Mask::READ_OK).map_err(error)?;

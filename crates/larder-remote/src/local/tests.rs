@@ -543,8 +543,8 @@ async fn the_contract_of_every_server_is_kept() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// A process of this machine writes to the file all the time. Whenever a change of ours is told to follow on
-/// what was there before, nobody wrote in between.
+/// A process of this machine writes to the file all the time. Whenever a change of ours is told to
+/// follow on what was there before, nobody wrote in between.
 #[tokio::test]
 async fn a_change_is_told_to_follow_only_if_no_process_wrote_in_between() {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -565,7 +565,7 @@ async fn a_change_is_told_to_follow_only_if_no_process_wrote_in_between() {
         }
         unreachable!("the numbers do not end")
     });
-    // The kernel changes times before bytes. What is read in between lacks a write that the version has: it is skipped.
+    // The kernel changes times before bytes: what is read in between lacks a write, and is skipped.
     let seen = async || loop {
         let number = begun.load(Ordering::SeqCst);
         let before = t.remote.getattr(&root, &file).await.unwrap().validator();

@@ -212,8 +212,8 @@ impl Nfs3 {
     /// Lists until there is an entry to show or the end.
     ///
     /// # Errors
-    /// [`Error::Io`] also for a reply that leads nowhere: without an entry, or with a cookie that was
-    /// there before. Whoever went on with it would list for ever.
+    /// [`Error::Io`] also for a reply that leads nowhere: without an entry, or with a cookie that
+    /// was there before. Whoever went on with it would list for ever.
     pub(super) async fn list(
         &self,
         cred: &Cred,
@@ -309,8 +309,8 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Whether the reply ends the listing, or brings it on from `position`: each of its cookies is a
-    /// new one, so that no reader stands twice at the same place.
+    /// Whether the reply ends the listing, or brings it on from `position`: each of its cookies is
+    /// a new one, so that no reader stands twice at the same place.
     fn leads_on(&self, position: u64) -> bool {
         let mut seen = HashSet::from([position]);
         let moves = self.entries.iter().all(|entry| seen.insert(entry.cookie));

@@ -1,16 +1,16 @@
 //! Whether an error is the trace of our own first try.
 //!
-//! A call whose reply was lost is sent again. A server that remembers replies answers as before; one
-//! that does not, or was rebooted in between, carries it out again and finds that the name to be
-//! made exists, or that the name to be removed is gone. Whether we did that or somebody else can be
-//! told only by evidence, and the errors differ in what a wrong guess costs:
+//! A call whose reply was lost is sent again. A server that remembers replies answers as before;
+//! one that does not, or was rebooted in between, carries it out again and finds that the name to
+//! be made exists, or that the name to be removed is gone. Whether we did that or somebody else can
+//! be told only by evidence, and the errors differ in what a wrong guess costs:
 //! - REMOVE, RMDIR "not found": the name is gone, which is what was asked for: done.
 //! - LINK "exists": done if the name leads to the file.
 //! - SYMLINK "exists": done if it has the same target.
 //! - RENAME "not found": done if the target is there and the source is not.
 //! - MKDIR, MKNOD, guarded CREATE "exists": these are used as locks, so done only if the object
-//!   belongs to the caller, was never touched since it was made, and its making was the last
-//!   change of the directory.
+//!   belongs to the caller, was never touched since it was made, and its making was the last change
+//!   of the directory.
 //!
 //! Exclusive CREATE needs none of this: its verifier is the evidence (RFC 1813, 3.3.8).
 

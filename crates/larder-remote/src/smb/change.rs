@@ -3,8 +3,8 @@
 //! What changes a directory first looks whether it is still the one that was meant. The look and
 //! others go out together where nothing depends on the order.
 //!
-//! If the answer to a change was lost with the connection, it is tried again, and what is found then
-//! may be the trace of the first try:
+//! If the answer to a change was lost with the connection, it is tried again, and what is found
+//! then may be the trace of the first try:
 //! - remove, "not found": the name is gone, which is what was asked for: done.
 //! - rename, "not found": done if the target is the file that the source was.
 //! - link, "exists": done if the name leads to the file.
@@ -76,8 +76,8 @@ impl Share {
         Ok(LookedUp { found, dir: parent })
     }
 
-    /// Makes something. `again` says that an earlier try may have made it. Of an old file the size is
-    /// not set.
+    /// Makes something. `again` says that an earlier try may have made it. Of an old file the size
+    /// is not set.
     pub(super) async fn make(
         &self,
         link: &Arc<Link>,
@@ -137,8 +137,8 @@ impl Share {
         }
     }
 
-    /// Gives back what we have on a directory before a change of ours in it: the server would take it back, a
-    /// moment later. And after it, since somebody may have got it anew meanwhile.
+    /// Gives back what we have on a directory before a change of ours in it: the server would take
+    /// it back, a moment later. And after it, since somebody may have got it anew meanwhile.
     async fn give_up(&self, dir: &Handle) {
         if let Some(entry) = self.files.get(dir) {
             entry.end();
@@ -187,9 +187,10 @@ impl Share {
         Ok(Change::default())
     }
 
-    /// Deletes what is at a path. A name stays until the last one closes the file (MS-FSA, 2.1.5.4). Who keeps it open
-    /// under a lease is asked to close it, and waited for. If somebody uses it, it gets a hidden name first, which goes
-    /// when he closes it, so that its own name is free on return.
+    /// Deletes what is at a path. A name stays until the last one closes the file (MS-FSA,
+    /// 2.1.5.4). Who keeps it open under a lease is asked to close it, and waited for. If
+    /// somebody uses it, it gets a hidden name first, which goes when he closes it, so that its
+    /// own name is free on return.
     async fn delete(&self, link: &Arc<Link>, path: String, what: &Info) -> Result<(), Failure> {
         let kind =
             if what.is_directory() { wire::DIRECTORY_FILE } else { wire::NON_DIRECTORY_FILE };
@@ -206,8 +207,9 @@ impl Share {
                 wire::set(PREVIOUS, wire::RENAME_INFORMATION, wire::target(&hidden, false));
             if act(link, &shared, vec![rename]).await.is_ok() {
                 shared.path = hidden;
-                // Not in one message with the rename: that of Samba's processes which serves the other one hears of the new
-                // name a moment later, and does not delete it if he closes the file before that. He may be about to.
+                // Not in one message with the rename: that of Samba's processes which serves the
+                // other one hears of the new name a moment later, and does not
+                // delete it if he closes the file before that. He may be about to.
                 match delete_alone(link, &shared).await {
                     Err(Failure::Status(NtStatus::SHARING_VIOLATION)) => (),
                     done => return done,

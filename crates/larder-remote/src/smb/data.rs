@@ -3,8 +3,8 @@
 //! - A read uses the open that a lease came with, or opens the file for itself, in one message with
 //!   the READ where it fits.
 //! - Writes of a burst share an open, until they are committed or it lies idle.
-//! - What is written counts as unstable until FLUSH. The verifier is the connection's generation: the
-//!   server may have been restarted between two of them. All writes of a file go by one line.
+//! - What is written counts as unstable until FLUSH. The verifier is the connection's generation:
+//!   the server may have been restarted between two of them. All writes of a file go by one line.
 
 use super::attr::{Info, Shape};
 use super::files::{File, ServerOpen};

@@ -1,9 +1,9 @@
 //! Files that are open at the server, and the leases on them.
 //!
 //! A file is kept open for two reasons: a lease lives as long as the open that it came with, and a
-//! burst of writes is one open. All opens of a file bear the same lease key, so that our own changes
-//! do not break our own lease. On a directory a pending CHANGE_NOTIFY stands for the lease: it ends
-//! with whatever it tells.
+//! burst of writes is one open. All opens of a file bear the same lease key, so that our own
+//! changes do not break our own lease. On a directory a pending CHANGE_NOTIFY stands for the lease:
+//! it ends with whatever it tells.
 //!
 //! What is known of a file under a lease is kept, so that it need not be asked for. Our own changes
 //! make it unknown while they run; an answer that overlapped one is not kept.
@@ -70,8 +70,8 @@ impl ServerOpen {
         }
     }
 
-    /// Does these last things, closes it, and answers how it was in the end. If one of them fails, it
-    /// stays open.
+    /// Does these last things, closes it, and answers how it was in the end. If one of them fails,
+    /// it stays open.
     pub(super) async fn finish(&self, mut ops: Vec<Op>) -> Result<Info, Failure> {
         let last_things = ops.len();
         ops.extend([wire::query(self.id), wire::close(self.id)]);
@@ -127,7 +127,8 @@ pub(super) struct Opens {
 }
 
 impl Opens {
-    /// Closes that of a lease that has ended, unless the file is kept open by it, and waits until it is.
+    /// Closes that of a lease that has ended, unless the file is kept open by it, and waits until
+    /// it is.
     pub(super) async fn give_back(&mut self) {
         let read = self.read.take().filter(|read| !read.keeps.load(Ordering::Acquire));
         if let Some(read) = read {
@@ -316,8 +317,8 @@ impl File {
 }
 
 impl Changing {
-    /// The change is over; `after` is what the server said then. Answers what was there just before,
-    /// if a lease proves it.
+    /// The change is over; `after` is what the server said then. Answers what was there just
+    /// before, if a lease proves it.
     pub(super) fn done(mut self, after: Option<Info>) -> Option<Info> {
         let file = self.file.take()?;
         let mut held = file.held();
@@ -411,8 +412,8 @@ impl Files {
         handles.iter().filter_map(|handle| table.leave(handle)).collect()
     }
 
-    /// Takes all files out whose connection is gone, which `chosen` names. Answers those whose lease
-    /// held until now.
+    /// Takes all files out whose connection is gone, which `chosen` names. Answers those whose
+    /// lease held until now.
     pub(super) fn end_all(&self, chosen: impl Fn(&Handle) -> bool) -> Vec<Handle> {
         let mut table = self.table();
         let gone: Vec<_> = table.files.extract_if(|handle, _| chosen(handle)).collect();

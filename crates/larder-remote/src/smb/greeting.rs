@@ -1,9 +1,10 @@
 //! The negotiation, as larder wants it.
 //!
-//! The library announces neither that it can encrypt, without which Samba does not, nor that its user
-//! knows leases on directories, nor leaves a choice of versions. So its NEGOTIATE is amended on its way out (MS-SMB2, 2.2.3). Since SMB 3.1.1 derives
-//! its keys from a hash of both messages, they are kept, and the hash is made anew from them. The last
-//! reply to a login is kept too: what a server objects to a ticket stands there, and the library drops it.
+//! The library announces neither that it can encrypt, without which Samba does not, nor that its
+//! user knows leases on directories, nor leaves a choice of versions. So its NEGOTIATE is amended
+//! on its way out (MS-SMB2, 2.2.3). Since SMB 3.1.1 derives its keys from a hash of both messages,
+//! they are kept, and the hash is made anew from them. The last reply to a login is kept too: what
+//! a server objects to a ticket stands there, and the library drops it.
 
 use super::mount::Version;
 use smb2::client::Connection;

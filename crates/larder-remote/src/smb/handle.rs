@@ -1,14 +1,15 @@
 //! What a [`Handle`] of an SMB share is made of: never a name, so that it survives a rename.
 //!
-//! The first byte is a version. Version 1 holds what the server calls the file: its file id, whether it
-//! is a directory, and the volume. Version 2 is for servers that make ids up: a hash of the path, which
-//! therefore changes when the file is renamed, and means another file when one takes the name.
+//! The first byte is a version. Version 1 holds what the server calls the file: its file id,
+//! whether it is a directory, and the volume. Version 2 is for servers that make ids up: a hash of
+//! the path, which therefore changes when the file is renamed, and means another file when one
+//! takes the name.
 //!
-//! When the file was created is left out on purpose, though it would tell a file from a later one that
-//! got its number. Samba makes the time up for files that it did not create, as the earliest of the
-//! others, so it moves when the file is read or written, and the file would lose its cache. NTFS
-//! counts the uses of a number in the id itself; elsewhere the later file passes for a new version of
-//! the earlier one, which its times and size tell.
+//! When the file was created is left out on purpose, though it would tell a file from a later one
+//! that got its number. Samba makes the time up for files that it did not create, as the earliest
+//! of the others, so it moves when the file is read or written, and the file would lose its cache.
+//! NTFS counts the uses of a number in the id itself; elsewhere the later file passes for a new
+//! version of the earlier one, which its times and size tell.
 
 use larder_vfs::Handle;
 
@@ -55,7 +56,8 @@ pub(super) fn is_directory(handle: &Handle) -> bool {
     matches!(handle.as_bytes(), [BY_ID, 1, ..])
 }
 
-/// A number of the file, of those made one after another mostly one after another; not its own alone.
+/// A number of the file, of those made one after another mostly one after another; not its own
+/// alone.
 pub(super) fn number(handle: &Handle) -> u64 {
     // The file id, or a part of the hash. What somebody else made up may be shorter.
     let bytes = handle.as_bytes().get(2..10).and_then(|bytes| bytes.try_into().ok());

@@ -1,17 +1,19 @@
 //! Files that are open here, kept open at the server too.
 //!
-//! The server is asked by path, and others rename and remove. An open at the server means its file whatever becomes of the
-//! names, it tells by which one the file goes now, and while there is one the file's number is given to no other.
-//! So a file that is open here stays itself, and is found again when somebody has renamed it.
+//! The server is asked by path, and others rename and remove. An open at the server means its file
+//! whatever becomes of the names, it tells by which one the file goes now, and while there is one
+//! the file's number is given to no other. So a file that is open here stays itself, and is found
+//! again when somebody has renamed it.
 //!
 //! Where the file has a lease, the open that it came with is kept, which costs no request.
 //!
-//! An open also keeps the name of a file that somebody else removes, until it is closed (MS-FSA, 2.1.5.4). Our own removals
-//! give the file another name first ([`super::change`]).
+//! An open also keeps the name of a file that somebody else removes, until it is closed (MS-FSA,
+//! 2.1.5.4). Our own removals give the file another name first ([`super::change`]).
 //!
 //! Invariants:
 //! - At most [`KEPT_MAX`] files are kept open; others are open here without that.
-//! - What is kept is an open on the file's line. With the connection it is lost, and made again after it by path.
+//! - What is kept is an open on the file's line. With the connection it is lost, and made again
+//!   after it by path.
 
 use super::attr::Named;
 use super::files::ServerOpen;
@@ -176,8 +178,8 @@ impl Share {
         Ok(())
     }
 
-    /// Finds a file again that is kept open, by the name that the server says it has, and learns that. Answers whether
-    /// it did.
+    /// Finds a file again that is kept open, by the name that the server says it has, and learns
+    /// that. Answers whether it did.
     pub(super) async fn find_kept(&self, link: &Arc<Link>, file: &Handle) -> Result<bool, Failure> {
         let Some(kept) = self.kept.get(file) else { return Ok(false) };
         let Some(open) = kept.on(link).await else { return Ok(false) };

@@ -1,12 +1,13 @@
-//! A login by Kerberos (RFC 4120; MS-SMB2, 3.2.4.2.3): whose it is, with which tickets, and what went
-//! wrong.
+//! A login by Kerberos (RFC 4120; MS-SMB2, 3.2.4.2.3): whose it is, with which tickets, and what
+//! went wrong.
 //!
-//! With a password the KDC is asked for tickets at each login, else they are those of a ticket cache,
-//! which is read again at each login: so a mount goes on as long as somebody renews them. Tickets that
-//! the KDC gives here are kept nowhere.
+//! With a password the KDC is asked for tickets at each login, else they are those of a ticket
+//! cache, which is read again at each login: so a mount goes on as long as somebody renews them.
+//! Tickets that the KDC gives here are kept nowhere.
 //!
-//! Absent on purpose: KDCs by DNS, realms that trust each other, principals of several parts, ticket
-//! caches that are no files, encryption types other than AES with SHA-1 and RC4 (the library has no more).
+//! Absent on purpose: KDCs by DNS, realms that trust each other, principals of several parts,
+//! ticket caches that are no files, encryption types other than AES with SHA-1 and RC4 (the library
+//! has no more).
 
 use super::credentials::Credentials;
 use super::greeting::Greeting;
@@ -196,8 +197,8 @@ pub enum KerberosError {
 }
 
 impl Kerberos {
-    /// Finds out what the credentials leave open of user and realm: from the ticket cache if there is
-    /// no password, else from the configuration. Blocks.
+    /// Finds out what the credentials leave open of user and realm: from the ticket cache if there
+    /// is no password, else from the configuration. Blocks.
     ///
     /// # Errors
     /// If there is no realm, or no ticket cache that can be used, or it is somebody else's.
@@ -288,9 +289,9 @@ pub(super) async fn log_in(
     session.map_err(|error| meaning(&error, options, &login, &kdc.name(), kdc.said()))
 }
 
-/// What a server objects to a ticket (RFC 4120, 7.5.9), if it asks to go on with that instead of ending
-/// the login: 0 if it does not say. The library takes such a reply for a bad signature in SMB 3, and
-/// for the end of the login in SMB 2.
+/// What a server objects to a ticket (RFC 4120, 7.5.9), if it asks to go on with that instead of
+/// ending the login: 0 if it does not say. The library takes such a reply for a bad signature in
+/// SMB 3, and for the end of the login in SMB 2.
 fn objection(reply: &[u8]) -> Option<i32> {
     let status = u32::from_le_bytes(reply.get(8..12)?.try_into().ok()?);
     if !NtStatus(status).is_more_processing_required() {
@@ -338,7 +339,8 @@ fn meaning(
         (smb2::Error::Auth { .. }, Said::Error(code, text)) => {
             refused(options, login, kdc, code, text).into()
         }
-        // A KDC that asks for no proof of the password gives a ticket that only the right one opens.
+        // A KDC that asks for no proof of the password gives a ticket that only the right one
+        // opens.
         (_, Said::Granting) => {
             KerberosError::Password { kdc: kdc.to_owned(), principal: principal(login) }.into()
         }

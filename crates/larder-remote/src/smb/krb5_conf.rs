@@ -1,7 +1,7 @@
 //! What a login needs of krb5.conf(5): the default realm, and where the KDCs of realms are.
 //!
-//! Tolerant on purpose: whatever is not understood is skipped, as the file is written for others. Not
-//! read are `include` and `includedir`. What an earlier file or line says of a name counts.
+//! Tolerant on purpose: whatever is not understood is skipped, as the file is written for others.
+//! Not read are `include` and `includedir`. What an earlier file or line says of a name counts.
 
 use std::path::PathBuf;
 

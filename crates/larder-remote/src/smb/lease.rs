@@ -1,16 +1,18 @@
 //! Leases: asking for them, and giving them back.
 //!
-//! A lease comes with an open for reading (MS-SMB2, 2.2.13.2.8), which is kept. Where a server gives none on
-//! directories (SMB 2.1; Samba before 4.22), a pending CHANGE_NOTIFY stands for one.
+//! A lease comes with an open for reading (MS-SMB2, 2.2.13.2.8), which is kept. Where a server
+//! gives none on directories (SMB 2.1; Samba before 4.22), a pending CHANGE_NOTIFY stands for one.
 //!
 //! A lease is given back after a while in any case ([`super::MountOptions::lease_max`]).
 //!
-//! The order of giving back what the server takes back: the lease ends, the file is closed, the server hears of it,
-//! the watcher is told. The file is closed before the server hears of it, since somebody may wait for that to remove the
-//! file: he is refused if it is still open then. But nothing is waited for that may wait for the server: until it
-//! hears of it, it lets nobody else open the file (Samba holds every CREATE back while a lease is being broken), and
-//! whoever is told may have to open it to write back what is unsent. Two clients that write to one file would wait for
-//! each other. Nobody is kept waiting by that who would wait otherwise: a lease to read is no reason for a server to wait.
+//! The order of giving back what the server takes back: the lease ends, the file is closed, the
+//! server hears of it, the watcher is told. The file is closed before the server hears of it, since
+//! somebody may wait for that to remove the file: he is refused if it is still open then. But
+//! nothing is waited for that may wait for the server: until it hears of it, it lets nobody else
+//! open the file (Samba holds every CREATE back while a lease is being broken), and whoever is told
+//! may have to open it to write back what is unsent. Two clients that write to one file would wait
+//! for each other. Nobody is kept waiting by that who would wait otherwise: a lease to read is no
+//! reason for a server to wait.
 
 use super::attr::{self, Info};
 use super::files::{File, Known, ServerOpen};
@@ -88,7 +90,8 @@ impl Share {
                 let entry = self.files.enter(file);
                 let since = entry.moment();
                 match self.with_lease(link, file).await? {
-                    // One that ended meanwhile crossed our question: a server that is asked again has another.
+                    // One that ended meanwhile crossed our question: a server that is asked again
+                    // has another.
                     (_, None) if entry.ended_since(since) => self.with_lease(link, file).await?,
                     answer => answer,
                 }

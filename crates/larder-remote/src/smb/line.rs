@@ -1,7 +1,8 @@
 //! A way of the mount to its server: the connection there is, or the waiting for the next one.
 //!
-//! A connection that is lost is replaced by one task, with growing pauses; calls wait for it, until the server
-//! has been silent for their limit ([`crate::patience`]). What a call does when its answer was lost is its own affair: it learns that from its [`Attempt`].
+//! A connection that is lost is replaced by one task, with growing pauses; calls wait for it, until
+//! the server has been silent for their limit ([`crate::patience`]). What a call does when its
+//! answer was lost is its own affair: it learns that from its [`Attempt`].
 //!
 //! A mount with several has lines that know nothing of each other.
 
@@ -32,8 +33,8 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Whether there is nothing to try with, now or in a moment: a connection is lost before that is noted here,
-    /// and whoever tried with it again and again would wear his tries out.
+    /// Whether there is nothing to try with, now or in a moment: a connection is lost before that
+    /// is noted here, and whoever tried with it again and again would wear his tries out.
     fn is_down(&self) -> bool {
         match self {
             State::Up(link) => link.is_lost(),
@@ -98,8 +99,8 @@ impl Line {
         session
     }
 
-    /// A call has waited since then for a connection. If that was for the whole limit, the server has been silent for as
-    /// long, whenever it was that the connection was found to be lost.
+    /// A call has waited since then for a connection. If that was for the whole limit, the server
+    /// has been silent for as long, whenever it was that the connection was found to be lost.
     fn in_vain(&self, begun: Instant) {
         if !is_in_vain(begun.elapsed(), self.limit) {
             return;
@@ -242,8 +243,8 @@ impl Attempt<'_> {
         done
     }
 
-    /// A try took too long. If nothing at all has come over its connection for the whole limit, it is of no use any
-    /// more, which the library finds out later.
+    /// A try took too long. If nothing at all has come over its connection for the whole limit, it
+    /// is of no use any more, which the library finds out later.
     fn give_up_silent(&self, link: &Link) {
         let silent = self.begun.elapsed().min(link.silent_for());
         if is_in_vain(silent, self.line.limit) {

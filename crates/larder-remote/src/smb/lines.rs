@@ -1,14 +1,14 @@
 //! The connections of a mount: which of them serves a file, how they are made, and made again.
 //!
 //! Each has a session and a use of the share of its own: the library cannot bind several to one
-//! session, and an open belongs to a session (MS-SMB2, 3.3.1.10). Each has a ClientGuid of its own, too,
-//! so to the server they are several clients, with leases that the others cannot use (3.3.5.9.8): with
-//! one for all, Samba would serve them in one process, as channels.
+//! session, and an open belongs to a session (MS-SMB2, 3.3.1.10). Each has a ClientGuid of its own,
+//! too, so to the server they are several clients, with leases that the others cannot use
+//! (3.3.5.9.8): with one for all, Samba would serve them in one process, as channels.
 //!
 //! Invariants:
-//! - A file lives on one line for good, which its handle tells. What opens it for its data goes there, with
-//!   the key of its lease: by another line it would break the lease. What opens it for its attributes
-//!   breaks none, and what removes or renames it closes it first.
+//! - A file lives on one line for good, which its handle tells. What opens it for its data goes
+//!   there, with the key of its lease: by another line it would break the lease. What opens it for
+//!   its attributes breaks none, and what removes or renames it closes it first.
 //! - A connection is known by its generation, which no other of the mount has.
 
 use super::handle;
@@ -95,8 +95,8 @@ pub(super) async fn further(
     lines
 }
 
-/// Which of so many lines a file lives on: numbers at any equal distance are spread evenly, also few
-/// of them (multiples of the golden ratio; Knuth, The Art of Computer Programming, 6.4).
+/// Which of so many lines a file lives on: numbers at any equal distance are spread evenly, also
+/// few of them (multiples of the golden ratio; Knuth, The Art of Computer Programming, 6.4).
 fn number(file: &Handle, lines: usize) -> usize {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let place = handle::number(file).wrapping_mul(GOLDEN);
@@ -109,8 +109,8 @@ impl Share {
         &self.lines[number(file, self.lines.len())]
     }
 
-    /// The line by which a name is changed: that of the file, if it is known, so that the server has
-    /// closed what was closed of it by then; else the directory's.
+    /// The line by which a name is changed: that of the file, if it is known, so that the server
+    /// has closed what was closed of it by then; else the directory's.
     pub(super) fn line_at(&self, dir: &Handle, name: &OsStr) -> &Line {
         let component = names::component(name, self.limits.name_max).ok();
         let file = component.and_then(|component| self.places().child(dir, &component));
@@ -122,8 +122,9 @@ impl Share {
         self.lines.iter().filter_map(Line::link).find(|link| link.generation == generation)
     }
 
-    /// Waits until every connection has closed what nobody waits for, and every one but this has carried out what was
-    /// sent on it so far. What a lost one had open stays so until it is replaced.
+    /// Waits until every connection has closed what nobody waits for, and every one but this has
+    /// carried out what was sent on it so far. What a lost one had open stays so until it is
+    /// replaced.
     pub(super) async fn settle(&self, link: &Link) {
         let mut asking = JoinSet::new();
         for other in self.lines.iter().filter_map(Line::link) {
@@ -139,7 +140,8 @@ impl Share {
         while asking.join_next().await.is_some() {}
     }
 
-    /// The connection of this generation is gone: the leases of its files end, and a new one is made.
+    /// The connection of this generation is gone: the leases of its files end, and a new one is
+    /// made.
     fn cut(self: &Arc<Share>, generation: u64) {
         let mut lines = self.lines.iter().enumerate();
         let cut = lines.find_map(|(at, line)| Some((at, line.cut(generation)?)));

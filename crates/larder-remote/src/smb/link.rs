@@ -283,8 +283,8 @@ impl Link {
         &self.runtime
     }
 
-    /// Sends requests in one message, each upon the file of the one before, and waits for the replies:
-    /// one for each.
+    /// Sends requests in one message, each upon the file of the one before, and waits for the
+    /// replies: one for each.
     pub(super) async fn chain(self: &Arc<Link>, ops: Vec<Op>) -> Result<Vec<Reply>, Failure> {
         if self.is_lost() {
             return Err(Failure::Lost);
@@ -350,7 +350,8 @@ impl Link {
         failure.map_or(Ok(replies), Err)
     }
 
-    /// What an error of the library means for an exchange begun at `start`: this connection is of no use any more.
+    /// What an error of the library means for an exchange begun at `start`: this connection is of
+    /// no use any more.
     fn failed(&self, cause: &smb2::Error, start: Instant) -> Failure {
         if !self.is_lost() {
             tracing::debug!(%cause, generation = self.generation, "an SMB request failed");

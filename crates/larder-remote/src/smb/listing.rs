@@ -1,7 +1,8 @@
 //! Listings: a directory is read whole, kept for a while as a snapshot, and told page by page.
 //!
-//! A position says which snapshot, and where in it: whoever goes on after a directory was read anew finds the snapshot that he began
-//! with, and no position of one means something in another. Of one that is gone, only the beginning is good.
+//! A position says which snapshot, and where in it: whoever goes on after a directory was read anew
+//! finds the snapshot that he began with, and no position of one means something in another. Of one
+//! that is gone, only the beginning is good.
 
 use super::attr::Info;
 use super::link::{Link, Reply, garbled};
@@ -22,8 +23,8 @@ use std::sync::{Arc, PoisonError};
 /// Most snapshots kept, and most entries in all of them together.
 const SNAPSHOTS_MAX: usize = 64;
 const ENTRIES_MAX: usize = 1 << 20;
-/// A position is the number of a snapshot above so many bits, and below them how many entries come before. Numbers come again
-/// after [`NUMBERS`] snapshots; a position is less than 2^62.
+/// A position is the number of a snapshot above so many bits, and below them how many entries come
+/// before. Numbers come again after [`NUMBERS`] snapshots; a position is less than 2^62.
 const INDEX_BITS: u32 = 32;
 const NUMBERS: u64 = 1 << 30;
 /// What an entry takes of a reply's size beside its name, in bytes.
@@ -44,7 +45,8 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// None yet. They are numbered from a random number on, since readers may come with positions of an earlier process.
+    /// None yet. They are numbered from a random number on, since readers may come with positions
+    /// of an earlier process.
     pub(super) fn new(random: u64) -> Snapshots {
         Snapshots { kept: VecDeque::new(), made: random % NUMBERS }
     }

@@ -55,7 +55,8 @@ impl Version {
 impl std::str::FromStr for Version {
     type Err = ();
 
-    /// Reads the value of `vers=`; `3` means 3.0, and `3.02` and `3.11` are spellings of mount.cifs(8).
+    /// Reads the value of `vers=`; `3` means 3.0, and `3.02` and `3.11` are spellings of
+    /// mount.cifs(8).
     fn from_str(text: &str) -> Result<Version, ()> {
         let all = [Version::V2_1, Version::V3_0, Version::V3_0_2, Version::V3_1_1];
         let text = match text {
@@ -68,8 +69,8 @@ impl std::str::FromStr for Version {
     }
 }
 
-/// How long leases are kept by default: about as long as Windows keeps a file open that its application
-/// closed.
+/// How long leases are kept by default: about as long as Windows keeps a file open that its
+/// application closed.
 const LEASE_MAX: Duration = Duration::from_secs(15);
 
 /// What to mount and how. [`MountOptions::new`] gives the defaults.
@@ -101,11 +102,11 @@ pub struct MountOptions {
     pub file_mode: u32,
     /// Mode of directories.
     pub dir_mode: u32,
-    /// Files are known by the server's ids; else by their paths, as with `noserverino`, and by these in
-    /// any case where the server has no ids.
+    /// Files are known by the server's ids; else by their paths, as with `noserverino`, and by
+    /// these in any case where the server has no ids.
     pub server_ids: bool,
-    /// How many connections to use (`nconnect`), at least one. The mount does with fewer if the server
-    /// refuses further ones.
+    /// How many connections to use (`nconnect`), at least one. The mount does with fewer if the
+    /// server refuses further ones.
     pub connections: usize,
     /// Most bytes in one READ.
     pub read_max: u32,
@@ -120,8 +121,9 @@ pub struct MountOptions {
     pub fail_fast: bool,
     /// Whether leases and notifications are asked for.
     pub leases: bool,
-    /// How long a lease on a file is kept at most, and the file open with it. Samba takes no lease back
-    /// when somebody else removes the file: it stays until it is closed, and its name with it.
+    /// How long a lease on a file is kept at most, and the file open with it. Samba takes no lease
+    /// back when somebody else removes the file: it stays until it is closed, and its name
+    /// with it.
     pub lease_max: Duration,
 }
 

@@ -11,8 +11,8 @@ use std::ffi::{OsStr, OsString};
 /// The component to send for a name.
 ///
 /// # Errors
-/// [`Error::NameTooLong`] beyond `units_max` UTF-16 units; [`Error::InvalidArgument`] for what is no
-/// name.
+/// [`Error::NameTooLong`] beyond `units_max` UTF-16 units; [`Error::InvalidArgument`] for what is
+/// no name.
 pub(super) fn component(name: &OsStr, units_max: u32) -> Result<String> {
     let name = name.to_str().ok_or(Error::InvalidArgument)?;
     if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {

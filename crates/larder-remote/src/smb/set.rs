@@ -92,9 +92,10 @@ impl Share {
         Ok((!nothing).then(|| wire::basic(accessed, written, attributes)))
     }
 
-    /// Opens a file to change its data, its owner also a read-only one. Who writes had it open before it became
-    /// read-only, but that was not an open of the server, or that one went with its connection; opens are
-    /// judged where they are made. NFS servers let owners write for the same reason.
+    /// Opens a file to change its data, its owner also a read-only one. Who writes had it open
+    /// before it became read-only, but that was not an open of the server, or that one went
+    /// with its connection; opens are judged where they are made. NFS servers let owners write
+    /// for the same reason.
     pub(super) async fn open_to_change(
         &self,
         link: &Arc<Link>,
@@ -110,8 +111,8 @@ impl Share {
         }
     }
 
-    /// Opens a read-only file to change its data, which servers refuse: for two round trips it is none. A file
-    /// whose connection is lost in that moment stays writable.
+    /// Opens a read-only file to change its data, which servers refuse: for two round trips it is
+    /// none. A file whose connection is lost in that moment stays writable.
     ///
     /// # Errors
     /// [`NtStatus::ACCESS_DENIED`] if that was not what stood in the way.
@@ -137,8 +138,8 @@ impl Share {
         Ok(opened)
     }
 
-    /// Lets a file be written and removed again, which a read-only one cannot. Names are for who may
-    /// change the directory in POSIX, whatever the file's mode.
+    /// Lets a file be written and removed again, which a read-only one cannot. Names are for who
+    /// may change the directory in POSIX, whatever the file's mode.
     pub(super) async fn clear_readonly(
         &self,
         link: &Arc<Link>,

@@ -266,8 +266,8 @@ impl Share {
         self.kept.close(file).await;
     }
 
-    /// Closes what is open below a directory, and of it: servers rename no directory with open files.
-    /// Answers what is to be kept open, for [`Share::try_renew`].
+    /// Closes what is open below a directory, and of it: servers rename no directory with open
+    /// files. Answers what is to be kept open, for [`Share::try_renew`].
     pub(super) async fn close_below(&self, link: &Link, dir: &Handle) -> Vec<Arc<Kept>> {
         let (below, kept) = {
             let places = self.places();

@@ -79,8 +79,8 @@ pub(super) fn ends_session(status: NtStatus) -> bool {
     )
 }
 
-/// Whether a status refuses what was asked: an error, but not one that asks for the next message of a
-/// login (MS-ERREF, 2.3).
+/// Whether a status refuses what was asked: an error, but not one that asks for the next message of
+/// a login (MS-ERREF, 2.3).
 pub(super) fn is_refusal(status: NtStatus) -> bool {
     status.is_error() && !status.is_more_processing_required()
 }

@@ -1,9 +1,9 @@
 //! The transport under [`smb2`]'s connection, with an ear for lease breaks.
 //!
-//! The library drops lease breaks: it has no leases. A server sends them unasked for, with message id
-//! -1 and session 0, so neither signed nor encrypted (MS-SMB2, 3.3.4.7), and whole frames pass here
-//! before anything else sees them. Since nobody vouches for such a frame, all that it can bring about
-//! is that a lease is given up.
+//! The library drops lease breaks: it has no leases. A server sends them unasked for, with message
+//! id -1 and session 0, so neither signed nor encrypted (MS-SMB2, 3.3.4.7), and whole frames pass
+//! here before anything else sees them. Since nobody vouches for such a frame, all that it can
+//! bring about is that a lease is given up.
 
 use super::greeting::Greeting;
 use smb2::Result;

@@ -72,8 +72,8 @@ pub(super) struct Opening {
     pub(super) lease: Option<LeaseRequest>,
     /// Whether the caller's rights are asked for.
     pub(super) maximal: bool,
-    /// Nobody else may have its data open: who only keeps it open for later uses is asked to close it first
-    /// (MS-SMB2, 3.3.5.9: a sharing violation breaks leases that keep handles).
+    /// Nobody else may have its data open: who only keeps it open for later uses is asked to close
+    /// it first (MS-SMB2, 3.3.5.9: a sharing violation breaks leases that keep handles).
     pub(super) alone: bool,
 }
 

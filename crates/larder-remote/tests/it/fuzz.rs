@@ -1,8 +1,9 @@
-//! One input of the fuzzer `nfs_reply`: calls of the NFS client, answered with bytes that nobody meant. Whatever they are, a
-//! call ends with an answer or an error, and soon. The fuzzer includes this file, so it stands alone.
+//! One input of the fuzzer `nfs_reply`: calls of the NFS client, answered with bytes that nobody
+//! meant. Whatever they are, a call ends with an answer or an error, and soon. The fuzzer includes
+//! this file, so it stands alone.
 //!
-//! The first byte of an input chooses the call, the second one how the rest is cut into replies, and how much of each
-//! is good: all but the results, or nothing but the number of the call.
+//! The first byte of an input chooses the call, the second one how the rest is cut into replies,
+//! and how much of each is good: all but the results, or nothing but the number of the call.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -261,7 +262,8 @@ mod tests {
 
     use super::{CALLS, Fuzzed};
 
-    /// Inputs that the fuzzer began with, or found worth keeping, each a line of hexadecimal digits.
+    /// Inputs that the fuzzer began with, or found worth keeping, each a line of hexadecimal
+    /// digits.
     const CORPUS: &str = include_str!("fuzz.corpus");
 
     #[test]

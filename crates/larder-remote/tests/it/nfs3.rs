@@ -31,7 +31,8 @@ fn serve(options: &Options) -> (Ganesha, TempDir) {
     (server, dir)
 }
 
-/// Over UDP, where calls get as much time as over TCP: a server waits for its disk longer than the default.
+/// Over UDP, where calls get as much time as over TCP: a server waits for its disk longer than the
+/// default.
 fn over_udp(options: &mut MountOptions) {
     options.transport = Transport::Udp;
     options.retransmissions = Some(40);

@@ -397,9 +397,9 @@ impl Connection {
         }
     }
 
-    /// Whether it is too early to take a datagram for lost: replies became slower while this one was waited
-    /// for since `from`, or there are some that our own side has not come to look at yet. A machine that
-    /// stood still for a moment would else send a windowful again.
+    /// Whether it is too early to take a datagram for lost: replies became slower while this one
+    /// was waited for since `from`, or there are some that our own side has not come to look at
+    /// yet. A machine that stood still for a moment would else send a windowful again.
     fn reply_may_be_here(
         &self,
         class: TimerClass,

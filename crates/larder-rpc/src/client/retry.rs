@@ -4,8 +4,8 @@
 //!   SunRPC's `rpc_rtt`).
 //! - [`Window`] bounds how many calls are in flight: fixed on TCP, where the kernel does the rest,
 //!   and following losses on UDP (SunRPC's `xprt_adjust_cwnd`), within what the socket can hold.
-//! - [`Losses`] tells one loss from another: a full buffer drops a windowful at once, and each of its
-//!   calls runs out of time.
+//! - [`Losses`] tells one loss from another: a full buffer drops a windowful at once, and each of
+//!   its calls runs out of time.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ const SLOWEST_SINKS_BY: u32 = 64;
 /// Most doublings of the time until a retransmission; the maximum is reached before.
 const DOUBLINGS_MAX: u32 = 10;
 
-/// Which procedures share an estimate of the round trip: a class that their program chooses, since a
-/// call that waits for a disk says nothing of one that is answered from memory.
+/// Which procedures share an estimate of the round trip: a class that their program chooses, since
+/// a call that waits for a disk says nothing of one that is answered from memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimerClass(u8);
 
@@ -66,8 +66,8 @@ struct Losses {
 }
 
 impl Losses {
-    /// A call that was sent at `sent` ran out of time at `now`. Whether that is another loss than the last
-    /// one: who was sent before that was noticed was lost with it.
+    /// A call that was sent at `sent` ran out of time at `now`. Whether that is another loss than
+    /// the last one: who was sent before that was noticed was lost with it.
     fn is_new(&mut self, sent: Duration, now: Duration) -> bool {
         let is_new = self.noticed.is_none_or(|noticed| sent >= noticed);
         if is_new {
@@ -103,16 +103,16 @@ impl RoundTrip {
         });
     }
 
-    /// A call that was sent at `sent` timed out at `now`: the next ones are given twice the time, until a
-    /// sample comes. All calls of one loss double it once.
+    /// A call that was sent at `sent` timed out at `now`: the next ones are given twice the time,
+    /// until a sample comes. All calls of one loss double it once.
     pub(super) fn timed_out(&mut self, sent: Duration, now: Duration) {
         if self.losses.is_new(sent, now) {
             self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         }
     }
 
-    /// How long to wait for a reply before sending again: no less than twice the slowest reply of late, since
-    /// replies that came evenly for a while say little of the next stall.
+    /// How long to wait for a reply before sending again: no less than twice the slowest reply of
+    /// late, since replies that came evenly for a while say little of the next stall.
     pub(super) fn timeout(&self) -> Duration {
         let base = match self.estimate {
             None => self.initial,
@@ -169,8 +169,8 @@ impl Window {
         debug_assert!(self.scaled >= Self::SCALE, "a call always fits");
     }
 
-    /// A call that was sent at `sent` timed out at `now`: half as many, but one. All calls of one loss
-    /// halve it once.
+    /// A call that was sent at `sent` timed out at `now`: half as many, but one. All calls of one
+    /// loss halve it once.
     pub(super) fn timed_out(&mut self, sent: Duration, now: Duration) {
         if self.adapts && self.losses.is_new(sent, now) {
             self.scaled = (self.scaled / 2).max(Self::SCALE);

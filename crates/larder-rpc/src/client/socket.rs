@@ -30,8 +30,8 @@ const RESERVED_PORT_ATTEMPTS_MAX: u16 = 32;
 /// Longest reply to the question for TLS, in bytes.
 const TLS_REPLY_BYTES_MAX: usize = 1024;
 
-/// What a reply takes of a receive buffer while it waits there, in bytes: 32 KiB of data with the kernel's
-/// structures, however small the fragments that it came in.
+/// What a reply takes of a receive buffer while it waits there, in bytes: 32 KiB of data with the
+/// kernel's structures, however small the fragments that it came in.
 const REPLY_COST_BYTES: usize = 64 << 10;
 
 /// A connected socket.
@@ -100,7 +100,8 @@ impl Socket {
         Self::secured(Self::connect_from(address, transport, 0).await?, config).await
     }
 
-    /// The same under TLS, if that is wanted. Nothing but the question for it goes out in the clear.
+    /// The same under TLS, if that is wanted. Nothing but the question for it goes out in the
+    /// clear.
     async fn secured(socket: Socket, config: &Config) -> io::Result<Socket> {
         match (&config.tls, socket) {
             (Some(tls), Socket::Tcp(mut stream)) => {
@@ -153,7 +154,8 @@ impl Socket {
         address.ok().map(|address| address.port())
     }
 
-    /// What the kernel has set aside for datagrams that wait to be received, in bytes. None for a stream.
+    /// What the kernel has set aside for datagrams that wait to be received, in bytes. None for a
+    /// stream.
     pub(super) fn receive_buffer_bytes(&self) -> Option<usize> {
         match self {
             Socket::Tcp(_) | Socket::Tls(_) => None,
@@ -161,7 +163,8 @@ impl Socket {
         }
     }
 
-    /// How many calls may be in flight so that no reply is lost here for want of room. None for a stream.
+    /// How many calls may be in flight so that no reply is lost here for want of room. None for a
+    /// stream.
     pub(super) fn calls_max(&self) -> Option<u32> {
         let calls = self.receive_buffer_bytes()? / REPLY_COST_BYTES;
         Some(u32::try_from(calls).unwrap_or(u32::MAX).max(1))

@@ -248,8 +248,8 @@ async fn a_silent_server_fails_a_soft_call_within_its_limit_and_is_known_as_unre
     assert_eq!(ask(&client, 3).await.unwrap().results, 3);
 }
 
-/// Whoever asks a server that has been silent for the limit does not wait anew, and nothing is sent for it; its return
-/// ends that.
+/// Whoever asks a server that has been silent for the limit does not wait anew, and nothing is sent
+/// for it; its return ends that.
 #[tokio::test]
 async fn a_server_that_was_waited_for_in_vain_is_not_waited_for_again() {
     let (client, peer, listener) = pair(brief).await;

@@ -1,7 +1,7 @@
 //! Counts of a connection whose engine keeps none of its own: that of a library, say.
 //!
-//! Invariants: a call is in flight from its offer until it is answered, or its [`InFlight`] is dropped;
-//! whatever is counted is told to the recorders before.
+//! Invariants: a call is in flight from its offer until it is answered, or its [`InFlight`] is
+//! dropped; whatever is counted is told to the recorders before.
 
 use super::{Moment, RecordError, Recorded, Recorders, Recording};
 use larder_io::Clock;
@@ -43,8 +43,8 @@ impl Track {
         Track { clock, state: Mutex::default() }
     }
 
-    /// So many calls are given to the connection, which takes `room` calls more than are in flight, with
-    /// these.
+    /// So many calls are given to the connection, which takes `room` calls more than are in flight,
+    /// with these.
     pub fn offer(&self, calls: u32, room: u32) -> InFlight<'_> {
         self.change(|now| {
             now.totals.offered += u64::from(calls);

@@ -2,10 +2,10 @@
 //!
 //! A connection costs memory before it says anything, and whoever only opens connections must not
 //! keep out those who work. So connections are told apart:
-//! - *Strangers*: callers whose calls will not be carried out, by their port or their socket's owner.
-//!   They learn that we are there, no more; a few at a time, the oldest of them gives way.
-//! - *Unproven*: nobody has seen a good call from them yet. They give way, the oldest first, when there
-//!   is no more room in all, or for their source.
+//! - *Strangers*: callers whose calls will not be carried out, by their port or their socket's
+//!   owner. They learn that we are there, no more; a few at a time, the oldest of them gives way.
+//! - *Unproven*: nobody has seen a good call from them yet. They give way, the oldest first, when
+//!   there is no more room in all, or for their source.
 //! - *Proven* ones stay until they end.
 //!
 //! Invariant: never more than the limit in all, for each source, or of strangers.

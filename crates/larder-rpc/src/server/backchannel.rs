@@ -1,14 +1,14 @@
 //! Calls from a server to its client, on the connection that the client made.
 //!
 //! Each direction of a connection has xids of its own: a message says whether it is a call or a
-//! reply. The client serves them as a program of its own ([`crate::Callbacks`]). They are never sent
-//! again by themselves: a client that has lost its connection makes another, and what is still to be
-//! said to it is its program's business.
+//! reply. The client serves them as a program of its own ([`crate::Callbacks`]). They are never
+//! sent again by themselves: a client that has lost its connection makes another, and what is still
+//! to be said to it is its program's business.
 //!
 //! Invariants:
 //! - A call ends with its reply, at its limit, or with the connection.
-//! - At most [`CALLBACKS_MAX`] are in flight; one that nobody waits for any more still counts until it
-//!   is answered, as the client counts it, too. Those beyond wait.
+//! - At most [`CALLBACKS_MAX`] are in flight; one that nobody waits for any more still counts until
+//!   it is answered, as the client counts it, too. Those beyond wait.
 //! - A reply that belongs to no call is dropped.
 
 use std::collections::HashMap;
@@ -29,8 +29,8 @@ use super::dispatch::Dispatcher;
 use super::outbox::Outbox;
 use crate::client::random_u64;
 
-/// Most calls to a client that wait for their replies, on one connection. A client that is sent more
-/// at a time ends the connection.
+/// Most calls to a client that wait for their replies, on one connection. A client that is sent
+/// more at a time ends the connection.
 pub const CALLBACKS_MAX: usize = 64;
 
 /// Why a call to a client has no results.
@@ -92,8 +92,8 @@ impl Backchannel {
         }))
     }
 
-    /// Calls a procedure of the client and waits for its results, for `limit` at most. The future may be
-    /// dropped.
+    /// Calls a procedure of the client and waits for its results, for `limit` at most. The future
+    /// may be dropped.
     ///
     /// # Errors
     /// [`CallbackError`]

@@ -36,8 +36,8 @@ const UNRESERVED_PORT: u16 = 1024;
 
 /// What a server answers: programs, and what is done with calls to them.
 ///
-/// A service is asked on the task that read the call, so whatever it can answer without waiting costs
-/// no change of thread.
+/// A service is asked on the task that read the call, so whatever it can answer without waiting
+/// costs no change of thread.
 pub trait Service: Send + Sync + 'static {
     /// Who calls, as the service sees it.
     type Caller: Send;
@@ -57,14 +57,15 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// Whether a program answers who has shown nothing that only an answer of ours can have told him.
-    /// Over UDP, where addresses can be forged, its answers are not much longer than their calls.
+    /// Whether a program answers who has shown nothing that only an answer of ours can have told
+    /// him. Over UDP, where addresses can be forged, its answers are not much longer than their
+    /// calls.
     fn answers_anybody(&self, _program: u32) -> bool {
         false
     }
 
-    /// Most bytes of data in the results of a call, beside some hundreds that each may have. `call` is the
-    /// whole message, not checked yet.
+    /// Most bytes of data in the results of a call, beside some hundreds that each may have. `call`
+    /// is the whole message, not checked yet.
     fn results_bytes_max(&self, _program: u32, _procedure: u32, _call: &[u8]) -> usize {
         0
     }
@@ -122,8 +123,8 @@ pub struct Call<C> {
     pub caller: C,
     /// Where it came from.
     pub peer: Peer,
-    /// The way back to the caller, if the service [calls back](Service::calls_back) and the call came over
-    /// TCP.
+    /// The way back to the caller, if the service [calls back](Service::calls_back) and the call
+    /// came over TCP.
     pub backchannel: Option<Backchannel>,
     arguments: Bytes,
 }
@@ -168,8 +169,8 @@ pub struct Dispatcher<S> {
 }
 
 impl<S: Service> Dispatcher<S> {
-    /// To `service`. It listens nowhere by itself: [`Server`](super::Server) does, or a caller brings the
-    /// messages ([`answer`](Self::answer)).
+    /// To `service`. It listens nowhere by itself: [`Server`](super::Server) does, or a caller
+    /// brings the messages ([`answer`](Self::answer)).
     pub fn new(config: Config, service: S) -> Dispatcher<S> {
         let counters = Counters::new(service.programs());
         let callbacks = Arc::default();
@@ -203,8 +204,8 @@ impl<S: Service> Dispatcher<S> {
         self.config.allow.iter().any(|network| network.contains(address))
     }
 
-    /// Serves one message. `None` if there is nothing to be said. `on_good` is called before a call is carried
-    /// out, if it is one of ours by somebody who may make it.
+    /// Serves one message. `None` if there is nothing to be said. `on_good` is called before a call
+    /// is carried out, if it is one of ours by somebody who may make it.
     ///
     /// It is safe to drop the future: a call that was begun may then be tried again.
     pub(crate) async fn serve(
@@ -264,7 +265,8 @@ impl<S: Service> Dispatcher<S> {
         programs.iter().position(exact).or_else(first)
     }
 
-    /// Whether the call to the program at `index` is one that we serve, by somebody who may make it.
+    /// Whether the call to the program at `index` is one that we serve, by somebody who may make
+    /// it.
     fn admit(&self, header: &CallHeader, index: usize, peer: Peer) -> Result<S::Caller, Outcome> {
         let programs = self.service.programs();
         let program = &programs[index];
@@ -299,7 +301,8 @@ impl<S: Service> Dispatcher<S> {
         let earlier = match verdict {
             Verdict::New => None,
             Verdict::Done(reply) => Some(reply),
-            // Over UDP the client asks again soon. Over TCP it has reconnected, and may not for long.
+            // Over UDP the client asks again soon. Over TCP it has reconnected, and may not for
+            // long.
             Verdict::Running(_) if peer.transport == Transport::Udp => {
                 self.counters.dropped.fetch_add(1, Relaxed);
                 return None;

@@ -2,8 +2,8 @@
 //!
 //! A client that hears nothing sends its call again: over UDP after a while, over TCP after a
 //! reconnect, perhaps from another port. To carry a REMOVE out again would answer "no such file" to
-//! who removed it; to repeat an old WRITE would overwrite a newer one. So the call is known again by
-//! its xid, the address it comes from, its length and a hash of its bytes, credential included.
+//! who removed it; to repeat an old WRITE would overwrite a newer one. So the call is known again
+//! by its xid, the address it comes from, its length and a hash of its bytes, credential included.
 //!
 //! Invariants: at most [`ENTRIES_MAX`] entries and [`BYTES_MAX`] bytes of replies, the oldest leave
 //! first; what is older than [`AGE_MAX`] is not believed, since clients use their xids again.

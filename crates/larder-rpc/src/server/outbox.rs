@@ -1,10 +1,10 @@
 //! What leaves by one TCP connection: replies, and calls to the client, each whole.
 //!
-//! Whoever has a message leaves it here, and sends all that waits unless somebody is doing so. Messages that
-//! are ready together leave together.
+//! Whoever has a message leaves it here, and sends all that waits unless somebody is doing so.
+//! Messages that are ready together leave together.
 //!
-//! Invariants: what calls in flight cost is within the window; a message is written whole or the connection
-//! ends; nobody is written to who takes nothing for [`STALL_MAX`].
+//! Invariants: what calls in flight cost is within the window; a message is written whole or the
+//! connection ends; nobody is written to who takes nothing for [`STALL_MAX`].
 
 use std::collections::VecDeque;
 use std::fmt;

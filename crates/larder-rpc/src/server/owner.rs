@@ -1,16 +1,16 @@
 //! Whose socket a call of this machine comes from.
 //!
-//! A port below 1024 shows that the caller is root of its machine (exports(5), `secure`). On this very
-//! machine the kernel can tell more: which user owns the socket (proc_net(5)). So programs of root
-//! need no such port here, and other users cannot claim to be somebody else.
+//! A port below 1024 shows that the caller is root of its machine (exports(5), `secure`). On this
+//! very machine the kernel can tell more: which user owns the socket (proc_net(5)). So programs of
+//! root need no such port here, and other users cannot claim to be somebody else.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::program::Transport;
 
-/// Whether every socket of this machine that sends from `address` belongs to root. `false` if there is
-/// none, or if the address is not a loopback address. Reads two small files.
+/// Whether every socket of this machine that sends from `address` belongs to root. `false` if there
+/// is none, or if the address is not a loopback address. Reads two small files.
 pub(crate) fn is_root(address: SocketAddr, transport: Transport) -> bool {
     if !address.ip().to_canonical().is_loopback() {
         return false;

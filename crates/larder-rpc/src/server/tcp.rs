@@ -6,11 +6,12 @@
 //!
 //! Invariants:
 //! - Requests in flight and replies not yet taken by the kernel cost at most [`WINDOW_KIB`] by
-//!   [`cost_kib`], which is no less than they hold; past that nothing is read. Beside it one record is being
-//!   assembled.
-//! - Where the service calls back, replies of the client are behind its calls on the stream. So calls for
-//!   which the window has no room are put aside, up to [`PARKED_BYTES_MAX`], and reading goes on: else two
-//!   clients, each with a full window of calls that wait for the other's reply, would wait for ever.
+//!   [`cost_kib`], which is no less than they hold; past that nothing is read. Beside it one record
+//!   is being assembled.
+//! - Where the service calls back, replies of the client are behind its calls on the stream. So
+//!   calls for which the window has no room are put aside, up to [`PARKED_BYTES_MAX`], and reading
+//!   goes on: else two clients, each with a full window of calls that wait for the other's reply,
+//!   would wait for ever.
 //! - A reply is written whole or the connection ends.
 //! - Who will not be served ([`super::admission`]) costs some KiB, and that for
 //!   [`Config::first_call_max`](super::Config::first_call_max) at most.
@@ -42,14 +43,16 @@ use crate::program::Transport;
 const CALL_KIB_MIN: u32 = 32;
 /// Bytes taken from the socket at a time, unless a large record is read in place.
 const READ_BYTES: usize = 64 << 10;
-/// Longest record of a stranger, and the bytes taken from his socket at a time: calls that ask nothing
-/// but whether we are there.
+/// Longest record of a stranger, and the bytes taken from his socket at a time: calls that ask
+/// nothing but whether we are there.
 const STRANGER_BYTES_MAX: usize = 1024;
 /// A rest of a record of at least this many bytes is read in place.
 const IN_PLACE_BYTES_MIN: usize = 16 << 10;
-/// Bytes of calls that wait for room in the window where the service calls back; then nothing is read.
+/// Bytes of calls that wait for room in the window where the service calls back; then nothing is
+/// read.
 const PARKED_BYTES_MAX: usize = 4 << 20;
-/// What such a call counts as beside its bytes: what it takes in memory, so that empty ones count, too.
+/// What such a call counts as beside its bytes: what it takes in memory, so that empty ones count,
+/// too.
 const PARKED_CALL_BYTES: usize = 128;
 /// A connection on which nothing was heard for so long is closed, as Linux does; clients reconnect.
 const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
@@ -438,7 +441,8 @@ impl<S: Service> Acceptor<S> {
         self.displacing.insert(number, Arc::clone(&standing.displaced));
         let (dispatcher, shutdown) = (Arc::clone(&self.dispatcher), self.shutdown.clone());
         self.tasks.spawn(async move {
-            // A call that fails by a mistake of ours ends its connection, and the count must be right.
+            // A call that fails by a mistake of ours ends its connection, and the count must be
+            // right.
             let served = tokio::spawn(serve(dispatcher, stream, peer, standing, shutdown));
             if let Err(cause) = served.await {
                 tracing::error!(%cause, "a connection failed");

@@ -110,8 +110,8 @@ async fn a_call_ends_with_the_connection_that_it_was_made_on() {
     assert_eq!(*server.errors.lock().unwrap(), [CallbackError::Closed]);
 }
 
-/// The connection breaks while each side waits for the other: the client's call is replayed on the next one,
-/// and what was to be answered on the old one is not.
+/// The connection breaks while each side waits for the other: the client's call is replayed on the
+/// next one, and what was to be answered on the old one is not.
 #[tokio::test]
 async fn a_connection_that_is_lost_amid_calls_both_ways_is_made_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -146,7 +146,8 @@ async fn a_connection_that_is_lost_amid_calls_both_ways_is_made_again() {
     assert_eq!(ask(&client, Plain(7)).await, Err(RpcError::Shutdown));
 }
 
-/// A server that calls more, or at greater length, than agreed loses the connection, and the client goes on.
+/// A server that calls more, or at greater length, than agreed loses the connection, and the client
+/// goes on.
 #[tokio::test]
 async fn a_server_that_calls_too_much_is_cut_off() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

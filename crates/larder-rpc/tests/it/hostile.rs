@@ -1,4 +1,5 @@
-//! Bytes that nobody meant, both ways: whatever they are, the other side goes on and answers who makes sense.
+//! Bytes that nobody meant, both ways: whatever they are, the other side goes on and answers who
+//! makes sense.
 //!
 //! `LARDER_SEED=N` repeats a run, `LARDER_ROUNDS=N` makes it longer.
 

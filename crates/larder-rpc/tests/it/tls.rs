@@ -185,8 +185,8 @@ async fn who_cannot_show_who_he_is_is_refused() {
     let text = refusal(server.address, wrong).await.to_string();
     assert!(text.contains("elsewhere") || text.contains("not valid for name"), "{text}");
 
-    // A client without a certificate, or with one of another authority: it learns that from the first thing it
-    // reads, and no call of it is carried out.
+    // A client without a certificate, or with one of another authority: it learns that from the
+    // first thing it reads, and no call of it is carried out.
     let authority = files.path("authority");
     let nobody = ClientTls::new("localhost", &authority, None).unwrap();
     let stranger = others.identity("client");
@@ -236,7 +236,8 @@ fn probe(xid: Xid) -> Vec<u8> {
     encode_tls_probe(xid, 0x2000_0001, 1, Framing::Record).to_bytes().to_vec()
 }
 
-/// Whoever can write to a connection before its handshake must not speak in its client's name after it.
+/// Whoever can write to a connection before its handshake must not speak in its client's name after
+/// it.
 #[tokio::test]
 async fn nothing_that_came_before_the_handshake_counts_after_it() {
     let files = Certificates::make();

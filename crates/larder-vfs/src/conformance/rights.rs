@@ -217,8 +217,8 @@ async fn writing_clears_set_uid(bench: Bench) -> Outcome {
     same("mode", bench.attr(&file).await?.mode & 0o7000, 0)
 }
 
-/// Whoever writes had the file open before it became read-only. The server saw no open, so it lets the owner
-/// write, as POSIX has it for an open file; a client judges opens.
+/// Whoever writes had the file open before it became read-only. The server saw no open, so it lets
+/// the owner write, as POSIX has it for an open file; a client judges opens.
 async fn is_written_though_read_only(bench: &Bench, owner: &Cred, name: &str) -> Outcome {
     let name = OsStr::new(name);
     let made = bench.remote.make(owner, &bench.dir, name, New::FileExclusive, mode(0o444)).await;

@@ -43,7 +43,8 @@ impl Leases {
         lease
     }
 
-    /// Takes a lease that somebody else than `connection` holds on one of `files` back, and ends it.
+    /// Takes a lease that somebody else than `connection` holds on one of `files` back, and ends
+    /// it.
     pub(super) fn revoke(&mut self, connection: u64, files: &[Handle]) -> Option<(Handle, Held)> {
         files.iter().find_map(|file| {
             let held = self.held.get_mut(file)?;

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A call that fails changes nothing: it looks, judges, and then acts.
-//! - A file's number is never given again, unless that is [asked for](Server::gives_again); a directory's
-//!   position never is.
+//! - A file's number is never given again, unless that is [asked for](Server::gives_again); a
+//!   directory's position never is.
 //! - `nlink` is the number of names, and for directories 2 and one for each directory inside.
 
 use std::collections::HashMap;

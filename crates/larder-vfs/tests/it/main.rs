@@ -1,4 +1,5 @@
-//! The model passes the suite, the suite notices a server that does not, and the model's controls work.
+//! The model passes the suite, the suite notices a server that does not, and the model's controls
+//! work.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 // Helpers of tests unwrap as the tests themselves do.

@@ -108,7 +108,8 @@ fn again(command: &str, out: Option<&Path>) -> Result<ExitCode> {
     run(&Args { command: recorded.command })
 }
 
-/// Becomes true when the user interrupts or somebody terminates us: what is mounted then goes in order.
+/// Becomes true when the user interrupts or somebody terminates us: what is mounted then goes in
+/// order.
 fn interruption() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();

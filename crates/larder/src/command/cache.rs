@@ -156,8 +156,8 @@ impl Target {
         print(&format!("{files} files removed, {} freed\n", Bytes(bytes)))
     }
 
-    /// Where the daemon listens that has this cache, if one has. The path may be a dead mount, so it
-    /// is compared with the records before it is looked at.
+    /// Where the daemon listens that has this cache, if one has. The path may be a dead mount, so
+    /// it is compared with the records before it is looked at.
     fn socket(&self) -> Result<Option<PathBuf>> {
         let runtime = RuntimeDir::open()?;
         if let Some((address, _)) = exported::named(&self.path) {

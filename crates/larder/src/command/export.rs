@@ -50,7 +50,8 @@ pub(crate) struct Args {
     /// Options of the source, as with `larder mount`
     #[arg(short, value_name = "OPT[=VALUE],...", requires = "source")]
     options: Vec<String>,
-    /// Where to listen, for NFS and MOUNT, over TCP and UDP (unless --no-udp); port 0 takes a free one
+    /// Where to listen, for NFS and MOUNT, over TCP and UDP (unless --no-udp); port 0 takes a free
+    /// one
     #[arg(long, value_name = "IP:PORT")]
     listen: SocketAddr,
     /// Treat root of a client as nobody [default: unless it listens on this machine alone]
@@ -71,8 +72,8 @@ pub(crate) struct Args {
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
-    /// Other processes change names in the directory while it is exported, or its file system has no leases: clients
-    /// are then told less of their own changes, and ask and read more
+    /// Other processes change names in the directory while it is exported, or its file system has
+    /// no leases: clients are then told less of their own changes, and ask and read more
     #[arg(long)]
     shared: bool,
 }
@@ -247,8 +248,8 @@ impl Args {
         };
         Ok(Config {
             rpc,
-            // A process that changes names behind our back is told apart by the attributes, but for the
-            // microseconds between looking and changing; see `--shared`.
+            // A process that changes names behind our back is told apart by the attributes, but for
+            // the microseconds between looking and changing; see `--shared`.
             sole_door: !self.shared && self.source.is_none(),
             // A directory's own rules see to it with the ids that it has.
             squash_root: self.source.is_some() && self.squashes_root(),

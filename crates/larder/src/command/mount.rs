@@ -86,15 +86,16 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// What to mount: nfs://HOST[:PORT][/EXPORT] or HOST:/EXPORT (with a PORT no portmapper is asked);
-    /// smb://[[DOMAIN;]USER@]HOST[:PORT]/SHARE[/FOLDER] or //HOST/SHARE[/FOLDER]
+    /// What to mount: nfs://HOST[:PORT][/EXPORT] or HOST:/EXPORT (with a PORT no portmapper is
+    /// asked); smb://[[DOMAIN;]USER@]HOST[:PORT]/SHARE[/FOLDER] or //HOST/SHARE[/FOLDER]
     #[arg(value_name = "SOURCE")]
     source: String,
     /// Where: a directory on which nothing is mounted yet, unless by an automounter
     #[arg(value_name = "MNT")]
     mountpoint: PathBuf,
-    /// Directory of the cache, on a local disk, or `none`. Made if it is not there; for one mount at a
-    /// time [default: one for this source, in /var/cache/larder or the user's cache directory]
+    /// Directory of the cache, on a local disk, or `none`. Made if it is not there; for one mount
+    /// at a time [default: one for this source, in /var/cache/larder or the user's cache
+    /// directory]
     #[arg(long, value_name = "DIR|none")]
     cache: Option<PathBuf>,
     /// Options, separated by commas
@@ -123,8 +124,8 @@ pub(crate) struct Args {
 /// Mounts. In the foreground it returns when the mount is gone, else when it is usable.
 ///
 /// # Errors
-/// Of kind [`Usage`] for what was typed wrongly; else what keeps the mount from being made. Nothing is
-/// left mounted then.
+/// Of kind [`Usage`] for what was typed wrongly; else what keeps the mount from being made. Nothing
+/// is left mounted then.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // systemd gives to the process that it starts.
     let kept = match args.foreground && args.worker.is_none() {

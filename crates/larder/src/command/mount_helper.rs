@@ -1,5 +1,5 @@
-//! `mount.larder`: what mount(8) runs for fstab(5) and `mount -t larder`. It is this program by that name: a symbolic
-//! link at `/sbin/mount.larder`. It becomes `larder mount`.
+//! `mount.larder`: what mount(8) runs for fstab(5) and `mount -t larder`. It is this program by
+//! that name: a symbolic link at `/sbin/mount.larder`. It becomes `larder mount`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -16,8 +16,8 @@ const NAME: &str = "mount.larder";
 /// Options of ours that are arguments of `larder mount`.
 const ARGUMENTS: [&str; 2] = ["cache", "log"];
 
-/// What mount.cifs(8) has for `cache=` and is no directory: how strictly others' changes are seen. We are never
-/// less strict than that asks.
+/// What mount.cifs(8) has for `cache=` and is no directory: how strictly others' changes are seen.
+/// We are never less strict than that asks.
 const CIFS_CACHES: [&str; 2] = ["strict", "loose"];
 
 /// Places that are no paths.

@@ -66,8 +66,8 @@ pub(crate) struct Args {
 /// Prints or records the counts and latencies of a mount, or the counts of an export.
 ///
 /// # Errors
-/// Of kind [`Usage`] if it is not clear of which; else if it is none of ours, or its daemon is dead or
-/// hung; if what was recorded cannot be written.
+/// Of kind [`Usage`] if it is not clear of which; else if it is none of ours, or its daemon is dead
+/// or hung; if what was recorded cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let typed = match (&args.mountpoint, args.export) {
         (Some(typed), None) => typed,

@@ -1,5 +1,5 @@
-//! `larder status`: how mounts do, and exports of cached servers, from their daemons and never by touching
-//! a mount.
+//! `larder status`: how mounts do, and exports of cached servers, from their daemons and never by
+//! touching a mount.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,8 @@ pub(crate) struct Args {
 /// Prints the state of a mount, or of all.
 ///
 /// # Errors
-/// If MNT is in no mount of ours, or its daemon is dead or hung. Without MNT such a mount is listed.
+/// If MNT is in no mount of ours, or its daemon is dead or hung. Without MNT such a mount is
+/// listed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let runtime = RuntimeDir::open()?;
     if let Some(typed) = &args.mountpoint {

@@ -23,7 +23,8 @@ the command waits may be left. Exit code 0 tells that the server has everything 
 sent when the server takes it: larder cache ls --unsent lists it.\n\nExample:\n  larder sync /mnt/projects && echo safe"
 )]
 pub(crate) struct Args {
-    /// Mounts, files and trees in them, or exports of a source, as 127.0.0.1:12049 (default: all mounts of this user)
+    /// Mounts, files and trees in them, or exports of a source, as 127.0.0.1:12049 (default: all
+    /// mounts of this user)
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }

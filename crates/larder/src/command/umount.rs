@@ -44,8 +44,8 @@ pub(crate) struct Args {
 /// Unmounts.
 ///
 /// # Errors
-/// If it is no mount of ours, if files are open on it (unless `--lazy`), if data could not be brought
-/// to the server.
+/// If it is no mount of ours, if files are open on it (unless `--lazy`), if data could not be
+/// brought to the server.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
     let runtime = RuntimeDir::open()?;

@@ -1,5 +1,5 @@
-//! `larder upgrade`: the worker of a mount is replaced by the program that is installed now. Calls on the mount
-//! wait for the moment that takes; open files go on.
+//! `larder upgrade`: the worker of a mount is replaced by the program that is installed now. Calls
+//! on the mount wait for the moment that takes; open files go on.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

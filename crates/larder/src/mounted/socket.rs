@@ -35,7 +35,8 @@ impl Socket {
                 let current = Arc::new(RwLock::new(answer));
                 let served = Arc::clone(&current);
                 let serving = server.serve(move |request, sink| {
-                    // Not under the lock: what was asked of the one before may wait for the next one.
+                    // Not under the lock: what was asked of the one before may wait for the next
+                    // one.
                     let answer = Arc::clone(&served.read().unwrap_or_else(PoisonError::into_inner));
                     answer(&request, sink)
                 })?;

@@ -1,6 +1,6 @@
-//! Before there is a mount: the server is tried until it answers, if it was never seen and the options say so (`bg`, `retry`
-//! of nfs(5)). With `bg` whoever waits for the mount is told after the first try that failed, and the control socket
-//! answers from then on.
+//! Before there is a mount: the server is tried until it answers, if it was never seen and the
+//! options say so (`bg`, `retry` of nfs(5)). With `bg` whoever waits for the mount is told after
+//! the first try that failed, and the control socket answers from then on.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,11 +25,12 @@ const PAUSE_FIRST: Duration = Duration::from_secs(1);
 /// Longest pause: so late a server that is back is seen.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Puts the stack together; again and again, if the server does not answer and that was asked for. `socket` is served
-/// once somebody was told of it by `announce`.
+/// Puts the stack together; again and again, if the server does not answer and that was asked for.
+/// `socket` is served once somebody was told of it by `announce`.
 ///
 /// # Errors
-/// The first failure that is no silence of the server, or its silence after the time that the options give it.
+/// The first failure that is no silence of the server, or its silence after the time that the
+/// options give it.
 pub(super) async fn build(
     plan: &Plan,
     hold: &Hold,

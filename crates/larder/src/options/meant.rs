@@ -34,7 +34,8 @@ pub(crate) struct Options {
     pub(crate) mount_port: Option<u16>,
     /// Whether to call from a port below 1024; `None`: if the caller is privileged.
     pub(crate) reserved_port: Option<bool>,
-    /// Whether a mount may begin without the server: with what its cache holds, or by trying on in the background.
+    /// Whether a mount may begin without the server: with what its cache holds, or by trying on in
+    /// the background.
     pub(crate) background: bool,
     /// How long a server that was never reached is tried until it answers.
     pub(crate) retry_max: Duration,
@@ -295,7 +296,8 @@ impl<'a> Last<'a> {
         self.number(name).map(|number| u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// As nfs(5) has it in the background. In the foreground that has two minutes, where we fail at once.
+    /// As nfs(5) has it in the background. In the foreground that has two minutes, where we fail at
+    /// once.
     fn retry_max(&self) -> Duration {
         let minutes = self.number("retry");
         let default = if self.flag("bg", "fg", false) { RETRY_MINUTES_BACKGROUND } else { 0 };

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use larder_io::Backoff;
 
-/// A worker that served this long did not die of what killed the one before: a request that kills does so
-/// at once, as it is the first that is sent again.
+/// A worker that served this long did not die of what killed the one before: a request that kills
+/// does so at once, as it is the first that is sent again.
 const SERVED_WELL: Duration = Duration::from_millis(100);
 
-/// Deaths in a row that are answered at once: what kills from outside is not made better by waiting.
+/// Deaths in a row that are answered at once: what kills from outside is not made better by
+/// waiting.
 const AT_ONCE: u32 = 3;
 
 /// Deaths in a row after which it is given up.

@@ -1,5 +1,6 @@
-//! systemd, if it started us: it is told when the mount is usable, and keeps the mount's descriptors
-//! (`FileDescriptorStoreMax=`, sd_notify(3)), so that a supervisor that dies is followed by one that goes on.
+//! systemd, if it started us: it is told when the mount is usable, and keeps the mount's
+//! descriptors (`FileDescriptorStoreMax=`, sd_notify(3)), so that a supervisor that dies is
+//! followed by one that goes on.
 //!
 //! Without systemd (no `NOTIFY_SOCKET`, no `LISTEN_FDS`) all of this does nothing.
 
@@ -10,8 +11,8 @@ use sd_notify::NotifyState;
 /// The names under which systemd keeps descriptors begin so; then comes their place.
 const NAME: &str = "larder-";
 
-/// The mount that systemd kept for us, if it did. To be asked once, and before there is a log: what is wrong
-/// with it is said on standard error.
+/// The mount that systemd kept for us, if it did. To be asked once, and before there is a log: what
+/// is wrong with it is said on standard error.
 pub(crate) fn kept() -> Option<Session> {
     let mut kept: Vec<_> = inherited::descriptors()
         .into_iter()

@@ -1,5 +1,5 @@
-//! Automounters: automount(8) with the maps of autofs(5), and what systemd does for `x-systemd.automount`. Each
-//! runs in a mount namespace of its own.
+//! Automounters: automount(8) with the maps of autofs(5), and what systemd does for
+//! `x-systemd.automount`. Each runs in a mount namespace of its own.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,8 +15,9 @@ use crate::harness::{Kind, Server, eventually, larder, run, scratch, succeed};
 const AUTOMOUNT: &str = "mount -t tmpfs none /usr/sbin && ln -s \"$LARDER\" /usr/sbin/mount.larder \
     && mount -t tmpfs none /run && exec \"$1/automount\" -f -C --pid-file \"$1/pid\" \"$1/master\"";
 
-/// As systemd does it (`systemd.automount(5)`): a mount of type autofs with a pipe, through which the kernel says that
-/// somebody comes; then the mount command, in the same process group; then the word that the mount is there.
+/// As systemd does it (`systemd.automount(5)`): a mount of type autofs with a pipe, through which
+/// the kernel says that somebody comes; then the mount command, in the same process group; then the
+/// word that the mount is there.
 const SYSTEMD: &str = "
 import ctypes, fcntl, os, struct, subprocess, sys
 at, *command = sys.argv[1:]
@@ -110,8 +111,8 @@ impl Automounter {
         lines.map(path).filter(|path| path.starts_with(self.dirs.path())).collect()
     }
 
-    /// A program in the automounter's namespace, as any user runs it: the kernel has it wait for the mount. It
-    /// does not wait for ever.
+    /// A program in the automounter's namespace, as any user runs it: the kernel has it wait for
+    /// the mount. It does not wait for ever.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("timeout");
         let pid = self.child.id().to_string();
@@ -166,7 +167,8 @@ fn automount_mounts_both_kinds_of_maps_and_lets_them_expire() {
     }
 }
 
-/// The mount lies on the trigger, is served on when the command has ended, and goes with its daemon.
+/// The mount lies on the trigger, is served on when the command has ended, and goes with its
+/// daemon.
 #[test]
 fn a_mount_lies_on_the_automount_of_systemd() {
     let server = export();

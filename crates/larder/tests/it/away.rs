@@ -8,16 +8,16 @@ use crate::unmounts::{TRIES, is_unmounted_in_time};
 /// Servers that can be killed and started again.
 const KINDS: [Kind; 2] = [Kind::Larder, Kind::Samba];
 
-/// Calls end after nine seconds, which a server that is there does not take on a busy machine; attributes are trusted
-/// for none.
+/// Calls end after nine seconds, which a server that is there does not take on a busy machine;
+/// attributes are trusted for none.
 const IMPATIENT: [&str; 2] = ["timeo=30", "actimeo=0"];
 
 fn is_reachable(mount: &Mount) -> bool {
     mount.status()["server"]["reachable"].as_bool().unwrap()
 }
 
-/// A worker that begins while the server is silent, after a death or an upgrade, serves what is cached. Commands
-/// answer, and once the server is back all is as before.
+/// A worker that begins while the server is silent, after a death or an upgrade, serves what is
+/// cached. Commands answer, and once the server is back all is as before.
 #[test]
 fn workers_begin_without_a_silent_server() {
     let server = Server::start(Kind::Larder);
@@ -50,7 +50,8 @@ fn workers_begin_without_a_silent_server() {
     assert_eq!(fs::read(mount.path("other")).unwrap(), b"here");
 }
 
-/// With option `bg` a mount begins with what its cache holds, and what is written then is sent when the server is there.
+/// With option `bg` a mount begins with what its cache holds, and what is written then is sent when
+/// the server is there.
 #[test]
 fn a_mount_begins_without_its_server() {
     for kind in KINDS {
@@ -112,7 +113,8 @@ fn a_mount_begins_without_its_server() {
     }
 }
 
-/// Without `bg` it does not, and says what would help; nor does one of which nothing is cached, or one that is refused.
+/// Without `bg` it does not, and says what would help; nor does one of which nothing is cached, or
+/// one that is refused.
 #[test]
 fn a_mount_without_its_server_is_asked_for() {
     let why = |mount: &Mount| {
@@ -144,7 +146,8 @@ fn a_mount_without_its_server_is_asked_for() {
     assert!(text.contains("the password"), "{text}");
 }
 
-/// Nothing is cached: with `bg` the command returns, the mount appears when the server answers, and is none until then.
+/// Nothing is cached: with `bg` the command returns, the mount appears when the server answers, and
+/// is none until then.
 #[test]
 fn a_server_that_was_never_seen_is_tried_in_the_background() {
     for (kind, option) in

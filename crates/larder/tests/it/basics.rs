@@ -1,8 +1,9 @@
-//! Work of every kind in the small, after Connectathon's basic, general and special tests: trees that come and go, files that lose their
-//! name while they are open, holes, offsets at 2 and 4 GiB, places in a listing that outlive removals, and who is first.
+//! Work of every kind in the small, after Connectathon's basic, general and special tests: trees
+//! that come and go, files that lose their name while they are open, holes, offsets at 2 and 4 GiB,
+//! places in a listing that outlive removals, and who is first.
 //!
-//! Each is done on mounts of each server, with a cache and without, and is right here and on the server's disk. Locks and single
-//! calls are in [`crate::posix_cases`].
+//! Each is done on mounts of each server, with a cache and without, and is right here and on the
+//! server's disk. Locks and single calls are in [`crate::posix_cases`].
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -63,7 +64,7 @@ fn on(kind: Kind, works: &[Work]) {
     }
 }
 
-/// Connectathon's basic tests: create and remove trees, look at, link, rename, read and write files.
+/// Connectathon's basic tests: trees made and removed; files looked at, linked, renamed, written.
 const BASIC: [Work; 5] = [
     ("trees", trees_come_and_go),
     ("attributes", many_files_are_looked_at_and_changed),
@@ -262,7 +263,7 @@ fn removed_files_stay_open(place: &Place) {
             file
         })
         .collect();
-    // As with the kernel's client of NFS, the names that they have at the server meanwhile are listed.
+    // As with the kernel's client of NFS, their names at the server meanwhile are listed.
     let hidden = |name: &String| name.starts_with(".nfs");
     assert!(names_of(&place.here).iter().all(hidden), "{}", place.who);
     for (number, file) in files.iter().enumerate() {
@@ -326,7 +327,8 @@ fn a_file_without_rights_stays_open(place: &Place) {
     assert_eq!(fs::read(place.there.join("file")).unwrap(), b"three", "{}", place.who);
 }
 
-/// Connectathon's freesp: what is behind the new end is gone, for every descriptor, and is zeros when the file grows again.
+/// Connectathon's freesp: what is behind the new end is gone, for every descriptor, and is zeros
+/// when the file grows again.
 fn an_open_file_is_cut_from_behind(place: &Place) {
     let path = place.at("file");
     let file = open_new(&path);
@@ -430,7 +432,8 @@ impl Listing {
         Listing(File::open(dir).unwrap())
     }
 
-    /// Up to so many names from where it stands, each with the place behind it; those of every directory left out.
+    /// Up to so many names from where it stands, each with the place behind it; those of every
+    /// directory left out.
     fn next(&self, count: usize) -> Vec<(String, u64)> {
         let mut buffer = [MaybeUninit::uninit(); 600];
         let mut names: Vec<(String, u64)> = Vec::new();
@@ -457,7 +460,8 @@ impl Listing {
     }
 }
 
-/// Connectathon's telldir: each name that stays is told once, whatever is removed meanwhile, and a place is found again.
+/// Connectathon's telldir: each name that stays is told once, whatever is removed meanwhile, and a
+/// place is found again.
 fn places_in_a_listing_outlive_removals(place: &Place) {
     const NAMES: usize = 300;
     let name = |number: usize| format!("name-{number:04}");
@@ -476,7 +480,8 @@ fn places_in_a_listing_outlive_removals(place: &Place) {
         assert_eq!(next.as_deref(), Some(&*told[index + 1].0), "{}: after {index}", place.who);
     }
     assert_eq!(next_of(&listing, NAMES - 1), None, "{}", place.who);
-    // Every other one goes while another listing is under way: those before it, where it stands, and behind it.
+    // Every other one goes while another listing is under way: those before it, where it stands,
+    // and behind it.
     let beside = Listing::open(&place.here);
     let mut seen: Vec<_> = beside.next(NAMES / 2);
     for (removed, _) in told.iter().step_by(2) {
@@ -539,7 +544,8 @@ fn at_once<R: Send>(place: &Place, work: impl Fn(&Path, usize) -> R + Sync) -> V
     })
 }
 
-/// Connectathon's excltest, by several at once: of those who make a name, exactly one is told that he did.
+/// Connectathon's excltest, by several at once: of those who make a name, exactly one is told that
+/// he did.
 fn one_of_many_is_first(place: &Place) {
     let exclusive = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
     for round in 0..8 {

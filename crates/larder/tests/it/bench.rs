@@ -13,8 +13,8 @@ fn bench(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Mounts of ours that were made by a run in `dir`: their sources name ports that are gone, so they are
-/// told by the daemons' records.
+/// Mounts of ours that were made by a run in `dir`: their sources name ports that are gone, so they
+/// are told by the daemons' records.
 fn records(dir: &Path) -> usize {
     fs::read_dir(dir.join("run")).map_or(0, |entries| {
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -22,8 +22,8 @@ fn records(dir: &Path) -> usize {
     })
 }
 
-/// Calls of the cached and of the plain client for each work, by a run of the command. Of a work that is over budget
-/// it also says which calls these are, in lines that are indented.
+/// Calls of the cached and of the plain client for each work, by a run of the command. Of a work
+/// that is over budget it also says which calls these are, in lines that are indented.
 fn budget(dir: &Path) -> Vec<[u64; 2]> {
     let output = bench(dir, &["rpc-budget", "--size", "smoke"]).output().unwrap();
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -41,8 +41,8 @@ fn cost(line: &str) -> [u64; 2] {
     [words[0], words[2]].map(|count| count.parse().unwrap())
 }
 
-/// Runs of which the least counts, work by work, as in [`crate::budget`]; one, if that is enough. A release or an open
-/// that comes late only adds, to either mount.
+/// Runs of which the least counts, work by work, as in [`crate::budget`]; one, if that is enough. A
+/// release or an open that comes late only adds, to either mount.
 const ROUNDS: usize = 3;
 
 #[test]

@@ -86,8 +86,8 @@ fn walk(dir: &Path, read: bool) {
     }
 }
 
-/// Attributes that do not run out while calls are counted: how many do depends on how fast the machine is,
-/// on either mount. Every open asks all the same.
+/// Attributes that do not run out while calls are counted: how many do depends on how fast the
+/// machine is, on either mount. Every open asks all the same.
 const LASTING: &[&str] = &["actimeo=86400"];
 
 /// What the works need to be there.
@@ -127,8 +127,9 @@ fn costs(server: &Server, mount: &Mount) -> Vec<BTreeMap<String, u64>> {
     WORKS.iter().map(cost).collect()
 }
 
-/// Rounds of which the least counts, work by work. Whatever another test starts meanwhile closes our descriptors in
-/// its own table, and sends what was written so far: that only adds, to either mount.
+/// Rounds of which the least counts, work by work. Whatever another test starts meanwhile closes
+/// our descriptors in its own table, and sends what was written so far: that only adds, to either
+/// mount.
 const ROUNDS: usize = 3;
 
 #[test]

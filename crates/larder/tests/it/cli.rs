@@ -1,4 +1,5 @@
-//! The commands around a mount: what they say, that they never hang, and that nothing is left behind.
+//! The commands around a mount: what they say, that they never hang, and that nothing is left
+//! behind.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -92,7 +93,8 @@ fn without_mounts_there_is_nothing_to_tell() {
 fn a_mount_in_use_is_detached_only_when_asked() {
     let server = Server::start(Kind::Larder);
     fs::write(server.path("file"), "abc").unwrap();
-    // A server that takes a second to answer, on a busy machine, counts as dead: then the mount goes, in use or not.
+    // A server that takes a second to answer, on a busy machine, counts as dead: then the mount
+    // goes, in use or not.
     let stays = std::iter::repeat_with(|| {
         let mount = Mount::new(&server, &[]);
         let file = fs::File::open(mount.path("file")).unwrap();
@@ -109,7 +111,8 @@ fn a_mount_in_use_is_detached_only_when_asked() {
     assert_eq!(read, "abc");
 }
 
-/// As fstab(5) has it: mount(8) looks for a program in /sbin, which is ours in a name space of its own.
+/// As fstab(5) has it: mount(8) looks for a program in /sbin, which is ours in a name space of its
+/// own.
 #[test]
 fn mount_finds_its_helper() {
     let server = Server::start(Kind::Larder);

@@ -80,8 +80,9 @@ fn sequential_read_never_mixes_versions() {
     }
 }
 
-/// The handle that we hold is stale; the name, which the kernel still believes, leads to the new file.
-/// (The replacement goes through the server: nfs-ganesha keeps a file that was removed behind its back.)
+/// The handle that we hold is stale; the name, which the kernel still believes, leads to the new
+/// file. (The replacement goes through the server: nfs-ganesha keeps a file that was removed behind
+/// its back.)
 #[test]
 fn file_replaced_on_the_server_is_found_by_its_name() {
     for kind in BOTH {

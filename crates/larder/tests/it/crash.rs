@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, run, succeed};
 
-/// Kills the daemon in the middle of reading and writing, again and again. What was closed without an
-/// error is at the server, and what is read after the next mount is what the server has.
+/// Kills the daemon in the middle of reading and writing, again and again. What was closed without
+/// an error is at the server, and what is read after the next mount is what the server has.
 #[test]
 fn killed_daemon_leaves_a_cache_that_serves_no_wrong_byte() {
     const ROUNDS: u64 = 12;
@@ -82,8 +82,8 @@ fn compare(server: &Path, mount: &Path) {
     }
 }
 
-/// Files that are open and written when the daemon is killed: new ones, and one that was cached whole,
-/// which the kernel writes itself where it can.
+/// Files that are open and written when the daemon is killed: new ones, and one that was cached
+/// whole, which the kernel writes itself where it can.
 #[test]
 fn what_was_written_before_a_kill_reaches_the_server() {
     let server = Server::start(Kind::Larder);

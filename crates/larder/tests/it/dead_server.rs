@@ -71,8 +71,8 @@ fn operations_on_a_dead_server_end_and_cached_data_stays_readable() {
     });
 }
 
-/// Also on a hard mount, as with the kernel's own clients, and when it has files to be flushed on its way out. What
-/// it wrote is sent when the server is back.
+/// Also on a hard mount, as with the kernel's own clients, and when it has files to be flushed on
+/// its way out. What it wrote is sent when the server is back.
 #[test]
 fn killed_process_does_not_wait_for_a_silent_server() {
     let server = Server::start(Kind::Larder);
@@ -132,8 +132,9 @@ fn server_restart_is_not_noticed() {
     assert_eq!(fs::read_to_string(server.path("dir/new")).unwrap(), "x");
 }
 
-/// What the kernel wrote itself to a file that is open counts as unsent, and no unmount leaves it behind in silence. The
-/// file is open in another process: where we start one, what we have open is flushed.
+/// What the kernel wrote itself to a file that is open counts as unsent, and no unmount leaves it
+/// behind in silence. The file is open in another process: where we start one, what we have open is
+/// flushed.
 #[test]
 fn what_the_kernel_wrote_itself_counts_as_unsent() {
     let server = Server::start(Kind::Larder);

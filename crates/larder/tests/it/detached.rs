@@ -15,8 +15,8 @@ fn states(mount: &Mount) -> Vec<(String, u64)> {
     all.as_array().unwrap().iter().map(state).collect()
 }
 
-/// By `larder umount --lazy`, or by umount(8): `status` lists it, a new mount of its cache names it, and `umount --pid` ends it, and
-/// not what was mounted at its place meanwhile.
+/// By `larder umount --lazy`, or by umount(8): `status` lists it, a new mount of its cache names
+/// it, and `umount --pid` ends it, and not what was mounted at its place meanwhile.
 #[test]
 fn a_detached_mount_is_found_and_can_be_ended() {
     let server = Server::start(Kind::Larder);

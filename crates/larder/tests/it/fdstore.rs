@@ -1,5 +1,5 @@
-//! A service manager keeps the descriptors of a mount (systemd's `FileDescriptorStoreMax=`): the mount outlives
-//! the death of all its processes. The service manager is the test.
+//! A service manager keeps the descriptors of a mount (systemd's `FileDescriptorStoreMax=`): the
+//! mount outlives the death of all its processes. The service manager is the test.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,8 +19,8 @@ use tempfile::TempDir;
 use crate::harness::{Kind, Mount, SOON, Server, eventually, kill, pattern, run, scratch};
 use crate::shell::Shell;
 
-/// Takes descriptors from standard input, puts them where a service manager puts them (sd_listen_fds(3)),
-/// and becomes the program that is named, with the same process number.
+/// Takes descriptors from standard input, puts them where a service manager puts them
+/// (sd_listen_fds(3)), and becomes the program that is named, with the same process number.
 const LAUNCHER: &str = "\
 import array, fcntl, os, socket, sys
 link = socket.socket(fileno=os.dup(0))

@@ -16,11 +16,12 @@ use tempfile::TempDir;
 pub(crate) use crate::server::{BOTH, Kind, Server};
 use crate::unmounts::when_unused;
 
-/// Longest wait for anything that should happen soon, also on a machine that has something else to do.
+/// Longest wait for anything that should happen soon, also on a machine that has something else to
+/// do.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// What the kernel holds in memory is one thing for all tests: those that count what it asks us for keep others
-/// from emptying it.
+/// What the kernel holds in memory is one thing for all tests: those that count what it asks us for
+/// keep others from emptying it.
 static KERNEL_MEMORY: RwLock<()> = RwLock::new(());
 
 /// Nobody empties the kernel's memory meanwhile. Not to be held where [`Mount::remount`] is called.
@@ -257,7 +258,8 @@ impl Drop for Mount {
     }
 }
 
-/// Bytes that a cache holds, as `larder cache ls --json` lists them. What is read gets there after its reader has it.
+/// Bytes that a cache holds, as `larder cache ls --json` lists them. What is read gets there after
+/// its reader has it.
 pub(crate) fn held_bytes(listing: &mut Command) -> u64 {
     let listed = succeed(listing).stdout;
     let files = serde_json::Deserializer::from_slice(&listed).into_iter::<serde_json::Value>();
@@ -271,7 +273,8 @@ pub(crate) fn said(mount: &Mount, args: &[&str]) -> (Option<i32>, String) {
     (status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Kills processes of a daemon, in this order; they may be one. When it returns they are gone, and what they had open.
+/// Kills processes of a daemon, in this order; they may be one. When it returns they are gone, and
+/// what they had open.
 pub(crate) fn kill(pids: [u32; 2]) {
     let processes = pids.map(|pid| {
         let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();

@@ -7,7 +7,8 @@ use std::os::unix::process::CommandExt;
 use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run, succeed};
 use crate::small_disk::SmallDisk;
 
-/// A daemon that was in use keeps this much more memory than one that was just started, whatever it did.
+/// A daemon that was in use keeps this much more memory than one that was just started, whatever it
+/// did.
 const MORE_AFTER_USE_KIB: u64 = 1 << 10;
 
 fn many_files(server: &Server, count: usize, len: usize) {
@@ -69,7 +70,8 @@ fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied
             assert!(free_percent(&disk) >= stop - 2.0, "{} % are free", free_percent(&disk));
         }
         eventually("enough is culled", || free_percent(&disk) >= cull - 2.0);
-        // The disk is used again up to the marks. How far a cull may go is tested on a simulated disk.
+        // The disk is used again up to the marks. How far a cull may go is tested on a simulated
+        // disk.
         eventually("the cache holds what fits", || {
             (0..60).for_each(|i| drop(fs::read(mount.path(&format!("f{i}"))).unwrap()));
             mount.status()["cache"]["bytes"].as_u64().unwrap() >= 14 << 20
@@ -141,8 +143,9 @@ fn mount_with_descriptors(mount: &mut Mount, limit: usize) {
     mount.mounted();
 }
 
-/// More files are open for writing than the daemon has descriptors. The kernel writes those itself for which there is
-/// one; all others are written through the daemon, and what it needs for itself is left.
+/// More files are open for writing than the daemon has descriptors. The kernel writes those itself
+/// for which there is one; all others are written through the daemon, and what it needs for itself
+/// is left.
 #[test]
 fn descriptor_limit_loses_no_write() {
     let server = Server::start(Kind::Larder);
@@ -214,7 +217,8 @@ fn walk_over_many_files_stays_within_memory_and_gives_it_back() {
     }
     let mount = Mount::new(&server, &[]);
     let begin_kib = memory_kib(&mount, "RssAnon");
-    // Before the walk: with a rest of a minute between the walk and what follows, the memory is not given back.
+    // Before the walk: with a rest of a minute between the walk and what follows, the memory is not
+    // given back.
     let forgetting = MayForget::now();
     let found = run("find", &[mount.path("").to_str().unwrap(), "-type", "f"]);
     assert_eq!(found.stdout.iter().filter(|byte| **byte == b'\n').count(), 50_000);

@@ -19,8 +19,8 @@ fn count(name: &str, all: &BTreeMap<String, u64>) -> u64 {
     all.get(name).copied().unwrap_or(0)
 }
 
-/// Messages so far, when no more files and directories are open than the test has. A release is sent after close(2)
-/// has returned.
+/// Messages so far, when no more files and directories are open than the test has. A release is
+/// sent after close(2) has returned.
 fn at_rest(mount: &Mount, open: u64) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     eventually("what was opened is released", || {
@@ -32,7 +32,8 @@ fn at_rest(mount: &Mount, open: u64) -> BTreeMap<String, u64> {
     all
 }
 
-/// The fewest messages that the work cost in a round, as `NAME NAME*2 ...`. The test has so many files `open`.
+/// The fewest messages that the work cost in a round, as `NAME NAME*2 ...`. The test has so many
+/// files `open`.
 fn cost(mount: &Mount, open: u64, mut work: impl FnMut(u64)) -> String {
     let one = |round: u64, work: &mut dyn FnMut(u64)| {
         let before = at_rest(mount, open);
@@ -51,8 +52,8 @@ fn cost(mount: &Mount, open: u64, mut work: impl FnMut(u64)) -> String {
     least.into_iter().map(shown).collect::<Vec<_>>().join(" ")
 }
 
-/// The same while the test has files open for writing: programs that are started close our descriptors in their own
-/// table, and each sends a FLUSH.
+/// The same while the test has files open for writing: programs that are started close our
+/// descriptors in their own table, and each sends a FLUSH.
 fn cost_beside_open(mount: &Mount, open: u64, work: impl FnMut(u64)) -> String {
     let all = cost(mount, open, work);
     let asked = all.split(' ').filter(|message| !message.starts_with("FLUSH"));
@@ -96,7 +97,8 @@ fn warm_calls_cost_the_fewest_messages() {
     assert_eq!(cost(&mount, 0, |round| fs::remove_file(new(round)).unwrap()), "GETATTR UNLINK");
 }
 
-/// What a database does, with a cache and without: a page written in place and synced, in a file that is open.
+/// What a database does, with a cache and without: a page written in place and synced, in a file
+/// that is open.
 #[test]
 fn a_synced_write_costs_a_cached_mount_what_it_costs_a_plain_one() {
     let _counting = kernel_remembers();
@@ -116,7 +118,8 @@ fn a_synced_write_costs_a_cached_mount_what_it_costs_a_plain_one() {
     }
 }
 
-/// What reaches us of the calls that ask for durability, on the kernel that runs (docs/semantics.md).
+/// What reaches us of the calls that ask for durability, on the kernel that runs
+/// (docs/semantics.md).
 #[test]
 fn fsync_reaches_us_and_sync_does_not() {
     let _counting = kernel_remembers();

@@ -59,7 +59,8 @@ fn operations_fail_with_the_right_errors() {
 fn a_program_that_runs_is_not_written_to() {
     on_every_mount(|mount, _, who| {
         let program = mount.path("program");
-        // By a process of its own: one that a test beside us is just starting would have it open for writing.
+        // By a process of its own: one that a test beside us is just starting would have it open
+        // for writing.
         run("cp", &["/usr/bin/sleep", program.to_str().unwrap()]);
         let len = fs::metadata(&program).unwrap().len();
         let mut running = std::process::Command::new(&program).arg("60").spawn().unwrap();
@@ -80,7 +81,8 @@ fn a_program_that_runs_is_not_written_to() {
     });
 }
 
-/// close(2) returns before the kernel releases the file: an unlink may find it still open, and hide it.
+/// close(2) returns before the kernel releases the file: an unlink may find it still open, and hide
+/// it.
 #[test]
 fn files_unlinked_just_after_close_leave_nothing_behind() {
     on_every_mount(|mount, server, who| {

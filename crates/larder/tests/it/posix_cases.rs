@@ -1,7 +1,8 @@
-//! What each system call does on a mount, case by case: rights, names, times (after pjdfstest) and locks (after Connectathon's
-//! lock tests), by several users and processes.
+//! What each system call does on a mount, case by case: rights, names, times (after pjdfstest) and
+//! locks (after Connectathon's lock tests), by several users and processes.
 //!
-//! The cases are texts in `posix_cases/`, one step on a line: an actor, a call, and what it is to answer:
+//! The cases are texts in `posix_cases/`, one step on a line: an actor, a call, and what it is to
+//! answer:
 //!
 //! ```text
 //! case NAME
@@ -14,8 +15,9 @@
 //!   repeat N                       the steps below that are indented further
 //! ```
 //!
-//! `posix_cases/actor.py` makes the calls. All cases hold on a local directory, so that they ask for nothing that Linux does not do. What
-//! a server cannot do is in a table here, with the reason; a row of it that is not needed is a failure, too.
+//! `posix_cases/actor.py` makes the calls. All cases hold on a local directory, so that they ask
+//! for nothing that Linux does not do. What a server cannot do is in a table here, with the reason;
+//! a row of it that is not needed is a failure, too.
 
 mod cases;
 
@@ -203,7 +205,8 @@ impl Stage {
     }
 }
 
-/// Plays all cases below a directory, and complains of those that went otherwise than `limits` has it.
+/// Plays all cases below a directory, and complains of those that went otherwise than `limits` has
+/// it.
 fn play(stage: &mut Stage, dir: &Path, who: &str, text: &'static str, limits: Limits) {
     let mut complaints = Vec::new();
     for (number, case) in cases::parse(text).iter().enumerate() {

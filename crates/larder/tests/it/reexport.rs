@@ -53,8 +53,8 @@ fn changes_go_through_to_the_server_and_to_the_other_clients() {
     }
 }
 
-/// A file server does not know who has a file open, so it lets its owner read and write it whatever its mode is
-/// (RFC 1813, 4.4).
+/// A file server does not know who has a file open, so it lets its owner read and write it whatever
+/// its mode is (RFC 1813, 4.4).
 #[test]
 fn an_owner_reads_and_writes_what_is_open_whatever_its_mode_becomes() {
     const ANN: u32 = 1000;
@@ -85,8 +85,8 @@ fn an_owner_reads_and_writes_what_is_open_whatever_its_mode_becomes() {
     }
 }
 
-/// What changes behind an export is seen through it as through a mount: at the next open of a client
-/// whose own attributes are not trusted any more.
+/// What changes behind an export is seen through it as through a mount: at the next open of a
+/// client whose own attributes are not trusted any more.
 #[test]
 fn what_changes_behind_it_is_seen_through_it() {
     for kind in [Kind::Larder, Kind::Samba] {

@@ -48,8 +48,8 @@ fn partly_cached_file_survives_remount() {
     assert!(fs::read(mount.path("part")).unwrap() == bytes);
 }
 
-/// nfs-ganesha does not tell what was before a WRITE: there only what one request wrote whole is sure to be ours, and
-/// the rest is read once more.
+/// nfs-ganesha does not tell what was before a WRITE: there only what one request wrote whole is
+/// sure to be ours, and the rest is read once more.
 #[test]
 fn own_writes_stay_cached() {
     for (kind, len, reads) in

@@ -1,4 +1,5 @@
-//! A user who is not root mounts, works, loses a worker, and unmounts: without `larder-helper`, and with it.
+//! A user who is not root mounts, works, loses a worker, and unmounts: without `larder-helper`, and
+//! with it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -23,8 +24,8 @@ enum Helper {
     Capability,
 }
 
-/// Copies a program, by a process of its own: one that somebody has open for writing, if only in a child that a
-/// test beside us is just starting, cannot be run.
+/// Copies a program, by a process of its own: one that somebody has open for writing, if only in a
+/// child that a test beside us is just starting, cannot be run.
 fn install(program: &Path, to: &Path, mode: &str) {
     run("install", &["-m", mode, program.to_str().unwrap(), to.to_str().unwrap()]);
 }
@@ -140,8 +141,8 @@ impl Drop for User {
     }
 }
 
-/// Mounts, works, has a worker killed in between, and unmounts. Answers opens by passthrough, of each
-/// worker, and the log.
+/// Mounts, works, has a worker killed in between, and unmounts. Answers opens by passthrough, of
+/// each worker, and the log.
 fn work(helper: Helper) -> Option<([u64; 2], String)> {
     let server = Server::larder(&["--no-root-squash", "--insecure"]);
     let bytes = pattern(5, 300_000);

@@ -1,9 +1,11 @@
-//! Rounds: one small thing, done again and again beside processes that keep the same mount busy, on each server and
-//! each kind of mount. What goes wrong once in a hundred times is found so, and not by one try.
+//! Rounds: one small thing, done again and again beside processes that keep the same mount busy, on
+//! each server and each kind of mount. What goes wrong once in a hundred times is found so, and not
+//! by one try.
 //!
-//! A kind of round is a [`Round`]. Each test takes a few of the configurations, and 200 rounds of each;
-//! `LARDER_ROUNDS=2000` makes more of them, `LARDER_ROUNDS_ALL=TEXT` takes all configurations whose description has that
-//! text in it (all, without a text), and `LARDER_SEED=N` the random numbers of an earlier run.
+//! A kind of round is a [`Round`]. Each test takes a few of the configurations, and 200 rounds of
+//! each; `LARDER_ROUNDS=2000` makes more of them, `LARDER_ROUNDS_ALL=TEXT` takes all configurations
+//! whose description has that text in it (all, without a text), and `LARDER_SEED=N` the random
+//! numbers of an earlier run.
 
 use std::fmt;
 use std::fs;
@@ -25,8 +27,8 @@ const BUSY: u64 = 4;
 /// Whether the kernel offers io_uring. Not every kernel has it.
 pub(crate) const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How far the word of a server that gave a lease may be behind the change (docs/semantics.md, leases). A machine that
-/// has something else to do holds it up.
+/// How far the word of a server that gave a lease may be behind the change (docs/semantics.md,
+/// leases). A machine that has something else to do holds it up.
 pub(crate) const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// Failures that are shown of each configuration.
@@ -104,7 +106,8 @@ const MOUNTS: [&[&str]; 7] = [
     &["nolease"],
 ];
 
-/// The configurations to try of this server: those chosen, or those that `LARDER_ROUNDS_ALL` asks for.
+/// The configurations to try of this server: those chosen, or those that `LARDER_ROUNDS_ALL` asks
+/// for.
 pub(crate) fn configurations(of: Of, chosen: &[(Other, usize)]) -> Vec<Configuration> {
     let with = |other, mount| Configuration { of, other, options: MOUNTS[mount] };
     let mut wanted: Vec<_> = match std::env::var("LARDER_ROUNDS_ALL") {
@@ -362,8 +365,8 @@ impl CloseToOpen {
         file.write_all_at(bytes, 0)
     }
 
-    /// Opens, looks at and reads the file, and has it mapped, one before the other: whichever opens it first is the
-    /// one that may be told too early.
+    /// Opens, looks at and reads the file, and has it mapped, one before the other: whichever opens
+    /// it first is the one that may be told too early.
     fn compare(&mut self, here: &Path, bytes: &[u8], map_first: bool) -> Result<(), String> {
         let failed = |what: &str, error| format!("{what} of {}: {error}", here.display());
         let mapped = if map_first { Some(self.mapper.map(here)?) } else { None };
@@ -444,8 +447,8 @@ fn an_open_sees_what_was_closed_before_on_samba() {
     an_open_sees_what_was_closed_before(Of::Samba, &chosen);
 }
 
-/// A file is made just after an open one was removed and closed, with its write permission or without. Where handles
-/// are inode numbers, the new one gets that of the removed one.
+/// A file is made just after an open one was removed and closed, with its write permission or
+/// without. Where handles are inode numbers, the new one gets that of the removed one.
 struct MadeAnew;
 
 impl MadeAnew {

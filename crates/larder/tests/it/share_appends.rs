@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Kind, Mount, Server, eventually, succeed};
 
-/// Longest time that a call on a share may take whose server answers. Servers wait half a minute for a client that
-/// does not give its lease back.
+/// Longest time that a call on a share may take whose server answers. Servers wait half a minute
+/// for a client that does not give its lease back.
 const CALL_MAX: Duration = Duration::from_secs(15);
 
 fn rounds() -> u32 {

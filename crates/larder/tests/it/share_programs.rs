@@ -11,8 +11,8 @@ use crate::shell::Shell;
 /// Who works on the share.
 const USERS: [u32; 2] = [0, 65_531];
 
-/// Runs a check on a fresh mount for each user, with an own directory on a local disk: the first path
-/// is on the share, the second one local.
+/// Runs a check on a fresh mount for each user, with an own directory on a local disk: the first
+/// path is on the share, the second one local.
 fn as_each_user(check: impl Fn(&Worker, &Path, &Path)) {
     for uid in USERS {
         let server = Server::start(Kind::Samba);

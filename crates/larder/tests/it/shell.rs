@@ -1,5 +1,6 @@
-//! A shell that keeps files open between commands, apart from the process of the tests: a descriptor of theirs
-//! on a mount would be closed, and so flushed, by every process that they start, also while nobody serves.
+//! A shell that keeps files open between commands, apart from the process of the tests: a
+//! descriptor of theirs on a mount would be closed, and so flushed, by every process that they
+//! start, also while nobody serves.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

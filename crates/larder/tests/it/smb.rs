@@ -34,7 +34,8 @@ fn file_is_reread_without_a_read_also_after_remount() {
     assert_eq!(mount.calls("READ"), cold);
     mount.landed(5 << 20);
     for round in 0..2 {
-        // Who reads it at the server moves its access time, and with that what Samba calls its creation.
+        // Who reads it at the server moves its access time, and with that what Samba calls its
+        // creation.
         fs::read(server.path("big")).unwrap();
         mount.remount();
         assert!(fs::read(mount.path("big")).unwrap() == bytes);
@@ -57,7 +58,8 @@ fn own_writes_are_at_the_server_and_stay_cached() {
     assert_eq!(mount.calls("READ"), 0);
 }
 
-/// A listing of a share does not count links: the file is not taken for one that loses its last name.
+/// A listing of a share does not count links: the file is not taken for one that loses its last
+/// name.
 #[test]
 fn what_is_written_to_an_open_file_reaches_the_name_that_is_left() {
     let server = samba();
@@ -110,8 +112,9 @@ fn under_a_lease_stat_and_open_cost_no_request() {
     assert_eq!(mount.all_calls(), leased, "{more:?}");
 }
 
-/// A server tells those who only read of a change, and does not wait for their answer (MS-SMB2, 3.3.4.7): word of it is
-/// on its way when the other client is done. Until it is there all is as before, and then all is new.
+/// A server tells those who only read of a change, and does not wait for their answer (MS-SMB2,
+/// 3.3.4.7): word of it is on its way when the other client is done. Until it is there all is as
+/// before, and then all is new.
 fn changes(mount: &Mount, old: &[u8], new: &[u8]) {
     let start = Instant::now();
     eventually("the break has come", || match fs::read(mount.path("file")) {

@@ -268,7 +268,8 @@ fn a_mount_outlives_its_supervisor_and_both_leave_a_clean_cache() {
     assert!(report.contains(" 0 wrong"), "{report}");
 }
 
-/// With a supervisor the next worker answers; without one the mount is dead, which is no failure of umount.
+/// With a supervisor the next worker answers; without one the mount is dead, which is no failure of
+/// umount.
 #[test]
 fn umount_that_a_worker_took_and_did_not_answer_succeeds() {
     for supervised in [true, false] {

@@ -1,14 +1,15 @@
-//! Two mounts of one export: random operations on a few files, one after the other, by either of them, and each answer is
-//! one that the model allows.
+//! Two mounts of one export: random operations on a few files, one after the other, by either of
+//! them, and each answer is one that the model allows.
 //!
-//! `model` says what that is, `script` makes the list of operations from a seed, `play` does them. Operations do
-//! not overlap, as if each were done under a lock of both machines. At the end both mounts are made anew, and they
-//! and the server's directory are the same byte for byte.
+//! `model` says what that is, `script` makes the list of operations from a seed, `play` does them.
+//! Operations do not overlap, as if each were done under a lock of both machines. At the end both
+//! mounts are made anew, and they and the server's directory are the same byte for byte.
 //!
-//! `LARDER_SEED=N LARDER_OPERATIONS=N` does the first operations of an earlier run, `LARDER_MOUNTS=TEXT` those
-//! configurations whose description has that text in it (all that there are, with an empty text), `LARDER_CALLS=N` makes
-//! so many calls in each, `LARDER_CHECK_ALL=1` looks at all files of the server after each operation, and
-//! `LARDER_KEEP_LOGS=DIR` keeps the logs of both mounts when an answer is wrong.
+//! `LARDER_SEED=N LARDER_OPERATIONS=N` does the first operations of an earlier run,
+//! `LARDER_MOUNTS=TEXT` those configurations whose description has that text in it (all that there
+//! are, with an empty text), `LARDER_CALLS=N` makes so many calls in each, `LARDER_CHECK_ALL=1`
+//! looks at all files of the server after each operation, and `LARDER_KEEP_LOGS=DIR` keeps the logs
+//! of both mounts when an answer is wrong.
 
 mod layers;
 mod model;
@@ -40,7 +41,8 @@ const ALONE: &str = "LARDER_TWO_MOUNTS_ALONE";
 /// A server, and how it is mounted twice.
 type Configuration = (Of, &'static [&'static str]);
 
-/// Kinds of mounts of an NFS server. What is trusted is trusted longer than a run takes, or not at all.
+/// Kinds of mounts of an NFS server. What is trusted is trusted longer than a run takes, or not at
+/// all.
 const NFS: [&[&str]; 6] = [
     &["actimeo=0"],
     &["noac"],
@@ -123,7 +125,8 @@ fn run(configuration: Configuration, seed: u64) -> Result<String, String> {
         mount.unmount();
     }
     mounts.iter_mut().for_each(Mount::mount);
-    // The kernel may drop the last releases when a mount ends. The next mount removes what had a hidden name.
+    // The kernel may drop the last releases when a mount ends. The next mount removes what had a
+    // hidden name.
     eventually("no hidden name is left", || !has_hidden_names(&server.path("")));
     let there = tree(&server.path(""));
     for (who, mount) in mounts.iter().enumerate() {
@@ -147,9 +150,9 @@ fn has_hidden_names(root: &Path) -> bool {
     entries.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with(".nfs"))
 }
 
-/// Runs a test of this file in a process of its own. A process that a test beside us is just starting has all that we
-/// have open until it runs its program: what we have closed would be open for a moment longer, and the model takes
-/// a file for closed when close(2) has returned.
+/// Runs a test of this file in a process of its own. A process that a test beside us is just
+/// starting has all that we have open until it runs its program: what we have closed would be open
+/// for a moment longer, and the model takes a file for closed when close(2) has returned.
 fn alone(test: &str, work: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some() {
         return work();

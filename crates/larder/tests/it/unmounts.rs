@@ -1,5 +1,6 @@
-//! Unmounting on a machine that has something else to do: whoever has a file open may not have let go of it yet, and
-//! the disk, on which the daemon's cache is closed, may take longer than the command waits.
+//! Unmounting on a machine that has something else to do: whoever has a file open may not have let
+//! go of it yet, and the disk, on which the daemon's cache is closed, may take longer than the
+//! command waits.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -18,8 +19,8 @@ pub(crate) fn is_unmounted_in_time(mount: &Mount) -> bool {
     unmounted.status.success() && begin.elapsed() < Duration::from_secs(5)
 }
 
-/// Has what we use no longer unmounted, which must succeed. A process that a test beside us is just starting has what
-/// we had open when it was begun, until it runs its program.
+/// Has what we use no longer unmounted, which must succeed. A process that a test beside us is just
+/// starting has what we had open when it was begun, until it runs its program.
 pub(crate) fn when_unused(mountpoint: &Path, mut unmount: impl FnMut() -> Output) {
     eventually("nobody uses it", || {
         let Output { status, stderr, .. } = unmount();

@@ -6,8 +6,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::harness::{Kind, Mount, Server, eventually, said};
 
-/// A program that writes what it is sent to a file and keeps it open. (What a test has open itself is flushed when it
-/// starts a program.)
+/// A program that writes what it is sent to a file and keeps it open. (What a test has open itself
+/// is flushed when it starts a program.)
 struct Writer {
     child: Child,
     input: Option<ChildStdin>,

@@ -82,7 +82,8 @@ fn files_belong_to_the_user_who_made_them() {
     }
 }
 
-/// pjdfstest, chmod/12. The kernel asks for it on behalf of the writer, to whom a server refuses it.
+/// pjdfstest, chmod/12. The kernel asks for it on behalf of the writer, to whom a server refuses
+/// it.
 #[test]
 fn a_write_by_who_is_not_the_owner_drops_set_uid() {
     let works = [
@@ -122,8 +123,8 @@ fn a_write_by_who_is_not_the_owner_drops_set_uid() {
         }
     }
 }
-/// Bars a user from a file or directory by an access control list, as `setfacl -m u:UID:---` does (acl(5)):
-/// the mode does not show it.
+/// Bars a user from a file or directory by an access control list, as `setfacl -m u:UID:---` does
+/// (acl(5)): the mode does not show it.
 fn bar(path: &Path, uid: u32) {
     const NOBODY: u32 = u32::MAX;
     let mode = fs::metadata(path).unwrap().permissions().mode();
@@ -156,8 +157,8 @@ fn public_file(server: &Server) {
     }
 }
 
-/// Through names and bytes that others have brought into the kernel and the cache. nfs-ganesha judges by mode
-/// bits alone, so there nobody is barred.
+/// Through names and bytes that others have brought into the kernel and the cache. nfs-ganesha
+/// judges by mode bits alone, so there nobody is barred.
 #[test]
 fn whom_an_access_control_list_bars_gets_at_nothing_that_others_have_read() {
     let server = Server::start(Kind::Larder);
@@ -179,12 +180,12 @@ fn whom_an_access_control_list_bars_gets_at_nothing_that_others_have_read() {
     }
 }
 
-/// Names are asked about while attributes are not; then each open follows on a lookup, which counts as the look at the file's
-/// attributes, and not at rights.
+/// Names are asked about while attributes are not; then each open follows on a lookup, which counts
+/// as the look at the file's attributes, and not at rights.
 const BRIEF: [&[&str]; 2] = [&["actimeo=1"], &["actimeo=1", "lookupcache=none"]];
 
-/// Waits until it is denied, which must be when a timeout of a second is over: far from the 30 s for which directories are
-/// believed otherwise, on a machine that has something else to do.
+/// Waits until it is denied, which must be when a timeout of a second is over: far from the 30 s
+/// for which directories are believed otherwise, on a machine that has something else to do.
 fn is_denied_in_time(who: &str, mut is_denied: impl FnMut() -> bool) {
     let begin = Instant::now();
     eventually(who, &mut is_denied);
@@ -208,7 +209,8 @@ fn who_is_denied_at_the_server_reads_on_for_no_longer_than_attributes_are_truste
         }
         let who = format!("{kind:?} {options:?}");
         is_denied_in_time(&who, || !read(BOB));
-        // Also while somebody else, who may read, has what is known of names and attributes renewed.
+        // Also while somebody else, who may read, has what is known of names and attributes
+        // renewed.
         for round in 0..10 {
             assert!(read(ANN), "{who}: round {round}");
             assert!(!read(BOB), "{who}: round {round}");

@@ -1,4 +1,5 @@
-//! The network is cut: no call takes longer than its limit, whatever it needs, and however many others wait.
+//! The network is cut: no call takes longer than its limit, whatever it needs, and however many
+//! others wait.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
@@ -18,7 +19,8 @@ const KINDS: [Kind; 2] = [Kind::Ganesha, Kind::Samba];
 /// Callers at once.
 const CALLERS: usize = 8;
 
-/// What one caller works on: files of his own, that were there before, in directories that he shares.
+/// What one caller works on: files of his own, that were there before, in directories that he
+/// shares.
 struct Work {
     /// The directory of everybody.
     shared: PathBuf,
@@ -147,8 +149,9 @@ impl Stand {
         Stand { server, mount, round: 0 }
     }
 
-    /// Cuts the network, has so many callers at once make these calls, one after another, and mends it. Answers what the
-    /// calls took, and how long it took after that until the server was used again.
+    /// Cuts the network, has so many callers at once make these calls, one after another, and mends
+    /// it. Answers what the calls took, and how long it took after that until the server was
+    /// used again.
     fn cut(
         &mut self,
         callers: usize,
@@ -181,8 +184,9 @@ impl Stand {
     }
 }
 
-/// Callers at once make every call one after another, each in an order of his own. The first waits for the limit, and nobody
-/// waits again for a server that is known to be away. Without that, they took a multiple of the limit.
+/// Callers at once make every call one after another, each in an order of his own. The first waits
+/// for the limit, and nobody waits again for a server that is known to be away. Without that, they
+/// took a multiple of the limit.
 #[test]
 fn no_call_outlasts_its_limit_while_the_network_is_cut() {
     for kind in KINDS {
@@ -209,8 +213,8 @@ fn no_call_outlasts_its_limit_while_the_network_is_cut() {
     }
 }
 
-/// Each call alone, as the first after the cut, and by eight at once, with a limit of 6 s: `LARDER_WAITS=full` runs it, in a quarter
-/// of an hour, and prints what each took.
+/// Each call alone, as the first after the cut, and by eight at once, with a limit of 6 s:
+/// `LARDER_WAITS=full` runs it, in a quarter of an hour, and prints what each took.
 #[test]
 fn each_call_ends_within_its_limit_when_the_network_is_cut() {
     let full = std::env::var_os("LARDER_WAITS").is_some();

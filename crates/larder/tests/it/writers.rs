@@ -1,5 +1,5 @@
-//! Two writers of one file: what the other one has closed is there after a close of our own, whoever of them began
-//! first.
+//! Two writers of one file: what the other one has closed is there after a close of our own,
+//! whoever of them began first.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,12 +1,12 @@
 //! Connections through a proxy.
 //!
-//! A connection is two directions. In each, one half reads what the sender has, waits for room and for
-//! a turn on the wire, and puts it on the line; the other takes it off at its time and writes it. All of
-//! it is one task, so ending that closes both sockets.
+//! A connection is two directions. In each, one half reads what the sender has, waits for room and
+//! for a turn on the wire, and puts it on the line; the other takes it off at its time and writes
+//! it. All of it is one task, so ending that closes both sockets.
 //!
-//! How a side ends is read off its socket: an end of data is half a close, an error is a reset. A write
-//! that fails says the same of the receiver, and takes the error away from the reader of the other
-//! direction, which would see a plain end of data: hence [`Side::broken`].
+//! How a side ends is read off its socket: an end of data is half a close, an error is a reset. A
+//! write that fails says the same of the receiver, and takes the error away from the reader of the
+//! other direction, which would see a plain end of data: hence [`Side::broken`].
 
 use std::future::pending;
 use std::net::SocketAddr;

@@ -1,8 +1,9 @@
 //! Datagrams through a proxy.
 //!
-//! The server tells clients apart by their addresses, so each gets a *flow*: a socket of its own towards
-//! the server, and a task that brings back what the server sends there. Flows that were idle for long
-//! are dropped, as routers do; so is the longest idle one if a new client comes and there are too many.
+//! The server tells clients apart by their addresses, so each gets a *flow*: a socket of its own
+//! towards the server, and a task that brings back what the server sends there. Flows that were
+//! idle for long are dropped, as routers do; so is the longest idle one if a new client comes and
+//! there are too many.
 //!
 //! Nothing is retried and nobody is told of what is lost: that is what datagrams are.
 

@@ -1,8 +1,8 @@
 //! Curves over an axis: rates against size, times against clients, distributions.
 //!
-//! Points carry their interval. A point that failed is a cross on the bottom line at its place and a
-//! sentence in the legend; a curve is not drawn across it. Published places and points are marks with
-//! a letter that the legend explains; those outside the measured range are left to the text.
+//! Points carry their interval. A point that failed is a cross on the bottom line at its place and
+//! a sentence in the legend; a curve is not drawn across it. Published places and points are marks
+//! with a letter that the legend explains; those outside the measured range are left to the text.
 
 use super::super::number::{exact, short, shown};
 use super::super::scale::{Scale, apart, ends, needs_log};

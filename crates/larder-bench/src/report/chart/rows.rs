@@ -90,8 +90,8 @@ const BOLD: f64 = 1.22;
 const HEAD: f64 = 40.0;
 /// From this height on the ticks are written below the rows too.
 const TALL: f64 = 420.0;
-/// Intervals that reach further than such a factor beyond all values are cut off: of two samples they
-/// would leave nothing else to see. On a linear axis, and on a logarithmic one.
+/// Intervals that reach further than such a factor beyond all values are cut off: of two samples
+/// they would leave nothing else to see. On a linear axis, and on a logarithmic one.
 const REACH: [f64; 2] = [1.25, 3.0];
 
 /// Where things stand, in pixels from the left.

@@ -1,4 +1,5 @@
-//! `badros`: times of 13 tests relative to the plain client, alone and as copies; RPCs by procedure.
+//! `badros`: times of 13 tests relative to the plain client, alone and as copies; RPCs by
+//! procedure.
 
 use std::collections::BTreeSet;
 

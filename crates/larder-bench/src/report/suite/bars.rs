@@ -71,8 +71,8 @@ pub(super) fn names(run: &Run) -> Vec<&str> {
     run.targets.iter().map(|target| target.name.as_str()).collect()
 }
 
-/// Targets that were measured in few of a chart's tests. Where they were not, they have no row that says
-/// so again and again, but a note in the legend.
+/// Targets that were measured in few of a chart's tests. Where they were not, they have no row that
+/// says so again and again, but a note in the legend.
 pub(super) struct Sparse {
     names: Vec<String>,
     /// Where each of them was measured.

@@ -1,4 +1,5 @@
-//! `basic5`: bytes per second against file size, writing and reading: servers and transports on one chart.
+//! `basic5`: bytes per second against file size, writing and reading: servers and transports on one
+//! chart.
 
 use crate::published::{BASIC5_PLACES, BASIC5_POINTS};
 use crate::record::{Run, Target, Test};

@@ -1,4 +1,5 @@
-//! Under which conditions a run was made: machine, link as asked for and as measured, method, targets.
+//! Under which conditions a run was made: machine, link as asked for and as measured, method,
+//! targets.
 
 use jiff::Timestamp;
 

@@ -1,8 +1,8 @@
 //! `fscache`: one file read in five states of the caches, beside the table of 2010.
 //!
-//! A test is named after its state: `None`, `COLD`, `HOT`, `PGCACHE`, `Server`, in any case. Where there
-//! is no test `None`, it is COLD of the client without a cache; without `Server`, PGCACHE of the local
-//! disk.
+//! A test is named after its state: `None`, `COLD`, `HOT`, `PGCACHE`, `Server`, in any case. Where
+//! there is no test `None`, it is COLD of the client without a cache; without `Server`, PGCACHE of
+//! the local disk.
 
 use crate::published::{FSCACHE_STATES, State};
 use crate::record::{Run, Test};

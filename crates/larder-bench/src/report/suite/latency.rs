@@ -1,9 +1,9 @@
-//! Latencies as distributions: a curve per target that says which share of the operations took at most
-//! so long.
+//! Latencies as distributions: a curve per target that says which share of the operations took at
+//! most so long.
 //!
-//! It is drawn from the samples if there are many (one per operation), or from percentiles among the
-//! further measurements: `p50_us`, `p99_us`, `p999_us`, in the unit of the test; these are points, and
-//! what lies between them is not known. Without either only the medians are shown.
+//! It is drawn from the samples if there are many (one per operation), or from percentiles among
+//! the further measurements: `p50_us`, `p99_us`, `p999_us`, in the unit of the test; these are
+//! points, and what lies between them is not known. Without either only the medians are shown.
 
 use std::collections::BTreeMap;
 
@@ -171,7 +171,8 @@ fn table(run: &Run, test: &Test) -> Table {
 }
 
 impl Distribution {
-    /// The time that a share of the operations did not exceed. A told percentile stands for itself only.
+    /// The time that a share of the operations did not exceed. A told percentile stands for itself
+    /// only.
     fn cell(&self, share: f64, unit: &str) -> Cell {
         let at = self.quantiles.iter().find(|(of, _)| *of >= share - 1e-9);
         match at.filter(|(of, _)| !self.told || (*of - share).abs() < 1e-9) {

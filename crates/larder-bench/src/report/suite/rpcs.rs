@@ -1,5 +1,6 @@
-//! RPCs by procedure, stacked. Tests differ by orders of magnitude, so each bar is a share of the longest
-//! of its test; the counts stand beside the bars, and how many that is of the plain client's.
+//! RPCs by procedure, stacked. Tests differ by orders of magnitude, so each bar is a share of the
+//! longest of its test; the counts stand beside the bars, and how many that is of the plain
+//! client's.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,9 @@
 //! `snapdragon`: bandwidth against file size and against number of disks, and latencies, by setup.
 //!
-//! A test belongs to the latencies if its name says so or its unit is a microsecond; to the scaling if
-//! it sweeps `disks` or its name speaks of disks or scaling; to the file sizes if it sweeps anything
-//! else. What is left (Andrew) is shown as bars, and so is the scaling if numbers of disks are targets.
+//! A test belongs to the latencies if its name says so or its unit is a microsecond; to the scaling
+//! if it sweeps `disks` or its name speaks of disks or scaling; to the file sizes if it sweeps
+//! anything else. What is left (Andrew) is shown as bars, and so is the scaling if numbers of disks
+//! are targets.
 
 use crate::published::SNAPDRAGON_PLACE;
 use crate::record::{Run, Target, Test};

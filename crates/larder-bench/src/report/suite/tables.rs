@@ -1,4 +1,5 @@
-//! Tables that every run has: failures, RPCs by procedure, further measurements, caches before tests.
+//! Tables that every run has: failures, RPCs by procedure, further measurements, caches before
+//! tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Edits of texts, pages and a mailbox, in which everything must be durable: nothing may be gained here
-//! by a file system that keeps its promises.
+//! Edits of texts, pages and a mailbox, in which everything must be durable: nothing may be gained
+//! here by a file system that keeps its promises.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -112,7 +112,8 @@ fn replace(dir: &Path, name: &str, content: &[u8]) -> Result<()> {
     Ok(File::open(dir)?.sync_all()?)
 }
 
-/// As a page generator does: the same file is cut off and written again, with a line before the rest.
+/// As a page generator does: the same file is cut off and written again, with a line before the
+/// rest.
 fn rewrite(path: &Path) -> Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut content = LINE.as_bytes().to_vec();

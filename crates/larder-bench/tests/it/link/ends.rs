@@ -120,7 +120,8 @@ fn who_connects_without_a_server_gets_a_reset() {
 #[test]
 fn a_dropped_proxy_closes_everything() {
     let (address, accepted) = handing_over();
-    // So slow that what is written below, which takes 84 s, is surely under way when the proxy goes.
+    // So slow that what is written below, which takes 84 s, is surely under way when the proxy
+    // goes.
     let proxy = proxy(address, Shape::of_rate(MEGABIT / 10));
     let place = proxy.address();
     let mut client = connect(place);

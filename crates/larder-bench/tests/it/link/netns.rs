@@ -93,7 +93,8 @@ fn the_rate_changes_under_a_connection() {
         });
         assert!(in_time, "more than {max} s at {rate:?}");
         let (sent, dropped) = counted(&netns);
-        // Each is a piece that TCP was refused and soon sends again; they are many if pieces are large.
+        // Each is a piece that TCP was refused and soon sends again; they are many if pieces are
+        // large.
         assert!(dropped <= sent / 2, "{dropped} dropped, {sent} sent at {rate:?}");
     }
 }

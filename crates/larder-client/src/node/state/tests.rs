@@ -116,7 +116,8 @@ fn what_the_server_does_not_tell_of_a_change_leaves_doubt() {
     }
 }
 
-/// (when it is described once more, whether it is young then, whether names go on, whether they are doubtful then)
+/// (when it is described once more, whether it is young then, whether names go on, whether they are
+/// doubtful then)
 #[test]
 fn names_of_a_young_directory_go_when_they_or_it_have_aged() {
     for (asked, young, go_on, doubtful) in [

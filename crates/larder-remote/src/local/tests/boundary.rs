@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The handle that leads to what is at `target` if the kernel's part of `handle`, which is that of what
-/// is at `own`, is all that counts.
+/// The handle that leads to what is at `target` if the kernel's part of `handle`, which is that of
+/// what is at `own`, is all that counts.
 fn forged(handle: &Handle, own: &Path, target: &Path) -> Handle {
     let kernel =
         |path: &Path| larder_io::handle::handle_of(fs::File::open(path).unwrap()).unwrap().0.bytes;

@@ -77,8 +77,8 @@ async fn a_mount_does_with_the_connections_that_it_gets() {
     }
 }
 
-/// Writes and reads a file again and again, as the client does: what was not committed under the same
-/// verifier is sent again. Answers how often.
+/// Writes and reads a file again and again, as the client does: what was not committed under the
+/// same verifier is sent again. Answers how often.
 async fn work(setup: &Setup, name: &str, file: &Handle, enough: &AtomicBool) -> usize {
     for round in 1.. {
         let last = enough.load(Ordering::SeqCst);
@@ -219,8 +219,8 @@ async fn own_requests_by_other_connections_break_no_lease() {
     assert_eq!(breaks(&setup), 0);
 }
 
-/// What was open below a directory is closed on other connections than that of the rename, and late;
-/// the server renames none with something open in it, as Windows.
+/// What was open below a directory is closed on other connections than that of the rename, and
+/// late; the server renames none with something open in it, as Windows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directories_are_renamed_and_removed_with_all_that_was_open_in_them() {
     let (setup, proxy) =

@@ -13,7 +13,8 @@ use tokio::net::TcpListener;
 
 /// Mounts, which has to fail within 10 s with one line that says this.
 pub(super) async fn refused(options: &MountOptions, wanted: &str) -> MountError {
-    // Of two limits that a stalled machine notices at once, the mount's own, which is lower, counts.
+    // Of two limits that a stalled machine notices at once, the mount's own, which is lower,
+    // counts.
     let mounted = tokio::time::timeout(Duration::from_secs(10), Smb::mount(options)).await;
     let error = mounted.unwrap_or_else(|_| panic!("{wanted}: not within 10 s")).expect_err(wanted);
     let line = error.to_string();
@@ -101,8 +102,8 @@ async fn a_cut_connection_ends_leases_and_is_replaced() {
     assert!(setup.access(&file).await.lease.is_some());
 }
 
-/// The server forgets the use of the share, as it does with a session that has expired: the connection is there,
-/// and every request on it is refused.
+/// The server forgets the use of the share, as it does with a session that has expired: the
+/// connection is there, and every request on it is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_share_that_the_server_closes_is_connected_to_anew() {
     let mut setup = Setup::new(|_| (), |_| ()).await;

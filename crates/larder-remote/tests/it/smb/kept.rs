@@ -77,7 +77,8 @@ async fn the_handle_of_an_open_file_is_given_to_no_other() {
     }
 }
 
-/// Who removes a file that somebody else has open frees its name; what is left goes with the last close.
+/// Who removes a file that somebody else has open frees its name; what is left goes with the last
+/// close.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_is_free_when_its_removal_returns_though_somebody_uses_the_file() {
     for leases in [true, false] {
@@ -149,7 +150,8 @@ async fn under_a_lease_a_file_is_kept_open_without_a_request() {
     eventually("the name is gone", || setup.names().is_empty()).await;
 }
 
-/// A file with several names is found by one that is left, whatever became of the one that it was open by.
+/// A file with several names is found by one that is left, whatever became of the one that it was
+/// open by.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_lost_the_name_it_is_open_by_is_found_by_another() {
     for is_kept in [true, false] {

@@ -58,8 +58,9 @@ async fn soon(told: &mut mpsc::UnboundedReceiver<Handle>) -> Option<Handle> {
     next.ok().map(Option::unwrap)
 }
 
-/// Changes a directory until that is told, and answers of which it is. Samba tells what the kernel tells it, and
-/// has that watch only a moment after it has answered, so the first changes may be missed.
+/// Changes a directory until that is told, and answers of which it is. Samba tells what the kernel
+/// tells it, and has that watch only a moment after it has answered, so the first changes may be
+/// missed.
 async fn told_of(
     told: &mut mpsc::UnboundedReceiver<Handle>,
     mut change: impl FnMut(u32),
@@ -180,8 +181,8 @@ async fn a_file_that_somebody_else_removes_goes_soon() {
     setup.file("file", b"a new one").await;
 }
 
-/// Who keeps a file open under a lease closes it when somebody else removes it, who waits for that: then its name is
-/// free. In many rounds, since what they do crosses.
+/// Who keeps a file open under a lease closes it when somebody else removes it, who waits for that:
+/// then its name is free. In many rounds, since what they do crosses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_is_free_when_its_removal_returns_though_somebody_kept_the_file_open() {
     let setup = Setup::new(|_| (), |_| ()).await;
@@ -234,7 +235,8 @@ async fn a_change_in_a_directory_is_told() {
     assert!(!again.holds());
 }
 
-/// Who holds a watch does not keep a directory alive, and is told when it goes. Samba may miss that, too.
+/// Who holds a watch does not keep a directory alive, and is told when it goes. Samba may miss
+/// that, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watched_directory_can_go() {
     if Samba::version().unwrap() >= LEASES_DIRECTORIES {
@@ -340,8 +342,8 @@ async fn many_directories_are_leased_or_watched_and_not_all_are_watched() {
     assert!(setup.read(&file, 0, 3_000_000).await == pattern(3_000_000), "credits are left");
 }
 
-/// An open that waits for somebody else's lease waits until he has answered, and he answers before he does
-/// anything that may need the file: here, before his watcher ever returns.
+/// An open that waits for somebody else's lease waits until he has answered, and he answers before
+/// he does anything that may need the file: here, before his watcher ever returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_who_write_do_not_wait_for_each_others_leases() {
     let setup = Setup::new(|_| (), |_| ()).await;

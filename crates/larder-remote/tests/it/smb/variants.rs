@@ -1,7 +1,7 @@
 //! Servers that demand signing or encryption, older versions, guests.
 //!
-//! What differs lies below the messages, so a few calls of each kind and data both ways show it; the
-//! suite runs where every message looks different.
+//! What differs lies below the messages, so a few calls of each kind and data both ways show it;
+//! the suite runs where every message looks different.
 
 use super::setup::{Setup, mount, options, pattern, serve};
 use larder_remote::smb::{Credentials, MountOptions, Version};

@@ -1,12 +1,14 @@
-//! Calls of the server to us, on the connections that we made: what a server's leases are recalled by.
+//! Calls of the server to us, on the connections that we made: what a server's leases are recalled
+//! by.
 //!
 //! A record on a connection is a reply to a call of ours, or a call of the server: the message says
 //! which, so the xids of the two directions may be the same. A call is carried out by a task of its
 //! own, while replies go on being taken in, so that carrying it out may need calls of ours.
 //!
 //! Invariants:
-//! - A server that has more calls in flight than agreed ([`CALLBACKS_MAX`]), or sends one of more than
-//!   [`CALLBACK_BYTES_MAX`], loses the connection. A call is in flight until its reply is sent.
+//! - A server that has more calls in flight than agreed ([`CALLBACKS_MAX`]), or sends one of more
+//!   than [`CALLBACK_BYTES_MAX`], loses the connection. A call is in flight until its reply is
+//!   sent.
 //! - A reply goes out on the connection that its call came by, or not at all.
 //! - After [`RpcClient::shutdown`](crate::RpcClient::shutdown) no call is carried out any more.
 
@@ -104,8 +106,8 @@ impl Connection {
         true
     }
 
-    /// Sends a reply, unless the socket that its call came by is gone. Its place among those in flight is
-    /// free once it is sent.
+    /// Sends a reply, unless the socket that its call came by is gone. Its place among those in
+    /// flight is free once it is sent.
     fn send_reply(&self, epoch: u64, message: Segments, slot: OwnedSemaphorePermit) {
         let mut state = self.lock();
         let (true, Some(socket)) = (state.epoch == epoch, state.socket.clone()) else { return };

@@ -76,7 +76,8 @@ enum Sent {
 }
 
 impl Connection {
-    /// Sends what is to be sent, unless somebody does. What is left, the writer task sends. Does not block.
+    /// Sends what is to be sent, unless somebody does. What is left, the writer task sends. Does
+    /// not block.
     pub(super) fn send_as_caller(&self, mut state: MutexGuard<'_, State>, socket: &Socket) {
         if state.sender != Sender::Nobody {
             return;

@@ -3,8 +3,8 @@
 use super::Sender;
 use crate::client::tests::pair;
 
-/// The writer task may be woken by what was meant for the one before it, on a socket that is gone. A caller who is
-/// just sending then goes on alone, or messages would be cut by each other.
+/// The writer task may be woken by what was meant for the one before it, on a socket that is gone.
+/// A caller who is just sending then goes on alone, or messages would be cut by each other.
 #[tokio::test]
 async fn a_writer_that_is_woken_for_nothing_sends_nothing() {
     let (client, _peer, _listener) = pair(|_| ()).await;

@@ -56,7 +56,8 @@ async fn a_recording_has_every_call_made_while_it_runs() {
     }
 }
 
-/// A server that drops what it gets: over UDP each call is sent again and again, in smaller windows.
+/// A server that drops what it gets: over UDP each call is sent again and again, in smaller
+/// windows.
 #[tokio::test]
 async fn a_server_that_drops_calls_is_seen_as_it_happens() {
     let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();

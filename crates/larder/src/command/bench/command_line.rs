@@ -1,4 +1,5 @@
-//! A command as a line that a shell reads as the same words, for records; and the words of such a line.
+//! A command as a line that a shell reads as the same words, for records; and the words of such a
+//! line.
 
 /// Characters of words that need no quotes, besides letters and digits.
 const PLAIN: &str = "%+,-./:=@_";
@@ -15,8 +16,8 @@ pub(super) fn of(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// The words of a line. Of what a shell knows, single quotes and backslashes count, and white space; `None` if a quote
-/// is not closed.
+/// The words of a line. Of what a shell knows, single quotes and backslashes count, and white
+/// space; `None` if a quote is not closed.
 pub(super) fn words(line: &str) -> Option<Vec<String>> {
     let (mut words, mut word, mut is_quoted) = (Vec::new(), None::<String>, false);
     let mut rest = line.chars();

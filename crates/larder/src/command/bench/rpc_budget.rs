@@ -20,11 +20,12 @@ pub(crate) struct Args {
     /// How much work
     #[arg(long, value_enum, default_value = "full")]
     size: Size,
-    /// How long attributes are trusted. `published` runs twice, with `day` first, and tells for each work
-    /// which calls running out adds
+    /// How long attributes are trusted. `published` runs twice, with `day` first, and tells for
+    /// each work which calls running out adds
     #[arg(long, value_enum, default_value = "day")]
     timeouts: Timeouts,
-    /// Of so many rounds the least counts, work by work: whatever else the machine does only adds calls
+    /// Of so many rounds the least counts, work by work: whatever else the machine does only adds
+    /// calls
     #[arg(long, default_value_t = 1)]
     rounds: u32,
 }
@@ -64,8 +65,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if over == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A work with what it costs, and below what needs a reason: procedures that are called more often cached
-/// than plain, if all together are, and what running out adds.
+/// A work with what it costs, and below what needs a reason: procedures that are called more often
+/// cached than plain, if all together are, and what running out adds.
 fn line(cost: &Cost, day: &Cost) -> String {
     let shown = |calls: &Result<Calls, String>| match calls {
         Ok(calls) => total(calls).to_string(),

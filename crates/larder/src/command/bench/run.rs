@@ -19,8 +19,8 @@ use larder_bench::target::{Target, mount_of};
 use super::super::print;
 use super::{Size, interruption, report};
 
-/// Rounds that are made even if every result is known before: three give an interval, five one that says
-/// something.
+/// Rounds that are made even if every result is known before: three give an interval, five one that
+/// says something.
 const ROUNDS_MIN: u32 = 5;
 
 /// Arguments of `larder bench run`.
@@ -33,8 +33,8 @@ directory of the run, after every round.\n\nExample:\n  larder bench run badros 
 rclone=/mnt/b,back=/srv/b --size smoke"
 )]
 pub(crate) struct Args {
-    /// A directory to be measured. back=DIR is the same directory on the server: files are then placed
-    /// behind the target's back. export=IP:PORT is our NFS server that counts its RPCs
+    /// A directory to be measured. back=DIR is the same directory on the server: files are then
+    /// placed behind the target's back. export=IP:PORT is our NFS server that counts its RPCs
     #[arg(
         long = "target",
         value_name = "NAME=DIR[,back=DIR][,export=IP:PORT]",
@@ -66,9 +66,10 @@ pub(super) struct Plan {
     /// Only works of one copy
     #[arg(long)]
     single: bool,
-    /// The link to the servers that are started for the run: none, or a rate, and delay= (each way), rtt= and
-    /// loss= for which a proxy is used instead of the kernel. Repeated, the suites run behind each, and write
-    /// SUITE-LINK.json [default: as published, 10mbit or 100mbit]
+    /// The link to the servers that are started for the run: none, or a rate, and delay= (each
+    /// way), rtt= and loss= for which a proxy is used instead of the kernel. Repeated, the
+    /// suites run behind each, and write SUITE-LINK.json [default: as published, 10mbit or
+    /// 100mbit]
     #[arg(long = "link", value_name = "RATE[,delay=MS][,rtt=MS][,loss=PERCENT]")]
     links: Vec<Shape>,
     /// The server that is started for the run: ours, or Samba (smbd must be installed)
@@ -77,8 +78,8 @@ pub(super) struct Plan {
     /// Directory of the run [default: bench/runs/<date>-<commit>-<host>]
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Repeats the commands of the run in DIR, with the program that is called now; of the other arguments
-    /// only --out counts
+    /// Repeats the commands of the run in DIR, with the program that is called now; of the other
+    /// arguments only --out counts
     #[arg(long, value_name = "DIR")]
     repeat: Option<PathBuf>,
     /// The command that this repeats.
@@ -127,8 +128,8 @@ fn larder() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find our own program")
 }
 
-/// The contestants of a suite, mounted, and the local disk, unless the servers are confined. Who needs a server of
-/// somebody else's that is not there is recorded as absent.
+/// The contestants of a suite, mounted, and the local disk, unless the servers are confined. Who
+/// needs a server of somebody else's that is not there is recorded as absent.
 ///
 /// # Errors
 /// If one cannot be mounted.
@@ -246,8 +247,8 @@ impl Session<'_> {
         Stand::new(&larder()?, self.plan.server.into(), shape, wants)
     }
 
-    /// Name of a suite's file, without what it ends in: with the link, if several were asked for or it adds
-    /// a delay.
+    /// Name of a suite's file, without what it ends in: with the link, if several were asked for or
+    /// it adds a delay.
     fn file_name(&self, suite: &str) -> String {
         match self.link {
             Some(link) if self.plan.links.len() > 1 || !link.delay.is_zero() => {

@@ -1,6 +1,7 @@
 //! `larder stat --series`: rows from a daemon to a file, as they come.
 //!
-//! Rows are written whole: a signal is looked at between two batches, which come ten times a second.
+//! Rows are written whole: a signal is looked at between two batches, which come ten times a
+//! second.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,8 +21,8 @@ use crate::series::{COLUMNS, Table};
 /// Records until `duration` is over, a signal comes, or the mount ends.
 ///
 /// # Errors
-/// If the daemon does not answer or breaks off, or the file cannot be written. What came before that is
-/// in the file.
+/// If the daemon does not answer or breaks off, or the file cannot be written. What came before
+/// that is in the file.
 pub(super) fn record(
     socket: &Path,
     slice: Duration,

@@ -52,7 +52,8 @@ pub(super) fn is_errno(said: &str) -> bool {
 /// If it is not as it should be.
 pub(super) fn parse(text: &'static str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
-    // How often the steps that are indented further are repeated, and from which of the case's they begin.
+    // How often the steps that are indented further are repeated, and from which of the case's they
+    // begin.
     let mut repeat: Option<(usize, usize)> = None;
     for (index, line) in text.lines().enumerate() {
         let (indent, words) = (line.len() - line.trim_start().len(), line.trim());

@@ -1,7 +1,7 @@
 //! Which writes the bytes of a file may be of.
 //!
-//! Every write has a number, and its bytes follow from the number and their place. So a byte that was read tells
-//! whose it is, but for one chance in 256.
+//! Every write has a number, and its bytes follow from the number and their place. So a byte that
+//! was read tells whose it is, but for one chance in 256.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -97,7 +97,8 @@ impl Layers {
         self.0.values().all(Vec::is_empty)
     }
 
-    /// Whether each byte that was read at `at` is one of its candidates; else tells of the first that is not.
+    /// Whether each byte that was read at `at` is one of its candidates; else tells of the first
+    /// that is not.
     pub(crate) fn explain(&self, at: u64, read: &[u8]) -> Result<(), String> {
         let end = at + read.len() as u64;
         let mut reached = at;

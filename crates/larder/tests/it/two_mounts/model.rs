@@ -1,13 +1,13 @@
-//! What a mount of two may answer, pure. There is one truth, the server's; what a mount may still believe of it is
-//! a set.
+//! What a mount of two may answer, pure. There is one truth, the server's; what a mount may still
+//! believe of it is a set.
 //!
-//! Data. What a mount has written is its own at once, and the server's at its close or fsync at the latest, at any
-//! time before at the earliest. An open shows what the other one has closed: nothing older. Who had the file open
-//! while the other one wrote is shown the old or the new, byte by byte. What both had unsent is at last what one of
-//! them wrote, byte by byte.
+//! Data. What a mount has written is its own at once, and the server's at its close or fsync at the
+//! latest, at any time before at the earliest. An open shows what the other one has closed: nothing
+//! older. Who had the file open while the other one wrote is shown the old or the new, byte by
+//! byte. What both had unsent is at last what one of them wrote, byte by byte.
 //!
-//! Names. A change of the other one's is seen when `names_age` is over, and until then it may be. Sizes: the same
-//! with `size_age`, unless the file was opened.
+//! Names. A change of the other one's is seen when `names_age` is over, and until then it may be.
+//! Sizes: the same with `size_age`, unless the file was opened.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,11 +60,13 @@ pub(crate) struct Object {
     pub(crate) names: u32,
     /// Removed by this one while he had it open: at the server it goes by a hidden name.
     pub(crate) hidden_by: Option<Who>,
-    /// What this one has written to it was in vain: it was removed. What he is shown of it from then on does not matter.
+    /// What this one has written to it was in vain: it was removed. What he is shown of it from
+    /// then on does not matter.
     pub(crate) written_in_vain: [bool; 2],
-    /// Who has removed names of it that the other one may not know of, or by a name that he took for another's.
+    /// Who has removed names of it that the other one may not know of, or by a name that he took
+    /// for another's.
     unlinked_by: [bool; 2],
-    /// Who has given it further names, and who has removed one when he did not know of all of them.
+    /// Who has given it further names, and who has removed one and did not know of all of them.
     linked_by: [bool; 2],
     lost_track: [bool; 2],
     /// Size without what is unsent.
@@ -243,7 +245,8 @@ impl Model {
         self.opens.values().any(|open| open.id == id && who.is_none_or(|who| open.who == who))
     }
 
-    /// Whether `who` may find an open file gone: the other one has removed a name of it, the last one perhaps.
+    /// Whether `who` may find an open file gone: the other one has removed a name of it, the last
+    /// one perhaps.
     pub(crate) fn may_be_stale(&self, who: Who, id: Id) -> bool {
         let object = &self.objects[id];
         object.names == 0 && object.unlinked_by[1 - who]
@@ -292,7 +295,8 @@ impl Model {
         dir.map_or(vec![Some(ROOT)], |dir| self.bindings(who, (ROOT, dir)))
     }
 
-    /// `who` gives a name another meaning. He may still take it for one of `stale`, since he took that for its new one.
+    /// `who` gives a name another meaning. He may still take it for one of `stale`, since he took
+    /// that for its new one.
     fn bind(&mut self, who: Who, at: (Id, &'static str), child: Option<Id>, stale: &[Option<Id>]) {
         let now = self.now;
         let none = || Name { history: vec![Binding { child: None, over: None }], first: [0; 2] };
@@ -354,7 +358,7 @@ impl Model {
         self.bind(who, self.place(to), Some(id), &stale);
     }
 
-    /// Whether a removed file was open: at the server it goes by a hidden name, until a moment after it is closed.
+    /// Whether a removed file was open: it goes by a hidden name until a moment after its close.
     pub(crate) fn hides(&self) -> bool {
         self.objects.iter().any(|object| object.hidden_by.is_some())
     }
@@ -379,7 +383,7 @@ impl Model {
         View { layers: object.server.clone(), sizes: vec![object.size(None)] }
     }
 
-    /// Whether `who` is writing the file: then he goes on with what he has, and does not ask the server.
+    /// Whether `who` is writing the file: then he goes on with what he has, without the server.
     fn is_written(&self, who: Who, id: Id) -> bool {
         let writes = |open: &Open| open.id == id && open.who == who && open.writes;
         let is_open = self.opens.values().any(writes);
@@ -492,7 +496,7 @@ impl Model {
         let object = &mut self.objects[id];
         let Unsent { layers, end } = object.unsent[who].clone();
         for (range, sent) in layers.pieces() {
-            // Over what the other one has written since and sent before; he is shown it if he has the file open.
+            // Over what the other one has sent before; who has the file open is shown it.
             for open in self.opens.values_mut().filter(|open| open.id == id && open.who != who) {
                 open.layers.add(range.clone(), &sent);
             }
@@ -514,7 +518,7 @@ impl Model {
         self.resize(who, id, |size| size);
     }
 
-    /// Of what the kernel wrote itself whole chunks are sent, with what their writer has of the rest.
+    /// Of what the kernel wrote whole chunks are sent, with what their writer has of the rest.
     fn send_whole_chunks(&mut self, who: Who, id: Id) {
         if !self.kernel_writes {
             return;

@@ -43,7 +43,8 @@ pub(crate) struct Play {
     mapper: Mapper,
     /// Calls so far.
     pub(crate) acts: Cell<u64>,
-    /// Looks for which the server's word came late; reads that ended with ESTALE since the file had changed.
+    /// Looks for which the server's word came late; reads that ended with ESTALE since the file
+    /// had changed.
     pub(crate) late: u64,
     pub(crate) stale: u64,
 }
@@ -94,7 +95,8 @@ impl Play {
         }
     }
 
-    /// Does something as a process of its own would: what one process has just looked up it need not ask about again.
+    /// Does something as a process of its own would: what one process has just looked up it need
+    /// not ask about again.
     fn alone<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         self.acts.set(self.acts.get() + 1);
         std::thread::scope(|scope| scope.spawn(act).join().unwrap())
@@ -108,7 +110,8 @@ impl Play {
         self.server.join(relative(path))
     }
 
-    /// What a step is about to do: to which file, if it is about a descriptor or a name. `None`: nothing.
+    /// What a step is about to do: to which file, if it is about a descriptor or a name. `None`:
+    /// nothing.
     pub(crate) fn describe(&self, step: &Step) -> Option<String> {
         let about = match (step.what.slot(), step.what) {
             (Some(slot), _) => format!("file {}", self.slot(step.who, slot)?.3),
@@ -203,8 +206,8 @@ impl Play {
         }
     }
 
-    /// Whether a mount can only take a name for what it is. What becomes of changes by names that are out of date
-    /// is not tried: they may meet another file.
+    /// Whether a mount can only take a name for what it is. What becomes of changes by names that
+    /// are out of date is not tried: they may meet another file.
     fn is_clear(&self, who: Who, path: Path) -> bool {
         self.model.views(who, path).len() == 1
     }
@@ -415,8 +418,9 @@ impl Play {
         }
     }
 
-    /// To touch what is behind the end of a mapping kills who does it. The kernel shows the local file of those who read a file by
-    /// way of it to all of this mount who map the file, whatever version that is.
+    /// To touch what is behind the end of a mapping kills who does it. The kernel shows the local
+    /// file of those who read a file by way of it to all of this mount who map the file,
+    /// whatever version that is.
     fn map(&mut self, who: Who, path: Path) -> Wrong {
         let [Some(id)] = self.model.views(who, path)[..] else { return Ok(()) };
         if self.model.kernel_writes && self.model.is_open(id, Some(who)) {

@@ -1,4 +1,5 @@
-//! What the two mounts are asked to do: a list that follows from a seed alone, so that its start can be done again.
+//! What the two mounts are asked to do: a list that follows from a seed alone, so that its start
+//! can be done again.
 
 use std::fmt;
 
@@ -22,7 +23,8 @@ pub(crate) struct Flags {
     pub(crate) exclusive: bool,
 }
 
-/// One thing that a mount is asked to do. A slot that is not open, or is open already, makes nothing of it.
+/// One thing that a mount is asked to do. A slot that is not open, or is open already, makes
+/// nothing of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     /// Looks at all of it at once, if `look`.

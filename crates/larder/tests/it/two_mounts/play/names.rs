@@ -91,7 +91,8 @@ impl Play {
         self.kind.opens_hinder && is_refused && ids.iter().flatten().any(is_open)
     }
 
-    /// What the other one of a share has open keeps its name there until he closes it: that is not tried.
+    /// What the other one of a share has open keeps its name there until he closes it: that is not
+    /// tried.
     fn is_held_open(&self, who: Who, path: Path) -> bool {
         let is_open = |id| self.model.is_open(id, Some(1 - who));
         self.kind.opens_hinder && self.model.truth(path).is_some_and(is_open)
