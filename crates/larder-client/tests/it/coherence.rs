@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use larder_client::Options;
 use larder_vfs::{Cred, Error, FileSystem, Fresh, Ino, New, Removal, SetAttr};
 
-use crate::rig::{PATIENCE, READ, Rig, WRITE, pattern, root};
+use crate::rig::{READ, Rig, WRITE, pattern, root};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_and_attributes_are_asked_for_once_per_timeout() {
