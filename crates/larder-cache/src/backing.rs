@@ -51,7 +51,7 @@ impl BackingFile {
     /// # Errors
     /// Those of ftruncate(2).
     pub fn set_len(&self, len_bytes: u64) -> io::Result<()> {
-        self.file.set_len(len_bytes)
+        self.alone(|file| file.set_len(len_bytes))
     }
 }
 

@@ -326,11 +326,7 @@ impl CachedFile {
         let data = if size <= ZEROS_MAX { Vec::new() } else { file.data_ranges(0..size)? };
         let tail = tail_gone_on(state, file, size)?;
         state.follow_local(data, size)?;
-        if let Some((chunk, sum)) = tail
-            && state.known.contains(chunk_range(chunk, size))
-        {
-            state.sums.set_verified(chunk, sum);
-        }
+        keep_sum(state, tail);
         self.recharge(state);
         Ok(())
     }
@@ -352,4 +348,13 @@ pub(crate) fn tail_gone_on(
     file.read_exact_at(&mut bytes[..had], start)?;
     let is_same = crc32c::crc32c(&bytes[..had]) == before;
     Ok(is_same.then(|| (chunk, crc32c::crc32c(&bytes))))
+}
+
+/// What [`tail_gone_on`] found counts once the end has moved, if all of the chunk is held.
+pub(crate) fn keep_sum(state: &mut State, tail: Option<(u64, u32)>) {
+    if let Some((chunk, sum)) = tail
+        && state.known.contains(chunk_range(chunk, state.size))
+    {
+        state.sums.set_verified(chunk, sum);
+    }
 }

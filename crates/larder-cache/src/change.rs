@@ -7,12 +7,12 @@
 use std::io;
 use std::ops::Range;
 
-use crate::bypass::tail_gone_on;
+use crate::bypass::{keep_sum, tail_gone_on};
 use crate::file::{CachedFile, NoSpace};
 use crate::ranges::RangeSet;
 use crate::records::{key, tag};
 use crate::state::{SIZE_MAX, State, ZEROS_MAX};
-use crate::sums::{chunk_range, chunks_of};
+use crate::sums::chunks_of;
 
 impl CachedFile {
     /// Changes bytes locally; they are dirty until [`CachedFile::mark_clean`]. Extends the file.
@@ -269,12 +269,7 @@ impl CachedFile {
         let file = self.local(state).map_err(|_| NoSpace)?;
         let tail = tail_gone_on(state, &*file, end).map_err(|_| NoSpace)?;
         self.extend(state, size)?;
-        let is_untouched = |chunk: u64| !chunks_of(&(size..end)).contains(&chunk);
-        if let Some((chunk, sum)) = tail.filter(|(chunk, _)| is_untouched(*chunk))
-            && state.known.contains(chunk_range(chunk, state.size))
-        {
-            state.sums.set_verified(chunk, sum);
-        }
+        keep_sum(state, tail.filter(|(chunk, _)| !chunks_of(&(size..end)).contains(chunk)));
         Ok(())
     }
 

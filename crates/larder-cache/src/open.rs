@@ -170,8 +170,11 @@ fn take_clean_flag(disk: &dyn Disk) -> io::Result<Option<Stamp>> {
     };
     disk.remove(CLEAN_FILE)?;
     disk.sync_dir("")?;
-    let mut value = unseal(CLEAN_FILE.as_bytes(), &found).map(Reader::new);
-    Ok(value.as_mut().and_then(stamp))
+    Ok(unseal(CLEAN_FILE.as_bytes(), &found).and_then(|value| {
+        let mut input = Reader::new(value);
+        let stamp = stamp(&mut input)?;
+        input.end(stamp)
+    }))
 }
 
 /// What starting the index gives.
