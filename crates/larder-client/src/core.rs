@@ -138,13 +138,6 @@ impl Core {
         TtlRange { min, max }
     }
 
-    /// Has the kernel drop what it caches of a file.
-    pub(crate) fn invalidate(&self, ino: Ino) {
-        if let Some(kernel) = self.kernel.get() {
-            kernel.invalidate(ino, false);
-        }
-    }
-
     /// Fails on a read-only mount.
     pub(crate) fn refuse_read_only(&self) -> Result<()> {
         if self.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }

@@ -178,15 +178,7 @@ impl Core {
         if !self.open_hidden_in(dir).is_empty() {
             return;
         }
-        let gone = async {
-            loop {
-                let notified = dir.released.notified();
-                if dir.state().hidden().inside() == 0 {
-                    return;
-                }
-                notified.await;
-            }
-        };
+        let gone = dir.until(|state| state.hidden().inside() == 0);
         // If it takes longer the server will say that the directory is not empty.
         let _ = self.clock.timeout(HIDDEN_WAIT_MAX, gone).await;
     }
@@ -233,7 +225,7 @@ impl Core {
         Ok(())
     }
 
-    /// The same for a directory that no request of now changes.
+    /// Believes no name in a directory any more: a request of an earlier process has changed it.
     fn forget_names(&self, dir: &Node) {
         let mut state = dir.state();
         state.forget_contents();

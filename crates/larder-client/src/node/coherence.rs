@@ -176,6 +176,14 @@ impl Core {
         }
     }
 
+    /// What the kernel holds of a file is of no version: has it drop all of that.
+    pub(crate) fn drop_pages(&self, ino: Ino, state: &mut State) {
+        state.opens_mut().drop_pages();
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate(ino, false);
+        }
+    }
+
     /// Waits until the kernel has dropped what it was to drop of a file. Not to be called with a
     /// lock held that a read or a write needs.
     pub(crate) async fn told(&self, node: &Node) {

@@ -31,9 +31,8 @@ impl Core {
         if let Err(error) = self.upload(&node, self.deadline()).await {
             tracing::warn!(ino = ino.0, %error, "cannot write back before somebody else goes on");
         }
-        node.state().opens_mut().drop_pages();
+        self.drop_pages(ino, &mut node.state());
         let Some(kernel) = self.kernel.get() else { return };
-        kernel.invalidate(ino, false);
         if directory {
             kernel.distrust_names();
         }

@@ -55,6 +55,18 @@ impl Node {
         self.state().handle()
     }
 
+    /// Waits until the state is as wanted. That is looked at now and whenever [`Node::released`]
+    /// is told.
+    pub(crate) async fn until(&self, is_so: impl Fn(&State) -> bool) {
+        loop {
+            let notified = self.released.notified();
+            if is_so(&self.state()) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
     /// A hidden name in this directory was removed, or was not made.
     pub(crate) fn hidden_name_is_gone(&self) {
         self.state().hidden_mut().drop_inside();

@@ -12,10 +12,7 @@ use larder_vfs::{
 use super::open_file::OpenFile;
 use crate::core::{Core, blocking, blocking_unless};
 use crate::names::on_handle;
-use crate::node::{
-    Node,
-    verdicts::{self},
-};
+use crate::node::{Node, verdicts};
 use crate::write::{Event, RETRY_AFTER};
 
 impl Core {

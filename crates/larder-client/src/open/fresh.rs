@@ -5,10 +5,9 @@ use std::time::Duration;
 use larder_vfs::Cred;
 
 use super::mode::Mode;
-use super::opens::Opens;
 use crate::core::Core;
 use crate::limits::Transferring;
-use crate::node::Node;
+use crate::node::{Node, State};
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the
 /// lookup's reply is its freshness check, as one open(2) makes both.
@@ -98,16 +97,7 @@ impl Core {
         if !writers.iter().all(|(_, open)| open.is_flushed()) {
             return;
         }
-        let until = async |is_over: fn(&Opens) -> bool| {
-            loop {
-                let notified = node.released.notified();
-                if is_over(node.state().opens()) {
-                    return;
-                }
-                notified.await;
-            }
-        };
-        let ended = until(|opens| !opens.is_bypassed());
+        let ended = node.until(|state| !state.opens().is_bypassed());
         if self.clock.timeout(BYPASS_END_WAIT_MAX, ended).await.is_ok() {
             return;
         }
@@ -116,7 +106,8 @@ impl Core {
             writers.iter().for_each(|(_, open)| open.set_flushed(false));
         } else {
             // What is left to do is work for the local disk.
-            until(|opens| !opens.is_bypassed() || opens.bypassing()).await;
+            let is_over = |state: &State| !state.opens().is_bypassed() || state.opens().bypassing();
+            node.until(is_over).await;
         }
     }
 }

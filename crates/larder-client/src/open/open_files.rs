@@ -19,6 +19,14 @@ struct Inner {
     by_ino: BTreeSet<(Ino, OpenId)>,
 }
 
+impl Inner {
+    /// Those of one file, in the order in which they were opened.
+    fn of(&self, ino: Ino) -> impl Iterator<Item = (OpenId, &Arc<OpenFile>)> {
+        let ids = self.by_ino.range((ino, OpenId(0))..=(ino, OpenId(u64::MAX)));
+        ids.filter_map(|(_, id)| Some((*id, self.by_id.get(id)?)))
+    }
+}
+
 impl OpenFiles {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,13 +66,11 @@ impl OpenFiles {
 
     /// Those of one file, in the order in which they were opened.
     pub(super) fn of(&self, ino: Ino) -> Vec<(OpenId, Arc<OpenFile>)> {
-        let inner = self.lock();
-        let ids = inner.by_ino.range((ino, OpenId(0))..=(ino, OpenId(u64::MAX)));
-        ids.filter_map(|(_, id)| Some((*id, inner.by_id.get(id)?.clone()))).collect()
+        self.lock().of(ino).map(|(id, open)| (id, open.clone())).collect()
     }
 
-    /// Whether one of those of a file is as wanted.
+    /// Whether one of those of a file is as wanted. Asked under the lock.
     pub(super) fn any_of(&self, ino: Ino, is_wanted: impl Fn(&OpenFile) -> bool) -> bool {
-        self.of(ino).iter().any(|(_, open)| is_wanted(open))
+        self.lock().of(ino).any(|(_, open)| is_wanted(open))
     }
 }

@@ -23,15 +23,7 @@ impl Core {
         if self.open_files.any_of(node.ino, is_open) {
             return;
         }
-        let released = async {
-            loop {
-                let notified = node.released.notified();
-                if node.state().opens().is_empty() {
-                    return;
-                }
-                notified.await;
-            }
-        };
+        let released = node.until(|state| state.opens().is_empty());
         // If it does not come in time, the file is open elsewhere: it is hidden like any open one.
         let _ = self.clock.timeout(RELEASE_WAIT_MAX, released).await;
     }

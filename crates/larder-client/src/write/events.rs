@@ -33,8 +33,7 @@ impl Core {
             self.note_unfinished(ino, state);
         }
         if actions.drop_pages {
-            state.opens_mut().drop_pages();
-            self.invalidate(ino);
+            self.drop_pages(ino, state);
         }
         actions
     }

@@ -238,10 +238,8 @@ impl Core {
     /// What was changed here is gone, also from the kernel's memory.
     fn forget_changes(&self, node: &Node) {
         let mut state = node.state();
-        state.opens_mut().drop_pages();
         self.unsent_event(node.ino, &mut state, Event::GivenUp);
-        drop(state);
-        self.invalidate(node.ino);
+        self.drop_pages(node.ino, &mut state);
     }
 }
 
