@@ -12,10 +12,12 @@ mod pieces;
 mod snapdragon;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::data::Pattern;
 use crate::stand::Confinement;
@@ -327,4 +329,27 @@ fn write_pattern(file: &mut impl std::io::Write, pattern: Pattern, bytes: u64) -
         at += count as u64;
     }
     Ok(())
+}
+
+/// Reads a file that [`write_pattern`] made as `cat` does, and counts. The check reads again: the
+/// same pages, which are in memory now.
+fn read_pattern(path: PathBuf, pattern: Pattern, bytes: u64) -> Result<Outcome> {
+    const PIECE_BYTES: usize = 1 << 20;
+    let (mut file, mut buffer, mut total) = (File::open(&path)?, vec![0; PIECE_BYTES], 0);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            count => total += count as u64,
+        }
+    }
+    Outcome::checked(move || {
+        ensure!(total == bytes, "read {total} of {bytes} bytes");
+        let mut file = File::open(&path)?;
+        for offset in (0..bytes).step_by(PIECE_BYTES) {
+            let count = usize::try_from(bytes - offset)?.min(PIECE_BYTES);
+            file.read_exact(&mut buffer[..count])?;
+            pattern.check(offset, &buffer[..count])?;
+        }
+        Ok(())
+    })
 }

@@ -3,18 +3,16 @@
 //! caching one, Server is PGCACHE of the local disk.
 
 use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use super::{Before, Outcome, Place, Size, Suite, Test};
+use super::{Before, Outcome, Place, Size, Suite, Test, read_pattern, write_pattern};
 use crate::data::Pattern;
 
 /// What the file is called.
 const FILE: &str = "file";
 const SEED: u64 = 0xf5_cace;
-const PIECE_BYTES: usize = 1 << 20;
 
 /// The suite.
 pub(super) fn suite(size: Size) -> Suite {
@@ -40,7 +38,7 @@ pub(super) fn suite(size: Size) -> Suite {
         ],
         furnish: Arc::new(move |place| {
             let mut file = File::create(place.at(FILE))?;
-            super::write_pattern(&mut file, Pattern(SEED), bytes)?;
+            write_pattern(&mut file, Pattern(SEED), bytes)?;
             Ok(file.sync_all()?)
         }),
         link_bits_per_s: Some(100_000_000),
@@ -49,26 +47,6 @@ pub(super) fn suite(size: Size) -> Suite {
     }
 }
 
-/// Reads as `cat` does, and counts. The check reads again: the same pages, which are in memory now.
 fn read(place: &Place, bytes: u64) -> Result<Outcome> {
-    let path = place.at(FILE);
-    let mut file = File::open(&path)?;
-    let mut buffer = vec![0; PIECE_BYTES];
-    let mut total = 0;
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            count => total += count as u64,
-        }
-    }
-    Outcome::checked(move || {
-        ensure!(total == bytes, "read {total} of {bytes} bytes");
-        let mut file = File::open(&path)?;
-        for offset in (0..bytes).step_by(PIECE_BYTES) {
-            let count = usize::try_from(bytes - offset)?.min(PIECE_BYTES);
-            file.read_exact(&mut buffer[..count])?;
-            Pattern(SEED).check(offset, &buffer[..count])?;
-        }
-        Ok(())
-    })
+    read_pattern(place.at(FILE), Pattern(SEED), bytes)
 }

@@ -6,7 +6,7 @@
 //! kernel memory is dropped, so that runs can be made beside other work on the machine.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::archive::{self, Archive};
 use super::command::run;
-use super::{Before, Outcome, Place, Size, Suite, Test, write_pattern};
+use super::{Before, Outcome, Place, Size, Suite, Test, read_pattern, write_pattern};
 use crate::data::Pattern;
 
 /// How much there is of everything.
@@ -31,7 +31,6 @@ struct Scale {
 
 const STREAM: &str = "stream";
 const STREAM_SEED: u64 = 0x1a_0001;
-const PIECE_BYTES: usize = 1 << 20;
 const SMALL: &str = "small";
 const SMALL_BYTES: usize = 4000;
 /// Files in a directory.
@@ -82,7 +81,9 @@ fn reading(scale: Scale) -> Vec<Test> {
             "stream-cold",
             1,
             Before::FreshClient,
-            Arc::new(move |place| read_stream(place, stream_bytes)),
+            Arc::new(move |place| {
+                read_pattern(place.at(STREAM), Pattern(STREAM_SEED), stream_bytes)
+            }),
         )
         .furnished(move |place| {
             write_pattern(&mut File::create(place.at(STREAM))?, Pattern(STREAM_SEED), stream_bytes)
@@ -151,28 +152,6 @@ fn read_small(place: &Place, count: u32) -> Result<Outcome> {
     Outcome::checked(move || {
         for (number, bytes) in (0..count).zip(read) {
             ensure!(bytes == small_content(number), "file {number}");
-        }
-        Ok(())
-    })
-}
-
-/// The check reads again: the same pages, which are in memory now.
-fn read_stream(place: &Place, bytes: u64) -> Result<Outcome> {
-    let path = place.at(STREAM);
-    let (mut file, mut buffer, mut total) = (File::open(&path)?, vec![0; PIECE_BYTES], 0);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            count => total += count as u64,
-        }
-    }
-    Outcome::checked(move || {
-        ensure!(total == bytes, "read {total} of {bytes} bytes");
-        let mut file = File::open(&path)?;
-        for offset in (0..bytes).step_by(PIECE_BYTES) {
-            let count = usize::try_from(bytes - offset)?.min(PIECE_BYTES);
-            file.read_exact(&mut buffer[..count])?;
-            Pattern(STREAM_SEED).check(offset, &buffer[..count])?;
         }
         Ok(())
     })
