@@ -80,7 +80,7 @@ impl Source {
     /// The functions of its blocks `impl NAME`.
     fn methods_of(&self, name: &str) -> BTreeSet<String> {
         let blocks = lex::impl_blocks(&self.code).filter(|(of, _)| *of == name);
-        blocks.flat_map(|(_, block)| functions(block)).map(str::to_owned).collect()
+        blocks.flat_map(|(_, block)| lex::functions(block)).map(|function| function.name).collect()
     }
 }
 
@@ -238,15 +238,6 @@ fn parts(list: &str) -> impl Iterator<Item = &str> {
         c == ',' && depth == 0
     });
     parts.map(str::trim).filter(|part| !part.is_empty())
-}
-
-/// The names of the functions that a text defines.
-fn functions(code: &str) -> impl Iterator<Item = &str> {
-    let mut before = "";
-    lex::words(code).filter_map(move |(word, _)| {
-        let is_name = std::mem::replace(&mut before, word) == "fn";
-        is_name.then_some(word)
-    })
 }
 
 /// The calls in a text: on which word, and the function.
