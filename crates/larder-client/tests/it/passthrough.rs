@@ -14,6 +14,7 @@ use larder_vfs::{
     DataPath, Error, FileSystem, Handle, Ino, Kernel, LocalFile, MemRemote, OpenFlags, OpenId,
     Remote, Removal, SetAttr, Stability,
 };
+use tempfile::TempDir;
 
 use crate::parallel::trouble;
 use crate::rig::{READ, Random, WRITE, pass, pattern, root};
@@ -39,9 +40,13 @@ pub(crate) async fn on_directory(
     with_clock(dir, server, start, Arc::new(SimClock::ticking())).await
 }
 
-/// The same, where waits for others end by themselves.
-async fn on_directory_in_real_time(dir: &Path, server: Arc<MemRemote>) -> (Client, Cache) {
-    with_clock(dir, server, Start::NewMount, Arc::new(RealClock)).await
+/// A client of a server of its own, in a directory of its own, whose waits for others end by
+/// themselves.
+async fn in_real_time() -> (Arc<MemRemote>, TempDir, Client, Cache) {
+    let (server, dir) = (Arc::new(MemRemote::new()), tempfile::tempdir().unwrap());
+    let clock = Arc::new(RealClock);
+    let (client, cache) = with_clock(dir.path(), server.clone(), Start::NewMount, clock).await;
+    (server, dir, client, cache)
 }
 
 async fn with_clock(
@@ -68,6 +73,13 @@ async fn create(client: &Client, name: &str) -> (Ino, OpenId, LocalFile) {
     let (entry, opened) = created.wait().await.unwrap();
     let DataPath::Passthrough(local) = opened.path else { panic!("not by the kernel") };
     (entry.ino, opened.id, local)
+}
+
+/// The same, with so many bytes that the kernel wrote.
+async fn create_written(client: &Client, name: &str, len: usize) -> (Ino, OpenId, LocalFile) {
+    let (ino, open, local) = create(client, name).await;
+    rustix::io::pwrite(local.as_fd(), &pattern(1, len), 0).unwrap();
+    (ino, open, local)
 }
 
 /// Another client, and its handle of a file in the root directory.
@@ -314,8 +326,7 @@ async fn a_long_file_is_not_given_to_the_kernel_to_write() {
     let folder = tempfile::tempdir().unwrap();
     let server = Arc::new(MemRemote::new());
     let (client, _) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
-    let (ino, open, local) = create(&client, "file").await;
-    rustix::io::pwrite(local.as_fd(), &pattern(1, 1 << 20), 0).unwrap();
+    let (ino, open, _local) = create_written(&client, "file", 1 << 20).await;
     close(&client, ino, open).await;
     let append = OpenFlags { read: false, append: true, ..WRITE };
     assert!(is_passed(&client, ino, READ).await);
@@ -334,8 +345,7 @@ async fn files_beside_one_that_is_always_synced_are_not_given_to_the_kernel_to_w
     let folder = tempfile::tempdir().unwrap();
     let server = Arc::new(MemRemote::new());
     let (client, _) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
-    let (ino, open, local) = create(&client, "log").await;
-    rustix::io::pwrite(local.as_fd(), &pattern(1, 300 << 10), 0).unwrap();
+    let (ino, open, _local) = create_written(&client, "log", 300 << 10).await;
     for entry in 0..4 {
         client.fsync(&root(), ino).wait().await.unwrap();
         if entry < 3 {
@@ -381,11 +391,8 @@ async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
 /// cuts off is not sent when the file has grown again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
-    let server = Arc::new(MemRemote::new());
-    let dir = tempfile::tempdir().unwrap();
-    let (client, _cache) = on_directory_in_real_time(dir.path(), server.clone()).await;
-    let (ino, open, local) = create(&client, "file").await;
-    rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
+    let (server, _dir, client, _cache) = in_real_time().await;
+    let (ino, open, local) = create_written(&client, "file", 60_000).await;
     client.flush(&root(), ino, open).wait().await.unwrap();
     let (other, theirs) = another_client_at(&server, "file").await;
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
@@ -413,8 +420,7 @@ async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tell
     let server = Arc::new(MemRemote::new());
     let dir = tempfile::tempdir().unwrap();
     let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
-    let (ino, open, local) = create(&client, "file").await;
-    rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
+    let (ino, open, _local) = create_written(&client, "file", 60_000).await;
     client.flush(&root(), ino, open).wait().await.unwrap();
     let (other, theirs) = another_client_at(&server, "file").await;
     let cut = |size| SetAttr { size: Some(size), ..SetAttr::default() };
@@ -432,11 +438,8 @@ async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tell
 /// same file to who writes it here now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
-    let server = Arc::new(MemRemote::new());
-    let dir = tempfile::tempdir().unwrap();
-    let (client, _cache) = on_directory_in_real_time(dir.path(), server.clone()).await;
-    let (ino, open, local) = create(&client, "file").await;
-    rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
+    let (server, _dir, client, _cache) = in_real_time().await;
+    let (ino, open, _local) = create_written(&client, "file", 60_000).await;
     close(&client, ino, open).await;
     let reader = client.open(&root(), ino, READ).wait().await.unwrap();
     let DataPath::Passthrough(older) = reader.path else { panic!("not by the kernel") };
@@ -475,11 +478,8 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
 /// what others have closed once nobody reads it, and stays so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_have_closed() {
-    let server = Arc::new(MemRemote::new());
-    let dir = tempfile::tempdir().unwrap();
-    let (client, _cache) = on_directory_in_real_time(dir.path(), server.clone()).await;
-    let (ino, open, local) = create(&client, "file").await;
-    rustix::io::pwrite(local.as_fd(), &pattern(1, 60_000), 0).unwrap();
+    let (server, _dir, client, _cache) = in_real_time().await;
+    let (ino, open, _local) = create_written(&client, "file", 60_000).await;
     close(&client, ino, open).await;
     let reader = client.open(&root(), ino, READ).wait().await.unwrap();
     let DataPath::Passthrough(older) = reader.path else { panic!("not by the kernel") };
@@ -528,11 +528,8 @@ async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_hav
 /// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_the_kernel_writes_is_as_long_as_its_local_file() {
-    let server = Arc::new(MemRemote::new());
-    let dir = tempfile::tempdir().unwrap();
-    let (client, _cache) = on_directory_in_real_time(dir.path(), server.clone()).await;
-    let (ino, writer, local) = create(&client, "file").await;
-    rustix::io::pwrite(local.as_fd(), &pattern(1, 50_000), 0).unwrap();
+    let (server, _dir, client, _cache) = in_real_time().await;
+    let (ino, writer, _local) = create_written(&client, "file", 50_000).await;
     client.flush(&root(), ino, writer).wait().await.unwrap();
     let (other, theirs) = another_client_at(&server, "file").await;
     for len in [90_000, 20_000] {
