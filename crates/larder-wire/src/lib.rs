@@ -1,4 +1,4 @@
-//! Sans-IO codecs: XDR, ONC RPC, NFSv3, MOUNT and portmap.
+//! Sans-IO codecs: XDR, ONC RPC, NFSv3, MOUNT, portmap, and larder's metadata program.
 //!
 //! Client and server share this crate, so every argument and every result can be both encoded and
 //! decoded. Nothing here knows a socket, a clock or a file system.
@@ -10,7 +10,8 @@
 //!   large payload as a segment of its own ([`xdr::Segments`]), ready for one vectored write.
 //!
 //! The types carry the names that the RFCs give them, so that code and RFC can be laid side by
-//! side: RFC 4506 (XDR), RFC 5531 (RPC), RFC 1833 (portmap), RFC 1813 (NFSv3 and MOUNT).
+//! side: RFC 4506 (XDR), RFC 5531 (RPC), RFC 1833 (portmap), RFC 1813 (NFSv3 and MOUNT). Programs
+//! of our own are described in `docs/formats`.
 //! Absent on purpose: RPCSEC_GSS, NLM, NSM, rpcbind versions 3 and 4.
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 #[macro_use]
 mod macros;
 
+pub mod meta;
 pub mod mount3;
 pub mod nfs3;
 pub mod portmap;

@@ -35,6 +35,34 @@ macro_rules! xdr_struct {
     )+ };
 }
 
+/// A value with a meaning of its own, on the wire as what it holds.
+macro_rules! xdr_newtype {
+    ($( $(#[$meta:meta])* $name:ident($type:ty); )+) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub $type);
+
+        impl $crate::xdr::Encode for $name {
+            fn encode(&self, out: &mut $crate::xdr::Encoder) {
+                self.0.encode(out);
+            }
+        }
+
+        impl $crate::xdr::Decode for $name {
+            fn decode(input: &mut ::bytes::Bytes) -> Result<Self, $crate::xdr::XdrError> {
+                $crate::xdr::Decode::decode(input).map($name)
+            }
+        }
+
+        #[cfg(test)]
+        impl $crate::sample::Sample for $name {
+            fn sample(source: &mut $crate::sample::Source<'_>) -> Self {
+                $name($crate::sample::Sample::sample(source))
+            }
+        }
+    )+ };
+}
+
 /// An enumeration, closed: other values do not decode.
 macro_rules! xdr_enum {
     ($( $(#[$meta:meta])* $name:ident { $( $variant:ident = $value:literal ),* $(,)? } )+) => { $(

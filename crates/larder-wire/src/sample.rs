@@ -45,6 +45,12 @@ impl Sample for u64 {
     }
 }
 
+impl Sample for i64 {
+    fn sample(source: &mut Source<'_>) -> i64 {
+        u64::sample(source).cast_signed()
+    }
+}
+
 impl Sample for bool {
     fn sample(source: &mut Source<'_>) -> bool {
         source.byte() % 2 == 1

@@ -330,6 +330,19 @@ impl Decode for u64 {
     }
 }
 
+/// XDR's `hyper`: two's complement.
+impl Encode for i64 {
+    fn encode(&self, out: &mut Encoder) {
+        out.put_u64(self.cast_unsigned());
+    }
+}
+
+impl Decode for i64 {
+    fn decode(input: &mut Bytes) -> Result<Self, XdrError> {
+        u64::decode(input).map(u64::cast_signed)
+    }
+}
+
 impl Encode for bool {
     fn encode(&self, out: &mut Encoder) {
         out.put_u32(u32::from(*self));

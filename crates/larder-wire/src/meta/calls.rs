@@ -1,0 +1,219 @@
+//! The procedures of the metadata program: what they take and what they answer.
+//!
+//! Arguments of calls that change something begin with a [`Sequence`], those of others with the
+//! session. All but [`Session`] therefore renew it.
+
+use super::words::{
+    Attributes, ByteRange, ChangeId, Changed, Device, Disks, FileId, IfExists, Kind, Layout,
+    LeaseKind, Mode, Name, OpenId, Place, Sequence, SessionId, SetAttributes, Time, VolumeId,
+    Written,
+};
+use super::{
+    ENTRIES_MAX, PROGRAM, RANGES_MAX, Res, TARGET_BYTES_MAX, VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
+};
+use crate::xdr::{self, Array, Opaque};
+
+/// The target of a symbolic link.
+pub type Target = Opaque<TARGET_BYTES_MAX>;
+/// The value of an extended attribute.
+pub type XattrValue = Opaque<XATTR_BYTES_MAX>;
+
+xdr_struct! {
+    /// Arguments of NULL.
+    #[derive(Copy, Default)]
+    Null {}
+
+    /// Arguments of SESSION. `client` names the client for good, `boot` its present life: another
+    /// one ends the session of the life before.
+    #[derive(Copy)]
+    Session { client: [u8; 16], boot: u64, slots: u32 }
+    /// Answer of SESSION. The client has to call within each `lease_ms`, or the session ends.
+    /// `server_boot` changes with each start of the server: leases and opens of the one before are
+    /// gone. `resumed`: the session was there, and its slots go on.
+    SessionGiven {
+        session: SessionId, slots: u32, lease_ms: u32, resumed: bool, volume: VolumeId,
+        server_boot: u64, root: FileId, disks: Disks,
+    }
+
+    /// Arguments of RENEW.
+    #[derive(Copy)]
+    Renew { session: SessionId }
+    /// Answer of RENEW.
+    Renewed { server_boot: u64, disks: Disks }
+
+    /// Arguments of END_SESSION: what the session holds is given up at once.
+    #[derive(Copy)]
+    EndSession { session: SessionId }
+
+    /// Arguments of GETATTR.
+    #[derive(Copy)]
+    GetAttr { session: SessionId, file: FileId }
+
+    /// Arguments of SETATTR. With `guard`, only if the file's ctime is still that. `open` is an
+    /// open file whose mode allows a new size, or none.
+    #[derive(Copy)]
+    SetAttr {
+        sequence: Sequence, file: FileId, open: OpenId, set: SetAttributes, guard: Option<Time>,
+    }
+
+    /// Arguments of LOOKUP. `.` and `..` are names, too.
+    Lookup { session: SessionId, place: Place }
+    /// Answer of LOOKUP. That there is no such name is an answer.
+    #[derive(Copy)]
+    LookedUp { dir: Attributes, found: Option<Attributes> }
+
+    /// Arguments of OPEN. The reply brings grants for as much of `range` as fits, `allocate` bytes
+    /// of it allocated if the mode includes writing, and a lease of `lease` at most.
+    Open {
+        sequence: Sequence, what: OpenWhat, mode: Mode, lease: LeaseKind, range: ByteRange,
+        allocate: bool,
+    }
+    /// What OPEN creates, unless the name is there.
+    Create { place: Place, set: SetAttributes, if_exists: IfExists }
+    /// Answer of OPEN. `dir` is there if a name was given. A CREATE that opened what was there has
+    /// `created` false.
+    Opened {
+        open: OpenId, created: bool, file: Changed, dir: Option<Changed>, lease: LeaseKind,
+        layout: Layout,
+    }
+
+    /// Arguments of CLOSE. A lease stays.
+    #[derive(Copy)]
+    Close { sequence: Sequence, open: OpenId }
+
+    /// Arguments of GETCAPS. `open` is an open file whose mode suffices, or none: then the caller's
+    /// rights are judged now.
+    #[derive(Copy)]
+    GetCaps { session: SessionId, file: FileId, open: OpenId, mode: Mode, range: ByteRange }
+    /// Answer of GETCAPS and ALLOC.
+    LayoutGiven { attributes: Attributes, layout: Layout }
+
+    /// Arguments of ALLOC: the holes of `range` get blocks, which are the session's alone until
+    /// they are committed.
+    #[derive(Copy)]
+    Alloc { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
+
+    /// Arguments of COMMIT_EXTENTS: what was written, and is durable on the disks. The file's size
+    /// becomes the end of the last range, if it was smaller. `close` closes `open` after it.
+    CommitExtents {
+        sequence: Sequence, file: FileId, open: OpenId, written: Array<Written, RANGES_MAX>,
+        mtime: Option<Time>, close: bool,
+    }
+
+    /// Arguments of PUNCH: the range reads as zeros afterwards; the size stays.
+    #[derive(Copy)]
+    Punch { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
+
+    /// Arguments of MKDIR.
+    MkDir { sequence: Sequence, place: Place, set: SetAttributes }
+    /// Arguments of SYMLINK.
+    Symlink { sequence: Sequence, place: Place, target: Target, set: SetAttributes }
+    /// Arguments of MKNOD. Not for files, directories and symbolic links.
+    MkNod { sequence: Sequence, place: Place, kind: Kind, device: Device, set: SetAttributes }
+    /// Answer of MKDIR, SYMLINK and MKNOD.
+    #[derive(Copy)]
+    Made { made: Attributes, dir: Changed }
+
+    /// Arguments of READLINK.
+    #[derive(Copy)]
+    ReadLink { session: SessionId, file: FileId }
+    /// Answer of READLINK.
+    LinkRead { attributes: Attributes, target: Target }
+
+    /// Arguments of LINK.
+    Link { sequence: Sequence, file: FileId, place: Place }
+    /// Answer of LINK, REMOVE and RMDIR: the file that got or lost the name, and its directory. A
+    /// file without links is gone once nobody has it open.
+    #[derive(Copy)]
+    NameChanged { file: Changed, dir: Changed }
+
+    /// Arguments of REMOVE: anything but a directory.
+    Remove { sequence: Sequence, place: Place }
+    /// Arguments of RMDIR: an empty directory.
+    RmDir { sequence: Sequence, place: Place }
+
+    /// Arguments of RENAME. With `keep`, a target that exists is an error.
+    Rename { sequence: Sequence, from: Place, to: Place, keep: bool }
+    /// Answer of RENAME. If both directories are the same, `from_dir` and `to_dir` are the same.
+    #[derive(Copy)]
+    Renamed { from_dir: Changed, to_dir: Changed, moved: Changed, replaced: Option<Changed> }
+
+    /// Arguments of READDIR: entries behind `cookie` (0: from the beginning), as many as fit into
+    /// about `bytes_max`. Cookies stay good as long as the directory.
+    #[derive(Copy)]
+    ReadDir { session: SessionId, dir: FileId, cookie: u64, bytes_max: u32, attributes: bool }
+    /// An entry of a directory. `cookie` is behind it.
+    Entry { name: Name, file: FileId, cookie: u64, attributes: Option<Attributes> }
+    /// Answer of READDIR, without `.` and `..`.
+    Entries { dir: Attributes, entries: Array<Entry, ENTRIES_MAX>, end: bool }
+
+    /// Arguments of ACCESS: the bits are those of [`super::words::access`].
+    #[derive(Copy)]
+    Access { session: SessionId, file: FileId, wanted: u32 }
+    /// Answer of ACCESS.
+    #[derive(Copy)]
+    AccessGiven { attributes: Attributes, granted: u32 }
+
+    /// Arguments of FSSTAT.
+    #[derive(Copy)]
+    FsStat { session: SessionId }
+    /// Answer of FSSTAT. Sizes in bytes.
+    #[derive(Copy)]
+    Space { bytes: u64, bytes_free: u64, files: u64, files_free: u64 }
+
+    /// Arguments of GETXATTR.
+    GetXattr { session: SessionId, file: FileId, name: Name }
+    /// Answer of GETXATTR.
+    XattrGot { value: XattrValue, change: ChangeId }
+
+    /// Arguments of SETXATTR.
+    SetXattr { sequence: Sequence, file: FileId, name: Name, value: XattrValue, if_set: IfSet }
+    /// Answer of SETXATTR, REMOVEXATTR, SETATTR, PUNCH and COMMIT_EXTENTS.
+    #[derive(Copy)]
+    FileChanged { file: Changed }
+
+    /// Arguments of LISTXATTR.
+    #[derive(Copy)]
+    ListXattr { session: SessionId, file: FileId }
+    /// Answer of LISTXATTR.
+    XattrNames { names: Array<Name, XATTRS_MAX>, change: ChangeId }
+
+    /// Arguments of REMOVEXATTR.
+    RemoveXattr { sequence: Sequence, file: FileId, name: Name }
+
+    /// Arguments of RETURN_LEASE: the lease on `file` is `keep` from now on. What was changed under
+    /// it has been committed.
+    #[derive(Copy)]
+    ReturnLease { sequence: Sequence, file: FileId, keep: LeaseKind }
+}
+
+xdr_union! {
+    /// What to open: a file that is known, a name, or a name that is made if it is not there.
+    OpenWhat { 0 => File(FileId), 1 => Name(Place), 2 => Create(Create) }
+}
+
+xdr_enum! {
+    /// What is to become of an extended attribute that is there, or is not (setxattr(2)).
+    IfSet { Either = 0, Create = 1, Replace = 2 }
+}
+
+procedures! { PROGRAM, VERSION;
+    0 Null => (), 1 Session => Res<SessionGiven>, 2 Renew => Res<Renewed>,
+    3 EndSession => Res<()>, 4 GetAttr => Res<Attributes>, 5 SetAttr => Res<FileChanged>,
+    6 Lookup => Res<LookedUp>, 7 Open => Res<Opened>, 8 Close => Res<()>,
+    9 GetCaps => Res<LayoutGiven>, 10 Alloc => Res<LayoutGiven>,
+    11 CommitExtents => Res<FileChanged>, 12 Punch => Res<FileChanged>, 13 MkDir => Res<Made>,
+    14 Symlink => Res<Made>, 15 ReadLink => Res<LinkRead>, 16 MkNod => Res<Made>,
+    17 Link => Res<NameChanged>, 18 Remove => Res<NameChanged>, 19 RmDir => Res<NameChanged>,
+    20 Rename => Res<Renamed>, 21 ReadDir => Res<Entries>, 22 Access => Res<AccessGiven>,
+    23 FsStat => Res<Space>, 24 GetXattr => Res<XattrGot>, 25 SetXattr => Res<FileChanged>,
+    26 ListXattr => Res<XattrNames>, 27 RemoveXattr => Res<FileChanged>, 28 ReturnLease => Res<()>,
+}
+
+impl Entry {
+    /// Bytes that the entry takes in [`Entries`]. A server fills a reply by it.
+    pub fn encoded_bytes(&self) -> usize {
+        let attributes = self.attributes.map_or(0, |_| super::words::ATTRIBUTES_BYTES);
+        xdr::opaque_len(self.name.len()) + 8 + 8 + 4 + attributes
+    }
+}

@@ -1,0 +1,232 @@
+//! Every type against itself, and against bytes that are written down.
+
+use bytes::Bytes;
+
+use super::calls::*;
+use super::recall::{Recall, RecallNull};
+use super::words::*;
+use super::*;
+use crate::sample::check_types;
+use crate::xdr::{Array, Opaque, to_segments};
+use crate::{Procedure, rpc};
+
+check_types!(arguments_survive:
+    Null, Session, Renew, EndSession, GetAttr, SetAttr, Lookup, Open, Close, GetCaps, Alloc,
+    CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
+    calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, RecallNull,
+    Recall,
+);
+check_types!(results_survive:
+    Res<SessionGiven>, Res<Renewed>, Res<()>, Res<Attributes>, Res<FileChanged>, Res<LookedUp>,
+    Res<Opened>, Res<LayoutGiven>, Res<Made>, Res<LinkRead>, Res<NameChanged>, Res<calls::Renamed>,
+    Res<Entries>, Res<AccessGiven>, Res<Space>, Res<XattrGot>, Res<XattrNames>,
+);
+
+fn name(text: &'static str) -> Name {
+    Name::new(Bytes::from_static(text.as_bytes())).unwrap()
+}
+
+fn place(text: &'static str) -> Place {
+    Place { dir: FileId(1), name: name(text) }
+}
+
+fn sequence() -> Sequence {
+    Sequence { session: SessionId([0xa5; 16]), slot: 3, sequence: 7 }
+}
+
+fn attributes() -> Attributes {
+    Attributes {
+        file: FileId(0x1122),
+        kind: Kind::File,
+        mode: 0o644,
+        links: 1,
+        uid: 1000,
+        gid: 100,
+        device: Device::default(),
+        size: 5000,
+        used: 8192,
+        atime: Time { seconds: 1, nanoseconds: 2 },
+        mtime: Time { seconds: 3, nanoseconds: 4 },
+        ctime: Time { seconds: 5, nanoseconds: 6 },
+        birth: Time { seconds: -7, nanoseconds: 8 },
+        change: ChangeId(9),
+    }
+}
+
+/// The words of hexadecimal digits, whatever the spaces between them.
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(pair).collect()
+}
+
+/// The bytes in docs/formats/meta-protocol.md.
+fn golden<T>(value: &T, hex: &str)
+where
+    T: Encode + Decode + PartialEq + std::fmt::Debug,
+{
+    let encoded = to_segments(value).to_bytes();
+    let shown = |bytes: &[u8]| -> String {
+        bytes
+            .chunks(4)
+            .map(|unit| format!("{:08x} ", u32::from_be_bytes(unit.try_into().unwrap())))
+            .collect()
+    };
+    assert_eq!(shown(&encoded), shown(&bytes(hex)), "{value:?}");
+    assert_eq!(&T::decode(&mut Bytes::from(bytes(hex))).unwrap(), value);
+    let text = include_str!("../../../../docs/formats/meta-protocol.md");
+    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(squeezed(text).contains(&squeezed(hex)), "the document lacks {hex}");
+}
+
+#[test]
+fn a_call_is_what_the_document_says() {
+    let create = Create {
+        place: place("a.txt"),
+        set: SetAttributes { mode: Some(0o644), mtime: SetTime::Now, ..SetAttributes::default() },
+        if_exists: IfExists::Fail,
+    };
+    let open = Open {
+        sequence: sequence(),
+        what: OpenWhat::Create(create),
+        mode: Mode::ReadWrite,
+        lease: LeaseKind::Write,
+        range: ByteRange { offset: 0, length: 4096 },
+        allocate: true,
+    };
+    golden(
+        &open,
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000002 00000000 00000001 00000005 612e7478 74000000
+         00000001 000001a4 00000000 00000000 00000000 00000000 00000001 00000001
+         00000003 00000002 00000000 00000000 00000000 00001000 00000001",
+    );
+    let commit = CommitExtents {
+        sequence: sequence(),
+        file: FileId(0x1122),
+        open: OpenId(4),
+        written: Array(vec![Written {
+            offset: 0,
+            length: 5000,
+            disk: DiskId(1),
+            position: 0x10_0000,
+        }]),
+        mtime: None,
+        close: true,
+    };
+    golden(
+        &commit,
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000004
+         00000001 00000000 00000000 00000000 00001388 00000001 00000000 00100000
+         00000000 00000001",
+    );
+}
+
+#[test]
+fn a_reply_is_what_the_document_says() {
+    let extent = Extent {
+        offset: 0,
+        length: 8192,
+        disk: DiskId(1),
+        position: 0x10_0000,
+        state: ExtentState::Provisional,
+    };
+    let grant = Grant {
+        disk: DiskId(1),
+        mode: Mode::Write,
+        expires_ms: 60_000,
+        capability: Opaque::copy_from_slice(b"cap"),
+        secret: [0x5e; 32],
+    };
+    let given = LayoutGiven {
+        attributes: attributes(),
+        layout: Layout {
+            covered: ByteRange { offset: 0, length: 8192 },
+            extents: Array(vec![extent]),
+            grants: Array(vec![grant]),
+        },
+    };
+    golden(
+        &Ok::<_, Status>(given),
+        "00000000
+         00000000 00001122 00000001 000001a4 00000001 000003e8 00000064 00000000 00000000
+         00000000 00001388 00000000 00002000
+         00000000 00000001 00000002 00000000 00000003 00000004
+         00000000 00000005 00000006 ffffffff fffffff9 00000008 00000000 00000009
+         00000000 00000000 00000000 00002000
+         00000001 00000000 00000000 00000000 00002000 00000001 00000000 00100000 00000002
+         00000001 00000001 00000002 0000ea60 00000003 63617000
+         5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e",
+    );
+    golden(&Err::<Attributes, _>(Status::Stale), "00000074");
+}
+
+#[test]
+fn a_recall_is_what_the_document_says() {
+    let recall =
+        Recall { session: SessionId([0xa5; 16]), file: FileId(0x1122), keep: LeaseKind::Read };
+    golden(&recall, "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000000 00001122 00000001");
+}
+
+#[test]
+fn attributes_have_the_stated_length() {
+    assert_eq!(to_segments(&attributes()).len(), ATTRIBUTES_BYTES);
+    let entry = |attributes| Entry { name: name("abcde"), file: FileId(1), cookie: 2, attributes };
+    for entry in [entry(None), entry(Some(attributes()))] {
+        assert_eq!(to_segments(&entry).len(), entry.encoded_bytes());
+    }
+}
+
+#[test]
+fn ranges_are_those_that_a_file_can_have() {
+    let get = |offset, length| ByteRange { offset, length }.get();
+    assert_eq!(get(1, 2), Some(1..3));
+    assert_eq!(get(FILE_BYTES_MAX - 1, 1), Some(FILE_BYTES_MAX - 1..FILE_BYTES_MAX));
+    for (offset, length) in [(0, 0), (FILE_BYTES_MAX, 1), (u64::MAX, 2), (1, u64::MAX)] {
+        assert_eq!(get(offset, length), None, "{offset} {length}");
+    }
+    assert_eq!(ByteRange::from(3..5), ByteRange { offset: 3, length: 2 });
+}
+
+/// A capability of the greatest length on each of the most disks fits into what a connection takes.
+#[test]
+fn the_longest_reply_fits_into_a_record() {
+    let grant = Grant {
+        disk: DiskId(1),
+        mode: Mode::ReadWrite,
+        expires_ms: 1,
+        capability: Opaque(vec![0; CAPABILITY_BYTES_MAX].into()),
+        secret: [0; 32],
+    };
+    let extent = Extent {
+        offset: 0,
+        length: BLOCK_BYTES,
+        disk: DiskId(1),
+        position: 0,
+        state: ExtentState::Committed,
+    };
+    let layout = Layout {
+        covered: ByteRange { offset: 0, length: 1 },
+        extents: Array(vec![extent; EXTENTS_MAX]),
+        grants: Array(vec![grant; GRANTS_MAX]),
+    };
+    assert!(to_segments(&layout).len() < 1 << 20);
+}
+
+#[test]
+fn procedures_have_their_names() {
+    assert_eq!(PROCEDURE_NAMES.len(), ReturnLease::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
+    assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
+    assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
+    assert!(MetaProc::try_from(ReturnLease::NUMBER).is_ok());
+    let call = rpc::encode_call(
+        rpc::Xid(1),
+        &rpc::Credential::None,
+        &GetAttr { session: SessionId([0; 16]), file: FileId::ROOT },
+        crate::xdr::Framing::Datagram,
+    );
+    let header = rpc::CallHeader::decode(&mut call.to_bytes()).unwrap();
+    assert_eq!((header.program, header.version, header.procedure), (PROGRAM, VERSION, 4));
+}

@@ -1,0 +1,177 @@
+//! What the metadata program speaks of.
+
+use std::ops::Range;
+
+use super::{
+    ADDRESS_BYTES_MAX, CAPABILITY_BYTES_MAX, DISKS_MAX, EXTENTS_MAX, FILE_BYTES_MAX, GRANTS_MAX,
+};
+use crate::xdr::{Array, Opaque};
+
+/// The name of one entry of a directory: never empty, without `/` and without NUL. One that is
+/// longer than [`super::NAME_BYTES_MAX`] decodes, so that the server can say so.
+pub use crate::nfs3::filename3 as Name;
+
+xdr_newtype! {
+    /// Number of a file in its volume, never given to another one.
+    FileId(u64);
+    /// Number of a disk in its volume.
+    DiskId(u32);
+    /// Number of an open file in its session; 0 means none.
+    OpenId(u64);
+    /// Names a session. Only its client and the server know it.
+    SessionId([u8; 16]);
+    /// Names a volume: random bytes, chosen when it was made.
+    VolumeId([u8; 16]);
+    /// Version of an object: larger after each change of its data, attributes or entries.
+    ChangeId(u64);
+}
+
+impl FileId {
+    /// The root of every volume.
+    pub const ROOT: FileId = FileId(1);
+}
+
+impl OpenId {
+    /// No open file: rights are judged anew.
+    pub const NONE: OpenId = OpenId(0);
+}
+
+xdr_enum! {
+    /// Type of a file.
+    Kind {
+        File = 1, Directory = 2, BlockDevice = 3, CharacterDevice = 4, Symlink = 5, Socket = 6,
+        Fifo = 7,
+    }
+
+    /// What a lease promises: nothing; that nobody else changes the file; that nobody else uses it.
+    #[derive(PartialOrd, Ord)]
+    LeaseKind { None = 0, Read = 1, Write = 2 }
+
+    /// What may be done under a grant or an open.
+    Mode { Read = 1, Write = 2, ReadWrite = 3 }
+
+    /// Whose an extent's blocks are: everybody's who may read the file, or the session's that
+    /// allocated them and has not committed them yet.
+    ExtentState { Committed = 1, Provisional = 2 }
+
+    /// What is to become of a name that exists already.
+    IfExists { Open = 0, Fail = 1 }
+}
+
+impl Mode {
+    /// Whether it includes reading.
+    pub fn reads(self) -> bool {
+        self != Mode::Write
+    }
+
+    /// Whether it includes writing.
+    pub fn writes(self) -> bool {
+        self != Mode::Read
+    }
+}
+
+/// Bits of ACCESS, as in NFSv3 (RFC 1813, 3.3.4).
+pub use crate::nfs3::access3 as access;
+
+xdr_struct! {
+    /// Seconds since 1970 (two's complement) and nanoseconds, less than 10^9.
+    #[derive(Copy, Default, PartialOrd, Ord, Hash)]
+    Time { seconds: i64, nanoseconds: u32 }
+
+    /// Major and minor number of a device.
+    #[derive(Copy, Default)]
+    Device { major: u32, minor: u32 }
+
+    /// Attributes of a file. `mode` has the permission bits, `0o7777`; `used` is in bytes.
+    #[derive(Copy)]
+    Attributes {
+        file: FileId, kind: Kind, mode: u32, links: u32, uid: u32, gid: u32, device: Device,
+        size: u64, used: u64, atime: Time, mtime: Time, ctime: Time, birth: Time, change: ChangeId,
+    }
+
+    /// What a call made of an object: the version that it was just before, and what it is now. The
+    /// two versions are the same if it did not change.
+    #[derive(Copy)]
+    Changed { before: ChangeId, after: Attributes }
+
+    /// Attributes to set; what is not there stays as it is.
+    #[derive(Copy, Default)]
+    SetAttributes {
+        mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, size: Option<u64>, atime: SetTime,
+        mtime: SetTime,
+    }
+
+    /// Names a call of a session. Calls of one slot follow each other: the next one has a higher
+    /// sequence and is sent when the one before was answered. The first one is 1.
+    #[derive(Copy)]
+    Sequence { session: SessionId, slot: u32, sequence: u32 }
+
+    /// A name in a directory.
+    Place { dir: FileId, name: Name }
+
+    /// Bytes of a file.
+    #[derive(Copy)]
+    ByteRange { offset: u64, length: u64 }
+
+    /// A part of a file that was written to a disk: `length` bytes at `offset` of the file are now
+    /// those at `position` of the disk.
+    #[derive(Copy)]
+    Written { offset: u64, length: u64, disk: DiskId, position: u64 }
+
+    /// A part of a file that lies on a disk: `length` bytes at `offset` of the file are those at
+    /// `position` of the disk. Offset and position are multiples of the block size; so is the
+    /// length, but of an extent that was cut by a smaller size of its file. What no extent covers
+    /// is zeros.
+    #[derive(Copy)]
+    Extent { offset: u64, length: u64, disk: DiskId, position: u64, state: ExtentState }
+
+    /// A capability on one disk: what to show it (`capability`, as docs/formats has it for disks),
+    /// and what proves that it is ours (`secret`, never sent to the disk). It ends `expires_ms`
+    /// after the reply that brought it, or when it is revoked.
+    Grant {
+        disk: DiskId, mode: Mode, expires_ms: u32, capability: Opaque<CAPABILITY_BYTES_MAX>,
+        secret: [u8; 32],
+    }
+
+    /// Where a part of a file lies, and what lets the client get at it. `covered` is the part that
+    /// the extents tell of, which may be shorter than what was asked for: ask again for the rest.
+    Layout {
+        covered: ByteRange, extents: Array<Extent, EXTENTS_MAX>, grants: Array<Grant, GRANTS_MAX>,
+    }
+
+    /// A disk of the volume. Its grants bear `epoch`, which changes with each boot of the disk.
+    DiskInfo { disk: DiskId, address: Opaque<ADDRESS_BYTES_MAX>, epoch: u64 }
+}
+
+xdr_union! {
+    /// How to set a time.
+    #[derive(Copy, Default)]
+    SetTime { 0 => #[default] Keep, 1 => Now, 2 => To(Time) }
+}
+
+/// The disks of a volume.
+pub type Disks = Array<DiskInfo, DISKS_MAX>;
+
+impl Written {
+    /// The bytes of the file, if they are some that a file can have.
+    pub fn range(self) -> Option<Range<u64>> {
+        ByteRange { offset: self.offset, length: self.length }.get()
+    }
+}
+
+impl ByteRange {
+    /// Start and end, if it has bytes and ends within the largest file.
+    pub fn get(self) -> Option<Range<u64>> {
+        let end = self.offset.checked_add(self.length)?;
+        (self.length > 0 && end <= FILE_BYTES_MAX).then_some(self.offset..end)
+    }
+}
+
+impl From<Range<u64>> for ByteRange {
+    fn from(range: Range<u64>) -> ByteRange {
+        ByteRange { offset: range.start, length: range.end.saturating_sub(range.start) }
+    }
+}
+
+/// Encoded size of [`Attributes`], in bytes.
+pub const ATTRIBUTES_BYTES: usize = 108;
