@@ -30,6 +30,7 @@ pub mod memory;
 pub mod mountinfo;
 pub mod pages;
 mod real;
+pub mod secret;
 mod sim;
 pub mod sockets;
 mod tail;

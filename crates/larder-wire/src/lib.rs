@@ -1,4 +1,5 @@
-//! Sans-IO codecs: XDR, ONC RPC, NFSv3, MOUNT, portmap, and larder's metadata program.
+//! Sans-IO codecs: XDR, ONC RPC, NFSv3, MOUNT and portmap; larder's own programs of metadata and of
+//! disks, with the capabilities and seals that these stand on.
 //!
 //! Client and server share this crate, so every argument and every result can be both encoded and
 //! decoded. Nothing here knows a socket, a clock or a file system.
@@ -19,12 +20,15 @@
 #[macro_use]
 mod macros;
 
+pub mod capability;
+pub mod disk;
 pub mod meta;
 pub mod mount3;
 pub mod nfs3;
 pub mod portmap;
 pub mod record;
 pub mod rpc;
+pub mod seal;
 pub mod xdr;
 
 #[cfg(test)]

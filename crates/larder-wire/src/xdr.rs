@@ -31,6 +31,9 @@ pub enum XdrError {
     /// A name that no entry of a directory can have.
     #[error("a name is empty, or has a slash or a NUL in it")]
     Name,
+    /// Extents of a capability that cannot be.
+    #[error("extents are missing, empty, out of order, overlap, or end too late")]
+    Extents,
 }
 
 /// A value that can be written as XDR.

@@ -11,17 +11,15 @@ use crate::xdr::{Array, Opaque};
 /// longer than [`super::NAME_BYTES_MAX`] decodes, so that the server can say so.
 pub use crate::nfs3::filename3 as Name;
 
+pub use crate::capability::{DiskId, VolumeId};
+
 xdr_newtype! {
     /// Number of a file in its volume, never given to another one.
     FileId(u64);
-    /// Number of a disk in its volume.
-    DiskId(u32);
     /// Number of an open file in its session; 0 means none.
     OpenId(u64);
     /// Names a session. Only its client and the server know it.
     SessionId([u8; 16]);
-    /// Names a volume: random bytes, chosen when it was made.
-    VolumeId([u8; 16]);
     /// Version of an object: larger after each change of its data, attributes or entries.
     ChangeId(u64);
 }

@@ -1,0 +1,57 @@
+//! The program of disks: READ, WRITE and FLUSH under capabilities, and the metadata server's
+//! control.
+//!
+//! Byte by byte it is in `docs/formats/disk-protocol.md`.
+//!
+//! - [`words`] has the procedures: each is a [`Head`], which says what is to be done and what a
+//!   disk answers.
+//! - [`sealed`] is the form in which heads and data travel: under the keys of a session.
+//! - [`session`] is the client's half of a session, as pure functions: from the handshake to the
+//!   opened reply.
+//!
+//! A session has two kinds. In a client's, each request shows a capability; in the metadata
+//! server's, none: the session itself was made by who has the disk's master key. Whatever the setup
+//! of the volume, the metadata server's sessions are sealed.
+
+pub mod sealed;
+pub mod session;
+pub mod words;
+
+/// The RPC program number, of the range that users define (RFC 5531, 8.3).
+pub const PROGRAM: u32 = 0x206c_7264;
+/// The version of the program.
+pub const VERSION: u32 = 1;
+/// The port that disks listen on, unless they are told another one.
+pub const PORT: u16 = 2051;
+
+/// Most data of one READ or WRITE, in bytes.
+pub const DATA_BYTES_MAX: usize = 1 << 20;
+/// Longest head of a request or reply, in bytes.
+pub const HEAD_BYTES_MAX: usize = 2048;
+/// A disk knows for blocks of so many bytes whether they were written.
+pub const BLOCK_BYTES: u64 = 4096;
+/// Most capabilities that one REVOKE names.
+pub const REVOKED_MAX: usize = 256;
+/// Most groups that a disk has at a time.
+pub const GROUPS_MAX: usize = 64;
+/// First sequence number of a session that is too high: a new session is due before.
+pub const SEQUENCE_END: u64 = 1 << 32;
+
+/// Names of the procedures, by number.
+pub const PROCEDURE_NAMES: &[&str] = &[
+    "NULL",
+    "HANDSHAKE",
+    "READ",
+    "WRITE",
+    "FLUSH",
+    "REFRESH",
+    "REVOKE",
+    "GROUP_REPLACE",
+    "EPOCH",
+    "COPY",
+    "CLEAR",
+    "STATUS",
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! The client's half of a session, as pure functions: who calls brings randomness and carries
+//! bytes.
+//!
+//! [`Hailing`] is a handshake under way; [`Session`] seals requests; [`Asked`] opens their replies.
+//! The metadata server's sessions are the same, and show nothing in each request.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use super::SEQUENCE_END;
+use super::sealed::{ReplyError, Sealed, SealedReply};
+use super::words::{
+    Ending, HandshakeCall, HandshakeDone, Head, Hello, Owner, Refusal, Res, SessionId, Shown,
+};
+use crate::capability::{BootEpoch, Capability, DiskId, VolumeId};
+use crate::seal::{Forged, KEY_BYTES, MasterKey, RequestKeys, Secret, SessionKey, Setup};
+
+/// A capability and the secret that proves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// What the disk is shown.
+    pub capability: Capability,
+    /// What the disk is never sent.
+    pub secret: Secret,
+}
+
+impl Granted {
+    /// Mints a capability.
+    pub fn mint(master: &MasterKey, capability: Capability) -> Granted {
+        let secret = master.disk_key(capability.key).secret(&capability);
+        Granted { capability, secret }
+    }
+}
+
+/// A handshake that waits for its answer.
+#[derive(Debug)]
+pub struct Hailing {
+    nonce: [u8; KEY_BYTES],
+    secret: Secret,
+    /// Of whoever has the disk's key, not a capability: sealed in every setup.
+    is_control: bool,
+}
+
+impl Hailing {
+    /// A client's handshake, under a capability. `nonce` is drawn at random, for this handshake
+    /// alone. `before` is a session that is over: whatever of it is still under way is finished, or
+    /// refused, before this one begins.
+    pub fn client(
+        granted: &Granted,
+        nonce: [u8; KEY_BYTES],
+        before: Option<&Session>,
+    ) -> (HandshakeCall, Hailing) {
+        let Granted { capability, secret } = granted;
+        let shows = Shown::Capability(capability.clone());
+        let hailing = Hailing { nonce, secret: secret.clone(), is_control: false };
+        (hailing.call(capability.volume, capability.disk, shows, before), hailing)
+    }
+
+    /// The metadata server's handshake, as owner number `owner` of the volume.
+    pub fn control(
+        master: &MasterKey,
+        volume: VolumeId,
+        disk: DiskId,
+        owner: u64,
+        nonce: [u8; KEY_BYTES],
+        before: Option<&Session>,
+    ) -> (HandshakeCall, Hailing) {
+        let secret = master.control_secret(volume, disk);
+        let hailing = Hailing { nonce, secret, is_control: true };
+        (hailing.call(volume, disk, Shown::Control(Owner { owner }), before), hailing)
+    }
+
+    fn call(
+        &self,
+        volume: VolumeId,
+        disk: DiskId,
+        shows: Shown,
+        before: Option<&Session>,
+    ) -> HandshakeCall {
+        let ends = before.filter(|session| session.number != SessionId(0));
+        let ends = ends.map(|session| Ending {
+            session: session.number,
+            proof: session.key.sign_ending(&self.nonce),
+        });
+        let hello = Hello { volume, disk, shows, nonce: self.nonce, ends };
+        let mac = self.secret.sign_hello(&hello);
+        HandshakeCall { hello, mac }
+    }
+
+    /// The session, if the disk's answer is genuine.
+    ///
+    /// # Errors
+    /// [`Forged`]
+    pub fn welcomed(self, answer: &HandshakeDone) -> Result<Session, Forged> {
+        let welcome = &answer.welcome;
+        let key = self.secret.session_key(&self.nonce, &welcome.nonce);
+        key.check_welcome(welcome, &answer.mac)?;
+        let setup = if self.is_control { Setup::Secure } else { welcome.setup };
+        Ok(Session {
+            number: welcome.session,
+            boot: welcome.boot,
+            volume_setup: welcome.setup,
+            setup,
+            control: self.is_control.then_some(self.secret),
+            key,
+            next: AtomicU64::new(1),
+        })
+    }
+}
+
+/// A session, from the client's side. It may be used by many tasks at a time.
+#[derive(Debug)]
+pub struct Session {
+    number: SessionId,
+    boot: BootEpoch,
+    volume_setup: Setup,
+    /// What protects its requests.
+    setup: Setup,
+    /// What its requests are made under, if they show nothing.
+    control: Option<Secret>,
+    key: SessionKey,
+    next: AtomicU64,
+}
+
+/// The session is used up: its sequence numbers are.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the session is used up")]
+pub struct Exhausted;
+
+impl Session {
+    /// Which boot of the disk it is of. What was written and not flushed in another boot may be
+    /// lost.
+    pub fn boot(&self) -> BootEpoch {
+        self.boot
+    }
+
+    /// The setup of the disk's volume.
+    pub fn volume_setup(&self) -> Setup {
+        self.volume_setup
+    }
+
+    /// A request that shows a capability.
+    ///
+    /// # Errors
+    /// [`Exhausted`]
+    pub fn ask<H: Head>(
+        &self,
+        secret: &Secret,
+        head: &H,
+        data: Bytes,
+    ) -> Result<(Sealed<H>, Asked), Exhausted> {
+        if self.setup == Setup::Off {
+            return Ok((Sealed::open_to_all(head, data), Asked(None)));
+        }
+        let sequence = self.next.fetch_add(1, Relaxed);
+        if sequence >= SEQUENCE_END {
+            return Err(Exhausted);
+        }
+        let keys = self.key.request_keys(secret);
+        let (setup, session) = (self.setup, self.number);
+        let request = Sealed::seal(&keys.to_disk, setup, session, sequence, head, data);
+        Ok((request, Asked(Some(Question { keys, setup, session, sequence }))))
+    }
+
+    /// A request of the metadata server.
+    ///
+    /// # Errors
+    /// [`Exhausted`]
+    ///
+    /// # Panics
+    /// If this is a client's session.
+    pub fn order<H: Head>(&self, head: &H) -> Result<(Sealed<H>, Asked), Exhausted> {
+        let secret = self.control.as_ref().expect("a session of the metadata server");
+        self.ask(secret, head, Bytes::new())
+    }
+}
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+pub struct Asked(Option<Question>);
+
+#[derive(Debug)]
+struct Question {
+    keys: RequestKeys,
+    setup: Setup,
+    session: SessionId,
+    sequence: u64,
+}
+
+/// Why a request was not carried out, or nobody knows whether it was.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum AskError {
+    /// The disk says so, under seal.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// Somebody says so, and no seal shows who: at most a reason to shake hands again.
+    #[error("{0}, as somebody says")]
+    Hearsay(Refusal),
+    /// What came back is not from the disk, or not to the request.
+    #[error("the reply is not from the disk: {0}")]
+    Reply(ReplyError),
+}
+
+impl Asked {
+    /// What the disk answered.
+    ///
+    /// # Errors
+    /// [`AskError`]
+    pub fn answered<H: Head>(
+        self,
+        reply: Res<SealedReply<H>>,
+    ) -> Result<(H::Done, Bytes), AskError> {
+        let reply = reply.map_err(AskError::Hearsay)?;
+        let (results, data) = match self.0 {
+            None => reply.open_unsealed(),
+            Some(Question { keys, setup, session, sequence }) => {
+                reply.open(&keys.from_disk, setup, session, sequence)
+            }
+        }
+        .map_err(AskError::Reply)?;
+        Ok((results.map_err(AskError::Refused)?, data))
+    }
+}

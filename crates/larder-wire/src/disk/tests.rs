@@ -1,0 +1,281 @@
+//! Every type of the program against itself, its bytes against another implementation, and a
+//! session from both sides.
+
+use bytes::Bytes;
+
+use super::sealed::{ReplyError, Sealed, SealedReply};
+use super::session::{AskError, Granted, Hailing, Session};
+use super::words::*;
+use super::*;
+use crate::Procedure;
+use crate::capability::{
+    BootEpoch, Capability, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch, Mode, VolumeId,
+};
+use crate::sample::{Sample, Source, check_types};
+use crate::seal::{Forged, MasterKey, Setup};
+use crate::xdr::{Decode, Encode, to_segments};
+
+check_types!(words_survive:
+    HandshakeCall, Res<HandshakeDone>, ReadHead, WriteHead, FlushHead, RefreshHead, RevokeHead,
+    GroupReplaceHead, EpochHead, CopyHead, ClearHead, StatusHead, Res<Done>, Res<RefreshDone>,
+    StatusDone,
+);
+check_types!(messages_survive: Sealed<WriteHead>, Res<SealedReply<ReadHead>>);
+
+impl Sample for Sealed<WriteHead> {
+    fn sample(source: &mut Source<'_>) -> Self {
+        let head = WriteHead::sample(source);
+        Sealed::open_to_all(&head, crate::xdr::Opaque::<DATA_BYTES_MAX>::sample(source).0)
+    }
+}
+
+impl Sample for SealedReply<ReadHead> {
+    fn sample(source: &mut Source<'_>) -> Self {
+        let results = Res::<Done>::sample(source);
+        SealedReply::open_to_all(&results, crate::xdr::Opaque::<DATA_BYTES_MAX>::sample(source).0)
+    }
+}
+
+const DATA: &[u8] = b"sixteen bytes !!and more";
+
+fn master() -> MasterKey {
+    MasterKey::new(std::array::from_fn(|at| at as u8))
+}
+
+fn granted() -> Granted {
+    let extents = [(4096, 8192), (1 << 20, 100)];
+    let extents = extents.map(|(offset, length)| Extent::new(offset, length).unwrap());
+    let capability = Capability {
+        volume: VolumeId(std::array::from_fn(|at| 0xa0 + at as u8)),
+        disk: DiskId(3),
+        boot: BootEpoch(0x0102_0304_0506_0708),
+        key: KeyEpoch(7),
+        group: GroupId(9),
+        id: CapabilityId(11),
+        mode: Mode::Write,
+        expiry_ms: 60_000,
+        extents: Extents::new(extents.to_vec()).unwrap(),
+    };
+    Granted::mint(&master(), capability)
+}
+
+fn welcome(setup: Setup) -> Welcome {
+    let boot = granted().capability.boot;
+    Welcome { session: SessionId(5), boot, setup, nonce: [0x22; 32] }
+}
+
+/// A session, as the disk has it and as the client has it.
+fn session(setup: Setup) -> (crate::seal::SessionKey, Session) {
+    let (call, hailing) = Hailing::client(&granted(), [0x11; 32], None);
+    let secret = granted().secret;
+    secret.check_hello(&call.hello, &call.mac).unwrap();
+    let key = secret.session_key(&call.hello.nonce, &[0x22; 32]);
+    let welcome = welcome(setup);
+    let done = HandshakeDone { welcome, mac: key.sign_welcome(&welcome) };
+    (key, hailing.welcomed(&done).unwrap())
+}
+
+fn hex(value: &impl Encode) -> String {
+    to_segments(value).to_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const CAPABILITY: &str = "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf000000030102030405060708000000070000\
+    0000000000090000000b00000002000000000000ea600000000200000000000010000000000000002000\
+    00000000001000000000000000000064";
+
+#[test]
+fn messages_are_those_that_the_format_says() {
+    assert_eq!(hex(&granted().capability), CAPABILITY);
+    let (call, _) = Hailing::client(&granted(), [0x11; 32], None);
+    let (volume, nonce) = (&CAPABILITY[..32], "11".repeat(32));
+    let hello = format!("{volume}0000000300000001{CAPABILITY}{nonce}00000000");
+    let mac = "101aae2846ed2519140bf617ece1be14f386db0763fdd277c380706beb7aa220";
+    assert_eq!(hex(&call), hello + mac);
+
+    let (key, session) = session(Setup::Secure);
+    let welcome = welcome(Setup::Secure);
+    let done: Res<_> = Ok(HandshakeDone { welcome, mac: key.sign_welcome(&welcome) });
+    let fields = format!("0000000000000005010203040506070800000001{}", "22".repeat(32));
+    let mac = "2ed8de6eaa9a58b4c7214519e516c6a8a0cbacb29a06d5cb80c49e68bcf95c2a";
+    assert_eq!(hex(&done), format!("00000000{fields}{mac}"));
+
+    let head = WriteHead { capability: granted().capability, offset: 4096, stable: true };
+    let (write, _) = session.ask(&granted().secret, &head, Bytes::from_static(DATA)).unwrap();
+    assert_eq!(
+        hex(&write),
+        format!(
+            "0000000000000005000000000000000100000068{CAPABILITY}000000000000100000000001\
+             3bbc1397e7956e96af4f330bc2e3e03a00000018\
+             7369787465656e206279746573202121616e64206d6f7265"
+        )
+    );
+    let keys = key.request_keys(&granted().secret);
+    let reply = SealedReply::<WriteHead>::seal(
+        &keys.from_disk,
+        Setup::Secure,
+        SessionId(5),
+        1,
+        &Ok(Done {}),
+        Bytes::new(),
+    );
+    assert_eq!(hex(&reply), "00000004000000002d0a0cb089dcc8b53ff5a173305029dd00000000");
+}
+
+#[test]
+fn private_data_is_what_the_format_says() {
+    let (key, session) = session(Setup::Private);
+    let head = WriteHead { capability: granted().capability, offset: 4096, stable: true };
+    let data = Bytes::from_static(DATA);
+    let (write, _) = session.ask(&granted().secret, &head, data.clone()).unwrap();
+    let wire = hex(&write);
+    let seal_and_data = "e1e2d6853381715901c010a1411754ea00000018\
+                         55655b5d469eecc5a557c23930078a293c9e967459e95279";
+    assert!(wire.ends_with(seal_and_data), "{wire}");
+    let keys = key.request_keys(&granted().secret);
+    assert_eq!(write.open(&keys.to_disk, Setup::Private), Ok(data));
+}
+
+/// A reply counts for the request that it is to, and for no other: another one of the session, of
+/// another session, of another procedure, or from nobody.
+#[test]
+fn a_reply_is_to_its_request() {
+    let (key, session) = session(Setup::Secure);
+    let secret = granted().secret;
+    let keys = key.request_keys(&secret);
+    let head = FlushHead { capability: granted().capability };
+    let answer = |key: &crate::seal::SealKey, number: u64, sequence: u64| {
+        let session = SessionId(number);
+        let results = Ok(Done {});
+        SealedReply::seal(key, Setup::Secure, session, sequence, &results, Bytes::new())
+    };
+    let (_, first) = session.ask(&secret, &head, Bytes::new()).unwrap();
+    let (_, second) = session.ask(&secret, &head, Bytes::new()).unwrap();
+    let good = answer(&keys.from_disk, 5, 1);
+    assert_eq!(first.answered::<FlushHead>(Ok(good.clone())), Ok((Done {}, Bytes::new())));
+    let forged = AskError::Reply(ReplyError::Forged(Forged));
+    assert_eq!(second.answered::<FlushHead>(Ok(good)), Err(forged));
+
+    let other = granted().secret.session_key(&[0x11; 32], &[0x33; 32]).request_keys(&secret);
+    let wrong = [
+        answer(&keys.from_disk, 6, 3),
+        answer(&keys.from_disk, 5, 2),
+        answer(&keys.to_disk, 5, 3),
+        answer(&other.from_disk, 5, 3),
+    ];
+    for (at, reply) in wrong.into_iter().enumerate() {
+        let (_, asked) = session.ask(&secret, &head, Bytes::new()).unwrap();
+        assert_eq!(asked.answered::<FlushHead>(Ok(reply)), Err(forged), "reply {at}");
+    }
+    let write = answer(&keys.from_disk, 5, 7);
+    let read: SealedReply<ReadHead> = Decode::decode(&mut to_segments(&write).to_bytes()).unwrap();
+    let head = ReadHead { capability: head.capability, offset: 4096, length: 0 };
+    let (request, asked) = session.ask(&secret, &head, Bytes::new()).unwrap();
+    assert_eq!(request.sequence, 7);
+    assert_eq!(asked.answered::<ReadHead>(Ok(read)), Err(forged));
+
+    let (_, asked) = session.ask(&secret, &head, Bytes::new()).unwrap();
+    let hearsay = AskError::Hearsay(Refusal::Revoked);
+    assert_eq!(asked.answered::<ReadHead>(Err(Refusal::Revoked)), Err(hearsay));
+}
+
+#[test]
+fn a_welcome_of_somebody_else_makes_no_session() {
+    let (_, hailing) = Hailing::client(&granted(), [0x11; 32], None);
+    let welcome = welcome(Setup::Off);
+    let key = granted().secret.session_key(&[0x12; 32], &[0x22; 32]);
+    let done = HandshakeDone { welcome, mac: key.sign_welcome(&welcome) };
+    assert_eq!(hailing.welcomed(&done).unwrap_err(), Forged);
+}
+
+/// The metadata server's session is sealed whatever the volume's setup; a client's as that says.
+#[test]
+fn control_is_sealed_in_every_setup() {
+    for setup in [Setup::Off, Setup::Secure, Setup::Private] {
+        let (volume, disk) = (granted().capability.volume, DiskId(3));
+        let (call, hailing) = Hailing::control(&master(), volume, disk, 1, [0x11; 32], None);
+        let secret = master().control_secret(volume, disk);
+        secret.check_hello(&call.hello, &call.mac).unwrap();
+        let key = secret.session_key(&[0x11; 32], &[0x22; 32]);
+        let welcome = welcome(setup);
+        let done = HandshakeDone { welcome, mac: key.sign_welcome(&welcome) };
+        let session = hailing.welcomed(&done).unwrap();
+        assert_eq!(session.volume_setup(), setup);
+        let (order, _) = session.order(&RefreshHead { trust_ms: 1000 }).unwrap();
+        let keys = key.request_keys(&secret);
+        assert!(order.open(&keys.to_disk, Setup::Secure).is_ok());
+    }
+}
+
+#[test]
+fn a_read_tells_its_length_without_being_read() {
+    let (_, session) = session(Setup::Secure);
+    for length in [0, 1, 4096, DATA_BYTES_MAX as u32] {
+        let head = ReadHead { capability: granted().capability, offset: 4096, length };
+        let (read, _) = session.ask(&granted().secret, &head, Bytes::new()).unwrap();
+        let message = to_segments(&read).to_bytes();
+        assert_eq!(read_length(&message), length as usize);
+        assert_eq!(read_length(&message[message.len() - 23..]), 0);
+    }
+    assert_eq!(read_length(&[0xff; 64]), DATA_BYTES_MAX);
+    assert_eq!(read_length(&[]), 0);
+}
+
+#[test]
+fn each_refusal_and_each_procedure_has_its_number() {
+    for (at, refusal) in Refusal::ALL.iter().enumerate() {
+        assert_eq!(Refusal::try_from(*refusal as u32), Ok(*refusal));
+        assert!(!Refusal::ALL[..at].contains(refusal));
+    }
+    assert_eq!((0..1000).filter(|number| Refusal::try_from(*number).is_ok()).count(), 24);
+    let numbers = [
+        <NullCall as Procedure>::NUMBER,
+        <HandshakeCall as Procedure>::NUMBER,
+        ReadHead::NUMBER,
+        WriteHead::NUMBER,
+        FlushHead::NUMBER,
+        RefreshHead::NUMBER,
+        RevokeHead::NUMBER,
+        GroupReplaceHead::NUMBER,
+        EpochHead::NUMBER,
+        CopyHead::NUMBER,
+        ClearHead::NUMBER,
+        StatusHead::NUMBER,
+    ];
+    assert_eq!(numbers.len(), PROCEDURE_NAMES.len());
+    assert!(numbers.iter().enumerate().all(|(at, number)| at as u32 == *number));
+}
+
+/// The largest heads that there can be fit their limit.
+#[test]
+fn heads_have_room() {
+    let extents =
+        (0..crate::capability::EXTENTS_MAX as u64).map(|at| Extent::new(at * 8192, 4096).unwrap());
+    let extents = Extents::new(extents.collect()).unwrap();
+    let capability = Capability { extents, ..granted().capability };
+    let read = ReadHead { capability, offset: 0, length: 0 };
+    let revoke = RevokeHead {
+        group: GroupId(1),
+        ids: crate::xdr::Array((0..REVOKED_MAX as u32).map(CapabilityId).collect()),
+    };
+    let status = StatusDone {
+        setup: Setup::Secure,
+        size: 0,
+        written: 0,
+        clock_ms: 0,
+        trusted_until_ms: 0,
+        key: Some(KeyEpoch(1)),
+        sessions: 0,
+        poisoned: false,
+        groups: crate::xdr::Array(vec![GroupStatus { group: GroupId(1), revoked: 0 }; GROUPS_MAX]),
+        refusals: crate::xdr::Array(
+            Refusal::ALL.map(|refusal| RefusalCount { refusal, count: 1 }).to_vec(),
+        ),
+    };
+    for length in [
+        to_segments(&read).len(),
+        to_segments(&revoke).len(),
+        to_segments(&Res::<StatusDone>::Ok(status)).len(),
+    ] {
+        assert!(length <= HEAD_BYTES_MAX, "{length}");
+    }
+}

@@ -1,0 +1,285 @@
+//! What the program of disks speaks of: its procedures, and why they are refused.
+
+use bytes::Bytes;
+
+use super::{DATA_BYTES_MAX, GROUPS_MAX, PROGRAM, REVOKED_MAX, VERSION};
+use crate::capability::{
+    BootEpoch, Capability, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch, VolumeId,
+};
+use crate::seal::{KEY_BYTES, Setup};
+use crate::xdr::{Array, Decode, Encode, Encoder, XdrError};
+
+xdr_newtype! {
+    /// Number of a session at a disk, in one boot of it.
+    SessionId(u64);
+}
+
+/// What a disk answers: results, or why there are none.
+pub type Res<T> = Result<T, Refusal>;
+
+impl<T: Encode> Encode for Res<T> {
+    fn encode(&self, out: &mut Encoder) {
+        match self {
+            Ok(results) => {
+                out.put_u32(0);
+                results.encode(out);
+            }
+            Err(refusal) => refusal.encode(out),
+        }
+    }
+}
+
+impl<T: Decode> Decode for Res<T> {
+    fn decode(input: &mut Bytes) -> Result<Self, XdrError> {
+        match u32::decode(input)? {
+            0 => T::decode(input).map(Ok),
+            refusal => Refusal::try_from(refusal).map(Err),
+        }
+    }
+}
+
+#[cfg(test)]
+impl<T: crate::sample::Sample> crate::sample::Sample for Res<T> {
+    fn sample(source: &mut crate::sample::Source<'_>) -> Self {
+        match bool::sample(source) {
+            true => Ok(T::sample(source)),
+            false => Err(Refusal::sample(source)),
+        }
+    }
+}
+
+xdr_enum! {
+    /// Why a disk did not do what it was asked. [`Refusal::remedy`] says what helps.
+    Refusal {
+        /* What cannot be answered under a seal: whoever is between may have made it up. */
+        Malformed = 1, UnknownSession = 2, Forged = 3, Replayed = 4, Exhausted = 5,
+        WrongVolume = 6, WrongDisk = 7, OldBoot = 8, OldKey = 9,
+        /* What a capability does not let its holder do, or not any more. */
+        NotRefreshed = 16, OldGroup = 17, Revoked = 18, Expired = 19, WrongMode = 20,
+        OutOfExtents = 21,
+        /* What the metadata server may not do. */
+        NotControl = 32, OldOwner = 33, StaleGroup = 34, StaleKey = 35, TooManyGroups = 36,
+        /* What the store cannot do. */
+        OutOfDisk = 48, NoSpace = 49, Failed = 50, Poisoned = 51,
+    }
+}
+
+/// What who was refused may do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Shake hands, and ask again.
+    Handshake,
+    /// Ask the metadata server for another capability, once.
+    Capability,
+    /// Nothing: it will be refused again.
+    None,
+}
+
+impl Refusal {
+    /// All that there are.
+    pub const ALL: [Refusal; 24] = {
+        use Refusal::*;
+        [
+            Malformed,
+            UnknownSession,
+            Forged,
+            Replayed,
+            Exhausted,
+            WrongVolume,
+            WrongDisk,
+            OldBoot,
+            OldKey,
+            NotRefreshed,
+            OldGroup,
+            Revoked,
+            Expired,
+            WrongMode,
+            OutOfExtents,
+            NotControl,
+            OldOwner,
+            StaleGroup,
+            StaleKey,
+            TooManyGroups,
+            OutOfDisk,
+            NoSpace,
+            Failed,
+            Poisoned,
+        ]
+    };
+
+    /// What helps.
+    pub fn remedy(self) -> Remedy {
+        use Refusal::*;
+        match self {
+            UnknownSession | Replayed | Exhausted => Remedy::Handshake,
+            OldBoot | OldKey | NotRefreshed | OldGroup | Revoked | Expired | Forged => {
+                Remedy::Capability
+            }
+            Malformed | WrongVolume | WrongDisk | WrongMode | OutOfExtents | NotControl
+            | OldOwner | StaleGroup | StaleKey | TooManyGroups | OutOfDisk | NoSpace | Failed
+            | Poisoned => Remedy::None,
+        }
+    }
+
+    /// It in words, for people and for accounts.
+    pub fn as_str(self) -> &'static str {
+        use Refusal::*;
+        match self {
+            Malformed => "the request cannot be read",
+            UnknownSession => "the disk does not know the session",
+            Forged => "the seal is not that of the request",
+            Replayed => "the request came before",
+            Exhausted => "the session is used up",
+            WrongVolume => "the capability is for another volume",
+            WrongDisk => "the capability is for another disk",
+            OldBoot => "the capability is older than the disk's last start",
+            OldKey => "the capability is made with a key that is no longer taken",
+            NotRefreshed => "the disk has not heard of the metadata server in time",
+            OldGroup => "the capability's group is no longer valid",
+            Revoked => "the capability is revoked",
+            Expired => "the capability has expired",
+            WrongMode => "the capability is for reading only, or for writing only",
+            OutOfExtents => "the capability does not cover all of the bytes",
+            NotControl => "only the metadata server may do this",
+            OldOwner => "the volume has another owner meanwhile",
+            StaleGroup => "the group is not newer than all that the disk has had",
+            StaleKey => "the key epoch is older than the disk's",
+            TooManyGroups => "the disk has as many groups as it can have",
+            OutOfDisk => "the bytes are behind the end of the disk",
+            NoSpace => "what is below the disk has no room left",
+            Failed => "the store failed",
+            Poisoned => "the store failed before, and takes no more changes",
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// What a request asks for: the part of its arguments that is read before its data.
+pub trait Head: Encode + Decode {
+    /// The number of the procedure.
+    const NUMBER: u32;
+    /// What is answered if it was done, beside data.
+    type Done: Encode + Decode;
+}
+
+xdr_struct! {
+    /// Arguments of NULL.
+    #[derive(Copy, Default)]
+    NullCall {}
+
+    /// Arguments of HANDSHAKE: `mac` is over `hello`, under what it shows.
+    HandshakeCall { hello: Hello, mac: [u8; KEY_BYTES] }
+
+    /// Who wants a session, at which disk, and with which nonce. `ends` is a session that is over.
+    Hello {
+        volume: VolumeId, disk: DiskId, shows: Shown, nonce: [u8; KEY_BYTES], ends: Option<Ending>,
+    }
+
+    /// The metadata server, as owner number `owner` of the volume.
+    #[derive(Copy)]
+    Owner { owner: u64 }
+
+    /// A session to be ended, and the proof that it is the caller's. What was asked in it is done
+    /// before the handshake is answered, or never.
+    #[derive(Copy)]
+    Ending { session: SessionId, proof: [u8; KEY_BYTES] }
+
+    /// A session is made. `mac` is over `welcome`, under the new session's key.
+    #[derive(Copy)]
+    HandshakeDone { welcome: Welcome, mac: [u8; KEY_BYTES] }
+
+    /// The new session, at which boot of the disk, the setup of its volume, the disk's nonce.
+    #[derive(Copy)]
+    Welcome { session: SessionId, boot: BootEpoch, setup: Setup, nonce: [u8; KEY_BYTES] }
+
+    /// READ: `length` bytes from `offset` of the disk.
+    ReadHead { capability: Capability, offset: u64, length: u32 }
+    /// WRITE: the request's data to `offset` of the disk; if `stable`, durable before the reply.
+    WriteHead { capability: Capability, offset: u64, stable: bool }
+    /// FLUSH: what was written to the disk and answered is durable before the reply.
+    FlushHead { capability: Capability }
+
+    /// REFRESH: the disk may trust what it knows for so many milliseconds from now on.
+    #[derive(Copy)]
+    RefreshHead { trust_ms: u32 }
+    /// The disk's clock: milliseconds since it started.
+    #[derive(Copy)]
+    RefreshDone { clock_ms: u64 }
+    /// REVOKE: these capabilities of a group are over. What they let in is done before the reply.
+    RevokeHead { group: GroupId, ids: Array<CapabilityId, REVOKED_MAX> }
+    /// GROUP_REPLACE: `victim` is over, `group` begins, higher than any that the disk has had.
+    #[derive(Copy)]
+    GroupReplaceHead { victim: Option<GroupId>, group: GroupId }
+    /// EPOCH: capabilities of this key epoch are taken, and of the one before it.
+    #[derive(Copy)]
+    EpochHead { key: KeyEpoch }
+    /// COPY: bytes of this disk to another place of it, durable before the reply.
+    #[derive(Copy)]
+    CopyHead { from: Extent, to: u64 }
+    /// CLEAR: bytes that read as zeros from now on, durably; whole blocks are given back.
+    ClearHead { extents: Extents }
+    /// STATUS: what the disk knows of itself.
+    #[derive(Copy, Default)]
+    StatusHead {}
+
+    /// Results of procedures that have none.
+    #[derive(Copy, Default)]
+    Done {}
+
+    /// Results of STATUS. `trusted_until_ms` is a time of the disk's clock. Refusals are counted
+    /// since the start; those that never were are left out.
+    StatusDone {
+        setup: Setup, size: u64, written: u64, clock_ms: u64, trusted_until_ms: u64,
+        key: Option<KeyEpoch>, sessions: u32, poisoned: bool, groups: Array<GroupStatus, GROUPS_MAX>,
+        refusals: Array<RefusalCount, 24>,
+    }
+
+    /// A valid group, and how many of its capabilities are revoked.
+    #[derive(Copy)]
+    GroupStatus { group: GroupId, revoked: u32 }
+
+    /// How often a disk refused something.
+    #[derive(Copy)]
+    RefusalCount { refusal: Refusal, count: u64 }
+}
+
+xdr_union! {
+    /// What a handshake is made under.
+    Shown {
+        1 => Capability(Capability),
+        2 => Control(Owner),
+    }
+}
+
+procedures! { PROGRAM, VERSION; 0 NullCall => (), 1 HandshakeCall => Res<HandshakeDone> }
+
+/// Which head is which procedure, and what it answers.
+macro_rules! heads {
+    ($( $number:literal $head:ident => $done:ident ),+ $(,)?) => { $(
+        impl Head for $head {
+            const NUMBER: u32 = $number;
+            type Done = $done;
+        }
+    )+ };
+}
+
+heads! {
+    2 ReadHead => Done, 3 WriteHead => Done, 4 FlushHead => Done, 5 RefreshHead => RefreshDone,
+    6 RevokeHead => Done, 7 GroupReplaceHead => Done, 8 EpochHead => Done, 9 CopyHead => Done,
+    10 ClearHead => Done, 11 StatusHead => StatusDone,
+}
+
+/// How many bytes a READ asks for, from its whole message, which is not checked: the length is the
+/// head's last value, and behind it are the seal and the length of no data.
+pub fn read_length(message: &[u8]) -> usize {
+    let at = message.len().wrapping_sub(4 + crate::seal::TAG_BYTES + 4);
+    let length = message.get(at..).and_then(<[u8]>::first_chunk);
+    length.map_or(0, |length| (u32::from_be_bytes(*length) as usize).min(DATA_BYTES_MAX))
+}

@@ -1,0 +1,283 @@
+//! Keys and seals of the program of disks: who can have made these bytes.
+//!
+//! ```text
+//! master key                 random; a file of the disk, and one of the metadata server
+//! ├─ control secret          what the metadata server shows itself with
+//! └─ disk key of an epoch    what capabilities are made with
+//!    └─ capability's secret  goes to the client with its capability, never to the disk
+//!
+//! session key   from the secret that shook hands and a nonce of each side
+//! request keys  one for each direction, from what a request shows, and the session key
+//! ```
+//!
+//! Each step is HMAC-SHA-256 (RFC 2104) under the one above, over a label and values of fixed form.
+//! Requests and replies are sealed by AES-256-GCM (NIST SP 800-38D), whose nonce is the sequence
+//! number of the request in its session.
+//!
+//! Invariants:
+//! - No two messages have the same key and nonce. A session never uses a sequence number twice, a
+//!   disk accepts it once, and answers it once under seal; each direction has its own key; whoever
+//!   of the two starts anew brings another nonce, so other keys.
+//! - A key is never shown by `Debug`.
+//!
+//! Absent on purpose: randomness. Who draws a nonce or a key brings its bytes.
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest;
+use aws_lc_rs::hmac;
+use bytes::{Bytes, BytesMut};
+use thiserror::Error;
+
+use crate::capability::{Capability, DiskId, KeyEpoch, VolumeId};
+use crate::xdr::{Encode, Encoder, to_segments};
+
+/// Length of keys, secrets and nonces of handshakes, in bytes.
+pub const KEY_BYTES: usize = 32;
+/// Length of the seal on a request or reply, in bytes.
+pub const TAG_BYTES: usize = 16;
+
+/// Bytes that are not from whom they say.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the seal is not that of these bytes")]
+pub struct Forged;
+
+xdr_enum! {
+    /// What protects the requests of clients at the disks of a volume.
+    ///
+    /// `Off`: nothing: whoever reaches a disk may do everything; for measurements. `Secure`: nobody
+    /// without a capability does anything, and nobody alters anything. `Private`: nobody else reads
+    /// the data, either.
+    Setup { Off = 0, Secure = 1, Private = 2 }
+}
+
+/// Defines a key of [`KEY_BYTES`] that does not show itself.
+macro_rules! keys {
+    ($( $(#[$meta:meta])* $name:ident; )+) => { $(
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, Eq)]
+        pub struct $name([u8; KEY_BYTES]);
+
+        impl $name {
+            /// The key with these bytes.
+            pub fn new(bytes: [u8; KEY_BYTES]) -> $name {
+                $name(bytes)
+            }
+
+            /// Its bytes. They are the secret itself.
+            pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(concat!(stringify!($name), "(..)"))
+            }
+        }
+    )+ };
+}
+
+keys! {
+    /// What a disk and the metadata server of its volume have in common.
+    MasterKey;
+    /// What a disk's capabilities of one key epoch are made with.
+    DiskKey;
+    /// What proves that its holder was given a capability, or is the metadata server.
+    Secret;
+    /// What a client and a disk have in common for a session.
+    SessionKey;
+}
+
+impl MasterKey {
+    /// The key that capabilities of `epoch` are made with.
+    pub fn disk_key(&self, epoch: KeyEpoch) -> DiskKey {
+        DiskKey(derive(&self.0, "larder disk key 1", &[&encoded(&epoch)]))
+    }
+
+    /// What the metadata server shows itself with at a disk.
+    pub fn control_secret(&self, volume: VolumeId, disk: DiskId) -> Secret {
+        let parts: [&[u8]; 2] = [&encoded(&volume), &encoded(&disk)];
+        Secret(derive(&self.0, "larder disk control 1", &parts))
+    }
+}
+
+impl DiskKey {
+    /// The secret that goes with a capability. Of its extents, a SHA-256 is what counts.
+    pub fn secret(&self, capability: &Capability) -> Secret {
+        let Capability { volume, disk, boot, key, group, id, mode, expiry_ms, extents } =
+            capability;
+        let mut fixed = Encoder::default();
+        volume.encode(&mut fixed);
+        disk.encode(&mut fixed);
+        boot.encode(&mut fixed);
+        key.encode(&mut fixed);
+        group.encode(&mut fixed);
+        id.encode(&mut fixed);
+        mode.encode(&mut fixed);
+        expiry_ms.encode(&mut fixed);
+        let extents = digest::digest(&digest::SHA256, &encoded(extents));
+        let parts: [&[u8]; 2] = [&fixed.finish().to_bytes(), extents.as_ref()];
+        Secret(derive(&self.0, "larder disk capability 1", &parts))
+    }
+}
+
+impl Secret {
+    /// The key of a session that is made by a handshake under this.
+    pub fn session_key(&self, client: &[u8; KEY_BYTES], disk: &[u8; KEY_BYTES]) -> SessionKey {
+        SessionKey(derive(&self.0, "larder disk session 1", &[client, disk]))
+    }
+
+    /// What shows that a handshake's hello is from who has this.
+    pub fn sign_hello(&self, hello: &impl Encode) -> [u8; KEY_BYTES] {
+        derive(&self.0, "larder disk hello 1", &[&encoded(hello)])
+    }
+
+    /// Whether `mac` is what [`sign_hello`](Self::sign_hello) says.
+    ///
+    /// # Errors
+    /// [`Forged`]
+    pub fn check_hello(&self, hello: &impl Encode, mac: &[u8; KEY_BYTES]) -> Result<(), Forged> {
+        equal(&self.sign_hello(hello), mac)
+    }
+}
+
+impl SessionKey {
+    /// What shows that a welcome is from the disk that the hello was meant for.
+    pub fn sign_welcome(&self, welcome: &impl Encode) -> [u8; KEY_BYTES] {
+        derive(&self.0, "larder disk welcome 1", &[&encoded(welcome)])
+    }
+
+    /// Whether `mac` is what [`sign_welcome`](Self::sign_welcome) says.
+    ///
+    /// # Errors
+    /// [`Forged`]
+    pub fn check_welcome(&self, welcome: &impl Encode, mac: &[u8; 32]) -> Result<(), Forged> {
+        equal(&self.sign_welcome(welcome), mac)
+    }
+
+    /// What shows that a handshake, with this nonce of the client, may end this session.
+    pub fn sign_ending(&self, client: &[u8; KEY_BYTES]) -> [u8; KEY_BYTES] {
+        derive(&self.0, "larder disk ending 1", &[client])
+    }
+
+    /// Whether `mac` is what [`sign_ending`](Self::sign_ending) says.
+    ///
+    /// # Errors
+    /// [`Forged`]
+    pub fn check_ending(&self, client: &[u8; KEY_BYTES], mac: &[u8; 32]) -> Result<(), Forged> {
+        equal(&self.sign_ending(client), mac)
+    }
+
+    /// The keys of requests that show what `secret` belongs to.
+    pub fn request_keys(&self, secret: &Secret) -> RequestKeys {
+        let key = |label| SealKey::new(&derive(&secret.0, label, &[&self.0]));
+        RequestKeys { to_disk: key("larder disk request 1"), from_disk: key("larder disk reply 1") }
+    }
+}
+
+/// Keys of the requests of one session that show one capability, and of their replies.
+#[derive(Debug)]
+pub struct RequestKeys {
+    /// Of requests.
+    pub to_disk: SealKey,
+    /// Of replies.
+    pub from_disk: SealKey,
+}
+
+/// A key that seals messages of one direction.
+pub struct SealKey(LessSafeKey);
+
+impl SealKey {
+    fn new(key: &[u8; KEY_BYTES]) -> SealKey {
+        let key = UnboundKey::new(&AES_256_GCM, key).expect("the key has the length of such keys");
+        SealKey(LessSafeKey::new(key))
+    }
+
+    /// Seals `head` and `data`, and encrypts `data` in a `Private` setup: the seal, and what to
+    /// send for the data. Data that nobody else shares is encrypted in place.
+    ///
+    /// No two calls for one key may have the same `sequence`.
+    pub fn seal(&self, setup: Setup, sequence: u64, head: &[u8], data: Bytes) -> (Tag, Bytes) {
+        if setup != Setup::Private {
+            return (self.authenticate(sequence, head, &data), data);
+        }
+        let mut data = data.try_into_mut().unwrap_or_else(|data| BytesMut::from(&data[..]));
+        let tag = self.0.seal_in_place_separate_tag(nonce(sequence), Aad::from(head), &mut data);
+        (
+            to_tag(tag.expect("messages are far shorter than the limit of GCM").as_ref()),
+            data.freeze(),
+        )
+    }
+
+    /// Checks a seal, and decrypts `data` in a `Private` setup.
+    ///
+    /// # Errors
+    /// [`Forged`]
+    pub fn open(
+        &self,
+        setup: Setup,
+        sequence: u64,
+        head: &[u8],
+        tag: &Tag,
+        data: Bytes,
+    ) -> Result<Bytes, Forged> {
+        if setup != Setup::Private {
+            equal(&self.authenticate(sequence, head, &data), tag)?;
+            return Ok(data);
+        }
+        let mut clear = BytesMut::zeroed(data.len());
+        let opened =
+            self.0.open_separate_gather(nonce(sequence), Aad::from(head), &data, tag, &mut clear);
+        opened.map(|()| clear.freeze()).map_err(|_| Forged)
+    }
+
+    /// The seal on what stays readable. The data, which is long, is what GCM takes as "additional";
+    /// the head is what it encrypts, and only the tag is used: so neither is copied behind the
+    /// other, and both sides can work the tag out.
+    fn authenticate(&self, sequence: u64, head: &[u8], data: &[u8]) -> Tag {
+        let mut head = head.to_vec();
+        let tag = self.0.seal_in_place_separate_tag(nonce(sequence), Aad::from(data), &mut head);
+        to_tag(tag.expect("messages are far shorter than the limit of GCM").as_ref())
+    }
+}
+
+impl std::fmt::Debug for SealKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SealKey(..)")
+    }
+}
+
+/// The seal on a message.
+pub type Tag = [u8; TAG_BYTES];
+
+fn to_tag(bytes: &[u8]) -> Tag {
+    bytes.try_into().expect("tags of GCM have this length")
+}
+
+fn nonce(sequence: u64) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[4..].copy_from_slice(&sequence.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+/// A key below `key`. `parts` have one form for each label, so that they cannot be taken for
+/// others.
+fn derive(key: &[u8; KEY_BYTES], label: &str, parts: &[&[u8]]) -> [u8; KEY_BYTES] {
+    let mut hash = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
+    hash.update(label.as_bytes());
+    hash.update(&[0]);
+    parts.iter().for_each(|part| hash.update(part));
+    hash.sign().as_ref().try_into().expect("SHA-256 has this length")
+}
+
+fn encoded(value: &impl Encode) -> Bytes {
+    to_segments(value).to_bytes()
+}
+
+fn equal(ours: &[u8], theirs: &[u8]) -> Result<(), Forged> {
+    verify_slices_are_equal(ours, theirs).map_err(|_| Forged)
+}
+
+#[cfg(test)]
+mod tests;
