@@ -1,0 +1,96 @@
+//! Calls that change something, or take part in the order of those that do.
+
+use bytes::Bytes;
+use larder_wire::Procedure;
+use larder_wire::meta::calls;
+use larder_wire::meta::words::{Sequence, SessionId};
+use larder_wire::meta::{Res, Status};
+use larder_wire::xdr::{Encode, to_segments};
+
+/// Results of a call, encoded; and whether its status is other than success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) bytes: Bytes,
+    pub(crate) failed: bool,
+}
+
+impl Reply {
+    pub(crate) fn of<T: Encode>(results: &Res<T>) -> Reply {
+        Reply { bytes: to_segments(results).to_bytes(), failed: results.is_err() }
+    }
+
+    pub(crate) fn refused(status: Status) -> Reply {
+        Reply::of::<()>(&Err(status))
+    }
+}
+
+/// Whose a call is: of a slot, to be carried out once; or of a session, to be carried out each
+/// time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bearer {
+    Slot(Sequence),
+    Session(SessionId),
+    /// It begins a session.
+    Nobody,
+}
+
+impl Bearer {
+    pub(crate) fn session(self) -> Option<SessionId> {
+        match self {
+            Bearer::Slot(sequence) => Some(sequence.session),
+            Bearer::Session(session) => Some(session),
+            Bearer::Nobody => None,
+        }
+    }
+}
+
+macro_rules! changes {
+    ($( $variant:ident, $bearer:expr; )+) => {
+        /// A call.
+        #[derive(Clone, Debug)]
+        pub(crate) enum Change { $( $variant(calls::$variant) ),+ }
+
+        $( impl From<calls::$variant> for Change {
+            fn from(call: calls::$variant) -> Change {
+                Change::$variant(call)
+            }
+        } )+
+
+        impl Change {
+            /// Whose it is.
+            pub(crate) fn bearer(&self) -> Bearer {
+                match self { $( Change::$variant(call) => {
+                    let bearer: fn(&calls::$variant) -> Bearer = $bearer;
+                    bearer(call)
+                } )+ }
+            }
+
+            /// Its procedure's number.
+            pub(crate) fn procedure(&self) -> u32 {
+                match self { $( Change::$variant(_) => calls::$variant::NUMBER ),+ }
+            }
+        }
+    };
+}
+
+changes! {
+    Session, |_| Bearer::Nobody;
+    EndSession, |call| Bearer::Session(call.session);
+    GetCaps, |call| Bearer::Session(call.session);
+    SetAttr, |call| Bearer::Slot(call.sequence);
+    Open, |call| Bearer::Slot(call.sequence);
+    Close, |call| Bearer::Slot(call.sequence);
+    Alloc, |call| Bearer::Slot(call.sequence);
+    CommitExtents, |call| Bearer::Slot(call.sequence);
+    Punch, |call| Bearer::Slot(call.sequence);
+    MkDir, |call| Bearer::Slot(call.sequence);
+    Symlink, |call| Bearer::Slot(call.sequence);
+    MkNod, |call| Bearer::Slot(call.sequence);
+    Link, |call| Bearer::Slot(call.sequence);
+    Remove, |call| Bearer::Slot(call.sequence);
+    RmDir, |call| Bearer::Slot(call.sequence);
+    Rename, |call| Bearer::Slot(call.sequence);
+    SetXattr, |call| Bearer::Slot(call.sequence);
+    RemoveXattr, |call| Bearer::Slot(call.sequence);
+    ReturnLease, |call| Bearer::Slot(call.sequence);
+}

@@ -1,0 +1,374 @@
+//! The order of all changes: one thread, which carries calls out in groups and commits each group.
+//!
+//! A loop over a closed set of events: take those that wait, apply each to the store's view and to
+//! [`Live`], commit what they wrote in one batch, then answer. While a commit waits for the disk,
+//! the next group gathers; so however many callers there are, each waits for two commits at most.
+//!
+//! A call whose capabilities end is answered when the disks have said that they are revoked; its
+//! blocks are freed after that. Others do not wait for it.
+//!
+//! Invariants:
+//! - Nothing is answered before it is durable, nor before the disks know of it.
+//! - After a commit that failed nothing is changed any more.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use larder_io::Clock;
+use larder_wire::meta::Status;
+use larder_wire::meta::words::{DiskId, Sequence, SessionId, Time};
+use larder_wire::xdr::Opaque;
+use tokio::sync::oneshot;
+
+use crate::change::{Bearer, Change, Reply};
+use crate::data::blocks;
+use crate::disks::{Acknowledged, CapabilityId, Disks};
+use crate::engine::{Engine, View, Writes};
+use crate::live::{Live, Moment};
+use crate::request::Request;
+use crate::rights::Caller;
+use crate::sessions::Sessions;
+use crate::slots::{Slots, Verdict};
+use crate::store::records::Slot;
+use crate::store::txn::{Effects, Revoked};
+use crate::store::{Txn, key};
+use crate::volume::Owned;
+
+/// Most events of a group: what a commit may keep others waiting for.
+const GROUP_MAX: usize = 1024;
+
+/// Who waits for a reply.
+pub(crate) type Waiter = oneshot::Sender<Reply>;
+
+/// What happens.
+pub(crate) enum Event {
+    /// A call came.
+    Call(Box<Called>),
+    /// The disks have revoked what this ticket stands for.
+    Revoked(Ticket),
+    /// Some time has passed.
+    Tick,
+}
+
+/// A call, and who waits for its reply.
+pub(crate) struct Called {
+    pub(crate) caller: Caller,
+    pub(crate) change: Change,
+    /// Random bytes.
+    pub(crate) fresh: [u8; 16],
+    pub(crate) waiter: Waiter,
+}
+
+/// Names a question to the disks; later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// Lets something at the disks end in an event.
+pub(crate) type Await = Box<dyn Fn(Acknowledged, Event) + Send>;
+
+/// The order of changes.
+pub(crate) struct Committer {
+    engine: Arc<dyn Engine>,
+    disks: Arc<dyn Disks>,
+    clock: Arc<dyn Clock>,
+    sessions: Arc<Sessions>,
+    volume: Owned,
+    live: Live,
+    slots: Slots<Waiter>,
+    await_disks: Await,
+    /// What the disks are asked and have not said.
+    outstanding: BTreeSet<Ticket>,
+    /// Calls that wait for the disks, and the ticket before which none may be outstanding then:
+    /// whoever ends a capability waits for all who began to end one before, which may be the same.
+    held: VecDeque<(Ticket, Finished)>,
+    next_ticket: Ticket,
+    /// Blocks that are to be freed with the next group.
+    drained: Vec<(DiskId, Range<u64>)>,
+    /// Until when clients may open files again that nothing names.
+    grace_until: Option<std::time::Instant>,
+    has_failed: bool,
+}
+
+/// A call that was carried out, or a session that ended by itself.
+struct Finished {
+    /// The call, if it is to be remembered.
+    sequence: Option<Sequence>,
+    reply: Option<(Waiter, Reply)>,
+    ended: Ended,
+}
+
+/// What a transaction ends.
+#[derive(Default)]
+struct Ended {
+    /// Whether capabilities on something end, be there some now or not.
+    revokes: bool,
+    /// Those that are to be revoked.
+    capabilities: Vec<(DiskId, CapabilityId)>,
+    /// Blocks that are free after that.
+    draining: Vec<(DiskId, Range<u64>)>,
+}
+
+/// What a group has so far.
+#[derive(Default)]
+struct Group {
+    writes: Writes,
+    finished: Vec<Finished>,
+}
+
+/// What a committer works with.
+pub(crate) struct Parts {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) disks: Arc<dyn Disks>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) volume: Owned,
+    pub(crate) slots: Slots<Waiter>,
+    /// Blocks that drained when the store was opened.
+    pub(crate) draining: Vec<(DiskId, Range<u64>)>,
+    pub(crate) await_disks: Await,
+}
+
+impl Committer {
+    /// Begins the order of changes; capabilities from before are being voided. Until they are, who
+    /// ends some waits, and what was draining drains on.
+    pub(crate) fn new(parts: Parts) -> Committer {
+        let Parts { engine, disks, clock, sessions, volume, slots, draining, await_disks } = parts;
+        let (void, next_ticket) = (Ticket(0), Ticket(1));
+        await_disks(disks.void_all(), Event::Revoked(void));
+        let ended = Ended { revokes: true, capabilities: Vec::new(), draining };
+        let from_before = Finished { sequence: None, reply: None, ended };
+        let live = Live::new(volume.clone(), Arc::clone(&disks), Arc::clone(&sessions));
+        Committer {
+            engine,
+            disks,
+            grace_until: Some(clock.instant() + sessions.lease()),
+            clock,
+            sessions,
+            volume,
+            live,
+            slots,
+            await_disks,
+            outstanding: BTreeSet::from([void]),
+            held: VecDeque::from([(next_ticket, from_before)]),
+            next_ticket,
+            drained: Vec::new(),
+            has_failed: false,
+        }
+    }
+
+    /// Carries out a group: `first`, and what `more` has, while it has something.
+    pub(crate) fn group(&mut self, first: Event, more: &mut dyn FnMut() -> Option<Event>) {
+        let mut group = Group::default();
+        match self.engine.view() {
+            Ok(view) => {
+                self.free_drained(&*view, &mut group);
+                self.apply(&*view, &mut group, first);
+                for event in std::iter::from_fn(more).take(GROUP_MAX) {
+                    self.apply(&*view, &mut group, event);
+                }
+            }
+            Err(error) => {
+                self.fail(&error);
+                refuse(first);
+            }
+        }
+        self.commit(group);
+    }
+
+    /// Commits a group, and answers or has the disks revoke.
+    fn commit(&mut self, group: Group) {
+        if !group.writes.is_empty()
+            && !self.has_failed
+            && let Err(error) = self.engine.commit(&group.writes, &self.volume.owner)
+        {
+            self.fail(&error);
+        }
+        for mut finished in group.finished {
+            if self.has_failed {
+                finished.spoil();
+            }
+            self.settle(finished);
+        }
+    }
+
+    /// Answers a call, or has the disks revoke what it ends first.
+    fn settle(&mut self, mut finished: Finished) {
+        let capabilities = std::mem::take(&mut finished.ended.capabilities);
+        if !capabilities.is_empty() {
+            let ticket = self.next_ticket;
+            self.next_ticket = Ticket(ticket.0 + 1);
+            self.outstanding.insert(ticket);
+            (self.await_disks)(self.disks.revoke(capabilities), Event::Revoked(ticket));
+        }
+        if finished.ended.revokes && !self.outstanding.is_empty() {
+            self.held.push_back((self.next_ticket, finished));
+        } else {
+            self.finish(finished);
+        }
+    }
+
+    /// The disks have said what they were asked.
+    fn revoked(&mut self, ticket: Ticket) {
+        self.outstanding.remove(&ticket);
+        let first = self.outstanding.first().copied();
+        let is_free = |(before, _): &(Ticket, Finished)| first.is_none_or(|first| *before <= first);
+        while self.held.front().is_some_and(is_free) {
+            if let Some((_, finished)) = self.held.pop_front() {
+                self.finish(finished);
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &crate::engine::EngineError) {
+        tracing::error!("nothing is changed any more: {error}");
+        self.has_failed = true;
+    }
+
+    /// Answers a call.
+    fn finish(&mut self, finished: Finished) {
+        self.drained.extend(finished.ended.draining);
+        let Some((waiter, reply)) = finished.reply else { return };
+        let others = finished.sequence.map(|call| self.slots.finish(call, reply.bytes.clone()));
+        for waiter in others.into_iter().flatten().chain([waiter]) {
+            // Who has gone asks again.
+            let _ = waiter.send(reply.clone());
+        }
+    }
+
+    fn apply(&mut self, view: &dyn View, group: &mut Group, event: Event) {
+        match event {
+            Event::Call(called) => self.call(view, group, *called),
+            Event::Revoked(ticket) => self.revoked(ticket),
+            Event::Tick => self.tick(view, group),
+        }
+    }
+
+    fn call(&mut self, view: &dyn View, group: &mut Group, called: Called) {
+        let Called { caller, change, fresh, waiter } = called;
+        let instant = self.clock.instant();
+        let bearer = change.bearer();
+        let session = bearer.session().map(|id| self.sessions.renew(id, instant)).transpose();
+        let session = match session {
+            _ if self.has_failed => return answer(waiter, Reply::refused(Status::Io)),
+            Err(status) => return answer(waiter, Reply::refused(status)),
+            Ok(session) => session,
+        };
+        let mut sequence = None;
+        let mut waiter = waiter;
+        if let (Bearer::Slot(call), Some(session)) = (bearer, session) {
+            waiter = match self.slots.begin(call, change.procedure(), session.slots, waiter) {
+                Verdict::New(waiter) => waiter,
+                Verdict::Replay(waiter, bytes) => {
+                    let failed = !bytes.starts_with(&[0; 4]);
+                    return answer(waiter, Reply { bytes, failed });
+                }
+                Verdict::Joined => return,
+                Verdict::Refused(waiter, status) => return answer(waiter, Reply::refused(status)),
+            };
+            sequence = Some(call);
+        }
+        let request = Request {
+            caller: &caller,
+            session: bearer.session().unwrap_or(SessionId([0; 16])),
+            now: wall(&*self.clock),
+        };
+        let mut txn = Txn::new(view, &group.writes);
+        let moment = Moment { instant, fresh };
+        let reply = self.live.carry_out(&mut txn, &request, moment, &change);
+        let ended = if reply.failed {
+            Ended::default()
+        } else {
+            if let Some(call) = sequence.filter(|_| !txn.is_empty()) {
+                let (sequence, procedure) = (call.sequence, change.procedure());
+                let reply = Opaque(reply.bytes.clone());
+                txn.put(key::slot(call.session, call.slot), &Slot { sequence, procedure, reply });
+            }
+            let (mut writes, effects) = txn.finish();
+            group.writes.append(&mut writes);
+            self.ended(effects)
+        };
+        let reply = Some((waiter, reply));
+        group.finished.push(Finished { sequence, reply, ended });
+    }
+
+    /// What the effects of a transaction are at the disks.
+    fn ended(&mut self, effects: Effects) -> Ended {
+        for revoked in &effects.revoked {
+            if let Revoked::All(session) = revoked {
+                self.slots.end(*session);
+            }
+        }
+        let revokes = !effects.revoked.is_empty();
+        let taken = effects.revoked.into_iter().flat_map(|revoked| self.live.revoke(revoked));
+        Ended { revokes, capabilities: taken.collect(), draining: effects.draining }
+    }
+
+    /// A transaction that nobody asked for.
+    fn internal(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        run: impl FnOnce(&mut Live, &mut Txn<'_>) -> Result<(), Status>,
+    ) {
+        let mut txn = Txn::new(view, &group.writes);
+        if run(&mut self.live, &mut txn).is_err() {
+            return;
+        }
+        let (mut writes, effects) = txn.finish();
+        group.writes.append(&mut writes);
+        let ended = self.ended(effects);
+        group.finished.push(Finished { sequence: None, reply: None, ended });
+    }
+
+    /// Frees blocks that nobody can reach any more.
+    fn free_drained(&mut self, view: &dyn View, group: &mut Group) {
+        let drained = std::mem::take(&mut self.drained);
+        if !drained.is_empty() {
+            self.internal(view, group, |_, txn| {
+                drained.iter().try_for_each(|(disk, bytes)| blocks::free(txn, *disk, bytes))
+            });
+        }
+    }
+
+    /// Ends sessions whose time is over, and forgets what nobody opened again.
+    fn tick(&mut self, view: &dyn View, group: &mut Group) {
+        let now = self.clock.instant();
+        for session in self.sessions.over(now) {
+            tracing::info!(?session, "a client has not called for too long: its session ends");
+            self.internal(view, group, |live, txn| live.end_session(txn, session));
+        }
+        self.live.expire(now);
+        if self.grace_until.is_some_and(|until| now >= until) {
+            self.grace_until = None;
+            self.internal(view, group, |live, txn| live.forget_orphans(txn));
+        }
+    }
+}
+
+impl Finished {
+    /// It was not committed.
+    fn spoil(&mut self) {
+        self.ended = Ended::default();
+        if let Some((_, reply)) = &mut self.reply {
+            *reply = Reply::refused(Status::Io);
+        }
+    }
+}
+
+fn answer(waiter: Waiter, reply: Reply) {
+    // Who has gone asks again.
+    let _ = waiter.send(reply);
+}
+
+fn refuse(event: Event) {
+    if let Event::Call(called) = event {
+        answer(called.waiter, Reply::refused(Status::Io));
+    }
+}
+
+/// The time for times of files.
+pub(crate) fn wall(clock: &dyn Clock) -> Time {
+    let wall = clock.wall();
+    Time { seconds: wall.sec, nanoseconds: wall.nsec }
+}

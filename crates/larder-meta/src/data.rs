@@ -1,0 +1,140 @@
+//! Where the bytes of files are: extents, and the blocks of disks below them.
+//!
+//! A block of a disk is free, then provisional: a session has allocated it; then committed: it is a
+//! file's. Whoever gives one up lets it drain: capabilities may still cover it. It is free again
+//! once the disks have revoked those.
+//!
+//! Invariants, checked by [`crate::check`]:
+//! - each block of a disk is in exactly one record;
+//! - the extents of a file do not overlap, and end where its size does at most;
+//! - `used` is what its extents take.
+//!
+//! Absent on purpose: bytes. Only clients and disks see those.
+
+pub(crate) mod blocks;
+mod commit;
+mod layout;
+mod map;
+
+pub(crate) use commit::commit;
+pub(crate) use layout::{Plan, layout};
+pub(crate) use map::Map;
+use map::rounded;
+
+use std::ops::Range;
+
+use larder_wire::meta::calls::FileChanged;
+use larder_wire::meta::words::{ByteRange, FileId, SessionId};
+use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
+
+use crate::inode;
+use crate::request::Request;
+use crate::store::records::{Extent, Inode};
+use crate::store::txn::Revoked;
+use crate::store::{Txn, key};
+
+/// Most bytes that one call allocates.
+const ALLOCATE_BYTES_MAX: u64 = 256 << 20;
+
+/// Gives the holes of `range` blocks, which are the session's until it commits them; behind
+/// [`ALLOCATE_BYTES_MAX`] holes stay.
+pub(crate) fn allocate(
+    txn: &mut Txn<'_>,
+    session: SessionId,
+    file: FileId,
+    range: &Range<u64>,
+    cursor: &mut blocks::Cursor,
+) -> Result<(), Status> {
+    let mut wanted = rounded(range);
+    wanted.end = wanted.end.min(wanted.start + ALLOCATE_BYTES_MAX);
+    let own = Map::Own(session, file);
+    let mut there = Map::File(file).overlapping(txn, &wanted, usize::MAX)?;
+    there.extend(own.overlapping(txn, &wanted, usize::MAX)?);
+    there.sort_by_key(|piece| piece.offset);
+    let taken = there.iter().map(|piece| piece.offset..piece.end());
+    let mut at = wanted.start;
+    for next in taken.chain(std::iter::once(wanted.end..wanted.end)) {
+        while at < next.start {
+            let taken = blocks::take(txn, file, next.start - at, cursor)?;
+            own.put(txn, map::Piece::new(at, taken.disk, &taken.bytes))?;
+            at += taken.bytes.end - taken.bytes.start;
+        }
+        at = at.max(next.end);
+    }
+    Ok(())
+}
+
+/// Makes a block-aligned range read as zeros.
+pub(crate) fn punch(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    file: FileId,
+    range: ByteRange,
+) -> Result<FileChanged, Status> {
+    let mut inode = inode::regular(txn, file)?;
+    let range = range.get().ok_or(Status::Invalid)?;
+    let is_aligned = |at: u64| at.is_multiple_of(BLOCK_BYTES);
+    if !is_aligned(range.start) || (!is_aligned(range.end) && range.end < inode.attributes.size) {
+        return Err(Status::Invalid);
+    }
+    let before = inode.attributes.change;
+    drop_range(txn, &mut inode, rounded(&range))?;
+    inode.touch(request.now, true);
+    inode::put(txn, &inode);
+    Ok(FileChanged { file: inode.changed(before) })
+}
+
+/// Gives a file another size. What is behind a smaller one is given up.
+pub(crate) fn resize(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Status> {
+    if size < inode.attributes.size {
+        let end = size.next_multiple_of(BLOCK_BYTES);
+        drop_range(txn, inode, end..FILE_BYTES_MAX.next_multiple_of(BLOCK_BYTES))?;
+        if size < end {
+            Map::File(inode.file()).shorten(txn, size)?;
+        }
+    }
+    inode.attributes.size = size;
+    Ok(())
+}
+
+/// Gives up all blocks of a file that goes.
+pub(crate) fn drop_all(txn: &mut Txn<'_>, file: FileId) -> Result<(), Status> {
+    let pieces = Map::File(file).cut(txn, &(0..u64::MAX))?;
+    txn.revoke(Revoked::File(file));
+    blocks::drain(txn, pieces);
+    Ok(())
+}
+
+/// Gives up what a session holds of a file and has not committed.
+pub(crate) fn release(txn: &mut Txn<'_>, session: SessionId, file: FileId) -> Result<(), Status> {
+    let pieces = Map::Own(session, file).cut(txn, &(0..u64::MAX))?;
+    if !pieces.is_empty() {
+        txn.revoke(Revoked::Session(session, file));
+        blocks::drain(txn, pieces);
+    }
+    Ok(())
+}
+
+/// Gives up all that a session holds and has not committed.
+pub(crate) fn release_all(txn: &mut Txn<'_>, session: SessionId) -> Result<(), Status> {
+    let prefix = key::provisional(session, FileId(0), 0);
+    let prefix = &prefix[..prefix.len() - 16];
+    let held = txn.scan_all::<Extent>(prefix)?;
+    let files = held.iter().filter_map(|(key, _)| {
+        key[prefix.len()..].first_chunk().map(|file| FileId(u64::from_be_bytes(*file)))
+    });
+    let mut files: Vec<FileId> = files.collect();
+    files.dedup();
+    files.into_iter().try_for_each(|file| release(txn, session, file))
+}
+
+/// Gives up the blocks of a range.
+fn drop_range(txn: &mut Txn<'_>, inode: &mut Inode, range: Range<u64>) -> Result<(), Status> {
+    let pieces = Map::File(inode.file()).cut(txn, &range)?;
+    if !pieces.is_empty() {
+        inode.attributes.used -= pieces.iter().map(map::Piece::length).sum::<u64>();
+        txn.revoke(Revoked::File(inode.file()));
+        blocks::drain(txn, pieces);
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! COMMIT_EXTENTS: what was written becomes the file's.
+
+use std::ops::Range;
+
+use larder_wire::meta::Status;
+use larder_wire::meta::calls::FileChanged;
+use larder_wire::meta::words::{FileId, Time, Written};
+
+use super::blocks;
+use super::map::{Map, Piece, rounded};
+use crate::inode;
+use crate::request::Request;
+use crate::rights::without_privileges;
+use crate::store::Txn;
+use crate::store::records::Inode;
+use crate::store::txn::Revoked;
+
+/// Commits what a session wrote to a file.
+pub(crate) fn commit(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    file: FileId,
+    written: &[Written],
+    mtime: Option<Time>,
+) -> Result<FileChanged, Status> {
+    let mut inode = inode::regular(txn, file)?;
+    if mtime.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
+        return Err(Status::Invalid);
+    }
+    let before = inode.attributes.change;
+    let mut end = 0;
+    for part in written {
+        let range = part.range().filter(|range| range.start >= end).ok_or(Status::Invalid)?;
+        end = range.end;
+        let mut commit = Commit { txn, request, inode: &mut inode, part: *part, range };
+        commit.carry_out()?;
+    }
+    let attributes = &mut inode.attributes;
+    attributes.size = attributes.size.max(end);
+    if !request.caller.is_root() && end > 0 {
+        attributes.mode = without_privileges(attributes.mode);
+    }
+    inode.touch(request.now, true);
+    inode.attributes.mtime = mtime.unwrap_or(inode.attributes.mtime);
+    inode::put(txn, &inode);
+    Ok(FileChanged { file: inode.changed(before) })
+}
+
+/// One range of a commit.
+struct Commit<'a, 'b> {
+    txn: &'a mut Txn<'b>,
+    request: &'a Request<'a>,
+    inode: &'a mut Inode,
+    part: Written,
+    range: Range<u64>,
+}
+
+impl Commit<'_, '_> {
+    fn carry_out(&mut self) -> Result<(), Status> {
+        let blocks = rounded(&self.range);
+        let own = Map::Own(self.request.session, self.inode.file());
+        let own = self.matching(own, &blocks)?;
+        let ours = self.matching(Map::File(self.inode.file()), &blocks)?;
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let holds = |piece: &&Piece| piece.offset <= at && at < piece.end();
+            if let Some(piece) = own.iter().find(holds) {
+                self.take_over(*piece)?;
+                at = piece.end();
+            } else if let Some(piece) = ours.iter().find(holds) {
+                self.write_on(*piece)?;
+                at = piece.end();
+            } else {
+                return Err(Status::NotAllocated);
+            }
+        }
+        Ok(())
+    }
+
+    /// Parts of extents in `blocks` that lie where the client says that it wrote.
+    fn matching(&self, map: Map, blocks: &Range<u64>) -> Result<Vec<Piece>, Status> {
+        let Written { offset, disk, position, .. } = self.part;
+        let mut pieces = map.overlapping(self.txn, blocks, usize::MAX)?;
+        pieces.retain(|piece| piece.maps(offset, disk, position));
+        // An extent is written on as a whole: where its bytes end is part of it.
+        if matches!(map, Map::Own(..)) {
+            pieces = pieces.iter().filter_map(|piece| piece.within(blocks)).collect();
+        }
+        Ok(pieces)
+    }
+
+    /// Blocks of the session become the file's, in place of what others made of them meanwhile.
+    fn take_over(&mut self, piece: Piece) -> Result<(), Status> {
+        let file = self.inode.file();
+        let covered = piece.offset..piece.end();
+        let replaced = Map::File(file).cut(self.txn, &covered)?;
+        let is_lost =
+            |old: &Piece| old.offset < self.range.start || old.valid_end() > self.range.end;
+        if replaced.iter().any(is_lost) {
+            return Err(Status::Changed);
+        }
+        if !replaced.is_empty() {
+            self.inode.attributes.used -= replaced.iter().map(Piece::length).sum::<u64>();
+            self.txn.revoke(Revoked::File(file));
+            blocks::drain(self.txn, replaced);
+        }
+        Map::Own(self.request.session, file).cut(self.txn, &covered)?;
+        Map::File(file).put(self.txn, piece)?;
+        self.inode.attributes.used += piece.length();
+        Ok(())
+    }
+
+    /// Blocks that are the file's were written in place.
+    fn write_on(&mut self, piece: Piece) -> Result<(), Status> {
+        let end = self.range.end.min(piece.end());
+        if end <= piece.valid_end() {
+            return Ok(());
+        }
+        // Between the end of the extent and what was written there would be old bytes.
+        if self.range.start > piece.valid_end() {
+            return Err(Status::Invalid);
+        }
+        Map::File(self.inode.file()).lengthen(self.txn, piece, end);
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Layouts: where a part of a file lies, for who may read or write it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use larder_wire::meta::words::{ByteRange, DiskId, Extent, ExtentState, FileId, Mode, SessionId};
+use larder_wire::meta::{EXTENTS_MAX, GRANTS_MAX, Status};
+
+use super::map::{Map, Piece, rounded};
+use crate::store::Txn;
+
+/// A layout without its grants, and what those have to cover.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) covered: ByteRange,
+    pub(crate) extents: Vec<Extent>,
+    /// Bytes of each disk, in order and without overlap.
+    pub(crate) grants: BTreeMap<DiskId, Vec<Range<u64>>>,
+}
+
+/// Where `range` of a file lies, for a session: what is committed, and where nothing is, what the
+/// session has allocated.
+pub(crate) fn layout(
+    txn: &Txn<'_>,
+    session: SessionId,
+    file: FileId,
+    mode: Mode,
+    range: &Range<u64>,
+) -> Result<Plan, Status> {
+    let blocks = rounded(range);
+    let ours = Map::File(file).overlapping(txn, &blocks, EXTENTS_MAX)?;
+    let own = Map::Own(session, file).overlapping(txn, &blocks, EXTENTS_MAX)?;
+    let mut extents: Vec<(Piece, ExtentState)> = Vec::new();
+    let mut at = blocks.start;
+    for committed in ours.iter().filter_map(|piece| piece.within(&blocks)) {
+        fill(&mut extents, &own, at..committed.offset);
+        at = committed.end();
+        extents.push((committed, ExtentState::Committed));
+    }
+    // Behind what was read of either there may be more.
+    let seen = |pieces: &[Piece]| match pieces.last() {
+        Some(last) if pieces.len() == EXTENTS_MAX => last.end(),
+        _ => u64::MAX,
+    };
+    let end = blocks.end.min(seen(&ours)).min(seen(&own));
+    fill(&mut extents, &own, at..end);
+    extents.retain(|(piece, _)| piece.offset < end);
+    let cut = extents.get(EXTENTS_MAX).map(|(piece, _)| piece.offset);
+    extents.truncate(EXTENTS_MAX);
+    let covered = range.start..range.end.min(cut.unwrap_or(end)).max(range.start);
+    Ok(Plan {
+        covered: covered.into(),
+        grants: grants(&mut extents, mode),
+        extents: wire(&extents),
+    })
+}
+
+/// Adds what of `own` lies in a hole.
+fn fill(extents: &mut Vec<(Piece, ExtentState)>, own: &[Piece], hole: Range<u64>) {
+    let parts = own.iter().filter_map(|piece| piece.within(&hole));
+    extents.extend(parts.map(|piece| (piece, ExtentState::Provisional)));
+}
+
+/// What grants must cover: to read, the bytes that are the file's; to write, whole blocks. Extents
+/// on more disks than fit into a reply are left without.
+fn grants(extents: &mut [(Piece, ExtentState)], mode: Mode) -> BTreeMap<DiskId, Vec<Range<u64>>> {
+    let mut grants: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
+    for (piece, _) in extents {
+        let length = if mode.writes() { piece.length() } else { piece.valid };
+        let is_new = !grants.contains_key(&piece.disk);
+        if is_new && grants.len() == GRANTS_MAX {
+            continue;
+        }
+        let bytes = piece.position..piece.position + length;
+        grants.entry(piece.disk).or_default().push(bytes);
+    }
+    grants.values_mut().for_each(merge);
+    grants
+}
+
+/// Puts ranges into order, and neighbours together.
+fn merge(ranges: &mut Vec<Range<u64>>) {
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let follows = next.start == range.end;
+        if follows {
+            range.end = next.end;
+        }
+        follows
+    });
+}
+
+fn wire(extents: &[(Piece, ExtentState)]) -> Vec<Extent> {
+    let extent = |(piece, state): &(Piece, ExtentState)| Extent {
+        offset: piece.offset,
+        length: piece.valid,
+        disk: piece.disk,
+        position: piece.position,
+        state: *state,
+    };
+    extents.iter().map(extent).collect()
+}

@@ -1,0 +1,47 @@
+//! The disks of a volume, as far as the metadata server deals with them.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
+
+/// Names a capability to whoever made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CapabilityId(pub u64);
+
+/// A capability that was made.
+#[derive(Clone, Debug)]
+pub struct Minted {
+    /// To revoke it by.
+    pub id: CapabilityId,
+    /// What its holder shows the disk.
+    pub capability: Bytes,
+    /// What proves that it is the holder's.
+    pub secret: [u8; 32],
+    /// How long it is good at most.
+    pub lasts: Duration,
+}
+
+/// An end of something at the disks.
+pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Makes capabilities on disks and revokes them.
+pub trait Disks: Send + Sync + 'static {
+    /// The disks, where clients reach them, and their boot epochs.
+    fn list(&self) -> Vec<DiskInfo>;
+
+    /// Makes a capability on bytes of a disk: ranges in order, not empty, without overlap. `None`
+    /// if none can be made for this disk now. Does not block.
+    fn mint(&self, disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted>;
+
+    /// Revokes capabilities. Ends when no disk takes any of them any more: it has said so, or has
+    /// not been refreshed for so long that it takes none at all.
+    fn revoke(&self, capabilities: Vec<(DiskId, CapabilityId)>) -> Acknowledged;
+
+    /// Voids every capability that was made before this process began. Ends as
+    /// [`revoke`](Self::revoke) does.
+    fn void_all(&self) -> Acknowledged;
+}

@@ -1,0 +1,81 @@
+//! What the metadata of a volume is kept in: an ordered map of byte strings with transactions.
+//!
+//! Two calls carry everything. [`Engine::view`] is the state after some commit, and stays that
+//! while it is held. [`Engine::commit`] makes a whole batch durable, or nothing of it: whatever
+//! happens, a later view has all of its writes or none. One caller commits at a time
+//! ([`crate::committer`]), for many callers together, so an engine needs no group commit of its
+//! own.
+//!
+//! [`embedded`] keeps the map in one file on a local disk; [`memory`] is for tests.
+
+pub mod embedded;
+pub mod layers;
+mod log;
+pub mod memory;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use thiserror::Error;
+
+/// Writes by key: a value, or that there is none any more.
+pub type Writes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// Is given keys and values in order, and says whether to go on.
+pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// Why an engine did not do what was asked.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// The precondition of a batch does not hold: somebody else owns the volume now. Nothing was
+    /// written.
+    #[error("another metadata server has taken the volume over")]
+    NotOwner,
+    /// Another process has the store.
+    #[error("another process has the store open")]
+    Busy,
+    /// The store failed, or holds what no engine of ours wrote. It promises nothing from now on.
+    #[error("the metadata store failed: {0}")]
+    Failed(String),
+}
+
+/// A precondition: the record of the volume's owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Where it is kept.
+    pub key: Vec<u8>,
+    /// What it has to be; `None`: it must not be there.
+    pub value: Option<Vec<u8>>,
+}
+
+/// An ordered map with durable transactions. All methods may block.
+pub trait Engine: Send + Sync + 'static {
+    /// The state after the last commit.
+    ///
+    /// # Errors
+    /// [`EngineError::Failed`]
+    fn view(&self) -> Result<Box<dyn View>, EngineError>;
+
+    /// Carries out all of `writes`, if `owner` is as expected. Durable on return.
+    ///
+    /// # Errors
+    /// [`EngineError::NotOwner`]: nothing was written. [`EngineError::Failed`]: a view may have all
+    /// of it or nothing; the engine takes no more commits.
+    fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError>;
+}
+
+/// A state of the map that does not change. May block on the disk.
+pub trait View: Send {
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`EngineError::Failed`]
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError>;
+
+    /// Calls `each` with keys and values from `from` on, in order, while they are below `until` and
+    /// it says to go on.
+    ///
+    /// # Errors
+    /// [`EngineError::Failed`]
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError>;
+}

@@ -1,0 +1,309 @@
+//! The embedded engine: a tree in one file, under a log.
+//!
+//! A commit is a record of the log and one sync of it; until a checkpoint brings it into the tree
+//! (redb), it lies in memory, in layers above the tree. So a commit costs what the disk asks for a
+//! sync, and the tree is written in large batches.
+//!
+//! Invariants:
+//! - Tree and log together are every commit that was answered: the tree says up to which record of
+//!   the log it goes ([`APPLIED`]), in the same transaction.
+//! - After the first failure nothing is committed any more: what the disk has after a failed sync
+//!   is not known.
+//!
+//! Absent on purpose: more than one commit at a time, and a checkpoint beside commits.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_io::{Disk, DiskFile, OpenMode};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
+
+use super::log::Log;
+use super::{Engine, EngineError, Owner, View, Visitor, Writes, layers};
+
+const TREE_FILE: &str = "tree.redb";
+const TABLE: TableDefinition<'static, &'static [u8], &'static [u8]> =
+    TableDefinition::new("larder-meta");
+/// The engine's own records; no other key begins with a zero.
+const FORMAT_KEY: &[u8] = b"\0format";
+const APPLIED: &[u8] = b"\0applied";
+const SEED: &[u8] = b"\0seed";
+/// The format of the store: the log's and the tree's.
+const FORMAT: &[u8] = b"larder metadata store 1";
+
+/// Sizes of an [`Embedded`] engine, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Length of the log: more of it, fewer checkpoints.
+    pub log_bytes: u64,
+    /// Writes in memory at which a checkpoint is made.
+    pub layers_bytes: usize,
+    /// Cache of the tree's pages.
+    pub cache_bytes: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes { log_bytes: 32 << 20, layers_bytes: 8 << 20, cache_bytes: 64 << 20 }
+    }
+}
+
+/// A store in a directory of a local disk. One process at a time has it.
+pub struct Embedded {
+    database: Arc<Database>,
+    sizes: Sizes,
+    state: Mutex<State>,
+}
+
+struct State {
+    log: Log,
+    /// What the tree does not have, newest last; each is larger than the next.
+    layers: Vec<Arc<Writes>>,
+    layers_bytes: usize,
+    tree: Arc<Tree>,
+    has_failed: bool,
+}
+
+type Tree = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+impl Embedded {
+    /// Opens the store in `disk`, or makes one if the directory is empty.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] if another process has it; [`EngineError::Failed`] with a line that
+    /// says what the store is, or what failed.
+    pub fn open(disk: &Arc<dyn Disk>, sizes: Sizes) -> Result<Embedded, EngineError> {
+        let file = disk.open(TREE_FILE, OpenMode::Create).map_err(failed)?;
+        if !file.try_lock_exclusive().map_err(failed)? {
+            return Err(EngineError::Busy);
+        }
+        let (database, tree) = guarded(|| open_tree(Backend(file), sizes))?;
+        let number = |key| -> Result<u64, EngineError> {
+            let value = get(&tree, key)?.ok_or_else(|| failed("the tree lacks its numbers"))?;
+            let value = value.try_into().map_err(|_| failed("a number has another length"))?;
+            Ok(u64::from_le_bytes(value))
+        };
+        let (seed, applied) = (number(SEED)?, number(APPLIED)?);
+        let (log, records) = Log::open(&**disk, sizes.log_bytes, seed, applied).map_err(failed)?;
+        let (layers, layers_bytes) = (Vec::new(), 0);
+        let mut state =
+            State { log, layers, layers_bytes, tree: Arc::new(tree), has_failed: false };
+        records.into_iter().for_each(|record| state.push(record));
+        Ok(Embedded { database: Arc::new(database), sizes, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn append(&self, state: &mut State, writes: &Writes) -> Result<(), EngineError> {
+        if state.layers_bytes > self.sizes.layers_bytes {
+            self.checkpoint(state)?;
+        }
+        if !state.log.append(writes).map_err(failed)? {
+            self.checkpoint(state)?;
+            state.log.grow(writes);
+            if !state.log.append(writes).map_err(failed)? {
+                return Err(failed("a record does not fit into an empty log"));
+            }
+        }
+        state.push(writes.clone());
+        Ok(())
+    }
+
+    /// Brings the layers into the tree, and begins the log again.
+    fn checkpoint(&self, state: &mut State) -> Result<(), EngineError> {
+        let mut all = Writes::new();
+        for layer in &state.layers {
+            all.extend(layer.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        all.insert(APPLIED.to_vec(), Some(state.log.last().to_le_bytes().to_vec()));
+        state.tree = Arc::new(guarded(|| write_tree(&self.database, &all))?);
+        state.layers.clear();
+        state.layers_bytes = 0;
+        state.log.rewind();
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Embedded").field("sizes", &self.sizes).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Puts a layer on top. Layers that are not larger than twice the next one become one with it:
+    /// a lookup has few layers to look at, and each write is moved few times.
+    fn push(&mut self, mut newest: Writes) {
+        let bytes = |(key, value): (&Vec<u8>, &Option<Vec<u8>>)| {
+            key.len() + value.as_ref().map_or(0, Vec::len) + 64
+        };
+        self.layers_bytes += newest.iter().map(bytes).sum::<usize>();
+        while let Some(last) = self.layers.pop_if(|last| last.len() <= 2 * newest.len()) {
+            let mut merged = Arc::unwrap_or_clone(last);
+            merged.append(&mut newest);
+            newest = merged;
+        }
+        self.layers.push(Arc::new(newest));
+    }
+
+    fn view(&self) -> LayeredView {
+        let layers = self.layers.iter().rev().map(Arc::clone).collect();
+        LayeredView { layers, tree: TreeView(Arc::clone(&self.tree)) }
+    }
+}
+
+impl Engine for Embedded {
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        Ok(Box::new(self.lock().view()))
+    }
+
+    fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
+        let mut state = self.lock();
+        if state.has_failed {
+            return Err(failed("it failed before"));
+        }
+        if state.view().get(&owner.key)? != owner.value {
+            return Err(EngineError::NotOwner);
+        }
+        let appended = self.append(&mut state, writes);
+        state.has_failed = appended.is_err();
+        appended
+    }
+}
+
+/// Layers, newest first, above a state of the tree.
+struct LayeredView {
+    layers: Vec<Arc<Writes>>,
+    tree: TreeView,
+}
+
+impl LayeredView {
+    fn layers(&self) -> Vec<&Writes> {
+        self.layers.iter().map(|layer| &**layer).collect()
+    }
+}
+
+impl View for LayeredView {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        layers::get(&self.layers(), &self.tree, key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
+        layers::scan(&self.layers(), &self.tree, from, until, each)
+    }
+}
+
+struct TreeView(Arc<Tree>);
+
+impl View for TreeView {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        get(&self.0, key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
+        guarded(|| {
+            for entry in self.0.range(from..until)? {
+                let (key, value) = entry?;
+                if each(key.value(), value.value()).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn get(tree: &Tree, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+    guarded(|| Ok(tree.get(key)?.map(|value| value.value().to_vec())))
+}
+
+fn open_tree(backend: Backend, sizes: Sizes) -> Result<(Database, Tree), redb::Error> {
+    let database =
+        Database::builder().set_cache_size(sizes.cache_bytes).create_with_backend(backend)?;
+    let tree = match database.begin_read()?.open_table(TABLE) {
+        Ok(tree) => tree,
+        // New, or its maker died before anything was committed.
+        Err(redb::TableError::TableDoesNotExist(_)) => {
+            let tree = write_tree(&database, &first_records())?;
+            return Ok((database, tree));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let format = tree.get(FORMAT_KEY)?.map(|format| format.value().to_vec()).unwrap_or_default();
+    if format != FORMAT {
+        let (found, wanted) = (String::from_utf8_lossy(&format), String::from_utf8_lossy(FORMAT));
+        let text = format!("it is \"{found}\", this version reads \"{wanted}\"");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text).into());
+    }
+    Ok((database, tree))
+}
+
+fn first_records() -> Writes {
+    let number = |number: u64| Some(number.to_le_bytes().to_vec());
+    Writes::from([
+        (FORMAT_KEY.to_vec(), Some(FORMAT.to_vec())),
+        (APPLIED.to_vec(), number(0)),
+        (SEED.to_vec(), number(larder_rpc::random_u64())),
+    ])
+}
+
+fn write_tree(database: &Database, writes: &Writes) -> Result<Tree, redb::Error> {
+    let mut transaction = database.begin_write()?;
+    // An unclean stop is the usual one: the next open must not have to walk the whole tree.
+    transaction.set_quick_repair(true);
+    {
+        let mut table = transaction.open_table(TABLE)?;
+        for (key, value) in writes {
+            match value {
+                Some(value) => drop(table.insert(&**key, &**value)?),
+                None => drop(table.remove(&**key)?),
+            }
+        }
+    }
+    transaction.commit()?;
+    Ok(database.begin_read()?.open_table(TABLE)?)
+}
+
+/// Runs redb's code; a panic in it, which damaged pages can cause, is an error like others.
+fn guarded<T>(run: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, EngineError> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(done) => done.map_err(failed),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            Err(failed(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("panic")))
+        }
+    }
+}
+
+fn failed(cause: impl ToString) -> EngineError {
+    EngineError::Failed(cause.to_string())
+}
+
+/// redb's view of a file of the disk.
+#[derive(Debug)]
+struct Backend(Arc<dyn DiskFile>);
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_at(data, offset)
+    }
+}

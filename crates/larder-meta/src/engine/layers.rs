@@ -1,0 +1,141 @@
+//! Writes that lie above a view, newest first, as one map.
+//!
+//! A transaction lies above those of its group, the group above the store; and the embedded engine
+//! keeps what its tree does not have yet in layers, too.
+
+use std::collections::btree_map::Range;
+use std::iter::Peekable;
+use std::ops::{Bound, ControlFlow};
+
+use super::{EngineError, View, Visitor, Writes};
+
+/// The value of `key`: that of the newest layer which has something on it, else that of `below`.
+///
+/// # Errors
+/// Those of `below`.
+pub fn get(
+    layers: &[&Writes],
+    below: &dyn View,
+    key: &[u8],
+) -> Result<Option<Vec<u8>>, EngineError> {
+    match layers.iter().find_map(|layer| layer.get(key)) {
+        Some(value) => Ok(value.clone()),
+        None => below.get(key),
+    }
+}
+
+/// As [`View::scan`], over the layers and what is below.
+///
+/// # Errors
+/// Those of `below`.
+pub fn scan(
+    layers: &[&Writes],
+    below: &dyn View,
+    from: &[u8],
+    until: &[u8],
+    each: &mut Visitor<'_>,
+) -> Result<(), EngineError> {
+    if from >= until {
+        return Ok(());
+    }
+    let mut above = Merged::new(layers, from, until);
+    let mut is_over = false;
+    below.scan(from, until, &mut |key, value| {
+        while let Some((earlier, written)) = above.next_if(|above| above < key) {
+            if let Some(written) = written
+                && each(earlier, written).is_break()
+            {
+                is_over = true;
+                return ControlFlow::Break(());
+            }
+        }
+        let flow = match above.next_if(|above| above == key) {
+            Some((_, None)) => ControlFlow::Continue(()),
+            Some((_, Some(written))) => each(key, written),
+            None => each(key, value),
+        };
+        is_over = flow.is_break();
+        flow
+    })?;
+    while let Some((key, written)) = above.next_if(|_| !is_over) {
+        is_over = written.is_some_and(|written| each(key, written).is_break());
+    }
+    Ok(())
+}
+
+type Entry<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// The entries of several layers in order, the newest for each key.
+struct Merged<'a>(Vec<Peekable<Layer<'a>>>);
+
+type Layer<'a> = Range<'a, Vec<u8>, Option<Vec<u8>>>;
+
+impl<'a> Merged<'a> {
+    fn new(layers: &[&'a Writes], from: &[u8], until: &[u8]) -> Merged<'a> {
+        let bounds = (Bound::Included(from), Bound::Excluded(until));
+        Merged(layers.iter().map(|layer| layer.range::<[u8], _>(bounds).peekable()).collect())
+    }
+
+    /// The next entry, if its key is one that is wanted.
+    fn next_if(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Option<Entry<'a>> {
+        let key = self.0.iter_mut().filter_map(|layer| Some(layer.peek()?.0)).min()?;
+        if !wanted(key) {
+            return None;
+        }
+        let mut newest = None;
+        for layer in &mut self.0 {
+            if let Some((_, value)) = layer.next_if(|(other, _)| *other == key) {
+                newest.get_or_insert(value);
+            }
+        }
+        Some((key, newest?.as_deref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::memory::MemoryEngine;
+    use crate::engine::{Engine, Owner};
+
+    fn layer() -> impl Strategy<Value = Writes> {
+        let key = proptest::collection::vec(0..4u8, 1..3);
+        let value = proptest::option::of(proptest::collection::vec(any::<u8>(), 0..2));
+        proptest::collection::btree_map(key, value, 0..12)
+    }
+
+    proptest! {
+        /// Layers over a view are the map that one gets by writing them one after the other.
+        #[test]
+        fn layers_are_one_map(
+            below in layer(), layers in proptest::collection::vec(layer(), 0..4),
+            from in proptest::collection::vec(0..4u8, 0..3),
+            until in proptest::collection::vec(0..5u8, 0..3),
+            limit in 1..9usize,
+        ) {
+            let engine = MemoryEngine::new();
+            let nobody = Owner { key: b"owner".to_vec(), value: None };
+            engine.commit(&below, &nobody).unwrap();
+            let under = engine.view().unwrap();
+            for layer in layers.iter().rev() {
+                engine.commit(layer, &nobody).unwrap();
+            }
+            let whole = engine.view().unwrap();
+            let layers: Vec<&Writes> = layers.iter().collect();
+            let collect = |scan: &dyn Fn(&mut Visitor<'_>)| {
+                let mut found = Vec::new();
+                scan(&mut |key, value| {
+                    found.push((key.to_vec(), value.to_vec()));
+                    if found.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                found
+            };
+            let wanted = collect(&|each| whole.scan(&from, &until, each).unwrap());
+            let found = collect(&|each| scan(&layers, &*under, &from, &until, each).unwrap());
+            prop_assert_eq!(found, wanted);
+            prop_assert_eq!(get(&layers, &*under, &from).unwrap(), whole.get(&from).unwrap());
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The log of the embedded engine: what was committed and is not in the tree yet.
+//!
+//! One file, written from its start again after each checkpoint, so that a sync has no length and
+//! no new block to record. A record begins at a multiple of [`UNIT_BYTES`]: writing one can never
+//! tear another that is durable already. The format is in `docs/formats/meta-store.md`.
+//!
+//! Invariant: records have consecutive numbers from the file's start on. What follows the last one
+//! is older, or was never whole.
+
+use std::io;
+use std::sync::Arc;
+
+use larder_io::{Disk, DiskFile, OpenMode};
+
+use super::Writes;
+
+/// Name of the log.
+pub(super) const LOG_FILE: &str = "log";
+/// Records begin at multiples of so many bytes: what a disk writes whole, with room to spare.
+const UNIT_BYTES: u64 = 4096;
+/// Before the payload: u32 length, u32 checksum, u64 number.
+const HEADER_BYTES: usize = 16;
+/// Written as a length where there is no value.
+const NO_VALUE: u32 = u32::MAX;
+
+/// An open log.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: Arc<dyn DiskFile>,
+    seed: u64,
+    size_bytes: u64,
+    at: u64,
+    next: u64,
+}
+
+/// Why a log cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LogError {
+    #[error(transparent)]
+    Disk(#[from] io::Error),
+    #[error(
+        "the log is damaged at byte {0}, before its last record: restore the store from a copy"
+    )]
+    Damaged(u64),
+}
+
+impl Log {
+    /// Opens the log, which is made with `size_bytes` if it is not there, and reads what follows
+    /// record `applied`. The next record goes behind it.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        size_bytes: u64,
+        seed: u64,
+        applied: u64,
+    ) -> Result<(Log, Vec<Writes>), LogError> {
+        let file = match disk.open(LOG_FILE, OpenMode::Existing) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => create(disk, size_bytes)?,
+            Err(error) => return Err(error.into()),
+        };
+        let size_bytes = file.len()?.max(size_bytes);
+        let mut log = Log { file, seed, size_bytes, at: 0, next: applied + 1 };
+        let mut records = Vec::new();
+        while let Some((writes, length)) = log.read(log.at, |number| number == log.next)? {
+            records.push(writes);
+            log.at += rounded(length);
+            log.next += 1;
+        }
+        log.check_rest()?;
+        Ok((log, records))
+    }
+
+    /// Appends a record and syncs it. `false` if there is no room: nothing was written.
+    pub(super) fn append(&mut self, writes: &Writes) -> io::Result<bool> {
+        let record = encode(self.seed, self.next, writes);
+        let length = record.len() as u64;
+        if self.at + length > self.size_bytes {
+            return Ok(false);
+        }
+        self.file.write_at(&record, self.at)?;
+        self.file.sync_data()?;
+        self.at += rounded(length);
+        self.next += 1;
+        Ok(true)
+    }
+
+    /// Begins at the start again: all records so far are in the tree.
+    pub(super) fn rewind(&mut self) {
+        self.at = 0;
+    }
+
+    /// Makes room for a record that is larger than the log ever was.
+    pub(super) fn grow(&mut self, writes: &Writes) {
+        self.size_bytes =
+            self.size_bytes.max(rounded(encode(self.seed, self.next, writes).len() as u64));
+    }
+
+    /// Number of the last record.
+    pub(super) fn last(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// The record at `at` if it is whole and its number is wanted, and its length.
+    fn read(
+        &self,
+        at: u64,
+        wanted: impl Fn(u64) -> bool,
+    ) -> Result<Option<(Writes, u64)>, LogError> {
+        let mut header = [0; HEADER_BYTES];
+        if self.file.read_at(&mut header, at)? < HEADER_BYTES {
+            return Ok(None);
+        }
+        let (length, sum, number) = split(&header);
+        let room = self.file.len()?.saturating_sub(at + HEADER_BYTES as u64);
+        if !wanted(number) || u64::from(length) > room {
+            return Ok(None);
+        }
+        let mut payload = vec![0; length as usize];
+        self.file.read_exact_at(&mut payload, at + HEADER_BYTES as u64)?;
+        if checksum(self.seed, number, &payload) != sum {
+            return Ok(None);
+        }
+        let Some(writes) = decode(&payload) else { return Ok(None) };
+        Ok(Some((writes, HEADER_BYTES as u64 + u64::from(length))))
+    }
+
+    /// A record behind the end means that one before it is damaged, not unfinished: records are
+    /// written one at a time.
+    fn check_rest(&self) -> Result<(), LogError> {
+        let end = self.file.len()?;
+        let mut at = self.at + UNIT_BYTES;
+        while at < end {
+            if self.read(at, |number| number > self.next)?.is_some() {
+                return Err(LogError::Damaged(self.at));
+            }
+            at += UNIT_BYTES;
+        }
+        Ok(())
+    }
+}
+
+/// A log of zeros, so that no write to it needs a new block.
+fn create(disk: &dyn Disk, size_bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+    let file = disk.open(LOG_FILE, OpenMode::Create)?;
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < size_bytes {
+        let length = (size_bytes - at).min(zeros.len() as u64);
+        file.write_at(&zeros[..length as usize], at)?;
+        at += length;
+    }
+    file.sync_data()?;
+    disk.sync_dir("")?;
+    Ok(file)
+}
+
+fn rounded(length: u64) -> u64 {
+    length.next_multiple_of(UNIT_BYTES)
+}
+
+fn split(header: &[u8; HEADER_BYTES]) -> (u32, u32, u64) {
+    let (length, rest) = header.split_first_chunk().expect("16 bytes");
+    let (sum, number) = rest.split_first_chunk().expect("12 bytes");
+    let number = number.first_chunk().expect("8 bytes");
+    (u32::from_le_bytes(*length), u32::from_le_bytes(*sum), u64::from_le_bytes(*number))
+}
+
+fn encode(seed: u64, number: u64, writes: &Writes) -> Vec<u8> {
+    let mut record = vec![0; HEADER_BYTES];
+    for (key, value) in writes {
+        put(&mut record, Some(key));
+        put(&mut record, value.as_ref());
+    }
+    let length = u32::try_from(record.len() - HEADER_BYTES).expect("batches are below 4 GiB");
+    let sum = checksum(seed, number, &record[HEADER_BYTES..]);
+    record[..4].copy_from_slice(&length.to_le_bytes());
+    record[4..8].copy_from_slice(&sum.to_le_bytes());
+    record[8..16].copy_from_slice(&number.to_le_bytes());
+    record
+}
+
+fn put(record: &mut Vec<u8>, bytes: Option<&Vec<u8>>) {
+    let length = bytes.map_or(NO_VALUE, |bytes| {
+        u32::try_from(bytes.len()).expect("keys and values are below 4 GiB")
+    });
+    record.extend_from_slice(&length.to_le_bytes());
+    record.extend_from_slice(bytes.map_or(&[], Vec::as_slice));
+}
+
+fn decode(mut payload: &[u8]) -> Option<Writes> {
+    let mut writes = Writes::new();
+    while !payload.is_empty() {
+        let key = take(&mut payload)??;
+        writes.insert(key, take(&mut payload)?);
+    }
+    Some(writes)
+}
+
+/// The next bytes of a payload. `None` if there are none; `Some(None)` for [`NO_VALUE`].
+fn take(payload: &mut &[u8]) -> Option<Option<Vec<u8>>> {
+    let (length, rest) = payload.split_first_chunk()?;
+    *payload = rest;
+    let length = u32::from_le_bytes(*length);
+    if length == NO_VALUE {
+        return Some(None);
+    }
+    let (bytes, rest) = payload.split_at_checked(length as usize)?;
+    *payload = rest;
+    Some(Some(bytes.to_vec()))
+}
+
+/// The seed is the store's own and random, so that nobody can put a record into a record.
+fn checksum(seed: u64, number: u64, payload: &[u8]) -> u32 {
+    let head = crc32c::crc32c_append(crc32c::crc32c(&seed.to_le_bytes()), &number.to_le_bytes());
+    crc32c::crc32c_append(head, payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_io::{Image, SimDisk};
+
+    use super::*;
+
+    fn writes(number: u8, value_bytes: usize) -> Writes {
+        let value = Some(vec![number; value_bytes]);
+        Writes::from([(vec![number], value), (vec![number, 1], None)])
+    }
+
+    fn open(disk: &SimDisk, applied: u64) -> Result<(Log, Vec<Writes>), LogError> {
+        Log::open(disk, 1 << 16, 77, applied)
+    }
+
+    #[test]
+    fn records_come_back_in_order() {
+        let disk = SimDisk::new();
+        let (mut log, none) = open(&disk, 0).unwrap();
+        assert!(none.is_empty());
+        let wanted: Vec<Writes> =
+            (1..6).map(|number| writes(number, 3000 * number as usize)).collect();
+        for record in &wanted {
+            assert!(log.append(record).unwrap());
+        }
+        let (log, found) = open(&disk.crash(Image::Synced), 0).unwrap();
+        assert_eq!((found, log.last()), (wanted, 5));
+    }
+
+    #[test]
+    fn a_log_that_begins_again_forgets_what_was_there() {
+        let disk = SimDisk::new();
+        let (mut log, _) = open(&disk, 0).unwrap();
+        for number in 1..5 {
+            assert!(log.append(&writes(number, 10)).unwrap());
+        }
+        log.rewind();
+        assert_eq!(open(&disk, 4).unwrap().1, []);
+        assert!(log.append(&writes(9, 10)).unwrap());
+        assert_eq!(open(&disk, 4).unwrap().1, [writes(9, 10)]);
+    }
+
+    #[test]
+    fn a_full_log_takes_nothing() {
+        let (mut log, _) = open(&SimDisk::new(), 0).unwrap();
+        assert!(!log.append(&writes(1, 1 << 16)).unwrap());
+        for _ in 0..16 {
+            assert!(log.append(&writes(1, 1)).unwrap());
+        }
+        assert!(!log.append(&writes(1, 1)).unwrap());
+    }
+
+    #[test]
+    fn a_damaged_record_is_told_from_an_unfinished_one() {
+        let disk = SimDisk::new();
+        let (mut log, _) = open(&disk, 0).unwrap();
+        for number in 1..4 {
+            assert!(log.append(&writes(number, 10)).unwrap());
+        }
+        disk.corrupt(LOG_FILE, 2 * UNIT_BYTES + 20, 0);
+        assert_eq!(open(&disk, 0).unwrap().1.len(), 2, "the last one counts as unfinished");
+        disk.corrupt(LOG_FILE, UNIT_BYTES + 20, 0);
+        disk.corrupt(LOG_FILE, 2 * UNIT_BYTES + 20, 0);
+        assert!(matches!(open(&disk, 0), Err(LogError::Damaged(UNIT_BYTES))));
+    }
+
+    /// What lies in a payload is no record, whatever it looks like.
+    #[test]
+    fn a_record_cannot_be_put_into_a_record() {
+        let disk = SimDisk::new();
+        let (mut log, _) = open(&disk, 0).unwrap();
+        let mut value = vec![0; UNIT_BYTES as usize - HEADER_BYTES - 4 - 1 - 4];
+        value.extend(encode(0, 50, &writes(9, 1)));
+        assert!(log.append(&Writes::from([(vec![1], Some(value))])).unwrap());
+        log.rewind();
+        assert!(log.append(&writes(2, 1)).unwrap());
+        assert_eq!(open(&disk, 1).unwrap().1, [writes(2, 1)]);
+    }
+}

@@ -1,0 +1,97 @@
+//! The engine of tests: a map in memory, and each state that it ever had.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Engine, EngineError, Owner, View, Visitor, Writes};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Keeps the map in memory. Clones are the same map.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryEngine(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    map: Arc<Map>,
+    /// After how many more commits the store fails.
+    fails_after: Option<u32>,
+    commits: u64,
+}
+
+impl MemoryEngine {
+    /// An empty map.
+    pub fn new() -> MemoryEngine {
+        MemoryEngine::default()
+    }
+
+    /// What a crash now leaves: a map of its own with what was committed.
+    pub fn after_crash(&self) -> MemoryEngine {
+        let state = self.lock();
+        let (map, commits) = (Arc::clone(&state.map), state.commits);
+        let state = State { map, commits, fails_after: None };
+        MemoryEngine(Arc::new(Mutex::new(state)))
+    }
+
+    /// Lets `commits` more commits succeed, and then none.
+    pub fn fail_after(&self, commits: u32) {
+        self.lock().fails_after = Some(commits);
+    }
+
+    /// How many batches were committed.
+    pub fn commits(&self) -> u64 {
+        self.lock().commits
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        Ok(Box::new(MemoryView(Arc::clone(&self.lock().map))))
+    }
+
+    fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
+        let mut state = self.lock();
+        if state.map.get(&owner.key) != owner.value.as_ref() {
+            return Err(EngineError::NotOwner);
+        }
+        match &mut state.fails_after {
+            Some(0) => return Err(EngineError::Failed("as the test has it".into())),
+            Some(left) => *left -= 1,
+            None => (),
+        }
+        let map = Arc::make_mut(&mut state.map);
+        for (key, value) in writes {
+            match value {
+                Some(value) => map.insert(key.clone(), value.clone()),
+                None => map.remove(key),
+            };
+        }
+        state.commits += 1;
+        Ok(())
+    }
+}
+
+struct MemoryView(Arc<Map>);
+
+impl View for MemoryView {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
+        if from >= until {
+            return Ok(());
+        }
+        let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(until));
+        for (key, value) in self.0.range::<[u8], _>(bounds) {
+            if each(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Files as records: finding, making and changing them.
+
+use bytes::Bytes;
+use larder_wire::meta::Status;
+use larder_wire::meta::words::{Attributes, ChangeId, Changed, Device, FileId, Kind, Time};
+use larder_wire::xdr::Opaque;
+
+use crate::request::Request;
+use crate::store::records::{Inode, Volume};
+use crate::store::{Txn, key};
+
+/// What the size of a directory is said to be, in bytes.
+const DIRECTORY_BYTES: u64 = 4096;
+
+/// What a new file is.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    File,
+    Directory,
+    Symlink(Bytes),
+    Special(Kind, Device),
+}
+
+impl Body {
+    fn kind(&self) -> Kind {
+        match self {
+            Body::File => Kind::File,
+            Body::Directory => Kind::Directory,
+            Body::Symlink(_) => Kind::Symlink,
+            Body::Special(kind, _) => *kind,
+        }
+    }
+}
+
+/// The file of a number.
+///
+/// # Errors
+/// [`Status::Stale`] if there is none any more.
+pub(crate) fn get(txn: &Txn<'_>, file: FileId) -> Result<Inode, Status> {
+    txn.get(&key::inode(file))?.ok_or(Status::Stale)
+}
+
+/// The directory of a number.
+///
+/// # Errors
+/// [`Status::Stale`], [`Status::NotDirectory`]
+pub(crate) fn directory(txn: &Txn<'_>, file: FileId) -> Result<Inode, Status> {
+    let inode = get(txn, file)?;
+    if inode.is_directory() { Ok(inode) } else { Err(Status::NotDirectory) }
+}
+
+/// A regular file's inode.
+///
+/// # Errors
+/// [`Status::Stale`], [`Status::IsDirectory`]; [`Status::Invalid`] for what else has no data.
+pub(crate) fn regular(txn: &Txn<'_>, file: FileId) -> Result<Inode, Status> {
+    let inode = get(txn, file)?;
+    match inode.attributes.kind {
+        Kind::File => Ok(inode),
+        Kind::Directory => Err(Status::IsDirectory),
+        _ => Err(Status::Invalid),
+    }
+}
+
+/// Writes a file.
+pub(crate) fn put(txn: &mut Txn<'_>, inode: &Inode) {
+    txn.put(key::inode(inode.attributes.file), inode);
+}
+
+/// A new file of the caller's in `parent`, which nothing names yet and which is not written yet.
+///
+/// # Errors
+/// [`Status::Io`]
+pub(crate) fn new(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    parent: FileId,
+    body: Body,
+) -> Result<Inode, Status> {
+    let file = next_number(txn)?;
+    let kind = body.kind();
+    let (mode, links, size) = match &body {
+        Body::File | Body::Special(..) => (0o644, 1, 0),
+        Body::Directory => (0o755, 2, DIRECTORY_BYTES),
+        Body::Symlink(target) => (0o777, 1, target.len() as u64),
+    };
+    let device = if let Body::Special(_, device) = body { device } else { Device::default() };
+    let now = request.now;
+    let attributes = Attributes {
+        file,
+        kind,
+        mode,
+        links,
+        uid: request.caller.uid,
+        gid: request.caller.gid,
+        device,
+        size,
+        used: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        birth: now,
+        change: ChangeId(1),
+    };
+    let target = if let Body::Symlink(target) = body { target } else { Bytes::new() };
+    Ok(Inode { attributes, parent, entries: 0, next_cookie: 1, target: Opaque(target) })
+}
+
+/// A number that no file ever had.
+fn next_number(txn: &mut Txn<'_>) -> Result<FileId, Status> {
+    let mut volume: Volume = txn.get(&key::volume())?.ok_or(Status::Io)?;
+    let file = FileId(volume.next_file);
+    volume.next_file += 1;
+    txn.put(key::volume(), &volume);
+    Ok(file)
+}
+
+impl Inode {
+    pub(crate) fn is_directory(&self) -> bool {
+        self.attributes.kind == Kind::Directory
+    }
+
+    pub(crate) fn file(&self) -> FileId {
+        self.attributes.file
+    }
+
+    /// Makes it a new version; with `data`, of its data or entries.
+    pub(crate) fn touch(&mut self, now: Time, data: bool) {
+        let attributes = &mut self.attributes;
+        attributes.ctime = now.max(after(attributes.ctime));
+        attributes.change = ChangeId(attributes.change.0 + 1);
+        if data {
+            attributes.mtime = attributes.ctime;
+        }
+    }
+
+    /// What has become of it since it was `before`.
+    pub(crate) fn changed(&self, before: ChangeId) -> Changed {
+        Changed { before, after: self.attributes }
+    }
+}
+
+/// The next nanosecond. Versions of a file have distinct times, also within a tick of the clock.
+fn after(time: Time) -> Time {
+    match time.nanoseconds {
+        999_999_999 => Time { seconds: time.seconds + 1, nanoseconds: 0 },
+        nanoseconds => Time { nanoseconds: nanoseconds + 1, ..time },
+    }
+}

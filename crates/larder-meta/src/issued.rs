@@ -1,0 +1,132 @@
+//! Which capabilities are out, and on what.
+//!
+//! In memory only: those of an earlier life of the server are void
+//! ([`crate::disks::Disks::void_all`]).
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use larder_wire::meta::words::{DiskId, FileId, SessionId};
+
+use crate::disks::CapabilityId;
+use crate::store::txn::Revoked;
+
+/// A file's list is freed of expired ones when it has grown to so many times what was left last.
+const GROWTH: usize = 2;
+/// Shortest list that is looked through for expired ones.
+const LENGTH_MIN: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Issued {
+    session: SessionId,
+    disk: DiskId,
+    id: CapabilityId,
+    until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    issued: Vec<Issued>,
+    /// How long the list may grow before it is looked through.
+    limit: usize,
+}
+
+/// All capabilities that may be good.
+#[derive(Debug, Default)]
+pub(crate) struct Table(HashMap<FileId, List>);
+
+impl Table {
+    /// A capability was given out, until some time after `until`.
+    pub(crate) fn add(
+        &mut self,
+        session: SessionId,
+        file: FileId,
+        capability: (DiskId, CapabilityId),
+        until: Instant,
+        now: Instant,
+    ) {
+        let list = self.0.entry(file).or_default();
+        let (disk, id) = capability;
+        list.issued.push(Issued { session, disk, id, until });
+        if list.issued.len() > list.limit.max(LENGTH_MIN) {
+            list.issued.retain(|issued| issued.until > now);
+            list.limit = list.issued.len() * GROWTH;
+        }
+    }
+
+    /// Capabilities end: these have to be revoked.
+    pub(crate) fn take(&mut self, revoked: Revoked) -> Vec<(DiskId, CapabilityId)> {
+        let mut taken = Vec::new();
+        let mut take = |list: &mut List, is_meant: &dyn Fn(&Issued) -> bool| {
+            let (gone, left) = list.issued.drain(..).partition(|issued| is_meant(issued));
+            list.issued = left;
+            let gone: Vec<Issued> = gone;
+            taken.extend(gone.iter().map(|issued| (issued.disk, issued.id)));
+        };
+        match revoked {
+            Revoked::File(file) => {
+                if let Some(mut list) = self.0.remove(&file) {
+                    take(&mut list, &|_| true);
+                }
+            }
+            Revoked::Session(session, file) => {
+                if let Some(list) = self.0.get_mut(&file) {
+                    take(list, &|issued| issued.session == session);
+                }
+            }
+            Revoked::All(session) => {
+                for list in self.0.values_mut() {
+                    take(list, &|issued| issued.session == session);
+                }
+                self.0.retain(|_, list| !list.issued.is_empty());
+            }
+        }
+        taken
+    }
+
+    /// Forgets what has expired.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        for list in self.0.values_mut() {
+            list.issued.retain(|issued| issued.until > now);
+        }
+        self.0.retain(|_, list| !list.issued.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_ends_is_what_was_meant() {
+        let (one, two) = (SessionId([1; 16]), SessionId([2; 16]));
+        let start = Instant::now();
+        let later = start + Duration::from_secs(60);
+        let mut table = Table::default();
+        let id = |number| (DiskId(1), CapabilityId(number));
+        for (number, session, file) in [(1, one, 1), (2, two, 1), (3, one, 2), (4, two, 2)] {
+            table.add(session, FileId(file), id(number), later, start);
+        }
+        assert_eq!(table.take(Revoked::Session(one, FileId(1))), [id(1)]);
+        assert_eq!(table.take(Revoked::File(FileId(1))), [id(2)]);
+        assert_eq!(table.take(Revoked::All(two)), [id(4)]);
+        table.expire(start);
+        assert_eq!(table.take(Revoked::File(FileId(2))), [id(3)]);
+        assert_eq!(table.take(Revoked::File(FileId(2))), []);
+    }
+
+    #[test]
+    fn expired_ones_do_not_pile_up() {
+        let (session, file) = (SessionId([1; 16]), FileId(1));
+        let start = Instant::now();
+        let mut table = Table::default();
+        for number in 0..10_000 {
+            let now = start + Duration::from_secs(number);
+            let until = now + Duration::from_secs(10);
+            table.add(session, file, (DiskId(1), CapabilityId(number)), until, now);
+            assert!(table.0[&file].issued.len() <= 32);
+        }
+    }
+}

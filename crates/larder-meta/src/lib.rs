@@ -1,0 +1,59 @@
+//! The metadata server: names, attributes and extents of a volume, and the capabilities with which
+//! clients reach its disks. No file data passes it.
+//!
+//! A *volume* is a tree of files. Its state is records in an [`engine::Engine`], an ordered map
+//! with durable transactions. A call that changes something is a function: from a view of the
+//! records, the call and its caller to a batch of writes and a reply. One thread, the *committer*,
+//! applies such calls in groups and commits each group before it answers; calls that only read are
+//! answered at once from what is durable. What a client holds is bound to its *session*: open
+//! files, slots that remember replies, *provisional* blocks. What it may do at a disk is in the
+//! *grants* that it got, each a *capability* with its secret; when a file's rights or blocks
+//! change, those are revoked at the disks before the call is answered.
+//!
+//! - [`Metadata`] is the service to put behind a server of `larder-rpc`; the protocol is in
+//!   `docs/formats/meta-protocol.md`.
+//! - [`volume`] makes volumes and adds disks to them; [`check()`] finds what is wrong with one.
+//! - [`disks::Disks`] is what it asks of disks: capabilities made and revoked.
+//! - [`engine`] keeps the records; their format is in `docs/formats/meta-store.md`.
+//!
+//! In the code: `rights` judges, `names`, `attributes`, `xattrs` and `data` are the functions of
+//! calls, `store` the records; `slots`, `opens`, `issued` and `sessions` are what the server knows
+//! beside them; `live` puts calls and these together, `committer` gives them their order, `server`
+//! their threads.
+//!
+//! Absent on purpose: file data, leases (none is granted yet), locks, a second server at a time.
+
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod change;
+mod check;
+mod committer;
+mod data;
+pub mod disks;
+pub mod engine;
+mod inode;
+mod issued;
+mod live;
+mod names;
+mod opens;
+mod reads;
+mod request;
+mod rights;
+mod server;
+mod sessions;
+mod slots;
+mod store;
+pub mod volume;
+mod xattrs;
+
+#[cfg(test)]
+mod tests;
+
+pub use check::check;
+pub use rights::Caller;
+pub use server::{Metadata, Options, PROGRAM};

@@ -1,0 +1,400 @@
+//! What the server knows beside the store, and what calls do to both.
+//!
+//! [`Live::carry_out`] is the server without threads, sockets and durability: a function of a
+//! transaction, a call and what is open and given out. What it says is true once the transaction is
+//! committed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use larder_wire::meta::calls::{
+    CommitExtents, FileChanged, GetCaps, LayoutGiven, Open, OpenWhat, Opened, SessionGiven,
+};
+use larder_wire::meta::words::{
+    ByteRange, Changed, DiskId, FileId, Grant, Layout, LeaseKind, Mode, OpenId, Place, SessionId,
+};
+use larder_wire::meta::{SLOTS_MAX, Status};
+use larder_wire::xdr::{Array, Opaque};
+
+use crate::change::{Change, Reply};
+use crate::data::blocks::Cursor;
+use crate::data::{self, Plan};
+use crate::disks::{CapabilityId, Disks};
+use crate::inode::{self, Body};
+use crate::issued::Table;
+use crate::names;
+use crate::opens::{self, Opens};
+use crate::request::Request;
+use crate::rights::{READ, WRITE};
+use crate::sessions::{self, Sessions};
+use crate::store::records::{self, Inode, Orphan, Slot};
+use crate::store::txn::Revoked;
+use crate::store::{Txn, key};
+use crate::volume::Owned;
+use crate::{attributes, xattrs};
+
+/// Most sessions at a time. One is a client, not a user.
+const SESSIONS_MAX: usize = 4096;
+
+/// What is open, given out and alive.
+pub(crate) struct Live {
+    volume: Owned,
+    disks: Arc<dyn Disks>,
+    sessions: Arc<Sessions>,
+    opens: Opens,
+    issued: Table,
+    cursor: Cursor,
+}
+
+/// What a call has beside its arguments and its caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) instant: Instant,
+    /// Random bytes, for a session if one begins.
+    pub(crate) fresh: [u8; 16],
+}
+
+impl Live {
+    /// Nothing is open yet.
+    pub(crate) fn new(volume: Owned, disks: Arc<dyn Disks>, sessions: Arc<Sessions>) -> Live {
+        let opens = Opens::new(volume.epoch);
+        let (issued, cursor) = (Table::default(), Cursor::default());
+        Live { volume, disks, sessions, opens, issued, cursor }
+    }
+
+    /// Capabilities that end: to be revoked at the disks.
+    pub(crate) fn revoke(&mut self, revoked: Revoked) -> Vec<(DiskId, CapabilityId)> {
+        self.issued.take(revoked)
+    }
+
+    /// Forgets capabilities that have expired.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        self.issued.expire(now);
+    }
+
+    /// Carries a call out. If the reply is a failure, the transaction is not to be committed.
+    pub(crate) fn carry_out(
+        &mut self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        moment: Moment,
+        change: &Change,
+    ) -> Reply {
+        let opens = &self.opens;
+        let is_open = |file| opens.is_open(file);
+        match change {
+            Change::Session(call) => Reply::of(&self.begin_session(txn, moment, call)),
+            Change::EndSession(call) => Reply::of(&self.end_session(txn, call.session)),
+            Change::GetCaps(call) => Reply::of(&self.get_caps(txn, request, moment, call)),
+            Change::SetAttr(call) => {
+                let may = self.allows(request, call.open, call.file, Mode::Write);
+                let set = may.and_then(|may| {
+                    attributes::set(txn, request, call.file, call.set, call.guard, may)
+                });
+                Reply::of(&set)
+            }
+            Change::Open(call) => Reply::of(&self.open(txn, request, moment, call)),
+            Change::Close(call) => Reply::of(&self.close(txn, request.session, call.open)),
+            Change::Alloc(call) => {
+                let (file, open, range) = (call.file, call.open, call.range);
+                Reply::of(&self.alloc(txn, request, moment, file, open, range))
+            }
+            Change::CommitExtents(call) => Reply::of(&self.commit(txn, request, call)),
+            Change::Punch(call) => {
+                let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
+                Reply::of(&may.and_then(|_| data::punch(txn, request, call.file, call.range)))
+            }
+            Change::MkDir(call) => {
+                Reply::of(&names::make(txn, request, &call.place, Body::Directory, call.set))
+            }
+            Change::Symlink(call) => {
+                let body = Body::Symlink(call.target.0.clone());
+                Reply::of(&names::make(txn, request, &call.place, body, call.set))
+            }
+            Change::MkNod(call) => {
+                let body = Body::Special(call.kind, call.device);
+                Reply::of(&names::make(txn, request, &call.place, body, call.set))
+            }
+            Change::Link(call) => Reply::of(&names::link(txn, request, call.file, &call.place)),
+            Change::Remove(call) => Reply::of(&names::remove(txn, request, &call.place, &is_open)),
+            Change::RmDir(call) => Reply::of(&names::remove_directory(txn, request, &call.place)),
+            Change::Rename(call) => {
+                let (from, to) = (&call.from, &call.to);
+                Reply::of(&names::rename(txn, request, from, to, call.keep, &is_open))
+            }
+            Change::SetXattr(call) => {
+                let value = call.value.clone();
+                Reply::of(&xattrs::set(txn, request, call.file, &call.name, value, call.if_set))
+            }
+            Change::RemoveXattr(call) => {
+                Reply::of(&xattrs::remove(txn, request, call.file, &call.name))
+            }
+            // None is given yet.
+            Change::ReturnLease(_) => Reply::of::<()>(&Ok(())),
+        }
+    }
+
+    /// Whether an open file allows `mode` on `file`. `OpenId::NONE` allows nothing and is no error.
+    fn allows(
+        &self,
+        request: &Request<'_>,
+        open: OpenId,
+        file: FileId,
+        mode: Mode,
+    ) -> Result<bool, Status> {
+        if open == OpenId::NONE {
+            return Ok(false);
+        }
+        let open = self.opens.get(request.session, open).filter(|open| open.file == file);
+        let opened = open.ok_or(Status::BadOpen)?.mode;
+        let lacks = (mode.reads() && !opened.reads()) || (mode.writes() && !opened.writes());
+        if lacks { Err(Status::AccessDenied) } else { Ok(true) }
+    }
+
+    /// A regular file whose data the caller may use so.
+    fn need_data(
+        &self,
+        txn: &Txn<'_>,
+        request: &Request<'_>,
+        file: FileId,
+        open: OpenId,
+        mode: Mode,
+    ) -> Result<Inode, Status> {
+        let inode = inode::regular(txn, file)?;
+        if !self.allows(request, open, file, mode)? {
+            for (needs, bits) in [(mode.reads(), READ), (mode.writes(), WRITE)] {
+                if needs {
+                    request.caller.need_data(&inode.attributes, bits)?;
+                }
+            }
+        }
+        Ok(inode)
+    }
+
+    fn open(
+        &mut self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        moment: Moment,
+        call: &Open,
+    ) -> Result<Opened, Status> {
+        let Target { inode, created, file, dir } = resolve(txn, request, &call.what)?;
+        if !created {
+            for (needs, bits) in [(call.mode.reads(), READ), (call.mode.writes(), WRITE)] {
+                if needs {
+                    request.caller.need(&inode.attributes, bits)?;
+                }
+            }
+        }
+        let (session, number) = (request.session, inode.file());
+        if let Some(range) = call.range.get().filter(|_| call.allocate && call.mode.writes()) {
+            // That there is no room is told to who asks for it by ALLOC.
+            match data::allocate(txn, session, number, &range, &mut self.cursor) {
+                Ok(()) | Err(Status::NoSpace) => (),
+                Err(status) => return Err(status),
+            }
+        }
+        let layout = self.layout(txn, session, number, call.mode, call.range, moment)?;
+        let open = self.opens.open(session, number, call.mode);
+        Ok(Opened { open, created, file, dir, lease: LeaseKind::None, layout })
+    }
+
+    fn close(&mut self, txn: &mut Txn<'_>, session: SessionId, open: OpenId) -> Result<(), Status> {
+        let closed = self.opens.close(session, open).ok_or(Status::BadOpen)?;
+        self.closed(txn, session, closed)
+    }
+
+    /// A file was closed: what was allocated for it goes with its last writer in the session, and
+    /// the file itself, if nothing names it, with the last of all.
+    fn closed(
+        &mut self,
+        txn: &mut Txn<'_>,
+        session: SessionId,
+        closed: opens::Open,
+    ) -> Result<(), Status> {
+        let opens::Open { file, mode } = closed;
+        if mode.writes() && !self.opens.is_written(session, file) {
+            data::release(txn, session, file)?;
+        }
+        if !self.opens.is_open(file) && txn.get::<Orphan>(&key::orphan(file))?.is_some() {
+            let inode = inode::get(txn, file)?;
+            names::forget(txn, &inode)?;
+        }
+        Ok(())
+    }
+
+    fn get_caps(
+        &mut self,
+        txn: &Txn<'_>,
+        request: &Request<'_>,
+        moment: Moment,
+        call: &GetCaps,
+    ) -> Result<LayoutGiven, Status> {
+        let inode = self.need_data(txn, request, call.file, call.open, call.mode)?;
+        let session = request.session;
+        let layout = self.layout(txn, session, call.file, call.mode, call.range, moment)?;
+        Ok(LayoutGiven { attributes: inode.attributes, layout })
+    }
+
+    fn alloc(
+        &mut self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        moment: Moment,
+        file: FileId,
+        open: OpenId,
+        range: ByteRange,
+    ) -> Result<LayoutGiven, Status> {
+        let bytes = range.get().ok_or(Status::Invalid)?;
+        let inode = self.need_data(txn, request, file, open, Mode::Write)?;
+        data::allocate(txn, request.session, file, &bytes, &mut self.cursor)?;
+        let layout = self.layout(txn, request.session, file, Mode::Write, range, moment)?;
+        Ok(LayoutGiven { attributes: inode.attributes, layout })
+    }
+
+    fn commit(
+        &mut self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        call: &CommitExtents,
+    ) -> Result<FileChanged, Status> {
+        self.need_data(txn, request, call.file, call.open, Mode::Write)?;
+        let changed = data::commit(txn, request, call.file, &call.written.0, call.mtime)?;
+        if call.close {
+            self.close(txn, request.session, call.open)?;
+        }
+        Ok(changed)
+    }
+
+    /// A layout with its grants. An empty range has an empty one.
+    fn layout(
+        &mut self,
+        txn: &Txn<'_>,
+        session: SessionId,
+        file: FileId,
+        mode: Mode,
+        range: ByteRange,
+        moment: Moment,
+    ) -> Result<Layout, Status> {
+        let Some(bytes) = range.get() else {
+            let covered = ByteRange { offset: range.offset, length: 0 };
+            return Ok(Layout { covered, extents: Array::default(), grants: Array::default() });
+        };
+        let Plan { covered, extents, grants } = data::layout(txn, session, file, mode, &bytes)?;
+        let mut given = Vec::with_capacity(grants.len());
+        for (disk, ranges) in grants {
+            let Some(minted) = self.disks.mint(disk, mode, &ranges) else { continue };
+            let until = moment.instant + minted.lasts;
+            self.issued.add(session, file, (disk, minted.id), until, moment.instant);
+            let expires_ms = u32::try_from(minted.lasts.as_millis()).unwrap_or(u32::MAX);
+            let (capability, secret) = (Opaque(minted.capability), minted.secret);
+            given.push(Grant { disk, mode, expires_ms, capability, secret });
+        }
+        Ok(Layout { covered, extents: Array(extents), grants: Array(given) })
+    }
+
+    fn begin_session(
+        &mut self,
+        txn: &mut Txn<'_>,
+        moment: Moment,
+        call: &larder_wire::meta::calls::Session,
+    ) -> Result<SessionGiven, Status> {
+        let slots = call.slots.clamp(1, SLOTS_MAX);
+        let there = self.sessions.of_client(call.client);
+        if let Some((id, session)) = there {
+            if session.boot == call.boot {
+                self.sessions.renew(id, moment.instant)?;
+                return Ok(self.session_given(id, session.slots, true));
+            }
+            self.end_session(txn, id)?;
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            return Err(Status::Later);
+        }
+        let id = SessionId(moment.fresh);
+        let (client, boot) = (call.client, call.boot);
+        txn.put(key::session(id), &records::Session { client, boot, slots });
+        let renewed = moment.instant;
+        self.sessions.add(id, sessions::Session { client, boot, slots, renewed });
+        Ok(self.session_given(id, slots, false))
+    }
+
+    fn session_given(&self, session: SessionId, slots: u32, resumed: bool) -> SessionGiven {
+        SessionGiven {
+            session,
+            slots,
+            lease_ms: u32::try_from(self.sessions.lease().as_millis()).unwrap_or(u32::MAX),
+            resumed,
+            volume: self.volume.id,
+            server_boot: self.volume.epoch,
+            root: FileId::ROOT,
+            disks: Array(self.disks.list()),
+        }
+    }
+
+    /// Ends a session: gives up what it holds.
+    pub(crate) fn end_session(
+        &mut self,
+        txn: &mut Txn<'_>,
+        session: SessionId,
+    ) -> Result<(), Status> {
+        for open in self.opens.of_session(session) {
+            self.close(txn, session, open)?;
+        }
+        data::release_all(txn, session)?;
+        let prefix = &key::slot(session, 0)[..17];
+        for (key, _) in txn.scan_all::<Slot>(prefix)? {
+            txn.delete(key);
+        }
+        txn.delete(key::session(session));
+        txn.revoke(Revoked::All(session));
+        self.sessions.remove(session);
+        Ok(())
+    }
+
+    /// Removes files that nothing names and nobody has open.
+    pub(crate) fn forget_orphans(&self, txn: &mut Txn<'_>) -> Result<(), Status> {
+        for (key, _) in txn.scan_all::<Orphan>(&key::orphan(FileId(0))[..1])? {
+            let file = FileId(key::last_number(&key).ok_or(Status::Io)?);
+            if !self.opens.is_open(file) {
+                let inode = inode::get(txn, file)?;
+                names::forget(txn, &inode)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is to be opened.
+struct Target {
+    inode: Inode,
+    created: bool,
+    file: Changed,
+    dir: Option<Changed>,
+}
+
+fn resolve(txn: &mut Txn<'_>, request: &Request<'_>, what: &OpenWhat) -> Result<Target, Status> {
+    match what {
+        OpenWhat::File(file) => {
+            let inode = inode::regular(txn, *file)?;
+            let file = inode.changed(inode.attributes.change);
+            Ok(Target { inode, created: false, file, dir: None })
+        }
+        OpenWhat::Name(place) => resolve_name(txn, request, place),
+        OpenWhat::Create(create) => {
+            let (place, set) = (&create.place, create.set);
+            let found = names::make_file(txn, request, place, set, create.if_exists)?;
+            let names::Found { inode, created, file, dir } = found;
+            Ok(Target { inode, created, file, dir: Some(dir) })
+        }
+    }
+}
+
+fn resolve_name(txn: &Txn<'_>, request: &Request<'_>, place: &Place) -> Result<Target, Status> {
+    let found = names::lookup(txn, request.caller, place)?;
+    let file = found.found.ok_or(Status::NotFound)?.file;
+    let inode = inode::regular(txn, file)?;
+    let file = inode.changed(inode.attributes.change);
+    let dir = Changed { before: found.dir.change, after: found.dir };
+    Ok(Target { inode, created: false, file, dir: Some(dir) })
+}

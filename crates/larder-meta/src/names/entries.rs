@@ -1,0 +1,79 @@
+//! Entries of directories: finding, entering and taking them, and who may.
+
+use larder_wire::meta::calls::{LinkRead, LookedUp};
+use larder_wire::meta::words::{FileId, Kind, Name, Place, Time};
+use larder_wire::meta::{NAME_BYTES_MAX, Status};
+use larder_wire::xdr::Opaque;
+
+use crate::inode;
+use crate::rights::{Caller, EXECUTE, WRITE};
+use crate::store::records::{Entry, Inode, Listed};
+use crate::store::{Txn, key};
+
+/// What a name stands for.
+pub(crate) fn lookup(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<LookedUp, Status> {
+    let dir = searched(txn, caller, place)?;
+    let found = match &*place.name {
+        b"." => Some(dir.file()),
+        b".." => Some(dir.parent),
+        _ => find(txn, &dir, &place.name)?.map(|entry| entry.file),
+    };
+    let found = found.map(|file| inode::get(txn, file)).transpose()?;
+    Ok(LookedUp { dir: dir.attributes, found: found.map(|inode| inode.attributes) })
+}
+
+/// Where a symbolic link leads.
+pub(crate) fn read_link(txn: &Txn<'_>, file: FileId) -> Result<LinkRead, Status> {
+    let inode = inode::get(txn, file)?;
+    match inode.attributes.kind {
+        Kind::Symlink => Ok(LinkRead { attributes: inode.attributes, target: inode.target }),
+        _ => Err(Status::Invalid),
+    }
+}
+
+/// The directory of a place in which the caller may look for its name.
+pub(super) fn searched(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<Inode, Status> {
+    let dir = inode::directory(txn, place.dir)?;
+    if place.name.len() > NAME_BYTES_MAX {
+        return Err(Status::NameTooLong);
+    }
+    caller.need(&dir.attributes, EXECUTE)?;
+    Ok(dir)
+}
+
+/// The directory of a place in which the caller may make or take its name.
+pub(super) fn changed(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<Inode, Status> {
+    let dir = searched(txn, caller, place)?;
+    if is_dots(&place.name) {
+        return Err(Status::Invalid);
+    }
+    caller.need(&dir.attributes, WRITE)?;
+    Ok(dir)
+}
+
+pub(super) fn is_dots(name: &Name) -> bool {
+    matches!(&**name, b"." | b"..")
+}
+
+pub(super) fn find(txn: &Txn<'_>, dir: &Inode, name: &Name) -> Result<Option<Entry>, Status> {
+    txn.get(&key::entry(dir.file(), name))
+}
+
+/// Enters a name into a directory that has none such, which is a new version then.
+pub(super) fn enter(txn: &mut Txn<'_>, dir: &mut Inode, name: &Name, file: FileId, now: Time) {
+    let cookie = dir.next_cookie;
+    dir.next_cookie += 1;
+    dir.entries += 1;
+    dir.touch(now, true);
+    txn.put(key::entry(dir.file(), name), &Entry { file, cookie });
+    let name = Opaque::copy_from_slice(name);
+    txn.put(key::listed(dir.file(), cookie), &Listed { file, name });
+}
+
+/// Takes a name out of a directory, which is a new version then.
+pub(super) fn take(txn: &mut Txn<'_>, dir: &mut Inode, name: &Name, cookie: u64, now: Time) {
+    dir.entries -= 1;
+    dir.touch(now, true);
+    txn.delete(key::entry(dir.file(), name));
+    txn.delete(key::listed(dir.file(), cookie));
+}

@@ -1,0 +1,40 @@
+//! More names for a file.
+
+use larder_wire::meta::Status;
+use larder_wire::meta::calls::NameChanged;
+use larder_wire::meta::words::{FileId, Place};
+
+use super::entries::{changed, enter, find};
+use crate::inode;
+use crate::request::Request;
+use crate::store::{Txn, key};
+
+/// Most names of a file, as on ext4.
+const LINKS_MAX: u32 = 65_000;
+
+/// Gives a file another name. One that is open and has none gets one again.
+pub(crate) fn link(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    file: FileId,
+    place: &Place,
+) -> Result<NameChanged, Status> {
+    let mut inode = inode::get(txn, file)?;
+    let mut dir = changed(txn, request.caller, place)?;
+    if find(txn, &dir, &place.name)?.is_some() {
+        return Err(Status::Exists);
+    }
+    match inode.attributes.links {
+        _ if inode.is_directory() => return Err(Status::NotPermitted),
+        0 => txn.delete(key::orphan(file)),
+        LINKS_MAX.. => return Err(Status::TooManyLinks),
+        _ => (),
+    }
+    let (dir_before, file_before) = (dir.attributes.change, inode.attributes.change);
+    enter(txn, &mut dir, &place.name, file, request.now);
+    inode.attributes.links += 1;
+    inode.touch(request.now, false);
+    inode::put(txn, &dir);
+    inode::put(txn, &inode);
+    Ok(NameChanged { file: inode.changed(file_before), dir: dir.changed(dir_before) })
+}

@@ -1,0 +1,88 @@
+//! Taking names away, and files with their last one.
+
+use larder_wire::meta::Status;
+use larder_wire::meta::calls::NameChanged;
+use larder_wire::meta::words::{Changed, FileId, Place};
+
+use super::entries::{changed, find, take};
+use crate::data;
+use crate::inode;
+use crate::request::Request;
+use crate::store::records::{Inode, Orphan};
+use crate::store::{Txn, key};
+use crate::xattrs;
+
+/// Takes away the name of anything but a directory. `is_open`: whether somebody has a file open.
+pub(crate) fn remove(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    place: &Place,
+    is_open: &dyn Fn(FileId) -> bool,
+) -> Result<NameChanged, Status> {
+    remove_if(txn, request, place, is_open, |file| {
+        if file.is_directory() { Err(Status::IsDirectory) } else { Ok(()) }
+    })
+}
+
+/// Takes an empty directory away.
+pub(crate) fn remove_directory(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    place: &Place,
+) -> Result<NameChanged, Status> {
+    remove_if(txn, request, place, &|_| false, |file| match file.entries {
+        _ if !file.is_directory() => Err(Status::NotDirectory),
+        0 => Ok(()),
+        _ => Err(Status::NotEmpty),
+    })
+}
+
+fn remove_if(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    place: &Place,
+    is_open: &dyn Fn(FileId) -> bool,
+    judge: impl FnOnce(&Inode) -> Result<(), Status>,
+) -> Result<NameChanged, Status> {
+    let mut dir = changed(txn, request.caller, place)?;
+    let before = dir.attributes.change;
+    let entry = find(txn, &dir, &place.name)?.ok_or(Status::NotFound)?;
+    let file = inode::get(txn, entry.file)?;
+    request.caller.need_unstuck(&dir.attributes, &file.attributes)?;
+    judge(&file)?;
+    take(txn, &mut dir, &place.name, entry.cookie, request.now);
+    dir.attributes.links -= u32::from(file.is_directory());
+    inode::put(txn, &dir);
+    let file = unlink(txn, request, file, is_open)?;
+    Ok(NameChanged { file, dir: dir.changed(before) })
+}
+
+/// A file has lost a name. With its last one it goes, or is kept until nobody has it open.
+pub(super) fn unlink(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    mut file: Inode,
+    is_open: &dyn Fn(FileId) -> bool,
+) -> Result<Changed, Status> {
+    let before = file.attributes.change;
+    file.attributes.links = if file.is_directory() { 0 } else { file.attributes.links - 1 };
+    file.touch(request.now, false);
+    match file.attributes.links {
+        0 if is_open(file.file()) => {
+            txn.put(key::orphan(file.file()), &Orphan {});
+            inode::put(txn, &file);
+        }
+        0 => forget(txn, &file)?,
+        _ => inode::put(txn, &file),
+    }
+    Ok(file.changed(before))
+}
+
+/// Removes a file that nothing names and nobody has open.
+pub(crate) fn forget(txn: &mut Txn<'_>, file: &Inode) -> Result<(), Status> {
+    data::drop_all(txn, file.file())?;
+    xattrs::drop_all(txn, file.file())?;
+    txn.delete(key::orphan(file.file()));
+    txn.delete(key::inode(file.file()));
+    Ok(())
+}

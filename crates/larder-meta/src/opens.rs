@@ -1,0 +1,105 @@
+//! Which files are open, in which session.
+//!
+//! In memory only: a client opens its files again after a restart of the server.
+
+use std::collections::HashMap;
+
+use larder_wire::meta::words::{FileId, Mode, OpenId, SessionId};
+
+/// An open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    pub(crate) file: FileId,
+    pub(crate) mode: Mode,
+}
+
+/// All open files.
+#[derive(Debug)]
+pub(crate) struct Opens {
+    open: HashMap<(SessionId, OpenId), Open>,
+    /// How often each file is open.
+    counts: HashMap<FileId, u32>,
+    next: u64,
+}
+
+impl Opens {
+    /// None yet. `epoch`: no two lives of the volume's server have the same, so that an open file
+    /// of an earlier one is not known.
+    pub(crate) fn new(epoch: u64) -> Opens {
+        Opens { open: HashMap::new(), counts: HashMap::new(), next: epoch << 32 | 1 }
+    }
+
+    /// Opens a file.
+    pub(crate) fn open(&mut self, session: SessionId, file: FileId, mode: Mode) -> OpenId {
+        let id = OpenId(self.next);
+        self.next += 1;
+        self.open.insert((session, id), Open { file, mode });
+        *self.counts.entry(file).or_default() += 1;
+        id
+    }
+
+    /// An open file.
+    pub(crate) fn get(&self, session: SessionId, id: OpenId) -> Option<Open> {
+        self.open.get(&(session, id)).copied()
+    }
+
+    /// Closes an open file.
+    pub(crate) fn close(&mut self, session: SessionId, id: OpenId) -> Option<Open> {
+        let open = self.open.remove(&(session, id))?;
+        if let Some(count) = self.counts.get_mut(&open.file) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&open.file);
+            }
+        }
+        Some(open)
+    }
+
+    /// Whether anybody has a file open.
+    pub(crate) fn is_open(&self, file: FileId) -> bool {
+        self.counts.contains_key(&file)
+    }
+
+    /// Whether a session has a file open for writing.
+    pub(crate) fn is_written(&self, session: SessionId, file: FileId) -> bool {
+        self.open
+            .iter()
+            .any(|((of, _), open)| *of == session && open.file == file && open.mode.writes())
+    }
+
+    /// The open files of a session.
+    pub(crate) fn of_session(&self, session: SessionId) -> Vec<OpenId> {
+        self.open.keys().filter(|(of, _)| *of == session).map(|(_, id)| *id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_open_until_its_last_close() {
+        let (one, two, file) = (SessionId([1; 16]), SessionId([2; 16]), FileId(7));
+        let mut opens = Opens::new(3);
+        let first = opens.open(one, file, Mode::Read);
+        let second = opens.open(two, file, Mode::ReadWrite);
+        assert_ne!(first, second);
+        assert!(opens.is_written(two, file) && !opens.is_written(one, file));
+        assert_eq!(opens.close(two, first), None, "another session's");
+        assert_eq!(opens.close(one, first), Some(Open { file, mode: Mode::Read }));
+        assert_eq!(opens.close(one, first), None, "closed already");
+        assert!(opens.is_open(file));
+        assert_eq!(opens.of_session(two), [second]);
+        assert!(opens.close(two, second).is_some());
+        assert!(!opens.is_open(file));
+    }
+
+    #[test]
+    fn open_files_of_another_life_are_not_known() {
+        let (session, file) = (SessionId([1; 16]), FileId(7));
+        let old = Opens::new(3).open(session, file, Mode::Read);
+        let mut opens = Opens::new(4);
+        opens.open(session, file, Mode::Read);
+        assert_eq!(opens.get(session, old), None);
+    }
+}

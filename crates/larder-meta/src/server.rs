@@ -1,0 +1,304 @@
+//! The metadata program as a service of `larder-rpc`, and the threads behind it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_io::Clock;
+use larder_rpc::server::{Answer, Call, Service};
+use larder_rpc::{Program, random_u64};
+use larder_wire::meta::words::{DiskId, Sequence, SessionId};
+use larder_wire::meta::{self, MetaProc, Status, calls};
+use larder_wire::rpc::{AUTH_TOOWEAK, CallHeader, Credential, Outcome};
+use larder_wire::xdr::{Encode, Encoder};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::change::{Change, Reply};
+use crate::committer::{Called, Committer, Event, Parts, Waiter};
+use crate::data::blocks;
+use crate::disks::Disks;
+use crate::engine::{Engine, Writes};
+use crate::reads::{Read, renewed};
+use crate::rights::Caller;
+use crate::sessions::{self, Sessions};
+use crate::slots::Slots;
+use crate::store::records::{Session, Slot};
+use crate::store::{Txn, key};
+use crate::volume::{self, VolumeError};
+
+/// Most events that wait for the committer. Beyond them, callers wait.
+const QUEUE_MAX: usize = 4096;
+/// Part of a session's lease after which is looked for sessions that are over.
+const TICKS_PER_LEASE: u32 = 4;
+/// Who calls without saying who he is.
+const NOBODY: u32 = 65_534;
+
+/// The metadata program.
+pub const PROGRAM: Program =
+    Program { number: meta::PROGRAM, version: meta::VERSION, procedures: meta::PROCEDURE_NAMES };
+
+/// How a metadata server behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a session lasts without a call. Also how long after a start clients may open files
+    /// again that have no name any more.
+    pub lease: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { lease: Duration::from_secs(30) }
+    }
+}
+
+/// The metadata server of a volume: a service to put behind [`larder_rpc::server::Server`]. Clones
+/// are the same. It ends when the last is dropped.
+#[derive(Clone)]
+pub struct Metadata {
+    engine: Arc<dyn Engine>,
+    disks: Arc<dyn Disks>,
+    clock: Arc<dyn Clock>,
+    sessions: Arc<Sessions>,
+    epoch: u64,
+    queue: mpsc::Sender<Event>,
+}
+
+impl std::fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metadata").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl Metadata {
+    /// Takes the volume over and begins to serve it. To be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`VolumeError`]
+    pub fn start(
+        engine: Arc<dyn Engine>,
+        disks: Arc<dyn Disks>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Result<Metadata, VolumeError> {
+        let volume = volume::take(&*engine, random_u64())?;
+        let sessions = Arc::new(Sessions::new(options.lease));
+        let Loaded { slots, draining } = load(&*engine, &sessions, &*clock)?;
+        let (queue, events) = mpsc::channel(QUEUE_MAX);
+        let metadata = Metadata {
+            engine: Arc::clone(&engine),
+            disks: Arc::clone(&disks),
+            clock: Arc::clone(&clock),
+            sessions: Arc::clone(&sessions),
+            epoch: volume.epoch,
+            queue: queue.clone(),
+        };
+        let runtime = tokio::runtime::Handle::current();
+        let back = queue.downgrade();
+        let await_disks = Box::new(move |acknowledged: crate::disks::Acknowledged, event| {
+            let back = back.clone();
+            runtime.spawn(async move {
+                acknowledged.await;
+                if let Some(queue) = back.upgrade() {
+                    // A committer that is gone has nothing to answer.
+                    let _ = queue.send(event).await;
+                }
+            });
+        });
+        let parts = Parts { engine, disks, clock, sessions, volume, slots, draining, await_disks };
+        let committer = Committer::new(parts);
+        std::thread::Builder::new()
+            .name("larder-meta".into())
+            .spawn(move || run(committer, events))
+            .map_err(|error| crate::engine::EngineError::Failed(error.to_string()))?;
+        tokio::spawn(tick(Arc::clone(&metadata.clock), options.lease, queue.downgrade()));
+        Ok(metadata)
+    }
+
+    /// Answers a call that changes nothing.
+    fn read<R>(&self, caller: &Caller, call: &R) -> Reply
+    where
+        R: Read,
+        R::Results: Encode,
+    {
+        let renewed = self.sessions.renew(call.session(), self.clock.instant());
+        let read = renewed.and_then(|_| {
+            let view = self.engine.view().map_err(|error| {
+                tracing::error!("{error}");
+                Status::Io
+            })?;
+            let none = Writes::new();
+            call.read(&Txn::new(&*view, &none), caller)
+        });
+        Reply::of(&read)
+    }
+
+    /// Has a call carried out in its turn.
+    async fn change(&self, caller: &Caller, change: impl Into<Change>) -> Reply {
+        let (waiter, reply): (Waiter, _) = oneshot::channel();
+        let (caller, change) = (caller.clone(), change.into());
+        let mut fresh = [0; 16];
+        if let Change::Session(_) = change {
+            let (low, high) = fresh.split_at_mut(8);
+            low.copy_from_slice(&random_u64().to_ne_bytes());
+            high.copy_from_slice(&random_u64().to_ne_bytes());
+        }
+        let called = Box::new(Called { caller, change, fresh, waiter });
+        let sent = self.queue.send(Event::Call(called)).await;
+        match (sent, reply.await) {
+            (Ok(()), Ok(reply)) => reply,
+            _ => Reply::refused(Status::Io),
+        }
+    }
+
+    fn renew(&self, call: &calls::Renew) -> Reply {
+        let renewed = |_| renewed(self.epoch, &*self.disks);
+        Reply::of(&self.sessions.renew(call.session, self.clock.instant()).map(renewed))
+    }
+}
+
+/// What the store knows of those that were alive when it was left.
+pub(crate) struct Loaded {
+    pub(crate) slots: Slots<Waiter>,
+    pub(crate) draining: Vec<(DiskId, Range<u64>)>,
+}
+
+/// Reads what is kept in memory beside the store. Sessions count as renewed now.
+pub(crate) fn load(
+    engine: &dyn Engine,
+    sessions: &Sessions,
+    clock: &dyn Clock,
+) -> Result<Loaded, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    load_from(&Txn::new(&*view, &none), sessions, clock).map_err(|_logged| VolumeError::Unreadable)
+}
+
+fn load_from(txn: &Txn<'_>, sessions: &Sessions, clock: &dyn Clock) -> Result<Loaded, Status> {
+    let id = |key: &[u8]| key[1..].first_chunk().map(|id| SessionId(*id)).ok_or(Status::Io);
+    let renewed = clock.instant();
+    for (key, session) in txn.scan_all::<Session>(&key::session(SessionId([0; 16]))[..1])? {
+        let Session { client, boot, slots } = session;
+        sessions.add(id(&key)?, sessions::Session { client, boot, slots, renewed });
+    }
+    let mut slots = Slots::new();
+    for (key, last) in txn.scan_all::<Slot>(&key::slot(SessionId([0; 16]), 0)[..1])? {
+        let slot = u32::from_be_bytes(*key.last_chunk().ok_or(Status::Io)?);
+        let Slot { sequence, procedure, reply } = last;
+        slots.load(Sequence { session: id(&key)?, slot, sequence }, procedure, reply.0);
+    }
+    Ok(Loaded { slots, draining: blocks::draining(txn)? })
+}
+
+/// The committer's thread.
+fn run(mut committer: Committer, mut events: mpsc::Receiver<Event>) {
+    while let Some(first) = events.blocking_recv() {
+        committer.group(first, &mut || events.try_recv().ok());
+    }
+}
+
+/// Lets the committer look for sessions that are over.
+async fn tick(clock: Arc<dyn Clock>, lease: Duration, queue: mpsc::WeakSender<Event>) {
+    loop {
+        clock.sleep_until(clock.instant() + lease / TICKS_PER_LEASE).await;
+        let Some(queue) = queue.upgrade() else { return };
+        if queue.send(Event::Tick).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Results that are encoded already.
+struct Encoded(Reply);
+
+impl Encode for Encoded {
+    fn encode(&self, out: &mut Encoder) {
+        out.put_fixed(&self.0.bytes);
+    }
+}
+
+/// Reads the arguments of a call and has it answered.
+macro_rules! run {
+    ($call:ident, |$args:ident: $type:ident| $reply:expr) => {
+        match $call.arguments::<calls::$type>() {
+            Ok($args) => {
+                let reply: Reply = $reply;
+                let failed = reply.failed;
+                $call.reply(&Encoded(reply), failed)
+            }
+            Err(garbage) => garbage,
+        }
+    };
+}
+
+impl Service for Metadata {
+    type Caller = Caller;
+
+    fn programs(&self) -> &[Program] {
+        &[PROGRAM]
+    }
+
+    fn admit(&self, header: &CallHeader) -> Result<Caller, Outcome> {
+        let nobody = Caller { uid: NOBODY, gid: NOBODY, groups: Vec::new() };
+        match &header.credential {
+            Credential::Sys(sys) => {
+                Ok(Caller { uid: sys.uid, gid: sys.gid, groups: sys.groups.0.clone() })
+            }
+            Credential::None => Ok(nobody),
+            // To ask whether we are there takes no credential.
+            Credential::Other { .. } if header.procedure == 0 => Ok(nobody),
+            Credential::Other { .. } => Err(Outcome::AuthError(AUTH_TOOWEAK)),
+        }
+    }
+
+    /// Slots know a call again, over restarts, too.
+    fn is_repeatable(&self, _program: u32, _procedure: u32) -> bool {
+        true
+    }
+
+    fn results_bytes_max(&self, _program: u32, procedure: u32, _call: &[u8]) -> usize {
+        match MetaProc::try_from(procedure) {
+            Ok(MetaProc::ReadDir | MetaProc::ListXattr) => 1 << 20,
+            Ok(MetaProc::GetXattr) => meta::XATTR_BYTES_MAX,
+            Ok(MetaProc::Open | MetaProc::GetCaps | MetaProc::Alloc) => 1 << 16,
+            _ => 0,
+        }
+    }
+
+    async fn call(&self, mut call: Call<Caller>) -> Answer {
+        let caller = &call.caller.clone();
+        let Ok(procedure) = MetaProc::try_from(call.header.procedure) else {
+            return call.refuse(Outcome::ProcUnavail);
+        };
+        match procedure {
+            MetaProc::Null => call.reply(&(), false),
+            MetaProc::Session => run!(call, |a: Session| self.change(caller, a).await),
+            MetaProc::Renew => run!(call, |a: Renew| self.renew(&a)),
+            MetaProc::EndSession => run!(call, |a: EndSession| self.change(caller, a).await),
+            MetaProc::GetAttr => run!(call, |a: GetAttr| self.read(caller, &a)),
+            MetaProc::SetAttr => run!(call, |a: SetAttr| self.change(caller, a).await),
+            MetaProc::Lookup => run!(call, |a: Lookup| self.read(caller, &a)),
+            MetaProc::Open => run!(call, |a: Open| self.change(caller, a).await),
+            MetaProc::Close => run!(call, |a: Close| self.change(caller, a).await),
+            MetaProc::GetCaps => run!(call, |a: GetCaps| self.change(caller, a).await),
+            MetaProc::Alloc => run!(call, |a: Alloc| self.change(caller, a).await),
+            MetaProc::CommitExtents => run!(call, |a: CommitExtents| self.change(caller, a).await),
+            MetaProc::Punch => run!(call, |a: Punch| self.change(caller, a).await),
+            MetaProc::MkDir => run!(call, |a: MkDir| self.change(caller, a).await),
+            MetaProc::Symlink => run!(call, |a: Symlink| self.change(caller, a).await),
+            MetaProc::ReadLink => run!(call, |a: ReadLink| self.read(caller, &a)),
+            MetaProc::MkNod => run!(call, |a: MkNod| self.change(caller, a).await),
+            MetaProc::Link => run!(call, |a: Link| self.change(caller, a).await),
+            MetaProc::Remove => run!(call, |a: Remove| self.change(caller, a).await),
+            MetaProc::RmDir => run!(call, |a: RmDir| self.change(caller, a).await),
+            MetaProc::Rename => run!(call, |a: Rename| self.change(caller, a).await),
+            MetaProc::ReadDir => run!(call, |a: ReadDir| self.read(caller, &a)),
+            MetaProc::Access => run!(call, |a: Access| self.read(caller, &a)),
+            MetaProc::FsStat => run!(call, |a: FsStat| self.read(caller, &a)),
+            MetaProc::GetXattr => run!(call, |a: GetXattr| self.read(caller, &a)),
+            MetaProc::SetXattr => run!(call, |a: SetXattr| self.change(caller, a).await),
+            MetaProc::ListXattr => run!(call, |a: ListXattr| self.read(caller, &a)),
+            MetaProc::RemoveXattr => run!(call, |a: RemoveXattr| self.change(caller, a).await),
+            MetaProc::ReturnLease => run!(call, |a: ReturnLease| self.change(caller, a).await),
+        }
+    }
+}

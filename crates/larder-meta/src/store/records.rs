@@ -1,0 +1,219 @@
+//! What the store holds: keys and values. The list is in `docs/formats/meta-store.md`.
+//!
+//! A key is a tag and big-endian numbers, so that what is looked at together lies together. A value
+//! is the format of its kind of record and its fields in XDR; another format is refused, with its
+//! number. Extents are kept by their *end*: the first one behind a point is that which contains it.
+
+use bytes::Bytes;
+use larder_wire::meta::words::{Attributes, DiskId, FileId, SessionId};
+use larder_wire::xdr::{Decode, Encode, Opaque};
+
+/// A value of the store.
+pub(crate) trait Record: Sized {
+    /// What it is called in errors.
+    const KIND: &'static str;
+    /// Its bytes.
+    fn to_bytes(&self) -> Vec<u8>;
+    /// The record of these bytes, or what is wrong with them.
+    fn from_bytes(bytes: Vec<u8>) -> Result<Self, String>;
+}
+
+macro_rules! records {
+    ($( $(#[$meta:meta])* $name:ident, format $format:literal { $( $(#[$of:meta])* $field:ident : $type:ty ),* $(,)? } )+) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) struct $name { $( $(#[$of])* pub(crate) $field: $type ),* }
+
+        impl Record for $name {
+            const KIND: &'static str = stringify!($name);
+
+            fn to_bytes(&self) -> Vec<u8> {
+                let mut out = larder_wire::xdr::Encoder::default();
+                out.put_u32($format);
+                $( self.$field.encode(&mut out); )*
+                out.finish().to_bytes().into()
+            }
+
+            fn from_bytes(bytes: Vec<u8>) -> Result<Self, String> {
+                let mut input = Bytes::from(bytes);
+                let mut read = || -> Result<Result<Self, u32>, larder_wire::xdr::XdrError> {
+                    let format = u32::decode(&mut input)?;
+                    if format != $format {
+                        return Ok(Err(format));
+                    }
+                    Ok(Ok($name { $( $field: Decode::decode(&mut input)? ),* }))
+                };
+                match read().map_err(|error| error.to_string())? {
+                    Err(format) => Err(format!("of format {format}, this version reads {}", $format)),
+                    Ok(_) if !input.is_empty() => Err("longer than it should be".to_owned()),
+                    Ok(record) => Ok(record),
+                }
+            }
+        }
+    )+ };
+}
+
+records! {
+    /// The volume. There is one.
+    Volume, format 1 {
+        id: [u8; 16],
+        /// The number of the next file; all above were never given.
+        next_file: u64,
+    }
+
+    /// Who owns the volume. There is one, and each transaction expects it as it is.
+    Owner, format 1 {
+        /// Raised by each process that takes the volume.
+        epoch: u64,
+        /// Random, of that process.
+        process: u64,
+    }
+
+    /// A disk of the volume.
+    Disk, format 1 { id: [u8; 16], address: Opaque<255>, blocks: u64 }
+
+    /// A file of any kind.
+    Inode, format 1 {
+        attributes: Attributes,
+        /// Of a directory: where `..` leads.
+        parent: FileId,
+        /// Of a directory: how many names are in it.
+        entries: u64,
+        /// Of a directory: the cookie of its next name.
+        next_cookie: u64,
+        /// Of a symbolic link: where it leads.
+        target: Opaque<4095>,
+    }
+
+    /// A name in a directory.
+    Entry, format 1 { file: FileId, cookie: u64 }
+
+    /// The same name, by its cookie.
+    Listed, format 1 { file: FileId, name: Opaque<255> }
+
+    /// A part of a file on a disk: `valid` bytes at `position`, which are all of its blocks but
+    /// after a truncation. What is behind them in the last block reads as zeros.
+    Extent, format 1 { valid: u64, disk: DiskId, position: u64 }
+
+    /// Blocks of a disk that no file has; the key says of which kind.
+    Blocks, format 1 { length: u64 }
+
+    /// A file without names that was open when its last one went.
+    Orphan, format 1 {}
+
+    /// An extended attribute.
+    Xattr, format 1 { value: Opaque<65_536> }
+
+    /// A session.
+    Session, format 1 { client: [u8; 16], boot: u64, slots: u32 }
+
+    /// The last call of a slot, if it changed something.
+    Slot, format 1 { sequence: u32, procedure: u32, reply: Opaque<1_048_576> }
+}
+
+impl Extent {
+    /// Bytes of its blocks.
+    pub(crate) fn length(&self) -> u64 {
+        self.valid.next_multiple_of(larder_wire::meta::BLOCK_BYTES)
+    }
+}
+
+/// Keys.
+pub(crate) mod key {
+    use super::{DiskId, FileId, SessionId};
+
+    /// Which blocks a record of [`super::Blocks`] is about.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Pool {
+        /// For anybody to take.
+        Free,
+        /// Given up, and capabilities may still cover them.
+        Draining,
+    }
+
+    impl Pool {
+        pub(crate) fn tag(self) -> u8 {
+            match self {
+                Pool::Free => b'f',
+                Pool::Draining => b'd',
+            }
+        }
+    }
+
+    fn join(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let mut key = Vec::with_capacity(1 + parts.iter().map(|part| part.len()).sum::<usize>());
+        key.push(tag);
+        parts.iter().for_each(|part| key.extend_from_slice(part));
+        key
+    }
+
+    pub(crate) fn volume() -> Vec<u8> {
+        b"v".to_vec()
+    }
+
+    pub(crate) fn owner() -> Vec<u8> {
+        b"w".to_vec()
+    }
+
+    pub(crate) fn disk(disk: DiskId) -> Vec<u8> {
+        join(b'k', &[&disk.0.to_be_bytes()])
+    }
+
+    pub(crate) fn inode(file: FileId) -> Vec<u8> {
+        join(b'i', &[&file.0.to_be_bytes()])
+    }
+
+    pub(crate) fn entry(dir: FileId, name: &[u8]) -> Vec<u8> {
+        join(b'e', &[&dir.0.to_be_bytes(), name])
+    }
+
+    pub(crate) fn listed(dir: FileId, cookie: u64) -> Vec<u8> {
+        join(b'l', &[&dir.0.to_be_bytes(), &cookie.to_be_bytes()])
+    }
+
+    pub(crate) fn extent(file: FileId, end: u64) -> Vec<u8> {
+        join(b'x', &[&file.0.to_be_bytes(), &end.to_be_bytes()])
+    }
+
+    pub(crate) fn provisional(session: SessionId, file: FileId, end: u64) -> Vec<u8> {
+        join(b'p', &[&session.0, &file.0.to_be_bytes(), &end.to_be_bytes()])
+    }
+
+    pub(crate) fn blocks(pool: Pool, disk: DiskId, end: u64) -> Vec<u8> {
+        join(pool.tag(), &[&disk.0.to_be_bytes(), &end.to_be_bytes()])
+    }
+
+    /// A file without names that somebody has open.
+    pub(crate) fn orphan(file: FileId) -> Vec<u8> {
+        join(b'o', &[&file.0.to_be_bytes()])
+    }
+
+    pub(crate) fn xattr(file: FileId, name: &[u8]) -> Vec<u8> {
+        join(b'a', &[&file.0.to_be_bytes(), name])
+    }
+
+    pub(crate) fn session(session: SessionId) -> Vec<u8> {
+        join(b's', &[&session.0])
+    }
+
+    pub(crate) fn slot(session: SessionId, slot: u32) -> Vec<u8> {
+        join(b'r', &[&session.0, &slot.to_be_bytes()])
+    }
+
+    /// The first key that does not begin with `prefix`.
+    pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
+        let mut key = prefix.to_vec();
+        while let Some(last) = key.pop() {
+            if last < u8::MAX {
+                key.push(last + 1);
+                break;
+            }
+        }
+        key
+    }
+
+    /// The big-endian number at the end of a key.
+    pub(crate) fn last_number(key: &[u8]) -> Option<u64> {
+        key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+    }
+}

@@ -1,0 +1,138 @@
+//! A transaction: the store as it was, and what a call writes on top.
+//!
+//! Everything that the server does to names, files and blocks is a function of a [`Txn`], the call
+//! and its caller. It reads what is durable, what earlier calls of the same group wrote, and what
+//! it wrote itself; what it writes is taken as a whole or not at all.
+
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
+
+use larder_wire::meta::Status;
+use larder_wire::meta::words::{DiskId, FileId, SessionId};
+
+use super::records::{Record, key};
+use crate::engine::{EngineError, View, Writes, layers};
+
+/// Entries of a scan: the key, and the record.
+pub(crate) type Entries<R> = Vec<(Vec<u8>, R)>;
+
+/// A transaction.
+pub(crate) struct Txn<'a> {
+    below: &'a dyn View,
+    group: &'a Writes,
+    own: Writes,
+    effects: Effects,
+}
+
+/// What has to happen at the disks before a call is answered, or blocks are used again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effects {
+    /// Whose capabilities end.
+    pub(crate) revoked: BTreeSet<Revoked>,
+    /// Blocks that are free once those are revoked.
+    pub(crate) draining: Vec<(DiskId, Range<u64>)>,
+}
+
+/// Capabilities that end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Revoked {
+    /// All on a file.
+    File(FileId),
+    /// Those of a session on a file.
+    Session(SessionId, FileId),
+    /// All of a session.
+    All(SessionId),
+}
+
+impl<'a> Txn<'a> {
+    /// On top of a view and of what earlier calls of the group wrote.
+    pub(crate) fn new(below: &'a dyn View, group: &'a Writes) -> Txn<'a> {
+        Txn { below, group, own: Writes::new(), effects: Effects::default() }
+    }
+
+    /// What it wrote, and what is to happen at the disks then.
+    pub(crate) fn finish(self) -> (Writes, Effects) {
+        (self.own, self.effects)
+    }
+
+    /// Capabilities end with this.
+    pub(crate) fn revoke(&mut self, revoked: Revoked) {
+        self.effects.revoked.insert(revoked);
+    }
+
+    /// Blocks are given up with this.
+    pub(crate) fn drain(&mut self, disk: DiskId, blocks: Range<u64>) {
+        self.effects.draining.push((disk, blocks));
+    }
+
+    /// Whether it wrote nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// The record of a key.
+    ///
+    /// # Errors
+    /// [`Status::Io`] if the store fails, or holds something else there.
+    pub(crate) fn get<R: Record>(&self, key: &[u8]) -> Result<Option<R>, Status> {
+        let value = layers::get(&[&self.own, self.group], self.below, key).map_err(report)?;
+        value.map(|value| read(key, value)).transpose()
+    }
+
+    /// Up to `limit` records from `from` on, of keys below `until`.
+    ///
+    /// # Errors
+    /// [`Status::Io`]
+    pub(crate) fn scan<R: Record>(
+        &self,
+        from: &[u8],
+        until: &[u8],
+        limit: usize,
+    ) -> Result<Entries<R>, Status> {
+        let mut found = Vec::new();
+        let mut damage = None;
+        let mut each = |key: &[u8], value: &[u8]| match read(key, value.to_vec()) {
+            Ok(record) => {
+                found.push((key.to_vec(), record));
+                if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            }
+            Err(status) => {
+                damage = Some(status);
+                ControlFlow::Break(())
+            }
+        };
+        layers::scan(&[&self.own, self.group], self.below, from, until, &mut each)
+            .map_err(report)?;
+        damage.map_or(Ok(found), Err)
+    }
+
+    /// All records whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`Status::Io`]
+    pub(crate) fn scan_all<R: Record>(&self, prefix: &[u8]) -> Result<Entries<R>, Status> {
+        self.scan(prefix, &key::after(prefix), usize::MAX)
+    }
+
+    /// Writes a record.
+    pub(crate) fn put(&mut self, key: Vec<u8>, record: &impl Record) {
+        self.own.insert(key, Some(record.to_bytes()));
+    }
+
+    /// Removes the record of a key.
+    pub(crate) fn delete(&mut self, key: Vec<u8>) {
+        self.own.insert(key, None);
+    }
+}
+
+fn read<R: Record>(key: &[u8], value: Vec<u8>) -> Result<R, Status> {
+    R::from_bytes(value).map_err(|cause| {
+        tracing::error!("the {} record at \"{}\" is {cause}", R::KIND, key.escape_ascii());
+        Status::Io
+    })
+}
+
+fn report(error: EngineError) -> Status {
+    tracing::error!("{error}");
+    Status::Io
+}

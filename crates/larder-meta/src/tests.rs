@@ -1,0 +1,12 @@
+//! The server without threads and sockets: the committer, driven by hand.
+
+// Helpers of tests unwrap as the tests themselves do.
+#![allow(clippy::unwrap_used)]
+
+mod blocks;
+mod data;
+mod model;
+mod names;
+mod once;
+mod rig;
+mod sessions;

@@ -1,0 +1,227 @@
+//! What making, finding and taking names does, case by case. Random sequences are in `model`.
+
+use larder_wire::meta::Status;
+use larder_wire::meta::calls::{self, OpenWhat};
+use larder_wire::meta::words::{FileId, Kind, Mode, SetAttributes};
+
+use super::rig::{Rig, mode, name, place, refused, user};
+use crate::rights::Caller;
+
+const ROOT: FileId = FileId::ROOT;
+
+#[test]
+fn a_change_tells_what_was_before_and_what_is_after() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let before = rig.attributes(ROOT).unwrap();
+    let made = rig.create(&root, ROOT, "a").unwrap();
+    let dir = made.dir.unwrap();
+    assert!(made.created);
+    assert_eq!(dir.before, before.change);
+    assert!(dir.after.change > before.change && dir.after.ctime > before.ctime);
+    assert_eq!(rig.attributes(ROOT).unwrap(), dir.after);
+    assert_eq!(rig.attributes(made.file.after.file).unwrap(), made.file.after);
+    let removed = rig.remove(ROOT, "a").unwrap();
+    assert_eq!(removed.dir.before, dir.after.change);
+    assert_eq!(removed.file.before, made.file.after.change);
+    assert_eq!(removed.file.after.links, 0);
+    rig.check();
+}
+
+#[test]
+fn numbers_are_never_given_again() {
+    let mut rig = Rig::new(16);
+    let mut last = ROOT;
+    for _ in 0..20 {
+        let opened = rig.create(&Caller::root(), ROOT, "a").unwrap();
+        let file = opened.file.after.file;
+        assert!(file > last);
+        last = file;
+        rig.close(opened.open).unwrap();
+        rig.remove(ROOT, "a").unwrap();
+        assert_eq!(refused(rig.attributes(file)), Status::Stale);
+    }
+    let mut rig = rig.crash();
+    assert!(rig.create(&Caller::root(), ROOT, "a").unwrap().file.after.file > last);
+}
+
+#[test]
+fn an_open_file_without_a_name_is_there_until_its_last_close() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let opened = rig.create(&root, ROOT, "a").unwrap();
+    let file = opened.file.after.file;
+    rig.write(file, 0..5000).unwrap();
+    let again = rig.open(&root, OpenWhat::File(file), Mode::Read).unwrap();
+    rig.remove(ROOT, "a").unwrap();
+    rig.check();
+    assert_eq!(rig.attributes(file).unwrap().links, 0);
+    rig.close(opened.open).unwrap();
+    assert_eq!(rig.layout(file, Mode::Read).unwrap().layout.extents.0.len(), 1);
+    rig.close(again.open).unwrap();
+    assert_eq!(refused(rig.attributes(file)), Status::Stale);
+    rig.check();
+    // With the next group the blocks are free.
+    rig.mkdir(&root, ROOT, "d").unwrap();
+    assert_eq!(rig.free_bytes(), 16 * 4096);
+    rig.check();
+}
+
+#[test]
+fn an_open_file_without_a_name_can_be_linked() {
+    let mut rig = Rig::new(16);
+    let opened = rig.create(&Caller::root(), ROOT, "a").unwrap();
+    let file = opened.file.after.file;
+    rig.remove(ROOT, "a").unwrap();
+    let sequence = rig.next();
+    let linked = rig.call(&Caller::root(), calls::Link { sequence, file, place: place(ROOT, "b") });
+    assert_eq!(linked.unwrap().file.after.links, 1);
+    rig.close(opened.open).unwrap();
+    assert_eq!(rig.attributes(file).unwrap().links, 1);
+    rig.check();
+}
+
+#[test]
+fn listings_go_on_where_they_were_whatever_changes() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    for number in 0..100 {
+        rig.mkdir(&root, ROOT, &format!("d{number:02}")).unwrap();
+    }
+    let (mut cookie, mut listed) = (0, Vec::new());
+    loop {
+        let (session, bytes_max) = (rig.session, 700);
+        let call = calls::ReadDir { session, dir: ROOT, cookie, bytes_max, attributes: true };
+        let part = rig.read(&root, &call).unwrap();
+        for entry in &part.entries.0 {
+            let name = String::from_utf8(entry.name.to_vec()).unwrap();
+            let attributes = entry.attributes.unwrap();
+            assert_eq!((attributes.file, attributes.kind), (entry.file, Kind::Directory));
+            let sequence = rig.next();
+            rig.call(&root, calls::RmDir { sequence, place: place(ROOT, &name) }).unwrap();
+            listed.push(name);
+            cookie = entry.cookie;
+        }
+        if part.end {
+            break;
+        }
+    }
+    let wanted: Vec<String> = (0..100).map(|number| format!("d{number:02}")).collect();
+    assert_eq!(listed, wanted);
+    rig.check();
+}
+
+#[test]
+fn rename_in_all_its_cases() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let outer = rig.mkdir(&root, ROOT, "outer").unwrap();
+    let inner = rig.mkdir(&root, outer, "inner").unwrap();
+    let file = rig.create(&root, ROOT, "file").unwrap().file.after.file;
+    let mut rename = |from: (FileId, &str), to: (FileId, &str), keep| {
+        let sequence = rig.next();
+        let (from, to) = (place(from.0, from.1), place(to.0, to.1));
+        let renamed = rig.call(&root, calls::Rename { sequence, from, to, keep });
+        rig.check();
+        renamed
+    };
+    assert_eq!(refused(rename((ROOT, "outer"), (inner, "x"), false)), Status::Invalid);
+    assert_eq!(refused(rename((ROOT, "outer"), (outer, "x"), false)), Status::Invalid);
+    assert_eq!(refused(rename((ROOT, "file"), (ROOT, "outer"), false)), Status::IsDirectory);
+    assert_eq!(refused(rename((ROOT, "outer"), (ROOT, "file"), false)), Status::NotDirectory);
+    assert_eq!(refused(rename((ROOT, "file"), (ROOT, "outer"), true)), Status::Exists);
+    assert_eq!(refused(rename((ROOT, "none"), (ROOT, "x"), false)), Status::NotFound);
+    let moved = rename((outer, "inner"), (ROOT, "inner"), false).unwrap();
+    assert_eq!((moved.from_dir.after.links, moved.to_dir.after.links), (2, 4));
+    let moved = rename((ROOT, "inner"), (ROOT, "outer"), false).unwrap();
+    assert_eq!(moved.replaced.unwrap().after.file, outer);
+    assert_eq!(moved.from_dir, moved.to_dir);
+    let moved = rename((ROOT, "file"), (inner, "file"), true).unwrap();
+    assert_eq!((moved.moved.after.file, moved.replaced), (file, None));
+}
+
+#[test]
+fn a_group_of_one_call_sees_what_calls_before_it_did() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let mkdir = |rig: &mut Rig, text: &str, slot| {
+        let mut sequence = rig.next();
+        sequence.slot = slot;
+        calls::MkDir { sequence, place: place(ROOT, text), set: mode(0o755) }.into()
+    };
+    let calls = vec![mkdir(&mut rig, "a", 0), mkdir(&mut rig, "a", 1), mkdir(&mut rig, "b", 2)];
+    let commits = rig.engine.commits();
+    let replies = rig.group(calls.into_iter().map(|call| (&root, call)).collect());
+    assert_eq!(rig.engine.commits(), commits + 1);
+    let statuses: Vec<bool> =
+        replies.into_iter().map(|mut reply| reply.try_recv().unwrap().failed).collect();
+    assert_eq!(statuses, [false, true, false]);
+    assert_eq!(rig.attributes(ROOT).unwrap().links, 4);
+    rig.check();
+}
+
+#[test]
+fn names_that_no_directory_has() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let long = "n".repeat(256);
+    assert_eq!(refused(rig.mkdir(&root, ROOT, &long)), Status::NameTooLong);
+    assert_eq!(refused(rig.mkdir(&root, ROOT, ".")), Status::Exists);
+    assert_eq!(refused(rig.remove(ROOT, "..")), Status::Invalid);
+    let dir = rig.mkdir(&root, ROOT, "d").unwrap();
+    let lookup = |text| calls::Lookup { session: rig.session, place: place(dir, text) };
+    let found = |text| rig.read(&root, &lookup(text)).unwrap().found.unwrap().file;
+    assert_eq!((found("."), found("..")), (dir, ROOT));
+    assert_eq!(rig.read(&root, &lookup("x")).unwrap().found, None);
+}
+
+#[test]
+fn extended_attributes_are_set_listed_and_removed() {
+    let mut rig = Rig::new(16);
+    let (root, other) = (Caller::root(), user(5, &[]));
+    let file = rig.create(&root, ROOT, "a").unwrap().file.after.file;
+    let mut set = |caller: &Caller, text: &str, value: &'static str, if_set| {
+        let sequence = rig.next();
+        let (name, value) = (name(text), value.into());
+        let call = calls::SetXattr { sequence, file, name, value, if_set };
+        rig.call(caller, call).map(|changed| changed.file.after.change)
+    };
+    set(&root, "user.a", "one", calls::IfSet::Create).unwrap();
+    assert_eq!(refused(set(&root, "user.a", "x", calls::IfSet::Create)), Status::Exists);
+    assert_eq!(refused(set(&root, "user.b", "x", calls::IfSet::Replace)), Status::NoAttribute);
+    assert_eq!(refused(set(&other, "user.a", "x", calls::IfSet::Either)), Status::AccessDenied);
+    assert_eq!(refused(set(&other, "trusted.a", "x", calls::IfSet::Either)), Status::NotPermitted);
+    assert_eq!(refused(set(&root, "system.a", "x", calls::IfSet::Either)), Status::NotSupported);
+    set(&root, "trusted.t", "two", calls::IfSet::Either).unwrap();
+    let get = |rig: &Rig, caller: &Caller, text: &str| {
+        let call = calls::GetXattr { session: rig.session, file, name: name(text) };
+        rig.read(caller, &call).map(|got| got.value.to_vec())
+    };
+    assert_eq!(get(&rig, &other, "user.a").unwrap(), b"one");
+    assert_eq!(refused(get(&rig, &other, "trusted.t")), Status::NoAttribute);
+    let list = |rig: &Rig, caller: &Caller| {
+        let call = calls::ListXattr { session: rig.session, file };
+        rig.read(caller, &call).unwrap().names.0.len()
+    };
+    assert_eq!((list(&rig, &root), list(&rig, &other)), (2, 1));
+    let sequence = rig.next();
+    rig.call(&root, calls::RemoveXattr { sequence, file, name: name("user.a") }).unwrap();
+    assert_eq!(refused(get(&rig, &root, "user.a")), Status::NoAttribute);
+    rig.remove(ROOT, "a").unwrap();
+    rig.check();
+}
+
+#[test]
+fn times_of_versions_differ_although_the_clock_stands_still() {
+    let mut rig = Rig::new(16);
+    let file = rig.create(&Caller::root(), ROOT, "a").unwrap().file.after.file;
+    let mut last = rig.attributes(file).unwrap().ctime;
+    for bits in [0o600, 0o640, 0o600] {
+        let after = rig.set(file, mode(bits)).unwrap().file.after;
+        assert!(after.ctime > last);
+        last = after.ctime;
+    }
+    let nothing = rig.set(file, SetAttributes::default()).unwrap().file;
+    assert_eq!(nothing.before, nothing.after.change);
+    assert!(last >= rig.now());
+}

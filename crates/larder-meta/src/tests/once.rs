@@ -1,0 +1,141 @@
+//! Each call is carried out once, however often it comes.
+
+use larder_wire::meta::Status;
+use larder_wire::meta::calls::{self, OpenWhat};
+use larder_wire::meta::words::{FileId, Mode};
+
+use super::rig::{Rig, mode, place, refused};
+use crate::rights::Caller;
+
+const ROOT: FileId = FileId::ROOT;
+
+fn mkdir(rig: &Rig, text: &str) -> calls::MkDir {
+    calls::MkDir { sequence: rig.same(), place: place(ROOT, text), set: mode(0o755) }
+}
+
+#[test]
+fn a_call_that_comes_again_is_answered_as_before() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    rig.next();
+    let call = mkdir(&rig, "a");
+    let first = rig.call(&root, call.clone()).unwrap();
+    let commits = rig.engine.commits();
+    assert_eq!(rig.call(&root, call.clone()).unwrap(), first);
+    assert_eq!(rig.engine.commits(), commits);
+    // In one group, too.
+    rig.next();
+    let call = mkdir(&rig, "b");
+    let replies = rig.group(vec![(&root, call.clone().into()), (&root, call.into())]);
+    let replies: Vec<_> = replies.into_iter().map(|mut reply| reply.try_recv().unwrap()).collect();
+    assert_eq!(replies[0], replies[1]);
+    assert!(!replies[0].failed);
+    assert_eq!(rig.attributes(ROOT).unwrap().links, 4);
+}
+
+#[test]
+fn a_call_that_comes_again_after_a_restart_is_answered_as_before() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    rig.next();
+    let call = mkdir(&rig, "a");
+    let first = rig.call(&root, call.clone()).unwrap();
+    let mut rig = rig.crash();
+    assert!(rig.begin_session([1; 16], 1).unwrap().resumed);
+    assert_eq!(rig.call(&root, call).unwrap(), first);
+    assert_eq!(rig.attributes(ROOT).unwrap().links, 3);
+    rig.check();
+}
+
+#[test]
+fn a_refusal_is_told_again_though_it_would_succeed_now() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    rig.create(&root, ROOT, "a").unwrap();
+    rig.next();
+    let call = mkdir(&rig, "a");
+    assert_eq!(refused(rig.call(&root, call.clone())), Status::Exists);
+    // By another slot.
+    let mut sequence = rig.same();
+    sequence.slot = 1;
+    rig.call(&root, calls::Remove { sequence, place: place(ROOT, "a") }).unwrap();
+    assert_eq!(refused(rig.call(&root, call)), Status::Exists);
+}
+
+#[test]
+fn old_calls_and_strange_sessions_are_refused() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    rig.next();
+    let old = mkdir(&rig, "a");
+    rig.call(&root, old.clone()).unwrap();
+    rig.next();
+    let call = mkdir(&rig, "b");
+    rig.call(&root, call).unwrap();
+    assert_eq!(refused(rig.call(&root, old.clone())), Status::BadSequence);
+    let mut strange = old;
+    strange.sequence.session.0[3] ^= 1;
+    assert_eq!(refused(rig.call(&root, strange)), Status::BadSession);
+}
+
+/// While the disks have not said that capabilities are revoked, the call that ends them is not
+/// answered, nor is the same call; others are.
+#[test]
+fn a_call_waits_for_the_disks_and_others_do_not() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let opened = rig.create(&root, ROOT, "a").unwrap();
+    let file = opened.file.after.file;
+    rig.write(file, 0..4096).unwrap();
+    rig.close(opened.open).unwrap();
+    rig.layout(file, Mode::Read).unwrap();
+    rig.is_quick = false;
+    let sequence = rig.next();
+    let remove = calls::Remove { sequence, place: place(ROOT, "a") };
+    let set = mode(0o600);
+    let chmod = |mut sequence: larder_wire::meta::words::Sequence, slot| {
+        sequence.slot = slot;
+        let open = larder_wire::meta::words::OpenId::NONE;
+        calls::SetAttr { sequence, file, open, set, guard: None }
+    };
+    assert_eq!(rig.ask(&root, chmod(sequence, 1)), None);
+    // Nothing is left to revoke, but what was asked is not done yet.
+    assert_eq!(rig.ask(&root, remove.clone()), None);
+    let mut again = rig.group(vec![(&root, remove.clone().into())]);
+    let mut mkdir = mkdir(&rig, "d");
+    mkdir.sequence.slot = 2;
+    assert!(rig.ask(&root, mkdir).unwrap().is_ok());
+    assert!(again[0].try_recv().is_err());
+    assert!(rig.acknowledge());
+    assert!(!again[0].try_recv().unwrap().failed);
+    assert!(rig.ask(&root, remove).unwrap().is_ok());
+    rig.acknowledge_all();
+    rig.check();
+}
+
+#[test]
+fn nothing_is_answered_that_is_not_durable() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    rig.engine.fail_after(0);
+    assert_eq!(refused(rig.mkdir(&root, ROOT, "a")), Status::Io);
+    // Nor is anything changed from then on.
+    let file = OpenWhat::File(ROOT);
+    assert_eq!(refused(rig.open(&root, file, Mode::Read)), Status::Io);
+    assert_eq!(rig.attributes(ROOT).unwrap().links, 2);
+    let mut rig = rig.crash();
+    assert!(rig.mkdir(&root, ROOT, "a").is_ok());
+}
+
+#[test]
+fn who_lost_the_volume_changes_nothing() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    rig.mkdir(&root, ROOT, "a").unwrap();
+    let mut other = Rig::over(rig.engine.clone(), Default::default(), true);
+    other.session = rig.session;
+    other.sequence = rig.sequence;
+    assert_eq!(refused(rig.mkdir(&root, ROOT, "b")), Status::Io);
+    other.mkdir(&root, ROOT, "b").unwrap();
+    other.check();
+}

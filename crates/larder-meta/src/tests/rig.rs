@@ -1,0 +1,413 @@
+//! A committer over an engine in memory and disks that a test moves on.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_io::{Clock, SimClock};
+use larder_wire::Procedure;
+use larder_wire::meta::calls::{self, SessionGiven};
+use larder_wire::meta::words::{
+    ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence,
+    SessionId, SetAttributes, Time, VolumeId, Written,
+};
+use larder_wire::meta::{BLOCK_BYTES, Res, Status};
+use larder_wire::xdr::{Array, Decode, Encode};
+use tokio::sync::oneshot;
+
+use crate::change::{Change, Reply};
+use crate::committer::{Called, Committer, Event, Parts, wall};
+use crate::disks::{Acknowledged, CapabilityId, Disks, Minted};
+use crate::engine::memory::MemoryEngine;
+use crate::engine::{Engine, Writes};
+use crate::reads::Read;
+use crate::rights::Caller;
+use crate::sessions::Sessions;
+use crate::store::Txn;
+use crate::volume::{self, NewDisk};
+
+pub(super) const DISK: DiskId = DiskId(1);
+pub(super) const LEASE: Duration = Duration::from_secs(30);
+const CAPABILITY_LASTS: Duration = Duration::from_secs(3600);
+
+/// Disks that revoke when the test says so.
+#[derive(Debug, Default)]
+pub(super) struct FakeDisks(Mutex<Out>);
+
+#[derive(Debug, Default)]
+struct Out {
+    next: u64,
+    /// Capabilities that a disk takes.
+    good: BTreeMap<CapabilityId, (Mode, Vec<Range<u64>>)>,
+    /// What was asked to be revoked, and is not.
+    asked: VecDeque<Option<Vec<CapabilityId>>>,
+}
+
+impl FakeDisks {
+    /// Revokes what was asked for first.
+    fn revoke_next(&self) {
+        let mut out = self.0.lock().unwrap();
+        match out.asked.pop_front().expect("something was asked") {
+            None => out.good.clear(),
+            Some(ids) => ids.iter().for_each(|id| drop(out.good.remove(id))),
+        }
+    }
+
+    /// Whoever asked has died.
+    fn forget_asked(&self) {
+        self.0.lock().unwrap().asked.clear();
+    }
+
+    /// The bytes that some capability covers.
+    pub(super) fn covered(&self) -> Vec<Range<u64>> {
+        let out = self.0.lock().unwrap();
+        out.good.values().flat_map(|(_, ranges)| ranges.clone()).collect()
+    }
+}
+
+impl Disks for FakeDisks {
+    fn list(&self) -> Vec<DiskInfo> {
+        Vec::new()
+    }
+
+    fn mint(&self, _disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted> {
+        assert!(bytes.iter().all(|range| range.start < range.end));
+        assert!(bytes.is_sorted_by(|one, next| one.end < next.start), "{bytes:?}");
+        let mut out = self.0.lock().unwrap();
+        out.next += 1;
+        let id = CapabilityId(out.next);
+        out.good.insert(id, (mode, bytes.to_vec()));
+        let capability = Bytes::from_static(b"capability");
+        Some(Minted { id, capability, secret: [0; 32], lasts: CAPABILITY_LASTS })
+    }
+
+    fn revoke(&self, capabilities: Vec<(DiskId, CapabilityId)>) -> Acknowledged {
+        let ids = capabilities.into_iter().map(|(_, id)| id).collect();
+        self.0.lock().unwrap().asked.push_back(Some(ids));
+        Box::pin(std::future::ready(()))
+    }
+
+    fn void_all(&self) -> Acknowledged {
+        self.0.lock().unwrap().asked.push_back(None);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A server.
+pub(super) struct Rig {
+    pub(super) engine: MemoryEngine,
+    pub(super) disks: Arc<FakeDisks>,
+    pub(super) clock: Arc<SimClock>,
+    committer: Committer,
+    sessions: Arc<Sessions>,
+    /// Events that come when the disks have said what they were asked.
+    asked: Arc<Mutex<VecDeque<Event>>>,
+    /// Whether disks answer at once.
+    pub(super) is_quick: bool,
+    pub(super) session: SessionId,
+    pub(super) sequence: u32,
+    fresh: u64,
+}
+
+/// A caller without privileges.
+pub(super) fn user(uid: u32, groups: &[u32]) -> Caller {
+    Caller { uid, gid: uid, groups: groups.to_vec() }
+}
+
+pub(super) fn name(text: &str) -> Name {
+    Name::new(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+}
+
+pub(super) fn place(dir: FileId, text: &str) -> Place {
+    Place { dir, name: name(text) }
+}
+
+pub(super) fn mode(mode: u32) -> SetAttributes {
+    SetAttributes { mode: Some(mode), ..SetAttributes::default() }
+}
+
+pub(super) fn size(size: u64) -> SetAttributes {
+    SetAttributes { size: Some(size), ..SetAttributes::default() }
+}
+
+impl Rig {
+    /// A server of a new volume with a disk of so many blocks, and a session.
+    pub(super) fn new(blocks: u64) -> Rig {
+        let engine = MemoryEngine::new();
+        volume::create(&engine, VolumeId([7; 16]), Time::default()).unwrap();
+        let bytes = blocks * BLOCK_BYTES;
+        let disk = NewDisk { id: [1; 16], address: "disk:1".into(), bytes };
+        assert_eq!(volume::add_disk(&engine, &disk).unwrap(), DISK);
+        let mut rig = Rig::over(engine, Arc::default(), true);
+        rig.session = rig.begin_session([1; 16], 1).unwrap().session;
+        rig
+    }
+
+    /// A server of the volume in `engine`. Disks that are quick have voided what was before.
+    pub(super) fn over(engine: MemoryEngine, disks: Arc<FakeDisks>, is_quick: bool) -> Rig {
+        let clock = Arc::new(SimClock::new());
+        clock.advance(Duration::from_secs(1_000_000_000));
+        let sessions = Arc::new(Sessions::new(LEASE));
+        let asked: Arc<Mutex<VecDeque<Event>>> = Arc::default();
+        let events = Arc::clone(&asked);
+        let volume = volume::take(&engine, 1).unwrap();
+        let engine_commits = engine.commits();
+        let loaded = crate::server::load(&engine, &sessions, &*clock).unwrap();
+        let parts = Parts {
+            engine: Arc::new(engine.clone()),
+            disks: Arc::clone(&disks) as Arc<dyn Disks>,
+            clock: Arc::clone(&clock) as Arc<dyn Clock>,
+            sessions: Arc::clone(&sessions),
+            volume,
+            slots: loaded.slots,
+            draining: loaded.draining,
+            await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
+        };
+        let committer = Committer::new(parts);
+        let session = SessionId([0; 16]);
+        // No two servers of one volume draw the same.
+        let (sequence, fresh) = (0, engine_commits << 32);
+        let mut rig = Rig {
+            engine,
+            disks,
+            clock,
+            committer,
+            sessions,
+            asked,
+            is_quick,
+            session,
+            sequence,
+            fresh,
+        };
+        if is_quick {
+            rig.acknowledge_all();
+        }
+        rig
+    }
+
+    /// The server dies, and another one begins on what it has committed.
+    pub(super) fn crash(self) -> Rig {
+        self.disks.forget_asked();
+        let mut rig = Rig::over(self.engine.after_crash(), self.disks, self.is_quick);
+        rig.session = self.session;
+        rig.sequence = self.sequence;
+        rig
+    }
+
+    /// The disks say that the first thing that was asked is done. `false` if nothing was.
+    pub(super) fn acknowledge(&mut self) -> bool {
+        let Some(event) = self.asked.lock().unwrap().pop_front() else { return false };
+        self.disks.revoke_next();
+        self.committer.group(event, &mut || None);
+        true
+    }
+
+    pub(super) fn acknowledge_all(&mut self) {
+        while self.acknowledge() {}
+    }
+
+    /// Some time passes.
+    pub(super) fn wait(&mut self, time: Duration) {
+        self.clock.advance(time);
+        self.committer.group(Event::Tick, &mut || None);
+        if self.is_quick {
+            self.acknowledge_all();
+        }
+    }
+
+    /// The bearer of the next call.
+    pub(super) fn next(&mut self) -> Sequence {
+        self.sequence += 1;
+        self.same()
+    }
+
+    /// The bearer of the last call.
+    pub(super) fn same(&self) -> Sequence {
+        Sequence { session: self.session, slot: 0, sequence: self.sequence }
+    }
+
+    /// Calls go out together. What comes back, if it does by now.
+    pub(super) fn group(&mut self, calls: Vec<(&Caller, Change)>) -> Vec<oneshot::Receiver<Reply>> {
+        let mut replies = Vec::new();
+        let mut events = VecDeque::new();
+        for (caller, change) in calls {
+            let (waiter, reply) = oneshot::channel();
+            self.fresh += 1;
+            let mut fresh = [9; 16];
+            fresh[..8].copy_from_slice(&self.fresh.to_le_bytes());
+            let caller = caller.clone();
+            events.push_back(Event::Call(Box::new(Called { caller, change, fresh, waiter })));
+            replies.push(reply);
+        }
+        let first = events.pop_front().unwrap();
+        self.committer.group(first, &mut || events.pop_front());
+        if self.is_quick {
+            self.acknowledge_all();
+        }
+        replies
+    }
+
+    /// A call, and its reply if it comes by now.
+    pub(super) fn ask<P>(&mut self, caller: &Caller, call: P) -> Option<P::Res>
+    where
+        P: Procedure + Into<Change>,
+    {
+        let mut replies = self.group(vec![(caller, call.into())]);
+        let reply = replies.pop().unwrap().try_recv().ok()?;
+        Some(decode(&reply))
+    }
+
+    /// A call that is answered at once.
+    pub(super) fn call<P>(&mut self, caller: &Caller, call: P) -> P::Res
+    where
+        P: Procedure + Into<Change>,
+    {
+        self.ask(caller, call).expect("an answer at once")
+    }
+
+    /// A call that changes nothing.
+    pub(super) fn read<R>(&self, caller: &Caller, call: &R) -> Res<R::Results>
+    where
+        R: Read,
+        R::Results: Encode + Decode,
+    {
+        self.sessions.renew(call.session(), self.clock.instant())?;
+        let view = self.engine.view().unwrap();
+        let none = Writes::new();
+        call.read(&Txn::new(&*view, &none), caller)
+    }
+
+    pub(super) fn begin_session(&mut self, client: [u8; 16], boot: u64) -> Res<SessionGiven> {
+        self.call(&Caller::root(), calls::Session { client, boot, slots: 4 })
+    }
+
+    /// Opens a file of this name, which is made if it is not there.
+    pub(super) fn create(
+        &mut self,
+        caller: &Caller,
+        dir: FileId,
+        text: &str,
+    ) -> Res<calls::Opened> {
+        let set = mode(0o644);
+        let create = calls::Create { place: place(dir, text), set, if_exists: IfExists::Open };
+        self.open(caller, calls::OpenWhat::Create(create), Mode::ReadWrite)
+    }
+
+    pub(super) fn open(
+        &mut self,
+        caller: &Caller,
+        what: calls::OpenWhat,
+        mode: Mode,
+    ) -> Res<calls::Opened> {
+        let sequence = self.next();
+        let range = ByteRange { offset: 0, length: 1 << 20 };
+        let (lease, allocate) = (LeaseKind::None, false);
+        self.call(caller, calls::Open { sequence, what, mode, lease, range, allocate })
+    }
+
+    pub(super) fn close(&mut self, open: OpenId) -> Res<()> {
+        let sequence = self.next();
+        self.call(&Caller::root(), calls::Close { sequence, open })
+    }
+
+    pub(super) fn mkdir(&mut self, caller: &Caller, dir: FileId, text: &str) -> Res<FileId> {
+        let sequence = self.next();
+        let call = calls::MkDir { sequence, place: place(dir, text), set: mode(0o755) };
+        self.call(caller, call).map(|made| made.made.file)
+    }
+
+    pub(super) fn remove(&mut self, dir: FileId, text: &str) -> Res<calls::NameChanged> {
+        let sequence = self.next();
+        self.call(&Caller::root(), calls::Remove { sequence, place: place(dir, text) })
+    }
+
+    pub(super) fn set(&mut self, file: FileId, set: SetAttributes) -> Res<calls::FileChanged> {
+        let sequence = self.next();
+        let open = OpenId::NONE;
+        self.call(&Caller::root(), calls::SetAttr { sequence, file, open, set, guard: None })
+    }
+
+    pub(super) fn alloc(&mut self, file: FileId, range: Range<u64>) -> Res<calls::LayoutGiven> {
+        let (sequence, open, range) = (self.next(), OpenId::NONE, range.into());
+        self.call(&Caller::root(), calls::Alloc { sequence, file, open, range })
+    }
+
+    /// Commits that bytes of a file were written where `layout` has them.
+    pub(super) fn commit(
+        &mut self,
+        file: FileId,
+        layout: &larder_wire::meta::words::Layout,
+        range: Range<u64>,
+    ) -> Res<calls::FileChanged> {
+        let call = self.committing(file, layout, range);
+        self.call(&Caller::root(), call)
+    }
+
+    pub(super) fn committing(
+        &mut self,
+        file: FileId,
+        layout: &larder_wire::meta::words::Layout,
+        range: Range<u64>,
+    ) -> calls::CommitExtents {
+        let parts = layout.extents.0.iter().filter_map(|extent| {
+            let blocks = extent.length.next_multiple_of(BLOCK_BYTES);
+            let start = range.start.max(extent.offset);
+            let end = range.end.min(extent.offset + blocks);
+            let position = extent.position + start.saturating_sub(extent.offset);
+            (start < end).then(|| Written {
+                offset: start,
+                length: end - start,
+                disk: extent.disk,
+                position,
+            })
+        });
+        let written = Array(parts.collect());
+        let (sequence, open) = (self.next(), OpenId::NONE);
+        calls::CommitExtents { sequence, file, open, written, mtime: None, close: false }
+    }
+
+    /// Makes a file's bytes be written and committed.
+    pub(super) fn write(&mut self, file: FileId, range: Range<u64>) -> Res<calls::FileChanged> {
+        let given = self.alloc(file, range.clone())?;
+        self.commit(file, &given.layout, range)
+    }
+
+    pub(super) fn layout(&mut self, file: FileId, mode: Mode) -> Res<calls::LayoutGiven> {
+        let range = ByteRange { offset: 0, length: 1 << 30 };
+        let (session, open) = (self.session, OpenId::NONE);
+        self.call(&Caller::root(), calls::GetCaps { session, file, open, mode, range })
+    }
+
+    pub(super) fn attributes(&self, file: FileId) -> Res<larder_wire::meta::words::Attributes> {
+        self.read(&Caller::root(), &calls::GetAttr { session: self.session, file })
+    }
+
+    pub(super) fn free_bytes(&self) -> u64 {
+        let call = calls::FsStat { session: self.session };
+        self.read(&Caller::root(), &call).unwrap().bytes_free
+    }
+
+    /// Nothing is wrong with the volume.
+    pub(super) fn check(&self) {
+        let faults = crate::check(&self.engine).unwrap();
+        assert_eq!(faults, Vec::<String>::new());
+    }
+
+    pub(super) fn now(&self) -> Time {
+        wall(&*self.clock)
+    }
+}
+
+pub(super) fn decode<T: Decode>(reply: &Reply) -> T {
+    let mut bytes = reply.bytes.clone();
+    let decoded = T::decode(&mut bytes).unwrap();
+    assert!(bytes.is_empty());
+    decoded
+}
+
+/// What a refusal is.
+pub(super) fn refused<T: std::fmt::Debug>(result: Res<T>) -> Status {
+    result.expect_err("this is refused")
+}

@@ -1,0 +1,75 @@
+//! Sessions begin, go on and end.
+
+use std::time::Duration;
+
+use larder_wire::meta::Status;
+use larder_wire::meta::calls::{self, OpenWhat};
+use larder_wire::meta::words::{FileId, Mode};
+
+use super::rig::{LEASE, Rig, refused};
+use crate::rights::Caller;
+
+const ROOT: FileId = FileId::ROOT;
+
+#[test]
+fn a_client_that_comes_back_finds_its_session() {
+    let mut rig = Rig::new(16);
+    let given = rig.begin_session([1; 16], 1).unwrap();
+    assert!(given.resumed && given.session == rig.session);
+    assert_eq!((given.root, given.slots, given.volume.0), (ROOT, 4, [7; 16]));
+    let mut rig = rig.crash();
+    let again = rig.begin_session([1; 16], 1).unwrap();
+    assert!(again.resumed && again.session == rig.session);
+    assert!(again.server_boot > given.server_boot);
+    let other = rig.begin_session([1; 16], 2).unwrap();
+    assert!(!other.resumed && other.session != rig.session);
+    assert_eq!(refused(rig.attributes(ROOT)), Status::BadSession);
+}
+
+#[test]
+fn a_client_that_does_not_call_loses_its_session() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let file = rig.create(&root, ROOT, "a").unwrap().file.after.file;
+    rig.alloc(file, 0..4096).unwrap();
+    rig.remove(ROOT, "a").unwrap();
+    rig.wait(LEASE);
+    assert!(rig.attributes(file).is_ok(), "it was called in time");
+    rig.wait(LEASE + Duration::from_secs(1));
+    assert_eq!(refused(rig.attributes(file)), Status::BadSession);
+    rig.session = rig.begin_session([1; 16], 1).unwrap().session;
+    assert_eq!(refused(rig.attributes(file)), Status::Stale);
+    assert_eq!(rig.free_bytes(), 16 * 4096);
+    rig.check();
+}
+
+/// After a restart a client can open again what has no name; what nobody opened in time goes.
+#[test]
+fn files_without_names_wait_for_their_clients_after_a_restart() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let kept = rig.create(&root, ROOT, "kept").unwrap().file.after.file;
+    let lost = rig.create(&root, ROOT, "lost").unwrap().file.after.file;
+    rig.write(lost, 0..4096).unwrap();
+    rig.remove(ROOT, "kept").unwrap();
+    rig.remove(ROOT, "lost").unwrap();
+    let mut rig = rig.crash();
+    rig.check();
+    let opened = rig.open(&root, OpenWhat::File(kept), Mode::Read).unwrap();
+    rig.wait(LEASE);
+    assert!(rig.attributes(kept).is_ok());
+    assert_eq!(refused(rig.attributes(lost)), Status::Stale);
+    rig.close(opened.open).unwrap();
+    assert_eq!(refused(rig.attributes(kept)), Status::Stale);
+    assert_eq!(rig.free_bytes(), 16 * 4096);
+    rig.check();
+}
+
+#[test]
+fn an_ended_session_is_over() {
+    let mut rig = Rig::new(16);
+    let session = rig.session;
+    rig.call(&Caller::root(), calls::EndSession { session }).unwrap();
+    let again = rig.call(&Caller::root(), calls::EndSession { session });
+    assert_eq!(refused(again), Status::BadSession);
+}

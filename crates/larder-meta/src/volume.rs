@@ -1,0 +1,141 @@
+//! The volume as a whole: making one, taking it over, adding disks.
+
+use larder_wire::meta::words::{
+    Attributes, ChangeId, Device, DiskId, FileId, Kind, Time, VolumeId,
+};
+use larder_wire::meta::{BLOCK_BYTES, DISKS_MAX, Status};
+use larder_wire::xdr::Opaque;
+use thiserror::Error;
+
+use crate::data::blocks;
+use crate::engine::{self, Engine, EngineError, Writes};
+use crate::store::records::{Disk, Inode, Owner, Volume};
+use crate::store::{Record, Txn, key};
+
+/// Why a volume is not made, or not taken.
+#[derive(Debug, Error)]
+pub enum VolumeError {
+    /// The store.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The store has a volume already.
+    #[error("the store has a volume already")]
+    Exists,
+    /// The store has no volume.
+    #[error("the store has no volume: make one first")]
+    None,
+    /// The store holds what this version cannot read; the log says what.
+    #[error("the store holds what this version cannot read")]
+    Unreadable,
+    /// A disk that makes no sense: too small, one too many, or an address that is too long.
+    #[error("{0}")]
+    Disk(&'static str),
+}
+
+/// A disk to be added to a volume.
+#[derive(Clone, Debug)]
+pub struct NewDisk {
+    /// The disk's own name.
+    pub id: [u8; 16],
+    /// `host:port`.
+    pub address: String,
+    /// Its size. What does not fill a block is not used.
+    pub bytes: u64,
+}
+
+/// A volume that this process owns.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    pub(crate) id: VolumeId,
+    pub(crate) epoch: u64,
+    /// What each commit expects.
+    pub(crate) owner: engine::Owner,
+}
+
+/// Makes a volume in an empty store: a root directory that everybody may list and root may change.
+///
+/// # Errors
+/// [`VolumeError::Exists`], [`VolumeError::Engine`]
+pub fn create(engine: &dyn Engine, id: VolumeId, now: Time) -> Result<(), VolumeError> {
+    let view = engine.view()?;
+    if view.get(&key::volume())?.is_some() {
+        return Err(VolumeError::Exists);
+    }
+    let none = Writes::new();
+    let mut txn = Txn::new(&*view, &none);
+    txn.put(key::volume(), &Volume { id: id.0, next_file: FileId::ROOT.0 + 1 });
+    txn.put(key::inode(FileId::ROOT), &root(now));
+    let (writes, _) = txn.finish();
+    engine.commit(&writes, &engine::Owner { key: key::owner(), value: None })?;
+    Ok(())
+}
+
+fn root(now: Time) -> Inode {
+    let attributes = Attributes {
+        file: FileId::ROOT,
+        kind: Kind::Directory,
+        mode: 0o755,
+        links: 2,
+        uid: 0,
+        gid: 0,
+        device: Device::default(),
+        size: 4096,
+        used: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        birth: now,
+        change: ChangeId(1),
+    };
+    let target = Opaque::default();
+    Inode { attributes, parent: FileId::ROOT, entries: 0, next_cookie: 1, target }
+}
+
+/// Adds a disk to a volume that no server owns now. All of it is free.
+///
+/// # Errors
+/// [`VolumeError::None`], [`VolumeError::Disk`], [`VolumeError::Engine`]
+pub fn add_disk(engine: &dyn Engine, new: &NewDisk) -> Result<DiskId, VolumeError> {
+    let view = engine.view()?;
+    view.get(&key::volume())?.ok_or(VolumeError::None)?;
+    let owner = engine::Owner { key: key::owner(), value: view.get(&key::owner())? };
+    let none = Writes::new();
+    let mut txn = Txn::new(&*view, &none);
+    let there = blocks::disks(&txn).map_err(unreadable)?;
+    let number = DiskId(there.last().map_or(1, |last| last.0 + 1));
+    let size = new.bytes / BLOCK_BYTES;
+    let address = Opaque::copy_from_slice(new.address.as_bytes());
+    match () {
+        () if there.len() >= DISKS_MAX => {
+            return Err(VolumeError::Disk("the volume has 256 disks"));
+        }
+        () if size == 0 => return Err(VolumeError::Disk("the disk is smaller than one block")),
+        () if address.len() > 255 => return Err(VolumeError::Disk("the address is too long")),
+        () => (),
+    }
+    txn.put(key::disk(number), &Disk { id: new.id, address, blocks: size });
+    blocks::add_free(&mut txn, number, 0..size * BLOCK_BYTES).map_err(unreadable)?;
+    let (writes, _) = txn.finish();
+    engine.commit(&writes, &owner)?;
+    Ok(number)
+}
+
+/// Takes the volume: who owned it before can commit nothing any more.
+pub(crate) fn take(engine: &dyn Engine, process: u64) -> Result<Owned, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    let mut txn = Txn::new(&*view, &none);
+    let volume = txn.get::<Volume>(&key::volume()).map_err(unreadable)?.ok_or(VolumeError::None)?;
+    let before = txn.get::<Owner>(&key::owner()).map_err(unreadable)?;
+    let epoch = before.map_or(0, |owner| owner.epoch) + 1;
+    let owner = Owner { epoch, process };
+    txn.put(key::owner(), &owner);
+    let expected = engine::Owner { key: key::owner(), value: view.get(&key::owner())? };
+    engine.commit(&txn.finish().0, &expected)?;
+    let owner = engine::Owner { key: key::owner(), value: Some(owner.to_bytes()) };
+    Ok(Owned { id: VolumeId(volume.id), epoch, owner })
+}
+
+fn unreadable(_logged: Status) -> VolumeError {
+    VolumeError::Unreadable
+}

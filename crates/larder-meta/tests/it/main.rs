@@ -1,0 +1,10 @@
+//! The metadata server over sockets and on real disks.
+
+#![allow(clippy::disallowed_methods, reason = "tests wait for real sockets and processes")]
+// Helpers of tests unwrap as the tests themselves do.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod killed;
+mod serving;
+mod store;
