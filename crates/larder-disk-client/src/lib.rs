@@ -1,0 +1,251 @@
+//! The other side of a disk: READ, WRITE and FLUSH under capabilities ([`DiskClient`]), and the
+//! metadata server's control of a disk ([`DiskControl`]).
+//!
+//! Both keep one session with the disk, made when it is needed first, and made anew when it is
+//! over: after a restart of the disk, a connection that was lost, or a request of which nobody
+//! knows what became of it. Whatever of the old session is still under way has ended, or is
+//! refused, before the new one begins, so a write that was given up never comes after a later one.
+//!
+//! Absent on purpose: which bytes of which disk are which file's, where capabilities come from, and
+//! asking for another one: who is refused learns why ([`DiskError::remedy`]).
+
+#![forbid(unsafe_code)]
+
+mod link;
+
+use bytes::Bytes;
+use larder_rpc::{CallOptions, Program, RpcClient, RpcError};
+use larder_wire::capability::VolumeId;
+use larder_wire::capability::{
+    BootEpoch, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch,
+};
+use larder_wire::disk::sealed::ReplyError;
+use larder_wire::disk::session::{AskError, Granted, Hailing};
+use larder_wire::disk::words::{
+    ClearHead, CopyHead, Done, EpochHead, FlushHead, GroupReplaceHead, Head, ReadHead, RefreshDone,
+    RefreshHead, Refusal, Remedy, RevokeHead, StatusDone, StatusHead, WriteHead,
+};
+use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, VERSION};
+use larder_wire::seal::MasterKey;
+use larder_wire::xdr::{Array, XdrError};
+use link::Link;
+use thiserror::Error;
+
+/// The program, for [`larder_rpc::Config`].
+pub const DISK_PROGRAM: Program =
+    Program { number: PROGRAM, version: VERSION, procedures: PROCEDURE_NAMES };
+
+/// Why a disk did not do something, or nobody knows whether it did.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum DiskError {
+    /// It refused, and has shown that it was it.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// Somebody says that it refused. It may have done it all the same.
+    #[error("{0}, as somebody says")]
+    Hearsay(Refusal),
+    /// What was answered is not from the disk.
+    #[error("the answer is not from the disk: {0}")]
+    NotGenuine(ReplyError),
+    /// No answer came.
+    #[error("{0}")]
+    Rpc(RpcError),
+}
+
+impl From<AskError> for DiskError {
+    fn from(error: AskError) -> DiskError {
+        match error {
+            AskError::Refused(refusal) => DiskError::Refused(refusal),
+            AskError::Hearsay(refusal) => DiskError::Hearsay(refusal),
+            AskError::Reply(error) => DiskError::NotGenuine(error),
+        }
+    }
+}
+
+impl DiskError {
+    /// What helps: at most one more try, since a stranger between can say anything.
+    pub fn remedy(self) -> Remedy {
+        match self {
+            DiskError::Refused(refusal) | DiskError::Hearsay(refusal) => refusal.remedy(),
+            DiskError::NotGenuine(_) | DiskError::Rpc(_) => Remedy::None,
+        }
+    }
+}
+
+/// Reads and writes a disk under capabilities. May be used by many tasks at a time.
+#[derive(Debug)]
+pub struct DiskClient {
+    link: Link,
+}
+
+impl DiskClient {
+    /// Of the disk that `rpc` calls; see [`DISK_PROGRAM`].
+    pub fn new(rpc: RpcClient) -> DiskClient {
+        DiskClient { link: Link::new(rpc) }
+    }
+
+    /// Reads `length` bytes, at most [`larder_wire::disk::DATA_BYTES_MAX`], from `offset` of the
+    /// disk.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn read(
+        &self,
+        granted: &Granted,
+        offset: u64,
+        length: u32,
+        options: CallOptions,
+    ) -> Result<Bytes, DiskError> {
+        let head = ReadHead { capability: granted.capability.clone(), offset, length };
+        let (_, data, _) = self.ask(granted, head, Bytes::new(), options).await?;
+        if data.len() != length as usize {
+            return Err(DiskError::NotGenuine(ReplyError::Malformed(XdrError::Short)));
+        }
+        Ok(data)
+    }
+
+    /// Writes `data`, at most [`larder_wire::disk::DATA_BYTES_MAX`], to `offset` of the disk. If
+    /// `stable`, it is durable on return; else after [`DiskClient::flush`], if that is answered by
+    /// the same boot: in another one, what was not flushed may be lost, and is to be written again.
+    ///
+    /// # Errors
+    /// [`DiskError`]; then any part of it may have been written, but none comes after the answer
+    /// to a later call.
+    pub async fn write(
+        &self,
+        granted: &Granted,
+        offset: u64,
+        data: Bytes,
+        stable: bool,
+        options: CallOptions,
+    ) -> Result<BootEpoch, DiskError> {
+        let head = WriteHead { capability: granted.capability.clone(), offset, stable };
+        let (_, _, boot) = self.ask(granted, head, data, options).await?;
+        Ok(boot)
+    }
+
+    /// Makes durable what was written and answered before.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn flush(
+        &self,
+        granted: &Granted,
+        options: CallOptions,
+    ) -> Result<BootEpoch, DiskError> {
+        let head = FlushHead { capability: granted.capability.clone() };
+        let (_, _, boot) = self.ask(granted, head, Bytes::new(), options).await?;
+        Ok(boot)
+    }
+
+    async fn ask<H: Head<Done = Done>>(
+        &self,
+        granted: &Granted,
+        head: H,
+        data: Bytes,
+        options: CallOptions,
+    ) -> Result<(Done, Bytes, BootEpoch), DiskError> {
+        let hail = |nonce, before: Option<&_>| Hailing::client(granted, nonce, before);
+        let secret = granted.secret.clone();
+        self.link.call(&hail, Some(&secret), &head, data, options).await
+    }
+}
+
+/// Who controls which disk.
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// What the disk and the metadata server have in common.
+    pub master: MasterKey,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The disk's number in it.
+    pub disk: DiskId,
+    /// Which owner of the volume this metadata server is: higher than all before it.
+    pub owner: u64,
+}
+
+/// What the metadata server does with a disk. Each of these is in force when it is answered.
+#[derive(Debug)]
+pub struct DiskControl {
+    link: Link,
+    control: Control,
+    options: CallOptions,
+}
+
+impl DiskControl {
+    /// Of the disk that `rpc` calls; see [`DISK_PROGRAM`].
+    pub fn new(rpc: RpcClient, control: Control) -> DiskControl {
+        DiskControl { link: Link::new(rpc), control, options: CallOptions::default() }
+    }
+
+    /// Lets the disk trust what it knows for so many milliseconds from now on: its clock, and which
+    /// boot it is in. In a new boot it knows nothing, and is to be told key epoch and groups.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn refresh(&self, trust_ms: u32) -> Result<(RefreshDone, BootEpoch), DiskError> {
+        self.order(RefreshHead { trust_ms }).await
+    }
+
+    /// Revokes capabilities of a group, at most [`larder_wire::disk::REVOKED_MAX`]. On return none
+    /// of them lets anything in, and nothing that they let in is under way.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn revoke(&self, group: GroupId, ids: Vec<CapabilityId>) -> Result<(), DiskError> {
+        self.order(RevokeHead { group, ids: Array(ids) }).await.map(drop)
+    }
+
+    /// Ends a group and begins another, whose number is higher than that of any before it.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn replace_group(
+        &self,
+        victim: Option<GroupId>,
+        group: GroupId,
+    ) -> Result<(), DiskError> {
+        self.order(GroupReplaceHead { victim, group }).await.map(drop)
+    }
+
+    /// Has the disk take capabilities of this key epoch, and of the one before.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn rotate(&self, key: KeyEpoch) -> Result<(), DiskError> {
+        self.order(EpochHead { key }).await.map(drop)
+    }
+
+    /// Copies bytes of the disk to another place of it, durably.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn copy(&self, from: Extent, to: u64) -> Result<(), DiskError> {
+        self.order(CopyHead { from, to }).await.map(drop)
+    }
+
+    /// Makes bytes read as zeros, durably, and gives whole blocks back.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn clear(&self, extents: Extents) -> Result<(), DiskError> {
+        self.order(ClearHead { extents }).await.map(drop)
+    }
+
+    /// What the disk knows of itself.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn status(&self) -> Result<StatusDone, DiskError> {
+        self.order(StatusHead {}).await.map(|(status, _)| status)
+    }
+
+    async fn order<H: Head>(&self, head: H) -> Result<(H::Done, BootEpoch), DiskError> {
+        let Control { master, volume, disk, owner } = &self.control;
+        let hail = |nonce, before: Option<&_>| {
+            Hailing::control(master, *volume, *disk, *owner, nonce, before)
+        };
+        let answered = self.link.call(&hail, None, &head, Bytes::new(), self.options).await;
+        answered.map(|(done, _, boot)| (done, boot))
+    }
+}

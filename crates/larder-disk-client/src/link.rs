@@ -1,0 +1,138 @@
+//! One session with one disk, made and made anew.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use larder_rpc::{CallOptions, RpcClient};
+use larder_wire::capability::BootEpoch;
+use larder_wire::disk::session::{AskError, Hailing, Session};
+use larder_wire::disk::words::{HandshakeCall, Head, Remedy};
+use larder_wire::rpc::Credential;
+use larder_wire::seal::{KEY_BYTES, Secret};
+
+use crate::DiskError;
+
+/// How often a request is sent: once, and once more in a new session.
+const TRIES_MAX: u32 = 2;
+
+/// How to begin a session: from a nonce, and the session that is over.
+pub(crate) trait Hail:
+    Fn([u8; KEY_BYTES], Option<&Session>) -> (HandshakeCall, Hailing)
+{
+}
+impl<F: Fn([u8; KEY_BYTES], Option<&Session>) -> (HandshakeCall, Hailing)> Hail for F {}
+
+/// Calls to a disk in a session.
+#[derive(Debug)]
+pub(crate) struct Link {
+    rpc: RpcClient,
+    slot: Mutex<Slot>,
+    /// Held by who shakes hands.
+    hailing: tokio::sync::Mutex<()>,
+}
+
+/// The session that is used, and the one before it, which the disk has not been told to end.
+#[derive(Debug, Default)]
+struct Slot {
+    current: Option<Arc<Session>>,
+    over: Option<Arc<Session>>,
+}
+
+/// A session in use by one request. If the request may have an effect later, of which nobody
+/// knows, the session is over.
+struct InUse<'a> {
+    link: &'a Link,
+    session: Arc<Session>,
+    may_come_later: bool,
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        if self.may_come_later {
+            self.link.retire(&self.session);
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn new(rpc: RpcClient) -> Link {
+        Link { rpc, slot: Mutex::default(), hailing: tokio::sync::Mutex::default() }
+    }
+
+    /// Asks the disk, with the secret of what `head` shows; none if it shows nothing. What is
+    /// answered, the data, and the boot of the disk that answered.
+    pub(crate) async fn call<H: Head>(
+        &self,
+        hail: &impl Hail,
+        secret: Option<&Secret>,
+        head: &H,
+        data: Bytes,
+        options: CallOptions,
+    ) -> Result<(H::Done, Bytes, BootEpoch), DiskError> {
+        let mut tries = 1;
+        loop {
+            let session = self.session(hail, options).await?;
+            let boot = session.boot();
+            let asked = match secret {
+                Some(secret) => session.ask(secret, head, data.clone()),
+                None => session.order(head),
+            };
+            let mut in_use = InUse { link: self, session, may_come_later: true };
+            let Ok((request, asked)) = asked else { continue };
+            // Reads and flushes do no harm whenever they are carried out.
+            in_use.may_come_later = secret.is_none() || !data.is_empty();
+            let reply = self.rpc.call(&Credential::None, &request, options).await;
+            let reply = reply.map_err(DiskError::Rpc)?.results;
+            let answered = asked.answered::<H>(reply);
+            in_use.may_come_later =
+                matches!(answered, Err(AskError::Hearsay(_) | AskError::Reply(_)));
+            match answered {
+                Ok((done, data)) => return Ok((done, data, boot)),
+                Err(AskError::Hearsay(refusal))
+                    if refusal.remedy() == Remedy::Handshake && tries < TRIES_MAX => {}
+                Err(error) => return Err(error.into()),
+            }
+            tries += 1;
+        }
+    }
+
+    /// The session, which is made if there is none.
+    async fn session(
+        &self,
+        hail: &impl Hail,
+        options: CallOptions,
+    ) -> Result<Arc<Session>, DiskError> {
+        if let Some(session) = self.current() {
+            return Ok(session);
+        }
+        let _hailing = self.hailing.lock().await;
+        if let Some(session) = self.current() {
+            return Ok(session);
+        }
+        let over = self.slot().over.clone();
+        let (call, hailing) = hail(larder_io::secret::random(), over.as_deref());
+        let reply = self.rpc.call(&Credential::None, &call, options).await;
+        let done = reply.map_err(DiskError::Rpc)?.results.map_err(DiskError::Hearsay)?;
+        let session = hailing.welcomed(&done);
+        let session = session.map_err(|forged| DiskError::NotGenuine(forged.into()))?;
+        let session = Arc::new(session);
+        *self.slot() = Slot { current: Some(Arc::clone(&session)), over: None };
+        Ok(session)
+    }
+
+    fn current(&self) -> Option<Arc<Session>> {
+        self.slot().current.clone()
+    }
+
+    /// A session is used no more.
+    fn retire(&self, session: &Arc<Session>) {
+        let mut slot = self.slot();
+        if slot.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
+            slot.over = slot.current.take();
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,90 @@
+//! What the metadata server may do with a disk.
+//!
+//! Each of these is answered when it is in force: nothing that it forbids is under way any more,
+//! and what it makes durable is.
+
+use std::time::Duration;
+
+use larder_wire::disk::words::{
+    ClearHead, CopyHead, Done, EpochHead, GroupReplaceHead, Head, RefreshDone, RefreshHead, Res,
+    RevokeHead, StatusDone, StatusHead,
+};
+use larder_wire::xdr::Array;
+
+use crate::device::{Device, TRUST_MAX};
+
+/// A request of the metadata server.
+pub(crate) trait ControlHead: Head + Send {
+    /// Does it.
+    fn carry_out(self, device: &Device) -> impl Future<Output = Res<Self::Done>> + Send;
+}
+
+impl ControlHead for RefreshHead {
+    async fn carry_out(self, device: &Device) -> Res<RefreshDone> {
+        let clock_ms = device.now_ms();
+        let trust = Duration::from_millis(u64::from(self.trust_ms)).min(TRUST_MAX);
+        device.standing_mut().refresh(clock_ms + trust.as_millis() as u64);
+        Ok(RefreshDone { clock_ms })
+    }
+}
+
+impl ControlHead for RevokeHead {
+    async fn carry_out(self, device: &Device) -> Res<Done> {
+        device.standing_mut().groups_mut().revoke(self.group, &self.ids.0);
+        device.underway().settled().await;
+        Ok(Done {})
+    }
+}
+
+impl ControlHead for GroupReplaceHead {
+    async fn carry_out(self, device: &Device) -> Res<Done> {
+        device.standing_mut().groups_mut().replace(self.victim, self.group)?;
+        device.underway().settled().await;
+        Ok(Done {})
+    }
+}
+
+impl ControlHead for EpochHead {
+    async fn carry_out(self, device: &Device) -> Res<Done> {
+        device.standing_mut().rotate(self.key)?;
+        device.underway().settled().await;
+        Ok(Done {})
+    }
+}
+
+impl ControlHead for CopyHead {
+    async fn carry_out(self, device: &Device) -> Res<Done> {
+        device
+            .blocking(device.orders().enter(), move |store| store.copy(self.from, self.to))
+            .await?;
+        Ok(Done {})
+    }
+}
+
+impl ControlHead for ClearHead {
+    async fn carry_out(self, device: &Device) -> Res<Done> {
+        device
+            .blocking(device.orders().enter(), move |store| store.clear(self.extents.as_slice()))
+            .await?;
+        Ok(Done {})
+    }
+}
+
+impl ControlHead for StatusHead {
+    async fn carry_out(self, device: &Device) -> Res<StatusDone> {
+        let store = device.store();
+        let standing = device.standing();
+        Ok(StatusDone {
+            setup: device.identity().setup,
+            size: store.size(),
+            written: store.written(),
+            clock_ms: device.now_ms(),
+            trusted_until_ms: standing.trusted_until_ms(),
+            key: standing.key(),
+            sessions: u32::try_from(device.sessions()).unwrap_or(u32::MAX),
+            poisoned: store.is_poisoned(),
+            groups: Array(standing.groups().status()),
+            refusals: Array(device.counts().all()),
+        })
+    }
+}

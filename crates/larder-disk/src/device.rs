@@ -1,0 +1,409 @@
+//! The disk: sessions, the judgement of requests, and their effect on the store.
+//!
+//! What the metadata server may do is in [`crate::control`].
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_io::{Clock, Monotonic};
+use larder_wire::capability::{BootEpoch, Capability, Extent};
+use larder_wire::disk::sealed::{Sealed, SealedReply};
+use larder_wire::disk::words::{
+    Done, Ending, FlushHead, HandshakeCall, HandshakeDone, Head, Hello, ReadHead, Refusal, Res,
+    SessionId, Shown, Welcome, WriteHead,
+};
+use larder_wire::seal::{KEY_BYTES, MasterKey, SealKey, Secret, SessionKey, Setup};
+
+use crate::control::ControlHead;
+use crate::counts::Counts;
+use crate::rate::Rate;
+use crate::sessions::{Kind, SESSIONS_MAX, Session, Sessions};
+use crate::standing::{Deed, Standing};
+use crate::store::{Identity, Store, StoreError};
+use crate::underway::{Entered, Underway};
+
+/// Longest time that a disk trusts what it knows without hearing of the metadata server.
+pub const TRUST_MAX: Duration = Duration::from_secs(600);
+
+/// What a disk is, and how much its clients may hold.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which disk of which volume.
+    pub identity: Identity,
+    /// What it has in common with the metadata server.
+    pub master: MasterKey,
+    /// Most sessions of clients.
+    pub sessions_max: usize,
+    /// Most bytes a second, read and written; none: as many as can be.
+    pub rate: Option<u64>,
+    /// By which it tells the time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Config {
+    /// A disk with default limits.
+    pub fn new(identity: Identity, master: MasterKey, clock: Arc<dyn Clock>) -> Config {
+        Config { identity, master, sessions_max: SESSIONS_MAX, rate: None, clock }
+    }
+}
+
+/// A disk that has started.
+#[derive(Debug)]
+pub struct Device {
+    config: Config,
+    store: Arc<Store>,
+    standing: RwLock<Standing>,
+    sessions: Sessions,
+    /// Requests of clients.
+    underway: Underway,
+    /// Requests of the metadata server.
+    orders: Underway,
+    counts: Counts,
+    rate: Option<Rate>,
+    started: Monotonic,
+}
+
+/// How the reply to a request is sealed: with its number, once. Without a seal in a setup of none.
+struct ReplySeal(Option<(SealKey, Setup, SessionId, u64)>);
+
+impl ReplySeal {
+    fn seal<H: Head>(self, results: &Res<H::Done>, data: Bytes) -> SealedReply<H> {
+        match self.0 {
+            None => SealedReply::open_to_all(results, data),
+            Some((key, setup, session, sequence)) => {
+                SealedReply::seal(&key, setup, session, sequence, results, data)
+            }
+        }
+    }
+}
+
+impl Device {
+    /// Starts a disk: a new boot, which knows nothing yet of what the metadata server said.
+    pub fn start(config: Config, store: Store) -> Device {
+        let Identity { volume, disk, .. } = config.identity;
+        let boot = BootEpoch(u64::from_be_bytes(larder_io::secret::random()));
+        let rate = config.rate.map(|rate| Rate::new(rate, Arc::clone(&config.clock)));
+        Device {
+            store: Arc::new(store),
+            standing: RwLock::new(Standing::new(volume, disk, boot)),
+            sessions: Sessions::new(config.sessions_max, boot.0 >> 32 << 32),
+            underway: Underway::default(),
+            orders: Underway::default(),
+            counts: Counts::default(),
+            rate,
+            started: config.clock.now(),
+            config,
+        }
+    }
+
+    /// The disk's clock: milliseconds since it started.
+    pub fn now_ms(&self) -> u64 {
+        let passed = self.config.clock.now().since(self.started);
+        u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// What was refused, and how often.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The bytes.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// How many sessions there are.
+    pub fn sessions(&self) -> usize {
+        self.sessions.count()
+    }
+
+    /// Answers a handshake.
+    ///
+    /// # Errors
+    /// [`Refusal`], counted.
+    pub async fn handshake(&self, call: &HandshakeCall) -> Res<HandshakeDone> {
+        let answered = self.shake_hands(call).await;
+        self.count(answered)
+    }
+
+    /// Carries out a request of a client, unless it is refused.
+    ///
+    /// # Errors
+    /// [`Refusal`], counted; those under seal are in the reply.
+    pub(crate) async fn serve<H: ClientHead>(&self, request: Sealed<H>) -> Res<SealedReply<H>> {
+        let (head, data, reply) = self.count(self.admit_client(request))?;
+        let (results, data) = match self.count(self.carry_out(&head, data).await) {
+            Ok(data) => (Ok(Done {}), data),
+            Err(refusal) => (Err(refusal), Bytes::new()),
+        };
+        Ok(reply.seal(&results, data))
+    }
+
+    /// Carries out a request of the metadata server, unless it is refused.
+    ///
+    /// # Errors
+    /// [`Refusal`], counted; those under seal are in the reply.
+    pub(crate) async fn order<H: ControlHead>(&self, request: Sealed<H>) -> Res<SealedReply<H>> {
+        let _entered = self.orders.enter();
+        let (head, reply) = self.count(self.admit_control(request))?;
+        let results = self.count(head.carry_out(self).await);
+        Ok(reply.seal(&results, Bytes::new()))
+    }
+
+    async fn shake_hands(&self, call: &HandshakeCall) -> Res<HandshakeDone> {
+        let Hello { volume, disk, shows, nonce, ends } = &call.hello;
+        self.standing().is_meant(*volume, *disk)?;
+        let (secret, kind) = match shows {
+            Shown::Capability(capability) => {
+                let secret = self.secret(capability)?;
+                secret.check_hello(&call.hello, &call.mac).map_err(|_| Refusal::Forged)?;
+                if !self.is_off() {
+                    let now_ms = self.now_ms();
+                    self.standing().check(capability, Deed::Handshake, now_ms)?;
+                }
+                (secret, Kind::Client(capability.group, capability.id))
+            }
+            Shown::Control(owner) => {
+                let secret = self.config.master.control_secret(*volume, *disk);
+                secret.check_hello(&call.hello, &call.mac).map_err(|_| Refusal::Forged)?;
+                self.standing_mut().owned_by(owner.owner)?;
+                self.sessions.end_owners_before(owner.owner);
+                self.orders.settled().await;
+                (secret, Kind::Control(owner.owner))
+            }
+        };
+        if let Some(ending) = ends {
+            self.end(ending, nonce).await?;
+        }
+        let is_open = self.is_off() && matches!(kind, Kind::Client(..));
+        if is_open {
+            return Ok(self.welcome(&secret, SessionId(0), nonce).1);
+        }
+        self.sessions.begin(kind, *nonce, |number| self.welcome(&secret, number, nonce))
+    }
+
+    /// Ends a session for its client, and waits for what was let in in it.
+    async fn end(&self, ending: &Ending, nonce: &[u8; KEY_BYTES]) -> Res<()> {
+        if let Ok(session) = self.sessions.get(ending.session) {
+            session.key().check_ending(nonce, &ending.proof).map_err(|_| Refusal::Forged)?;
+            self.sessions.end(ending.session);
+        }
+        self.underway.settled().await;
+        Ok(())
+    }
+
+    fn welcome(
+        &self,
+        secret: &Secret,
+        session: SessionId,
+        nonce: &[u8; KEY_BYTES],
+    ) -> (SessionKey, HandshakeDone) {
+        let boot = self.standing().boot();
+        let welcome = Welcome {
+            session,
+            boot,
+            setup: self.config.identity.setup,
+            nonce: larder_io::secret::random(),
+        };
+        let key = secret.session_key(nonce, &welcome.nonce);
+        let mac = key.sign_welcome(&welcome);
+        (key, HandshakeDone { welcome, mac })
+    }
+
+    /// What a client asks for, with which data, if it is a client with this capability who asks.
+    fn admit_client<H: ClientHead>(&self, request: Sealed<H>) -> Res<(H, Bytes, ReplySeal)> {
+        let head = |request: &Sealed<H>| request.claimed_head().map_err(|_| Refusal::Malformed);
+        if self.is_off() {
+            return Ok((head(&request)?, request.claimed_data().clone(), ReplySeal(None)));
+        }
+        let session = self.sessions.get(request.session)?;
+        let head = head(&request)?;
+        let secret = self.secret(head.capability())?;
+        let (data, reply) = self.open(request, &session, &secret, self.config.identity.setup)?;
+        Ok((head, data, reply))
+    }
+
+    /// What the metadata server asks for, if it is the latest owner of the volume who asks.
+    fn admit_control<H: Head>(&self, request: Sealed<H>) -> Res<(H, ReplySeal)> {
+        let session = self.sessions.get(request.session)?;
+        let Kind::Control(owner) = session.kind() else { return Err(Refusal::NotControl) };
+        let head = request.claimed_head().map_err(|_| Refusal::Malformed)?;
+        let Identity { volume, disk, .. } = self.config.identity;
+        let secret = self.config.master.control_secret(volume, disk);
+        let (_, reply) = self.open(request, &session, &secret, Setup::Secure)?;
+        self.standing().is_owner(owner)?;
+        Ok((head, reply))
+    }
+
+    /// Checks the seal and the number of a request: its data, and how to seal the reply.
+    fn open<H: Head>(
+        &self,
+        request: Sealed<H>,
+        session: &Session,
+        secret: &Secret,
+        setup: Setup,
+    ) -> Res<(Bytes, ReplySeal)> {
+        let (number, sequence) = (request.session, request.sequence);
+        let keys = session.key().request_keys(secret);
+        let data = request.open(&keys.to_disk, setup).map_err(|_| Refusal::Forged)?;
+        session.take(sequence)?;
+        self.sessions.used(number);
+        Ok((data, ReplySeal(Some((keys.from_disk, setup, number, sequence)))))
+    }
+
+    /// Does what a client asks for, if his capability lets him.
+    async fn carry_out<H: ClientHead>(&self, head: &H, data: Bytes) -> Result<Bytes, Refusal> {
+        let deed = head.deed(&data)?;
+        if let (Some(rate), Deed::Read(range) | Deed::Write(range)) = (&self.rate, deed) {
+            rate.pass(range.length()).await;
+        }
+        let entered = self.underway.enter();
+        if !self.is_off() {
+            self.standing().check(head.capability(), deed, self.now_ms())?;
+        }
+        match deed {
+            Deed::Handshake => Ok(Bytes::new()),
+            Deed::Read(range) => self.store.read(range).map(Bytes::from).map_err(refusal),
+            Deed::Write(range) => {
+                self.store.write(range.offset(), &data).map_err(refusal)?;
+                match head.is_stable() {
+                    true => self.flush(entered).await,
+                    false => Ok(Bytes::new()),
+                }
+            }
+            Deed::Flush => self.flush(entered).await,
+        }
+    }
+
+    async fn flush(&self, entered: Entered) -> Result<Bytes, Refusal> {
+        self.blocking(entered, Store::flush).await.map(|()| Bytes::new())
+    }
+
+    /// Has a thread of its own do what may take long. It goes on if nobody waits any more, and
+    /// counts as under way until it is done.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        entered: Entered,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let store = Arc::clone(&self.store);
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work(&store);
+            drop(entered);
+            done
+        });
+        done.await.map_err(|_| Refusal::Failed)?.map_err(refusal)
+    }
+
+    /// The secret that goes with a capability, whatever that says.
+    fn secret(&self, capability: &Capability) -> Res<Secret> {
+        if !self.is_off() {
+            self.standing().is_current(capability)?;
+        }
+        Ok(self.config.master.disk_key(capability.key).secret(capability))
+    }
+
+    fn is_off(&self) -> bool {
+        self.config.identity.setup == Setup::Off
+    }
+
+    /// Which disk of which volume it is.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.config.identity
+    }
+
+    /// Requests of clients that were let in and are not done.
+    pub(crate) fn underway(&self) -> &Underway {
+        &self.underway
+    }
+
+    /// Orders of the metadata server that are not done.
+    pub(crate) fn orders(&self) -> &Underway {
+        &self.orders
+    }
+
+    pub(crate) fn standing(&self) -> RwLockReadGuard<'_, Standing> {
+        self.standing.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn standing_mut(&self) -> RwLockWriteGuard<'_, Standing> {
+        self.standing.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count<T>(&self, answered: Res<T>) -> Res<T> {
+        if let Err(refusal) = &answered {
+            self.counts.refused(*refusal);
+        }
+        answered
+    }
+}
+
+/// What a client's request asks for.
+pub(crate) trait ClientHead: Head<Done = Done> {
+    /// What it shows.
+    fn capability(&self) -> &Capability;
+
+    /// What is to be judged and done. Zero bytes, and more than there can be, cannot be asked for.
+    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal>;
+
+    /// Whether a write is to be durable before the reply.
+    fn is_stable(&self) -> bool {
+        false
+    }
+}
+
+impl ClientHead for ReadHead {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
+        if !data.is_empty() || self.length as usize > larder_wire::disk::DATA_BYTES_MAX {
+            return Err(Refusal::Malformed);
+        }
+        Ok(Deed::Read(range(self.offset, u64::from(self.length))?))
+    }
+}
+
+impl ClientHead for WriteHead {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
+        Ok(Deed::Write(range(self.offset, data.len() as u64)?))
+    }
+
+    fn is_stable(&self) -> bool {
+        self.stable
+    }
+}
+
+impl ClientHead for FlushHead {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
+        if data.is_empty() { Ok(Deed::Flush) } else { Err(Refusal::Malformed) }
+    }
+}
+
+fn range(offset: u64, length: u64) -> Result<Extent, Refusal> {
+    Extent::new(offset, length).map_err(|_| Refusal::Malformed)
+}
+
+/// What somebody elsewhere is told of a failure of the store; the log has the rest.
+pub(crate) fn refusal(error: StoreError) -> Refusal {
+    match error {
+        StoreError::OutOfDisk => Refusal::OutOfDisk,
+        StoreError::Overlap => Refusal::Malformed,
+        StoreError::NoSpace => Refusal::NoSpace,
+        StoreError::Poisoned => Refusal::Poisoned,
+        StoreError::Io(cause) => {
+            tracing::error!(%cause, "the store failed");
+            Refusal::Failed
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The sessions of a disk: bounded, and made only for who has shown what they are made under.
+//!
+//! A client's session is *unproven* until the first good request in it: its handshake may have been
+//! sent again by somebody who has listened. Unproven sessions are few and displace each other only,
+//! and the same handshake gets the same answer, so whoever repeats handshakes that he has seen
+//! keeps nobody out. Whoever has one capability gets a few sessions with it, no more.
+//!
+//! Invariants: never more sessions than the limits say; where there is no more room the one goes
+//! that was used longest ago, and its client shakes hands again; the metadata server's sessions are
+//! apart from the clients'.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_wire::capability::{CapabilityId, GroupId};
+use larder_wire::disk::words::{HandshakeDone, Refusal, SessionId};
+use larder_wire::seal::{KEY_BYTES, SessionKey};
+
+use crate::window::Window;
+
+/// Most sessions of clients at a time, unless a disk is told otherwise. Each takes less than 1 KiB.
+pub const SESSIONS_MAX: usize = 4096;
+/// Most of them that nobody has used yet.
+pub const UNPROVEN_MAX: usize = 256;
+/// Most that are made under one capability.
+pub const OPENED_MAX: usize = 16;
+/// Most sessions of the metadata server.
+pub const CONTROLS_MAX: usize = 8;
+
+/// Whose a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A client's, made under this capability. Each of its requests shows one of its own.
+    Client(GroupId, CapabilityId),
+    /// The metadata server's, of this owner of the volume.
+    Control(u64),
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    kind: Kind,
+    key: SessionKey,
+    window: Mutex<Window>,
+}
+
+impl Session {
+    /// Whose it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The key that it has in common with its client.
+    pub fn key(&self) -> &SessionKey {
+        &self.key
+    }
+
+    /// Takes a sequence number, of a request whose seal is right.
+    ///
+    /// # Errors
+    /// [`Refusal::Replayed`], [`Refusal::Exhausted`]
+    pub fn take(&self, sequence: u64) -> Result<(), Refusal> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner).take(sequence)
+    }
+}
+
+/// What the table knows of a session.
+#[derive(Debug)]
+struct Entry {
+    session: Arc<Session>,
+    /// The client's nonce of its handshake.
+    nonce: [u8; KEY_BYTES],
+    /// What the handshake was answered.
+    answer: HandshakeDone,
+    is_proven: bool,
+    /// When it was used last, in uses of all.
+    used: u64,
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub struct Sessions {
+    clients_max: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    next: u64,
+    uses: u64,
+    entries: HashMap<SessionId, Entry>,
+    by_nonce: HashMap<[u8; KEY_BYTES], SessionId>,
+}
+
+impl Sessions {
+    /// None yet, at most `clients_max` of clients. Their numbers begin at `first`, which differs
+    /// from boot to boot: an old session's number is then not that of a new one.
+    pub fn new(clients_max: usize, first: u64) -> Sessions {
+        let (entries, by_nonce) = (HashMap::new(), HashMap::new());
+        let next = first.max(1);
+        let table = Mutex::new(Table { next, uses: 0, entries, by_nonce });
+        Sessions { clients_max, table }
+    }
+
+    /// Begins a session for a handshake whose seal is right, and answers what `welcome` says of its
+    /// number: its key, and the answer. A handshake that came before, and whose session nobody has
+    /// used yet, is answered as it was then.
+    ///
+    /// # Errors
+    /// [`Refusal::Replayed`] if it came before and its session was used.
+    pub fn begin(
+        &self,
+        kind: Kind,
+        nonce: [u8; KEY_BYTES],
+        welcome: impl FnOnce(SessionId) -> (SessionKey, HandshakeDone),
+    ) -> Result<HandshakeDone, Refusal> {
+        let mut table = self.table();
+        if let Some(entry) = table.by_nonce.get(&nonce).and_then(|number| table.entries.get(number))
+        {
+            let is_again = entry.session.kind == kind && !entry.is_proven;
+            return if is_again { Ok(entry.answer) } else { Err(Refusal::Replayed) };
+        }
+        table.make_room(kind, self.clients_max);
+        let number = SessionId(table.next);
+        table.next += 1;
+        let (key, answer) = welcome(number);
+        let session = Arc::new(Session { kind, key, window: Mutex::default() });
+        let used = table.tick();
+        let entry = Entry { session, nonce, answer, is_proven: false, used };
+        table.entries.insert(number, entry);
+        table.by_nonce.insert(nonce, number);
+        Ok(answer)
+    }
+
+    /// The session with this number. Not a use of it: whoever asks has shown nothing yet.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownSession`]
+    pub fn get(&self, number: SessionId) -> Result<Arc<Session>, Refusal> {
+        let table = self.table();
+        let entry = table.entries.get(&number).ok_or(Refusal::UnknownSession)?;
+        Ok(Arc::clone(&entry.session))
+    }
+
+    /// A session was used, by a request whose seal is right.
+    pub fn used(&self, number: SessionId) {
+        let mut table = self.table();
+        let used = table.tick();
+        if let Some(entry) = table.entries.get_mut(&number) {
+            entry.used = used;
+            entry.is_proven = true;
+        }
+    }
+
+    /// Ends a session. Requests of it that were let in go on.
+    pub fn end(&self, number: SessionId) {
+        self.table().remove(number);
+    }
+
+    /// Ends the sessions of earlier owners of the volume.
+    pub fn end_owners_before(&self, owner: u64) {
+        let is_older = |kind| matches!(kind, Kind::Control(older) if older < owner);
+        self.table().remove_if(|entry| is_older(entry.session.kind));
+    }
+
+    /// How many there are, of clients and of the metadata server.
+    pub fn count(&self) -> usize {
+        self.table().entries.len()
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn tick(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+
+    /// Makes room for one more session of `kind`.
+    fn make_room(&mut self, kind: Kind, clients_max: usize) {
+        if let Kind::Control(_) = kind {
+            let is_control = |entry: &Entry| matches!(entry.session.kind, Kind::Control(_));
+            return self.keep_below(CONTROLS_MAX, is_control);
+        }
+        let is_client = |entry: &Entry| matches!(entry.session.kind, Kind::Client(..));
+        self.keep_below(OPENED_MAX, |entry| entry.session.kind == kind);
+        self.keep_below(UNPROVEN_MAX.min(clients_max), |entry| {
+            is_client(entry) && !entry.is_proven
+        });
+        self.keep_below(clients_max, is_client);
+    }
+
+    /// Ends the one that was used longest ago of those that `counts`, if there are `limit` of them.
+    fn keep_below(&mut self, limit: usize, counts: impl Fn(&Entry) -> bool) {
+        let counted = || self.entries.iter().filter(|(_, entry)| counts(entry));
+        if counted().count() < limit {
+            return;
+        }
+        let oldest = counted().min_by_key(|(_, entry)| entry.used).map(|(number, _)| *number);
+        if let Some(oldest) = oldest {
+            self.remove(oldest);
+        }
+    }
+
+    fn remove(&mut self, number: SessionId) {
+        if let Some(entry) = self.entries.remove(&number) {
+            self.by_nonce.remove(&entry.nonce);
+        }
+    }
+
+    fn remove_if(&mut self, is_over: impl Fn(&Entry) -> bool) {
+        let over = self.entries.iter().filter(|(_, entry)| is_over(entry));
+        let over: Vec<SessionId> = over.map(|(number, _)| *number).collect();
+        over.into_iter().for_each(|number| self.remove(number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_wire::capability::BootEpoch;
+    use larder_wire::disk::words::Welcome;
+    use larder_wire::seal::Setup;
+
+    use super::*;
+
+    fn client(id: u32) -> Kind {
+        Kind::Client(GroupId(1), CapabilityId(id))
+    }
+
+    fn nonce(number: u64) -> [u8; KEY_BYTES] {
+        let mut nonce = [0; KEY_BYTES];
+        nonce[..8].copy_from_slice(&number.to_le_bytes());
+        nonce
+    }
+
+    fn begin(sessions: &Sessions, kind: Kind, number: u64) -> Result<SessionId, Refusal> {
+        let done = sessions.begin(kind, nonce(number), |session| {
+            let boot = BootEpoch(1);
+            let welcome = Welcome { session, boot, setup: Setup::Secure, nonce: [0; KEY_BYTES] };
+            (SessionKey::new([0; KEY_BYTES]), HandshakeDone { welcome, mac: [0; KEY_BYTES] })
+        });
+        done.map(|done| done.welcome.session)
+    }
+
+    #[test]
+    fn a_handshake_that_comes_again_gets_the_same_answer_until_its_session_is_used() {
+        let sessions = Sessions::new(SESSIONS_MAX, 100);
+        let first = begin(&sessions, client(1), 1).unwrap();
+        assert_eq!(begin(&sessions, client(1), 1), Ok(first));
+        assert_eq!(begin(&sessions, client(2), 1), Err(Refusal::Replayed));
+        assert_eq!(sessions.count(), 1);
+        sessions.used(first);
+        assert_eq!(begin(&sessions, client(1), 1), Err(Refusal::Replayed));
+        assert_ne!(begin(&sessions, client(1), 2).unwrap(), first);
+    }
+
+    /// Handshakes that nobody follows up displace each other, and no session that is used.
+    #[test]
+    fn a_flood_of_handshakes_displaces_nobody_who_works() {
+        let sessions = Sessions::new(512, 1);
+        let working: Vec<SessionId> = (0..200)
+            .map(|at| begin(&sessions, client(at), u64::from(at)).unwrap())
+            .inspect(|session| sessions.used(*session))
+            .collect();
+        for at in 0..10_000_u32 {
+            begin(&sessions, client(1000 + at % 4000), u64::from(1000 + at)).unwrap();
+            assert!(sessions.count() <= 200 + UNPROVEN_MAX);
+        }
+        assert!(working.iter().all(|session| sessions.get(*session).is_ok()));
+    }
+
+    #[test]
+    fn one_capability_makes_a_few_sessions() {
+        let sessions = Sessions::new(SESSIONS_MAX, 1);
+        let made: Vec<SessionId> = (0..OPENED_MAX as u64 + 1)
+            .map(|number| begin(&sessions, client(1), number).unwrap())
+            .inspect(|session| sessions.used(*session))
+            .collect();
+        assert_eq!(sessions.count(), OPENED_MAX);
+        assert_eq!(sessions.get(made[0]).unwrap_err(), Refusal::UnknownSession);
+        assert!(made[1..].iter().all(|session| sessions.get(*session).is_ok()));
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_one_used_longest_ago_goes() {
+        let sessions = Sessions::new(3, 1);
+        let made: Vec<SessionId> = (0..3)
+            .map(|at| begin(&sessions, client(at), u64::from(at)).unwrap())
+            .inspect(|session| sessions.used(*session))
+            .collect();
+        sessions.used(made[0]);
+        let control = begin(&sessions, Kind::Control(1), 50).unwrap();
+        begin(&sessions, client(9), 9).unwrap();
+        assert_eq!(sessions.get(made[1]).unwrap_err(), Refusal::UnknownSession);
+        assert!([made[0], made[2], control].iter().all(|one| sessions.get(*one).is_ok()));
+    }
+
+    #[test]
+    fn sessions_of_earlier_owners_end() {
+        let sessions = Sessions::new(3, 1);
+        let old = begin(&sessions, Kind::Control(1), 1).unwrap();
+        let new = begin(&sessions, Kind::Control(2), 2).unwrap();
+        let client = begin(&sessions, client(1), 3).unwrap();
+        sessions.end_owners_before(2);
+        assert!(sessions.get(old).is_err());
+        assert!(sessions.get(new).is_ok() && sessions.get(client).is_ok());
+        for number in 10..10 + 2 * CONTROLS_MAX as u64 {
+            begin(&sessions, Kind::Control(2), number).unwrap();
+        }
+        assert_eq!(sessions.count(), 1 + CONTROLS_MAX);
+        sessions.end(client);
+        assert_eq!(sessions.count(), CONTROLS_MAX);
+    }
+}

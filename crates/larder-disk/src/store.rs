@@ -1,0 +1,344 @@
+//! What the disk keeps: a row of bytes in one file, and which blocks of it were written.
+//!
+//! ```text
+//! 0          the head: what this is, and whose
+//! 4096       the map: a bit for each block, whether it was written
+//! ...        the bytes
+//! ```
+//!
+//! Invariants:
+//! - A block that was not written reads as zeros, whatever is below: bytes of whoever had the block
+//!   before are never read by another one.
+//! - The map on the medium vouches for a block only after its bytes are there. So after a crash a
+//!   block has what was written, at least all that a [`Store::flush`] covered, or reads as zeros.
+//! - What [`Store::clear`] has cleared stays cleared over a crash.
+//! - After a sync has failed nothing is changed any more: what is on the medium is not known.
+//!
+//! All methods may block on the disk, and may run at the same time. Whose bytes are whose is not
+//! known here.
+
+mod head;
+mod map;
+
+pub use head::{Identity, OpenError};
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_io::{Disk, DiskFile};
+use larder_wire::capability::Extent;
+use larder_wire::disk::BLOCK_BYTES;
+use map::{Map, PAGE_BYTES};
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Blocks whose first writes wait for each other: 1 MiB of them.
+const REGION_BLOCKS: u64 = 256;
+/// Locks for regions. Regions that share one wait for each other, too.
+const REGION_LOCKS: usize = 64;
+/// Bytes that COPY moves at a time.
+const COPY_BYTES: u64 = 1 << 20;
+
+const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
+
+/// Why the store did not do something.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The bytes are behind its end.
+    #[error("the bytes are behind the end of the disk")]
+    OutOfDisk,
+    /// A copy would overwrite what it copies.
+    #[error("a copy onto itself")]
+    Overlap,
+    /// What is below has no room.
+    #[error("what is below the disk has no room left")]
+    NoSpace,
+    /// A sync failed, now or before.
+    #[error("the store failed to make something durable, and takes no more changes")]
+    Poisoned,
+    /// The disk below failed.
+    #[error("the store failed: {0}")]
+    Io(io::Error),
+}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> StoreError {
+        match Errno::from_io_error(&error) {
+            Some(Errno::NOSPC | Errno::DQUOT) => StoreError::NoSpace,
+            _ => StoreError::Io(error),
+        }
+    }
+}
+
+/// The bytes of a disk.
+#[derive(Debug)]
+pub struct Store {
+    file: Arc<dyn DiskFile>,
+    /// Of its bytes.
+    size: u64,
+    /// Where its bytes begin in the file.
+    start: u64,
+    map: Mutex<Map>,
+    /// Who writes blocks for the first time holds the lock of their regions.
+    regions: [Mutex<()>; REGION_LOCKS],
+    /// Flushes asked for so far.
+    flushes_asked: AtomicU64,
+    /// Of those, how many are done. Held while the map is written.
+    flushes_done: Mutex<u64>,
+    poisoned: AtomicBool,
+}
+
+impl Store {
+    /// Opens the store in the file `name` of `disk`, or makes it if there is none; it is locked
+    /// until it is dropped. `size` is the number of its bytes, a multiple of [`BLOCK_BYTES`].
+    ///
+    /// # Errors
+    /// [`OpenError`]; then nothing is changed that was there.
+    pub fn open(
+        disk: &dyn Disk,
+        name: &str,
+        identity: &Identity,
+        size: u64,
+    ) -> Result<Store, OpenError> {
+        let file = head::open(disk, name, identity, size)?;
+        let (map_bytes, start) = layout(size);
+        let mut bytes = vec![0; map_bytes];
+        file.read_exact_at(&mut bytes, head::HEAD_BYTES).map_err(OpenError::Io)?;
+        Ok(Store {
+            file,
+            size,
+            start,
+            map: Mutex::new(Map::from_bytes(&bytes)),
+            regions: std::array::from_fn(|_| Mutex::default()),
+            flushes_asked: AtomicU64::new(0),
+            flushes_done: Mutex::new(0),
+            poisoned: AtomicBool::new(false),
+        })
+    }
+
+    /// How many bytes it has.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// How many bytes its written blocks have.
+    pub fn written(&self) -> u64 {
+        self.map().count() * BLOCK_BYTES
+    }
+
+    /// Whether it takes no more changes.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfDisk`], [`StoreError::Io`]
+    pub fn read(&self, range: Extent) -> Result<Vec<u8>, StoreError> {
+        self.check_end(range)?;
+        let mut bytes = vec![0; range.length() as usize];
+        for written in self.written_in(range.offset()..range.end()) {
+            let at = (written.start - range.offset()) as usize;
+            let part = &mut bytes[at..at + (written.end - written.start) as usize];
+            self.file.read_exact_at(part, self.start + written.start)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Writes bytes. Durable after [`Store::flush`].
+    ///
+    /// # Errors
+    /// [`StoreError`]; then a part of the bytes may be written.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        let Ok(range) = Extent::new(offset, data.len() as u64) else { return Ok(()) };
+        self.check_end(range)?;
+        self.check_sound()?;
+        let blocks = blocks_around(range);
+        if self.map().all(blocks.clone()) {
+            return Ok(self.file.write_at(data, self.start + offset)?);
+        }
+        // Two who write to a block for the first time must not both fill the rest of it with
+        // zeros: the second would wipe out what the first wrote.
+        let _regions = self.lock_regions(&blocks);
+        let (is_first, is_last) = {
+            let map = self.map();
+            (map.has(blocks.start), map.has(blocks.end - 1))
+        };
+        let (start, end) = (blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
+        if !is_first {
+            self.file.write_at(&ZEROS[..(offset - start) as usize], self.start + start)?;
+        }
+        self.file.write_at(data, self.start + offset)?;
+        if !is_last {
+            self.file.write_at(&ZEROS[..(end - range.end()) as usize], self.start + range.end())?;
+        }
+        self.map().set(blocks);
+        Ok(())
+    }
+
+    /// Makes everything durable that was written before. Callers at the same time share the work.
+    ///
+    /// # Errors
+    /// [`StoreError::Poisoned`]
+    pub fn flush(&self) -> Result<(), StoreError> {
+        let mine = self.flushes_asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut done = self.flushes_done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_sound()?;
+        if *done >= mine {
+            return Ok(());
+        }
+        let asked = self.flushes_asked.load(Ordering::Acquire);
+        self.persist()?;
+        *done = asked;
+        Ok(())
+    }
+
+    /// Makes bytes read as zeros, durably on return. Blocks that are cleared as a whole are given
+    /// back to what is below.
+    ///
+    /// # Errors
+    /// [`StoreError`]; then some of the bytes may be zeros, and not durably.
+    pub fn clear(&self, extents: &[Extent]) -> Result<(), StoreError> {
+        extents.iter().try_for_each(|extent| self.check_end(*extent))?;
+        self.check_sound()?;
+        let mut done = self.flushes_done.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.flushes_asked.load(Ordering::Acquire);
+        for extent in extents {
+            let whole = blocks_within(*extent);
+            let (start, end) = (whole.start * BLOCK_BYTES, whole.end * BLOCK_BYTES);
+            let edges = match whole.is_empty() {
+                true => [extent.offset()..extent.end(), 0..0],
+                false => [extent.offset()..start, end..extent.end()],
+            };
+            for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
+                self.wipe(edge)?;
+            }
+            self.map().clear(whole);
+        }
+        self.persist()?;
+        *done = asked;
+        for whole in extents.iter().map(|extent| blocks_within(*extent)) {
+            let (start, end) = (whole.start * BLOCK_BYTES, whole.end * BLOCK_BYTES);
+            if let Err(cause) = self.file.punch_hole(self.start + start..self.start + end) {
+                // Nobody reads them; they only take room.
+                tracing::debug!(%cause, "blocks cannot be given back");
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to another place, durable on return.
+    ///
+    /// # Errors
+    /// [`StoreError`]; then a part of the bytes may be copied.
+    pub fn copy(&self, from: Extent, to: u64) -> Result<(), StoreError> {
+        let target = Extent::new(to, from.length()).map_err(|_| StoreError::OutOfDisk)?;
+        self.check_end(from)?;
+        self.check_end(target)?;
+        if from.offset() < target.end() && target.offset() < from.end() {
+            return Err(StoreError::Overlap);
+        }
+        let mut at = from.offset();
+        while at < from.end() {
+            let length = COPY_BYTES.min(from.end() - at);
+            let (source, place) = (at..at + length, to + (at - from.offset()));
+            at += length;
+            let is_nothing = self.written_in(source.clone()).is_empty()
+                && self.written_in(place..place + length).is_empty();
+            if is_nothing {
+                continue;
+            }
+            let piece = Extent::new(source.start, length).map_err(|_| StoreError::OutOfDisk)?;
+            self.write(place, &self.read(piece)?)?;
+        }
+        self.flush()
+    }
+
+    /// Writes zeros over bytes of written blocks. Holds no lock: who clears has made sure that
+    /// nobody writes.
+    fn wipe(&self, range: Range<u64>) -> Result<(), StoreError> {
+        for part in self.written_in(range) {
+            let zeros = vec![0; (part.end - part.start) as usize];
+            self.file.write_at(&zeros, self.start + part.start)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes durable, then the map that vouches for them. Called under `flushes_done`:
+    /// nobody else writes the map.
+    fn persist(&self) -> Result<(), StoreError> {
+        // The bits of the map are set after the bytes were written, so the sync that follows
+        // covers whatever these pages vouch for.
+        let pages = self.map().take_unsaved();
+        let save = || -> io::Result<()> {
+            self.file.sync_data()?;
+            if pages.is_empty() {
+                return Ok(());
+            }
+            for (number, page) in &pages {
+                let at = head::HEAD_BYTES + number * PAGE_BYTES as u64;
+                self.file.write_at(&page[..], at)?;
+            }
+            self.file.sync_data()
+        };
+        save().map_err(|cause| {
+            self.poisoned.store(true, Ordering::Release);
+            tracing::error!(%cause, "what was written may be lost: the disk takes no more changes");
+            StoreError::Poisoned
+        })
+    }
+
+    fn check_end(&self, range: Extent) -> Result<(), StoreError> {
+        if range.end() <= self.size { Ok(()) } else { Err(StoreError::OutOfDisk) }
+    }
+
+    fn check_sound(&self) -> Result<(), StoreError> {
+        if self.is_poisoned() { Err(StoreError::Poisoned) } else { Ok(()) }
+    }
+
+    /// The parts of a range that are in written blocks, in order.
+    fn written_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        let bytes = |run: Range<u64>| {
+            (run.start * BLOCK_BYTES).max(range.start)..(run.end * BLOCK_BYTES).min(range.end)
+        };
+        self.map().runs(blocks).into_iter().map(bytes).collect()
+    }
+
+    fn lock_regions(&self, blocks: &Range<u64>) -> Vec<MutexGuard<'_, ()>> {
+        let regions = blocks.start / REGION_BLOCKS..blocks.end.div_ceil(REGION_BLOCKS);
+        let mut locks: Vec<usize> =
+            regions.take(REGION_LOCKS).map(|region| region as usize % REGION_LOCKS).collect();
+        // All take them in the same order.
+        locks.sort_unstable();
+        let lock = |at: usize| self.regions[at].lock().unwrap_or_else(PoisonError::into_inner);
+        locks.into_iter().map(lock).collect()
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many bytes the map has, and where the bytes of the disk begin in the file.
+fn layout(size: u64) -> (usize, u64) {
+    let map_bytes = (size / BLOCK_BYTES).div_ceil(8).next_multiple_of(PAGE_BYTES as u64);
+    (map_bytes as usize, head::HEAD_BYTES + map_bytes)
+}
+
+/// The blocks that have bytes of a range.
+fn blocks_around(range: Extent) -> Range<u64> {
+    range.offset() / BLOCK_BYTES..range.end().div_ceil(BLOCK_BYTES)
+}
+
+/// The blocks whose bytes are all in a range.
+fn blocks_within(range: Extent) -> Range<u64> {
+    let blocks = range.offset().div_ceil(BLOCK_BYTES)..range.end() / BLOCK_BYTES;
+    blocks.start..blocks.end.max(blocks.start)
+}
+
+#[cfg(test)]
+mod tests;

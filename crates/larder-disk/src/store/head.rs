@@ -1,0 +1,176 @@
+//! The head of a store: text that says what the file is, and whose.
+//!
+//! ```text
+//! larder disk format 1
+//! volume 000102030405060708090a0b0c0d0e0f
+//! disk 3
+//! size 1073741824
+//! setup secure
+//! check 1a2b3c4d
+//! ```
+//!
+//! `check` is a CRC-32C over the lines above it. The rest of the head's 4096 bytes is zeros. The
+//! text is shorter than a sector, so it is there as a whole or not at all. A new store has its
+//! length, durably, before it has a head: a file of the right length without one is a store that
+//! nobody has used yet.
+
+use std::io;
+use std::sync::Arc;
+
+use larder_io::{Disk, DiskFile, OpenMode};
+use larder_wire::capability::{DiskId, VolumeId};
+use larder_wire::disk::BLOCK_BYTES;
+use larder_wire::seal::Setup;
+use thiserror::Error;
+
+/// Bytes of the head.
+pub(super) const HEAD_BYTES: u64 = 4096;
+const FORMAT: &str = "larder disk format ";
+const VERSION: &str = "1";
+
+/// Which disk of which volume a store is, and what protects it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The disk's number in it.
+    pub disk: DiskId,
+    /// The setup of the volume.
+    pub setup: Setup,
+}
+
+/// Why a store cannot be opened. Each is one line for people.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error("another process uses it")]
+    InUse,
+    /// There is something else.
+    #[error("it is not empty, and not the store of a disk")]
+    NotAStore,
+    /// It has another format.
+    #[error("it has format {0:?}; this larder knows format {VERSION}")]
+    Format(String),
+    /// Its head is damaged.
+    #[error("its head is damaged")]
+    Damaged,
+    /// It is of another volume, of another disk, of another size, or has another setup.
+    #[error("its {what} is {found}, not {wanted}")]
+    Other {
+        /// What is other.
+        what: &'static str,
+        /// What its head says.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
+    /// It ends too early.
+    #[error("it has {found} bytes of the {wanted} that it had: it was truncated")]
+    Truncated {
+        /// Its length.
+        found: u64,
+        /// The length that it should have.
+        wanted: u64,
+    },
+    /// No store can have this size.
+    #[error("a size of {0} bytes: it must be a multiple of {BLOCK_BYTES}, and not zero")]
+    Size(u64),
+    /// The disk below failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Opens the file of a store, or makes it, and checks or writes its head.
+pub(super) fn open(
+    disk: &dyn Disk,
+    name: &str,
+    identity: &Identity,
+    size: u64,
+) -> Result<Arc<dyn DiskFile>, OpenError> {
+    if size == 0 || !size.is_multiple_of(BLOCK_BYTES) || size > 1 << 60 {
+        return Err(OpenError::Size(size));
+    }
+    let file = disk.open(name, OpenMode::Create)?;
+    if !file.try_lock_exclusive()? {
+        return Err(OpenError::InUse);
+    }
+    let wanted = super::layout(size).1 + size;
+    let found = file.len()?;
+    let mut head = vec![0; found.min(HEAD_BYTES) as usize];
+    file.read_exact_at(&mut head, 0)?;
+    let is_new = (found == 0 || found == wanted) && head.iter().all(|byte| *byte == 0);
+    if is_new {
+        make(disk, &*file, identity, size)?;
+        return Ok(file);
+    }
+    check(&head, identity, size)?;
+    if found < wanted {
+        return Err(OpenError::Truncated { found, wanted });
+    }
+    Ok(file)
+}
+
+fn make(
+    disk: &dyn Disk,
+    file: &dyn DiskFile,
+    identity: &Identity,
+    size: u64,
+) -> Result<(), OpenError> {
+    file.set_len(super::layout(size).1 + size)?;
+    file.sync_data()?;
+    disk.sync_dir("")?;
+    let mut head = text(identity, size).into_bytes();
+    head.resize(HEAD_BYTES as usize, 0);
+    file.write_at(&head, 0)?;
+    Ok(file.sync_data()?)
+}
+
+fn text(identity: &Identity, size: u64) -> String {
+    let lines: String = fields(identity, size)
+        .into_iter()
+        .map(|(name, value)| format!("{name} {value}\n"))
+        .collect();
+    let lines = format!("{FORMAT}{VERSION}\n{lines}");
+    format!("{lines}check {:08x}\n", crc32c::crc32c(lines.as_bytes()))
+}
+
+fn fields(identity: &Identity, size: u64) -> [(&'static str, String); 4] {
+    let volume = identity.volume.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let setup = match identity.setup {
+        Setup::Off => "off",
+        Setup::Secure => "secure",
+        Setup::Private => "private",
+    };
+    [
+        ("volume", volume),
+        ("disk", identity.disk.0.to_string()),
+        ("size", size.to_string()),
+        ("setup", setup.to_owned()),
+    ]
+}
+
+/// Whether a head is that of this disk, with this size.
+fn check(head: &[u8], identity: &Identity, size: u64) -> Result<(), OpenError> {
+    let end = head.iter().position(|byte| *byte == 0).unwrap_or(head.len());
+    let text = std::str::from_utf8(&head[..end]).map_err(|_| OpenError::NotAStore)?;
+    let format = text.lines().next().and_then(|line| line.strip_prefix(FORMAT));
+    let format = format.ok_or(OpenError::NotAStore)?;
+    let (lines, check) = text.rsplit_once("check ").ok_or(OpenError::Damaged)?;
+    if check.trim_end() != format!("{:08x}", crc32c::crc32c(lines.as_bytes())) {
+        return Err(OpenError::Damaged);
+    }
+    if format != VERSION {
+        return Err(OpenError::Format(format.to_owned()));
+    }
+    let found = |name: &str| {
+        let line = lines.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.ok_or(OpenError::Damaged)
+    };
+    for (what, wanted) in fields(identity, size) {
+        let found = found(what)?;
+        if found != wanted {
+            return Err(OpenError::Other { what, found: found.to_owned(), wanted });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! The store against an array of bytes, over crashes at every write and sync, and its refusals.
+
+use larder_io::{Fault, Image, SimDisk};
+use larder_wire::capability::{DiskId, VolumeId};
+use larder_wire::seal::Setup;
+use proptest::prelude::*;
+
+use super::*;
+
+const BLOCKS: u64 = 6;
+const SIZE: u64 = BLOCKS * BLOCK_BYTES;
+const NAME: &str = "store";
+
+fn identity() -> Identity {
+    Identity { volume: VolumeId([7; 16]), disk: DiskId(1), setup: Setup::Secure }
+}
+
+fn open(disk: &SimDisk) -> Store {
+    Store::open(disk, NAME, &identity(), SIZE).unwrap()
+}
+
+fn extent(offset: u64, length: u64) -> Extent {
+    Extent::new(offset, length).unwrap()
+}
+
+fn all(store: &Store) -> Vec<u8> {
+    store.read(extent(0, SIZE)).unwrap()
+}
+
+/// What is done to a store.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Write { offset: u64, length: u64, byte: u8 },
+    Clear { offset: u64, length: u64 },
+    Copy { from: u64, length: u64, to: u64 },
+    Flush,
+    Reopen,
+}
+
+fn range() -> impl Strategy<Value = (u64, u64)> {
+    (0..SIZE, 1..3 * BLOCK_BYTES).prop_flat_map(|(offset, length)| {
+        let length = length.min(SIZE - offset);
+        // Now and then whole blocks.
+        prop_oneof![
+            2 => Just((offset, length)),
+            1 => Just((offset / BLOCK_BYTES * BLOCK_BYTES, BLOCK_BYTES)),
+        ]
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (range(), 1..=255_u8)
+            .prop_map(|((offset, length), byte)| Step::Write { offset, length, byte }),
+        2 => range().prop_map(|(offset, length)| Step::Clear { offset, length }),
+        1 => (range(), 0..SIZE).prop_map(|((from, length), to)| Step::Copy { from, length, to }),
+        2 => Just(Step::Flush),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+/// Carries a step out on the store and on an array; true if what was written is durable now.
+fn carry_out(disk: &SimDisk, store: &mut Store, model: &mut [u8], step: Step) -> bool {
+    match step {
+        Step::Write { offset, length, byte } => {
+            let data = vec![byte; length as usize];
+            store.write(offset, &data).unwrap();
+            model[offset as usize..][..data.len()].copy_from_slice(&data);
+            false
+        }
+        Step::Clear { offset, length } => {
+            store.clear(&[extent(offset, length)]).unwrap();
+            model[offset as usize..][..length as usize].fill(0);
+            true
+        }
+        Step::Copy { from, length, to } => {
+            let source = from as usize..(from + length) as usize;
+            match store.copy(extent(from, length), to) {
+                Ok(()) => {
+                    model.copy_within(source, to as usize);
+                    true
+                }
+                Err(StoreError::Overlap) => {
+                    assert!(from < to + length && to < from + length);
+                    false
+                }
+                Err(StoreError::OutOfDisk) => {
+                    assert!(to + length > SIZE);
+                    false
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        Step::Flush => {
+            store.flush().unwrap();
+            true
+        }
+        Step::Reopen => {
+            store.flush().unwrap();
+            // The lock goes with the old one first.
+            *store = open(&SimDisk::new());
+            *store = open(disk);
+            true
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn a_store_is_an_array_of_bytes(steps in prop::collection::vec(step(), 1..40)) {
+        let disk = SimDisk::new();
+        let (mut store, mut model) = (open(&disk), vec![0; SIZE as usize]);
+        for step in steps {
+            carry_out(&disk, &mut store, &mut model, step);
+            prop_assert!(all(&store) == model, "after {step:?}");
+            let written = (0..BLOCKS).filter(|block| store.map().has(*block)).count() as u64;
+            prop_assert_eq!(store.written(), written * BLOCK_BYTES);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// After a crash at any write or sync, each byte is one that it was made since the last flush,
+    /// or what it was then. Where a block was not written since it was cleared, that is zero: never
+    /// what somebody had there before.
+    #[test]
+    fn a_crash_leaves_what_was_flushed(
+        steps in prop::collection::vec(step(), 1..14), seed in any::<u64>(),
+    ) {
+        let disk = SimDisk::recording();
+        let (mut store, mut model) = (open(&disk), vec![0; SIZE as usize]);
+        // At each point of the log: what each byte may be.
+        let begun = disk.logged();
+        let mut may_be: Vec<Vec<u8>> = model.iter().map(|byte| vec![*byte]).collect();
+        let mut history = vec![(begun, may_be.clone())];
+        for step in steps {
+            let is_durable = carry_out(&disk, &mut store, &mut model, step);
+            for (byte, can) in model.iter().zip(&mut may_be) {
+                if !can.contains(byte) { can.push(*byte) }
+            }
+            // While the step is carried out, either may be.
+            history.last_mut().unwrap().1 = may_be.clone();
+            if is_durable {
+                may_be = model.iter().map(|byte| vec![*byte]).collect();
+            }
+            history.push((disk.logged(), may_be.clone()));
+        }
+        for point in disk.crash_points() {
+            let since = history.iter().rev().find(|(logged, _)| *logged <= point.logged());
+            let Some((_, can)) = since else { continue };
+            for image in [Image::Synced, Image::Written, Image::Torn(seed)] {
+                let store = open(&point.image(image));
+                let found = all(&store);
+                let wrong = found.iter().zip(can).position(|(byte, can)| !can.contains(byte));
+                prop_assert!(
+                    wrong.is_none(),
+                    "{image:?} after {}: byte {} is {}, not of {:?}",
+                    point.logged(), wrong.unwrap(), found[wrong.unwrap()], can[wrong.unwrap()]
+                );
+                check_fresh_blocks(&store);
+            }
+        }
+    }
+}
+
+/// A block that is not written shows zeros around the first byte that is written to it, whatever is
+/// below.
+fn check_fresh_blocks(store: &Store) {
+    for block in (0..BLOCKS).filter(|block| !store.map().has(*block)).collect::<Vec<_>>() {
+        let start = block * BLOCK_BYTES;
+        store.write(start + 1000, b"x").unwrap();
+        let mut expected = vec![0; BLOCK_BYTES as usize];
+        expected[1000] = b'x';
+        assert!(store.read(extent(start, BLOCK_BYTES)).unwrap() == expected, "block {block}");
+    }
+}
+
+/// A crash while a store is made leaves a store, or nothing that keeps it from being made.
+#[test]
+fn a_crash_while_a_store_is_made_is_made_good() {
+    let disk = SimDisk::recording();
+    drop(open(&disk));
+    for point in disk.crash_points() {
+        for image in [Image::Synced, Image::Written, Image::Torn(1), Image::Torn(2)] {
+            let store = open(&point.image(image));
+            store.write(10, b"works").unwrap();
+            assert_eq!(store.read(extent(9, 7)).unwrap(), b"\0works\0");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_this_store_is_refused_in_one_line() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    store.write(0, b"precious").unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let other = |change: fn(&mut Identity), size| {
+        let mut identity = identity();
+        change(&mut identity);
+        Store::open(&disk, NAME, &identity, size).unwrap_err().to_string()
+    };
+    let table = [
+        (other(|one| one.volume.0[0] = 8, SIZE), "its volume is 07"),
+        (other(|one| one.disk = DiskId(2), SIZE), "its disk is 1, not 2"),
+        (other(|one| one.setup = Setup::Off, SIZE), "its setup is secure, not off"),
+        (other(|_| (), SIZE * 2), "its size is 24576, not 49152"),
+        (other(|_| (), SIZE / 2), "its size is 24576, not 12288"),
+        (other(|_| (), 0), "a size of 0 bytes"),
+        (other(|_| (), 5000), "a size of 5000 bytes"),
+    ];
+    for (said, expected) in table {
+        assert!(said.starts_with(expected) && !said.contains('\n'), "{said}");
+    }
+    let held = open(&disk);
+    assert!(matches!(Store::open(&disk, NAME, &identity(), SIZE), Err(OpenError::InUse)));
+    assert_eq!(held.read(extent(0, 8)).unwrap(), b"precious");
+}
+
+#[test]
+fn a_damaged_or_foreign_file_is_refused_and_left_alone() {
+    type Harm = fn(&dyn DiskFile);
+    let harms: [(Harm, &str); 5] = [
+        (|file| file.set_len(9000).unwrap(), "it has 9000 bytes of the 32768"),
+        (|file| file.write_at(b"volume 9", 21).unwrap(), "its head is damaged"),
+        (|file| file.write_at(b"2", 19).unwrap(), "its head is damaged"),
+        (|file| file.write_at(b"#!/bin/sh\n", 0).unwrap(), "it is not empty, and not the store"),
+        (|file| file.write_at(&[0xff], 0).unwrap(), "it is not empty, and not the store"),
+    ];
+    for (harm, expected) in harms {
+        let disk = SimDisk::new();
+        drop(open(&disk));
+        let file = disk.open(NAME, larder_io::OpenMode::Existing).unwrap();
+        harm(&*file);
+        let before = (file.len().unwrap(), disk.logged());
+        let said = Store::open(&disk, NAME, &identity(), SIZE).unwrap_err().to_string();
+        assert!(said.starts_with(expected), "{said}");
+        assert_eq!((file.len().unwrap(), disk.logged()), before);
+    }
+}
+
+/// After a failed sync nothing is promised any more, and what can be read is read.
+#[test]
+fn after_a_failed_sync_nothing_is_changed() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    store.write(0, b"before").unwrap();
+    store.flush().unwrap();
+    store.write(4, b"after").unwrap();
+    disk.inject(Fault::EioFrom(disk.operations() + 1));
+    assert!(matches!(store.flush(), Err(StoreError::Poisoned)));
+    disk.heal();
+    let poisoned =
+        |done: Result<(), StoreError>| assert!(matches!(done, Err(StoreError::Poisoned)));
+    poisoned(store.flush());
+    poisoned(store.write(0, b"x"));
+    poisoned(store.clear(&[extent(0, 1)]));
+    poisoned(store.copy(extent(0, 1), BLOCK_BYTES));
+    assert_eq!(store.read(extent(0, 9)).unwrap(), b"befoafter");
+}
+
+#[test]
+fn a_full_medium_is_told_and_spoils_nothing() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    store.write(0, &[1; 4096]).unwrap();
+    store.flush().unwrap();
+    disk.inject(Fault::SpaceBytes(0));
+    assert!(matches!(store.write(8192, &[2; 4096]), Err(StoreError::NoSpace)));
+    assert_eq!(store.read(extent(8192, 4096)).unwrap(), [0; 4096]);
+    disk.heal();
+    store.write(8192, &[3; 4096]).unwrap();
+    store.flush().unwrap();
+    assert_eq!(store.read(extent(8192, 4096)).unwrap(), [3; 4096]);
+}
+
+#[test]
+fn what_is_behind_the_end_is_refused() {
+    let store = open(&SimDisk::new());
+    let out = |done: Result<(), StoreError>| assert!(matches!(done, Err(StoreError::OutOfDisk)));
+    for range in [extent(SIZE, 1), extent(SIZE - 1, 2), extent(0, u64::MAX)] {
+        out(store.read(range).map(drop));
+        out(store.clear(&[range]));
+        out(store.copy(range, 0));
+    }
+    out(store.write(SIZE - 1, b"ab"));
+    out(store.write(u64::MAX - 2, b"ab"));
+    out(store.copy(extent(0, 2), SIZE - 1));
+    out(store.copy(extent(0, 2), u64::MAX));
+    assert_eq!(store.written(), 0);
+}

@@ -1,0 +1,421 @@
+//! What an attacker may try at a disk: each is refused for its own reason, counted, and changes
+//! nothing.
+//!
+//! The attacker can read, keep, alter, repeat and drop everything on the wire, and may have
+//! capabilities of his own. He has no key of the disk's.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use larder_wire::capability::{
+    BootEpoch, Capability, CapabilityId, DiskId, Extents, GroupId, KeyEpoch, Mode, VolumeId,
+};
+use larder_wire::disk::sealed::Sealed;
+use larder_wire::disk::session::{AskError, Granted, Session};
+use larder_wire::disk::words::{
+    ClearHead, EpochHead, GroupReplaceHead, ReadHead, Refusal, Res, WriteHead,
+};
+use larder_wire::seal::{MasterKey, Setup};
+use larder_wire::xdr::{Decode, to_segments};
+
+use crate::stand::{DISK, GROUP, KEY, LIFE, Stand, TRUST, VOLUME, extent, master, write};
+
+const SECRET: &[u8] = b"what the file's owner has written";
+const EVIL: &[u8] = b"what the attacker writes over it.";
+
+/// A disk with a file, its owner's capability and session, and what is on the wire of it.
+struct Scene {
+    stand: Stand,
+    owner: Granted,
+    session: Session,
+}
+
+impl Scene {
+    async fn new() -> Scene {
+        let stand = Stand::new(Setup::Secure).await;
+        let owner = stand.grant(Mode::ReadWrite, &[(8192, 4096)]);
+        let session = stand.session(&owner).await;
+        stand.write(&session, &owner, 8192, SECRET).await.unwrap();
+        Scene { stand, owner, session }
+    }
+
+    /// A write of the attacker's, under a capability that he has changed somehow, minted or not.
+    async fn write_under(&self, granted: &Granted) -> Res<()> {
+        refused(self.stand.write(&self.session, granted, 8192, EVIL).await)
+    }
+
+    /// The same, where the capability is minted for what it says.
+    async fn write_minted(&self, change: fn(&mut Capability)) -> Res<()> {
+        let mut capability = self.stand.capability(Mode::ReadWrite, &[(8192, 4096)]);
+        change(&mut capability);
+        self.write_under(&Granted::mint(&master(), capability)).await
+    }
+
+    /// A request of the owner's, as bytes of it were altered on the way.
+    async fn altered(&self, alter: impl FnOnce(&mut Vec<u8>)) -> Res<()> {
+        let (request, _) = write(&self.session, &self.owner, 8192, EVIL);
+        let mut bytes = to_segments(&request).to_bytes().to_vec();
+        alter(&mut bytes);
+        let altered = Sealed::<WriteHead>::decode(&mut bytes.into()).unwrap();
+        self.stand.bring(&altered).await.map(drop)
+    }
+}
+
+/// What somebody was told, under a seal or not.
+fn refused<T>(answered: Result<T, AskError>) -> Res<()> {
+    match answered {
+        Ok(_) => Ok(()),
+        Err(AskError::Refused(refusal) | AskError::Hearsay(refusal)) => Err(refusal),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+type Attack = for<'a> fn(&'a Scene) -> Pin<Box<dyn Future<Output = Res<()>> + 'a>>;
+
+/// Writes an attack: what is refused, and how it is tried.
+macro_rules! attacks {
+    ($( $name:literal => $refusal:ident, |$scene:ident| $attempt:expr; )+) => {
+        vec![$( ($name, Refusal::$refusal, |$scene: &Scene| Box::pin(async move { $attempt })) ),+]
+    };
+}
+
+/// Where the parts of a request are, in bytes: session, sequence, head with its length, seal, data
+/// with its length.
+const SEQUENCE_AT: usize = 8;
+const HEAD_AT: usize = 20;
+
+type Attacks = Vec<(&'static str, Refusal, Attack)>;
+
+/// Of who has no capability for what he wants.
+fn forgeries() -> Attacks {
+    attacks! {
+        "a forged seal" => Forged, |scene| {
+            let length = EVIL.len().next_multiple_of(4) + 4;
+            scene.altered(|bytes| { let at = bytes.len() - length - 1; bytes[at] ^= 1; }).await
+        };
+        "altered data" => Forged, |scene| {
+            scene.altered(|bytes| { let at = bytes.len() - 5; bytes[at] ^= 1; }).await
+        };
+        "an altered capability" => Forged, |scene| {
+            // The last byte of the expiry.
+            scene.altered(|bytes| bytes[HEAD_AT + 55] ^= 1).await
+        };
+        "an altered offset" => Forged, |scene| {
+            scene.altered(|bytes| bytes[HEAD_AT + 76 + 7] ^= 1).await
+        };
+        "another sequence number" => Forged, |scene| {
+            scene.altered(|bytes| bytes[SEQUENCE_AT + 7] ^= 0x40).await
+        };
+        "a capability without its secret" => Forged, |scene| {
+            let Granted { capability, .. } = scene.owner.clone();
+            let secret = scene.stand.grant(Mode::ReadWrite, &[(0, 4096)]).secret;
+            scene.write_under(&Granted { capability, secret }).await
+        };
+        "a capability of somebody who guesses the key" => Forged, |scene| {
+            let capability = scene.owner.capability.clone();
+            scene.write_under(&Granted::mint(&MasterKey::new([6; 32]), capability)).await
+        };
+        "an own capability in somebody else's session" => Forged, |scene| {
+            // He knows the session's number, not its key.
+            let own = scene.stand.grant(Mode::ReadWrite, &[(8192, 4096)]);
+            let own_session = scene.stand.session(&own).await;
+            let (request, _) = write(&own_session, &own, 8192, EVIL);
+            let (theirs, _) = write(&scene.session, &scene.owner, 8192, EVIL);
+            let mut bytes = to_segments(&request).to_bytes().to_vec();
+            bytes[..8].copy_from_slice(&theirs.session.0.to_be_bytes());
+            let moved = Sealed::<WriteHead>::decode(&mut bytes.into()).unwrap();
+            scene.stand.bring(&moved).await.map(drop)
+        };
+        "a request moved to another session" => Forged, |scene| {
+            let other = scene.stand.session(&scene.owner).await;
+            let (in_other, _) = write(&other, &scene.owner, 8192, SECRET);
+            scene.altered(|bytes| bytes[..8].copy_from_slice(&in_other.session.0.to_be_bytes())).await
+        };
+    }
+}
+
+/// Of who has a capability, and wants more.
+fn trespasses() -> Attacks {
+    attacks! {
+        "one byte beyond an extent" => OutOfExtents, |scene| {
+            refused(scene.stand.read(&scene.session, &scene.owner, 8192, 4097).await)
+        };
+        "one byte before an extent" => OutOfExtents, |scene| {
+            refused(scene.stand.write(&scene.session, &scene.owner, 8191, EVIL).await)
+        };
+        "across a gap between extents" => OutOfExtents, |scene| {
+            let gap = scene.stand.grant(Mode::Read, &[(0, 4096), (8192, 4096)]);
+            refused(scene.stand.read(&scene.session, &gap, 4000, 5000).await)
+        };
+        "a write under a capability to read" => WrongMode, |scene| {
+            scene.write_minted(|one| one.mode = Mode::Read).await
+        };
+        "a read under a capability to write" => WrongMode, |scene| {
+            let writer = scene.stand.grant(Mode::Write, &[(8192, 4096)]);
+            refused(scene.stand.read(&scene.session, &writer, 8192, 16).await)
+        };
+        "a capability for another disk of the mirror" => WrongDisk, |scene| {
+            scene.write_minted(|one| one.disk = DiskId(2)).await
+        };
+        "a capability for another volume" => WrongVolume, |scene| {
+            scene.write_minted(|one| one.volume = VolumeId([8; 16])).await
+        };
+        "a client that gives orders" => NotControl, |scene| {
+            let whole = Extents::new(vec![extent(8192, 4096)]).unwrap();
+            let clear = ClearHead { extents: whole };
+            let order = scene.session.ask(&scene.owner.secret, &clear, Bytes::new()).unwrap();
+            refused(scene.stand.deliver(order).await)
+        };
+    }
+}
+
+/// Of who had a capability, or has listened to who had.
+fn leftovers() -> Attacks {
+    attacks! {
+        "an expired capability" => Expired, |scene| {
+            scene.stand.clock.advance(LIFE);
+            scene.write_under(&scene.owner).await
+        };
+        "a revoked capability, as after a chmod" => Revoked, |scene| {
+            scene.stand.revoke(&scene.owner).await;
+            scene.write_under(&scene.owner).await
+        };
+        "a write that was kept back until its owner's lease was broken" => Revoked, |scene| {
+            let kept_back = write(&scene.session, &scene.owner, 8192, EVIL);
+            scene.stand.revoke(&scene.owner).await;
+            refused(scene.stand.deliver(kept_back).await)
+        };
+        "a capability of a group that was replaced" => OldGroup, |scene| {
+            let group = GroupReplaceHead { victim: Some(GROUP), group: GroupId(11) };
+            scene.stand.order(&group).await.unwrap();
+            scene.write_under(&scene.owner).await
+        };
+        "a capability that no group has" => OldGroup, |scene| {
+            scene.write_minted(|one| one.id = CapabilityId(8192)).await
+        };
+        "a capability of an earlier boot" => OldBoot, |scene| {
+            scene.write_minted(|one| one.boot = BootEpoch(one.boot.0 ^ 1)).await
+        };
+        "a capability of an old key epoch" => OldKey, |scene| {
+            scene.stand.order(&EpochHead { key: KeyEpoch(KEY.0 + 2) }).await.unwrap();
+            scene.write_under(&scene.owner).await
+        };
+        "a request that comes twice in its session" => Replayed, |scene| {
+            let (request, asked) = write(&scene.session, &scene.owner, 8192, SECRET);
+            let kept = request.clone();
+            scene.stand.deliver((request, asked)).await.unwrap();
+            scene.stand.bring(&kept).await.map(drop)
+        };
+        "a request in the session after a reconnect" => UnknownSession, |scene| {
+            let (kept, _) = write(&scene.session, &scene.owner, 8192, EVIL);
+            let nonce = larder_io::secret::random();
+            scene.stand.hail(&scene.owner, nonce, Some(&scene.session)).await.unwrap();
+            scene.stand.bring(&kept).await.map(drop)
+        };
+        "a disk that has not heard of the metadata server in time" => NotRefreshed, |scene| {
+            let long = |one: &mut Capability| one.expiry_ms = u64::MAX;
+            scene.stand.clock.advance(TRUST);
+            scene.write_minted(long).await
+        };
+    }
+}
+
+/// Each attack is refused for its reason, is counted once, and leaves the bytes as they are.
+#[tokio::test]
+async fn each_attack_is_refused_and_counted() {
+    let attacks = [forgeries(), trespasses(), leftovers()].into_iter().flatten();
+    for (name, expected, attack) in attacks {
+        let scene = Scene::new().await;
+        let before = scene.stand.refused(expected);
+        assert_eq!(attack(&scene).await, Err(expected), "{name}");
+        let after = scene.stand.refused(expected);
+        assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1), "{name}: counted once");
+        let bytes = scene.stand.device.store().read(extent(8192, SECRET.len() as u64)).unwrap();
+        assert_eq!(bytes, SECRET, "{name}: nothing is changed");
+        assert_eq!(scene.stand.device.store().written(), 4096, "{name}");
+    }
+}
+
+/// The attack table does not pass because everything is refused.
+#[tokio::test]
+async fn what_is_no_attack_is_not_refused() {
+    let scene = Scene::new().await;
+    let Scene { stand, owner, session } = &scene;
+    assert_eq!(stand.read(session, owner, 8192, SECRET.len() as u32).await.unwrap(), SECRET);
+    stand.write(session, owner, 12_287, b"x").await.unwrap();
+    stand.flush(session, owner).await.unwrap();
+    stand.order(&EpochHead { key: KeyEpoch(KEY.0 + 1) }).await.unwrap();
+    stand.clock.advance(LIFE - std::time::Duration::from_millis(1));
+    assert_eq!(stand.read(session, owner, 12_287, 1).await.unwrap(), &b"x"[..]);
+    let (all, _) = stand.refused(Refusal::Forged);
+    assert_eq!(all, 0);
+}
+
+/// Each bit of a request counts: with any one of them flipped it does nothing.
+#[tokio::test]
+async fn no_bit_of_a_request_can_be_flipped() {
+    let scene = Scene::new().await;
+    let (request, asked) = write(&scene.session, &scene.owner, 8192, EVIL);
+    let bytes = to_segments(&request).to_bytes();
+    // The three bytes of padding at the end are nobody's.
+    let end = bytes.len() - (EVIL.len().next_multiple_of(4) - EVIL.len());
+    for bit in 0..end * 8 {
+        let mut altered = bytes.to_vec();
+        altered[bit / 8] ^= 0x80 >> (bit % 8);
+        let Ok(altered) = Sealed::<WriteHead>::decode(&mut altered.into()) else { continue };
+        let answered = scene.stand.call(&altered).await;
+        assert!(!matches!(answered, Ok(Ok(_))), "bit {bit}");
+    }
+    let store = scene.stand.device.store();
+    assert_eq!(store.read(extent(8192, SECRET.len() as u64)).unwrap(), SECRET);
+    scene.stand.deliver((request, asked)).await.unwrap();
+    assert_eq!(store.read(extent(8192, EVIL.len() as u64)).unwrap(), EVIL);
+}
+
+/// A client that was killed and draws the same nonce again has other keys all the same: the disk's
+/// nonce is new. So no number is ever used twice with a key.
+#[tokio::test]
+async fn a_client_that_starts_anew_never_repeats_a_key() {
+    let scene = Scene::new().await;
+    let Scene { stand, owner, .. } = &scene;
+    let first = stand.hail(owner, [3; 32], None).await.unwrap();
+    let (before, asked) = write(&first, owner, 8192, SECRET);
+    stand.deliver((before.clone(), asked)).await.unwrap();
+    assert_eq!(stand.hail(owner, [3; 32], None).await.unwrap_err(), Refusal::Replayed);
+
+    // The disk has forgotten the session meanwhile, as it may.
+    let again = stand.hail(owner, [4; 32], Some(&first)).await.unwrap();
+    let again = stand.hail(owner, [3; 32], Some(&again)).await.unwrap();
+    let (after, asked) = write(&again, owner, 8192, SECRET);
+    assert_eq!(after.sequence, before.sequence);
+    let seal = |request: &Sealed<WriteHead>| to_segments(request).to_bytes().slice(8..);
+    assert_ne!(seal(&after), seal(&before));
+    stand.deliver((after, asked)).await.unwrap();
+}
+
+/// Bytes of a block's earlier owner are not there for the next one, written or not.
+#[tokio::test]
+async fn a_fresh_allocation_shows_nothing_of_its_earlier_owner() {
+    let scene = Scene::new().await;
+    let Scene { stand, owner, session } = &scene;
+    stand.flush(session, owner).await.unwrap();
+    stand.revoke(owner).await;
+    let extents = Extents::new(vec![extent(8192, 4096)]).unwrap();
+    stand.order(&ClearHead { extents }).await.unwrap();
+
+    let next = stand.grant(Mode::ReadWrite, &[(8192, 4096)]);
+    let session = stand.session(&next).await;
+    assert_eq!(stand.read(&session, &next, 8192, 4096).await.unwrap(), vec![0; 4096]);
+    stand.write(&session, &next, 8192 + 5, b"mine").await.unwrap();
+    let bytes = stand.read(&session, &next, 8192, 4096).await.unwrap();
+    assert_eq!(&bytes[..12], b"\0\0\0\0\0mine\0\0\0");
+    assert!(bytes[12..].iter().all(|byte| *byte == 0));
+}
+
+/// A metadata server that has forgotten what it said cannot take it back.
+#[tokio::test]
+async fn a_group_table_is_not_rolled_back() {
+    let scene = Scene::new().await;
+    let Scene { stand, owner, .. } = &scene;
+    stand.revoke(owner).await;
+    let replace = |victim: Option<u64>, group: u64| GroupReplaceHead {
+        victim: victim.map(GroupId),
+        group: GroupId(group),
+    };
+    stand.order(&replace(None, 12)).await.unwrap();
+    for (victim, group) in [(Some(10), 10), (None, 10), (Some(12), 11), (None, 12), (Some(10), 12)]
+    {
+        let refused = stand.order(&replace(victim, group)).await;
+        assert_eq!(refused, Err(AskError::Refused(Refusal::StaleGroup)));
+    }
+    assert_eq!(scene.write_under(owner).await, Err(Refusal::Revoked));
+    let stale = stand.order(&EpochHead { key: KeyEpoch(KEY.0 - 1) }).await;
+    assert_eq!(stale, Err(AskError::Refused(Refusal::StaleKey)));
+}
+
+/// Of two metadata servers, the later owner of the volume is listened to.
+#[tokio::test]
+async fn an_earlier_owner_gives_no_orders() {
+    let stand = Stand::new(Setup::Secure).await;
+    let later = stand.control_as(2, [1; 32]).await.unwrap();
+    let replace = GroupReplaceHead { victim: None, group: GroupId(20) };
+    let refused = stand.order(&replace).await;
+    assert_eq!(refused, Err(AskError::Hearsay(Refusal::UnknownSession)));
+    assert_eq!(stand.control_as(1, [2; 32]).await.unwrap_err(), Refusal::OldOwner);
+    stand.order_in(&later, &replace).await.unwrap();
+}
+
+/// A disk that has just started knows no group and no key, so it lets nobody in.
+#[tokio::test]
+async fn a_disk_that_was_told_nothing_refuses_everything() {
+    let stand = Stand::untold(Setup::Secure).await;
+    let granted = stand.grant(Mode::ReadWrite, &[(0, 4096)]);
+    let hail = || stand.hail(&granted, larder_io::secret::random(), None);
+    assert_eq!(hail().await.unwrap_err(), Refusal::NotRefreshed);
+    stand.refresh().await;
+    assert_eq!(hail().await.unwrap_err(), Refusal::NotRefreshed);
+    stand.order(&EpochHead { key: KEY }).await.unwrap();
+    assert_eq!(hail().await.unwrap_err(), Refusal::OldGroup);
+    stand.order(&GroupReplaceHead { victim: None, group: GROUP }).await.unwrap();
+    hail().await.unwrap();
+}
+
+/// A handshake is judged as a request is.
+#[tokio::test]
+async fn a_handshake_under_a_bad_capability_makes_no_session() {
+    let stand = Stand::new(Setup::Secure).await;
+    let granted = |change: fn(&mut Capability)| {
+        let mut capability = stand.capability(Mode::Read, &[(0, 4096)]);
+        change(&mut capability);
+        Granted::mint(&master(), capability)
+    };
+    let forged = {
+        let Granted { mut capability, secret } = granted(|_| ());
+        capability.mode = Mode::ReadWrite;
+        Granted { capability, secret }
+    };
+    let table = [
+        (forged, Refusal::Forged),
+        (granted(|one| one.volume = VolumeId([8; 16])), Refusal::WrongVolume),
+        (granted(|one| one.disk = DiskId(DISK.0 + 1)), Refusal::WrongDisk),
+        (granted(|one| one.boot = BootEpoch(1)), Refusal::OldBoot),
+        (granted(|one| one.key = KeyEpoch(KEY.0 + 1)), Refusal::OldKey),
+        (granted(|one| one.group = GroupId(1)), Refusal::OldGroup),
+        (granted(|one| one.expiry_ms = 0), Refusal::Expired),
+    ];
+    let sessions = stand.device.sessions();
+    for (granted, expected) in table {
+        let refused = stand.hail(&granted, larder_io::secret::random(), None).await;
+        assert_eq!(refused.unwrap_err(), expected);
+        assert_eq!(stand.refused(expected).1, 1);
+    }
+    assert_eq!(stand.device.sessions(), sessions);
+    let other = MasterKey::new([6; 32]);
+    let hello =
+        larder_wire::disk::session::Hailing::control(&other, VOLUME, DISK, 9, [1; 32], None);
+    assert_eq!(stand.call(&hello.0).await.unwrap().unwrap_err(), Refusal::Forged);
+}
+
+/// Zero bytes, and bytes where there is no disk, cannot be asked for.
+#[tokio::test]
+async fn ranges_that_cannot_be_are_refused() {
+    let stand = Stand::new(Setup::Secure).await;
+    let granted = stand.grant(Mode::ReadWrite, &[(0, 1 << 40)]);
+    let session = stand.session(&granted).await;
+    let table: [(u64, u32, Refusal); 5] = [
+        (0, 0, Refusal::Malformed),
+        (u64::MAX, 1, Refusal::Malformed),
+        (0, (1 << 20) + 1, Refusal::Malformed),
+        (crate::stand::SIZE, 1, Refusal::OutOfDisk),
+        (crate::stand::SIZE - 1, 2, Refusal::OutOfDisk),
+    ];
+    for (offset, length, expected) in table {
+        let refused = stand.read(&session, &granted, offset, length).await;
+        assert_eq!(refused, Err(AskError::Refused(expected)), "{offset} {length}");
+    }
+    let with_data = ReadHead { capability: granted.capability.clone(), offset: 0, length: 1 };
+    let asked = session.ask(&granted.secret, &with_data, Bytes::from_static(b"?")).unwrap();
+    assert_eq!(stand.deliver(asked).await.unwrap_err(), AskError::Refused(Refusal::Malformed));
+    let refused = stand.write(&session, &granted, 0, b"").await;
+    assert_eq!(refused, Err(AskError::Refused(Refusal::Malformed)));
+}

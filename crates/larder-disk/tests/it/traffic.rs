@@ -1,0 +1,204 @@
+//! Clients over real connections, with the calling side that they use (`larder-disk-client`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_disk::{Config, Device, DiskService, Identity, Store};
+use larder_disk_client::{Control, DISK_PROGRAM, DiskClient, DiskControl, DiskError};
+use larder_io::{Disk, MemDisk, RealClock};
+use larder_rpc::server::{Config as ServerConfig, Server, Shutdown, SourcePorts};
+use larder_rpc::{CallOptions, Config as ClientConfig, RpcClient, SourcePort, Transport};
+use larder_wire::capability::{BootEpoch, Capability, CapabilityId, Extents, GroupId, Mode};
+use larder_wire::disk::session::Granted;
+use larder_wire::disk::words::{Refusal, Remedy};
+use larder_wire::seal::Setup;
+
+use crate::stand::{DISK, GROUP, KEY, SIZE, VOLUME, extent, master};
+
+/// A disk that listens.
+struct Listening {
+    address: SocketAddr,
+    shutdown: Shutdown,
+    served: tokio::task::JoinHandle<()>,
+}
+
+impl Listening {
+    async fn start(disk: &dyn Disk, setup: Setup, address: SocketAddr) -> Listening {
+        let identity = Identity { volume: VOLUME, disk: DISK, setup };
+        let store = Store::open(disk, "disk", &identity, SIZE).unwrap();
+        let device = Device::start(Config::new(identity, master(), Arc::new(RealClock)), store);
+        let mut config = ServerConfig::new(address);
+        config.udp = false;
+        config.source_ports = SourcePorts::Any;
+        let server = Server::bind(config, DiskService::new(Arc::new(device))).await.unwrap();
+        let (address, shutdown) = (server.addr(), server.shutdown());
+        Listening { address, shutdown, served: tokio::spawn(server.run()) }
+    }
+
+    async fn rpc(&self) -> RpcClient {
+        let mut config = ClientConfig::new(self.address, Transport::Tcp, DISK_PROGRAM);
+        config.source_port = SourcePort::Any;
+        RpcClient::connect(config).await.unwrap()
+    }
+
+    /// A metadata server that has told the disk everything, and the boot.
+    async fn control(&self) -> (DiskControl, BootEpoch) {
+        let control = Control { master: master(), volume: VOLUME, disk: DISK, owner: 1 };
+        let control = DiskControl::new(self.rpc().await, control);
+        control.rotate(KEY).await.unwrap();
+        control.replace_group(None, GROUP).await.unwrap();
+        let (_, boot) = control.refresh(60_000).await.unwrap();
+        (control, boot)
+    }
+
+    async fn stop(self) {
+        self.shutdown.begin();
+        self.served.await.unwrap();
+    }
+}
+
+fn grant(boot: BootEpoch, id: u32) -> Granted {
+    let extents = Extents::new(vec![extent(0, SIZE)]).unwrap();
+    let capability = Capability {
+        volume: VOLUME,
+        disk: DISK,
+        boot,
+        key: KEY,
+        group: GROUP,
+        id: CapabilityId(id),
+        mode: Mode::ReadWrite,
+        expiry_ms: 60_000,
+        extents,
+    };
+    Granted::mint(&master(), capability)
+}
+
+fn anywhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// In each setup, data goes there and back, and the metadata server's orders are obeyed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_goes_there_and_back_in_every_setup() {
+    for setup in [Setup::Off, Setup::Secure, Setup::Private] {
+        let disk = MemDisk::new();
+        let listening = Listening::start(&disk, setup, anywhere()).await;
+        let (control, boot) = listening.control().await;
+        let client = Arc::new(DiskClient::new(listening.rpc().await));
+        let granted = grant(boot, 1);
+        let tasks: Vec<_> = (0..16_u64)
+            .map(|number| {
+                let (client, granted) = (Arc::clone(&client), granted.clone());
+                tokio::spawn(async move {
+                    let data = Bytes::from(vec![number as u8 + 1; 9000]);
+                    let offset = number * 16_000;
+                    client
+                        .write(
+                            &granted,
+                            offset,
+                            data.clone(),
+                            number % 2 == 0,
+                            CallOptions::default(),
+                        )
+                        .await?;
+                    let read = client.read(&granted, offset, 9000, CallOptions::default()).await?;
+                    assert_eq!(read, data);
+                    Ok::<_, DiskError>(())
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        client.flush(&granted, CallOptions::default()).await.unwrap();
+        let whole = client.read(&granted, 0, SIZE as u32, CallOptions::default()).await.unwrap();
+        for (at, byte) in whole.iter().enumerate() {
+            let expected =
+                if at < 256_000 && at % 16_000 < 9000 { (at / 16_000) as u8 + 1 } else { 0 };
+            assert_eq!(*byte, expected, "{setup:?}: byte {at}");
+        }
+        control.copy(extent(0, 4096), 9000 + 4).await.unwrap();
+        control.clear(Extents::new(vec![extent(0, 5000)]).unwrap()).await.unwrap();
+        let status = control.status().await.unwrap();
+        assert_eq!((status.setup, status.size), (setup, SIZE));
+        assert_eq!(
+            client.read(&granted, 4999, 2, CallOptions::default()).await.unwrap(),
+            &[0, 1][..]
+        );
+        assert_eq!(
+            client.read(&granted, 9000 + 4, 1, CallOptions::default()).await.unwrap(),
+            &[1][..]
+        );
+
+        control.revoke(GROUP, vec![CapabilityId(1)]).await.unwrap();
+        let refused = client.read(&granted, 0, 1, CallOptions::default()).await;
+        if setup == Setup::Off {
+            refused.unwrap();
+        } else {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused, DiskError::Refused(Refusal::Revoked));
+            assert_eq!(refused.remedy(), Remedy::Capability);
+            // Another capability is good in the same session at once.
+            client.read(&grant(boot, 2), 0, 1, CallOptions::default()).await.unwrap();
+        }
+        listening.stop().await;
+    }
+}
+
+/// After a restart of the disk a client is told that its capability is of an earlier boot; with one
+/// of the new boot it goes on, and what was flushed is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_goes_on_after_a_restart_of_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = larder_io::RealDisk::open(dir.path()).unwrap();
+    let listening = Listening::start(&disk, Setup::Secure, anywhere()).await;
+    let (_, boot) = listening.control().await;
+    let client = DiskClient::new(listening.rpc().await);
+    let granted = grant(boot, 1);
+    client
+        .write(&granted, 100, Bytes::from_static(b"kept"), false, CallOptions::default())
+        .await
+        .unwrap();
+    assert_eq!(client.flush(&granted, CallOptions::default()).await.unwrap(), boot);
+    let address = listening.address;
+    listening.stop().await;
+
+    let listening = Listening::start(&disk, Setup::Secure, address).await;
+    let refused = client.read(&granted, 100, 4, CallOptions::default()).await.unwrap_err();
+    assert_eq!(refused, DiskError::Hearsay(Refusal::OldBoot));
+    assert_eq!(refused.remedy(), Remedy::Capability);
+    let (_, new_boot) = listening.control().await;
+    assert_ne!(new_boot, boot);
+    let granted = grant(new_boot, 1);
+    assert_eq!(client.read(&granted, 100, 4, CallOptions::default()).await.unwrap(), &b"kept"[..]);
+    listening.stop().await;
+}
+
+/// A client that the disk has forgotten shakes hands and goes on, without its caller's help.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forgotten_session_is_made_anew() {
+    let disk = MemDisk::new();
+    let listening = Listening::start(&disk, Setup::Secure, anywhere()).await;
+    let (_, boot) = listening.control().await;
+    let granted = grant(boot, 1);
+    let clients = [DiskClient::new(listening.rpc().await), DiskClient::new(listening.rpc().await)];
+    let mut sessions = 0;
+    for round in 0..40_u8 {
+        let data = Bytes::from(vec![round; 100]);
+        clients[0].write(&granted, 0, data.clone(), false, CallOptions::default()).await.unwrap();
+        // Others make sessions under the same capability, until the first is displaced.
+        let other = DiskClient::new(listening.rpc().await);
+        assert_eq!(other.read(&granted, 0, 100, CallOptions::default()).await.unwrap(), data);
+        assert_eq!(clients[1].read(&granted, 0, 100, CallOptions::default()).await.unwrap(), data);
+        sessions += 1;
+    }
+    assert!(sessions > larder_disk::sessions::OPENED_MAX);
+    let group = GroupId(GROUP.0 + 1);
+    let control = Control { master: master(), volume: VOLUME, disk: DISK, owner: 1 };
+    let control = DiskControl::new(listening.rpc().await, control);
+    control.replace_group(Some(GROUP), group).await.unwrap();
+    let refused = clients[0].read(&granted, 0, 100, CallOptions::default()).await;
+    assert_eq!(refused.unwrap_err(), DiskError::Refused(Refusal::OldGroup));
+    listening.stop().await;
+}
