@@ -24,22 +24,22 @@ impl CachedFile {
     pub fn set_aside(&self, path: &str) -> io::Result<Option<String>> {
         let _alone = self.alone();
         let mut state = self.state();
-        if state.bypasses > 0 {
+        if state.is_bypassed() {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        if state.dirty.is_empty() || !self.store.disk.outlives_process() {
+        if state.dirty().is_empty() || !self.store.disk.outlives_process() {
             self.forget_locked(&mut state);
             return Ok(None);
         }
         let file = self.local(&state)?;
         // A write that failed may have left bytes past the end.
-        file.set_len(state.size)?;
+        file.set_len(state.size())?;
         file.sync_data()?;
-        let name = name_of(self.number(), state.serial, path);
+        let name = name_of(self.number(), state.serial(), path);
         let (disk, to) = (&self.store.disk, format!("{ASIDE_DIR}/{name}"));
         disk.create_dir_all(ASIDE_DIR)?;
         disk.sync_dir("")?;
-        disk.rename(&data_path(self.number(), state.serial), &to)?;
+        disk.rename(&data_path(self.number(), state.serial()), &to)?;
         if let Err(error) = disk.sync_dir(ASIDE_DIR) {
             tracing::warn!(%error, name, "a crash of the machine may undo that this file was set aside");
         }

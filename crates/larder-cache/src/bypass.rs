@@ -65,7 +65,7 @@ impl CachedFile {
 
     /// Whether a file that was handed out is still the one in use: nothing was given up since.
     pub fn is_backed_by(&self, backing: &Arc<BackingFile>) -> bool {
-        std::ptr::eq(self.state().backing.as_ptr(), Arc::as_ptr(backing))
+        self.state().local().is_handed_out_as(backing)
     }
 
     /// Whether handing the local file out, to be `written` or not, or finding that this is not
@@ -76,21 +76,22 @@ impl CachedFile {
             return false;
         }
         let Some(mut state) = self.try_state() else { return false };
-        let is_other = state.version.as_deref().is_some_and(|held| held != version);
-        if (is_other && state.serial != 0) || self.settle(&mut state).is_err() {
+        let is_other = state.version().is_some_and(|held| held != version);
+        if (is_other && state.local().is_there()) || self.settle(&mut state).is_err() {
             return false;
         }
-        if is_other || !state.known.contains(0..state.size) {
+        if is_other || !state.presence().is_whole() {
             return true;
         }
-        let is_short = state.size <= READ_QUICKLY_BYTES;
-        (is_short || state.stamped) && !(written && (state.vouched || !is_short))
+        let is_short = state.size() <= READ_QUICKLY_BYTES;
+        let is_read = is_short || state.local().is_stamped();
+        is_read && !(written && (state.recorded().vouches() || !is_short))
     }
 
     /// Names the local file among all that the file ever had; 0 without one. A kernel that holds a
     /// local file across the death of the process holds this one, if the number is still the same.
     pub fn local_number(&self) -> u64 {
-        self.state().serial
+        self.state().serial()
     }
 
     /// When the local file was last written, in nanoseconds since 1970; `None` without one.
@@ -102,15 +103,14 @@ impl CachedFile {
     /// What of the file no server has. Looks at the local file's stamp and compares nothing: cheap.
     pub fn unsent(&self) -> Unsent {
         let state = self.state();
-        let bytes = state.dirty.iter().map(|range| range.end - range.start).sum();
-        if state.bypasses == 0 {
+        let bytes = state.dirty().len();
+        if !state.is_bypassed() {
             return Unsent { bytes, is_bound: false };
         }
-        let seen = state.collected_at.or(state.bypassed_at);
         match self.local(&state).and_then(|file| file.stamp()) {
-            Ok(now) if seen == Some(now) => Unsent { bytes, is_bound: false },
+            Ok(now) if state.bypasses().is_seen(now) => Unsent { bytes, is_bound: false },
             Ok(now) => Unsent { bytes: now.size.max(bytes), is_bound: true },
-            Err(_) => Unsent { bytes: state.size.max(bytes), is_bound: true },
+            Err(_) => Unsent { bytes: state.size().max(bytes), is_bound: true },
         }
     }
 
@@ -142,20 +142,20 @@ impl CachedFile {
     /// # Errors
     /// What the disk says; the kernel may then have written.
     pub fn was_bypassed(&self) -> io::Result<bool> {
-        let (file, unwritten) = {
+        let file = {
             let state = self.state();
-            if state.bypasses == 0 {
+            if !state.is_bypassed() {
                 return Ok(false);
             }
-            let compared = state.clean_at.filter(|_| state.clean_at == state.collected_at);
-            (self.local(&state)?, [state.bypassed_at, compared])
+            let file = self.local(&state)?;
+            if state.bypasses().is_unwritten(file.stamp()?) {
+                return Ok(false);
+            }
+            file
         };
-        if unwritten.contains(&Some(file.stamp()?)) {
-            return Ok(false);
-        }
         file.sync_data()?;
         let stamp = file.stamp()?;
-        self.state().clean_at = Some(stamp);
+        self.state().set_flushed(stamp);
         Ok(true)
     }
 
@@ -163,7 +163,7 @@ impl CachedFile {
     /// else `None`, and nothing was done.
     pub fn try_collect_bypass(&self) -> Option<io::Result<Option<Stamp>>> {
         let mut state = self.try_state()?;
-        if state.bypasses == 0 {
+        if !state.is_bypassed() {
             return Some(Ok(None));
         }
         match self.local(&state).and_then(|file| file.stamp()) {
@@ -179,7 +179,7 @@ impl CachedFile {
     /// As [`CachedFile::collect_bypass`].
     pub fn end_bypass(&self) -> io::Result<()> {
         let mut state = self.state();
-        if state.bypasses == 0 {
+        if !state.is_bypassed() {
             return Ok(());
         }
         let now = self.local(&state).and_then(|file| file.stamp());
@@ -190,12 +190,13 @@ impl CachedFile {
     /// file; else `None`, and nothing was done.
     pub fn try_end_bypass(&self) -> Option<io::Result<()>> {
         let mut state = self.try_state()?;
-        if state.bypasses == 0 {
+        if !state.is_bypassed() {
             return Some(Ok(()));
         }
         let now = self.local(&state).and_then(|file| file.stamp());
         let is_long = now.as_ref().is_ok_and(|now| now.size > READ_QUICKLY_BYTES);
-        if is_long && state.collected_at != now.as_ref().ok().copied() {
+        let is_collected = |now: &Stamp| state.bypasses().is_collected(*now);
+        if is_long && !now.as_ref().is_ok_and(is_collected) {
             return None;
         }
         Some(self.end_bypass_locked(&mut state, now))
@@ -206,31 +207,28 @@ impl CachedFile {
 impl CachedFile {
     /// The local file, if it is whole, and how it looks.
     pub(crate) fn whole_file(&self, state: &mut State) -> Option<(Arc<dyn DiskFile>, Stamp)> {
-        if state.version.is_none() || self.settle(state).is_err() {
+        if state.version().is_none() || self.settle(state).is_err() || !state.presence().is_whole()
+        {
             return None;
         }
-        let all = 0..state.size;
-        if !state.known.contains(all.clone()) {
-            return None;
-        }
-        if !state.stamped {
-            for chunk in chunks_of(&all) {
+        if !state.local().is_stamped() {
+            for chunk in chunks_of(&(0..state.size())) {
                 self.verify_chunk(state, chunk).ok()?;
             }
-            if !state.known.contains(all) {
+            if !state.presence().is_whole() {
                 return None;
             }
             self.mark_verified(state);
         }
-        if state.serial == 0 && self.store.is_out_of_use() {
+        if !state.local().is_there() && self.store.is_out_of_use() {
             return None;
         }
         let file = self.create_local(state).ok()?;
         let stamp = file.stamp().ok()?;
-        if stamp.size == state.size {
+        if stamp.size == state.size() {
             return Some((file, stamp));
         }
-        file.set_len(state.size).ok()?;
+        file.set_len(state.size()).ok()?;
         let stamp = file.stamp().ok()?;
         Some((file, stamp))
     }
@@ -239,28 +237,24 @@ impl CachedFile {
         &self,
         state: &mut State,
     ) -> Option<(Arc<dyn DiskFile>, Stamp)> {
-        if state.bypasses > 0 {
+        if state.is_bypassed() {
             // The kernel may have moved the end, and what it wrote is compared with what was there
             // at first.
             let file = self.local(state).ok()?;
             let stamp = file.stamp().ok()?;
-            state.bypasses += 1;
+            state.begin_bypass(stamp);
             return Some((file, stamp));
         }
         let (file, stamp) = self.whole_file(state)?;
-        let size = state.size;
+        let size = state.size();
         self.begin_change(state, size).ok()?;
-        for chunk in chunks_of(&(0..state.size)) {
-            if state.sums.get(chunk).is_none() {
+        for chunk in chunks_of(&(0..size)) {
+            if state.sums().get(chunk).is_none() {
                 let sum = self.sum_on_disk(state, &file, chunk).ok()?;
-                state.sums.set_verified(chunk, sum);
+                state.set_sum(chunk, sum);
             }
         }
-        state.bypasses += 1;
-        state.bypassed_before = false;
-        state.collected_at = None;
-        state.bypassed_at = Some(stamp);
-        state.clean_at = None;
+        state.begin_bypass(stamp);
         self.note(state);
         Some((file, stamp))
     }
@@ -269,7 +263,7 @@ impl CachedFile {
         let (file, stamp) = self.begin_bypass_file(state)?;
         let backing = self.hand_out(state, file);
         if backing.is_none() {
-            state.bypasses -= 1;
+            state.end_bypass();
             self.note(state);
         }
         Some((backing?, stamp))
@@ -277,16 +271,16 @@ impl CachedFile {
 
     /// Whether the kernel has the local file, or may get it.
     fn may_hand_out(&self, state: &State) -> bool {
-        state.backing.strong_count() > 0 || !self.store.handed_out.is_full()
+        state.local().is_handed_out() || !self.store.handed_out.is_full()
     }
 
     fn hand_out(&self, state: &mut State, file: Arc<dyn DiskFile>) -> Option<Arc<BackingFile>> {
         file.as_fd()?;
-        if let Some(backing) = state.backing.upgrade() {
+        if let Some(backing) = state.local().handed_out() {
             return Some(backing);
         }
         let backing = Arc::new(BackingFile::new(file, self.store.handed_out.take()));
-        state.backing = Arc::downgrade(&backing);
+        state.hand_out(&backing);
         Some(backing)
     }
 
@@ -299,11 +293,11 @@ impl CachedFile {
 
     fn end_bypass_locked(&self, state: &mut State, now: io::Result<Stamp>) -> io::Result<()> {
         let collected = match now {
-            Ok(now) if state.collected_at == Some(now) => Ok(()),
+            Ok(now) if state.bypasses().is_collected(now) => Ok(()),
             Ok(now) => self.collect(state, now),
             Err(error) => Err(error),
         };
-        state.bypasses -= 1;
+        state.end_bypass();
         self.queue(state);
         self.note(state);
         collected
@@ -339,11 +333,11 @@ pub(crate) fn tail_gone_on(
     file: &dyn DiskFile,
     size: u64,
 ) -> io::Result<Option<(u64, u32)>> {
-    let chunk = state.size / crate::CHUNK_BYTES;
+    let chunk = state.size() / crate::CHUNK_BYTES;
     let start = chunk * crate::CHUNK_BYTES;
-    let goes_on = state.size > start && size > start + crate::CHUNK_BYTES;
-    let Some(before) = state.sums.get(chunk).filter(|_| goes_on) else { return Ok(None) };
-    let had = usize::try_from(state.size - start).expect("less than a chunk");
+    let goes_on = state.size() > start && size > start + crate::CHUNK_BYTES;
+    let Some(before) = state.sums().get(chunk).filter(|_| goes_on) else { return Ok(None) };
+    let had = usize::try_from(state.size() - start).expect("less than a chunk");
     let mut bytes = vec![0; usize::try_from(crate::CHUNK_BYTES).expect("a chunk is small")];
     file.read_exact_at(&mut bytes[..had], start)?;
     let is_same = crc32c::crc32c(&bytes[..had]) == before;
@@ -353,8 +347,8 @@ pub(crate) fn tail_gone_on(
 /// What [`tail_gone_on`] found counts once the end has moved, if all of the chunk is held.
 pub(crate) fn keep_sum(state: &mut State, tail: Option<(u64, u32)>) {
     if let Some((chunk, sum)) = tail
-        && state.known.contains(chunk_range(chunk, state.size))
+        && state.known().contains(chunk_range(chunk, state.size()))
     {
-        state.sums.set_verified(chunk, sum);
+        state.set_sum(chunk, sum);
     }
 }

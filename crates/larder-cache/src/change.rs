@@ -9,7 +9,6 @@ use std::ops::Range;
 
 use crate::bypass::{keep_sum, tail_gone_on};
 use crate::file::{CachedFile, NoSpace};
-use crate::ranges::RangeSet;
 use crate::records::{key, tag};
 use crate::state::{SIZE_MAX, State, ZEROS_MAX};
 use crate::sums::chunks_of;
@@ -38,7 +37,8 @@ impl CachedFile {
     /// Whether [`CachedFile::write`] takes no longer than a few system calls: nothing is to be
     /// committed first, and nobody else is at the file.
     pub fn writes_quickly(&self) -> bool {
-        self.filling().turns.is_free() && self.try_state().is_some_and(|state| !state.vouched)
+        self.filling().turns.is_free()
+            && self.try_state().is_some_and(|state| !state.recorded().vouches())
     }
 
     /// Cuts or extends the file locally; new bytes are zeros and held. No byte becomes dirty: the
@@ -49,11 +49,11 @@ impl CachedFile {
     pub fn truncate(&self, size: u64) -> Result<(), NoSpace> {
         let _alone = self.alone();
         let mut state = self.state();
-        if size == state.size && state.bypasses == 0 {
+        if size == state.size() && !state.is_bypassed() {
             return Ok(());
         }
         // What the kernel wrote itself since it was last looked for is still to be found.
-        let is_collected = state.bypasses > 0 && self.is_collected(&state);
+        let is_collected = state.is_bypassed() && self.is_collected(&state);
         let truncated = self.truncate_locked(&mut state, size);
         if is_collected && truncated.is_ok() {
             self.take_as_collected(&mut state);
@@ -64,20 +64,18 @@ impl CachedFile {
 
     /// Dirty ranges: sorted, disjoint, not empty, not touching.
     pub fn dirty(&self) -> Vec<Range<u64>> {
-        self.state().dirty.iter().collect()
+        self.state().dirty().iter().collect()
     }
 
     /// How many bytes are dirty.
     pub fn dirty_bytes(&self) -> u64 {
-        self.state().dirty.iter().map(|range| range.end - range.start).sum()
+        self.state().dirty().len()
     }
 
     /// Dirty ranges, which are to be sent. What is written from now on stays dirty, whatever is
     /// marked clean, until this is called again.
     pub fn begin_sending(&self) -> Vec<Range<u64>> {
-        let mut state = self.state();
-        state.rewritten = Some(RangeSet::default());
-        state.dirty.iter().collect()
+        self.state().begin_sending()
     }
 
     /// Fills `buf` with dirty bytes to send.
@@ -88,7 +86,7 @@ impl CachedFile {
     pub fn read_dirty(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let state = self.state();
         let end = offset.saturating_add(buf.len() as u64);
-        if !state.dirty.contains(offset..end) {
+        if !state.dirty().contains(offset..end) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         if buf.is_empty() {
@@ -103,18 +101,11 @@ impl CachedFile {
     /// [`CachedFile::begin_sending`].
     pub fn mark_clean(&self, range: Range<u64>) {
         let mut state = self.state();
-        if !state.dirty.intersects(range.clone()) {
+        if !state.dirty().intersects(range.clone()) {
             return;
         }
-        let sent = match &state.rewritten {
-            Some(rewritten) => rewritten.gaps(range),
-            None => vec![range],
-        };
-        sent.into_iter().for_each(|part| state.set_dirty(part, false));
         // The version is that of before the change until the caller says otherwise.
-        state.current = false;
-        state.acknowledged = true;
-        state.changes += 1;
+        state.acknowledge(range);
         self.queue(&mut state);
         self.note(&mut state);
     }
@@ -123,7 +114,7 @@ impl CachedFile {
     pub fn discard_dirty(&self) {
         let _alone = self.alone();
         let mut state = self.state();
-        if state.dirty.is_empty() && state.current {
+        if state.dirty().is_empty() && state.changes().is_current() {
             return;
         }
         self.forget_locked(&mut state);
@@ -145,17 +136,14 @@ impl CachedFile {
 
     /// Takes back what the index vouches for, then lets the change happen.
     pub(crate) fn begin_change(&self, state: &mut State, end: u64) -> Result<(), NoSpace> {
-        let in_vain = state.version.is_none() || end > SIZE_MAX || self.store.is_out_of_use();
+        let in_vain = state.version().is_none() || end > SIZE_MAX || self.store.is_out_of_use();
         if in_vain || self.settle(state).is_err() {
             return Err(NoSpace);
         }
         self.mark_dirty(state)?;
-        state.current = false;
-        state.synced = false;
-        state.changes += 1;
-        state.changed_at = Some(self.store.clock.now());
+        state.begin_change(self.store.clock.now());
         self.queue(state);
-        if state.bypasses > 0 {
+        if state.is_bypassed() {
             // The kernel may have moved the end; what it wrote is collected later.
             self.follow_local(state).map_err(|_| NoSpace)?;
         }
@@ -168,19 +156,18 @@ impl CachedFile {
         range: Range<u64>,
         data: &[u8],
     ) -> Result<(), NoSpace> {
-        let Range { start: offset, end } = range;
+        let Range { start: offset, end } = range.clone();
         self.begin_change(state, end)?;
-        if offset > state.size {
+        if offset > state.size() {
             self.extend_in_bypass(state, offset, end)?;
         }
-        let chunks = chunks_of(&(offset..end));
         self.detach_edges(state, offset..end)?;
-        let more = chunks.end - chunks.start - state.charged_in(chunks.clone());
+        let more = state.presence().uncharged(std::slice::from_ref(&range));
         let reserved = self.store.reserve(more);
         if reserved.is_none() {
             // What passed the cache by would be missing in a file that the kernel writes itself,
             // beyond our marks.
-            if state.bypasses == 0 {
+            if !state.is_bypassed() {
                 return Err(NoSpace);
             }
             self.store.gauge.change_chunks(0, more);
@@ -189,34 +176,28 @@ impl CachedFile {
         if let Err(error) = written {
             self.store.note_error(&error);
             self.store.gauge.change_chunks(more, 0);
-            let stop = end.min(state.size);
+            let stop = end.min(state.size());
             state.forget_clean(offset.min(stop)..stop);
             self.recharge(state);
             return Err(NoSpace);
         }
-        if end > state.size {
-            state.set_size(end);
-        }
-        state.charged += more;
-        state.known.insert(offset..end);
-        state.set_dirty(offset..end, true);
-        state.touch_chunks(chunks);
+        state.write(offset..end);
         state.check();
         Ok(())
     }
 
     fn truncate_locked(&self, state: &mut State, size: u64) -> Result<(), NoSpace> {
         self.begin_change(state, size)?;
-        if size > state.size {
+        if size > state.size() {
             return self.extend(state, size);
         }
-        let old = state.size;
+        let old = state.size();
         self.detach_edges(state, size..old)?;
-        if state.serial != 0 {
+        if state.local().is_there() {
             let cut = self.local(state).and_then(|file| file.set_len(size));
             if let Err(error) = cut {
                 self.store.note_error(&error);
-                let all = 0..state.size;
+                let all = 0..state.size();
                 state.forget_clean(all);
                 self.recharge(state);
                 return Err(NoSpace);
@@ -230,31 +211,32 @@ impl CachedFile {
     /// Whether nobody has written the local file since it was last compared.
     fn is_collected(&self, state: &State) -> bool {
         let now = self.local(state).and_then(|file| file.stamp());
-        let then = state.collected_at.or(state.bypassed_at);
-        then.is_some_and(|then| now.is_ok_and(|now| now == then))
+        now.is_ok_and(|now| state.bypasses().is_seen(now))
     }
 
     /// The local file as it is now, in a bypass, is what the server has, but for dirty bytes:
     /// chunks without a sum were cut or added by a truncation, and are not to be taken for
     /// changes. If that fails, they are.
     fn take_as_collected(&self, state: &mut State) {
-        let known: Vec<_> = state.known.iter().collect();
+        let known: Vec<_> = state.known().iter().collect();
         let Ok(file) = self.local(state) else { return };
         for chunk in known.iter().flat_map(chunks_of) {
-            if state.sums.get(chunk).is_none() {
+            if state.sums().get(chunk).is_none() {
                 let Ok(sum) = self.sum_on_disk(state, &file, chunk) else { return };
-                state.sums.set_verified(chunk, sum);
+                state.set_sum(chunk, sum);
             }
         }
-        state.collected_at = file.stamp().ok();
+        if let Ok(stamp) = file.stamp() {
+            state.set_collected(stamp);
+        }
     }
 
     fn mark_dirty(&self, state: &mut State) -> Result<(), NoSpace> {
-        if state.vouched {
+        if state.recorded().vouches() {
             self.store.index.put(key(tag::DIRTY, self.number(), &[]), Some(Vec::new()));
-            state.marked = true;
+            state.mark();
             self.store.index.commit().map_err(|_| NoSpace)?;
-            state.vouched = false;
+            state.take_back();
         }
         Ok(())
     }
@@ -263,7 +245,7 @@ impl CachedFile {
     /// without a sum counts as changed, and is sent: the last one before the old end keeps one,
     /// unless the kernel has changed it.
     fn extend_in_bypass(&self, state: &mut State, size: u64, end: u64) -> Result<(), NoSpace> {
-        if state.bypasses == 0 {
+        if !state.is_bypassed() {
             return self.extend(state, size);
         }
         let file = self.local(state).map_err(|_| NoSpace)?;
@@ -275,10 +257,10 @@ impl CachedFile {
 
     /// Moves the end of file forward; the new bytes are zeros.
     fn extend(&self, state: &mut State, size: u64) -> Result<(), NoSpace> {
-        let old = state.size;
+        let old = state.size();
         self.detach_edges(state, old..old)?;
         let holds_zeros = size - old <= ZEROS_MAX;
-        if state.serial != 0 || holds_zeros {
+        if state.local().is_there() || holds_zeros {
             let extended = self.create_local(state).and_then(|file| {
                 // A write that failed may have left bytes past the end.
                 file.set_len(old)?;
@@ -291,11 +273,9 @@ impl CachedFile {
         }
         state.set_size(size);
         if holds_zeros {
-            let chunks = chunks_of(&(old..size));
-            let more = chunks.end - chunks.start - state.charged_in(chunks);
+            let more = state.presence().uncharged(std::slice::from_ref(&(old..size)));
             if self.store.reserve(more).is_some() {
-                state.charged += more;
-                state.known.insert(old..size);
+                state.hold_zeros(old..size);
             }
         }
         state.check();

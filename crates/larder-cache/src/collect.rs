@@ -39,14 +39,14 @@ impl CachedFile {
         let _turn = lock(&self.verifying);
         let (file, serial, stamp, pieces) = {
             let mut state = self.state();
-            if state.bypasses == 0 {
+            if !state.is_bypassed() {
                 return Ok(None);
             }
             let file = self.local(&state)?;
             let stamp = file.stamp()?;
             let pieces = self.begin_comparing(&mut state, &*file, &stamp);
             self.note(&mut state);
-            (file, state.serial, stamp, pieces?)
+            (file, state.serial(), stamp, pieces?)
         };
         for piece in pieces {
             if !self.compare_piece(&*file, serial, piece)? {
@@ -64,7 +64,7 @@ impl CachedFile {
     pub(crate) fn collect(&self, state: &mut State, stamp: Stamp) -> io::Result<()> {
         let file = self.local(state)?;
         for piece in self.begin_comparing(state, &*file, &stamp)? {
-            let read = read_piece(&*file, &piece, state.size)?;
+            let read = read_piece(&*file, &piece, state.size())?;
             self.take_piece(state, piece, &read);
         }
         self.end_comparing(state, stamp);
@@ -81,7 +81,7 @@ impl CachedFile {
         // If the end moved and the old tail was changed, its sum is gone after this, so it counts
         // as changed.
         self.follow_to(state, file, stamp.size)?;
-        let known = state.known.iter().map(|range| chunks_of(&range));
+        let known = state.known().iter().map(|range| chunks_of(&range));
         Ok(known.flat_map(pieces_of).collect())
     }
 
@@ -93,14 +93,14 @@ impl CachedFile {
         piece: Range<u64>,
     ) -> io::Result<bool> {
         let Some(before) = self.in_bypass(serial) else { return Ok(false) };
-        let (size, changes) = (before.size, before.changes);
+        let (size, changes) = (before.size(), before.changes().count());
         drop(before);
         let read = read_piece(file, &piece, size);
         let Some(mut state) = self.in_bypass(serial) else { return Ok(false) };
-        let is_same = state.size == size && state.changes == changes;
+        let is_same = state.size() == size && state.changes().count() == changes;
         let read = match read {
             Ok(read) if is_same => read,
-            _ => read_piece(file, &piece, state.size)?,
+            _ => read_piece(file, &piece, state.size())?,
         };
         self.take_piece(&mut state, piece, &read);
         self.note(&mut state);
@@ -109,36 +109,32 @@ impl CachedFile {
 
     /// The state, if the kernel still writes this local file.
     fn in_bypass(&self, serial: u64) -> Option<MutexGuard<'_, State>> {
-        Some(self.state()).filter(|state| state.bypasses > 0 && state.serial == serial)
+        Some(self.state()).filter(|state| state.is_bypassed() && state.serial() == serial)
     }
 
     /// What has another sum than before, or had none, is dirty.
     fn take_piece(&self, state: &mut State, piece: Range<u64>, read: &Read) {
         for (chunk, sum) in piece.zip(&read.sums) {
-            let before = state.sums.get(chunk);
+            let before = state.sums().get(chunk);
             if before == Some(*sum) {
                 continue;
             }
-            state.sums.set_verified(chunk, *sum);
-            state.touched.insert(chunk..chunk + 1);
-            let range = chunk_range(chunk, state.size);
-            if before.is_some() {
-                state.set_dirty(range, true);
+            let range = chunk_range(chunk, state.size());
+            let changed = if before.is_some() {
+                vec![range]
             } else {
                 // Behind the old end. What nobody wrote there is zero at the server too once it has
                 // the last byte, or it is somebody else's by now, and not to be
                 // overwritten with zeros.
-                let last = (range.end == state.size).then(|| range.end - 1..range.end);
-                let parts = read.data.clip(range).into_iter().chain(last);
-                parts.for_each(|part| state.set_dirty(part, true));
-            }
-            state.current = false;
-            state.changes += 1;
+                let last = (range.end == state.size()).then(|| range.end - 1..range.end);
+                read.data.clip(range).into_iter().chain(last).collect()
+            };
+            state.find_change(chunk, *sum, changed);
         }
     }
 
     fn end_comparing(&self, state: &mut State, stamp: Stamp) {
-        state.collected_at = Some(stamp);
+        state.set_collected(stamp);
         self.queue(state);
         state.check();
     }

@@ -9,6 +9,7 @@
 //! [`crate::save`] writes the state to the index, [`crate::local`] what is changed here;
 //! [`crate::state`] has its invariants.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,14 +20,11 @@ use larder_io::{DiskFile, OpenMode};
 use crate::gauge::count;
 use crate::pool::{data_dir, data_path};
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
-use crate::state::State;
+use crate::state::{Found, State};
 use crate::store::Store;
 use crate::sums::{Summer, chunk_range, chunks_of};
 use crate::turns::Filling;
 use crate::{FileNo, lock};
-
-/// A use is written to the index if the one there is older than this.
-const LAST_USE_STEP_SEC: u64 = 600;
 
 /// Not all wanted bytes are held, or the disk does not give them. Ask the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,19 +87,19 @@ impl CachedFile {
 
     /// The validator of the clean bytes held; `None` if nothing is known about the file.
     pub fn version(&self) -> Option<Vec<u8>> {
-        self.state().version.clone()
+        self.state().version().map(<[u8]>::to_vec)
     }
 
     /// End of file with local changes, in bytes; 0 without a version.
     pub fn size(&self) -> u64 {
-        self.state().size
+        self.state().size()
     }
 
     /// Held bytes within `range`, clean and dirty: sorted, disjoint, not empty, not touching.
     pub fn held(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut state = self.state();
         match self.settle(&mut state) {
-            Ok(()) => state.known.clip(range),
+            Ok(()) => state.known().clip(range),
             Err(_) => Vec::new(),
         }
     }
@@ -154,33 +152,26 @@ impl CachedFile {
     pub fn set_version(&self, version: &[u8], size: u64) -> bool {
         let _alone = self.alone();
         let mut state = self.state();
-        if !state.dirty.is_empty() {
+        if !state.dirty().is_empty() {
             return false;
         }
-        let is_whole_new = state.version.is_none() || (state.size != size && state.bypasses == 0);
+        let is_other_size = state.size() != size && !state.is_bypassed();
+        let is_whole_new = state.version().is_none() || is_other_size;
         if is_whole_new {
             self.reset_locked(&mut state, version, size);
             return true;
         }
-        if state.current && state.version.as_deref() == Some(version) {
-            return true;
+        if state.vouch(version) {
+            self.queue(&mut state);
+            self.note(&mut state);
         }
-        state.version = Some(version.to_vec());
-        state.current = true;
-        state.acknowledged = false;
-        state.changes += 1;
-        state.record_changed = true;
-        self.queue(&mut state);
-        self.note(&mut state);
         true
     }
 
     /// Says that the file was used, for the order of culling.
     pub fn touch(&self) {
         let mut state = self.state();
-        state.last_use_sec = self.store.now_sec();
-        if state.recorded && state.last_use_sec >= state.saved.last_use_sec + LAST_USE_STEP_SEC {
-            state.record_changed = true;
+        if state.touch(self.store.now_sec()) {
             self.queue(&mut state);
         }
     }
@@ -191,7 +182,7 @@ impl CachedFile {
     /// The state, loaded.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
-        if !state.loaded {
+        if !state.is_loaded() {
             self.load(&mut state);
         }
         state
@@ -205,7 +196,7 @@ impl CachedFile {
     /// The state, if nobody has it and it is loaded, or to be had from the index alone.
     pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.try_lock().ok()?;
-        if !state.loaded {
+        if !state.is_loaded() {
             if lock(&self.store.carried).contains(&self.number()) {
                 return None;
             }
@@ -223,9 +214,7 @@ impl CachedFile {
     /// Exempts the file from culling, or not.
     pub(crate) fn pin(&self, pinned: bool) {
         let mut state = self.state();
-        if state.pinned != pinned {
-            state.pinned = pinned;
-            state.record_changed = true;
+        if state.pin(pinned) {
             self.queue(&mut state);
         }
     }
@@ -238,8 +227,7 @@ impl CachedFile {
 
     pub(crate) fn forget_locked(&self, state: &mut State) {
         self.drop_content(state);
-        state.version = None;
-        state.size = 0;
+        state.start(None, 0);
     }
 
     /// Forgets the data if it is clean and nobody has it open; returns the bytes freed.
@@ -247,21 +235,21 @@ impl CachedFile {
         let mut state = self.state();
         let is_open = self.holders.load(Ordering::Acquire) > 0;
         let is_filled = !self.filling.turns.is_free();
-        let in_use = is_open || is_filled || !state.is_clean() || state.backing.strong_count() > 0;
-        if in_use || (state.pinned && !even_pinned) || state.serial == 0 {
+        let in_use = is_open || is_filled || !state.is_clean() || state.local().is_handed_out();
+        if in_use || (state.is_pinned() && !even_pinned) || !state.local().is_there() {
             return None;
         }
-        let freed = state.charged * crate::CHUNK_BYTES;
+        let freed = state.presence().charged() * crate::CHUNK_BYTES;
         self.drop_content(&mut state);
         Some(freed)
     }
 
     /// Puts the file into the list of those to save.
     pub(crate) fn queue(&self, state: &mut State) {
-        if !state.queued
+        if !state.recorded().is_queued()
             && let Some(me) = self.me.upgrade()
         {
-            state.queued = true;
+            state.queue();
             self.store.queue(self.no, me);
         }
     }
@@ -271,10 +259,10 @@ impl CachedFile {
         if self.store.is_closed() {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        if state.serial == 0 {
+        if !state.local().is_there() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        self.store.pool.get(&*self.store.disk, self.no, state.serial, OpenMode::Existing)
+        self.store.pool.get(&*self.store.disk, self.no, state.serial(), OpenMode::Existing)
     }
 
     /// The checksum of what the disk has for a chunk.
@@ -284,14 +272,14 @@ impl CachedFile {
         file: &Arc<dyn DiskFile>,
         chunk: u64,
     ) -> io::Result<u32> {
-        Summer::new().sum(&**file, chunk, state.size)
+        Summer::new().sum(&**file, chunk, state.size())
     }
 
     /// Forgets the clean bytes of a bad chunk.
     pub(crate) fn forget_chunk(&self, state: &mut State, chunk: u64) {
         count(&self.store.gauge.counters.bad_chunks);
         tracing::warn!(file = self.no.0, chunk, "a cached chunk is damaged and is forgotten");
-        let range = chunk_range(chunk, state.size);
+        let range = chunk_range(chunk, state.size());
         state.forget_clean(range);
         self.recharge(state);
         self.queue(state);
@@ -300,33 +288,9 @@ impl CachedFile {
     /// Forgets all data and removes the local file; the version stays.
     pub(crate) fn drop_content(&self, state: &mut State) {
         self.drop_note(state);
-        if state.serial != 0 {
-            self.store.pool.forget(self.no, state.serial);
-            // If this fails the file is an orphan, which the next unclean start sweeps up.
-            let _ = self.store.disk.remove(&data_path(self.no, state.serial));
-            self.store.gauge.release_file();
-        }
-        self.store.gauge.change_chunks(state.charged, 0);
-        let kept = std::mem::take(state);
-        *state = State {
-            loaded: true,
-            settled: true,
-            stamped: true,
-            version: kept.version,
-            size: kept.size,
-            current: true,
-            changes: kept.changes + 1,
-            pinned: kept.pinned,
-            last_use_sec: kept.last_use_sec,
-            queued: kept.queued,
-            record_changed: true,
-            recorded: kept.recorded,
-            marked: kept.marked,
-            saved_groups: kept.saved_groups,
-            saved: kept.saved,
-            ..State::default()
-        };
-        if state.recorded || state.marked {
+        self.remove_local(state);
+        self.store.gauge.change_chunks(state.presence().charged(), 0);
+        if state.drop_content() {
             self.queue(state);
         }
     }
@@ -340,43 +304,27 @@ impl CachedFile {
     }
 
     fn load_saved(&self, state: &mut State) {
-        state.loaded = true;
-        state.current = true;
-        state.last_use_sec = self.store.now_sec();
-        let record = self.store.index.get(&key(tag::FILE, self.no, &[]));
+        let (index, now_sec) = (&self.store.index, self.store.now_sec());
+        let record = index.get(&key(tag::FILE, self.no, &[]));
         let Some(record) = record.as_deref().and_then(FileRecord::decode) else {
-            state.settled = true;
-            state.stamped = true;
-            return;
+            return state.load(now_sec, None);
         };
-        state.recorded = true;
-        state.settled = record.serial == 0;
-        state.stamped = state.settled;
-        state.version.clone_from(&record.version);
-        state.size = record.size;
-        state.serial = record.serial;
-        state.pinned = record.pinned;
-        state.last_use_sec = record.last_use_sec;
-        for (key, value) in self.store.index.scan_all(&key(tag::GROUP, self.no, &[])) {
+        let (mut numbers, mut groups) = (BTreeSet::new(), Vec::new());
+        for (key, value) in index.scan_all(&key(tag::GROUP, self.no, &[])) {
             let Some(number) = group_in_key(&key) else {
                 continue;
             };
-            state.saved_groups.insert(number);
+            numbers.insert(number);
             if let Some((serial, group)) = decode_group(&value)
                 && serial == record.serial
             {
-                state.sums.insert_group(number, group);
+                groups.push((number, group));
             }
         }
-        let chunks: Vec<u64> = state.sums.chunks().collect();
-        for chunk in chunks {
-            state.known.insert(chunk_range(chunk, record.size));
-        }
-        state.vouched = true;
-        state.charged = state.charged_now();
-        self.store.gauge.change_bytes(record.held_bytes, state.charged * crate::CHUNK_BYTES);
-        state.saved = record;
-        state.check();
+        let held_bytes = record.held_bytes;
+        state.load(now_sec, Some(Found { record, numbers, groups }));
+        let charged_bytes = state.presence().charged() * crate::CHUNK_BYTES;
+        self.store.gauge.change_bytes(held_bytes, charged_bytes);
     }
 
     /// Looks at the local file, once: drops what is held if it is gone, and compares its stamp
@@ -385,13 +333,14 @@ impl CachedFile {
         if self.store.is_closed() {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        if state.settled {
+        if state.local().is_settled() {
             return Ok(());
         }
         match self.local(state).and_then(|file| file.stamp()) {
             Ok(stamp) => {
-                state.stamped = stamp == state.saved.stamp && self.store.trusts(&state.saved);
-                state.settled = true;
+                let record = state.recorded().record();
+                let as_recorded = stamp == record.stamp && self.store.trusts(record);
+                state.settle(as_recorded);
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -405,7 +354,7 @@ impl CachedFile {
     /// The local file for reading a range that is held and right; `None` for an empty range.
     fn find(&self, range: Range<u64>) -> Result<Option<Arc<dyn DiskFile>>, Miss> {
         let mut state = self.state();
-        if self.settle(&mut state).is_err() || !state.known.contains(range.clone()) {
+        if self.settle(&mut state).is_err() || !state.known().contains(range.clone()) {
             return Err(Miss);
         }
         if range.is_empty() {
@@ -414,7 +363,7 @@ impl CachedFile {
         for chunk in chunks_of(&range) {
             self.verify_chunk(&mut state, chunk).map_err(|_| Miss)?;
         }
-        if !state.known.contains(range) {
+        if !state.known().contains(range) {
             return Err(Miss);
         }
         self.local(&state).map(Some).map_err(|_| Miss)
@@ -425,7 +374,7 @@ impl CachedFile {
         tracing::debug!(file = self.no.0, %error, "a read of the local file failed");
         let mut state = self.state();
         for chunk in chunks_of(&range) {
-            if state.known.intersects(chunk_range(chunk, state.size)) {
+            if state.known().intersects(chunk_range(chunk, state.size())) {
                 self.forget_chunk(&mut state, chunk);
             }
         }
@@ -436,15 +385,15 @@ impl CachedFile {
     /// # Errors
     /// The disk does not even open the local file.
     pub(crate) fn verify_chunk(&self, state: &mut State, chunk: u64) -> io::Result<()> {
-        let Some(sum) = state.sums.get(chunk) else {
+        let Some(sum) = state.sums().get(chunk) else {
             return Ok(());
         };
-        if state.sums.is_verified(chunk) {
+        if state.sums().is_verified(chunk) {
             return Ok(());
         }
         let file = self.local(state)?;
         match self.sum_on_disk(state, &file, chunk) {
-            Ok(found) if found == sum => state.sums.set_verified(chunk, sum),
+            Ok(found) if found == sum => state.set_sum(chunk, sum),
             _ => self.forget_chunk(state, chunk),
         }
         Ok(())
@@ -452,24 +401,24 @@ impl CachedFile {
 
     fn reset_locked(&self, state: &mut State, version: &[u8], size: u64) {
         self.drop_content(state);
-        state.version = Some(version.to_vec());
-        state.size = size;
-        state.last_use_sec = self.store.now_sec();
+        state.start(Some(version), size);
+        // A reset is saved anyway.
+        state.touch(self.store.now_sec());
     }
 
     /// The local file, created if it is missing.
     pub(crate) fn create_local(&self, state: &mut State) -> io::Result<Arc<dyn DiskFile>> {
-        if state.serial != 0 {
+        if state.local().is_there() {
             return self.local(state);
         }
         if !self.store.gauge.reserve_file() {
             self.store.bell.ring();
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let created = self.create_file(state.size);
+        let created = self.create_file(state.size());
         match created {
             Ok((serial, file)) => {
-                state.serial = serial;
+                state.create_local(serial);
                 Ok(file)
             }
             Err(error) => {
@@ -505,25 +454,33 @@ impl CachedFile {
 
     /// Brings the accounts in line with what is known.
     pub(crate) fn recharge(&self, state: &mut State) {
-        let now = state.charged_now();
-        self.store.gauge.change_chunks(state.charged, now);
-        state.charged = now;
+        let (before, now) = state.recharge();
+        self.store.gauge.change_chunks(before, now);
+    }
+
+    /// Removes the local file, if there is one.
+    fn remove_local(&self, state: &State) {
+        if state.local().is_there() {
+            self.store.pool.forget(self.no, state.serial());
+            // If this fails the file is an orphan, which the next unclean start sweeps up.
+            let _ = self.store.disk.remove(&data_path(self.no, state.serial()));
+            self.store.gauge.release_file();
+        }
     }
 }
 
 impl Drop for CachedFile {
     fn drop(&mut self) {
         let state = lock(&self.state);
-        if state.loaded {
+        let recorded = state.recorded();
+        if state.is_loaded() {
             // What was known but not saved is known no more.
-            let charged_bytes = state.charged * crate::CHUNK_BYTES;
-            self.store.gauge.change_bytes(charged_bytes, state.saved.held_bytes);
+            let charged_bytes = state.presence().charged() * crate::CHUNK_BYTES;
+            self.store.gauge.change_bytes(charged_bytes, recorded.record().held_bytes);
         }
-        let is_saved = state.serial == 0 || state.serial == state.saved.serial;
-        if !is_saved && state.noted.is_none() && !state.has_changes() {
-            self.store.pool.forget(self.no, state.serial);
-            let _ = self.store.disk.remove(&data_path(self.no, state.serial));
-            self.store.gauge.release_file();
+        let is_saved = state.serial() == recorded.record().serial;
+        if !is_saved && recorded.noted().is_none() && !state.has_changes() {
+            self.remove_local(&state);
         }
         drop(state);
         let mut files = lock(&self.store.files);

@@ -24,7 +24,7 @@ use larder_io::DiskFile;
 use crate::file::{CachedFile, Filled};
 use crate::gauge::{Reserved, count};
 use crate::pool::write_with_holes;
-use crate::state::{SIZE_MAX, State};
+use crate::state::SIZE_MAX;
 use crate::sums::{chunk_range, chunks_of};
 
 /// Parts of a local file that one fill writes.
@@ -90,18 +90,18 @@ impl CachedFile {
     /// Claims what is not known of a range; `None` if it cannot be stored.
     pub(crate) fn claim(&self, version: &[u8], range: Range<u64>) -> Option<Claim<'_>> {
         let mut state = self.state();
-        let end = range.end.min(state.size);
-        let is_other = state.version.as_deref() != Some(version);
-        if is_other || state.bypasses > 0 || end > SIZE_MAX || self.settle(&mut state).is_err() {
+        let end = range.end.min(state.size());
+        let is_other = state.version() != Some(version);
+        if is_other || state.is_bypassed() || end > SIZE_MAX || self.settle(&mut state).is_err() {
             return None;
         }
         let range = range.start.min(end)..end;
-        let gaps = self.filling().unclaimed(state.serial, state.known.gaps(range));
+        let gaps = self.filling().unclaimed(state.serial(), state.known().gaps(range));
         let mut claim = Claim {
             file: None,
             version: version.to_vec(),
-            serial: state.serial,
-            size: state.size,
+            serial: state.serial(),
+            size: state.size(),
             gaps,
             chunks: 0,
             _reserved: None,
@@ -109,10 +109,11 @@ impl CachedFile {
         if claim.gaps.is_empty() {
             return Some(claim);
         }
-        if self.store.is_out_of_use() || (!state.queued && self.store.is_crowded()) {
+        if self.store.is_out_of_use() || (!state.recorded().is_queued() && self.store.is_crowded())
+        {
             return None;
         }
-        claim.chunks = uncharged(&state, &claim.gaps);
+        claim.chunks = state.presence().uncharged(&claim.gaps);
         claim._reserved = Some(self.store.reserve(claim.chunks)?);
         match self.create_local(&mut state) {
             Ok(file) => claim.file = Some(file),
@@ -122,7 +123,7 @@ impl CachedFile {
                 return None;
             }
         }
-        claim.serial = state.serial;
+        claim.serial = state.serial();
         self.filling().claim(claim.serial, &claim.gaps);
         Some(claim)
     }
@@ -135,9 +136,9 @@ impl CachedFile {
         }
         let mut state = self.state();
         self.filling().unclaim(claim.serial, &claim.gaps);
-        let is_there = state.serial == claim.serial;
+        let is_there = state.serial() == claim.serial;
         let sums = match written {
-            Ok(sums) if is_there && state.version.as_deref() == Some(&*claim.version) => sums,
+            Ok(sums) if is_there && state.version() == Some(&*claim.version) => sums,
             result => {
                 if let Err(error) = result {
                     self.store.note_error(&error);
@@ -146,35 +147,14 @@ impl CachedFile {
                 return false;
             }
         };
-        debug_assert!(claim.gaps.iter().all(|gap| !state.known.intersects(gap.clone())));
-        debug_assert!(state.size == claim.size && state.bypasses == 0);
+        debug_assert!(state.size() == claim.size);
         // A neighbour in the same chunk may have come, or gone, in between.
-        let charged = uncharged(&state, &claim.gaps);
+        let charged = state.fill(&claim.gaps, sums);
         self.store.gauge.change_chunks(claim.chunks, charged);
-        state.charged += charged;
-        for gap in claim.gaps {
-            state.touched.insert(chunks_of(&gap));
-            state.known.insert(gap);
-        }
-        for (chunk, sum) in sums {
-            state.sums.set_verified(chunk, sum);
-        }
         state.check();
         self.queue(&mut state);
         true
     }
-}
-
-/// Chunks that these parts touch and nothing that is known does.
-fn uncharged(state: &State, gaps: &[Range<u64>]) -> u64 {
-    let (mut count, mut counted_to) = (0, 0);
-    for gap in gaps {
-        let chunks = chunks_of(gap);
-        let chunks = chunks.start.max(counted_to).min(chunks.end)..chunks.end;
-        counted_to = chunks.end;
-        count += chunks.end - chunks.start - state.charged_in(chunks);
-    }
-    count
 }
 
 /// An offset within a buffer.

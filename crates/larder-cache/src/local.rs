@@ -62,26 +62,16 @@ impl CachedFile {
     pub(crate) fn note(&self, state: &mut State) {
         let index = &self.store.index;
         if !index.is_logged() {
-            state.unnoted.clear();
+            state.forget_notes();
             return;
         }
-        let mut puts = Vec::with_capacity(1 + state.unnoted.len());
-        if !state.is_noted() {
-            if state.is_clean() {
-                state.bypassed_before = false;
-            }
-            state.noted = (!state.is_clean()).then(|| LocalRecord {
-                serial: state.serial,
-                size: state.size,
-                bypass: state.may_be_bypassed(),
-                acknowledged: state.acknowledged,
-                synced: state.synced,
-                version: state.version.clone().unwrap_or_default(),
-            });
-            let value = state.noted.as_ref().map(LocalRecord::encode);
+        let notes = state.take_notes();
+        let mut puts = Vec::with_capacity(1 + notes.ranges.len());
+        if let Some(record) = notes.record {
+            let value = record.as_ref().map(LocalRecord::encode);
             puts.push((key(tag::LOCAL, self.number(), &[]), value));
         }
-        for (start, end) in state.unnoted.drain(..) {
+        for (start, end) in notes.ranges {
             let end = end.map(encode_number);
             puts.push((range_key(self.number(), start), end));
         }
@@ -91,14 +81,13 @@ impl CachedFile {
     /// The local file with its changes was synced: the next commit makes them outlive the boot.
     pub(crate) fn note_synced(&self) {
         let mut state = self.state();
-        state.synced = true;
+        state.set_synced();
         self.note(&mut state);
     }
 
     /// Removes the records, as the changes are given up.
     pub(crate) fn drop_note(&self, state: &mut State) {
-        state.unnoted.clear();
-        if state.noted.take().is_none() {
+        if !state.drop_notes() {
             return;
         }
         let index = &self.store.index;
@@ -121,23 +110,16 @@ impl CachedFile {
         let ranges = index.scan_all(&key(tag::DIRTY_RANGE, no, &[]));
         let ranges = ranges.iter().filter_map(|(key, value)| decode_range(key, value));
         let ranges: Vec<_> = ranges.filter(|range| !range.is_empty()).collect();
-        let sums = self.forget_loaded(state, &record);
-        for range in ranges {
-            state.size = state.size.max(range.end);
-            state.dirty.insert(range.clone());
-            state.known.insert(range);
-        }
         let is_bypassed = record.bypass;
-        state.synced = record.synced;
-        state.noted = Some(record);
-        if state.serial != 0 {
+        let sums = self.take_up(state, record, &ranges);
+        if state.local().is_there() {
             let found = self.local(state).and_then(|file| Ok((file.len()?, file)));
             match found {
                 Ok((len, file)) if is_bypassed => self.find_bypassed(state, &sums, len, &file),
                 // It died while it cut the file: that is the only way a local file gets too short.
-                Ok((len, _)) => state.set_size(len.min(state.size)),
+                Ok((len, _)) => state.set_size(len.min(state.size())),
                 // It died in the middle of that.
-                Err(_) if aside_dir::has(&*self.store.disk, no, state.serial) => {
+                Err(_) if aside_dir::has(&*self.store.disk, no, state.serial()) => {
                     self.drop_content(state);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -150,33 +132,23 @@ impl CachedFile {
             }
         }
         // Once the server has them, they are to be saved.
-        state.touched.insert(0..state.size.div_ceil(crate::CHUNK_BYTES));
+        state.touch_all();
         self.recharge(state);
         state.check();
         self.queue(state);
         self.note(state);
     }
 
-    /// Puts the record's local file in the place of the saved one, of which only the sums are left.
-    fn forget_loaded(&self, state: &mut State, record: &LocalRecord) -> Sums {
+    /// Puts the changes in the place of what was loaded, of which only the sums are left.
+    fn take_up(&self, state: &mut State, record: LocalRecord, dirty: &[Range<u64>]) -> Sums {
         let gauge = &self.store.gauge;
-        match (state.serial != 0, record.serial != 0) {
+        match (state.local().is_there(), record.serial != 0) {
             (false, true) => gauge.take_file(),
             (true, false) => gauge.release_file(),
             _ => (),
         }
-        state.known = Default::default();
-        state.settled = true;
-        state.stamped = false;
-        state.current = false;
-        state.vouched = false;
-        state.marked = self.store.index.get(&key(tag::DIRTY, self.number(), &[])).is_some();
-        state.serial = record.serial;
-        state.size = record.size;
-        state.version = Some(record.version.clone());
-        state.bypassed_before = record.bypass;
-        state.acknowledged = record.acknowledged;
-        std::mem::take(&mut state.sums)
+        let is_marked = self.store.index.get(&key(tag::DIRTY, self.number(), &[])).is_some();
+        state.take_up(record, dirty, is_marked).into_sums()
     }
 
     /// Finds what the kernel wrote in the bypass of a run that died: all of the local file, but for
@@ -184,20 +156,21 @@ impl CachedFile {
     /// the index saved that version, in this local file.
     fn find_bypassed(&self, state: &mut State, sums: &Sums, len: u64, file: &Arc<dyn DiskFile>) {
         state.set_size(len);
-        let saved = &state.saved;
-        let comparable =
-            saved.serial == state.serial && saved.version == state.version && !state.acknowledged;
+        let saved = state.recorded().record();
+        let comparable = saved.serial == state.serial()
+            && saved.version.as_deref() == state.version()
+            && !state.changes().is_acknowledged();
+        state.know_all();
         for chunk in chunks_of(&(0..len)) {
             let range = chunk_range(chunk, len);
             let saved = sums.get(chunk).filter(|_| comparable);
             let found = saved.and_then(|_| self.sum_on_disk(state, file, chunk).ok());
             match found {
-                Some(sum) if saved == found && !state.dirty.intersects(range.clone()) => {
-                    state.sums.set_verified(chunk, sum);
+                Some(sum) if saved == found && !state.dirty().intersects(range.clone()) => {
+                    state.set_sum(chunk, sum);
                 }
-                _ => state.set_dirty(range, true),
+                _ => state.suspect(range),
             }
         }
-        state.known.insert(0..len);
     }
 }

@@ -266,7 +266,7 @@ impl Store {
             let file = self.file(no);
             // Local files are created under this lock, so none appears meanwhile.
             let state = file.state();
-            if state.serial != serial && self.disk.remove(&format!("{dir}/{name}")).is_ok() {
+            if state.serial() != serial && self.disk.remove(&format!("{dir}/{name}")).is_ok() {
                 count(&self.gauge.counters.orphans_removed);
             }
         }

@@ -21,6 +21,11 @@ impl RangeSet {
         self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
+    /// How many numbers there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.iter().map(|range| range.end - range.start).sum()
+    }
+
     /// Ranges that overlap `wanted`, cut to it.
     pub(crate) fn clip(&self, wanted: Range<u64>) -> Vec<Range<u64>> {
         self.overlapping(wanted.clone())
@@ -151,6 +156,7 @@ mod tests {
                     model.retain(|number| !(start..end).contains(number));
                 }
                 prop_assert_eq!(set.iter().collect::<Vec<_>>(), to_ranges(model.iter().copied()));
+                prop_assert_eq!(set.len(), model.len() as u64);
                 for start in 0..END {
                     for end in start..END {
                         let all = (start..end).all(|number| model.contains(&number));

@@ -106,7 +106,7 @@ impl Store {
             match file.map(|file| file.map_or(Ok(()), |file| file.sync_data())) {
                 Ok(Ok(())) => kept.push(saving),
                 Ok(Err(_)) => saving.distrust(),
-                Err(_) => saving.put_back(&mut saving.file.state()),
+                Err(_) => saving.file.state().put_back(&saving.touched),
             }
         }
         kept
@@ -123,33 +123,32 @@ impl CachedFile {
     fn prepare(self: &Arc<Self>, which: Saves) -> Option<Saving> {
         let mut state = self.state();
         let now = self.store.clock.now();
-        let is_at_rest = state.changed_at.is_none_or(|at| now.since(at) >= MARKED_FOR);
-        if !state.is_clean() || (which == Saves::AllAtRest && state.marked && !is_at_rest) {
+        let is_at_rest = state.changes().begun_at().is_none_or(|at| now.since(at) >= MARKED_FOR);
+        let may_wait = which == Saves::AllAtRest && state.recorded().is_marked();
+        if !state.is_clean() || (may_wait && !is_at_rest) {
             return None;
         }
-        let touched = std::mem::take(&mut state.touched);
-        state.record_changed = false;
+        let touched = state.begin_save();
         if self.sum_completed(&mut state, &touched).is_err() {
-            state.touched = touched;
-            state.record_changed = true;
+            state.put_back(&touched);
             return None;
         }
         let groups = changed_groups(&state, &touched);
-        let held = state.sums.count();
-        let is_trusted = state.stamped || state.sums.are_verified();
-        let record = (held > 0 || state.pinned).then(|| FileRecord {
-            serial: if held > 0 { state.serial } else { 0 },
-            size: state.size,
+        let held = state.sums().count();
+        let is_trusted = state.local().is_stamped() || state.sums().are_verified();
+        let record = (held > 0 || state.is_pinned()).then(|| FileRecord {
+            serial: if held > 0 { state.serial() } else { 0 },
+            size: state.size(),
             held_bytes: held * CHUNK_BYTES,
-            last_use_sec: state.last_use_sec,
+            last_use_sec: state.last_use_sec(),
             // A new stamp must not stand for chunks that nobody has looked at.
             session: if is_trusted { self.store.session } else { 0 },
-            stamp: state.saved.stamp,
-            pinned: state.pinned,
-            version: state.version.clone(),
+            stamp: state.recorded().record().stamp,
+            pinned: state.is_pinned(),
+            version: state.version().map(<[u8]>::to_vec),
         });
-        let has_data = state.serial != 0 && held > 0 && !touched.is_empty();
-        let changes = state.changes;
+        let has_data = state.local().is_there() && held > 0 && !touched.is_empty();
+        let changes = state.changes().count();
         drop(state);
         Some(Saving { file: Arc::clone(self), changes, touched, record, groups, has_data })
     }
@@ -163,19 +162,22 @@ impl CachedFile {
         let mut chunks = Vec::new();
         for window in touched.iter() {
             let bytes = window.start * CHUNK_BYTES..window.end.saturating_mul(CHUNK_BYTES);
-            for range in state.known.clip(bytes) {
+            for range in state.known().clip(bytes) {
                 chunks.extend(chunks_of(&range));
             }
         }
-        chunks.retain(|chunk| state.sums.get(*chunk).is_none() && state.is_complete(*chunk));
+        let is_unsummed = |chunk: &u64| {
+            state.sums().get(*chunk).is_none() && state.presence().is_complete(*chunk)
+        };
+        chunks.retain(is_unsummed);
         chunks.dedup();
-        if state.serial == 0 || chunks.is_empty() {
+        if !state.local().is_there() || chunks.is_empty() {
             return Ok(());
         }
         let file = self.local(state)?;
         for chunk in chunks {
             match self.sum_on_disk(state, &file, chunk) {
-                Ok(sum) => state.sums.set_verified(chunk, sum),
+                Ok(sum) => state.set_sum(chunk, sum),
                 Err(_) => self.forget_chunk(state, chunk),
             }
         }
@@ -184,16 +186,17 @@ impl CachedFile {
 }
 
 fn changed_groups(state: &State, touched: &RangeSet) -> Vec<(u32, Option<Vec<u8>>)> {
-    let mut numbers = state.sums.group_numbers();
-    numbers.extend(&state.saved_groups);
+    let mut numbers = state.sums().group_numbers();
+    numbers.extend(state.recorded().groups());
     let is_changed = |number: &u32| {
         let first = u64::from(*number) * GROUP_CHUNKS;
         touched.intersects(first..first + GROUP_CHUNKS)
-            || state.sums.group(*number).is_none()
-            || state.serial != state.saved.serial
+            || state.sums().group(*number).is_none()
+            || state.serial() != state.recorded().record().serial
     };
     let encoded = |number: u32| {
-        let group = state.sums.group(number).map(|group| encode_group(state.serial, group));
+        let group = state.sums().group(number);
+        let group = group.map(|group| encode_group(state.serial(), group));
         (number, group)
     };
     numbers.into_iter().filter(is_changed).map(encoded).collect()
@@ -204,7 +207,7 @@ impl Saving {
     fn to_sync(&self) -> io::Result<Option<Arc<dyn DiskFile>>> {
         let state = self.file.state();
         // What has changed since is not put into the index, see [`Saving::finish`].
-        if !self.has_data || state.changes != self.changes {
+        if !self.has_data || state.changes().count() != self.changes {
             return Ok(None);
         }
         self.file.local(&state).map(Some)
@@ -222,45 +225,33 @@ impl Saving {
             }
             _ => true,
         };
-        if !is_stamped || state.changes != self.changes {
-            self.put_back(&mut state);
+        if !is_stamped || state.changes().count() != self.changes {
+            state.put_back(&self.touched);
             return;
         }
         let no = file.number();
         let mut puts = Vec::with_capacity(2 + self.groups.len());
-        if record.is_some() || state.recorded {
+        if record.is_some() || state.recorded().is_there() {
             puts.push((key(tag::FILE, no, &[]), record.as_ref().map(FileRecord::encode)));
         }
+        let groups: Vec<_> = self.groups.iter().map(|(no, group)| (*no, group.is_some())).collect();
         for (number, group) in self.groups {
-            if group.is_some() {
-                state.saved_groups.insert(number);
-            } else {
-                state.saved_groups.remove(&number);
-            }
             puts.push((key(tag::GROUP, no, &number.to_be_bytes()), group));
         }
-        if state.marked {
+        if state.recorded().is_marked() {
             puts.push((key(tag::DIRTY, no, &[]), None));
         }
-        state.marked = false;
-        state.recorded = record.is_some();
-        let record = record.unwrap_or_default();
-        state.vouched |= record.held_bytes > 0;
-        let counts = |record: &FileRecord| (record.held_bytes, u64::from(record.serial != 0));
-        store.gauge.change_saved(counts(&state.saved), counts(&record));
-        state.saved = record;
+        let counts = |state: &State| {
+            let record = state.recorded().record();
+            (record.held_bytes, u64::from(record.serial != 0))
+        };
+        let before = counts(&state);
+        state.end_save(record, groups);
+        store.gauge.change_saved(before, counts(&state));
         store.index.put_all(puts);
-        if state.touched.is_empty() && !state.record_changed {
-            state.queued = false;
+        if state.leave_queue() {
             lock(&store.unsaved).remove(&no);
         }
-    }
-
-    fn put_back(&self, state: &mut State) {
-        for chunks in self.touched.iter() {
-            state.touched.insert(chunks);
-        }
-        state.record_changed = true;
     }
 
     /// What was written may be lost although the page cache still shows it.
@@ -272,7 +263,7 @@ impl Saving {
                 return;
             }
         }
-        self.put_back(&mut self.file.state());
+        self.file.state().put_back(&self.touched);
     }
 }
 

@@ -1,15 +1,28 @@
 //! What is known of one file's data, without a disk.
 //!
-//! Invariants:
-//! - `dirty` lies within `known`, `known` within `0..size`.
-//! - A chunk has a sum only if all its bytes up to `size` are known, and then the sum is that of
-//!   the bytes last filled, written or collected.
-//! - `charged` is the number of chunks that `known` touches.
+//! Each part has an owner, whose fields nobody else changes:
+//!
+//! | part | owns |
+//! |---|---|
+//! | [`Presence`] | which bytes are here, which of them are dirty, and their sums |
+//! | [`Changes`] | whether the bytes are those of the version, and since when not |
+//! | [`Bypasses`] | whether the kernel writes the local file, and how that looked |
+//! | [`LocalFile`] | which local file it is, and how far it is trusted unread |
+//! | [`Recorded`] | what the index has of the file, and what it is still to be given |
+//!
+//! A method here is a step that more than one of them must take, always in the same order.
+
+mod bypasses;
+mod changes;
+mod dirty;
+mod local_file;
+mod presence;
+mod recorded;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::sync::Weak;
+use std::sync::Arc;
 
 use larder_io::{Monotonic, Stamp};
 
@@ -17,223 +30,461 @@ use crate::backing::BackingFile;
 use crate::local_record::LocalRecord;
 use crate::ranges::RangeSet;
 use crate::records::FileRecord;
-use crate::sums::{Sums, chunk_range, chunks_of};
+use crate::sums::{Group, Sums};
 
-/// Larger files are not cached; see [`crate::sums::group_of`].
-pub(crate) const SIZE_MAX: u64 = 1 << 55;
-/// Zeros of an extension that are held; a larger hole is left to the caller's zero point, because
-/// what is held is charged, and a hole of a terabyte costs the disk nothing.
-pub(crate) const ZEROS_MAX: u64 = 1 << 20;
+use self::bypasses::Bypasses;
+use self::changes::Changes;
+use self::dirty::Note;
+use self::local_file::LocalFile;
+pub(crate) use self::presence::{Presence, SIZE_MAX, ZEROS_MAX};
+use self::recorded::Recorded;
+
+/// A use is written to the index if the one there is older than this.
+const LAST_USE_STEP_SEC: u64 = 600;
 
 /// The state of a [`crate::CachedFile`].
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// The index was asked for this file.
-    pub(crate) loaded: bool,
-    pub(crate) version: Option<Vec<u8>>,
-    pub(crate) size: u64,
-    /// Number of the local file; 0 without one.
-    pub(crate) serial: u64,
-    /// Clean and dirty bytes.
-    pub(crate) known: RangeSet,
-    /// Changed by [`State::set_dirty`] only, so that the index hears of it.
-    pub(crate) dirty: RangeSet,
-    /// What became dirty since somebody began to send the dirty bytes.
-    pub(crate) rewritten: Option<RangeSet>,
-    pub(crate) sums: Sums,
-    pub(crate) charged: u64,
-    pub(crate) pinned: bool,
-    pub(crate) last_use_sec: u64,
-
-    /// The local file was looked at since loading.
-    pub(crate) settled: bool,
-    /// The local file is the one that the index saw, or has been verified as a whole: it may be
-    /// handed out without reading it.
-    pub(crate) stamped: bool,
-    /// No local change happened since the version was set.
-    pub(crate) current: bool,
-    /// When the last local change began.
-    pub(crate) changed_at: Option<Monotonic>,
-    /// Counts what makes a prepared save wrong.
-    pub(crate) changes: u64,
-    /// Bypasses that go on.
-    pub(crate) bypasses: u32,
-    /// The local file before the last collection.
-    pub(crate) collected_at: Option<Stamp>,
-    /// The local file when the present bypass began.
-    pub(crate) bypassed_at: Option<Stamp>,
-    /// How the local file looked when all its pages were last brought to the disk in a bypass.
-    pub(crate) clean_at: Option<Stamp>,
-    pub(crate) backing: Weak<BackingFile>,
-    /// An earlier run died in a bypass: the kernel may still be writing.
-    pub(crate) bypassed_before: bool,
-    /// Bytes were acknowledged since the version was set.
-    pub(crate) acknowledged: bool,
-    /// All of the local file was synced since its last local change.
-    pub(crate) synced: bool,
-    /// What the index says of the local changes.
-    pub(crate) noted: Option<LocalRecord>,
-    /// Dirty ranges, start and end or nothing, that the index has yet to be told.
-    pub(crate) unnoted: Vec<(u64, Option<u64>)>,
-
-    /// It is in the list of files to save.
-    pub(crate) queued: bool,
-    /// Chunks changed since the last save.
-    pub(crate) touched: RangeSet,
-    /// Something else changed since then.
-    pub(crate) record_changed: bool,
-
-    /// The index has, or may soon have, a record of this file.
-    pub(crate) recorded: bool,
-    /// That record vouches for bytes of the present local file.
-    pub(crate) vouched: bool,
-    /// The index has a dirty mark.
-    pub(crate) marked: bool,
-    /// Groups that the index has.
-    pub(crate) saved_groups: BTreeSet<u32>,
-    /// What the record says, for accounts and for trust.
-    pub(crate) saved: FileRecord,
+    is_loaded: bool,
+    version: Option<Vec<u8>>,
+    is_pinned: bool,
+    last_use_sec: u64,
+    presence: Presence,
+    changes: Changes,
+    bypasses: Bypasses,
+    local: LocalFile,
+    recorded: Recorded,
 }
 
+/// What an index has of a file.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) record: FileRecord,
+    /// Groups of sums that it has, of whatever local file.
+    pub(crate) numbers: BTreeSet<u32>,
+    /// Those of the local file that the record names.
+    pub(crate) groups: Vec<(u32, Group)>,
+}
+
+/// What the index is to be told of local changes.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    /// The record of the changes, or that there are none; `None` if it is right as it is.
+    pub(crate) record: Option<Option<LocalRecord>>,
+    /// Dirty ranges that changed.
+    pub(crate) ranges: Vec<Note>,
+}
+
+/// What is asked.
 impl State {
-    /// Chunks of a window that `known` touches.
-    pub(crate) fn charged_in(&self, chunks: Range<u64>) -> u64 {
-        let size = self.size;
-        chunks.filter(|&chunk| self.known.intersects(chunk_range(chunk, size))).count() as u64
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.is_loaded
     }
 
-    /// Chunks that `known` touches, counted anew.
-    pub(crate) fn charged_now(&self) -> u64 {
-        let mut count = 0;
-        let mut counted_to = 0;
-        for range in self.known.iter() {
-            let chunks = chunks_of(&range);
-            count += chunks.end - chunks.start.max(counted_to).min(chunks.end);
-            counted_to = chunks.end;
-        }
-        count
+    /// Validator of the clean bytes.
+    pub(crate) fn version(&self) -> Option<&[u8]> {
+        self.version.as_deref()
     }
 
-    /// Whether a chunk is held as a whole and clean.
-    pub(crate) fn is_complete(&self, chunk: u64) -> bool {
-        let range = chunk_range(chunk, self.size);
-        !range.is_empty() && self.known.contains(range.clone()) && !self.dirty.intersects(range)
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.is_pinned
     }
 
-    /// Bytes in these chunks change: their sums go.
-    pub(crate) fn touch_chunks(&mut self, chunks: Range<u64>) {
-        self.sums.clear(chunks.clone());
-        self.touched.insert(chunks);
+    pub(crate) fn last_use_sec(&self) -> u64 {
+        self.last_use_sec
     }
 
-    /// Forgets the clean bytes of a range.
-    pub(crate) fn forget_clean(&mut self, range: Range<u64>) {
-        for gap in self.dirty.gaps(range.clone()) {
-            self.known.remove(gap);
-        }
-        self.touch_chunks(chunks_of(&range));
+    pub(crate) fn presence(&self) -> &Presence {
+        &self.presence
     }
 
-    /// Makes a range dirty, or not.
-    pub(crate) fn set_dirty(&mut self, range: Range<u64>, is_dirty: bool) {
-        if range.is_empty() {
-            return;
-        }
-        self.synced = false;
-        if is_dirty && let Some(rewritten) = &mut self.rewritten {
-            rewritten.insert(range.clone());
-        }
-        if is_dirty && self.dirty.contains(range.clone()) {
-            return;
-        }
-        let before = self.dirty.around(&range);
-        if is_dirty {
-            self.dirty.insert(range.clone());
-        } else {
-            self.dirty.remove(range.clone());
-        }
-        let start = before.first_key_value().map_or(range.start, |(&first, _)| first);
-        let end = before.last_key_value().map_or(range.end, |(_, &last)| last.max(range.end));
-        let after = self.dirty.around(&(start..end));
-        let gone = before.keys().filter(|start| !after.contains_key(start));
-        self.unnoted.extend(gone.map(|&start| (start, None)));
-        let new = after.iter().filter(|(start, end)| before.get(start) != Some(end));
-        self.unnoted.extend(new.map(|(&start, &end)| (start, Some(end))));
+    /// End of file, in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.presence.size()
     }
 
-    /// Moves the end of file to where it is now; new bytes are not known yet.
-    pub(crate) fn set_size(&mut self, size: u64) {
-        if size == self.size {
-            return;
-        }
-        // The last chunk before either end covers other bytes from now on.
-        let edge = size.min(self.size);
-        self.known.remove(size..u64::MAX);
-        self.set_dirty(size..u64::MAX, false);
-        let last = size.max(self.size).div_ceil(crate::CHUNK_BYTES);
-        self.touch_chunks(edge / crate::CHUNK_BYTES..last);
-        self.size = size;
+    /// Clean and dirty bytes.
+    pub(crate) fn known(&self) -> &RangeSet {
+        self.presence.known()
     }
 
-    /// Follows the local file in a bypass. All of it is known but for holes larger than
-    /// [`ZEROS_MAX`]: to sum, send and charge their zeros would take as long as they are large.
-    /// The server has the same zeros there, as all of the file was held when the bypass began.
-    pub(crate) fn follow_local(&mut self, data: Vec<Range<u64>>, len: u64) -> io::Result<()> {
-        if len > SIZE_MAX {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.set_size(len);
-        let mut end = 0;
-        // The end counts as data of no length, so that the hole before it is judged like the
-        // others.
-        for range in data.into_iter().chain(std::iter::once(len..len)) {
-            let start = if range.start - end <= ZEROS_MAX { end } else { range.start };
-            self.known.insert(start..range.end);
-            end = range.end;
-        }
-        let known: Vec<_> = self.known.iter().collect();
-        for chunks in known.iter().map(chunks_of) {
-            let (start, end) = (chunks.start * crate::CHUNK_BYTES, chunks.end * crate::CHUNK_BYTES);
-            self.known.insert(start..end.min(len));
-        }
-        Ok(())
+    pub(crate) fn dirty(&self) -> &RangeSet {
+        self.presence.dirty()
+    }
+
+    pub(crate) fn sums(&self) -> &Sums {
+        self.presence.sums()
+    }
+
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    pub(crate) fn bypasses(&self) -> &Bypasses {
+        &self.bypasses
+    }
+
+    /// Whether the kernel writes the local file.
+    pub(crate) fn is_bypassed(&self) -> bool {
+        self.bypasses.go_on()
+    }
+
+    pub(crate) fn local(&self) -> &LocalFile {
+        &self.local
+    }
+
+    /// Number of the local file; 0 without one.
+    pub(crate) fn serial(&self) -> u64 {
+        self.local.serial()
+    }
+
+    pub(crate) fn recorded(&self) -> &Recorded {
+        &self.recorded
     }
 
     /// Whether the index may say that this is what the version's bytes are.
     pub(crate) fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.current && self.bypasses == 0
+        self.changes.is_current() && !self.has_changes()
     }
 
     /// Whether there are local changes that no server has acknowledged.
     pub(crate) fn has_changes(&self) -> bool {
-        !self.dirty.is_empty() || self.bypasses > 0
-    }
-
-    /// Whether the kernel may be writing the local file, as far as a later run must believe.
-    pub(crate) fn may_be_bypassed(&self) -> bool {
-        self.bypasses > 0 || self.bypassed_before
-    }
-
-    /// Whether `noted` still says what is so.
-    pub(crate) fn is_noted(&self) -> bool {
-        match &self.noted {
-            None => self.is_clean(),
-            Some(noted) => {
-                !self.is_clean()
-                    && noted.serial == self.serial
-                    && noted.size.max(self.dirty.end()) == self.size
-                    && noted.bypass == self.may_be_bypassed()
-                    && noted.acknowledged == self.acknowledged
-                    && noted.synced == self.synced
-                    && self.version.as_ref() == Some(&noted.version)
-            }
-        }
+        !self.dirty().is_empty() || self.is_bypassed()
     }
 
     /// Checks the invariants that are cheap to check.
     pub(crate) fn check(&self) {
-        debug_assert!(self.known.iter().all(|range| range.end <= self.size));
-        debug_assert!(self.dirty.iter().all(|range| self.known.contains(range)));
-        debug_assert_eq!(self.charged, self.charged_now());
+        self.presence.check();
+        debug_assert!(self.local.is_there() || self.known().is_empty());
     }
 }
+
+/// Beginnings and ends.
+impl State {
+    /// The index was asked: it has this of the file, or knows nothing.
+    pub(crate) fn load(&mut self, now_sec: u64, found: Option<Found>) {
+        *self = State { is_loaded: true, last_use_sec: now_sec, ..State::default() };
+        let Some(Found { record, numbers, groups }) = found else {
+            self.local = LocalFile::none();
+            return;
+        };
+        self.local = LocalFile::found(record.serial);
+        self.version.clone_from(&record.version);
+        self.is_pinned = record.pinned;
+        self.last_use_sec = record.last_use_sec;
+        self.presence = Presence::saved(record.size, groups);
+        self.recorded = Recorded::found(record, numbers);
+        self.check();
+    }
+
+    /// Puts what an earlier run changed in the place of what was loaded; answers what that was. To
+    /// be followed by a [`State::recharge`].
+    pub(crate) fn take_up(
+        &mut self,
+        record: LocalRecord,
+        dirty: &[Range<u64>],
+        is_marked: bool,
+    ) -> Presence {
+        self.local = LocalFile::changed(record.serial);
+        self.changes =
+            Changes::of_earlier_run(record.acknowledged, record.synced, self.changes.count() + 1);
+        self.bypasses = Bypasses::of_earlier_run(record.bypass);
+        self.version = Some(record.version.clone());
+        let changed = Presence::changed(record.size, dirty, self.presence.charged());
+        self.recorded.take_up(record, is_marked);
+        std::mem::replace(&mut self.presence, changed)
+    }
+
+    /// Forgets all data; the version stays, and so does what the index has. Answers whether the
+    /// index is to be told.
+    pub(crate) fn drop_content(&mut self) -> bool {
+        self.presence = Presence::nothing(self.size());
+        self.changes = Changes::none(self.changes.count() + 1);
+        self.bypasses = Bypasses::default();
+        self.local = LocalFile::none();
+        self.recorded.drop_content();
+        self.recorded.is_owed()
+    }
+
+    /// Begins anew, after [`State::drop_content`], with a version of `size` bytes; or with nothing
+    /// known of the file.
+    pub(crate) fn start(&mut self, version: Option<&[u8]>, size: u64) {
+        debug_assert!(!self.local.is_there());
+        self.version = version.map(<[u8]>::to_vec);
+        self.presence = Presence::nothing(size);
+    }
+
+    /// The local file was looked at.
+    pub(crate) fn settle(&mut self, as_recorded: bool) {
+        self.local.settle(as_recorded);
+    }
+
+    /// The local file was created.
+    pub(crate) fn create_local(&mut self, serial: u64) {
+        self.local.create(serial);
+    }
+
+    /// All of the local file was verified. Answers whether the record is to be saved, so that the
+    /// next run need not read it again; `trusts` says whether that would trust it as it is.
+    pub(crate) fn set_verified(&mut self, trusts: bool) -> bool {
+        self.local.set_verified();
+        let is_news = self.recorded.is_there() && !trusts;
+        if is_news {
+            self.recorded.change();
+        }
+        is_news
+    }
+
+    /// The kernel gets the local file.
+    pub(crate) fn hand_out(&mut self, backing: &Arc<BackingFile>) {
+        self.local.hand_out(backing);
+    }
+
+    /// The file is used. Answers whether that is worth being saved.
+    pub(crate) fn touch(&mut self, now_sec: u64) -> bool {
+        self.last_use_sec = now_sec;
+        let last_sec = self.recorded.record().last_use_sec;
+        let is_news = self.recorded.is_there() && now_sec >= last_sec + LAST_USE_STEP_SEC;
+        if is_news {
+            self.recorded.change();
+        }
+        is_news
+    }
+
+    /// Exempts it from culling, or not. Answers whether that is to be saved.
+    pub(crate) fn pin(&mut self, is_pinned: bool) -> bool {
+        let is_news = std::mem::replace(&mut self.is_pinned, is_pinned) != is_pinned;
+        if is_news {
+            self.recorded.change();
+        }
+        is_news
+    }
+}
+
+/// Bytes that come and go.
+impl State {
+    /// See [`Presence::fill`].
+    pub(crate) fn fill(&mut self, parts: &[Range<u64>], sums: Vec<(u64, u32)>) -> u64 {
+        debug_assert!(!self.is_bypassed());
+        self.presence.fill(parts, sums)
+    }
+
+    /// See [`Presence::set_sum`].
+    pub(crate) fn set_sum(&mut self, chunk: u64, sum: u32) {
+        self.presence.set_sum(chunk, sum);
+    }
+
+    /// See [`Presence::forget_clean`].
+    pub(crate) fn forget_clean(&mut self, range: Range<u64>) {
+        self.presence.forget_clean(range);
+    }
+
+    /// See [`Presence::recharge`].
+    pub(crate) fn recharge(&mut self) -> (u64, u64) {
+        self.presence.recharge()
+    }
+
+    /// A local change begins: the index must not vouch for what it changes.
+    pub(crate) fn begin_change(&mut self, now: Monotonic) {
+        debug_assert!(!self.recorded.vouches(), "the dirty mark is durable first");
+        self.changes.apply(changes::Event::Begun(now));
+    }
+
+    /// Bytes were written to the local file.
+    pub(crate) fn write(&mut self, range: Range<u64>) {
+        self.presence.write(range);
+        self.changes.apply(changes::Event::Redirtied);
+    }
+
+    /// Moves the end of file; new bytes are not known.
+    pub(crate) fn set_size(&mut self, size: u64) {
+        if self.presence.set_size(size) {
+            self.changes.apply(changes::Event::Redirtied);
+        }
+    }
+
+    /// See [`Presence::hold_zeros`].
+    pub(crate) fn hold_zeros(&mut self, range: Range<u64>) {
+        self.presence.hold_zeros(range);
+    }
+
+    /// See [`Presence::begin_sending`].
+    pub(crate) fn begin_sending(&mut self) -> Vec<Range<u64>> {
+        self.presence.begin_sending()
+    }
+
+    /// The server has these bytes, but for those written since they began to be sent: they are of a
+    /// version that is not known yet.
+    pub(crate) fn acknowledge(&mut self, range: Range<u64>) {
+        self.presence.set_sent(range);
+        self.changes.apply(changes::Event::Redirtied);
+        self.changes.apply(changes::Event::Acknowledged);
+    }
+
+    /// The bytes are those of a version. Answers whether that is news.
+    pub(crate) fn vouch(&mut self, version: &[u8]) -> bool {
+        debug_assert!(self.dirty().is_empty());
+        if self.changes.is_current() && self.version() == Some(version) {
+            return false;
+        }
+        self.version = Some(version.to_vec());
+        self.changes.apply(changes::Event::Vouched);
+        self.recorded.change();
+        true
+    }
+
+    /// All of the local file was synced.
+    pub(crate) fn set_synced(&mut self) {
+        self.changes.apply(changes::Event::Synced);
+    }
+}
+
+/// What the kernel writes.
+impl State {
+    /// See [`bypasses::Event::Begun`].
+    pub(crate) fn begin_bypass(&mut self, looks: Stamp) {
+        self.bypasses.apply(bypasses::Event::Begun(looks));
+    }
+
+    /// See [`bypasses::Event::Ended`].
+    pub(crate) fn end_bypass(&mut self) {
+        self.bypasses.apply(bypasses::Event::Ended);
+    }
+
+    /// See [`bypasses::Event::Collected`].
+    pub(crate) fn set_collected(&mut self, looked: Stamp) {
+        self.bypasses.apply(bypasses::Event::Collected(looked));
+    }
+
+    /// See [`bypasses::Event::Flushed`].
+    pub(crate) fn set_flushed(&mut self, looks: Stamp) {
+        self.bypasses.apply(bypasses::Event::Flushed(looks));
+    }
+
+    /// See [`Presence::follow_local`].
+    pub(crate) fn follow_local(&mut self, data: Vec<Range<u64>>, len: u64) -> io::Result<()> {
+        if self.presence.follow_local(data, len)? {
+            self.changes.apply(changes::Event::Redirtied);
+        }
+        Ok(())
+    }
+
+    /// A chunk has another sum than before, and these of its bytes are to be sent.
+    pub(crate) fn find_change(&mut self, chunk: u64, sum: u32, dirty: Vec<Range<u64>>) {
+        self.presence.change_sum(chunk, sum);
+        dirty.into_iter().for_each(|part| self.presence.set_dirty(part));
+        self.changes.apply(changes::Event::Redirtied);
+        self.changes.apply(changes::Event::Found);
+    }
+
+    /// What a run that died may have changed is dirty.
+    pub(crate) fn suspect(&mut self, range: Range<u64>) {
+        self.presence.set_dirty(range);
+        self.changes.apply(changes::Event::Redirtied);
+    }
+
+    /// See [`Presence::know_all`].
+    pub(crate) fn know_all(&mut self) {
+        self.presence.know_all();
+    }
+}
+
+/// What the index is given.
+impl State {
+    /// What the index is to be told of local changes now.
+    pub(crate) fn take_notes(&mut self) -> Notes {
+        let ranges = self.presence.take_unnoted();
+        if self.is_noted() {
+            return Notes { record: None, ranges };
+        }
+        if self.is_clean() {
+            self.bypasses.end_of_earlier_run();
+        }
+        let record = (!self.is_clean()).then(|| LocalRecord {
+            serial: self.serial(),
+            size: self.size(),
+            bypass: self.bypasses.may_go_on(),
+            acknowledged: self.changes.is_acknowledged(),
+            synced: self.changes.is_synced(),
+            version: self.version.clone().unwrap_or_default(),
+        });
+        self.recorded.note(record.clone());
+        Notes { record: Some(record), ranges }
+    }
+
+    /// The index is not told of local changes.
+    pub(crate) fn forget_notes(&mut self) {
+        self.presence.take_unnoted();
+    }
+
+    /// Forgets what the index was told of local changes. Answers whether there was anything.
+    pub(crate) fn drop_notes(&mut self) -> bool {
+        self.presence.take_unnoted();
+        let was_noted = self.recorded.noted().is_some();
+        self.recorded.note(None);
+        was_noted
+    }
+
+    /// Whether the record of local changes still says what is so.
+    fn is_noted(&self) -> bool {
+        let Some(noted) = self.recorded.noted() else { return self.is_clean() };
+        !self.is_clean()
+            && noted.serial == self.serial()
+            && noted.size.max(self.dirty().end()) == self.size()
+            && noted.bypass == self.bypasses.may_go_on()
+            && noted.acknowledged == self.changes.is_acknowledged()
+            && noted.synced == self.changes.is_synced()
+            && self.version.as_ref() == Some(&noted.version)
+    }
+
+    /// It waits in the list of files to save.
+    pub(crate) fn queue(&mut self) {
+        self.recorded.queue();
+    }
+
+    /// See [`Recorded::mark`].
+    pub(crate) fn mark(&mut self) {
+        self.recorded.mark();
+    }
+
+    /// See [`Recorded::take_back`].
+    pub(crate) fn take_back(&mut self) {
+        self.recorded.take_back();
+    }
+
+    /// A save begins; answers the chunks that it is about.
+    pub(crate) fn begin_save(&mut self) -> RangeSet {
+        self.recorded.begin_save();
+        self.presence.take_touched()
+    }
+
+    /// The save is not carried out.
+    pub(crate) fn put_back(&mut self, chunks: &RangeSet) {
+        self.presence.touch_again(chunks);
+        self.recorded.change();
+    }
+
+    /// All chunks are to be saved.
+    pub(crate) fn touch_all(&mut self) {
+        self.presence.touch_all();
+    }
+
+    /// See [`Recorded::end_save`].
+    pub(crate) fn end_save(
+        &mut self,
+        record: Option<FileRecord>,
+        groups: impl IntoIterator<Item = (u32, bool)>,
+    ) {
+        self.recorded.end_save(record, groups);
+    }
+
+    /// Takes it out of the list of files to save, unless it has changed since the save began.
+    /// Answers whether it did.
+    pub(crate) fn leave_queue(&mut self) -> bool {
+        !self.presence.is_touched() && self.recorded.leave_queue()
+    }
+}
+
+#[cfg(test)]
+mod tests;

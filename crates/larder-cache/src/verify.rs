@@ -23,7 +23,7 @@ struct Subject {
 
 impl Subject {
     fn of(state: &State) -> Subject {
-        Subject { serial: state.serial, size: state.size, changes: state.changes }
+        Subject { serial: state.serial(), size: state.size(), changes: state.changes().count() }
     }
 
     /// Its chunks, cut into pieces.
@@ -33,7 +33,7 @@ impl Subject {
 
     /// Whether it is still there, changed or not.
     fn is_there(&self, state: &State) -> bool {
-        state.serial == self.serial && state.size == self.size && state.bypasses == 0
+        state.serial() == self.serial && state.size() == self.size && !state.is_bypassed()
     }
 }
 
@@ -55,8 +55,8 @@ impl CachedFile {
             }
         }
         let mut state = self.state();
-        let is_same = subject.is_there(&state) && state.changes == subject.changes;
-        if is_same && state.known.contains(0..state.size) {
+        let is_same = subject.is_there(&state) && state.changes().count() == subject.changes;
+        if is_same && state.presence().is_whole() {
             self.mark_verified(&mut state);
         }
     }
@@ -82,10 +82,8 @@ impl CachedFile {
 
     /// All of the local file counts as verified from now on.
     pub(crate) fn mark_verified(&self, state: &mut State) {
-        state.stamped = true;
-        if state.recorded && !self.store.trusts(&state.saved) {
-            // So that the next run need not read it again.
-            state.record_changed = true;
+        let trusts = self.store.trusts(state.recorded().record());
+        if state.set_verified(trusts) {
             self.queue(state);
         }
     }
@@ -93,11 +91,12 @@ impl CachedFile {
     /// What is to be verified before the local file can be handed out.
     fn to_verify(&self) -> Option<Subject> {
         let mut state = self.state();
-        if state.version.is_none() || self.settle(&mut state).is_err() {
+        if state.version().is_none() || self.settle(&mut state).is_err() {
             return None;
         }
-        let is_whole = state.serial != 0 && state.known.contains(0..state.size);
-        (is_whole && !state.stamped && state.bypasses == 0).then(|| Subject::of(&state))
+        let local = state.local();
+        let is_whole = local.is_there() && state.presence().is_whole();
+        (is_whole && !local.is_stamped() && !state.is_bypassed()).then(|| Subject::of(&state))
     }
 
     /// Verifies some chunks, or those of them that this run has not; answers how many, and which
@@ -113,9 +112,9 @@ impl CachedFile {
             if !subject.is_there(&state) {
                 return None;
             }
-            let wanted = piece.filter(|chunk| anew || !state.sums.is_verified(*chunk));
+            let wanted = piece.filter(|chunk| anew || !state.sums().is_verified(*chunk));
             let wanted: Vec<_> =
-                wanted.filter_map(|chunk| Some((chunk, state.sums.get(chunk)?))).collect();
+                wanted.filter_map(|chunk| Some((chunk, state.sums().get(chunk)?))).collect();
             (self.local(&state).ok()?, wanted)
         };
         let mut summer = Summer::new();
@@ -133,12 +132,12 @@ impl CachedFile {
         let mut bad = Vec::new();
         let count = found.len() as u64;
         for (chunk, expected, is_right) in found {
-            if state.sums.get(chunk) != Some(expected) {
+            if state.sums().get(chunk) != Some(expected) {
                 // It was changed here meanwhile, and has another sum, or none.
                 continue;
             }
             if is_right {
-                state.sums.set_verified(chunk, expected);
+                state.set_sum(chunk, expected);
             } else if !self.is_right(&state, chunk) {
                 self.forget_chunk(&mut state, chunk);
                 bad.push(chunk);
@@ -151,6 +150,6 @@ impl CachedFile {
     /// read, or not at all.
     fn is_right(&self, state: &State, chunk: u64) -> bool {
         let sum = self.local(state).and_then(|file| self.sum_on_disk(state, &file, chunk));
-        sum.is_ok_and(|sum| state.sums.get(chunk) == Some(sum))
+        sum.is_ok_and(|sum| state.sums().get(chunk) == Some(sum))
     }
 }

@@ -146,7 +146,7 @@ fn two_fills_and_an_event_in_every_order_leave_right_bytes() {
         let disk = SimDisk::new();
         let cache = open(&disk);
         let files: Vec<_> = all.iter().map(|order| in_order(&cache, order)).collect();
-        let charged: u64 = files.iter().map(|file| file.state().charged * CHUNK).sum();
+        let charged: u64 = files.iter().map(|file| file.state().presence().charged() * CHUNK).sum();
         assert_eq!(cache.usage().bytes, charged, "what is reserved is what is held: {event:?}");
         cache.checkpoint().unwrap();
         let after = open(&disk.crash(Image::Synced));
@@ -223,9 +223,7 @@ fn happen(event: Event, cache: &Cache, file: &CachedFile) {
         Event::Distrust => file.drop_content(&mut file.state()),
         Event::BadChunk => file.forget_chunk(&mut file.state(), 1),
         Event::Renamed => {
-            let mut state = file.state();
-            state.version = Some(b"v2".to_vec());
-            state.changes += 1;
+            file.state().vouch(b"v2");
         }
     }
 }

@@ -1,0 +1,184 @@
+//! The bypasses of a file: how many go on, and how the local file looked at their turning points.
+//!
+//! A bypass that begins while another goes on joins it: what the kernel wrote is compared with what
+//! was there when the first began.
+
+use larder_io::Stamp;
+
+/// What happens to a bypass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The kernel gets the local file, which looks so; it may have it already.
+    Begun(Stamp),
+    /// The kernel gives it back once.
+    Ended,
+    /// It was compared; it looked so before.
+    Collected(Stamp),
+    /// All its pages were on the disk when it looked so.
+    Flushed(Stamp),
+}
+
+/// Bypasses of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Bypasses {
+    count: u32,
+    begun_at: Option<Stamp>,
+    /// The local file before the last comparing.
+    collected_at: Option<Stamp>,
+    flushed_at: Option<Stamp>,
+    /// An earlier run died in a bypass: the kernel may still be writing.
+    of_earlier_run: bool,
+}
+
+impl Bypasses {
+    /// None in this run; of the run before `goes_on` says whether it died in one.
+    pub(crate) fn of_earlier_run(goes_on: bool) -> Bypasses {
+        Bypasses { of_earlier_run: goes_on, ..Bypasses::default() }
+    }
+
+    pub(crate) fn apply(&mut self, event: Event) {
+        match event {
+            Event::Begun(_) if self.count > 0 => self.count += 1,
+            Event::Begun(stamp) => {
+                *self = Bypasses { count: 1, begun_at: Some(stamp), ..Bypasses::default() };
+            }
+            Event::Ended => self.count -= 1,
+            Event::Collected(stamp) => self.collected_at = Some(stamp),
+            Event::Flushed(stamp) => self.flushed_at = Some(stamp),
+        }
+    }
+
+    /// What the run before left is over: the changes that it may have made are sent.
+    pub(crate) fn end_of_earlier_run(&mut self) {
+        self.of_earlier_run = false;
+    }
+
+    /// Whether the kernel writes the local file.
+    pub(crate) fn go_on(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Whether the kernel may be writing it, as far as a later run must believe.
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.count > 0 || self.of_earlier_run
+    }
+
+    /// Whether a local file that looks so was compared since anybody wrote it.
+    pub(crate) fn is_collected(&self, now: Stamp) -> bool {
+        self.collected_at == Some(now)
+    }
+
+    /// The same, or it looks as it did when the bypass began and was not compared yet.
+    pub(crate) fn is_seen(&self, now: Stamp) -> bool {
+        self.collected_at.or(self.begun_at) == Some(now)
+    }
+
+    /// Whether a local file that looks so has certainly not been written since the bypass began,
+    /// or was compared. A store to a mapped page moves the file's time only if the page was clean.
+    pub(crate) fn is_unwritten(&self, now: Stamp) -> bool {
+        let compared = self.flushed_at.filter(|_| self.flushed_at == self.collected_at);
+        [self.begun_at, compared].contains(&Some(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH_MAX: usize = 7;
+
+    fn stamp(number: u64) -> Stamp {
+        Stamp { ino: number, size: 0, mtime_ns: 0, ctime_ns: 0 }
+    }
+
+    /// The last stamp of a kind of event since the bypass began.
+    fn last(history: &[Event], pick: impl Fn(&Event) -> Option<Stamp>) -> Option<Stamp> {
+        history.iter().rev().find_map(pick)
+    }
+
+    /// What must be so after a history, told from all of it.
+    fn check(history: &[Event], found: &Bypasses) {
+        let count_at = |at: usize| {
+            let ended = history[..at].iter().filter(|event| **event == Event::Ended).count();
+            let begun = history[..at].iter().filter(|e| matches!(e, Event::Begun(_))).count();
+            begun - ended
+        };
+        assert_eq!(found.go_on(), count_at(history.len()) > 0, "{history:?}");
+        assert_eq!(found.may_go_on(), found.go_on());
+        // The present bypass began with the last event that found none.
+        let begin = (0..history.len())
+            .rev()
+            .find(|at| matches!(history[*at], Event::Begun(_)) && count_at(*at) == 0);
+        let Some(begin) = begin else { return };
+        let Event::Begun(begun) = history[begin] else { return };
+        let since = &history[begin..];
+        let collected = last(since, |event| match event {
+            Event::Collected(stamp) => Some(*stamp),
+            _ => None,
+        });
+        let flushed = last(since, |event| match event {
+            Event::Flushed(stamp) => Some(*stamp),
+            _ => None,
+        });
+        for now in [stamp(0), stamp(1)] {
+            let is_compared = collected == Some(now);
+            assert_eq!(found.is_collected(now), is_compared, "{history:?}");
+            let is_seen = is_compared || (collected.is_none() && begun == now);
+            assert_eq!(found.is_seen(now), is_seen, "{history:?}");
+            let is_unwritten = begun == now || (is_compared && flushed == Some(now));
+            assert_eq!(found.is_unwritten(now), is_unwritten, "{history:?}");
+        }
+    }
+
+    /// Every history up to [`LENGTH_MAX`] events, with two looks of the local file.
+    #[test]
+    fn every_history_is_judged_by_what_happened_since_the_bypass_began() {
+        let looks = [stamp(0), stamp(1)];
+        let events: Vec<Event> = [Event::Begun, Event::Collected, Event::Flushed]
+            .into_iter()
+            .flat_map(|event| looks.map(event))
+            .chain([Event::Ended])
+            .collect();
+        let mut histories = vec![Vec::new()];
+        let mut count = 0;
+        for _ in 0..LENGTH_MAX {
+            let longer = |history: &Vec<Event>| {
+                events.iter().map(|event| [&history[..], &[*event]].concat()).collect::<Vec<_>>()
+            };
+            // Nothing happens to a bypass that does not go on.
+            let is_possible = |history: &Vec<Event>| {
+                let mut count = 0;
+                history.iter().all(|event| {
+                    let goes_on = count > 0;
+                    match event {
+                        Event::Begun(_) => count += 1,
+                        Event::Ended if goes_on => count -= 1,
+                        _ => (),
+                    }
+                    goes_on || matches!(event, Event::Begun(_))
+                })
+            };
+            histories = histories.iter().flat_map(longer).filter(is_possible).collect();
+            for history in &histories {
+                let mut found = Bypasses::default();
+                history.iter().for_each(|event| found.apply(*event));
+                check(history, &found);
+                count += 1;
+            }
+        }
+        assert!(count > 100_000, "{count}");
+    }
+
+    #[test]
+    fn a_bypass_of_an_earlier_run_may_go_on_until_it_is_over_or_another_begins() {
+        let mut found = Bypasses::of_earlier_run(true);
+        assert!(found.may_go_on() && !found.go_on());
+        found.end_of_earlier_run();
+        assert!(!found.may_go_on());
+        let mut found = Bypasses::of_earlier_run(true);
+        found.apply(Event::Begun(stamp(1)));
+        found.apply(Event::Ended);
+        assert!(!found.may_go_on());
+        assert!(!Bypasses::of_earlier_run(false).may_go_on());
+    }
+}

@@ -1,0 +1,88 @@
+//! Which local file a file has, and how far it may be trusted without being read.
+
+use std::sync::{Arc, Weak};
+
+use crate::backing::BackingFile;
+
+/// The local file of a file, which may have none.
+#[derive(Debug, Default)]
+pub(crate) struct LocalFile {
+    /// Its number; 0 without one.
+    serial: u64,
+    /// It was looked at since loading.
+    is_settled: bool,
+    /// It is the one that the index saw, or has been verified as a whole: it may be handed out
+    /// without reading it.
+    is_stamped: bool,
+    backing: Weak<BackingFile>,
+}
+
+impl LocalFile {
+    /// None: there is nothing to look at.
+    pub(crate) fn none() -> LocalFile {
+        LocalFile { is_settled: true, is_stamped: true, ..LocalFile::default() }
+    }
+
+    /// One that an index tells of, and that nobody has looked at.
+    pub(crate) fn found(serial: u64) -> LocalFile {
+        if serial == 0 { LocalFile::none() } else { LocalFile { serial, ..LocalFile::default() } }
+    }
+
+    /// One that an earlier run changed: what is known of it was not learned from its looks.
+    pub(crate) fn changed(serial: u64) -> LocalFile {
+        LocalFile { serial, is_settled: true, ..LocalFile::default() }
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.serial != 0
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
+    pub(crate) fn is_stamped(&self) -> bool {
+        self.is_stamped
+    }
+
+    /// It was created.
+    pub(crate) fn create(&mut self, serial: u64) {
+        debug_assert!(!self.is_there() && serial != 0);
+        self.serial = serial;
+    }
+
+    /// It is there, and looks as the index says, or not.
+    pub(crate) fn settle(&mut self, as_recorded: bool) {
+        self.is_settled = true;
+        self.is_stamped = as_recorded;
+    }
+
+    /// All of it was read and is right.
+    pub(crate) fn set_verified(&mut self) {
+        self.is_stamped = true;
+    }
+
+    /// What the kernel has of it, if it has it.
+    pub(crate) fn handed_out(&self) -> Option<Arc<BackingFile>> {
+        self.backing.upgrade()
+    }
+
+    /// Whether the kernel has it.
+    pub(crate) fn is_handed_out(&self) -> bool {
+        self.backing.strong_count() > 0
+    }
+
+    /// Whether this is the one that the kernel got, in the local file in use.
+    pub(crate) fn is_handed_out_as(&self, backing: &Arc<BackingFile>) -> bool {
+        std::ptr::eq(self.backing.as_ptr(), Arc::as_ptr(backing))
+    }
+
+    /// The kernel gets it.
+    pub(crate) fn hand_out(&mut self, backing: &Arc<BackingFile>) {
+        self.backing = Arc::downgrade(backing);
+    }
+}

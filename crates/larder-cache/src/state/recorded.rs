@@ -1,0 +1,283 @@
+//! What the index has of a file, and what it is still to be given.
+//!
+//! Invariants:
+//! - While the record *vouches* for bytes of the local file, these do not change: who changes them
+//!   puts a dirty mark first, and commits it.
+//! - A mark goes only with the save that makes the record right again.
+//! - A file with a record or a mark that is wrong waits in the list of those to save.
+
+use std::collections::BTreeSet;
+
+use crate::local_record::LocalRecord;
+use crate::records::FileRecord;
+
+/// The records of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    /// The index has, or may soon have, a record of this file.
+    is_there: bool,
+    /// That record vouches for bytes of the present local file.
+    vouches: bool,
+    /// The index has a dirty mark.
+    is_marked: bool,
+    /// Groups of sums that the index has.
+    groups: BTreeSet<u32>,
+    /// What the record says, for accounts and for trust.
+    record: FileRecord,
+    /// What the index says of the local changes.
+    noted: Option<LocalRecord>,
+    /// It is in the list of files to save.
+    is_queued: bool,
+    /// Something that the record says has changed since the last save.
+    is_stale: bool,
+}
+
+impl Recorded {
+    /// What an index says.
+    pub(crate) fn found(record: FileRecord, groups: BTreeSet<u32>) -> Recorded {
+        Recorded { is_there: true, vouches: true, groups, record, ..Recorded::default() }
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.is_there
+    }
+
+    pub(crate) fn vouches(&self) -> bool {
+        self.vouches
+    }
+
+    pub(crate) fn is_marked(&self) -> bool {
+        self.is_marked
+    }
+
+    pub(crate) fn groups(&self) -> &BTreeSet<u32> {
+        &self.groups
+    }
+
+    pub(crate) fn record(&self) -> &FileRecord {
+        &self.record
+    }
+
+    pub(crate) fn noted(&self) -> Option<&LocalRecord> {
+        self.noted.as_ref()
+    }
+
+    pub(crate) fn is_queued(&self) -> bool {
+        self.is_queued
+    }
+
+    /// Whether the record or the mark is to be taken back, now that the bytes are gone.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.is_there || self.is_marked
+    }
+
+    /// The index was given a mark, which a commit has yet to make durable.
+    pub(crate) fn mark(&mut self) {
+        self.is_marked = true;
+    }
+
+    /// The mark is durable: the record vouches for nothing any more.
+    pub(crate) fn take_back(&mut self) {
+        debug_assert!(self.is_marked || !self.vouches, "the mark comes first");
+        self.vouches = false;
+    }
+
+    /// The local file that the record vouches for is gone; the record will go, too.
+    pub(crate) fn drop_content(&mut self) {
+        self.vouches = false;
+        self.noted = None;
+        self.is_stale = true;
+    }
+
+    /// What an earlier run noted stands above the record, which vouches for nothing then.
+    pub(crate) fn take_up(&mut self, noted: LocalRecord, is_marked: bool) {
+        self.vouches = false;
+        self.is_marked = is_marked;
+        self.noted = Some(noted);
+    }
+
+    /// The index is told this of the local changes.
+    pub(crate) fn note(&mut self, record: Option<LocalRecord>) {
+        self.noted = record;
+    }
+
+    /// Something that the record says has changed.
+    pub(crate) fn change(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// It is in the list of files to save.
+    pub(crate) fn queue(&mut self) {
+        self.is_queued = true;
+    }
+
+    /// A save begins, of the file as it is now.
+    pub(crate) fn begin_save(&mut self) {
+        self.is_stale = false;
+    }
+
+    /// The index was given this record, or none, and these groups, which it has or has no more.
+    pub(crate) fn end_save(
+        &mut self,
+        record: Option<FileRecord>,
+        groups: impl IntoIterator<Item = (u32, bool)>,
+    ) {
+        for (number, has) in groups {
+            if has {
+                self.groups.insert(number);
+            } else {
+                self.groups.remove(&number);
+            }
+        }
+        self.is_marked = false;
+        self.is_there = record.is_some();
+        self.record = record.unwrap_or_default();
+        self.vouches |= self.record.held_bytes > 0;
+    }
+
+    /// Takes the file out of the list of those to save, unless something has changed since the save
+    /// began. Answers whether it did.
+    pub(crate) fn leave_queue(&mut self) -> bool {
+        if !self.is_stale {
+            self.is_queued = false;
+        }
+        !self.is_stale
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH_MAX: u32 = 6;
+
+    /// What the files of [`crate::file`] and [`crate::save`] do, each in its order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Step {
+        /// A local change: a mark and a commit where the record vouches.
+        Change,
+        /// The mark was put, but its commit failed: nothing is changed.
+        FailToChange,
+        /// Saves the bytes as they are.
+        Save,
+        /// Something changes while a save is under way, which is put back.
+        SaveInVain,
+        /// Saves a file that has no bytes any more.
+        SaveNothing,
+        Drop,
+    }
+
+    const STEPS: [Step; 6] = [
+        Step::Change,
+        Step::FailToChange,
+        Step::Save,
+        Step::SaveInVain,
+        Step::SaveNothing,
+        Step::Drop,
+    ];
+
+    /// The index as it is, and the local file that it was told of.
+    #[derive(Debug, Default)]
+    struct Index {
+        record: Option<u64>,
+        is_marked: bool,
+    }
+
+    fn record(content: u64) -> FileRecord {
+        FileRecord { serial: content, held_bytes: 1, ..FileRecord::default() }
+    }
+
+    /// `content` is another number after each change.
+    fn apply(found: &mut Recorded, index: &mut Index, content: &mut u64, step: Step) {
+        match step {
+            Step::Change | Step::FailToChange => {
+                if found.vouches() {
+                    index.is_marked = true;
+                    found.mark();
+                    if step == Step::FailToChange {
+                        return;
+                    }
+                    found.take_back();
+                }
+                if step == Step::Change {
+                    *content += 1;
+                    found.change();
+                    found.queue();
+                }
+            }
+            Step::Save | Step::SaveNothing if found.is_queued() => {
+                found.begin_save();
+                let saved = (step == Step::Save).then(|| record(*content));
+                *index =
+                    Index { record: saved.as_ref().map(|record| record.serial), is_marked: false };
+                found.end_save(saved, [(0, step == Step::Save)]);
+                assert!(found.leave_queue());
+            }
+            Step::SaveInVain if found.is_queued() => {
+                found.begin_save();
+                found.change();
+                assert!(!found.leave_queue());
+            }
+            Step::Drop => {
+                *content += 1;
+                found.drop_content();
+                if found.is_owed() {
+                    found.queue();
+                }
+            }
+            _ => (),
+        }
+    }
+
+    /// Every history up to [`LENGTH_MAX`] steps. The index never says without a mark what is not so
+    /// of a local file that was only changed; and what it says wrongly is to be saved.
+    #[test]
+    fn no_history_leaves_a_record_that_vouches_for_changed_bytes() {
+        for length in 0..=LENGTH_MAX {
+            for number in 0..STEPS.len().pow(length) {
+                let places = 0..length;
+                let history: Vec<Step> =
+                    places.map(|at| STEPS[number / STEPS.len().pow(at) % STEPS.len()]).collect();
+                let (mut found, mut index) = (Recorded::default(), Index::default());
+                let mut content = 1;
+                let mut is_dropped = false;
+                for &step in &history {
+                    is_dropped = step == Step::Drop || (is_dropped && step != Step::Save);
+                    apply(&mut found, &mut index, &mut content, step);
+                    let is_right = index.record.is_none_or(|record| record == content);
+                    // A record of a local file that is gone is a miss, and is no lie.
+                    assert!(is_right || index.is_marked || is_dropped, "{history:?}");
+                    assert!(is_right || found.is_queued(), "{history:?}");
+                    assert_eq!(found.is_there(), index.record.is_some(), "{history:?}");
+                    assert_eq!(found.is_marked(), index.is_marked, "{history:?}");
+                    assert!(!found.vouches() || index.record == Some(content), "{history:?}");
+                    assert_eq!(found.groups().contains(&0), index.record.is_some());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn changes_of_an_earlier_run_stand_above_the_record() {
+        let mut found = Recorded::found(record(1), BTreeSet::from([0]));
+        assert!(found.vouches() && found.is_there() && !found.is_marked());
+        let noted = LocalRecord::decode(&[0; 20]).unwrap();
+        found.take_up(noted.clone(), true);
+        assert_eq!(
+            (found.vouches(), found.is_marked(), found.noted()),
+            (false, true, Some(&noted))
+        );
+        found.drop_content();
+        assert!(found.noted().is_none() && found.is_owed());
+    }
+
+    #[test]
+    fn a_record_of_a_pin_alone_vouches_for_nothing() {
+        let mut found = Recorded::default();
+        found.change();
+        found.queue();
+        found.begin_save();
+        found.end_save(Some(FileRecord { pinned: true, ..FileRecord::default() }), []);
+        assert!(found.is_there() && !found.vouches() && found.leave_queue());
+    }
+}
