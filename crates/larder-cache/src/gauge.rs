@@ -277,3 +277,124 @@ fn change(gauge: &AtomicU64, before: u64, after: u64) {
     });
     debug_assert!(changed.is_ok(), "the closure always gives a value");
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_io::{Fault, OpenMode, SimClock, SimDisk};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TOTAL_BYTES: u64 = 8 << 20;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Reserve(u64),
+        /// What one of them reserved is written.
+        Write(usize),
+        /// It is not coming.
+        GiveBack(usize),
+        /// Something is removed again.
+        Remove,
+        Pass(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            5 => (0..100_u64).prop_map(Step::Reserve),
+            3 => (0..8_usize).prop_map(Step::Write),
+            1 => (0..8_usize).prop_map(Step::GiveBack),
+            1 => Just(Step::Remove),
+            1 => (0..1500_u64).prop_map(Step::Pass),
+        ]
+    }
+
+    fn limits(bytes_stop: u64) -> Limits {
+        let free_percent = Marks { run: 30, cull: 20, stop: 10 };
+        let bytes = Marks { run: bytes_stop / 4, cull: bytes_stop / 2, stop: bytes_stop };
+        Limits { bytes, files: Marks { run: 1, cull: 2, stop: 3 }, free_percent }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// However reservations, writes and removals follow each other: what was promised fits
+        /// above the stop mark of the disk and below that of the cache, and what is counted is what
+        /// is reserved or written.
+        #[test]
+        fn what_is_reserved_fits(
+            steps in proptest::collection::vec(step(), 1..60), bytes_stop in (1..12_u64),
+        ) {
+            let (disk, clock) = (SimDisk::new(), SimClock::new());
+            disk.inject(Fault::SpaceBytes(TOTAL_BYTES));
+            let bytes_stop = bytes_stop << 20;
+            let gauge = Gauge::new(limits(bytes_stop), 0, 0);
+            let stop = free_marks(gauge.limits.free_percent, TOTAL_BYTES).stop;
+            let file = disk.open("data", OpenMode::Create).unwrap();
+            let (mut open, mut written) = (Vec::new(), 0);
+            for step in steps {
+                match step {
+                    Step::Reserve(chunks) => {
+                        if let Some(reserved) = gauge.reserve(chunks, &disk, &clock) {
+                            open.push((chunks, reserved));
+                            let coming: u64 = open.iter().map(|(chunks, _)| chunks * CHUNK_BYTES).sum();
+                            let free = disk.space().unwrap().free_bytes;
+                            prop_assert!(chunks == 0 || free >= coming + stop, "{free} {coming}");
+                        }
+                    }
+                    Step::Write(at) if at < open.len() => {
+                        let (chunks, reserved) = open.swap_remove(at);
+                        let data = vec![1; usize::try_from(chunks * CHUNK_BYTES).unwrap()];
+                        file.write_at(&data, written * CHUNK_BYTES).unwrap();
+                        written += chunks;
+                        drop(reserved);
+                    }
+                    Step::GiveBack(at) if at < open.len() => {
+                        let (chunks, reserved) = open.swap_remove(at);
+                        gauge.change_chunks(chunks, 0);
+                        drop(reserved);
+                    }
+                    Step::Remove => {
+                        let left = written / 2;
+                        file.set_len(left * CHUNK_BYTES).unwrap();
+                        gauge.change_chunks(written, left);
+                        gauge.room_changed();
+                        written = left;
+                    }
+                    Step::Pass(ms) => clock.advance(Duration::from_millis(ms)),
+                    Step::Write(_) | Step::GiveBack(_) => (),
+                }
+                let coming: u64 = open.iter().map(|(chunks, _)| chunks).sum();
+                prop_assert_eq!(gauge.bytes(), (coming + written) * CHUNK_BYTES);
+                prop_assert!(gauge.bytes() <= bytes_stop);
+            }
+        }
+    }
+
+    #[test]
+    fn files_are_counted_to_their_stop_mark() {
+        let gauge = Gauge::new(limits(1 << 20), 5, 1);
+        assert_eq!((gauge.bytes(), gauge.files(), gauge.saved()), (5, 1, (5, 1)));
+        assert!(gauge.reserve_file() && gauge.reserve_file() && !gauge.reserve_file());
+        gauge.take_file();
+        assert_eq!(gauge.files(), 4, "one that is there anyway");
+        gauge.release_file();
+        gauge.release_file();
+        assert!(gauge.reserve_file());
+        gauge.change_saved((5, 1), (0, 0));
+        assert_eq!(gauge.saved(), (0, 0));
+    }
+
+    /// Until the disk is asked again, nothing fits.
+    #[test]
+    fn a_disk_that_said_it_is_full_is_believed() {
+        let (disk, clock) = (SimDisk::new(), SimClock::new());
+        disk.inject(Fault::SpaceBytes(TOTAL_BYTES));
+        let gauge = Gauge::new(limits(TOTAL_BYTES), 0, 0);
+        assert!(gauge.reserve(1, &disk, &clock).is_some());
+        gauge.disk_is_full(&clock);
+        assert!(gauge.reserve(1, &disk, &clock).is_none());
+        assert!(gauge.wants_cull(&disk, &clock) && gauge.free_bytes(&disk, &clock) == 0);
+        clock.advance(ROOM_INTERVAL);
+        assert!(gauge.reserve(1, &disk, &clock).is_some());
+    }
+}

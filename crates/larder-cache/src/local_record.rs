@@ -36,3 +36,26 @@ impl LocalRecord {
         Some(LocalRecord { serial, size, bypass, acknowledged, synced, version })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn survives_encoding(
+            numbers: (u64, u64), flags: [bool; 3],
+            version in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let ((serial, size), [bypass, acknowledged, synced]) = (numbers, flags);
+            let record = LocalRecord { serial, size, bypass, acknowledged, synced, version };
+            let bytes = record.encode();
+            for len in 0..17 {
+                prop_assert_eq!(LocalRecord::decode(&bytes[..len]), None, "cut short");
+            }
+            prop_assert_eq!(LocalRecord::decode(&bytes), Some(record));
+        }
+    }
+}

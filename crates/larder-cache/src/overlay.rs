@@ -135,3 +135,175 @@ impl Overlay {
 fn cost(key: &[u8], value: Option<&[u8]>) -> usize {
     ENTRY_BYTES + key.len() + value.map_or(0, <[u8]>::len)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Put(u8, u8),
+        Remove(u8),
+        BeginCommit,
+        /// The database has what a commit began to write.
+        EndCommit,
+        /// The commit failed: only records of numbers are kept.
+        Fail,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..8_u8, any::<u8>()).prop_map(|(key, value)| Step::Put(key, value)),
+            3 => (0..8_u8).prop_map(Step::Remove),
+            2 => Just(Step::BeginCommit),
+            2 => Just(Step::EndCommit),
+            1 => Just(Step::Fail),
+        ]
+    }
+
+    /// Half of the keys are of a session.
+    fn key(number: u8) -> Vec<u8> {
+        vec![if number.is_multiple_of(2) { tag::SESSION } else { tag::NAME }, number]
+    }
+
+    /// A value of as many bytes as it says.
+    fn value(value: u8) -> Vec<u8> {
+        vec![value; usize::from(value)]
+    }
+
+    type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    /// A database with an overlay, beside the records as they should be.
+    #[derive(Default)]
+    struct Run {
+        overlay: Overlay,
+        database: Records,
+        committing: Option<Arc<Batch>>,
+        all: Records,
+    }
+
+    impl Run {
+        fn apply(&mut self, step: Step) {
+            match step {
+                Step::Put(at, written) => {
+                    self.overlay.put(key(at), Some(value(written)));
+                    self.all.insert(key(at), value(written));
+                }
+                Step::Remove(at) => {
+                    self.overlay.remove(key(at));
+                    self.all.remove(&key(at));
+                }
+                Step::BeginCommit if self.committing.is_none() => {
+                    self.committing = Some(self.overlay.begin_commit());
+                }
+                Step::EndCommit => {
+                    for (key, value) in self.committing.take().iter().flat_map(|batch| batch.iter())
+                    {
+                        match value {
+                            Some(value) => self.database.insert(key.to_vec(), value.to_vec()),
+                            None => self.database.remove(&key.to_vec()),
+                        };
+                    }
+                    self.overlay.end_commit();
+                }
+                Step::Fail => {
+                    let keeps = |key: &[u8]| key[0] == tag::NAME;
+                    self.committing = None;
+                    self.overlay.keep_only(keeps);
+                    let lost = std::mem::take(&mut self.all);
+                    self.all = self.database.clone();
+                    self.all.retain(|key, _| !keeps(key));
+                    self.all.extend(lost.into_iter().filter(|(key, _)| keeps(key)));
+                }
+                Step::BeginCommit => (),
+            }
+        }
+
+        fn check(&self) {
+            let mut found = self.database.clone();
+            for (key, change) in self.overlay.scan(&[], &[], None) {
+                match change {
+                    Some(value) => found.insert(key.into_vec(), value.into_vec()),
+                    None => found.remove(&*key),
+                };
+            }
+            assert_eq!(found, self.all, "a scan");
+            for at in 0..8 {
+                let change = self.overlay.get(&key(at)).map(|change| change.map(<[u8]>::to_vec));
+                let found = change.unwrap_or_else(|| self.database.get(&key(at)).cloned());
+                assert_eq!(found.as_ref(), self.all.get(&key(at)), "{at}");
+            }
+            let size = |batch: &Batch| {
+                let bytes = batch.iter().map(|(key, value)| cost(key, value.as_deref())).sum();
+                (batch.len(), bytes)
+            };
+            let (pending, committing) =
+                (size(&self.overlay.pending), size(&self.overlay.committing));
+            assert_eq!(self.overlay.pending(), pending);
+            assert_eq!(self.overlay.total(), (pending.0 + committing.0, pending.1 + committing.1));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        /// Whatever waits, is being written or is written: a reader sees the newest, and what waits
+        /// is counted to the byte.
+        #[test]
+        fn a_reader_sees_what_was_put_last(steps in proptest::collection::vec(step(), 1..40)) {
+            let mut run = Run::default();
+            for step in steps {
+                run.apply(step);
+                run.check();
+            }
+        }
+    }
+
+    /// (what happened to a record of a session before, changes that its removal leaves)
+    #[test]
+    fn a_record_that_came_and_went_between_two_commits_is_never_written() {
+        type Happen = fn(&mut Overlay);
+        let nothing: Happen = |_| ();
+        let put: Happen = |overlay| overlay.put(key(0), Some(vec![1]));
+        let begun: Happen = |overlay| {
+            overlay.put(key(0), Some(vec![1]));
+            overlay.begin_commit();
+        };
+        let ended: Happen = |overlay| {
+            overlay.put(key(0), Some(vec![1]));
+            overlay.begin_commit();
+            overlay.end_commit();
+        };
+        let removed: Happen = |overlay| {
+            overlay.put(key(0), Some(vec![1]));
+            overlay.begin_commit();
+            overlay.end_commit();
+            overlay.remove(key(0));
+            overlay.begin_commit();
+            overlay.end_commit();
+        };
+        for (name, happen, changes) in [
+            ("nothing", nothing, 0),
+            ("put", put, 0),
+            ("a commit has begun", begun, 1),
+            ("a commit has ended", ended, 1),
+            ("it was removed by a commit", removed, 0),
+        ] {
+            let mut overlay = Overlay::default();
+            happen(&mut overlay);
+            overlay.remove(key(0));
+            assert_eq!(overlay.pending().0, changes, "{name}");
+            assert!(overlay.get(&key(0)).is_none_or(|change| change.is_none()), "{name}");
+        }
+        let mut overlay = Overlay::new([key(0)]);
+        overlay.remove(key(0));
+        assert_eq!(overlay.pending().0, 1, "an earlier run has written it");
+        overlay.remove(key(1));
+        assert_eq!(
+            overlay.pending().0,
+            2,
+            "of other records nobody knows whether they are written"
+        );
+    }
+}

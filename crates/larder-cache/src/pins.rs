@@ -65,3 +65,58 @@ impl Pins<'_> {
         covers
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Cache, Config};
+
+    const NODES: u64 = 9;
+
+    fn parent_in_record(record: &[u8]) -> Option<FileNo> {
+        record.first().map(|&parent| FileNo(parent.into()))
+    }
+
+    fn open() -> Cache {
+        let clock = std::sync::Arc::new(larder_io::SimClock::new());
+        let config = Config { checkpoint_interval: None, parent_in_record, ..Config::new(b"v") };
+        Cache::open(std::sync::Arc::new(larder_io::SimDisk::new()), clock, config).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Trees, circles and files without a known place: a file is covered if a walk up from it
+        /// meets a pinned directory, in whatever order files are asked about.
+        #[test]
+        fn a_file_is_covered_if_one_above_it_is_pinned(
+            parents in proptest::collection::vec(proptest::option::of(1..=NODES), NODES as usize),
+            pinned in proptest::collection::btree_set(1..=NODES, 0..4),
+            first in 1..=NODES,
+        ) {
+            let cache = open();
+            for (no, parent) in (1..).zip(&parents) {
+                let record = parent.map(|parent| vec![u8::try_from(parent).unwrap()]);
+                cache.put_node(FileNo(no), &record.unwrap_or_default());
+            }
+            pinned.iter().for_each(|no| cache.pin_tree(FileNo(*no), true));
+            let covers = |no: u64| {
+                let (mut at, mut steps) = (no, 0);
+                while !pinned.contains(&at) && steps <= NODES {
+                    let Some(parent) = parents[at as usize - 1] else { return false };
+                    (at, steps) = (parent, steps + 1);
+                }
+                pinned.contains(&at)
+            };
+            let mut pins = cache.store.pins();
+            for no in (first..=NODES).chain(1..first).chain(1..=NODES) {
+                prop_assert_eq!(pins.cover(FileNo(no)), covers(no), "{}", no);
+            }
+            drop(pins);
+            pinned.iter().for_each(|no| cache.pin_tree(FileNo(*no), false));
+            let mut pins = cache.store.pins();
+            prop_assert!((1..=NODES).all(|no| !pins.cover(FileNo(no))));
+        }
+    }
+}

@@ -145,7 +145,8 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use larder_io::{Fault, SimDisk};
+    use larder_io::{Fault, MemDisk, SimDisk};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -171,5 +172,60 @@ mod tests {
             assert!(lock(&pool.files).open.len() <= 16);
         }
         assert!(lock(&pool.files).max < 16);
+    }
+
+    const CHUNK: u64 = crate::CHUNK_BYTES;
+
+    /// In quarters of a chunk.
+    const QUARTER: u64 = CHUNK / 4;
+
+    proptest! {
+        /// Whatever a write that failed has left there: afterwards the bytes are there, and chunks
+        /// of zeros take no blocks.
+        #[test]
+        fn what_is_written_with_holes_is_read_back(
+            start in 0..6_u64, zeros in proptest::collection::vec(any::<bool>(), 1..16), dirt: bool,
+        ) {
+            let file = MemDisk::new().open("file", OpenMode::Create).unwrap();
+            let quarter = usize::try_from(QUARTER).unwrap();
+            if dirt {
+                file.write_at(&vec![0xee; quarter * 24], 0).unwrap();
+            }
+            let data: Vec<u8> =
+                zeros.iter().flat_map(|zero| vec![if *zero { 0 } else { 7 }; quarter]).collect();
+            let offset = start * QUARTER;
+            write_with_holes(&*file, &data, offset).unwrap();
+            let end = offset + data.len() as u64;
+            file.set_len(file.len().unwrap().max(end)).unwrap();
+            let mut found = vec![1; data.len()];
+            file.read_exact_at(&mut found, offset).unwrap();
+            prop_assert!(found == data);
+            let held = file.data_ranges(offset..end).unwrap();
+            for at in (offset / CHUNK * CHUNK..end).step_by(CHUNK as usize) {
+                let chunk = at.max(offset)..(at + CHUNK).min(end);
+                let bytes = (chunk.start - offset) as usize..(chunk.end - offset) as usize;
+                let is_hole = held.iter().all(|it| it.end <= chunk.start || chunk.end <= it.start);
+                let is_zero = data[bytes].iter().all(|byte| *byte == 0);
+                prop_assert!(!is_zero || is_hole, "{chunk:?} {held:?}");
+            }
+        }
+    }
+
+    /// The files used last stay open.
+    #[test]
+    fn the_pool_closes_what_was_not_used_for_longest() {
+        let (disk, pool) = (SimDisk::new(), Pool::new(8));
+        for serial in 0..8 {
+            pool.get(&disk, FileNo(1), serial, OpenMode::Create).unwrap();
+        }
+        pool.get(&disk, FileNo(1), 0, OpenMode::Existing).unwrap();
+        pool.get(&disk, FileNo(1), 8, OpenMode::Create).unwrap();
+        let is_open = |serial: u64| lock(&pool.files).open.contains_key(&(FileNo(1), serial));
+        assert!(is_open(0) && is_open(8) && !is_open(1), "an eighth is closed at a time");
+        pool.forget(FileNo(1), 0);
+        assert!(!is_open(0));
+        pool.clear();
+        assert_eq!(pool.count(), 0);
+        assert!(pool.get(&disk, FileNo(1), 8, OpenMode::CreateNew).is_err(), "it is there");
     }
 }

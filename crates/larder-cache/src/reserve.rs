@@ -77,3 +77,55 @@ impl Reserve {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_io::{Fault, SimDisk};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TOTAL_BYTES: u64 = 2 << 20;
+    const OURS: u64 = TOTAL_BYTES / SHARE;
+
+    fn free_bytes(disk: &SimDisk) -> u64 {
+        disk.space().unwrap().free_bytes
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        /// However full others make the disk: the index finds what the reserve held when less than
+        /// that was free, and afterwards all that there is, up to the reserve, is held again.
+        #[test]
+        fn what_is_lent_is_there_for_the_index(
+            used in proptest::collection::vec((any::<bool>(), 0..3 * OURS), 1..12),
+        ) {
+            let disk = SimDisk::new();
+            disk.inject(Fault::SpaceBytes(TOTAL_BYTES));
+            let others = disk.open("others", OpenMode::Create).unwrap();
+            let reserve = Reserve::open(&disk);
+            for (takes_back, left) in used {
+                let held = lock(&reserve.state).held_bytes;
+                // Others leave so much free, of what we do not hold.
+                others.set_len(0).unwrap();
+                others.allocate(TOTAL_BYTES - held - left.min(TOTAL_BYTES - held)).unwrap();
+                let free = free_bytes(&disk);
+                reserve.lend(&disk);
+                let lent = if free < OURS { held } else { 0 };
+                prop_assert_eq!(free_bytes(&disk), free + lent);
+                if takes_back {
+                    reserve.take_back();
+                    let now = lock(&reserve.state).held_bytes;
+                    prop_assert!(now <= OURS && now >= held - lent);
+                    let is_all = now == OURS || free_bytes(&disk) < 2 * BYTES_MIN;
+                    prop_assert!(is_all, "{now} held, {} free", free_bytes(&disk));
+                    let len = disk.open(RESERVE_FILE, OpenMode::Existing).unwrap().len().unwrap();
+                    prop_assert_eq!(len, now);
+                }
+            }
+            // Another run finds what this one held.
+            let held = lock(&reserve.state).held_bytes;
+            prop_assert_eq!(lock(&Reserve::open(&disk).state).held_bytes, held);
+        }
+    }
+}

@@ -168,6 +168,8 @@ pub(crate) fn chunks_of(range: &Range<u64>) -> Range<u64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -191,5 +193,73 @@ mod tests {
         sums.clear(1..u64::MAX);
         assert_eq!(sums.group_numbers(), BTreeSet::from([0]));
         assert!(sums.is_verified(0) && !sums.is_verified(1));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(u64, u32),
+        /// As an index has it: nobody has looked at the bytes.
+        Insert(u64, u32),
+        Clear(Range<u64>),
+    }
+
+    /// Chunks around the edges of groups.
+    fn chunk() -> impl Strategy<Value = u64> {
+        (0..4_u64, 0..6_u64).prop_map(|(group, at)| (group * GROUP_CHUNKS + at).saturating_sub(3))
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (chunk(), any::<u32>()).prop_map(|(at, sum)| Step::Set(at, sum)),
+            1 => (chunk(), any::<u32>()).prop_map(|(at, sum)| Step::Insert(at, sum)),
+            2 => (chunk(), chunk()).prop_map(|(a, b)| Step::Clear(a.min(b)..a.max(b))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_map(steps in proptest::collection::vec(step(), 1..40)) {
+            let (mut sums, mut model) = (Sums::default(), BTreeMap::new());
+            for step in steps {
+                match step {
+                    Step::Set(chunk, sum) => {
+                        sums.set_verified(chunk, sum);
+                        model.insert(chunk, (sum, true));
+                    }
+                    Step::Insert(chunk, sum) => {
+                        let (number, slot) = place(chunk);
+                        let mut group = sums.group(number).cloned().unwrap_or_default();
+                        group.set(slot, sum, false);
+                        sums.insert_group(number, group);
+                        model.insert(chunk, (sum, false));
+                    }
+                    Step::Clear(chunks) => {
+                        sums.clear(chunks.clone());
+                        model.retain(|chunk, _| !chunks.contains(chunk));
+                    }
+                }
+                prop_assert!(sums.chunks().eq(model.keys().copied()));
+                prop_assert_eq!(sums.count(), model.len() as u64);
+                for (chunk, (sum, verified)) in &model {
+                    prop_assert_eq!(sums.get(*chunk), Some(*sum));
+                    prop_assert_eq!(sums.is_verified(*chunk), *verified);
+                }
+                prop_assert_eq!(sums.are_verified(), model.values().all(|(_, verified)| *verified));
+                let groups: BTreeSet<u32> = model.keys().map(|chunk| group_of(*chunk)).collect();
+                prop_assert_eq!(sums.group_numbers(), groups, "no group is kept without a sum");
+            }
+        }
+    }
+
+    /// Pieces are all chunks, once, in order, and none is longer than what is looked at at once.
+    #[test]
+    fn pieces_are_all_chunks_in_order() {
+        for chunks in
+            [0..0, 3..4, 5..GROUP_CHUNKS + 5, 0..3 * GROUP_CHUNKS, 1..2 * GROUP_CHUNKS + 2]
+        {
+            let pieces: Vec<_> = pieces_of(chunks.clone()).collect();
+            assert!(pieces.iter().all(|piece| piece.end - piece.start <= GROUP_CHUNKS));
+            assert!(pieces.into_iter().flatten().eq(chunks));
+        }
     }
 }

@@ -78,3 +78,67 @@ impl Filling {
         lock(&self.claims).ranges.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const END: u64 = 12;
+
+    proptest! {
+        /// However many fills of however many local files there are: what one gets is what it asks
+        /// for and nobody has, and what all give back can be had again.
+        #[test]
+        fn claims_are_disjoint_and_come_back(
+            steps in proptest::collection::vec((any::<bool>(), 1..3_u64, 0..END, 1..END), 1..40),
+        ) {
+            let filling = Filling::default();
+            let mut open: Vec<(u64, Vec<Range<u64>>)> = Vec::new();
+            let mut present = 0;
+            for (claims, serial, start, len) in steps {
+                if !claims && !open.is_empty() {
+                    let at = usize::try_from(start).unwrap() % open.len();
+                    let (serial, parts) = open.swap_remove(at);
+                    filling.unclaim(serial, &parts);
+                    continue;
+                }
+                // A local file with a lower number is gone.
+                let serial = serial.max(present);
+                present = serial;
+                let wanted = start..(start + len).min(END);
+                let parts = filling.unclaimed(serial, vec![wanted.clone()]);
+                let of_others: BTreeSet<u64> = open
+                    .iter()
+                    .filter(|(other, _)| *other == serial)
+                    .flat_map(|(_, parts)| parts.iter().cloned().flatten())
+                    .collect();
+                let free: Vec<u64> = wanted.filter(|byte| !of_others.contains(byte)).collect();
+                prop_assert!(parts.iter().cloned().flatten().eq(free));
+                filling.claim(serial, &parts);
+                open.push((serial, parts));
+            }
+            for (serial, parts) in open {
+                filling.unclaim(serial, &parts);
+            }
+            prop_assert!(filling.is_unclaimed());
+        }
+    }
+
+    #[test]
+    fn many_may_fill_or_one_be_alone() {
+        let turns = Turns::default();
+        let first = turns.shared();
+        drop(turns.shared());
+        assert!(!turns.is_free(), "one is at it");
+        drop(first);
+        assert!(turns.is_free());
+        let alone = turns.alone();
+        assert!(!turns.is_free());
+        drop(alone);
+        assert!(turns.is_free());
+    }
+}
