@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::change::{Bearer, Change, Reply};
 use crate::data::blocks;
-use crate::disks::{Acknowledged, CapabilityId, Disks};
+use crate::disks::{Acknowledged, CapabilityName, Disks};
 use crate::engine::{Engine, View, Writes};
 use crate::live::{Live, Moment};
 use crate::request::Request;
@@ -47,6 +47,8 @@ pub(crate) enum Event {
     Call(Box<Called>),
     /// The disks have revoked what this ticket stands for.
     Revoked(Ticket),
+    /// The disks have cleared blocks.
+    Cleared(Vec<(DiskId, Range<u64>)>),
     /// Some time has passed.
     Tick,
 }
@@ -83,8 +85,6 @@ pub(crate) struct Committer {
     /// whoever ends a capability waits for all who began to end one before, which may be the same.
     held: VecDeque<(Ticket, Finished)>,
     next_ticket: Ticket,
-    /// Blocks that are to be freed with the next group.
-    drained: Vec<(DiskId, Range<u64>)>,
     /// Until when clients may open files again that nothing names.
     grace_until: Option<std::time::Instant>,
     has_failed: bool,
@@ -104,7 +104,7 @@ struct Ended {
     /// Whether capabilities on something end, be there some now or not.
     revokes: bool,
     /// Those that are to be revoked.
-    capabilities: Vec<(DiskId, CapabilityId)>,
+    capabilities: Vec<(DiskId, CapabilityName)>,
     /// Blocks that are free after that.
     draining: Vec<(DiskId, Range<u64>)>,
 }
@@ -152,7 +152,6 @@ impl Committer {
             outstanding: BTreeSet::from([void]),
             held: VecDeque::from([(next_ticket, from_before)]),
             next_ticket,
-            drained: Vec::new(),
             has_failed: false,
         }
     }
@@ -162,7 +161,6 @@ impl Committer {
         let mut group = Group::default();
         match self.engine.view() {
             Ok(view) => {
-                self.free_drained(&*view, &mut group);
                 self.apply(&*view, &mut group, first);
                 for event in std::iter::from_fn(more).take(GROUP_MAX) {
                     self.apply(&*view, &mut group, event);
@@ -227,7 +225,10 @@ impl Committer {
 
     /// Answers a call.
     fn finish(&mut self, finished: Finished) {
-        self.drained.extend(finished.ended.draining);
+        let draining = finished.ended.draining;
+        if !draining.is_empty() {
+            (self.await_disks)(self.disks.clear(draining.clone()), Event::Cleared(draining));
+        }
         let Some((waiter, reply)) = finished.reply else { return };
         let others = finished.sequence.map(|call| self.slots.finish(call, reply.bytes.clone()));
         for waiter in others.into_iter().flatten().chain([waiter]) {
@@ -240,6 +241,9 @@ impl Committer {
         match event {
             Event::Call(called) => self.call(view, group, *called),
             Event::Revoked(ticket) => self.revoked(ticket),
+            Event::Cleared(blocks) => self.internal(view, group, |_, txn| {
+                blocks.iter().try_for_each(|(disk, bytes)| blocks::free(txn, *disk, bytes))
+            }),
             Event::Tick => self.tick(view, group),
         }
     }
@@ -319,16 +323,6 @@ impl Committer {
         group.writes.append(&mut writes);
         let ended = self.ended(effects);
         group.finished.push(Finished { sequence: None, reply: None, ended });
-    }
-
-    /// Frees blocks that nobody can reach any more.
-    fn free_drained(&mut self, view: &dyn View, group: &mut Group) {
-        let drained = std::mem::take(&mut self.drained);
-        if !drained.is_empty() {
-            self.internal(view, group, |_, txn| {
-                drained.iter().try_for_each(|(disk, bytes)| blocks::free(txn, *disk, bytes))
-            });
-        }
     }
 
     /// Ends sessions whose time is over, and forgets what nobody opened again.

@@ -6,17 +6,23 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 
-/// Names a capability to whoever made it.
+/// What names a capability to its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CapabilityId(pub u64);
+pub struct CapabilityName {
+    /// Its group.
+    pub group: GroupId,
+    /// Its number in that.
+    pub id: CapabilityId,
+}
 
 /// A capability that was made.
 #[derive(Clone, Debug)]
 pub struct Minted {
     /// To revoke it by.
-    pub id: CapabilityId,
+    pub name: CapabilityName,
     /// What its holder shows the disk.
     pub capability: Bytes,
     /// What proves that it is the holder's.
@@ -33,13 +39,17 @@ pub trait Disks: Send + Sync + 'static {
     /// The disks, where clients reach them, and their boot epochs.
     fn list(&self) -> Vec<DiskInfo>;
 
-    /// Makes a capability on bytes of a disk: ranges in order, not empty, without overlap. `None`
-    /// if none can be made for this disk now. Does not block.
+    /// Makes a capability on bytes of a disk: at most [`larder_wire::capability::EXTENTS_MAX`]
+    /// ranges in order, not empty, without overlap. `None` if none can be made for this disk now.
+    /// Does not block.
     fn mint(&self, disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted>;
 
     /// Revokes capabilities. Ends when no disk takes any of them any more: it has said so, or has
     /// not been refreshed for so long that it takes none at all.
-    fn revoke(&self, capabilities: Vec<(DiskId, CapabilityId)>) -> Acknowledged;
+    fn revoke(&self, capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged;
+
+    /// Makes blocks read as zeros, whoever gets them next. Ends when the disks have done so.
+    fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged;
 
     /// Voids every capability that was made before this process began. Ends as
     /// [`revoke`](Self::revoke) does.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use larder_wire::meta::words::{DiskId, FileId, SessionId};
 
-use crate::disks::CapabilityId;
+use crate::disks::CapabilityName;
 use crate::store::txn::Revoked;
 
 /// A file's list is freed of expired ones when it has grown to so many times what was left last.
@@ -20,7 +20,7 @@ const LENGTH_MIN: usize = 16;
 struct Issued {
     session: SessionId,
     disk: DiskId,
-    id: CapabilityId,
+    name: CapabilityName,
     until: Instant,
 }
 
@@ -41,13 +41,13 @@ impl Table {
         &mut self,
         session: SessionId,
         file: FileId,
-        capability: (DiskId, CapabilityId),
+        capability: (DiskId, CapabilityName),
         until: Instant,
         now: Instant,
     ) {
         let list = self.0.entry(file).or_default();
-        let (disk, id) = capability;
-        list.issued.push(Issued { session, disk, id, until });
+        let (disk, name) = capability;
+        list.issued.push(Issued { session, disk, name, until });
         if list.issued.len() > list.limit.max(LENGTH_MIN) {
             list.issued.retain(|issued| issued.until > now);
             list.limit = list.issued.len() * GROWTH;
@@ -55,13 +55,13 @@ impl Table {
     }
 
     /// Capabilities end: these have to be revoked.
-    pub(crate) fn take(&mut self, revoked: Revoked) -> Vec<(DiskId, CapabilityId)> {
+    pub(crate) fn take(&mut self, revoked: Revoked) -> Vec<(DiskId, CapabilityName)> {
         let mut taken = Vec::new();
         let mut take = |list: &mut List, is_meant: &dyn Fn(&Issued) -> bool| {
             let (gone, left) = list.issued.drain(..).partition(|issued| is_meant(issued));
             list.issued = left;
             let gone: Vec<Issued> = gone;
-            taken.extend(gone.iter().map(|issued| (issued.disk, issued.id)));
+            taken.extend(gone.iter().map(|issued| (issued.disk, issued.name)));
         };
         match revoked {
             Revoked::File(file) => {
@@ -97,7 +97,13 @@ impl Table {
 mod tests {
     use std::time::Duration;
 
+    use larder_wire::capability::{CapabilityId, GroupId};
+
     use super::*;
+
+    fn name(number: u32) -> CapabilityName {
+        CapabilityName { group: GroupId(1), id: CapabilityId(number) }
+    }
 
     #[test]
     fn what_ends_is_what_was_meant() {
@@ -105,7 +111,7 @@ mod tests {
         let start = Instant::now();
         let later = start + Duration::from_secs(60);
         let mut table = Table::default();
-        let id = |number| (DiskId(1), CapabilityId(number));
+        let id = |number| (DiskId(1), name(number));
         for (number, session, file) in [(1, one, 1), (2, two, 1), (3, one, 2), (4, two, 2)] {
             table.add(session, FileId(file), id(number), later, start);
         }
@@ -125,7 +131,7 @@ mod tests {
         for number in 0..10_000 {
             let now = start + Duration::from_secs(number);
             let until = now + Duration::from_secs(10);
-            table.add(session, file, (DiskId(1), CapabilityId(number)), until, now);
+            table.add(session, file, (DiskId(1), name(number as u32)), until, now);
             assert!(table.0[&file].issued.len() <= 32);
         }
     }

@@ -19,7 +19,7 @@ use larder_wire::xdr::{Array, Opaque};
 use crate::change::{Change, Reply};
 use crate::data::blocks::Cursor;
 use crate::data::{self, Plan};
-use crate::disks::{CapabilityId, Disks};
+use crate::disks::{CapabilityName, Disks};
 use crate::inode::{self, Body};
 use crate::issued::Table;
 use crate::names;
@@ -63,7 +63,7 @@ impl Live {
     }
 
     /// Capabilities that end: to be revoked at the disks.
-    pub(crate) fn revoke(&mut self, revoked: Revoked) -> Vec<(DiskId, CapabilityId)> {
+    pub(crate) fn revoke(&mut self, revoked: Revoked) -> Vec<(DiskId, CapabilityName)> {
         self.issued.take(revoked)
     }
 
@@ -285,7 +285,7 @@ impl Live {
         for (disk, ranges) in grants {
             let Some(minted) = self.disks.mint(disk, mode, &ranges) else { continue };
             let until = moment.instant + minted.lasts;
-            self.issued.add(session, file, (disk, minted.id), until, moment.instant);
+            self.issued.add(session, file, (disk, minted.name), until, moment.instant);
             let expires_ms = u32::try_from(minted.lasts.as_millis()).unwrap_or(u32::MAX);
             let (capability, secret) = (Opaque(minted.capability), minted.secret);
             given.push(Grant { disk, mode, expires_ms, capability, secret });

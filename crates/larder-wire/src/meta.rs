@@ -40,8 +40,8 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 pub const XATTR_BYTES_MAX: usize = 65_536;
 /// Most names of extended attributes of one file.
 pub const XATTRS_MAX: usize = 4096;
-/// Most extents in one reply. A file of more is got part by part.
-pub const EXTENTS_MAX: usize = 256;
+/// Most extents in one reply: what a capability can have. A file of more is got part by part.
+pub use crate::capability::EXTENTS_MAX;
 /// Most grants in one reply: one for each disk that its extents are on.
 pub const GRANTS_MAX: usize = 64;
 /// Longest capability, in bytes, as its disk reads it.
@@ -57,7 +57,7 @@ pub const ENTRIES_MAX: usize = 8192;
 /// Most slots of a session: so many changing calls of a client can be in flight.
 pub const SLOTS_MAX: u32 = 256;
 /// Blocks are allocated in units of so many bytes.
-pub const BLOCK_BYTES: u64 = 4096;
+pub use crate::disk::BLOCK_BYTES;
 /// Largest size of a file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 60;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_io::{Clock, SimClock};
 use larder_wire::Procedure;
+use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::calls::{self, SessionGiven};
 use larder_wire::meta::words::{
     ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence,
@@ -19,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::change::{Change, Reply};
 use crate::committer::{Called, Committer, Event, Parts, wall};
-use crate::disks::{Acknowledged, CapabilityId, Disks, Minted};
+use crate::disks::{Acknowledged, CapabilityName, Disks, Minted};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
 use crate::reads::Read;
@@ -38,21 +39,44 @@ pub(super) struct FakeDisks(Mutex<Out>);
 
 #[derive(Debug, Default)]
 struct Out {
-    next: u64,
+    next: u32,
     /// Capabilities that a disk takes.
-    good: BTreeMap<CapabilityId, (Mode, Vec<Range<u64>>)>,
-    /// What was asked to be revoked, and is not.
-    asked: VecDeque<Option<Vec<CapabilityId>>>,
+    good: BTreeMap<CapabilityName, (Mode, Vec<Range<u64>>)>,
+    /// What was asked, and is not done.
+    asked: VecDeque<Asked>,
+}
+
+#[derive(Debug)]
+enum Asked {
+    VoidAll,
+    Revoke(Vec<CapabilityName>),
+    Clear(Vec<Range<u64>>),
 }
 
 impl FakeDisks {
-    /// Revokes what was asked for first.
-    fn revoke_next(&self) {
+    /// Does what was asked first.
+    fn do_next(&self) {
         let mut out = self.0.lock().unwrap();
         match out.asked.pop_front().expect("something was asked") {
-            None => out.good.clear(),
-            Some(ids) => ids.iter().for_each(|id| drop(out.good.remove(id))),
+            Asked::VoidAll => out.good.clear(),
+            Asked::Revoke(names) => names.iter().for_each(|name| drop(out.good.remove(name))),
+            Asked::Clear(blocks) => {
+                for (_, ranges) in out.good.values() {
+                    for range in ranges {
+                        let apart = |bytes: &Range<u64>| {
+                            range.end <= bytes.start || bytes.end <= range.start
+                        };
+                        assert!(blocks.iter().all(apart), "{range:?} is covered and cleared");
+                    }
+                }
+            }
         }
+    }
+
+    /// The test says when it is done.
+    fn ask(&self, asked: Asked) -> Acknowledged {
+        self.0.lock().unwrap().asked.push_back(asked);
+        Box::pin(std::future::ready(()))
     }
 
     /// Whoever asked has died.
@@ -77,21 +101,22 @@ impl Disks for FakeDisks {
         assert!(bytes.is_sorted_by(|one, next| one.end < next.start), "{bytes:?}");
         let mut out = self.0.lock().unwrap();
         out.next += 1;
-        let id = CapabilityId(out.next);
-        out.good.insert(id, (mode, bytes.to_vec()));
+        let name = CapabilityName { group: GroupId(1), id: CapabilityId(out.next) };
+        out.good.insert(name, (mode, bytes.to_vec()));
         let capability = Bytes::from_static(b"capability");
-        Some(Minted { id, capability, secret: [0; 32], lasts: CAPABILITY_LASTS })
+        Some(Minted { name, capability, secret: [0; 32], lasts: CAPABILITY_LASTS })
     }
 
-    fn revoke(&self, capabilities: Vec<(DiskId, CapabilityId)>) -> Acknowledged {
-        let ids = capabilities.into_iter().map(|(_, id)| id).collect();
-        self.0.lock().unwrap().asked.push_back(Some(ids));
-        Box::pin(std::future::ready(()))
+    fn revoke(&self, capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
+        self.ask(Asked::Revoke(capabilities.into_iter().map(|(_, name)| name).collect()))
+    }
+
+    fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
+        self.ask(Asked::Clear(blocks.into_iter().map(|(_, bytes)| bytes).collect()))
     }
 
     fn void_all(&self) -> Acknowledged {
-        self.0.lock().unwrap().asked.push_back(None);
-        Box::pin(std::future::ready(()))
+        self.ask(Asked::VoidAll)
     }
 }
 
@@ -199,7 +224,7 @@ impl Rig {
     /// The disks say that the first thing that was asked is done. `false` if nothing was.
     pub(super) fn acknowledge(&mut self) -> bool {
         let Some(event) = self.asked.lock().unwrap().pop_front() else { return false };
-        self.disks.revoke_next();
+        self.disks.do_next();
         self.committer.group(event, &mut || None);
         true
     }

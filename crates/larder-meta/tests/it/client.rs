@@ -3,18 +3,19 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_io::{Disk, RealClock};
-use larder_meta::disks::{Acknowledged, CapabilityId, Disks, Minted};
+use larder_meta::disks::{Acknowledged, CapabilityName, Disks, Minted};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options, PROGRAM};
 use larder_rpc::server::{Config as ServerConfig, Server, SourcePorts};
 use larder_rpc::{CallOptions, Config, Recovery, RpcClient, SourcePort, Transport};
 use larder_wire::Procedure;
+use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::calls::{self, OpenWhat, Opened};
 use larder_wire::meta::words::{
     ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Mode, Name, Place, Sequence,
@@ -32,7 +33,7 @@ pub(crate) const SIZES: Sizes =
 
 /// Disks that do at once what they are told.
 #[derive(Debug, Default)]
-pub(crate) struct GoodDisks(AtomicU64);
+pub(crate) struct GoodDisks(AtomicU32);
 
 impl Disks for GoodDisks {
     fn list(&self) -> Vec<DiskInfo> {
@@ -41,11 +42,16 @@ impl Disks for GoodDisks {
 
     fn mint(&self, _disk: DiskId, _mode: Mode, _bytes: &[Range<u64>]) -> Option<Minted> {
         let id = CapabilityId(self.0.fetch_add(1, Ordering::Relaxed));
+        let name = CapabilityName { group: GroupId(1), id };
         let capability = Bytes::from_static(b"capability");
-        Some(Minted { id, capability, secret: [0; 32], lasts: PATIENCE })
+        Some(Minted { name, capability, secret: [0; 32], lasts: PATIENCE })
     }
 
-    fn revoke(&self, _capabilities: Vec<(DiskId, CapabilityId)>) -> Acknowledged {
+    fn revoke(&self, _capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn clear(&self, _blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
         Box::pin(std::future::ready(()))
     }
 

@@ -11,7 +11,8 @@ use crate::xdr::{Array, Opaque};
 /// longer than [`super::NAME_BYTES_MAX`] decodes, so that the server can say so.
 pub use crate::nfs3::filename3 as Name;
 
-pub use crate::capability::{DiskId, VolumeId};
+/// Disks are spoken of as in capabilities. An open file has a mode, too.
+pub use crate::capability::{DiskId, Mode, VolumeId};
 
 xdr_newtype! {
     /// Number of a file in its volume, never given to another one.
@@ -45,27 +46,12 @@ xdr_enum! {
     #[derive(PartialOrd, Ord)]
     LeaseKind { None = 0, Read = 1, Write = 2 }
 
-    /// What may be done under a grant or an open.
-    Mode { Read = 1, Write = 2, ReadWrite = 3 }
-
     /// Whose an extent's blocks are: everybody's who may read the file, or the session's that
     /// allocated them and has not committed them yet.
     ExtentState { Committed = 1, Provisional = 2 }
 
     /// What is to become of a name that exists already.
     IfExists { Open = 0, Fail = 1 }
-}
-
-impl Mode {
-    /// Whether it includes reading.
-    pub fn reads(self) -> bool {
-        self != Mode::Write
-    }
-
-    /// Whether it includes writing.
-    pub fn writes(self) -> bool {
-        self != Mode::Read
-    }
 }
 
 /// Bits of ACCESS, as in NFSv3 (RFC 1813, 3.3.4).
