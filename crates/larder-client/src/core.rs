@@ -10,6 +10,7 @@ use larder_vfs::{Cred, Deadline, Error, Ino, Kernel, Kind, Remote, Result, StatF
 use tokio::sync::Semaphore;
 
 use crate::limits::Budget;
+use crate::locks::Locks;
 use crate::node::{Node, ServerTimes, Squash, Table};
 use crate::open::OpenFiles;
 use crate::options::{Options, TtlRange};
@@ -43,6 +44,8 @@ pub(crate) struct Core {
     /// Flights that have not yet given their bytes to the cache.
     pub(crate) in_air: tokio::sync::watch::Sender<usize>,
     pub(crate) fill: FillQueue,
+    /// Locks of processes, where the mount passes them on.
+    pub(crate) locks: Locks,
     /// Sends what nobody waits for.
     pub(crate) engine: Arc<Queue>,
 }
@@ -92,6 +95,7 @@ impl Core {
             counters: Counters::default(),
             in_air: tokio::sync::watch::Sender::new(0),
             fill: FillQueue::default(),
+            locks: Locks::default(),
             engine: Arc::default(),
             options,
         }

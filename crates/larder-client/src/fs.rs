@@ -1,13 +1,14 @@
 //! [`Client`] as a [`FileSystem`]: each operation goes to the module that knows it.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_vfs::{
-    Access, Answer, Change, Cred, DirEntry, Entry, FileSystem, Found, Fresh, Handle, Ino, Kernel,
-    Lookup, New, OpenFlags, OpenId, Opened, Removal, RenameFlags, Result, SetAttr, Stability,
-    StatFs, Verifier, Written,
+    Access, Answer, Change, Cred, DirEntry, Entry, FileSystem, Found, Fresh, GivenUp, Handle, Ino,
+    Kernel, Lock, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Removal, RenameFlags, Result,
+    SetAttr, Stability, StatFs, Verifier, Written,
 };
 
 use crate::client::Client;
@@ -141,9 +142,26 @@ impl FileSystem for Client {
         self.core.write(cred, ino, open, offset, data, stability)
     }
 
-    fn flush(&self, _cred: &Cred, _ino: Ino, open: OpenId) -> Answer<()> {
-        let deadline = self.core.deadline();
-        self.later(|core| async move { core.flush(open, deadline).await })
+    fn flush(&self, _cred: &Cred, ino: Ino, open: OpenId, owner: Option<LockOwner>) -> Answer<()> {
+        self.core.flush(ino, open, owner)
+    }
+
+    fn lock(&self, ino: Ino, open: OpenId, lock: Lock, wait: Option<GivenUp>) -> Answer<()> {
+        self.later(|core| async move { core.lock(ino, open, lock, wait).await })
+    }
+
+    fn unlock(&self, ino: Ino, _open: OpenId, owner: LockOwner, range: Range<u64>) -> Answer<()> {
+        if !self.core.locks.has(ino, owner) {
+            return Answer::ok(());
+        }
+        self.later(|core| async move {
+            core.unlock(ino, owner, range).await;
+            Ok(())
+        })
+    }
+
+    fn test_lock(&self, ino: Ino, open: OpenId, lock: Lock) -> Answer<Option<Lock>> {
+        self.later(|core| async move { core.test_lock(ino, open, lock).await })
     }
 
     fn fsync(&self, _cred: &Cred, ino: Ino) -> Answer<Verifier> {

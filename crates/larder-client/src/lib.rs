@@ -30,6 +30,7 @@ mod fixtures;
 mod fs;
 mod journal;
 mod limits;
+mod locks;
 mod names;
 mod node;
 mod open;

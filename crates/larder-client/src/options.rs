@@ -14,6 +14,9 @@ pub struct Options {
     pub close_to_open: bool,
     /// Which names are cached (`lookupcache`).
     pub lookup_cache: LookupCache,
+    /// Locks of processes are passed on to the server; else the front door's kernel keeps them
+    /// (`brl`).
+    pub pass_locks: bool,
     /// Every write is durable at the server before it is answered (`sync`).
     pub sync: bool,
     /// Refuse every change (`ro`).
@@ -87,6 +90,7 @@ impl Default for Options {
             directory_ttl: (Duration::from_secs(30), Duration::from_secs(30)),
             close_to_open: true,
             lookup_cache: LookupCache::All,
+            pass_locks: false,
             sync: false,
             read_only: false,
             cache_data: true,

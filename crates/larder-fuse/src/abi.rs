@@ -125,8 +125,10 @@ pub enum NotifyCode {
 #[allow(missing_docs)]
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
@@ -139,6 +141,9 @@ pub mod init {
     pub const HAS_RESEND: u64 = 1 << 39;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
+
+/// Says that a lock is flock(2)'s ([`LkIn::lk_flags`]).
+pub const LK_FLOCK: u32 = 1 << 0;
 
 /// Flags of an open file, in the reply.
 #[allow(missing_docs)]
@@ -237,6 +242,7 @@ wire! {
     SetxattrIn { size: u32, flags: u32, }
     GetxattrIn { size: u32, padding: u32, }
     LkIn { fh: u64, owner: u64, start: u64, end: u64, kind: u32, pid: u32, lk_flags: u32, padding: u32, }
+    LkOut { start: u64, end: u64, kind: u32, pid: u32, }
     AccessIn { mask: u32, padding: u32, }
     /// Before 7.36 it ends after `flags`.
     InitIn {
@@ -318,6 +324,7 @@ mod tests {
         assert_eq!(size_of::<WriteIn>(), 40);
         assert_eq!(size_of::<StatfsOut>(), 80);
         assert_eq!(size_of::<LkIn>(), 48);
+        assert_eq!(size_of::<LkOut>(), 24);
         assert_eq!(size_of::<InitIn>(), 64);
         assert_eq!(size_of::<InitOut>(), 64);
         assert_eq!(size_of::<IoctlIn>(), 32);

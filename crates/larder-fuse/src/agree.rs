@@ -11,6 +11,8 @@
 //! - `PASSTHROUGH`: the kernel reads and writes local files by itself.
 //! - `HAS_RESEND`: requests that a process took with it into its death are sent to the next one.
 //! - `OVER_IO_URING`, if the mount is to use it.
+//! - `POSIX_LOCKS`, `FLOCK_LOCKS`, if the mount passes locks on: else the kernel keeps them, for
+//!   this machine, whoever serves, and at no cost.
 //!
 //! Not asked for, and why:
 //! - `AUTO_INVAL_DATA`: the kernel would drop all pages when the modification time moved, also by
@@ -25,7 +27,6 @@
 //!   and the server's own judgement is asked for at open and lookup.
 //! - `EXPORT_SUPPORT`: the file system has no lookup of `.`. Use larder's own NFS server.
 //! - `DONT_MASK`: the kernel has applied the umask to the mode that we get.
-//! - `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel keeps locks, for this machine, whoever serves.
 //! - `SUBMOUNTS`: a server's file systems show as one, as the NFS mount protocol gives them.
 //! - `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` (refusing opens to be spared of them): an open is
 //!   where freshness and the server's rights are checked.
@@ -57,6 +58,9 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DIRECT_IO_ALLOW_MMAP
     | init::HAS_RESEND
     | init::INIT_EXT;
+
+/// Locks of fcntl(2) and flock(2) come to us: both, or neither.
+const LOCKS: u64 = init::POSIX_LOCKS | init::FLOCK_LOCKS;
 
 /// The result, which whoever serves the mount must know. The kernel asks only once.
 #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -102,6 +106,9 @@ impl Agreed {
         if uring {
             flags |= init::OVER_IO_URING;
         }
+        if options.pass_locks {
+            flags |= LOCKS;
+        }
         flags &= offered;
         if uring && flags & init::OVER_IO_URING == 0 {
             return Err("it has no FUSE over io_uring".to_owned());
@@ -146,6 +153,11 @@ impl Agreed {
         self.minor >= abi::EPOCHS_SINCE
     }
 
+    /// Whether locks come to us.
+    pub(crate) fn locks(&self) -> bool {
+        self.flags & LOCKS == LOCKS
+    }
+
     /// Whether requests come over io_uring.
     pub(crate) fn uring(&self) -> bool {
         self.flags & init::OVER_IO_URING != 0
@@ -182,6 +194,12 @@ mod tests {
         let (agreed, out) = Agreed::on(&offer(99, u64::MAX), &options, true, 0).unwrap();
         assert!(agreed.uring() && !agreed.offers_passthrough());
         assert_eq!((out.minor, out.max_stack_depth), (abi::MINOR, 0));
+
+        assert!(!agreed.locks(), "the kernel keeps them");
+        let passing = MountOptions { pass_locks: true, ..options.clone() };
+        let (agreed, out) = Agreed::on(&offer(45, u64::MAX), &passing, false, 1).unwrap();
+        assert!(agreed.locks());
+        assert_eq!(u64::from(out.flags) & LOCKS, LOCKS);
 
         let old = NEEDED.iter().fold(0, |flags, (flag, _)| flags | flag);
         let (agreed, out) = Agreed::on(&offer(31, old), &options, false, 1).unwrap();

@@ -2,7 +2,8 @@
 //!
 //! What was agreed with the kernel at INIT, and why, is in `session`. Here:
 //! - What was not written needs no flush (`FOPEN_NOFLUSH`): its close costs no message but the
-//!   release, for which nobody waits.
+//!   release, for which nobody waits. Where locks are passed on each close is one, since it ends
+//!   locks ([`crate::locks`]).
 //! - A direct open may be written by several threads at once (`FOPEN_PARALLEL_DIRECT_WRITES`): the
 //!   file system keeps its own order.
 //! - `FOPEN_CACHE_DIR` is not used: from the kernel's own copy of a listing come names without
@@ -25,8 +26,8 @@ use larder_vfs::{
 };
 
 use crate::abi::{
-    self, AccessIn, CreateOut, InHeader, MknodIn, OpenOut, ReadIn, Rename2In, SetattrIn, StatfsOut,
-    WriteOut, fattr,
+    self, AccessIn, CreateOut, InHeader, LkIn, MknodIn, OpenOut, ReadIn, Rename2In, SetattrIn,
+    StatfsOut, WriteOut, fattr,
 };
 use crate::convert;
 use crate::counts::Counts;
@@ -34,6 +35,7 @@ use crate::errno::errno;
 use crate::groups::Groups;
 use crate::late::Late;
 use crate::listing::{self, Listings};
+use crate::locks::{self, LockWaits};
 use crate::notify::Invalidations;
 use crate::output::{Output, Response};
 use crate::passthrough::Ways;
@@ -55,6 +57,10 @@ pub(crate) struct Door {
     pub(crate) waiting: AtomicU64,
     /// Another process takes over: what is read now is left to it.
     pub(crate) leaving: AtomicBool,
+    /// Locks of processes come to us.
+    pub(crate) locks: bool,
+    /// Callers who wait for one.
+    pub(crate) lock_waits: Arc<LockWaits>,
 }
 
 /// How an answer of the file system becomes one to the kernel: `C` is what it needs to know
@@ -132,7 +138,8 @@ impl Door {
                 self.respond(written, (), Door::written)
             }
             Operation::Flush(flush) => {
-                self.respond(fs.flush(&cred(), ino, OpenId(flush.fh)), (), Door::done)
+                let owner = self.locks.then(|| locks::process(flush.lock_owner));
+                self.respond(fs.flush(&cred(), ino, OpenId(flush.fh), owner), (), Door::done)
             }
             Operation::Fsync(_) => self.respond(fs.fsync(&cred(), ino), (), Door::synced),
             Operation::Release(release) => {
@@ -141,6 +148,9 @@ impl Door {
                 self.ways.release(ino, open);
                 self.respond(fs.release(ino, open), (), Door::done)
             }
+            Operation::Setlk(lock) => self.lock(header, lock, Some(false)),
+            Operation::Setlkw(lock) => self.lock(header, lock, Some(true)),
+            Operation::Getlk(lock) => self.lock(header, lock, None),
             Operation::Opendir(_) => {
                 self.respond(fs.opendir(&cred(), ino), (), Door::directory_opened)
             }
@@ -166,6 +176,28 @@ impl Door {
         let cred = self.groups.cred(header.pid, header.uid, header.gid);
         let retried = header.unique & abi::UNIQUE_RESEND != 0;
         Cred { retried, request: header.unique & !abi::UNIQUE_RESEND, ..cred }
+    }
+
+    /// SETLK and SETLKW, which waits; GETLK if `waits` is `None`.
+    fn lock(self: &Arc<Self>, header: &InHeader, lock: LkIn, waits: Option<bool>) -> Response {
+        let (ino, open, fs) = (Ino(header.nodeid), OpenId(lock.fh), &self.fs);
+        match (locks::wanted(&lock), waits) {
+            _ if !self.locks => Response::error(libc::ENOSYS),
+            (None, _) | (Some((_, true)), None) => Response::error(libc::EINVAL),
+            (Some((lock, false)), None) => {
+                self.respond(fs.test_lock(ino, open, lock), (), |_, (), found| locks::found(found))
+            }
+            (Some((lock, true)), _) => {
+                self.respond(fs.unlock(ino, open, lock.owner, lock.range), (), Door::done)
+            }
+            (Some((lock, false)), Some(false)) => {
+                self.respond(fs.lock(ino, open, lock, None), (), Door::done)
+            }
+            (Some((lock, false)), Some(true)) => {
+                let wait = |given_up| fs.lock(ino, open, lock, Some(given_up));
+                self.respond(self.lock_waits.wait(header.unique, wait), (), Door::done)
+            }
+        }
     }
 
     fn respond<T: 'static, C: Send + 'static>(
@@ -357,7 +389,8 @@ impl Door {
     /// Chooses the way of an open's data.
     fn choose(&self, ino: Ino, flags: OpenFlags, opened: &Opened) -> OpenOut {
         let way = self.ways.choose(ino, opened.id, &opened.path);
-        let flush = if flags.write { 0 } else { abi::fopen::NOFLUSH };
+        // A close also ends locks of the process that closes.
+        let flush = if flags.write || self.locks { 0 } else { abi::fopen::NOFLUSH };
         let open_flags = flush | way.flags();
         OpenOut { fh: opened.id.0, open_flags, backing_id: way.backing() }
     }

@@ -45,6 +45,7 @@ mod helper;
 mod late;
 mod ledger;
 mod listing;
+mod locks;
 mod mounted;
 mod mountpoint;
 mod notify;

@@ -134,6 +134,8 @@ pub fn serve(
         waits: Waits::default(),
         waiting: AtomicU64::new(0),
         leaving: AtomicBool::new(false),
+        locks: agreed.locks(),
+        lock_waits: Arc::default(),
     });
     // From here on, dropping `mounted` takes the mount away again.
     let mounted = Mounted {
@@ -265,7 +267,10 @@ impl Mounted {
     pub fn leave(&self, limit: Duration) -> bool {
         self.door.leaving.store(true, Ordering::Release);
         let deadline = Instant::now() + limit;
-        while self.door.waiting.load(Ordering::Acquire) > 0 {
+        // Who waits for a lock may do so for ever, and waits on with the next process.
+        let unanswered =
+            |door: &Door| door.waiting.load(Ordering::Acquire) > door.lock_waits.count() as u64;
+        while unanswered(&self.door) {
             if Instant::now() > deadline {
                 return false;
             }

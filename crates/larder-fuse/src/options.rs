@@ -62,6 +62,8 @@ pub struct MountOptions {
     pub transport: Transport,
     /// Another process is to go on if the one that serves dies. Default: no.
     pub survive: bool,
+    /// Locks of processes are for the file system to keep, not for the kernel. Default: no.
+    pub pass_locks: bool,
     /// Set-uid bits mean nothing.
     pub no_suid: bool,
     /// Device files mean nothing.
@@ -90,6 +92,7 @@ impl MountOptions {
             threads: 2,
             transport: Transport::Auto,
             survive: false,
+            pass_locks: false,
             no_suid: false,
             no_dev: false,
             no_exec: false,

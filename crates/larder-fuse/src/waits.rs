@@ -132,6 +132,8 @@ impl Door {
     /// The caller of a request got a signal while it waited.
     pub(crate) fn interrupted(self: &Arc<Self>, unique: u64) {
         let unique = number(unique);
+        // Any signal ends a wait for a lock.
+        self.lock_waits.give_up(unique);
         if self.waits.caller(unique).is_some_and(is_killed) {
             self.let_go(unique);
         } else if self.waits.watch(unique) {
@@ -145,8 +147,12 @@ impl Door {
             loop {
                 door.clock.sleep(LOOK_EVERY).await;
                 let Some(callers) = door.waits.callers() else { return };
-                for (unique, _) in callers.into_iter().filter(|(_, caller)| is_killed(*caller)) {
-                    door.let_go(unique);
+                for (unique, caller) in callers {
+                    // It may have been interrupted before it began to wait.
+                    door.lock_waits.give_up(unique);
+                    if is_killed(caller) {
+                        door.let_go(unique);
+                    }
                 }
             }
         });

@@ -35,7 +35,12 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::NoData => nfsstat3::NFS3ERR_NXIO,
         Error::BadCookie => nfsstat3::NFS3ERR_BAD_COOKIE,
         // What is behind us does not answer, or asks for patience: so do we (RFC 1813, 2.6).
-        Error::TryAgain | Error::TimedOut | Error::Shutdown => nfsstat3::NFS3ERR_JUKEBOX,
+        Error::TryAgain
+        | Error::Locked
+        | Error::Deadlock
+        | Error::Interrupted
+        | Error::TimedOut
+        | Error::Shutdown => nfsstat3::NFS3ERR_JUKEBOX,
         Error::Busy | Error::Executed | Error::Changed | Error::Io => nfsstat3::NFS3ERR_IO,
     }
 }

@@ -10,8 +10,8 @@ use larder_io::{Clock, RealClock};
 use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
-    Judged, KeptOpen, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead,
-    RemoteWritten, Removal, Result, SetAttr, Stability, StatFs, Time, Watcher,
+    Judged, KeptOpen, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
+    RemoteRead, RemoteWritten, Removal, Result, SetAttr, Stability, StatFs, Time, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -261,6 +261,13 @@ impl<R: Remote> Remote for Later<R> {
         ) -> Changed;
         fn access(cred: &'a Cred, file: &'a Handle, wanted: Access) -> Judged;
         fn keep_open(cred: &'a Cred, file: &'a Handle) -> KeptOpen;
+        fn lock(cred: &'a Cred, file: &'a Handle, changes: &'a [LockChange]) -> Attr;
+        fn test_lock(
+            cred: &'a Cred,
+            file: &'a Handle,
+            range: Range<u64>,
+            mode: LockMode
+        ) -> Option<LockMode>;
         fn lookup(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr) -> LookedUp;
         fn readlink(cred: &'a Cred, file: &'a Handle) -> (OsString, Option<Attr>);
         fn read(cred: &'a Cred, file: &'a Handle, offset: u64, len: u32) -> RemoteRead;

@@ -13,6 +13,8 @@
 //! - **Leases**: [`Remote::access`] opens a file with a lease to read and to keep open, or puts a
 //!   directory under watch. While it holds, attributes are told and data is read without opening
 //!   again ([`lease`], [`files`]).
+//! - **Locks** are held by one open of each file, by which its reads and writes go as well
+//!   ([`locks`], [`pieces`]).
 //! - **Rights**: everybody works with the rights of the login. So that users of this machine are
 //!   kept apart, each call is judged by the modes that the mount states, as with `mount.cifs`, and
 //!   by what the server grants the login. Servers keep no modes; see [`set`] for what chmod does.
@@ -42,8 +44,10 @@ mod line;
 mod lines;
 mod link;
 mod listing;
+mod locks;
 mod mount;
 mod names;
+mod pieces;
 mod places;
 mod set;
 mod share;
@@ -62,8 +66,8 @@ use larder_rpc::series::Track;
 use larder_rpc::{RecordError, Recording, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    KeptOpen, Kind, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten,
-    Removal, SetAttr, Stability, StatFs, Time, Watcher,
+    KeptOpen, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
+    RemoteRead, RemoteWritten, Removal, SetAttr, Stability, StatFs, Time, Watcher,
 };
 use line::{Line, call};
 use share::Share;
@@ -218,6 +222,36 @@ impl Remote for Smb {
             let kept = call!(cred.deadline, share.line(file), |link, _again| share
                 .keep_open(&link, file))?;
             Ok(kept.map_or_else(KeptOpen::default, KeptOpen::new))
+        })
+    }
+
+    fn lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        changes: &'a [LockChange],
+    ) -> Future<'a, Attr> {
+        Box::pin(async move {
+            let share = &self.share;
+            let changed = upon!(share, cred, file, |link, _again| share.lock(&link, file, changes));
+            if changed.is_err() && changes.iter().all(|change| change.mode.is_none()) {
+                // What is only unlocked is so whether the server hears of it or not.
+                share.forget_locks(file, changes).await;
+            }
+            changed
+        })
+    }
+
+    fn test_lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        range: Range<u64>,
+        mode: LockMode,
+    ) -> Future<'a, Option<LockMode>> {
+        Box::pin(async move {
+            let share = &self.share;
+            upon!(share, cred, file, |link, _again| share.test_lock(&link, file, &range, mode))
         })
     }
 

@@ -12,6 +12,7 @@ mod attributes;
 mod bench;
 mod data;
 mod listings;
+mod locks;
 mod names;
 mod rights;
 
@@ -73,22 +74,26 @@ pub enum Ability {
     DirectoryLinks,
     /// Directories are not moved below themselves, and the error says so.
     Cycles,
+    /// Locks on ranges, between clients; the traits name a second one.
+    Locks,
 }
 
 /// What is particular about a server.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Traits {
     /// Makes and owns what the cases work on.
     pub owner: Cred,
     /// Somebody else, without any group of the owner's.
     pub other: Cred,
+    elsewhere: Option<Arc<dyn Remote>>,
     lacking: Vec<(Ability, &'static str)>,
 }
 
 impl Default for Traits {
     /// A server that can do everything, used by the superuser and by one that is not.
     fn default() -> Self {
-        Traits { owner: Cred::root(), other: Cred::new(65_533, 65_533, &[]), lacking: Vec::new() }
+        let other = Cred::new(65_533, 65_533, &[]);
+        Traits { owner: Cred::root(), other, elsewhere: None, lacking: Vec::new() }
     }
 }
 
@@ -96,6 +101,11 @@ impl Traits {
     /// The cases work as `owner`.
     pub fn with_owner(self, owner: Cred) -> Traits {
         Traits { owner, ..self }
+    }
+
+    /// Another client of the same server, for cases of which one client is not enough.
+    pub fn with_elsewhere(self, elsewhere: Arc<dyn Remote>) -> Traits {
+        Traits { elsewhere: Some(elsewhere), ..self }
     }
 
     /// The server lacks `ability`, for this reason.
@@ -134,6 +144,12 @@ impl Case {
             Ok(made) => made.found.handle,
             Err(error) => return Verdict::Failed(format!("cannot make its directory: {error}")),
         };
+        if let Some(elsewhere) = &traits.elsewhere {
+            let found = elsewhere.lookup(&traits.owner, base, self.name.as_ref()).await;
+            if !found.is_ok_and(|found| found.found.is_some()) {
+                return Verdict::Failed("another client does not find its directory".into());
+            }
+        }
         match (self.run)(Bench::new(Arc::clone(remote), dir, traits)).await {
             Ok(()) => Verdict::Passed,
             Err(text) => Verdict::Failed(text),
@@ -143,7 +159,8 @@ impl Case {
 
 /// Every case, in an order in which the simple ones come first.
 pub fn cases() -> Vec<Case> {
-    [names::CASES, data::CASES, attributes::CASES, rights::CASES, listings::CASES].concat()
+    [names::CASES, data::CASES, attributes::CASES, rights::CASES, listings::CASES, locks::CASES]
+        .concat()
 }
 
 /// A table of cases: functions from a bench, and what each needs.

@@ -25,7 +25,7 @@ use bytes::Bytes;
 
 use crate::{
     Access, Answer, Attr, Change, Cookie, Cred, DataPath, DirEntry, Entry, Error, FileSystem,
-    Found, Fresh, Handle, Ino, Listed, Lookup, New, OpenFlags, OpenId, Opened, Remote,
+    Found, Fresh, Handle, Ino, Listed, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Remote,
     RemoteWritten, Removal, RenameFlags, Result, SetAttr, Stability, StatFs, Verifier, Written,
 };
 use table::{Hidden, Table, UNREFERENCED_MAX};
@@ -355,7 +355,13 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         })
     }
 
-    fn flush(&self, _cred: &Cred, _ino: Ino, _open: OpenId) -> Answer<()> {
+    fn flush(
+        &self,
+        _cred: &Cred,
+        _ino: Ino,
+        _open: OpenId,
+        _owner: Option<LockOwner>,
+    ) -> Answer<()> {
         Answer::ok(())
     }
 

@@ -58,6 +58,12 @@ pub enum Error {
     Busy,
     /// The file is being executed (ETXTBSY).
     Executed,
+    /// Somebody else has locked a part of the file (EAGAIN).
+    Locked,
+    /// Everybody who would have to go on first waits for the caller (EDEADLK).
+    Deadlock,
+    /// The caller got a signal, and what it waited for was not done (EINTR).
+    Interrupted,
     /// The server did not answer within the mount's limit.
     TimedOut,
     /// The mount is being shut down.
@@ -95,6 +101,9 @@ impl fmt::Display for Error {
             Error::TryAgain => "server asks to try again later",
             Error::Busy => "file is busy",
             Error::Executed => "the file is being executed",
+            Error::Locked => "a part of the file is locked by somebody else",
+            Error::Deadlock => "that would wait for ever",
+            Error::Interrupted => "interrupted by a signal",
             Error::TimedOut => "server did not answer in time",
             Error::Shutdown => "mount is shutting down",
             Error::Changed => "file changed on the server while it was being read",

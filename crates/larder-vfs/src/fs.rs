@@ -9,6 +9,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::future::Future;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Change, Cred, Error, Handle, Ino, Kind, New, Removal, Result, SetAttr, Stability,
-    StatFs, Verifier,
+    Access, Attr, Change, Cred, Error, GivenUp, Handle, Ino, Kind, Lock, LockOwner, New, Removal,
+    Result, SetAttr, Stability, StatFs, Verifier,
 };
 
 /// An answer that is there, or one that will be.
@@ -146,13 +147,43 @@ pub trait FileSystem: Send + Sync + 'static {
         stability: Stability,
     ) -> Answer<Written>;
 
-    /// A descriptor of the open file was closed: what close-to-open promises is done on return.
-    fn flush(&self, cred: &Cred, ino: Ino, open: OpenId) -> Answer<()>;
+    /// A descriptor of the open file was closed: what close-to-open promises is done on return, and
+    /// `owner`, if it is told, has no locks on the file any more.
+    fn flush(&self, cred: &Cred, ino: Ino, open: OpenId, owner: Option<LockOwner>) -> Answer<()>;
+
+    /// Locks a range of the file through an open file, for as long as this is open. What the owner
+    /// has of the range already changes its mode. If somebody else has some of it in a mode
+    /// that forbids that, waits until he has not, or the caller gives up; without `wait`, fails
+    /// with [`Error::Locked`]. What the holder before has written is seen from then on.
+    /// [`Error::NotSupported`] by default: for doors that are told to keep locks to themselves.
+    fn lock(&self, _ino: Ino, _open: OpenId, _lock: Lock, _wait: Option<GivenUp>) -> Answer<()> {
+        Answer::fail(Error::NotSupported)
+    }
+
+    /// Unlocks what `owner` has of the range. What was written so far is at the server before
+    /// others can lock it.
+    fn unlock(
+        &self,
+        _ino: Ino,
+        _open: OpenId,
+        _owner: LockOwner,
+        _range: Range<u64>,
+    ) -> Answer<()> {
+        Answer::fail(Error::NotSupported)
+    }
+
+    /// A lock that keeps `lock` from being had now, if there is one. Of one that is another
+    /// mount's, nothing but its mode is known: it has the range that was asked for, and process
+    /// 0.
+    fn test_lock(&self, _ino: Ino, _open: OpenId, _lock: Lock) -> Answer<Option<Lock>> {
+        Answer::fail(Error::NotSupported)
+    }
 
     /// All earlier writes of the file are durable at the server on return.
     fn fsync(&self, cred: &Cred, ino: Ino) -> Answer<Verifier>;
 
-    /// The last descriptor of the open file is gone.
+    /// The last descriptor of the open file is gone, and with it all locks that were taken through
+    /// it.
     fn release(&self, ino: Ino, open: OpenId) -> Answer<()>;
 
     /// Checks that the caller may list the directory.

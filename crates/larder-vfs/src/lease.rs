@@ -54,4 +54,9 @@ pub trait Watcher: Send + Sync + 'static {
         &'a self,
         file: &'a Handle,
     ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+    /// The locks that were held on `file` ([`crate::Remote::lock`]) are lost, all of them: the
+    /// connection was, and somebody else was faster when they were to be taken again. Does not
+    /// wait.
+    fn locks_lost(&self, _file: &Handle) {}
 }

@@ -29,6 +29,7 @@ mod error;
 mod fs;
 mod id;
 mod lease;
+mod lock;
 mod mem;
 mod remote;
 
@@ -43,6 +44,7 @@ pub use fs::{
 };
 pub use id::{Handle, Ino};
 pub use lease::{Lease, Watcher};
+pub use lock::{GivenUp, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner};
 pub use mem::MemRemote;
 pub use remote::{
     Before, Change, Changed, Committed, Cookie, Found, Future, Judged, KeptOpen, Listed, Listing,

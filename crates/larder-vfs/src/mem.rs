@@ -14,6 +14,7 @@
 //! while the server is out of reach.
 
 mod leases;
+mod locks;
 mod names;
 mod node;
 mod pages;
@@ -29,8 +30,8 @@ use bytes::Bytes;
 
 use crate::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
-    SetAttr, Stability, StatFs, Time, Watcher,
+    Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead,
+    RemoteWritten, Removal, Result, SetAttr, Stability, StatFs, Time, Watcher,
 };
 use server::Server;
 
@@ -148,7 +149,7 @@ impl MemRemote {
 
     /// Says whether the server's disk is full.
     pub fn set_full(&self, full: bool) {
-        self.server().full = full;
+        self.server().set_full(full);
     }
 
     /// The next `count` calls fail with `error`, after those that were told before, and are not
@@ -232,6 +233,16 @@ impl MemRemote {
     /// How many calls of any method there were on this connection.
     pub fn calls_total(&self) -> u64 {
         self.connection().calls.values().sum()
+    }
+
+    /// The server gives the locks of this connection up, as after a restart during which somebody
+    /// else was faster, and they are told to be lost.
+    pub fn lose_locks(&self) {
+        let files = self.server().locks.end(self.number);
+        let watcher = self.connection().watcher.clone();
+        if let Some(watcher) = watcher.and_then(|watcher| watcher.upgrade()) {
+            files.iter().for_each(|file| watcher.locks_lost(file));
+        }
     }
 
     /// Begins to count anew.
@@ -390,6 +401,38 @@ impl Remote for MemRemote {
         self.connection().watcher = Some(watcher);
     }
 
+    fn lock<'a>(
+        &'a self,
+        _: &'a Cred,
+        file: &'a Handle,
+        changes: &'a [LockChange],
+    ) -> Future<'a, Attr> {
+        Box::pin(async move {
+            let entered = self.enter("lock").await;
+            let mut server = self.server();
+            let unlocks = changes.iter().all(|change| change.mode.is_none());
+            if unlocks || entered.is_ok() {
+                server.getattr(file)?;
+                server.locks.change(self.number, file, changes)?;
+            }
+            entered?;
+            server.getattr(file)
+        })
+    }
+
+    fn test_lock<'a>(
+        &'a self,
+        _: &'a Cred,
+        file: &'a Handle,
+        range: Range<u64>,
+        mode: LockMode,
+    ) -> Future<'a, Option<LockMode>> {
+        self.call("test_lock", move |server| {
+            server.getattr(file)?;
+            Ok(server.locks.conflict(self.number, file, &range, mode))
+        })
+    }
+
     fn lookup<'a>(
         &'a self,
         cred: &'a Cred,
@@ -528,6 +571,7 @@ impl Remote for MemRemote {
     }
 
     fn shutdown(&self) {
+        self.server().locks.end(self.number);
         self.set_reach(Reach::ShutDown);
     }
 }

@@ -20,7 +20,8 @@ use std::pin::Pin;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Cred, Handle, Kind, Lease, Result, SetAttr, StatFs, Time, Validator, Watcher,
+    Access, Attr, Cred, Error, Handle, Kind, Lease, LockChange, LockMode, Result, SetAttr, StatFs,
+    Time, Validator, Watcher,
 };
 
 /// A promise of an answer. A box is nothing beside an RPC.
@@ -67,6 +68,41 @@ pub trait Remote: Send + Sync + 'static {
     /// reaches files [by name](RemoteLimits::by_name) needs that.
     fn keep_open<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle) -> Future<'a, KeptOpen> {
         Box::pin(std::future::ready(Ok(KeptOpen::default())))
+    }
+
+    /// Locks or unlocks bytes of `file` on behalf of this mount, which is one holder to the server:
+    /// all of `changes`, which do not overlap, or none. Does not wait for others. A server that
+    /// cannot unlock a part of what was locked exclusively at once may keep all of it until none
+    /// of it is to be exclusive. Held until
+    /// they are changed, `file` is forgotten by the server, or the mount ends; a connection
+    /// that is lost is for the implementation to make up for, or to tell
+    /// ([`Watcher::locks_lost`]). While they are held, reads and writes of this mount are not
+    /// hindered by them. Answers attributes from after the locks were taken.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] if somebody else has some of it; all is as before then. An unlock cannot
+    /// fail for good: what is not told to the server now is not held any more once it is
+    /// reached. [`Error::NotSupported`] by default.
+    fn lock<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _changes: &'a [LockChange],
+    ) -> Future<'a, Attr> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
+    /// How somebody else holds some of `range`, if that is what keeps this mount from having it in
+    /// `mode`. What this mount has locked of it itself may be left out: not every server can be
+    /// asked for that.
+    fn test_lock<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _range: Range<u64>,
+        _mode: LockMode,
+    ) -> Future<'a, Option<LockMode>> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 
     /// Looks `name` up in `dir`. A name that is not there is an answer, not an error.

@@ -67,6 +67,11 @@ impl Back {
         };
         Ok(Back { source, login, asked, cache, options, typed })
     }
+
+    /// Whether locks of processes are passed on to the server.
+    pub(crate) fn passes_locks(&self) -> bool {
+        self.source.protocol == Protocol::Smb && !self.options.smb.no_locks
+    }
 }
 
 /// The cache directory of a source for which none was named.

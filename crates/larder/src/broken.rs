@@ -10,9 +10,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use larder_fuse::Begin;
 use larder_vfs::{
-    Access, Answer, Change, Cred, DirEntry, Entry, Error, FileSystem, Fresh, Handle, Ino, Lookup,
-    New, OpenFlags, OpenId, Opened, Removal, RenameFlags, SetAttr, Stability, StatFs, Verifier,
-    Written,
+    Access, Answer, Change, Cred, DirEntry, Entry, Error, FileSystem, Fresh, Handle, Ino,
+    LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Removal, RenameFlags, SetAttr, Stability,
+    StatFs, Verifier, Written,
 };
 use serde_json::Value;
 
@@ -81,7 +81,7 @@ impl FileSystem for Broken {
     ) -> Answer<Written> {
         Answer::fail(Error::Io)
     }
-    fn flush(&self, _: &Cred, _: Ino, _: OpenId) -> Answer<()> {
+    fn flush(&self, _: &Cred, _: Ino, _: OpenId, _: Option<LockOwner>) -> Answer<()> {
         Answer::fail(Error::Io)
     }
     fn fsync(&self, _: &Cred, _: Ino) -> Answer<Verifier> {

@@ -101,6 +101,7 @@ pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
         no_atime: flags.no_atime,
         transport: plan.back.options.door.transport,
         survive: plan.survives(),
+        pass_locks: plan.back.passes_locks(),
         // Without a cache on disk there are no local files to hand to the kernel.
         probe_dir: plan
             .back

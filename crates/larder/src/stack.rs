@@ -230,6 +230,7 @@ fn client_options(back: &Back) -> larder_client::Options {
             LookupCache::None => larder_client::LookupCache::None,
         },
         sync: options.sync,
+        pass_locks: back.passes_locks(),
         unsent_age_max: options.unsent_age_max.unwrap_or(default.unsent_age_max),
         read_only: options.flags.read_only,
         cache_data: back.cache.is_some(),

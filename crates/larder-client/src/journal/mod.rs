@@ -11,4 +11,4 @@ mod resume;
 mod session;
 
 pub(crate) use record::{Known, ListingHead, Name, Page, PageEntry, Record, Version, name_bytes};
-pub(crate) use session::{Carried, OPEN_BLOCK, OpenRecord, Unfinished};
+pub(crate) use session::{Carried, LockRecord, OPEN_BLOCK, OpenRecord, Unfinished};

@@ -2,11 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_vfs::{Ino, OpenId};
+use larder_vfs::{Ino, LockOwner, OpenId};
 
 use super::record::Record;
-use super::session::{OPEN, OPEN_BLOCK, OpenRecord, RUN, Run, UNFINISHED, Unfinished, key};
+use super::session::{
+    LOCK, LockRecord, OPEN, OPEN_BLOCK, OpenRecord, RUN, Run, UNFINISHED, Unfinished, key,
+    lock_kind_code,
+};
 use crate::core::Core;
+use crate::locks::Table;
 use crate::node::State;
 
 impl Core {
@@ -22,6 +26,19 @@ impl Core {
 
     pub(crate) fn forget_open(&self, id: OpenId) {
         self.cache.drop_session(&key(OPEN, id.0));
+    }
+
+    /// Brings the record of what an owner has locked up to date.
+    pub(crate) fn note_locks(&self, ino: Ino, locks: &Table, owner: LockOwner) {
+        let kind = vec![lock_kind_code(owner.kind)];
+        let key = [key(LOCK, ino.0), kind, owner.id.to_be_bytes().to_vec()].concat();
+        match locks.holder(owner) {
+            Some(holder) => {
+                let record = LockRecord { ino, holder: holder.clone() };
+                self.cache.put_session(&key, &record.encode());
+            }
+            None => self.cache.drop_session(&key),
+        }
     }
 
     pub(crate) fn forget_unfinished(&self, ino: Ino) {

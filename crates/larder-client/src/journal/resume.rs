@@ -19,6 +19,7 @@ use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result, Time};
 
 use super::session::{Carried, OpenRecord, Unfinished};
 use crate::core::Core;
+use crate::locks::Table as LockTable;
 use crate::node::Node;
 use crate::open::{Mode, OpenFile};
 use crate::options::Start;
@@ -55,6 +56,7 @@ impl Core {
         for (id, open) in opens {
             self.restore(*id, open);
         }
+        self.restore_locks(&carried.locks);
         for node in unsent.iter().filter(|node| !self.is_written(node)) {
             self.send_left(node);
         }
@@ -109,6 +111,9 @@ impl Core {
                 Some(node) => self.set_writer(&node, left),
                 None => self.forget_unfinished(ino),
             }
+        }
+        for lock in &carried.locks {
+            self.note_locks(lock.ino, &LockTable::default(), lock.holder.owner);
         }
         let hidden = |node: &Arc<Node>| {
             carried.unfinished.get(&node.ino).is_some_and(|left| left.silly.is_some())

@@ -3,25 +3,31 @@
 //! - The [`Run`]: the number of the session, so that times taken on the monotonic clock stay good,
 //!   and a bound of the numbers of open files that may have been given.
 //! - An [`OpenRecord`] for each open file.
+//! - A [`LockRecord`] for each owner of locks on a file.
 //! - An [`Unfinished`] for each file of which more is to be done than its dirty data says.
 //!
 //! They are put before what they speak of can be seen outside: an open before it is answered, a
 //! hidden name before the server is asked for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use larder_cache::Cache;
 use larder_cache::codec::{Reader, Writer};
-use larder_vfs::{Cred, Error, Ino, OpenFlags, OpenId, Validator};
+use larder_vfs::{
+    Cred, Error, Ino, LOCK_END, LockKind, LockMap, LockMode, LockOwner, OpenFlags, OpenId,
+    Validator,
+};
 
 use super::record::{Record, name, put_validator, validator};
+use crate::locks::Holder;
 use crate::open::Mode;
 
 pub(super) const RUN: &[u8] = b"r";
 pub(super) const OPEN: u8 = b'o';
 pub(super) const UNFINISHED: u8 = b'n';
+pub(super) const LOCK: u8 = b'l';
 
 /// Numbers of open files are recorded this many at a time.
 pub(crate) const OPEN_BLOCK: u64 = 1024;
@@ -49,6 +55,13 @@ pub(crate) struct OpenRecord {
     pub(crate) version: Validator,
 }
 
+/// What one owner has locked of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LockRecord {
+    pub(crate) ino: Ino,
+    pub(crate) holder: Holder,
+}
+
 /// What is still to be done about a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Unfinished {
@@ -66,6 +79,7 @@ pub(crate) struct Carried {
     pub(crate) run: Option<Run>,
     pub(crate) opens: BTreeMap<OpenId, OpenRecord>,
     pub(crate) unfinished: BTreeMap<Ino, Unfinished>,
+    pub(crate) locks: Vec<LockRecord>,
 }
 
 impl Carried {
@@ -81,6 +95,7 @@ impl Carried {
                 (Some(&UNFINISHED), Some(ino)) => {
                     carried.unfinished.extend(Unfinished::decode(&value).map(|it| (Ino(ino), it)));
                 }
+                (Some(&LOCK), _) => carried.locks.extend(LockRecord::decode(&value)),
                 _ if key == RUN => carried.run = Run::decode(&value),
                 _ => {}
             }
@@ -144,6 +159,57 @@ impl Record for OpenRecord {
             local: input.u64()?,
             version: validator(input)?,
         })
+    }
+}
+
+impl Record for LockRecord {
+    const FORMAT: u8 = 1;
+
+    fn put(&self, out: &mut Writer) {
+        let Holder { owner, pid, held, opens, lost } = &self.holder;
+        out.u64(self.ino.0);
+        out.u8(lock_kind_code(owner.kind));
+        out.u64(owner.id);
+        out.u32(*pid);
+        out.flag(*lost);
+        out.u64(opens.len() as u64);
+        opens.iter().for_each(|open| out.u64(open.0));
+        for (range, mode) in held.iter() {
+            out.u64(range.start);
+            out.u64(range.end);
+            out.flag(mode == LockMode::Exclusive);
+        }
+    }
+
+    fn take(format: u8, input: &mut Reader<'_>) -> Option<LockRecord> {
+        if format != LockRecord::FORMAT {
+            return None;
+        }
+        let ino = Ino(input.u64()?);
+        let kind = if input.u8()? == 0 { LockKind::Range } else { LockKind::Whole };
+        let owner = LockOwner { kind, id: input.u64()? };
+        let (pid, lost) = (input.u32()?, input.flag()?);
+        let opens: Option<BTreeSet<OpenId>> =
+            (0..input.u64()?).map(|_| input.u64().map(OpenId)).collect();
+        let (opens, mut held) = (opens?, LockMap::default());
+        while !input.is_at_end() {
+            let range = input.u64()?..input.u64()?;
+            let exclusive = input.flag()?;
+            if range.is_empty() || range.end > LOCK_END {
+                return None;
+            }
+            let mode = if exclusive { LockMode::Exclusive } else { LockMode::Shared };
+            held.set(range, Some(mode));
+        }
+        let holder = Holder { owner, pid, held, opens, lost };
+        (!holder.held.is_empty()).then_some(LockRecord { ino, holder })
+    }
+}
+
+pub(super) fn lock_kind_code(kind: LockKind) -> u8 {
+    match kind {
+        LockKind::Range => 0,
+        LockKind::Whole => 1,
     }
 }
 
@@ -254,6 +320,28 @@ mod tests {
             let silly = Some((Ino(1), ".nfs1".into()));
             let left = Unfinished { silly, removed: true, write_error, writer: Some(cred()) };
             assert_eq!(Unfinished::decode(&left.encode()), Some(left));
+        }
+    }
+
+    #[test]
+    fn records_of_locks_survive_encoding_and_damaged_ones_do_not_decode() {
+        for kind in [LockKind::Range, LockKind::Whole] {
+            let mut held = LockMap::default();
+            held.set(3..9, Some(LockMode::Shared));
+            held.set(9..LOCK_END, Some(LockMode::Exclusive));
+            let owner = LockOwner { kind, id: u64::MAX };
+            let opens = BTreeSet::from([OpenId(1), OpenId(7)]);
+            let holder = Holder { owner, pid: 4, held, opens, lost: true };
+            let record = LockRecord { ino: Ino(8), holder };
+            let bytes = record.encode();
+            assert_eq!(LockRecord::decode(&bytes), Some(record));
+            for len in 0..bytes.len() {
+                let short = LockRecord::decode(&bytes[..len]);
+                assert!(
+                    short.is_none_or(|short| (bytes.len() - len).is_multiple_of(17)
+                        && !short.holder.held.is_empty())
+                );
+            }
         }
     }
 

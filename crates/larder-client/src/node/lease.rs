@@ -53,4 +53,8 @@ impl Watcher for Core {
             }
         })
     }
+
+    fn locks_lost(&self, file: &Handle) {
+        self.lose_locks(file);
+    }
 }

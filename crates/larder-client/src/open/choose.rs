@@ -140,6 +140,7 @@ impl Core {
             local_file: kernel_takes && self.options.cache_data && opens.takes_local_file(),
             size: state.attr().size,
             synced_here,
+            locks_passed: self.options.pass_locks,
             ..Case::default()
         };
         opens.described_in(case, version)

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use larder_vfs::{
-    Access, Answer, Cred, Deadline, Entry, Error, Ino, KeptOpen, Kind, New, OpenFlags, OpenId,
-    Opened, Result, SetAttr,
+    Access, Answer, Cred, Deadline, Entry, Error, Ino, KeptOpen, Kind, LockOwner, New, OpenFlags,
+    OpenId, Opened, Result, SetAttr,
 };
 
 use super::open_file::OpenFile;
@@ -133,16 +133,42 @@ impl Core {
     }
 
     /// A descriptor of the open file was closed.
-    pub(crate) async fn flush(&self, open: OpenId, deadline: Option<Deadline>) -> Result<()> {
-        let open = self.open_file(open)?;
+    pub(crate) fn flush(
+        self: &Arc<Self>,
+        ino: Ino,
+        id: OpenId,
+        owner: Option<LockOwner>,
+    ) -> Answer<()> {
+        let open = match self.open_file(id) {
+            Ok(open) => open,
+            Err(error) => return Answer::fail(error),
+        };
         open.set_flushed(true);
+        let owner = owner.filter(|owner| self.locks.has(ino, *owner));
+        if !open.flags.write && owner.is_none() {
+            return Answer::ok(());
+        }
+        let (core, deadline) = (self.clone(), self.deadline());
+        Answer::later(async move {
+            let lost = core.refuse_lost(ino, Some(id));
+            let sent = core.send_at_close(&open, deadline).await;
+            if let Some(owner) = owner {
+                core.end_owner(ino, owner).await;
+            }
+            lost.and(sent)
+        })
+    }
+
+    /// What was written is at the server when a descriptor is closed, or its caller is told why
+    /// not.
+    async fn send_at_close(&self, open: &OpenFile, deadline: Option<Deadline>) -> Result<()> {
         if !open.flags.write {
             return Ok(());
         }
         let result = self.upload(&open.node, deadline).await;
         let earlier = self.take_write_error(&open.node);
         let told = result.and(earlier.map_or(Ok(()), Err));
-        let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown));
+        let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown | Error::Locked));
         open.set_refused(told.is_err() && !is_late);
         if is_late {
             let node = &open.node;
@@ -158,12 +184,13 @@ impl Core {
         let mut refused = None;
         if open.flags.write {
             match self.upload(node, deadline).await {
-                Err(Error::TimedOut) => self.leave_unsent(node, RETRY_AFTER),
+                Err(Error::TimedOut | Error::Locked) => self.leave_unsent(node, RETRY_AFTER),
                 // What is unsent is the next mount's to send.
                 Ok(()) | Err(Error::Shutdown) => {}
                 Err(error) => refused = Some(error),
             }
         }
+        self.end_open(node.ino, id).await;
         open.set_kept(KeptOpen::default());
         let (last, last_writer) = {
             let mut state = node.state();

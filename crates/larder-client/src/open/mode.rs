@@ -54,6 +54,10 @@ pub(crate) struct Case {
     pub(crate) size: u64,
     /// Programs sync files of this directory again and again while they write them.
     pub(crate) synced_here: bool,
+    /// Locks are passed on to the server: who locks a file that he writes must see what others
+    /// wrote into it meanwhile, and what the kernel writes itself cannot be brought up to
+    /// date.
+    pub(crate) locks_passed: bool,
     /// Open files of this inode: some are passthrough (or bypass).
     pub(crate) passthrough: bool,
     /// Some are bypass.
@@ -86,7 +90,7 @@ pub(crate) fn mode(case: &Case) -> Mode {
 fn may_be_bypassed(case: &Case) -> bool {
     let flags = &case.flags;
     // Written from its first byte, or only appended to as long as it is short.
-    let anew = flags.truncate || flags.exclusive || !flags.read;
+    let anew = flags.truncate || flags.exclusive || (!flags.read && !case.locks_passed);
     let suits = anew && case.size <= BYPASSED_BYTES_MAX && !case.synced_here;
     // Beside a passthrough open the choice is this or direct; whoever may map the file needs this.
     suits || case.bypass || (case.passthrough && flags.read)
@@ -112,6 +116,7 @@ mod tests {
             local_file: true,
             size,
             synced_here: false,
+            locks_passed: false,
             passthrough: false,
             bypass: false,
             cached: false,
@@ -168,10 +173,19 @@ mod tests {
         assert_eq!(mode(&case(OpenFlags { direct: true, ..READ }, 0)), Direct);
     }
 
+    #[test]
+    fn what_others_may_write_under_locks_is_not_bypassed() {
+        for (flags, wanted) in
+            [(READ, Passthrough), (WRITE, Cached), (APPEND, Direct), (ANEW, Bypass), (NEW, Bypass)]
+        {
+            assert_eq!(mode(&Case { locks_passed: true, ..case(flags, 0) }), wanted, "{flags:?}");
+        }
+    }
+
     /// What the kernel refuses is never answered, whatever is open.
     #[test]
     fn no_mode_meets_one_that_the_kernel_refuses_beside_it() {
-        for bits in 0..1u32 << 12 {
+        for bits in 0..1u32 << 13 {
             let bit = |at: u32| bits >> at & 1 != 0;
             let flags = OpenFlags {
                 read: bit(0),
@@ -187,6 +201,7 @@ mod tests {
                 local_file: bit(6),
                 size: if bit(7) { SHORT } else { SHORT + 1 },
                 synced_here: bit(8),
+                locks_passed: bit(12),
                 passthrough: bit(9),
                 bypass: bit(9) && bit(10),
                 cached: !bit(9) && bit(10),

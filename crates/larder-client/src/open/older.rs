@@ -70,6 +70,14 @@ impl Core {
     /// read it and may map it. Waits for the server if the version is not held. If that fails,
     /// a mapping shows the older version.
     pub(crate) async fn update_older(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
+        if self.is_older_free(node).await {
+            self.follow_older(node, cred).await;
+        }
+    }
+
+    /// The same also while somebody reads it by passthrough: for a caller who has locked the file,
+    /// and so says when it may change under its readers.
+    pub(crate) async fn follow_older(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
         for _ in 0..TRIES_MAX {
             let Some(older) = self.older_to_update(node).await else { return };
             if let Err(error) = self.copy_to_older(node, cred, &older).await {
@@ -84,20 +92,32 @@ impl Core {
         }
     }
 
+    /// Whether there is an older local file to which the kernel is held, and nobody reads it by
+    /// passthrough.
+    async fn is_older_free(&self, node: &Node) -> bool {
+        let (shows_older, is_read) = {
+            let state = node.state();
+            let shows = state.opens().backing_unwritten().and(state.opens().backing_shows());
+            let shows_older =
+                state.opens().backing_unwritten().is_some() && shows != Some(state.version());
+            (shows_older, state.opens().is_read_by_kernel())
+        };
+        if shows_older && is_read {
+            // They may have closed it, and their releases be on their way.
+            self.await_release(node).await;
+        }
+        shows_older && !node.state().opens().is_read_by_kernel()
+    }
+
     async fn older_to_update(self: &Arc<Self>, node: &Arc<Node>) -> Option<Older> {
-        let is_read = {
+        {
             let state = node.state();
             state.opens().backing_unwritten()?;
             if state.opens().backing_shows() == Some(state.version()) {
                 return None;
             }
-            state.opens().is_read_by_kernel()
-        };
-        if is_read {
-            // They may have closed it, and their releases be on their way.
-            self.await_release(node).await;
         }
-        if self.is_executed(node) || node.state().opens().is_read_by_kernel() {
+        if self.is_executed(node) {
             return None;
         }
         let (core, prepared) = (self.clone(), node.clone());

@@ -46,7 +46,7 @@ impl OpenFile {
     }
 
     /// Whether a descriptor of it was closed.
-    pub(super) fn is_flushed(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.flushed.load(Ordering::Relaxed)
     }
 

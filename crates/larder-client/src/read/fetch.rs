@@ -59,6 +59,9 @@ impl Core {
             Ok(node) => node,
             Err(error) => return Answer::fail(error),
         };
+        if let Err(lost) = self.refuse_lost(ino, open) {
+            return Answer::fail(lost);
+        }
         let open = open.and_then(|id| self.open_file(id).ok());
         let wanted = offset..offset.saturating_add(u64::from(len));
         if open.is_some()

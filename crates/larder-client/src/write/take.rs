@@ -29,6 +29,9 @@ impl Core {
             Ok(node) => node,
             Err(error) => return Answer::fail(error),
         };
+        if let Err(lost) = self.refuse_lost(ino, open) {
+            return Answer::fail(lost);
+        }
         let open = open.and_then(|id| self.open_file(id).ok());
         let synchronous = stability != Stability::Unstable
             || self.options.sync

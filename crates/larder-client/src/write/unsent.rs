@@ -295,7 +295,8 @@ impl Unsent {
             Ok(()) => Outcome::Sent,
             // Somebody else has sent it, or cut it away, meanwhile.
             Err(_) if !self.may_exist(context.kernel_writes) => Outcome::Sent,
-            Err(Error::TimedOut) => Outcome::Late,
+            // What somebody else has locked is sent once he has unlocked it.
+            Err(Error::TimedOut | Error::Locked) => Outcome::Late,
             Err(Error::Shutdown) => Outcome::Ending,
             Err(_) if is_written => Outcome::RefusedToWriters,
             Err(_) => Outcome::Refused,

@@ -14,6 +14,7 @@ mod identity;
 mod killed;
 mod leases;
 mod links;
+mod locks;
 mod log;
 mod model;
 mod pages;

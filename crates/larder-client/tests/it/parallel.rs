@@ -113,7 +113,7 @@ impl Door<'_> {
     /// Has the file sent, and says whether that was done.
     async fn flush(&self) -> bool {
         let flushed = match self.open {
-            Some(open) => self.rig.client.flush(&root(), self.ino, open).wait().await,
+            Some(open) => self.rig.client.flush(&root(), self.ino, open, None).wait().await,
             None => self.rig.client.fsync(&root(), self.ino).wait().await.map(drop),
         };
         assert!(matches!(flushed, Ok(()) | Err(Error::TimedOut)), "{flushed:?}");

@@ -135,7 +135,7 @@ async fn what_the_kernel_wrote_itself_outlives_the_process() {
     assert_eq!(attr.size, 13);
     let kernel = data_file(&after);
     rustix::io::pwrite(kernel.as_fd(), b", and after it", 13).unwrap();
-    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.flush(&root(), ino, open, None).wait().await.unwrap();
     client.release(ino, open).wait().await.unwrap();
     assert_eq!(content_of(&server, "file").await, b"by the kernel, and after it");
 }
@@ -161,7 +161,7 @@ async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
     rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
     let attr = client.getattr(&root(), ino).wait().await.unwrap().attr;
     assert_eq!((attr.nlink, attr.size), (0, 13));
-    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.flush(&root(), ino, open, None).wait().await.unwrap();
     client.release(ino, open).wait().await.unwrap();
     assert_eq!(cache.unsent(), []);
 }
@@ -176,7 +176,7 @@ async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
     let (ino, open, local) = create(&client, "file").await;
     rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
     server.time_out();
-    let flushed = client.flush(&root(), ino, open).wait().await;
+    let flushed = client.flush(&root(), ino, open, None).wait().await;
     assert_eq!(flushed.unwrap_err(), Error::TimedOut);
     client.release(ino, open).wait().await.unwrap();
     let unsent = client.status().unsent;
@@ -223,13 +223,13 @@ async fn data_refused_to_one_writer_is_sent_by_another() {
     rustix::io::pwrite(local.as_fd(), b"one", 0).unwrap();
     server.set_full(true);
     let close = async |open| {
-        let flushed = client.flush(&root(), ino, open).wait().await;
+        let flushed = client.flush(&root(), ino, open, None).wait().await;
         client.release(ino, open).wait().await.unwrap();
         flushed
     };
     assert_eq!(close(first).await, Err(Error::NoSpace));
     rustix::io::pwrite(local.as_fd(), b" two", 3).unwrap();
-    let flushed = client.flush(&root(), ino, second.id).wait().await;
+    let flushed = client.flush(&root(), ino, second.id, None).wait().await;
     assert_eq!(flushed, Err(Error::NoSpace));
     server.set_full(false);
     close(second.id).await.unwrap();
@@ -260,7 +260,7 @@ async fn write_region(client: &Client, server: &MemRemote, ino: Ino, writer: usi
                 let set = client.setattr(&root(), ino, Some(open.id), set).wait().await;
                 assert!(matches!(set, Ok(_) | Err(Error::TimedOut)));
             }
-            _ => match client.flush(&root(), ino, open.id).wait().await {
+            _ => match client.flush(&root(), ino, open.id, None).wait().await {
                 Err(Error::TimedOut) => {}
                 flushed => {
                     flushed.unwrap();
@@ -272,7 +272,7 @@ async fn write_region(client: &Client, server: &MemRemote, ino: Ino, writer: usi
         }
     }
     server.hold(None);
-    while client.flush(&root(), ino, open.id).wait().await == Err(Error::TimedOut) {
+    while client.flush(&root(), ino, open.id, None).wait().await == Err(Error::TimedOut) {
         server.reconnect();
     }
     client.release(ino, open.id).wait().await.unwrap();
@@ -301,7 +301,7 @@ async fn writers_by_way_of_the_kernel_lose_nothing() {
         }
         server.hold(None);
         server.reconnect();
-        client.flush(&root(), ino, open).wait().await.unwrap();
+        client.flush(&root(), ino, open, None).wait().await.unwrap();
         client.release(ino, open).wait().await.unwrap();
         assert_eq!(cache.unsent(), []);
     }
@@ -315,7 +315,7 @@ async fn is_passed(client: &Client, ino: Ino, flags: OpenFlags) -> bool {
 }
 
 async fn close(client: &Client, ino: Ino, open: OpenId) {
-    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.flush(&root(), ino, open, None).wait().await.unwrap();
     client.release(ino, open).wait().await.unwrap();
 }
 
@@ -393,7 +393,7 @@ async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
 async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
     let (server, _dir, client, _cache) = in_real_time().await;
     let (ino, open, local) = create_written(&client, "file", 60_000).await;
-    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.flush(&root(), ino, open, None).wait().await.unwrap();
     let (other, theirs) = another_client_at(&server, "file").await;
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     other.setattr(&root(), &theirs, set, None).await.unwrap();
@@ -404,7 +404,7 @@ async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
     client.setattr(&root(), ino, Some(open), cut).wait().await.unwrap();
     assert_eq!(rustix::fs::fstat(local.as_fd()).unwrap().st_size, 10_000);
     rustix::io::pwrite(local.as_fd(), b"far", 70_000).unwrap();
-    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.flush(&root(), ino, open, None).wait().await.unwrap();
     client.release(ino, second.id).wait().await.unwrap();
     client.release(ino, open).wait().await.unwrap();
     let mut expected = pattern(1, 10_000);
@@ -421,12 +421,12 @@ async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tell
     let dir = tempfile::tempdir().unwrap();
     let (client, _cache) = on_directory(dir.path(), server.clone(), Start::NewMount).await;
     let (ino, open, _local) = create_written(&client, "file", 60_000).await;
-    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.flush(&root(), ino, open, None).wait().await.unwrap();
     let (other, theirs) = another_client_at(&server, "file").await;
     let cut = |size| SetAttr { size: Some(size), ..SetAttr::default() };
     other.setattr(&root(), &theirs, cut(0), None).await.unwrap();
     client.setattr(&root(), ino, Some(open), cut(20_000)).wait().await.unwrap();
-    client.flush(&root(), ino, open).wait().await.unwrap();
+    client.flush(&root(), ino, open, None).wait().await.unwrap();
     client.release(ino, open).wait().await.unwrap();
     let again = client.open(&root(), ino, READ).wait().await.unwrap();
     let read = client.read(&root(), ino, Some(again.id), 0, 1 << 20).wait().await.unwrap();
@@ -530,7 +530,7 @@ async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_hav
 async fn a_file_that_the_kernel_writes_is_as_long_as_its_local_file() {
     let (server, _dir, client, _cache) = in_real_time().await;
     let (ino, writer, _local) = create_written(&client, "file", 50_000).await;
-    client.flush(&root(), ino, writer).wait().await.unwrap();
+    client.flush(&root(), ino, writer, None).wait().await.unwrap();
     let (other, theirs) = another_client_at(&server, "file").await;
     for len in [90_000, 20_000] {
         let resized = SetAttr { size: Some(len), ..SetAttr::default() };

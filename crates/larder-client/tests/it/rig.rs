@@ -358,7 +358,7 @@ impl Open<'_> {
     }
 
     pub(crate) async fn flush(&self) -> Result<()> {
-        self.rig.client.flush(&root(), self.ino, self.id).wait().await
+        self.rig.client.flush(&root(), self.ino, self.id, None).wait().await
     }
 
     pub(crate) async fn close(self) -> Result<()> {

@@ -59,7 +59,7 @@ impl Written {
     }
 
     async fn flush(&self) -> Result<(), Error> {
-        self.client.flush(&ann(), self.ino, self.open).wait().await
+        self.client.flush(&ann(), self.ino, self.open, None).wait().await
     }
 
     async fn release(&self) {

@@ -527,7 +527,7 @@ impl FileSystem for TestFs {
         self.called("write", cred, done.map(|()| written))
     }
 
-    fn flush(&self, cred: &Cred, _: Ino, _: OpenId) -> Answer<()> {
+    fn flush(&self, cred: &Cred, _: Ino, _: OpenId, _: Option<LockOwner>) -> Answer<()> {
         self.called("flush", cred, Ok(()))
     }
 

@@ -181,11 +181,13 @@ async fn watchers_are_handed_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_contract_of_every_server_is_kept_behind_it() {
     let (later, ends) = later(None);
-    ends.send(Ok(MemRemote::new())).unwrap();
+    let model = MemRemote::new();
+    let traits = Traits::default().with_elsewhere(Arc::new(model.another_client()));
+    ends.send(Ok(model)).unwrap();
     let root = later.root().await.unwrap().handle;
     let remote: Arc<dyn Remote> = Arc::new(later);
     for case in cases() {
-        match case.check(&remote, &root, &Traits::default()).await {
+        match case.check(&remote, &root, &traits).await {
             Verdict::Passed => {}
             Verdict::Skipped(reason) => panic!("{} skipped: {reason}", case.name),
             Verdict::Failed(text) => panic!("{}: {text}", case.name),

@@ -261,11 +261,11 @@ impl Share {
         }
         self.give_up(from.dir).await;
         self.give_up(to.dir).await;
-        let closed = match source.is_directory() {
+        let (closed, locked) = match source.is_directory() {
             true => self.close_below(link, &moved).await,
             false => {
                 self.close_file(&moved).await;
-                self.kept.all(|file| *file == moved)
+                (self.kept.all(|file| *file == moved), Vec::new())
             }
         };
         let options = wire::OPEN_REPARSE_POINT;
@@ -277,6 +277,7 @@ impl Share {
             places.removed(from.dir, &from.component);
             places.learn(to.dir, &to.component, &moved);
         }
+        self.renew_locks(link, locked).await;
         for kept in closed {
             self.try_renew(link, &kept).await;
         }

@@ -9,6 +9,7 @@
 use super::attr::{Info, Shape};
 use super::files::{File, ServerOpen};
 use super::link::{Link, Reply, garbled};
+use super::locks;
 use super::share::Share;
 use super::status::Failure;
 use super::wire::{self, Opening, PREVIOUS};
@@ -63,6 +64,47 @@ impl Share {
             let attr = self.look_at(link, file, false).await?.info.attr(&self.shape);
             return Ok(RemoteRead { data: Bytes::new(), eof: true, attr: Some(attr) });
         }
+        if let Some(read) = self.read_locked(link, file, offset, len).await? {
+            return Ok(read);
+        }
+        let read = self.read_unlocked(link, file, offset, len).await;
+        if !locks::is_conflict(&read) || !self.locks.has(file) {
+            return read;
+        }
+        // It was locked here meanwhile.
+        match self.read_locked(link, file, offset, len).await? {
+            Some(again) => Ok(again),
+            None => read,
+        }
+    }
+
+    /// Reads by the open that has the locks of the file; `None` if there is none.
+    async fn read_locked(
+        &self,
+        link: &Arc<Link>,
+        file: &Handle,
+        offset: u64,
+        len: u32,
+    ) -> Result<Option<RemoteRead>, Failure> {
+        let Some(open) = self.lock_open(link, file).await? else { return Ok(None) };
+        let (data, short) = match self.read_open(link, open.id, offset, len).await {
+            // It was unlocked meanwhile.
+            Err(Failure::Status(NtStatus::FILE_CLOSED)) => return Ok(None),
+            read => read?,
+        };
+        let info = open.info().await?;
+        let eof = short || offset + data.len() as u64 >= info.size;
+        Ok(Some(RemoteRead { data, eof, attr: Some(info.attr(&self.shape)) }))
+    }
+
+    /// Reads a file of which nothing is locked here.
+    async fn read_unlocked(
+        &self,
+        link: &Arc<Link>,
+        file: &Handle,
+        offset: u64,
+        len: u32,
+    ) -> Result<RemoteRead, Failure> {
         if let Some(entry) = self.files.get(file) {
             let open = entry.opens.lock().await.read.clone().filter(|open| open.is_on(link));
             if let Some(open) = open {
@@ -200,6 +242,52 @@ impl Share {
             let change = self.change(None, after);
             return Ok(RemoteWritten { stability: Stability::FileSync, verifier, change });
         }
+        let target = Target { link, file, offset, stability };
+        if let Some(written) = self.write_locked(&target, data).await? {
+            return Ok(written);
+        }
+        let written = self.write_unlocked(&target, cred, data).await;
+        if !locks::is_conflict(&written) || !self.locks.has(file) {
+            return written;
+        }
+        // It was locked here meanwhile.
+        match self.write_locked(&target, data).await? {
+            Some(again) => Ok(again),
+            None => written,
+        }
+    }
+
+    /// Writes by the open that has the locks of the file; `None` if there is none.
+    async fn write_locked(
+        &self,
+        target: &Target<'_>,
+        data: &Bytes,
+    ) -> Result<Option<RemoteWritten>, Failure> {
+        let Target { link, file, offset, stability } = *target;
+        let Some(open) = self.lock_open(link, file).await? else { return Ok(None) };
+        let changing = self.files.changing(file);
+        match write_parts(link, open.id, offset, data, self.limits.write_max).await {
+            // It was unlocked meanwhile.
+            Err(Failure::Status(NtStatus::FILE_CLOSED)) => return Ok(None),
+            written => written?,
+        }
+        if stability != Stability::Unstable {
+            link.ask(wire::flush(open.id)).await?.check()?;
+        }
+        let after = open.info().await?;
+        let was = changing.done(Some(after));
+        let (verifier, change) = (self.verifier(link), self.change(was, Some(after)));
+        Ok(Some(RemoteWritten { stability, verifier, change }))
+    }
+
+    /// Writes to a file of which nothing is locked here.
+    async fn write_unlocked(
+        &self,
+        target: &Target<'_>,
+        cred: &Cred,
+        data: &Bytes,
+    ) -> Result<RemoteWritten, Failure> {
+        let Target { link, file, offset, stability } = *target;
         let entry = self.files.enter(file);
         let changing = self.files.changing(file);
         let open = self.writer(link, cred, &entry).await?;
@@ -222,8 +310,9 @@ impl Share {
             None => None,
         };
         let was = changing.done(after);
+        let (verifier, change) = (self.verifier(link), self.change(was, after));
         let stability = if unstable { Stability::Unstable } else { Stability::FileSync };
-        Ok(RemoteWritten { stability, verifier, change: self.change(was, after) })
+        Ok(RemoteWritten { stability, verifier, change })
     }
 
     /// An open that the server closed is of no use for the next try.
@@ -268,6 +357,12 @@ impl Share {
         file: &Handle,
     ) -> Result<Committed, Failure> {
         let changing = self.files.changing(file);
+        if let Some(open) = self.lock_open(link, file).await? {
+            link.ask(wire::flush(open.id)).await?.check()?;
+            let after = Some(open.info().await?);
+            let change = self.change(changing.done(after), after);
+            return Ok(Committed { verifier: self.verifier(link), change });
+        }
         let writing = match self.files.get(file) {
             Some(entry) => {
                 let mut opens = entry.opens.lock().await;
@@ -302,6 +397,15 @@ impl Share {
     fn verifier(&self, link: &Link) -> Verifier {
         Verifier(self.mount_id.wrapping_add(link.generation))
     }
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    link: &'a Arc<Link>,
+    file: &'a Handle,
+    offset: u64,
+    stability: Stability,
 }
 
 /// A write that is counted in, and will be counted out also if its caller gives it up.

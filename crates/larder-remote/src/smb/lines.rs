@@ -177,6 +177,8 @@ async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
                 if line.restore(Arc::clone(&link)) && link.is_lost() {
                     share.cut(link.generation);
                 }
+                let locked = share.locks.all(|file| number(file, share.lines.len()) == at);
+                share.renew_locks(&link, locked).await;
                 for kept in share.kept.all(|file| number(file, share.lines.len()) == at) {
                     // If others have renamed or removed it meanwhile, it is lost.
                     share.try_renew(&link, &kept).await;

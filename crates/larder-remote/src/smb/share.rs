@@ -7,6 +7,7 @@ use super::line::Line;
 use super::lines::{self, Hook};
 use super::link::{Accounts, COMMANDS, Link, garbled};
 use super::listing::Snapshots;
+use super::locks::LockedFiles;
 use super::mount::{MountError, MountOptions};
 use super::places::Places;
 use super::status::Failure;
@@ -63,6 +64,7 @@ pub(super) struct Share {
     pub(super) limits: RemoteLimits,
     pub(super) files: Files,
     pub(super) kept: KeptFiles,
+    pub(super) locks: LockedFiles,
     pub(super) snapshots: Mutex<Snapshots>,
     pub(super) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(super) watches: Arc<Semaphore>,
@@ -122,6 +124,7 @@ impl Share {
             options: options.clone(),
             files: Files::default(),
             kept: KeptFiles::default(),
+            locks: LockedFiles::default(),
             snapshots: Mutex::new(Snapshots::new(mount_id)),
             watcher: OnceLock::new(),
             watches: Arc::new(Semaphore::new(WATCHES_MAX)),
@@ -267,13 +270,21 @@ impl Share {
     }
 
     /// Closes what is open below a directory, and of it: servers rename no directory with open
-    /// files. Answers what is to be kept open, for [`Share::try_renew`].
-    pub(super) async fn close_below(&self, link: &Link, dir: &Handle) -> Vec<Arc<Kept>> {
-        let (below, kept) = {
+    /// files. Answers what is to be kept open, for [`Share::try_renew`], and what is locked,
+    /// for [`Share::renew_locks`].
+    pub(super) async fn close_below(
+        &self,
+        link: &Link,
+        dir: &Handle,
+    ) -> (Vec<Arc<Kept>>, Vec<Handle>) {
+        let (below, kept, locked) = {
             let places = self.places();
             let is_below = |file: &Handle| places.is_below(file, dir);
-            (self.files.leave_all(is_below), self.kept.all(is_below))
+            (self.files.leave_all(is_below), self.kept.all(is_below), self.locks.all(is_below))
         };
+        for file in &locked {
+            self.close_locked(file).await;
+        }
         for entry in below {
             entry.opens.lock().await.close().await;
         }
@@ -281,7 +292,7 @@ impl Share {
             kept.close().await;
         }
         self.settle(link).await;
-        kept
+        (kept, locked)
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) const TOO_MANY_OPENED_FILES: NtStatus = NtStatus(0xC000_011F);
 pub(super) const OPLOCK_NOT_GRANTED: NtStatus = NtStatus(0xC000_00E2);
 pub(super) const USER_MAPPED_FILE: NtStatus = NtStatus(0xC000_0243);
 pub(super) const EAS_NOT_SUPPORTED: NtStatus = NtStatus(0xC000_004F);
+pub(super) const LOCK_NOT_GRANTED: NtStatus = NtStatus(0xC000_0055);
 pub(super) const TIME_DIFFERENCE_AT_DC: NtStatus = NtStatus(0xC000_0133);
 pub(super) const BAD_TOKEN_TYPE: NtStatus = NtStatus(0xC000_00A8);
 pub(super) const NO_SUCH_USER: NtStatus = NtStatus(0xC000_0064);
@@ -118,9 +119,8 @@ pub(super) fn error(status: NtStatus) -> Error {
         | NtStatus::INVALID_DEVICE_REQUEST
         | EAS_NOT_SUPPORTED => Error::NotSupported,
         NtStatus::NO_SUCH_DEVICE => Error::NoDevice,
-        NtStatus::SHARING_VIOLATION | NtStatus::FILE_LOCK_CONFLICT | USER_MAPPED_FILE => {
-            Error::Busy
-        }
+        NtStatus::SHARING_VIOLATION | USER_MAPPED_FILE => Error::Busy,
+        NtStatus::FILE_LOCK_CONFLICT | LOCK_NOT_GRANTED => Error::Locked,
         NtStatus::INSUFFICIENT_RESOURCES
         | NtStatus::INSUFF_SERVER_RESOURCES
         | NtStatus::REQUEST_NOT_ACCEPTED

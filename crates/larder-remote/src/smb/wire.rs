@@ -9,6 +9,7 @@ use smb2::msg::create::{CreateDisposition, CreateRequest, ImpersonationLevel, Sh
 use smb2::msg::create_context::{CreateContext, find, pack_contexts, parse_contexts};
 use smb2::msg::echo::EchoRequest;
 use smb2::msg::flush::FlushRequest;
+use smb2::msg::lock::{LockElement, LockRequest};
 use smb2::msg::query_directory::{
     FileInformationClass, QueryDirectoryFlags, QueryDirectoryRequest,
 };
@@ -19,6 +20,7 @@ use smb2::msg::write::WriteRequest;
 use smb2::pack::{Pack, ReadCursor, WriteCursor};
 use smb2::types::flags::FileAccessMask;
 use smb2::types::{Command, FileId, OplockLevel};
+use std::ops::Range;
 
 /// The file of the request before, in a chain.
 pub(super) const PREVIOUS: FileId = FileId::SENTINEL;
@@ -212,6 +214,17 @@ pub(super) fn target(path: &str, replace: bool) -> Vec<u8> {
 /// FLUSH.
 pub(super) fn flush(file_id: FileId) -> Op {
     Op::new(Command::Flush, FlushRequest { file_id })
+}
+
+/// LOCK, of ranges with the flags of MS-SMB2, 2.2.26.1: all of them lock, or all unlock.
+pub(super) fn lock(file_id: FileId, elements: Vec<(Range<u64>, u32)>) -> Op {
+    let element = |(range, flags): (Range<u64>, u32)| LockElement {
+        offset: range.start,
+        length: range.end - range.start,
+        flags,
+    };
+    let locks = elements.into_iter().map(element).collect();
+    Op::new(Command::Lock, LockRequest { lock_sequence: 0, file_id, locks })
 }
 
 /// READ.

@@ -39,6 +39,8 @@ fn traits() -> Traits {
 /// Runs the suite of `larder-vfs`, all cases on one mount.
 async fn conforms(setup: Setup, remote: Arc<dyn Remote>, traits: &Traits) {
     let mut failures = Vec::new();
+    let elsewhere = setup::mount(&setup::options(&setup.server)).await;
+    let traits = &traits.clone().with_elsewhere(elsewhere);
     for case in cases() {
         match case.check(&remote, &setup.root, traits).await {
             Verdict::Passed => (),

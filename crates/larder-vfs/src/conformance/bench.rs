@@ -17,11 +17,14 @@ use super::Traits;
 pub(super) type Outcome<T = ()> = std::result::Result<T, String>;
 
 /// A server, and a directory on it.
+#[derive(Clone)]
 pub(super) struct Bench {
     pub(super) remote: Arc<dyn Remote>,
     pub(super) dir: Handle,
     pub(super) owner: Cred,
     pub(super) other: Cred,
+    /// Another client of the server.
+    pub(super) elsewhere: Option<Arc<dyn Remote>>,
 }
 
 /// A call that has to work.
@@ -58,7 +61,8 @@ pub(super) fn mode(mode: u32) -> SetAttr {
 
 impl Bench {
     pub(super) fn new(remote: Arc<dyn Remote>, dir: Handle, traits: &Traits) -> Bench {
-        Bench { remote, dir, owner: traits.owner.clone(), other: traits.other.clone() }
+        let (owner, other) = (traits.owner.clone(), traits.other.clone());
+        Bench { remote, dir, owner, other, elsewhere: traits.elsewhere.clone() }
     }
 
     /// Makes something in the case's directory.

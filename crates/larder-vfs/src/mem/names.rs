@@ -52,7 +52,7 @@ impl Server {
             return Ok(Made { found, dir, created: false, kept: KeptOpen::default() });
         }
         self.node(dir).need(cred, WRITE)?;
-        if self.full {
+        if self.is_full() {
             return Err(Error::NoSpace);
         }
         let body = self.body(cred, dir, new)?;

@@ -15,6 +15,7 @@ use crate::{
 };
 
 use super::leases::Leases;
+use super::locks::Locks;
 use super::node::{Body, Directory, EXECUTE, Node, READ, SET_GID, SET_UID, STICKY, WRITE};
 use super::pages::Pages;
 
@@ -22,8 +23,9 @@ pub(super) const ROOT: u64 = 1;
 
 pub(super) struct Server {
     pub(super) limits: RemoteLimits,
-    pub(super) full: bool,
+    full: bool,
     pub(super) leases: Leases,
+    pub(super) locks: Locks,
     pub(super) nodes: HashMap<u64, Node>,
     /// Greater than every number so far.
     pub(super) next: u64,
@@ -46,6 +48,7 @@ impl Server {
             limits,
             full: false,
             leases: Leases::default(),
+            locks: Locks::default(),
             nodes: HashMap::new(),
             next: ROOT,
             gives_again: false,
@@ -60,6 +63,14 @@ impl Server {
         server.nodes.insert(ROOT, root);
         server.next = ROOT + 1;
         server
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    pub(super) fn set_full(&mut self, full: bool) {
+        self.full = full;
     }
 
     pub(super) fn restart(&mut self) {

@@ -25,10 +25,13 @@ enum Lie {
     AccessGrantsAll,
     GuardIsIgnored,
     TimesAreIgnored,
+    EverybodyIsLocked,
+    RefusedLocksAreHeldInPart,
+    UnlocksAreForgotten,
 }
 
 /// Which case notices it.
-const LIES: [(Lie, &str); 13] = [
+const LIES: [(Lie, &str); 16] = [
     (Lie::ShortReads, "one_byte"),
     (Lie::AbsentIsAnError, "lookup_of_an_absent_name_is_an_answer"),
     (Lie::NoEndOfFile, "read_of_an_empty_file"),
@@ -42,6 +45,9 @@ const LIES: [(Lie, &str); 13] = [
     (Lie::AccessGrantsAll, "access_agrees_with_what_happens"),
     (Lie::GuardIsIgnored, "guard_that_does_not_hold"),
     (Lie::TimesAreIgnored, "set_times"),
+    (Lie::EverybodyIsLocked, "exclusive_locks_exclude_other_clients"),
+    (Lie::RefusedLocksAreHeldInPart, "several_ranges_are_locked_at_once"),
+    (Lie::UnlocksAreForgotten, "a_part_of_a_shared_lock_is_unlocked_by_itself"),
 ];
 
 struct Liar(MemRemote, Lie);
@@ -88,6 +94,37 @@ impl Remote for Liar {
             return Box::pin(async move { Ok(Judged::new(wanted, None)) });
         }
         self.0.access(cred, file, wanted)
+    }
+
+    fn lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        changes: &'a [LockChange],
+    ) -> Future<'a, Attr> {
+        Box::pin(async move {
+            let unlocks = changes.iter().all(|change| change.mode.is_none());
+            if self.lies(Lie::EverybodyIsLocked) || self.lies(Lie::UnlocksAreForgotten) && unlocks {
+                return self.0.getattr(cred, file).await;
+            }
+            let locked = self.0.lock(cred, file, changes).await;
+            if locked.is_err() && self.lies(Lie::RefusedLocksAreHeldInPart) {
+                for change in changes {
+                    let _ = self.0.lock(cred, file, std::slice::from_ref(change)).await;
+                }
+            }
+            locked
+        })
+    }
+
+    fn test_lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        range: Range<u64>,
+        mode: LockMode,
+    ) -> Future<'a, Option<LockMode>> {
+        self.0.test_lock(cred, file, range, mode)
     }
 
     fn lookup<'a>(
@@ -250,10 +287,12 @@ impl Remote for Liar {
 #[test]
 fn the_suite_notices_each_lie() {
     for (lie, name) in LIES {
-        let remote: Arc<dyn Remote> = Arc::new(Liar(MemRemote::new(), lie));
+        let model = MemRemote::new();
+        let traits = Traits::default().with_elsewhere(Arc::new(model.another_client()));
+        let remote: Arc<dyn Remote> = Arc::new(Liar(model, lie));
         let case = cases().into_iter().find(|case| case.name == name).expect(name);
         let root = block_on(remote.root()).unwrap().handle;
-        let verdict = block_on(case.check(&remote, &root, &Traits::default()));
+        let verdict = block_on(case.check(&remote, &root, &traits));
         assert!(matches!(verdict, Verdict::Failed(_)), "{lie:?}: {name}: {verdict:?}");
     }
 }

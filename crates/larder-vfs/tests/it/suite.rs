@@ -20,6 +20,7 @@ fn base(remote: &Arc<dyn Remote>, owner: &Cred) -> Handle {
 
 /// Runs everything, and returns what was skipped.
 fn passes(remote: MemRemote, traits: &Traits) -> Vec<&'static str> {
+    let traits = &traits.clone().with_elsewhere(Arc::new(remote.another_client()));
     let remote: Arc<dyn Remote> = Arc::new(remote);
     let base = base(&remote, &traits.owner);
     let mut skipped = Vec::new();

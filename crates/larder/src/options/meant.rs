@@ -87,6 +87,8 @@ pub(crate) struct SmbOptions {
     pub(crate) file_mode: Option<u32>,
     /// Mode of directories.
     pub(crate) dir_mode: Option<u32>,
+    /// Locks of processes stay with this machine.
+    pub(crate) no_locks: bool,
     /// Messages must be encrypted.
     pub(crate) seal: bool,
     /// Messages must be signed.
@@ -330,6 +332,7 @@ impl<'a> Last<'a> {
             seal: self.last(&["seal"]).is_some(),
             sign: self.last(&["sign"]).is_some() || ["ntlmsspi", "krb5i"].contains(&sec.as_str()),
             no_leases: self.flag("nolease", "lease", false),
+            no_locks: self.flag("nobrl", "brl", false),
         }
     }
 
@@ -582,6 +585,7 @@ mod tests {
         assert!(kerberos.kerberos && kerberos.sign && !kerberos.guest);
         assert_eq!(kerberos.kdc.as_deref(), Some("kdc.test:8888"));
         assert_eq!(smb("vers=default").version_min, None);
+        assert!(smb("nobrl").no_locks && !smb("ro").no_locks && !smb("nobrl,brl").no_locks);
         assert!(smb("nolease").no_leases && !smb("nolease,lease").no_leases);
     }
 

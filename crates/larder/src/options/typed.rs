@@ -132,6 +132,8 @@ const KNOWN: &[(&str, Shape)] = &[
     ("sign", Flag),
     ("lease", Flag),
     ("nolease", Flag),
+    ("brl", Flag),
+    ("nobrl", Flag),
     ("fill", Limit(&["off", "idle"])),
     ("cache_max", Size),
     ("cache_files", Number(1, u64::MAX)),
@@ -179,6 +181,8 @@ const ONLY: &[(Protocol, &[&str])] = &[
             "sign",
             "lease",
             "nolease",
+            "brl",
+            "nobrl",
         ],
     ),
 ];

@@ -21,6 +21,7 @@ mod detached;
 mod fdstore;
 mod harness;
 mod limits;
+mod locks;
 mod logs;
 mod messages;
 mod posix;

@@ -34,6 +34,7 @@ use cases::{Case, Expected, Step};
 const RIGHTS: &str = include_str!("posix_cases/rights.txt");
 const NAMES: &str = include_str!("posix_cases/names.txt");
 const LOCKS: &str = include_str!("posix_cases/locks.txt");
+const SHARED_LOCKS: &str = include_str!("posix_cases/shared_locks.txt");
 
 /// The program of an actor.
 const PROGRAM: &str = include_str!("posix_cases/actor.py");
@@ -118,7 +119,10 @@ impl Actor {
 
     fn waits_for_lock(&self) -> bool {
         let place = fs::read_to_string(format!("/proc/{}/wchan", self.process.id())).unwrap();
-        place.contains("setlk") || place.contains("lock_inode_wait")
+        // The kernel keeps locks itself, or has asked a mount that passes them on.
+        ["setlk", "lock_inode_wait", "fuse", "request_wait_answer"]
+            .iter()
+            .any(|it| place.contains(it))
     }
 }
 
@@ -132,25 +136,35 @@ impl Drop for Actor {
 /// The actors of a case, as far as they have had something to do, and what they have kept.
 struct Stage {
     dir: PathBuf,
+    /// The same directory on another mount, where `p2` is.
+    elsewhere: Option<PathBuf>,
     actors: BTreeMap<&'static str, Actor>,
     kept: BTreeMap<String, String>,
 }
 
 impl Stage {
     fn new() -> Stage {
-        Stage { dir: PathBuf::from("/"), actors: BTreeMap::new(), kept: BTreeMap::new() }
+        let (actors, kept) = (BTreeMap::new(), BTreeMap::new());
+        Stage { dir: PathBuf::from("/"), elsewhere: None, actors, kept }
     }
 
     /// Begins another case in another directory.
-    fn reset(&mut self, dir: &Path) {
-        self.actors.values_mut().for_each(|actor| actor.reset(dir));
+    fn reset(&mut self, dir: &Path, elsewhere: Option<PathBuf>) {
         self.kept.clear();
-        self.dir = dir.to_owned();
+        (self.dir, self.elsewhere) = (dir.to_owned(), elsewhere);
+        let mut actors = std::mem::take(&mut self.actors);
+        actors.iter_mut().for_each(|(name, actor)| actor.reset(self.dir_of(name)));
+        self.actors = actors;
+    }
+
+    fn dir_of(&self, actor: &str) -> &Path {
+        self.elsewhere.as_ref().filter(|_| actor == "p2").unwrap_or(&self.dir)
     }
 
     fn actor(&mut self, name: &str) -> &mut Actor {
         let (name, ids) = ACTORS.iter().find(|(known, _)| *known == name).expect("a known actor");
-        self.actors.entry(name).or_insert_with(|| Actor::start(ids, &self.dir))
+        let dir = self.dir_of(name).to_owned();
+        self.actors.entry(name).or_insert_with(|| Actor::start(ids, &dir))
     }
 
     /// Takes a step; says what it answered.
@@ -207,7 +221,13 @@ impl Stage {
 
 /// Plays all cases below a directory, and complains of those that went otherwise than `limits` has
 /// it.
-fn play(stage: &mut Stage, dir: &Path, who: &str, text: &'static str, limits: Limits) {
+fn play(
+    stage: &mut Stage,
+    (dir, elsewhere): (&Path, Option<&Path>),
+    who: &str,
+    text: &'static str,
+    limits: Limits,
+) {
     let mut complaints = Vec::new();
     for (number, case) in cases::parse(text).iter().enumerate() {
         let lacks = |need| limits.lacks.iter().any(|(feature, _)| *feature == need);
@@ -217,7 +237,7 @@ fn play(stage: &mut Stage, dir: &Path, who: &str, text: &'static str, limits: Li
         let place = dir.join(format!("case-{number}"));
         fs::create_dir(&place).unwrap();
         fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
-        stage.reset(&place);
+        stage.reset(&place, elsewhere.map(|dir| dir.join(format!("case-{number}"))));
         let expected = limits.fails.iter().find(|(name, _)| *name == case.name);
         let played = stage.play(case);
         if played.is_err() {
@@ -233,7 +253,7 @@ fn play(stage: &mut Stage, dir: &Path, who: &str, text: &'static str, limits: Li
         }
     }
     // Nobody keeps a mount busy.
-    stage.reset(Path::new("/"));
+    stage.reset(Path::new("/"), None);
     assert!(complaints.is_empty(), "{who}:\n{}", complaints.join("\n"));
 }
 
@@ -245,7 +265,8 @@ fn play_on(kind: Kind, text: &'static str, limits: Limits) {
         let modes = ["file_mode=0777", "dir_mode=0777"];
         let more = if kind == Kind::Samba { &modes[..] } else { &[] };
         let mount = Mount::new(&server, &[options, more].concat());
-        play(&mut stage, &mount.path(""), &format!("{kind:?} {options:?}"), text, limits);
+        let who = format!("{kind:?} {options:?}");
+        play(&mut stage, (&mount.path(""), None), &who, text, limits);
     }
 }
 
@@ -257,7 +278,7 @@ fn the_cases_hold_on_a_local_directory() {
     for (name, text) in [("rights", RIGHTS), ("names", NAMES), ("locks", LOCKS)] {
         let dir = dir.path().join(name);
         fs::create_dir(&dir).unwrap();
-        play(&mut stage, &dir, "a local directory", text, NO_LIMITS);
+        play(&mut stage, (&dir, None), "a local directory", text, NO_LIMITS);
     }
 }
 
@@ -299,4 +320,17 @@ fn processes_of_a_mount_lock_files_of_ganesha() {
 #[test]
 fn processes_of_a_mount_lock_files_of_samba() {
     play_on(Kind::Samba, LOCKS, SAMBA);
+}
+
+/// Actor p2 is on another mount, with a cache of its own.
+#[test]
+fn processes_of_two_mounts_of_a_share_exclude_each_other() {
+    let mut stage = Stage::new();
+    for options in [&[][..], &["plain"], &["nolease"]] {
+        let server = Server::start(Kind::Samba);
+        let (one, two) = (Mount::new(&server, options), Mount::new(&server, options));
+        let (here, elsewhere) = (one.path(""), two.path(""));
+        let who = format!("two mounts {options:?}");
+        play(&mut stage, (&here, Some(&elsewhere)), &who, SHARED_LOCKS, NO_LIMITS);
+    }
 }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use larder_remote::smb::Smb;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Judged, Listing,
-    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, SetAttr,
-    Stability, StatFs, Time,
+    LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten,
+    Removal, SetAttr, Stability, StatFs, Time,
 };
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -53,6 +53,25 @@ impl Remote for Eager {
         wanted: Access,
     ) -> Future<'a, Judged> {
         self.0.access(cred, file, wanted)
+    }
+
+    fn lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        changes: &'a [LockChange],
+    ) -> Future<'a, Attr> {
+        leased!(self, [file], self.0.lock(cred, file, changes))
+    }
+
+    fn test_lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        range: Range<u64>,
+        mode: LockMode,
+    ) -> Future<'a, Option<LockMode>> {
+        leased!(self, [file], self.0.test_lock(cred, file, range, mode))
     }
 
     fn lookup<'a>(

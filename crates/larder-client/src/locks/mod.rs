@@ -1,0 +1,494 @@
+//! Locks of processes, passed on to the server.
+//!
+//! Who of this mount has what is decided here ([`table`]), and only the mount as a whole is a
+//! holder to the server. So a lock that somebody of this mount has is refused without a request,
+//! and one that he shares costs none.
+//!
+//! - **What a holder sees**: whoever gets a lock from the server sees what was written under it
+//!   elsewhere: attributes come with it, and what is held of an older version goes. Before
+//!   something is unlocked at the server, what was written here is sent.
+//! - **Waiting**: for another process of this mount until he unlocks; for another mount by asking
+//!   again, with growing pauses, since the server may not be left with a request that it could
+//!   grant when nobody wants it any more. It ends when the caller gives up.
+//! - **Loss**: when the server lets somebody else have what was locked here (after a connection was
+//!   lost), everybody who had a lock on the file gets [`Error::Io`] from reads, writes and further
+//!   locks, until he has unlocked or closed it.
+//! - **Death of this process**: what each owner has is on record ([`LockRecord`]), and the next
+//!   process takes it again.
+//!
+//! A mount that keeps locks to itself has none of this: its kernel does not ask.
+//!
+//! Lock order: the turn of a file, then the table of files, then its table; none but the turn is
+//! held over a wait.
+
+mod table;
+mod waiting;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use larder_vfs::{
+    Error, GivenUp, Handle, Ino, LOCK_END, Lock, LockChange, LockOwner, OpenId, Result,
+};
+use tokio::sync::Notify;
+
+use crate::core::Core;
+use crate::journal::LockRecord;
+use crate::names::on_handle;
+use crate::node::Node;
+use crate::open::OpenFile;
+pub(crate) use table::{Holder, Table};
+use waiting::Waiting;
+
+/// Between the first two tries for a lock that another mount has, and the longest pause: what a
+/// waiter loses after the other one has unlocked, against requests in vain.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Longest wait for the release of a file whose descriptor was closed, for who does not wait for a
+/// lock otherwise: the kernel sends it when close(2) has returned. If it was not the last
+/// descriptor, so long a refusal takes.
+const RELEASE_WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// For so long the locks of a process that died are asked for again: the server may learn of its
+/// death after us.
+const TAKEN_AGAIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// The locks of all files that have some.
+#[derive(Default)]
+pub(crate) struct Locks {
+    files: Mutex<HashMap<Ino, Arc<FileLocks>>>,
+    /// Files whose locks are lost.
+    lost: AtomicUsize,
+    waiting: Mutex<Waiting>,
+}
+
+/// The locks of one file.
+#[derive(Default)]
+struct FileLocks {
+    /// One change at a time goes to the server.
+    turn: tokio::sync::Mutex<()>,
+    table: Mutex<Table>,
+    /// Somebody has unlocked something.
+    changed: Notify,
+}
+
+impl FileLocks {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Locks {
+    fn files(&self) -> MutexGuard<'_, HashMap<Ino, Arc<FileLocks>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, ino: Ino) -> Option<Arc<FileLocks>> {
+        self.files().get(&ino).cloned()
+    }
+
+    fn enter(&self, ino: Ino) -> Arc<FileLocks> {
+        Arc::clone(self.files().entry(ino).or_default())
+    }
+
+    /// Forgets a file without locks, unless somebody is about to lock it.
+    fn leave(&self, ino: Ino, locks: &Arc<FileLocks>) {
+        let mut files = self.files();
+        // Ours and the table's.
+        if Arc::strong_count(locks) <= 2 && locks.table().is_empty() {
+            files.remove(&ino);
+        }
+    }
+
+    /// Whether the owner has locked something of the file.
+    pub(crate) fn has(&self, ino: Ino, owner: LockOwner) -> bool {
+        self.get(ino).is_some_and(|locks| locks.table().holder(owner).is_some())
+    }
+}
+
+/// Why a lock was not to be had.
+enum Refused {
+    /// Another process of this mount has it.
+    Here,
+    /// Another mount has it.
+    There,
+    /// It cannot be asked for.
+    Failed(Error),
+}
+
+impl Core {
+    /// Locks a range; see [`larder_vfs::FileSystem::lock`].
+    pub(crate) async fn lock(
+        self: &Arc<Self>,
+        ino: Ino,
+        open: OpenId,
+        lock: Lock,
+        wait: Option<GivenUp>,
+    ) -> Result<()> {
+        let opened = self.open_file(open)?;
+        let locks = self.locks.enter(ino);
+        let locked = match wait {
+            None => self.lock_now(&opened, open, &locks, &lock).await,
+            Some(given_up) => self.lock_in_time(&opened, open, &locks, &lock, given_up).await,
+        };
+        self.locks.leave(ino, &locks);
+        locked
+    }
+
+    /// Without waiting for others, but for who has closed his file already: his release is on its
+    /// way.
+    async fn lock_now(
+        self: &Arc<Self>,
+        opened: &OpenFile,
+        open: OpenId,
+        locks: &Arc<FileLocks>,
+        lock: &Lock,
+    ) -> Result<()> {
+        let refused = match self.try_lock(opened, open, locks, lock).await {
+            Err(Refused::Here) => {
+                self.await_release_of(locks, lock).await;
+                self.try_lock(opened, open, locks, lock).await
+            }
+            tried => tried,
+        };
+        refused.map_err(|refused| match refused {
+            Refused::Here | Refused::There => Error::Locked,
+            Refused::Failed(error) => error,
+        })
+    }
+
+    /// Until it is there or the caller gives up.
+    async fn lock_in_time(
+        self: &Arc<Self>,
+        opened: &OpenFile,
+        open: OpenId,
+        locks: &Arc<FileLocks>,
+        lock: &Lock,
+        mut given_up: GivenUp,
+    ) -> Result<()> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let changed = locks.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let again = match self.try_lock(opened, open, locks, lock).await {
+                Ok(()) => return Ok(()),
+                Err(Refused::Failed(error)) => return Err(error),
+                Err(Refused::Here) => None,
+                Err(Refused::There) => {
+                    let now = self.clock.instant();
+                    let until = now + pause;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                    Some(until)
+                }
+            };
+            let wake = async {
+                match again {
+                    Some(until) => self.clock.sleep_until(until).await,
+                    None => changed.await,
+                }
+            };
+            let others = locks.table().in_the_way(lock);
+            if !self.locks.waiting().begin(lock.owner, others) {
+                return Err(Error::Deadlock);
+            }
+            let gives_up = tokio::select! {
+                biased;
+                () = &mut given_up => true,
+                () = wake => false,
+            };
+            self.locks.waiting().end(lock.owner);
+            if gives_up {
+                return Err(Error::Interrupted);
+            }
+        }
+    }
+
+    /// Who is in the way may have closed his file, and the release be on its way: flock(2) ends
+    /// with the last descriptor.
+    async fn await_release_of(&self, locks: &Arc<FileLocks>, lock: &Lock) {
+        let holders = {
+            let table = locks.table();
+            let other = table.conflict(lock).and_then(|other| table.holder(other.owner).cloned());
+            other.map(|other| other.opens).unwrap_or_default()
+        };
+        let opens: Vec<_> = holders.iter().filter_map(|open| self.open_file(*open).ok()).collect();
+        if !opens.is_empty() && opens.iter().all(|open| open.is_flushed()) {
+            let changed = locks.changed.notified();
+            // If it does not come in time, the descriptor was duplicated.
+            let _ = self.clock.timeout(RELEASE_WAIT_MAX, changed).await;
+        }
+    }
+
+    async fn try_lock(
+        self: &Arc<Self>,
+        opened: &OpenFile,
+        open: OpenId,
+        locks: &Arc<FileLocks>,
+        lock: &Lock,
+    ) -> Result<(), Refused> {
+        let turn = locks.turn.lock().await;
+        let (before, after) = {
+            let table = locks.table();
+            if table.holder(lock.owner).is_some_and(|holder| holder.lost) {
+                return Err(Refused::Failed(Error::Io));
+            }
+            if table.conflict(lock).is_some() {
+                return Err(Refused::Here);
+            }
+            let mut after = table.clone();
+            after.set(lock.owner, lock.range.clone(), Some((lock.mode, lock.pid, open)));
+            (table.clone(), after)
+        };
+        let changes = before.changes(&after);
+        let asked = self.now();
+        let attr = match changes.is_empty() {
+            // Somebody of this mount has it there.
+            true => None,
+            false => Some(self.change_locks(opened, &changes).await?),
+        };
+        {
+            // Lost meanwhile, it is lost for all.
+            let mut table = locks.table();
+            table.set(lock.owner, lock.range.clone(), Some((lock.mode, lock.pid, open)));
+            self.note_locks(opened.node.ino, &table, lock.owner);
+        }
+        if before.holder(lock.owner).is_some() {
+            // What was exclusive and is shared now may be what others wait for.
+            locks.changed.notify_waiters();
+        }
+        drop(turn);
+        if let Some(attr) = attr {
+            self.see_locked(opened, attr, asked).await;
+        }
+        Ok(())
+    }
+
+    async fn change_locks(
+        &self,
+        opened: &OpenFile,
+        changes: &[LockChange],
+    ) -> Result<larder_vfs::Attr, Refused> {
+        let (node, cred) = (&*opened.node, &self.caller(&opened.cred));
+        let answer =
+            on_handle!(self, cred, node, handle => self.remote.lock(cred, &handle, changes));
+        answer.map_err(|error| match error {
+            Error::Locked => Refused::There,
+            error => Refused::Failed(error),
+        })
+    }
+
+    /// A lock was granted by the server: what others wrote before is seen from now on.
+    async fn see_locked(
+        self: &Arc<Self>,
+        opened: &OpenFile,
+        attr: larder_vfs::Attr,
+        asked: larder_io::Monotonic,
+    ) {
+        let node = &opened.node;
+        let before = node.state().version();
+        self.see_changes(node, attr, asked);
+        if !node.state().version().same(&before) {
+            // Also pages that were read since an earlier change, through files that are open.
+            self.drop_pages(node.ino, &mut node.state());
+        }
+        self.give_up_doubtful(node).await;
+        // Who reads on does not do so in the midst of a version.
+        opened.stream().shown = Some(node.state().shown());
+        self.follow_older(node, &self.caller(&opened.cred)).await;
+        self.told(node).await;
+    }
+
+    /// Takes in what the server said of a file when it was locked or unlocked. If that is so young
+    /// that a change could hide behind it, what is held of it is doubtful.
+    fn see_changes(&self, node: &Node, attr: larder_vfs::Attr, asked: larder_io::Monotonic) {
+        self.observe(node, attr, asked);
+        let version = node.state().version();
+        self.observe_bytes(node, &version, attr, asked);
+    }
+
+    /// Unlocks a range; see [`larder_vfs::FileSystem::unlock`].
+    pub(crate) async fn unlock(&self, ino: Ino, owner: LockOwner, range: Range<u64>) {
+        self.change_table(ino, |table| table.set(owner, range, None)).await;
+    }
+
+    /// The owner closed a descriptor of the file: it has no lock on it any more.
+    pub(crate) async fn end_owner(&self, ino: Ino, owner: LockOwner) {
+        self.unlock(ino, owner, 0..LOCK_END).await;
+    }
+
+    /// The open file is gone.
+    pub(crate) async fn end_open(&self, ino: Ino, open: OpenId) {
+        self.change_table(ino, |table| table.close(open)).await;
+    }
+
+    /// Takes locks away: first what was written under them is sent, then the server hears of it.
+    async fn change_table(&self, ino: Ino, change: impl FnOnce(&mut Table)) {
+        let Some(locks) = self.locks.get(ino) else { return };
+        let turn = locks.turn.lock().await;
+        let (before, after) = {
+            let table = locks.table();
+            let mut after = table.clone();
+            change(&mut after);
+            (table.clone(), after)
+        };
+        let changes = before.changes(&after);
+        if !changes.is_empty()
+            && let Ok(node) = self.node(ino)
+        {
+            self.release_locks(&node, &before, &changes).await;
+        }
+        self.put_table(ino, &locks, &before, after);
+        drop(turn);
+        locks.changed.notify_waiters();
+        self.locks.leave(ino, &locks);
+    }
+
+    async fn release_locks(&self, node: &Arc<Node>, before: &Table, changes: &[LockChange]) {
+        let ino = node.ino.0;
+        if let Err(error) = self.upload(node, self.deadline()).await {
+            tracing::warn!(ino, %error, "unlocked before what was written could be sent");
+        }
+        let opens = before.holders().iter().flat_map(|holder| &holder.opens);
+        let opened = opens.filter_map(|open| self.open_file(*open).ok()).next();
+        let cred = opened.map_or_else(larder_vfs::Cred::root, |open| open.cred.clone());
+        let (cred, asked) = (&self.caller(&cred), self.now());
+        let node = &**node;
+        let unlocked =
+            on_handle!(self, cred, node, handle => self.remote.lock(cred, &handle, changes));
+        match unlocked {
+            Ok(attr) => self.see_changes(node, attr, asked),
+            Err(error) => tracing::debug!(ino, %error, "the server was not told of an unlock"),
+        }
+    }
+
+    /// Takes over what a table has become without what was taken away.
+    fn put_table(&self, ino: Ino, locks: &FileLocks, before: &Table, mut after: Table) {
+        let mut table = locks.table();
+        let was_lost = table.holders().iter().any(|holder| holder.lost);
+        if was_lost {
+            after.lose();
+        }
+        let is_lost = after.holders().iter().any(|holder| holder.lost);
+        self.locks.lost.fetch_sub(usize::from(was_lost && !is_lost), Ordering::Relaxed);
+        *table = after;
+        for holder in before.holders() {
+            if table.holder(holder.owner) != Some(holder) {
+                self.note_locks(ino, &table, holder.owner);
+            }
+        }
+    }
+
+    /// A lock that keeps another one from being had; see [`larder_vfs::FileSystem::test_lock`].
+    pub(crate) async fn test_lock(
+        &self,
+        ino: Ino,
+        open: OpenId,
+        lock: Lock,
+    ) -> Result<Option<Lock>> {
+        let opened = self.open_file(open)?;
+        if let Some(other) = self.locks.get(ino).and_then(|locks| locks.table().conflict(&lock)) {
+            return Ok(Some(other));
+        }
+        let (node, cred) = (&*opened.node, &self.caller(&opened.cred));
+        let found = on_handle!(self, cred, node, handle =>
+            self.remote.test_lock(cred, &handle, lock.range.clone(), lock.mode))?;
+        Ok(found.map(|mode| Lock { pid: 0, mode, ..lock }))
+    }
+
+    /// The server has given the locks of a file to somebody else.
+    pub(crate) fn lose_locks(&self, file: &Handle) {
+        let Some(no) = self.cache.number_of(file.as_bytes()) else { return };
+        let Some(locks) = self.locks.get(Ino(no.0)) else { return };
+        let mut table = locks.table();
+        let was_lost = table.holders().iter().any(|holder| holder.lost);
+        table.lose();
+        let is_lost = !table.is_empty();
+        self.locks.lost.fetch_add(usize::from(is_lost && !was_lost), Ordering::Relaxed);
+        for holder in table.holders() {
+            self.note_locks(Ino(no.0), &table, holder.owner);
+        }
+        let processes: Vec<u32> = table.holders().iter().map(|holder| holder.pid).collect();
+        tracing::error!(ino = no.0, ?processes, "locks are lost: somebody else has them");
+    }
+
+    /// # Errors
+    /// [`Error::Io`] if whoever locked through this open file has lost his locks.
+    pub(crate) fn refuse_lost(&self, ino: Ino, open: Option<OpenId>) -> Result<()> {
+        if self.locks.lost.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let is_lost = |locks: Arc<FileLocks>| open.is_some_and(|open| locks.table().is_lost(open));
+        if self.locks.get(ino).is_some_and(is_lost) { Err(Error::Io) } else { Ok(()) }
+    }
+
+    /// Takes up the locks of a process that died.
+    pub(crate) fn restore_locks(self: &Arc<Self>, records: &[LockRecord]) {
+        for record in records {
+            let locks = self.locks.enter(record.ino);
+            let mut table = locks.table();
+            let was_lost = table.holders().iter().any(|holder| holder.lost);
+            let is_lost = was_lost || record.holder.lost;
+            self.locks.lost.fetch_add(usize::from(is_lost && !was_lost), Ordering::Relaxed);
+            table.restore(record.holder.clone());
+        }
+        let mut files: Vec<Ino> = records.iter().map(|record| record.ino).collect();
+        files.sort_unstable();
+        files.dedup();
+        for ino in files {
+            let core = self.clone();
+            self.runtime.spawn(async move { core.take_again(ino).await });
+        }
+    }
+
+    /// Asks the server for the locks of a process that died. Until they are there, nobody else of
+    /// this mount changes them.
+    async fn take_again(self: &Arc<Self>, ino: Ino) {
+        let Some(locks) = self.locks.get(ino) else { return };
+        let _turn = locks.turn.lock().await;
+        let changes = Table::default().changes(&locks.table());
+        if changes.is_empty() {
+            return;
+        }
+        let begun = self.clock.instant();
+        let mut pause = PAUSE_MIN;
+        loop {
+            let Ok(node) = self.node(ino) else { return };
+            let (cred, asked) = (&self.caller(&larder_vfs::Cred::root()), self.now());
+            let (core, held) = (self, &*node);
+            let answer =
+                on_handle!(core, cred, held, handle => core.remote.lock(cred, &handle, &changes));
+            let waited = self.clock.instant() - begun;
+            match answer {
+                Ok(attr) => {
+                    self.observe(&node, attr, asked);
+                    tracing::warn!(
+                        ino = ino.0,
+                        "locks were taken again after the process that held them ended"
+                    );
+                    return;
+                }
+                Err(Error::Shutdown) => return,
+                Err(Error::TimedOut) => {}
+                Err(Error::Locked) if waited < TAKEN_AGAIN_WITHIN => {}
+                Err(error) => {
+                    tracing::warn!(ino = ino.0, %error, "locks cannot be taken again");
+                    if let Ok(handle) = node.handle() {
+                        self.lose_locks(&handle);
+                    }
+                    return;
+                }
+            }
+            self.clock.sleep_until(self.clock.instant() + pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
