@@ -1,4 +1,10 @@
-//! The disks of a volume, as far as the metadata server deals with them.
+//! The disks of a volume, as far as the metadata server deals with them: [`Disks`], and
+//! [`ControlledDisks`], which are reached over the network.
+
+mod controlled;
+mod known;
+
+pub use controlled::{ControlledDisks, DiskAddress};
 
 use std::future::Future;
 use std::ops::Range;

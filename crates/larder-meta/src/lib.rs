@@ -13,7 +13,8 @@
 //! - [`Metadata`] is the service to put behind a server of `larder-rpc`; the protocol is in
 //!   `docs/formats/meta-protocol.md`.
 //! - [`volume`] makes volumes and adds disks to them; [`check()`] finds what is wrong with one.
-//! - [`disks::Disks`] is what it asks of disks: capabilities made and revoked.
+//! - [`disks::Disks`] is what it asks of disks: capabilities made and revoked;
+//!   [`disks::ControlledDisks`] does that over the network.
 //! - [`engine`] keeps the records; their format is in `docs/formats/meta-store.md`.
 //!
 //! In the code: `rights` judges, `names`, `attributes`, `xattrs` and `data` are the functions of

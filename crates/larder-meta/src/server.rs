@@ -24,7 +24,7 @@ use crate::sessions::{self, Sessions};
 use crate::slots::Slots;
 use crate::store::records::{Session, Slot};
 use crate::store::{Txn, key};
-use crate::volume::{self, VolumeError};
+use crate::volume::{Owned, VolumeError};
 
 /// Most events that wait for the committer. Beyond them, callers wait.
 const QUEUE_MAX: usize = 4096;
@@ -70,17 +70,18 @@ impl std::fmt::Debug for Metadata {
 }
 
 impl Metadata {
-    /// Takes the volume over and begins to serve it. To be called within a tokio runtime.
+    /// Begins to serve a volume that was [taken](crate::volume::take). To be called within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// [`VolumeError`]
     pub fn start(
         engine: Arc<dyn Engine>,
+        volume: Owned,
         disks: Arc<dyn Disks>,
         clock: Arc<dyn Clock>,
         options: Options,
     ) -> Result<Metadata, VolumeError> {
-        let volume = volume::take(&*engine, random_u64())?;
         let sessions = Arc::new(Sessions::new(options.lease));
         let Loaded { slots, draining } = load(&*engine, &sessions, &*clock)?;
         let (queue, events) = mpsc::channel(QUEUE_MAX);

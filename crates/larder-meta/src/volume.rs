@@ -43,13 +43,25 @@ pub struct NewDisk {
     pub bytes: u64,
 }
 
-/// A volume that this process owns.
+/// A volume that this process owns, until another takes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Owned {
+pub struct Owned {
     pub(crate) id: VolumeId,
     pub(crate) epoch: u64,
     /// What each commit expects.
     pub(crate) owner: engine::Owner,
+}
+
+impl Owned {
+    /// The volume.
+    pub fn id(&self) -> VolumeId {
+        self.id
+    }
+
+    /// Which owner of the volume this is: higher than all before it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
 }
 
 /// Makes a volume in an empty store: a root directory that everybody may list and root may change.
@@ -120,8 +132,29 @@ pub fn add_disk(engine: &dyn Engine, new: &NewDisk) -> Result<DiskId, VolumeErro
     Ok(number)
 }
 
+/// The disks of a volume.
+///
+/// # Errors
+/// [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn disks(engine: &dyn Engine) -> Result<Vec<(DiskId, NewDisk)>, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    let txn = Txn::new(&*view, &none);
+    let disk = |number: DiskId| {
+        let Disk { id, address, blocks } = txn.get(&key::disk(number))?.ok_or(Status::Io)?;
+        let address = String::from_utf8_lossy(&address).into_owned();
+        Ok((number, NewDisk { id, address, bytes: blocks * BLOCK_BYTES }))
+    };
+    let numbers = blocks::disks(&txn).map_err(unreadable)?;
+    numbers.into_iter().map(disk).collect::<Result<_, _>>().map_err(unreadable)
+}
+
 /// Takes the volume: who owned it before can commit nothing any more.
-pub(crate) fn take(engine: &dyn Engine, process: u64) -> Result<Owned, VolumeError> {
+///
+/// # Errors
+/// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn take(engine: &dyn Engine) -> Result<Owned, VolumeError> {
+    let process = larder_rpc::random_u64();
     let view = engine.view()?;
     let none = Writes::new();
     let mut txn = Txn::new(&*view, &none);

@@ -177,7 +177,7 @@ impl Rig {
         let sessions = Arc::new(Sessions::new(LEASE));
         let asked: Arc<Mutex<VecDeque<Event>>> = Arc::default();
         let events = Arc::clone(&asked);
-        let volume = volume::take(&engine, 1).unwrap();
+        let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
         let loaded = crate::server::load(&engine, &sessions, &*clock).unwrap();
         let parts = Parts {

@@ -78,7 +78,14 @@ pub(crate) fn engine(disk: &Arc<dyn Disk>) -> Embedded {
 /// Serves the volume until the runtime ends.
 pub(crate) async fn serve(engine: Embedded) -> SocketAddr {
     let (disks, clock) = (Arc::new(GoodDisks::default()), Arc::new(RealClock));
-    let metadata = Metadata::start(Arc::new(engine), disks, clock, Options::default()).unwrap();
+    let volume = volume::take(&engine).unwrap();
+    let engine = Arc::new(engine);
+    let metadata = Metadata::start(engine, volume, disks, clock, Options::default()).unwrap();
+    serve_metadata(metadata).await
+}
+
+/// Puts a metadata server behind a socket.
+pub(crate) async fn serve_metadata(metadata: Metadata) -> SocketAddr {
     let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap());
     (config.udp, config.source_ports) = (false, SourcePorts::Any);
     let server = Server::bind(config, metadata).await.unwrap();

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod disks;
 mod killed;
 mod serving;
 mod store;

@@ -1,0 +1,399 @@
+//! Disks over the network: a task for each keeps it told what it must know.
+//!
+//! A disk trusts what it knows for [`TRUST`] after it was refreshed, and then refuses everything.
+//! So a revocation that cannot be brought to a disk is over when that time is; before the disk is
+//! refreshed again, all that was ever made for it is voided. Orders to one disk are brought one
+//! after the other, in the order in which they were given.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
+use larder_io::Clock;
+use larder_rpc::{Config, ConnectError, RpcClient, Transport};
+use larder_wire::capability::{
+    CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, ExtentsError, GroupId, Mode, VolumeId,
+};
+use larder_wire::disk::REVOKED_MAX;
+use larder_wire::meta::words::DiskInfo;
+use larder_wire::seal::MasterKey;
+use larder_wire::xdr::Opaque;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::known::{Identity, Known};
+use super::{Acknowledged, CapabilityName, Disks, Minted};
+
+/// How long a disk trusts what it knows: what a revocation may be delayed by a disk that is away.
+const TRUST: Duration = Duration::from_secs(30);
+/// How often a disk is refreshed.
+const REFRESH: Duration = Duration::from_secs(8);
+/// Pause after an order that did not reach its disk.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Most orders to a disk that wait.
+const ORDERS_MAX: usize = 4096;
+
+/// A disk of the volume, and where it listens.
+#[derive(Clone, Debug)]
+pub struct DiskAddress {
+    /// Its number.
+    pub disk: DiskId,
+    /// Where this server reaches it.
+    pub address: SocketAddr,
+    /// Where clients do: `host:port`.
+    pub public: String,
+}
+
+/// Disks that are controlled over the network. The tasks end with it.
+#[derive(Debug)]
+pub struct ControlledDisks {
+    disks: BTreeMap<DiskId, Keeper>,
+    clock: Arc<dyn Clock>,
+}
+
+/// What is told to one disk.
+#[derive(Debug)]
+struct Keeper {
+    public: String,
+    known: Arc<Mutex<Known>>,
+    orders: mpsc::Sender<Order>,
+    /// Whether capabilities can be made for it.
+    is_ready: watch::Receiver<bool>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Revoke(Vec<CapabilityName>, oneshot::Sender<()>),
+    Clear(Vec<Range<u64>>, oneshot::Sender<()>),
+    Void(oneshot::Sender<()>),
+}
+
+impl ControlledDisks {
+    /// Begins to control `disks` as owner number `owner` of the volume. To be called within a tokio
+    /// runtime.
+    pub fn start(
+        disks: Vec<DiskAddress>,
+        master: &MasterKey,
+        volume: VolumeId,
+        owner: u64,
+        clock: &Arc<dyn Clock>,
+    ) -> ControlledDisks {
+        let keeper = |disk: DiskAddress| {
+            let master = master.clone();
+            let identity = Identity { master: master.clone(), volume, disk: disk.disk, owner };
+            let known = Arc::new(Mutex::new(Known::new(identity)));
+            let (orders, taken) = mpsc::channel(ORDERS_MAX);
+            let (ready, is_ready) = watch::channel(false);
+            let whose = Control { master, volume, disk: disk.disk, owner };
+            let keep = Keep {
+                address: disk.address,
+                whose,
+                known: Arc::clone(&known),
+                clock: Arc::clone(clock),
+                ready,
+                control: None,
+                // By a server before us.
+                trusted_until: clock.instant() + TRUST,
+                must_void: true,
+                unclear: Vec::new(),
+            };
+            tokio::spawn(keep.run(taken));
+            (disk.disk, Keeper { public: disk.public, known, orders, is_ready })
+        };
+        let disks = disks.into_iter().map(keeper).collect();
+        ControlledDisks { disks, clock: Arc::clone(clock) }
+    }
+
+    /// Resolves when capabilities can be made for every disk.
+    pub async fn ready(&self) {
+        for keeper in self.disks.values() {
+            // A keeper that is gone will never be ready: whoever asks finds out by what it refuses.
+            let _ = keeper.is_ready.clone().wait_for(|is_ready| *is_ready).await;
+        }
+    }
+
+    /// Gives an order to each of these disks; ends when all are carried out. A disk that is not
+    /// ours has nothing to do.
+    fn order<T>(
+        &self,
+        parts: BTreeMap<DiskId, T>,
+        order: impl Fn(T, oneshot::Sender<()>) -> Order,
+    ) -> Acknowledged {
+        let mut sent = Vec::new();
+        for (disk, part) in parts {
+            if let Some(keeper) = self.disks.get(&disk) {
+                let (done, is_done) = oneshot::channel();
+                sent.push((keeper.orders.clone(), order(part, done), is_done));
+            }
+        }
+        Box::pin(async move {
+            let mut waiting = Vec::new();
+            for (orders, order, is_done) in sent {
+                // A keeper ends with all of this: then nobody waits any more.
+                let _ = orders.send(order).await;
+                waiting.push(is_done);
+            }
+            for is_done in waiting {
+                if is_done.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        })
+    }
+}
+
+impl Disks for ControlledDisks {
+    fn list(&self) -> Vec<DiskInfo> {
+        let info = |(disk, keeper): (&DiskId, &Keeper)| DiskInfo {
+            disk: *disk,
+            address: Opaque::copy_from_slice(keeper.public.as_bytes()),
+            epoch: lock(&keeper.known).boot().map_or(0, |boot| boot.0),
+        };
+        self.disks.iter().map(info).collect()
+    }
+
+    fn mint(&self, disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted> {
+        let keeper = self.disks.get(&disk)?;
+        lock(&keeper.known).mint(mode, bytes, self.clock.instant())
+    }
+
+    fn revoke(&self, capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
+        self.order(by_disk(capabilities), Order::Revoke)
+    }
+
+    fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
+        self.order(by_disk(blocks), Order::Clear)
+    }
+
+    fn void_all(&self) -> Acknowledged {
+        let all = self.disks.keys().map(|disk| (*disk, ())).collect();
+        self.order(all, |(), done| Order::Void(done))
+    }
+}
+
+fn by_disk<T>(parts: Vec<(DiskId, T)>) -> BTreeMap<DiskId, Vec<T>> {
+    let mut by_disk: BTreeMap<DiskId, Vec<T>> = BTreeMap::new();
+    for (disk, part) in parts {
+        by_disk.entry(disk).or_default().push(part);
+    }
+    by_disk
+}
+
+fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Blocks that are to be cleared, and who waits for it.
+type Unclear = (Vec<Range<u64>>, oneshot::Sender<()>);
+
+/// The task of one disk.
+struct Keep {
+    address: SocketAddr,
+    whose: Control,
+    known: Arc<Mutex<Known>>,
+    clock: Arc<dyn Clock>,
+    ready: watch::Sender<bool>,
+    control: Option<DiskControl>,
+    /// Until when the disk may trust what it knows, as far as we have let it.
+    trusted_until: Instant,
+    /// Capabilities that should be over may not be: none is made, and the disk is not refreshed,
+    /// before it has been told that all are.
+    must_void: bool,
+    /// What could not be cleared yet.
+    unclear: Vec<Unclear>,
+}
+
+impl Keep {
+    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        let mut next_refresh = self.clock.instant();
+        loop {
+            let order = {
+                let refresh = self.clock.sleep_until(next_refresh);
+                tokio::select! {
+                    biased;
+                    order = orders.recv() => order.map(Some),
+                    () = refresh => Some(None),
+                }
+            };
+            match order {
+                None => return,
+                Some(Some(order)) => self.carry_out(order).await,
+                Some(None) => {
+                    let pause = match self.refresh().await {
+                        Ok(()) => REFRESH,
+                        Err(error) => {
+                            tracing::debug!(disk = self.whose.disk.0, "not refreshed: {error}");
+                            PAUSE
+                        }
+                    };
+                    next_refresh = self.clock.instant() + pause;
+                }
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, order: Order) {
+        // Who has gone does not wait.
+        match order {
+            Order::Revoke(names, done) => {
+                self.revoke(&names).await;
+                let _ = done.send(());
+            }
+            Order::Void(done) => {
+                // Unless it has been done with the first refresh.
+                while self.must_void && self.void().await.is_err() && !self.trusts_nothing() {
+                    self.pause().await;
+                }
+                let _ = done.send(());
+            }
+            Order::Clear(blocks, done) => {
+                self.unclear.push((blocks, done));
+                self.clear().await;
+            }
+        }
+    }
+
+    /// Whether the disk refuses everything by now.
+    fn trusts_nothing(&self) -> bool {
+        self.clock.instant() > self.trusted_until
+    }
+
+    async fn pause(&self) {
+        self.clock.sleep_until(self.clock.instant() + PAUSE).await;
+    }
+
+    /// The disk, once it was reached.
+    async fn control(&mut self) -> Result<&DiskControl, Unreached> {
+        if self.control.is_none() {
+            let mut config = Config::new(self.address, Transport::Tcp, DISK_PROGRAM);
+            (config.connections, config.timeout) = (1, REFRESH / 2);
+            config.clock = Arc::clone(&self.clock);
+            let rpc = RpcClient::connect(config).await.map_err(Unreached::Connect)?;
+            self.control = Some(DiskControl::new(rpc, self.whose.clone()));
+        }
+        self.control.as_ref().ok_or(Unreached::Never)
+    }
+
+    /// Revokes capabilities, or waits until the disk trusts nothing any more.
+    async fn revoke(&mut self, names: &[CapabilityName]) {
+        let mut by_group: BTreeMap<GroupId, Vec<CapabilityId>> = BTreeMap::new();
+        for name in names {
+            by_group.entry(name.group).or_default().push(name.id);
+        }
+        let chunk = |(group, ids): (GroupId, Vec<CapabilityId>)| {
+            let chunks: Vec<_> = ids.chunks(REVOKED_MAX).map(<[_]>::to_vec).collect();
+            chunks.into_iter().map(move |ids| (group, ids))
+        };
+        for (group, ids) in by_group.into_iter().flat_map(chunk) {
+            while !self.must_void {
+                match self.try_revoke(group, &ids).await {
+                    Ok(()) => break,
+                    Err(_) if self.trusts_nothing() => self.distrust(),
+                    Err(_) => self.pause().await,
+                }
+            }
+        }
+        while self.must_void && !self.trusts_nothing() && self.void().await.is_err() {
+            self.pause().await;
+        }
+    }
+
+    async fn try_revoke(&mut self, group: GroupId, ids: &[CapabilityId]) -> Result<(), Unreached> {
+        Ok(self.control().await?.revoke(group, ids.to_vec()).await?)
+    }
+
+    /// What the disk would take is not what it should.
+    fn distrust(&mut self) {
+        self.must_void = true;
+        lock(&self.known).forget();
+        self.ready.send_replace(false);
+    }
+
+    /// Ends every group that the disk takes. Others begin in their place.
+    async fn void(&mut self) -> Result<(), Unreached> {
+        lock(&self.known).forget();
+        let key = lock(&self.known).key();
+        let control = self.control().await?;
+        control.rotate(key).await?;
+        let groups = control.status().await?.groups.0;
+        let mut victims: Vec<_> = groups.iter().map(|status| Some(status.group)).collect();
+        if victims.is_empty() {
+            victims.push(None);
+        }
+        for victim in victims {
+            let group = lock(&self.known).next_group();
+            self.control().await?.replace_group(victim, group).await?;
+            lock(&self.known).began(None, group);
+        }
+        self.must_void = false;
+        Ok(())
+    }
+
+    /// Lets the disk trust what it knows for another while, and tells it what is new.
+    async fn refresh(&mut self) -> Result<(), Unreached> {
+        if self.must_void {
+            self.void().await?;
+        }
+        let trust_ms = u32::try_from(TRUST.as_millis()).unwrap_or(u32::MAX);
+        let refreshed = self.control().await?.refresh(trust_ms).await;
+        // It may have heard us, whatever we hear.
+        let now = self.clock.instant();
+        self.trusted_until = now + TRUST;
+        let (done, boot) = refreshed?;
+        if lock(&self.known).booted(boot) {
+            tracing::info!(disk = self.whose.disk.0, "the disk has started anew");
+            let key = lock(&self.known).key();
+            self.control().await?.rotate(key).await?;
+        }
+        lock(&self.known).refreshed(done.clock_ms, now);
+        while let Some(victim) = { lock(&self.known).wants_group() } {
+            let group = lock(&self.known).next_group();
+            self.control().await?.replace_group(victim, group).await?;
+            lock(&self.known).began(victim, group);
+        }
+        self.ready.send_replace(true);
+        self.clear().await;
+        Ok(())
+    }
+
+    /// Clears what is to be cleared, as far as the disk does it now.
+    async fn clear(&mut self) {
+        for (blocks, done) in std::mem::take(&mut self.unclear) {
+            match self.try_clear(&blocks).await {
+                Ok(()) => drop(done.send(())),
+                Err(error) => {
+                    tracing::debug!(disk = self.whose.disk.0, "not cleared: {error}");
+                    self.unclear.push((blocks, done));
+                }
+            }
+        }
+    }
+
+    async fn try_clear(&mut self, blocks: &[Range<u64>]) -> Result<(), Unreached> {
+        let mut blocks = blocks.to_vec();
+        blocks.sort_by_key(|bytes| bytes.start);
+        let control = self.control().await?;
+        for part in blocks.chunks(EXTENTS_MAX) {
+            let extents =
+                part.iter().map(|bytes| Extent::new(bytes.start, bytes.end - bytes.start));
+            let extents = extents.collect::<Result<Vec<_>, _>>().and_then(Extents::new);
+            control.clear(extents.map_err(Unreached::Extents)?).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+enum Unreached {
+    #[error(transparent)]
+    Connect(ConnectError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Extents(ExtentsError),
+    #[error("there is no connection")]
+    Never,
+}

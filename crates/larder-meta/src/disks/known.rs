@@ -1,0 +1,234 @@
+//! What the metadata server knows of one disk, and the capabilities that it makes from that.
+//!
+//! A capability bears the disk's present boot, a time of the disk's own clock, and a number in a
+//! group that the disk takes. Groups are begun ahead: making a capability asks nobody. A pure state
+//! machine: the caller talks to the disk and brings what it said.
+//!
+//! Invariant: a number of a group is given once, and a group is used by one life of the server.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use larder_wire::capability::{
+    BootEpoch, Capability, CapabilityId, DiskId, Extent, Extents, GROUP_CAPABILITIES, GroupId,
+    KeyEpoch, Mode, VolumeId,
+};
+use larder_wire::disk::session::Granted;
+use larder_wire::seal::MasterKey;
+use larder_wire::xdr::to_segments;
+
+use super::{CapabilityName, Minted};
+
+/// How long capabilities last. Who needs one longer asks for another.
+pub(super) const LASTS: Duration = Duration::from_secs(600);
+/// Groups that a disk takes at a time. When another one begins the oldest ends; what was made in it
+/// has expired, unless more are made than this many groups have numbers for.
+const GROUPS_MAX: usize = 32;
+
+/// Which disk it is, and who owns it.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub(super) master: MasterKey,
+    pub(super) volume: VolumeId,
+    pub(super) disk: DiskId,
+    /// Which owner of the volume this server is: the key epoch, and the upper half of groups.
+    pub(super) owner: u64,
+}
+
+/// What is known of a disk.
+#[derive(Debug)]
+pub(super) struct Known {
+    identity: Identity,
+    boot: Option<BootEpoch>,
+    /// The disk's clock was this at least, at that moment.
+    clock: Option<(u64, Instant)>,
+    /// Groups that the disk takes, oldest first; the one that numbers are given of is `current`.
+    groups: VecDeque<GroupId>,
+    current: Option<GroupId>,
+    /// Numbers that were given of the current group.
+    used: u32,
+    /// Groups that the disk takes and that no number was given of.
+    spare: VecDeque<GroupId>,
+    next_group: u64,
+}
+
+impl Known {
+    /// Nothing yet.
+    pub(super) fn new(identity: Identity) -> Known {
+        let next_group = identity.owner << 32 | 1;
+        Known {
+            identity,
+            boot: None,
+            clock: None,
+            groups: VecDeque::new(),
+            current: None,
+            used: 0,
+            spare: VecDeque::new(),
+            next_group,
+        }
+    }
+
+    /// The key epoch of capabilities: each owner of the volume has its own.
+    pub(super) fn key(&self) -> KeyEpoch {
+        KeyEpoch(u32::try_from(self.identity.owner).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn boot(&self) -> Option<BootEpoch> {
+        self.boot
+    }
+
+    /// The disk said in which boot it is. In another one it has forgotten all groups. Answers
+    /// whether it is another.
+    pub(super) fn booted(&mut self, boot: BootEpoch) -> bool {
+        let before = self.boot.replace(boot);
+        let is_another = before.is_some_and(|before| before != boot);
+        if is_another {
+            self.forget();
+        }
+        is_another
+    }
+
+    /// The disk's clock was `clock_ms` at `at` at least.
+    pub(super) fn refreshed(&mut self, clock_ms: u64, at: Instant) {
+        self.clock = Some((clock_ms, at));
+    }
+
+    /// No capability is made until a group begins.
+    pub(super) fn forget(&mut self) {
+        self.groups.clear();
+        self.spare.clear();
+        self.current = None;
+    }
+
+    /// A number that no group had.
+    pub(super) fn next_group(&mut self) -> GroupId {
+        self.next_group += 1;
+        GroupId(self.next_group - 1)
+    }
+
+    /// Which group should end, if one should, because another should begin.
+    pub(super) fn wants_group(&self) -> Option<Option<GroupId>> {
+        let is_low = self.current.is_none() || self.used > GROUP_CAPABILITIES / 2;
+        let wants = self.spare.is_empty() && is_low;
+        let victim = self.groups.front().copied().filter(|_| self.groups.len() >= GROUPS_MAX);
+        wants.then_some(victim)
+    }
+
+    /// The disk takes `group` now, and `victim` no longer.
+    pub(super) fn began(&mut self, victim: Option<GroupId>, group: GroupId) {
+        self.groups.retain(|other| Some(*other) != victim);
+        if self.current == victim {
+            self.current = None;
+        }
+        self.groups.push_back(group);
+        self.spare.push_back(group);
+    }
+
+    /// Makes a capability. `None` while too little is known of the disk.
+    pub(super) fn mint(
+        &mut self,
+        mode: Mode,
+        bytes: &[Range<u64>],
+        now: Instant,
+    ) -> Option<Minted> {
+        let boot = self.boot?;
+        let (clock_ms, at) = self.clock?;
+        if self.current.is_none() || self.used == GROUP_CAPABILITIES {
+            self.current = Some(self.spare.pop_front()?);
+            self.used = 0;
+        }
+        let group = self.current?;
+        let extent = |range: &Range<u64>| Extent::new(range.start, range.end - range.start).ok();
+        let extents = bytes.iter().map(extent).collect::<Option<Vec<_>>>()?;
+        let extents = Extents::new(extents).ok()?;
+        let id = CapabilityId(self.used);
+        self.used += 1;
+        let passed = now.saturating_duration_since(at) + LASTS;
+        let passed_ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        let Identity { master, volume, disk, .. } = &self.identity;
+        let granted = Granted::mint(
+            master,
+            Capability {
+                volume: *volume,
+                disk: *disk,
+                boot,
+                key: self.key(),
+                group,
+                id,
+                mode,
+                expiry_ms: clock_ms.saturating_add(passed_ms),
+                extents,
+            },
+        );
+        Some(Minted {
+            name: CapabilityName { group, id },
+            capability: to_segments(&granted.capability).to_bytes(),
+            secret: *granted.secret.as_bytes(),
+            lasts: LASTS,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use larder_wire::xdr::Decode;
+
+    use super::*;
+
+    fn known() -> Known {
+        let (master, volume) = (MasterKey::new([5; 32]), VolumeId([7; 16]));
+        Known::new(Identity { master, volume, disk: DiskId(1), owner: 3 })
+    }
+
+    fn mint(known: &mut Known, now: Instant) -> Option<Minted> {
+        known.mint(Mode::Read, std::slice::from_ref(&(0..4096)), now)
+    }
+
+    fn begin(known: &mut Known) -> Option<GroupId> {
+        let victim = known.wants_group()?;
+        let group = known.next_group();
+        known.began(victim, group);
+        Some(group)
+    }
+
+    #[test]
+    fn nothing_is_made_before_the_disk_is_known() {
+        let (mut known, now) = (known(), Instant::now());
+        assert!(mint(&mut known, now).is_none());
+        assert!(!known.booted(BootEpoch(9)), "it is the first that we know");
+        known.refreshed(1000, now);
+        assert!(mint(&mut known, now).is_none());
+        begin(&mut known).unwrap();
+        let later = now + Duration::from_secs(5);
+        let minted = mint(&mut known, later).unwrap();
+        let capability = Capability::decode(&mut minted.capability.clone()).unwrap();
+        assert_eq!((capability.boot, capability.key), (BootEpoch(9), KeyEpoch(3)));
+        assert_eq!(capability.expiry_ms, 1000 + 5000 + LASTS.as_millis() as u64);
+        // Another boot has no group.
+        assert!(!known.booted(BootEpoch(9)));
+        assert!(known.booted(BootEpoch(10)));
+        assert!(mint(&mut known, now).is_none());
+    }
+
+    #[test]
+    fn numbers_are_given_once_and_groups_end_in_their_order() {
+        let (mut known, now) = (known(), Instant::now());
+        known.booted(BootEpoch(9));
+        known.refreshed(1000, now);
+        let mut taken = HashSet::new();
+        let mut begun = Vec::new();
+        for _ in 0..GROUP_CAPABILITIES * (GROUPS_MAX as u32 + 3) {
+            begun.extend(begin(&mut known));
+            let minted = mint(&mut known, now).unwrap();
+            assert!(taken.insert(minted.name));
+            assert!(known.groups.len() <= GROUPS_MAX);
+            assert!(known.groups.contains(&minted.name.group));
+        }
+        assert!(begun.is_sorted_by(|one, next| one < next));
+        let kept: Vec<GroupId> = known.groups.iter().copied().collect();
+        assert!(begun.ends_with(&kept));
+    }
+}

@@ -1,0 +1,300 @@
+//! The metadata server with a real disk: what it grants works there, and what it revokes does not.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
+use larder_disk_client::{DISK_PROGRAM, DiskClient, DiskError};
+use larder_io::{Clock, MemDisk, RealClock, SimClock};
+use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
+use larder_meta::engine::memory::MemoryEngine;
+use larder_meta::volume::{self, NewDisk};
+use larder_meta::{Metadata, Options};
+use larder_rpc::server::{Config as ServerConfig, Server, Shutdown, SourcePorts};
+use larder_rpc::{CallOptions, Config, RpcClient, SourcePort, Transport};
+use larder_wire::capability::{Capability, DiskId, VolumeId};
+use larder_wire::disk::session::Granted;
+use larder_wire::disk::words::Refusal;
+use larder_wire::meta::calls;
+use larder_wire::meta::words::{FileId, Grant, Layout, Mode, OpenId, SetAttributes, Time, Written};
+use larder_wire::seal::{MasterKey, Secret, Setup};
+use larder_wire::xdr::{Array, Decode};
+
+use crate::client::{Client, place, serve_metadata};
+
+const ROOT: FileId = FileId::ROOT;
+const VOLUME: VolumeId = VolumeId([1; 16]);
+const DISK: DiskId = DiskId(1);
+const SIZE: u64 = 8 * 4096;
+
+fn master() -> MasterKey {
+    MasterKey::new([5; 32])
+}
+
+/// A disk that serves.
+struct Served {
+    medium: MemDisk,
+    clock: Arc<dyn Clock>,
+    address: SocketAddr,
+    running: Option<(Shutdown, tokio::task::JoinHandle<()>)>,
+}
+
+impl Served {
+    async fn new(clock: &Arc<dyn Clock>) -> Served {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let clock = Arc::clone(clock);
+        let mut served = Served { medium: MemDisk::new(), clock, address, running: None };
+        served.start().await;
+        served
+    }
+
+    /// A new boot of the disk, on the port of the one before.
+    async fn start(&mut self) {
+        let identity = Identity { volume: VOLUME, disk: DISK, setup: Setup::Secure };
+        let store = Store::open(&self.medium, "disk", &identity, SIZE).unwrap();
+        let config = DeviceConfig::new(identity, master(), Arc::clone(&self.clock));
+        let service = DiskService::new(Arc::new(Device::start(config, store)));
+        let mut config = ServerConfig::new(self.address);
+        (config.udp, config.source_ports) = (false, SourcePorts::Any);
+        let server = Server::bind(config, service).await.unwrap();
+        self.address = server.addr();
+        self.running = Some((server.shutdown(), tokio::spawn(server.run())));
+    }
+
+    async fn stop(&mut self) {
+        let (shutdown, task) = self.running.take().unwrap();
+        shutdown.begin();
+        task.await.unwrap();
+    }
+}
+
+/// A volume on that disk, and a server of it.
+async fn begin(
+    engine: &MemoryEngine,
+    served: &Served,
+    clock: &Arc<dyn Clock>,
+) -> (SocketAddr, Arc<ControlledDisks>) {
+    if volume::create(engine, VOLUME, Time::default()).is_ok() {
+        let new = NewDisk { id: [3; 16], address: served.address.to_string(), bytes: SIZE };
+        assert_eq!(volume::add_disk(engine, &new).unwrap(), DISK);
+    }
+    let owned = volume::take(engine).unwrap();
+    let (address, public) = (served.address, served.address.to_string());
+    let disks = vec![DiskAddress { disk: DISK, address, public }];
+    let disks = ControlledDisks::start(disks, &master(), owned.id(), owned.epoch(), clock);
+    let disks = Arc::new(disks);
+    let (own, engine) = (Arc::clone(&disks) as Arc<dyn Disks>, Arc::new(engine.clone()));
+    let metadata =
+        Metadata::start(engine, owned, own, Arc::clone(clock), Options::default()).unwrap();
+    disks.ready().await;
+    (serve_metadata(metadata).await, disks)
+}
+
+async fn disk_client(address: SocketAddr) -> DiskClient {
+    let mut config = Config::new(address, Transport::Tcp, DISK_PROGRAM);
+    config.source_port = SourcePort::Any;
+    DiskClient::new(RpcClient::connect(config).await.unwrap())
+}
+
+fn granted(grant: &Grant) -> Granted {
+    let capability = Capability::decode(&mut grant.capability.0.clone()).unwrap();
+    Granted { capability, secret: Secret::new(grant.secret) }
+}
+
+/// A client of both servers.
+struct Both {
+    meta: Client,
+    disk: DiskClient,
+    sequence: u32,
+}
+
+impl Both {
+    async fn connect(meta: SocketAddr, disk: SocketAddr, client: u8) -> Both {
+        let meta = Client::connect(meta, client, 1).await;
+        Both { meta, disk: disk_client(disk).await, sequence: 0 }
+    }
+
+    fn next(&mut self) -> larder_wire::meta::words::Sequence {
+        self.sequence += 1;
+        self.meta.sequence(0, self.sequence)
+    }
+
+    /// Makes a file of one block with this text in it. Answers it and its layout from before.
+    async fn write(&mut self, name: &str, text: &'static [u8]) -> (FileId, Layout) {
+        let at = (0, self.next().sequence);
+        let opened = self.meta.create(at, ROOT, name).await.unwrap();
+        let (file, layout) = (opened.file.after.file, opened.layout);
+        let (extent, grant) = (layout.extents.0[0], granted(&layout.grants.0[0]));
+        let (data, options) = (Bytes::from_static(text), CallOptions::default());
+        self.disk.write(&grant, extent.position, data, true, options).await.unwrap();
+        let written = Written {
+            offset: 0,
+            length: text.len() as u64,
+            disk: extent.disk,
+            position: extent.position,
+        };
+        let (sequence, open) = (self.next(), opened.open);
+        let written = Array(vec![written]);
+        let commit =
+            calls::CommitExtents { sequence, file, open, written, mtime: None, close: true };
+        self.meta.call(commit).await.unwrap();
+        (file, layout)
+    }
+
+    async fn layout(&self, file: FileId) -> Layout {
+        let (session, open, mode) = (self.meta.session, OpenId::NONE, Mode::Read);
+        let range = (0..4096).into();
+        let call = calls::GetCaps { session, file, open, mode, range };
+        self.meta.call(call).await.unwrap().layout
+    }
+
+    async fn read(&self, layout: &Layout, length: u32) -> Result<Bytes, DiskError> {
+        let (position, grant) = (layout.extents.0[0].position, granted(&layout.grants.0[0]));
+        self.disk.read(&grant, position, length, CallOptions::default()).await
+    }
+}
+
+fn real() -> Arc<dyn Clock> {
+    Arc::new(RealClock)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_written_by_one_and_read_by_another() {
+    let (engine, clock) = (MemoryEngine::new(), real());
+    let served = Served::new(&clock).await;
+    let (address, _disks) = begin(&engine, &served, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let two = Both::connect(address, served.address, 2).await;
+    let (file, layout) = one.write("a", b"hello").await;
+    let given = two.layout(file).await;
+    assert_eq!(&two.read(&given, 5).await.unwrap()[..], b"hello");
+    // What the writer got is for writing, and reading.
+    assert_eq!(&one.read(&layout, 5).await.unwrap()[..], b"hello");
+    let beyond = granted(&given.grants.0[0]);
+    let position = given.extents.0[0].position + 4096;
+    let beyond = two.disk.read(&beyond, position, 1, CallOptions::default()).await;
+    assert_eq!(beyond, Err(DiskError::Refused(Refusal::OutOfExtents)));
+}
+
+/// When a chmod was answered, no capability from before it works; a new one does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capability_ends_with_the_rights() {
+    let (engine, clock) = (MemoryEngine::new(), real());
+    let served = Served::new(&clock).await;
+    let (address, _disks) = begin(&engine, &served, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let (file, written) = one.write("a", b"hello").await;
+    let given = one.layout(file).await;
+    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    let (sequence, open) = (one.next(), OpenId::NONE);
+    let call = calls::SetAttr { sequence, file, open, set, guard: None };
+    one.meta.call(call).await.unwrap();
+    for old in [&given, &written] {
+        assert_eq!(one.read(old, 5).await, Err(DiskError::Refused(Refusal::Revoked)));
+    }
+    let given = one.layout(file).await;
+    assert_eq!(&one.read(&given, 5).await.unwrap()[..], b"hello");
+}
+
+/// Blocks of a removed file show nothing to who gets them next, and the whole disk can be had again
+/// and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_change_hands_and_show_nothing() {
+    let (engine, clock) = (MemoryEngine::new(), real());
+    let served = Served::new(&clock).await;
+    let (address, _disks) = begin(&engine, &served, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    for round in 0..30 {
+        let name = format!("f{round}");
+        let (_, old) = one.write(&name, b"secret").await;
+        let call = calls::Remove { sequence: one.next(), place: place(ROOT, &name) };
+        one.meta.call(call).await.unwrap();
+        assert_eq!(one.read(&old, 6).await, Err(DiskError::Refused(Refusal::Revoked)));
+        // Another one gets blocks, and reads them before it wrote anything.
+        let at = (0, one.next().sequence);
+        let opened = one.meta.create(at, ROOT, &format!("g{round}")).await.unwrap();
+        let Some(grant) = opened.layout.grants.0.first() else { continue };
+        let position = opened.layout.extents.0[0].position;
+        let read = one.disk.read(&granted(grant), position, 6, CallOptions::default()).await;
+        assert_eq!(&read.unwrap()[..], [0; 6]);
+        let call = calls::Remove { sequence: one.next(), place: place(ROOT, &format!("g{round}")) };
+        one.meta.call(call).await.unwrap();
+        let close = calls::Close { sequence: one.next(), open: opened.open };
+        one.meta.call(close).await.unwrap();
+    }
+    assert_eq!(larder_meta::check(&engine).unwrap(), Vec::<String>::new());
+}
+
+/// Neither a new server nor a new boot of the disk takes capabilities from before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn capabilities_end_with_the_server_and_with_the_disk() {
+    let sim = Arc::new(SimClock::new());
+    let (engine, clock) = (MemoryEngine::new(), Arc::clone(&sim) as Arc<dyn Clock>);
+    let mut served = Served::new(&clock).await;
+    let (address, disks) = begin(&engine, &served, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let (file, _) = one.write("a", b"hello").await;
+    let old = one.layout(file).await;
+    drop(disks);
+    let (address, _disks) = begin(&engine, &served, &clock).await;
+    let refused = one.read(&old, 5).await;
+    assert_eq!(refused, Err(DiskError::Refused(Refusal::OldGroup)));
+    let two = Both::connect(address, served.address, 1).await;
+    let old = two.layout(file).await;
+    assert_eq!(&two.read(&old, 5).await.unwrap()[..], b"hello");
+    served.stop().await;
+    served.start().await;
+    let refused = two.read(&old, 5).await;
+    assert!(matches!(refused, Err(DiskError::Hearsay(Refusal::OldBoot))), "{refused:?}");
+    // Once the disk was refreshed, others are made. How soon that is is up to the server.
+    let read = async {
+        loop {
+            let given = two.layout(file).await;
+            if !given.grants.0.is_empty()
+                && let Ok(read) = two.read(&given, 5).await
+            {
+                return read;
+            }
+            sim.advance(Duration::from_millis(100));
+        }
+    };
+    let read = tokio::time::timeout(Duration::from_secs(60), read).await;
+    assert_eq!(&read.unwrap()[..], b"hello");
+}
+
+/// A disk that is away cannot be told; but after a while it trusts nothing by itself, and the
+/// change is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_waits_for_a_disk_that_is_away_as_long_as_it_may_be_trusted() {
+    let sim = Arc::new(SimClock::new());
+    let clock = Arc::clone(&sim) as Arc<dyn Clock>;
+    let engine = MemoryEngine::new();
+    let mut served = Served::new(&clock).await;
+    let (address, _disks) = begin(&engine, &served, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let (file, _) = one.write("a", b"hello").await;
+    one.layout(file).await;
+    served.stop().await;
+    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    let (sequence, open) = (one.next(), OpenId::NONE);
+    let call = calls::SetAttr { sequence, file, open, set, guard: None };
+    let meta = one.meta.clone();
+    let asked = tokio::spawn(async move { meta.call(call).await });
+    let session = one.meta.session;
+    while one.meta.call(calls::GetAttr { session, file }).await.unwrap().mode != 0o600 {
+        tokio::task::yield_now().await;
+    }
+    // It is carried out, and not answered.
+    let begun = sim.instant();
+    let passing = async {
+        while !asked.is_finished() {
+            sim.advance(Duration::from_millis(100));
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), passing).await.expect("it is answered");
+    assert!(sim.instant() - begun >= Duration::from_secs(20), "it was answered too soon");
+    asked.await.unwrap().unwrap();
+}
