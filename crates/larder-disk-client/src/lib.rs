@@ -249,3 +249,19 @@ impl DiskControl {
         answered.map(|(done, _, boot)| (done, boot))
     }
 }
+
+/// Asks a disk what it knows of itself, for somebody who has its key. Nothing of the disk changes.
+///
+/// # Errors
+/// [`DiskError`]
+pub async fn observe(
+    rpc: RpcClient,
+    master: &MasterKey,
+    volume: VolumeId,
+    disk: DiskId,
+) -> Result<StatusDone, DiskError> {
+    let hail = |nonce, _: Option<&_>| Hailing::observer(master, volume, disk, nonce);
+    let link = Link::new(rpc);
+    let answered = link.call(&hail, None, &StatusHead {}, Bytes::new(), CallOptions::default());
+    answered.await.map(|(status, _, _)| status)
+}

@@ -15,6 +15,9 @@ use crate::device::{Device, TRUST_MAX};
 
 /// A request of the metadata server.
 pub(crate) trait ControlHead: Head + Send {
+    /// Whether who only looks may ask for it.
+    const IS_FOR_OBSERVERS: bool = false;
+
     /// Does it.
     fn carry_out(self, device: &Device) -> impl Future<Output = Res<Self::Done>> + Send;
 }
@@ -71,6 +74,8 @@ impl ControlHead for ClearHead {
 }
 
 impl ControlHead for StatusHead {
+    const IS_FOR_OBSERVERS: bool = true;
+
     async fn carry_out(self, device: &Device) -> Res<StatusDone> {
         let store = device.store();
         let standing = device.standing();

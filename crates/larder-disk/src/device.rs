@@ -172,6 +172,11 @@ impl Device {
                 self.orders.settled().await;
                 (secret, Kind::Control(owner.owner))
             }
+            Shown::Observer => {
+                let secret = self.config.master.control_secret(*volume, *disk);
+                secret.check_hello(&call.hello, &call.mac).map_err(|_| Refusal::Forged)?;
+                (secret, Kind::Observer)
+            }
         };
         if let Some(ending) = ends {
             self.end(ending, nonce).await?;
@@ -224,15 +229,20 @@ impl Device {
         Ok((head, data, reply))
     }
 
-    /// What the metadata server asks for, if it is the latest owner of the volume who asks.
-    fn admit_control<H: Head>(&self, request: Sealed<H>) -> Res<(H, ReplySeal)> {
+    /// What is ordered, if it is the latest owner of the volume who orders it, or nobody needs to
+    /// be.
+    fn admit_control<H: ControlHead>(&self, request: Sealed<H>) -> Res<(H, ReplySeal)> {
         let session = self.sessions.get(request.session)?;
-        let Kind::Control(owner) = session.kind() else { return Err(Refusal::NotControl) };
+        let owner = match session.kind() {
+            Kind::Control(owner) => Some(owner),
+            Kind::Observer if H::IS_FOR_OBSERVERS => None,
+            Kind::Observer | Kind::Client(..) => return Err(Refusal::NotControl),
+        };
         let head = request.claimed_head().map_err(|_| Refusal::Malformed)?;
         let Identity { volume, disk, .. } = self.config.identity;
         let secret = self.config.master.control_secret(volume, disk);
         let (_, reply) = self.open(request, &session, &secret, Setup::Secure)?;
-        self.standing().is_owner(owner)?;
+        owner.map_or(Ok(()), |owner| self.standing().is_owner(owner))?;
         Ok((head, reply))
     }
 

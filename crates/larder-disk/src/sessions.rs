@@ -24,7 +24,7 @@ pub const SESSIONS_MAX: usize = 4096;
 pub const UNPROVEN_MAX: usize = 256;
 /// Most that are made under one capability.
 pub const OPENED_MAX: usize = 16;
-/// Most sessions of the metadata server.
+/// Most sessions of the metadata server and of observers.
 pub const CONTROLS_MAX: usize = 8;
 
 /// Whose a session is.
@@ -34,6 +34,8 @@ pub enum Kind {
     Client(GroupId, CapabilityId),
     /// The metadata server's, of this owner of the volume.
     Control(u64),
+    /// Of somebody with the disk's key who only looks.
+    Observer,
 }
 
 /// A session.
@@ -181,11 +183,10 @@ impl Table {
 
     /// Makes room for one more session of `kind`.
     fn make_room(&mut self, kind: Kind, clients_max: usize) {
-        if let Kind::Control(_) = kind {
-            let is_control = |entry: &Entry| matches!(entry.session.kind, Kind::Control(_));
-            return self.keep_below(CONTROLS_MAX, is_control);
-        }
         let is_client = |entry: &Entry| matches!(entry.session.kind, Kind::Client(..));
+        if !matches!(kind, Kind::Client(..)) {
+            return self.keep_below(CONTROLS_MAX, |entry| !is_client(entry));
+        }
         self.keep_below(OPENED_MAX, |entry| entry.session.kind == kind);
         self.keep_below(UNPROVEN_MAX.min(clients_max), |entry| {
             is_client(entry) && !entry.is_proven

@@ -13,6 +13,7 @@
 //! server's, none: the session itself was made by who has the disk's master key. Whatever the setup
 //! of the volume, the metadata server's sessions are sealed.
 
+pub mod key_file;
 pub mod sealed;
 pub mod session;
 pub mod words;

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod cache;
+pub(crate) mod disk;
 pub(crate) mod export;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;

@@ -42,7 +42,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use command::{bench, cache, export, mount, mount_helper, stat, status, sync, umount, upgrade};
+use command::{
+    bench, cache, disk, export, mount, mount_helper, stat, status, sync, umount, upgrade,
+};
 
 /// Mount NFS exports through a persistent local cache.
 #[derive(Debug, Parser)]
@@ -73,6 +75,8 @@ enum Command {
     Cache(cache::Args),
     /// Export a directory over NFS
     Export(export::Args),
+    /// Serve a network-attached disk
+    Disk(disk::Args),
     /// Measure: published workloads on any directory
     Bench(bench::Args),
 }
@@ -100,6 +104,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Sync(args) => sync::run(args)?,
         Command::Stat(args) => stat::run(args)?,
         Command::Export(args) => export::run(args)?,
+        Command::Disk(args) => disk::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -135,14 +135,13 @@ fn text(identity: &Identity, size: u64) -> String {
 }
 
 fn fields(identity: &Identity, size: u64) -> [(&'static str, String); 4] {
-    let volume = identity.volume.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let setup = match identity.setup {
         Setup::Off => "off",
         Setup::Secure => "secure",
         Setup::Private => "private",
     };
     [
-        ("volume", volume),
+        ("volume", identity.volume.to_text()),
         ("disk", identity.disk.0.to_string()),
         ("size", size.to_string()),
         ("setup", setup.to_owned()),

@@ -11,9 +11,9 @@ use larder_wire::capability::{
     BootEpoch, Capability, CapabilityId, DiskId, Extents, GroupId, KeyEpoch, Mode, VolumeId,
 };
 use larder_wire::disk::sealed::Sealed;
-use larder_wire::disk::session::{AskError, Granted, Session};
+use larder_wire::disk::session::{AskError, Granted, Hailing, Session};
 use larder_wire::disk::words::{
-    ClearHead, EpochHead, GroupReplaceHead, ReadHead, Refusal, Res, WriteHead,
+    ClearHead, EpochHead, GroupReplaceHead, ReadHead, Refusal, Res, StatusHead, WriteHead,
 };
 use larder_wire::seal::{MasterKey, Setup};
 use larder_wire::xdr::{Decode, to_segments};
@@ -345,6 +345,21 @@ async fn an_earlier_owner_gives_no_orders() {
     stand.order_in(&later, &replace).await.unwrap();
 }
 
+/// Who looks at a disk with its key gives no orders, and takes control from nobody.
+#[tokio::test]
+async fn who_only_looks_changes_nothing() {
+    let stand = Stand::new(Setup::Secure).await;
+    let (hello, hailing) = Hailing::observer(&master(), VOLUME, DISK, [1; 32]);
+    let done = stand.call(&hello).await.unwrap().unwrap();
+    let observer = hailing.welcomed(&done).unwrap();
+    let status = stand.order_in(&observer, &StatusHead {}).await.unwrap();
+    assert_eq!((status.key, status.groups.0.len()), (Some(KEY), 1));
+    let replace = GroupReplaceHead { victim: None, group: GroupId(20) };
+    let refused = stand.order_in(&observer, &replace).await;
+    assert_eq!(refused, Err(AskError::Hearsay(Refusal::NotControl)));
+    stand.order(&replace).await.unwrap();
+}
+
 /// A disk that has just started knows no group and no key, so it lets nobody in.
 #[tokio::test]
 async fn a_disk_that_was_told_nothing_refuses_everything() {
@@ -391,8 +406,7 @@ async fn a_handshake_under_a_bad_capability_makes_no_session() {
     }
     assert_eq!(stand.device.sessions(), sessions);
     let other = MasterKey::new([6; 32]);
-    let hello =
-        larder_wire::disk::session::Hailing::control(&other, VOLUME, DISK, 9, [1; 32], None);
+    let hello = Hailing::control(&other, VOLUME, DISK, 9, [1; 32], None);
     assert_eq!(stand.call(&hello.0).await.unwrap().unwrap_err(), Refusal::Forged);
 }
 

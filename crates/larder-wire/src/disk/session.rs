@@ -67,9 +67,23 @@ impl Hailing {
         nonce: [u8; KEY_BYTES],
         before: Option<&Session>,
     ) -> (HandshakeCall, Hailing) {
-        let secret = master.control_secret(volume, disk);
-        let hailing = Hailing { nonce, secret, is_control: true };
+        let hailing = Hailing::with_key(master, volume, disk, nonce);
         (hailing.call(volume, disk, Shown::Control(Owner { owner }), before), hailing)
+    }
+
+    /// The handshake of somebody who has the disk's key, for STATUS alone.
+    pub fn observer(
+        master: &MasterKey,
+        volume: VolumeId,
+        disk: DiskId,
+        nonce: [u8; KEY_BYTES],
+    ) -> (HandshakeCall, Hailing) {
+        let hailing = Hailing::with_key(master, volume, disk, nonce);
+        (hailing.call(volume, disk, Shown::Observer, None), hailing)
+    }
+
+    fn with_key(master: &MasterKey, volume: VolumeId, disk: DiskId, nonce: [u8; 32]) -> Hailing {
+        Hailing { nonce, secret: master.control_secret(volume, disk), is_control: true }
     }
 
     fn call(
@@ -164,7 +178,7 @@ impl Session {
         Ok((request, Asked(Some(Question { keys, setup, session, sequence }))))
     }
 
-    /// A request of the metadata server.
+    /// A request of the metadata server, or of an observer.
     ///
     /// # Errors
     /// [`Exhausted`]

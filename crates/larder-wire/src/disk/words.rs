@@ -251,10 +251,12 @@ xdr_struct! {
 }
 
 xdr_union! {
-    /// What a handshake is made under.
+    /// What a handshake is made under. An observer has the disk's key and looks, and gives no
+    /// orders: STATUS is all that he may ask for.
     Shown {
         1 => Capability(Capability),
         2 => Control(Owner),
+        3 => Observer,
     }
 }
 

@@ -18,6 +18,7 @@ mod coherence;
 mod crash;
 mod dead_server;
 mod detached;
+mod disk;
 mod fdstore;
 mod harness;
 mod limits;

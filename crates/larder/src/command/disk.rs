@@ -1,0 +1,55 @@
+//! `larder disk`: a network-attached disk, and what belongs to it.
+
+mod key;
+mod serve;
+mod status;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use larder_wire::disk::key_file::DiskKeyFile;
+
+/// Arguments of `larder disk`.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "A disk belongs to a volume, and serves clients with capabilities that the volume's metadata server has \
+given them. What both go by is the key, a file with mode 0600 that `larder disk key` makes: the disk reads one, and the metadata server \
+has the same. A disk that has not heard of the metadata server in time refuses everything.\n\nThe store is made if there is none. It is \
+one file as long as the disk, with holes where nothing was written; `memory` is gone with the process. SIGTERM makes durable what was \
+written, and ends.\n\nExample:\n  larder disk key /etc/larder/disk1.key --disk 1\n  larder disk --store /srv/disk1 --size 100G --key /etc/larder/disk1.key --listen 192.0.2.1:2051\n  larder disk status 192.0.2.1:2051 --key /etc/larder/disk1.key"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Option<serve::Serve>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make the key of a disk
+    Key(key::Args),
+    /// Ask a disk how it does
+    Status(status::Args),
+}
+
+/// Serves a disk until a signal comes, or does what a subcommand says.
+///
+/// # Errors
+/// Those of the parts.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match (&args.command, &args.serve) {
+        (Some(Command::Key(args)), _) => key::run(args),
+        (Some(Command::Status(args)), _) => status::run(args),
+        (None, Some(args)) => serve::run(args),
+        (None, None) => unreachable!("clap asks for a store if there is no subcommand"),
+    }
+}
+
+/// Reads the key of a disk.
+fn read_key(path: &Path) -> Result<DiskKeyFile> {
+    let about = || format!("cannot use the key {}", path.display());
+    let text = larder_io::secret::read(path).with_context(about)?;
+    DiskKeyFile::from_text(&text).with_context(about)
+}

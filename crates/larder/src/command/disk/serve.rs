@@ -1,0 +1,183 @@
+//! Serving a disk.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use larder_disk::{Config, Device, DiskService, Identity, Store};
+use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk};
+use larder_nfsd::Network;
+use larder_rpc::server::{self, Server, SourcePorts};
+use larder_wire::seal::Setup;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::error::Usage;
+use crate::log;
+use crate::options::parse_size;
+
+/// How long requests in flight may take to end after a signal.
+const END_MAX: Duration = Duration::from_secs(10);
+/// Most connections, in all and from one machine: clients have a few each.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// What a disk needs to serve.
+#[derive(Debug, clap::Args)]
+pub(super) struct Serve {
+    /// Where the disk's bytes are: a file, which is made if there is none, or `memory`
+    #[arg(long, value_name = "FILE|memory")]
+    store: PathBuf,
+    /// How many bytes the disk has, as 100G; a multiple of 4096
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: u64,
+    /// The disk's key, which only its owner may read
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// Where to listen, over TCP; port 0 takes a free one
+    #[arg(long, value_name = "IP:PORT")]
+    listen: SocketAddr,
+    /// What protects the volume's requests: nothing, seals, or seals and encryption
+    #[arg(long, value_name = "off|secure|private", default_value = "secure", value_parser = setup)]
+    setup: Setup,
+    /// Read and write no faster than this, as 25MB/s
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<u64>,
+    /// Who may connect, as 192.0.2.0/24; may be given more than once [default: this machine if it
+    /// listens on a loopback address, else everybody]
+    #[arg(long, value_name = "NETWORK")]
+    allow: Vec<Network>,
+}
+
+fn setup(typed: &str) -> Result<Setup, String> {
+    match typed {
+        "off" => Ok(Setup::Off),
+        "secure" => Ok(Setup::Secure),
+        "private" => Ok(Setup::Private),
+        _ => Err("use off, secure or private".to_owned()),
+    }
+}
+
+/// A size for each second.
+fn rate(typed: &str) -> Result<u64, String> {
+    match parse_size(typed.strip_suffix("/s").unwrap_or(typed))? {
+        0 => Err("nothing would ever pass".to_owned()),
+        rate => Ok(rate),
+    }
+}
+
+/// Serves until a signal comes, then lets what is begun end, and makes it durable.
+pub(super) fn run(args: &Serve) -> Result<()> {
+    log::begin(None)?;
+    // Requests use the store on the threads that read them: one that waits for the medium must not
+    // keep the others waiting.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads.max(4))
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: &Serve) -> Result<()> {
+    // Before anything is made: a signal meanwhile is then an orderly end.
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+    let device = Arc::new(args.open()?);
+    let service = DiskService::new(Arc::clone(&device));
+    let server = Server::bind(args.server()?, service).await;
+    let server = server.with_context(|| format!("cannot listen on {}", args.listen))?;
+    let (store, setup) = (args.store.display(), Shown(args.setup));
+    tracing::info!(%store, %setup, address = %server.addr(), "serving a disk");
+    if args.setup == Setup::Off {
+        tracing::warn!("whoever can connect may read and write everything (setup off)");
+    }
+    let shutdown = server.shutdown();
+    let mut served = std::pin::pin!(server.run());
+    tokio::select! {
+        () = &mut served => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    shutdown.begin();
+    let clock: &dyn Clock = &RealClock;
+    if clock.timeout(END_MAX, served).await.is_err() {
+        tracing::warn!("requests in flight did not end in {END_MAX:?}");
+    }
+    device.store().flush().context("what was written last may be lost")
+}
+
+/// A setup, as people write it.
+struct Shown(Setup);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(super::status::setup_name(self.0))
+    }
+}
+
+impl Serve {
+    /// The disk, with its store opened or made.
+    fn open(&self) -> Result<Device> {
+        let key = super::read_key(&self.key)?;
+        let identity = Identity { volume: key.volume, disk: key.disk, setup: self.setup };
+        let (disk, name) = self.store_in()?;
+        let store = Store::open(&*disk, &name, &identity, self.size)
+            .with_context(|| format!("cannot use the store {}", self.store.display()))?;
+        let config = Config::new(identity, key.master, Arc::new(RealClock));
+        Ok(Device::start(Config { rate: self.rate, ..config }, store))
+    }
+
+    /// The directory that the store is in, and its name there.
+    fn store_in(&self) -> Result<(Box<dyn Disk>, String)> {
+        if self.store == Path::new("memory") {
+            return Ok((Box::new(MemDisk::new()), "disk".to_owned()));
+        }
+        let shown = self.store.display();
+        if let Ok(about) = self.store.metadata() {
+            ensure!(about.is_file(), "cannot use the store {shown}: it is no file");
+        }
+        let name = self.store.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| Usage(format!("--store {shown}: name a file")))?;
+        let parent = self.store.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let disk = RealDisk::open(parent)
+            .with_context(|| format!("cannot use the directory {}", parent.display()))?;
+        Ok((Box::new(disk), name.to_owned()))
+    }
+
+    fn server(&self) -> Result<server::Config> {
+        let config = server::Config::new(self.listen);
+        let allow = match self.allow.as_slice() {
+            [] if self.listen.ip().to_canonical().is_loopback() => config.allow.clone(),
+            [] => vec!["0.0.0.0/0".parse()?, "::/0".parse()?],
+            networks => networks.to_vec(),
+        };
+        Ok(server::Config {
+            allow,
+            udp: false,
+            source_ports: SourcePorts::Any,
+            connections_max: CONNECTIONS_MAX,
+            source_connections_max: CONNECTIONS_MAX / 4,
+            ..config
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_setups_are_read() {
+        assert_eq!(rate("25MB/s"), Ok(25 << 20));
+        assert_eq!(rate("1G"), Ok(1 << 30));
+        assert!(rate("0").is_err() && rate("fast").is_err() && rate("1MB/h").is_err());
+        for typed in ["off", "secure", "private"] {
+            assert_eq!(Shown(setup(typed).unwrap()).to_string(), typed);
+        }
+        assert!(setup("open").is_err());
+    }
+}
