@@ -2,6 +2,7 @@
 //!
 //! - [`later`] is a server that is yet to be reached.
 //! - [`local`] serves a local directory.
+//! - [`native`] speaks to larder's own servers.
 //! - [`nfs3`] speaks NFS version 3.
 //! - [`smb`] speaks SMB 2.1 to 3.1.1.
 //!
@@ -18,5 +19,6 @@
 
 pub mod later;
 pub mod local;
+pub mod native;
 pub mod nfs3;
 pub mod smb;

@@ -200,6 +200,51 @@ pub struct Snapshot {
     pub connections: Vec<ConnectionSnapshot>,
 }
 
+impl Snapshot {
+    /// These accounts and those of another client, as if one had made the calls of both: procedures
+    /// of one name are one. Of percentiles of two procedures, those of the one that was called more
+    /// often stand for both.
+    #[must_use]
+    pub fn with(self, other: Snapshot) -> Snapshot {
+        let same = |name: &str| other.procedures.iter().find(|one| one.name == name);
+        let is_ours = |name: &str| self.procedures.iter().any(|one| one.name == name);
+        let added = |one: &ProcedureSnapshot| same(one.name).map_or(*one, |other| one.with(other));
+        let ours = self.procedures.iter().map(added);
+        let theirs = other.procedures.iter().filter(|one| !is_ours(one.name)).copied();
+        let connections = self.connections.iter().chain(&other.connections).copied();
+        Snapshot { procedures: ours.chain(theirs).collect(), connections: connections.collect() }
+    }
+}
+
+impl ProcedureSnapshot {
+    fn with(&self, other: &ProcedureSnapshot) -> ProcedureSnapshot {
+        ProcedureSnapshot {
+            calls: self.calls + other.calls,
+            errors: self.errors + other.errors,
+            refused: self.refused + other.refused,
+            retransmits: self.retransmits + other.retransmits,
+            timeouts: self.timeouts + other.timeouts,
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+            bytes_received: self.bytes_received + other.bytes_received,
+            latency: self.latency.with(other.latency),
+            round_trip: self.round_trip.with(other.round_trip),
+            ..*self
+        }
+    }
+}
+
+impl Latency {
+    fn with(self, other: Latency) -> Latency {
+        let more = if other.count > self.count { other } else { self };
+        Latency {
+            count: self.count + other.count,
+            sum_us: self.sum_us + other.sum_us,
+            max_us: self.max_us.max(other.max_us),
+            ..more
+        }
+    }
+}
+
 /// Procedures that are told apart; higher numbers share the last account.
 const PROCEDURES_MAX: usize = 32;
 

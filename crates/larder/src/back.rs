@@ -52,7 +52,7 @@ impl Back {
             ));
         }
         let login = match source.protocol {
-            Protocol::Nfs => Login::nobody(),
+            Protocol::Nfs | Protocol::Native => Login::nobody(),
             Protocol::Smb => Login::find(&mut source, &options.smb)?,
         };
         let asked = login.ask(&source)?;

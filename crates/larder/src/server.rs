@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
 use larder_io::{Clock, RealClock};
 use larder_remote::later::{Later, Remembered};
+use larder_remote::native::{self, Native};
 use larder_remote::nfs3::{self, Nfs3};
 use larder_remote::smb::{self, Smb};
 use larder_rpc::{self as rpc, Recording, Recovery, Snapshot, SourcePort};
@@ -31,6 +32,7 @@ pub(crate) struct Server {
 enum Way {
     Nfs(Later<Nfs3>),
     Smb(Later<Smb>),
+    Native(Later<Native>),
 }
 
 /// Why a server could not be reached, or what else keeps it from being used.
@@ -75,6 +77,10 @@ impl Server {
                     Err(error) => Err((error.is_absence(), error.into())),
                 }
             }
+            Protocol::Native => match Native::mount(&native_options(back)).await {
+                Ok(native) => Ok(Way::Native(Later::reached(native))),
+                Err(error) => Err((error.is_absence(), error.into())),
+            },
         };
         let cannot = |why: anyhow::Error| why.context(format!("cannot mount {}", back.source));
         way.map(|way| Server { way, transport })
@@ -117,6 +123,14 @@ impl Server {
                     async move { Smb::mount(&options).await }
                 }))
             }
+            Protocol::Native => {
+                let options = native_options(back);
+                let limit = limit(options.limit());
+                Way::Native(Later::begin(known, problem, limit, clock(), move || {
+                    let options = options.clone();
+                    async move { Native::mount(&options).await }
+                }))
+            }
         };
         Ok(Server { way, transport: transport(back) })
     }
@@ -126,6 +140,7 @@ impl Server {
         match &self.way {
             Way::Nfs(nfs) => as_remote(nfs),
             Way::Smb(smb) => as_remote(smb),
+            Way::Native(native) => as_remote(native),
         }
     }
 
@@ -134,6 +149,7 @@ impl Server {
         match &self.way {
             Way::Nfs(nfs) => nfs.get().map(|nfs| Remembered::of(&*nfs)),
             Way::Smb(smb) => smb.get().map(|smb| Remembered::of(&*smb)),
+            Way::Native(native) => native.get().map(|native| Remembered::of(&*native)),
         }
     }
 
@@ -142,6 +158,7 @@ impl Server {
         match &self.way {
             Way::Nfs(nfs) => nfs.problem().or_else(|| small_buffer(&nfs.get()?.rpc().stats())),
             Way::Smb(smb) => smb.problem(),
+            Way::Native(native) => native.problem(),
         }
     }
 
@@ -150,6 +167,7 @@ impl Server {
         let snapshot = match &self.way {
             Way::Nfs(nfs) => nfs.get().map(|nfs| nfs.rpc().stats()),
             Way::Smb(smb) => smb.get().map(|smb| smb.stats()),
+            Way::Native(native) => native.get().map(|native| native.stats()),
         };
         let Snapshot { procedures, connections } = snapshot.unwrap_or_default();
         let name = |one: &rpc::ProcedureSnapshot| match one.name {
@@ -174,6 +192,10 @@ impl Server {
                 let smb = smb.get().context("the server has not been reached yet")?;
                 Ok(smb.record(width)?)
             }
+            Way::Native(native) => {
+                let native = native.get().context("the server has not been reached yet")?;
+                Ok(native.rpc().record(width)?)
+            }
         }
     }
 
@@ -191,6 +213,10 @@ impl Server {
                     None => false,
                 },
                 Way::Smb(smb) => smb.get().is_some() && smb.root().await.is_ok(),
+                Way::Native(native) => match native.get() {
+                    Some(native) => native.rpc().ping().await.is_ok(),
+                    None => false,
+                },
             }
         };
         tokio::time::timeout(wait_max, asked).await.unwrap_or(false)
@@ -238,6 +264,25 @@ fn nfs_options(back: &Back) -> nfs3::MountOptions {
         recovery: recovery(options),
         read_max: options.read_max.unwrap_or(default.read_max),
         write_max: options.write_max.unwrap_or(default.write_max),
+        source_port: match options.reserved_port {
+            Some(false) => SourcePort::Any,
+            Some(true) | None => SourcePort::Reserved,
+        },
+        ..default
+    }
+}
+
+/// The options of the client of our own servers, as the mount's options mean them.
+fn native_options(back: &Back) -> native::MountOptions {
+    let Back { source, options, .. } = back;
+    let default = native::MountOptions::new(&source.host);
+    let asked = options.read_max.unwrap_or(default.data_max);
+    native::MountOptions {
+        port: options.port.or(source.port).unwrap_or(default.port),
+        connections: options.connections.into(),
+        timeout: options.timeout,
+        recovery: recovery(options),
+        data_max: asked.min(options.write_max.unwrap_or(default.data_max)),
         source_port: match options.reserved_port {
             Some(false) => SourcePort::Any,
             Some(true) | None => SourcePort::Reserved,

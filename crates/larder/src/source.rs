@@ -1,5 +1,5 @@
-//! What is mounted: `nfs://HOST[:PORT][/EXPORT]`, `smb://[USER@]HOST[:PORT]/SHARE[/FOLDER]`, or as
-//! fstab(5) has them: `HOST:/EXPORT`, `//HOST/SHARE[/FOLDER]`.
+//! What is mounted: `nfs://HOST[:PORT][/EXPORT]`, `smb://[USER@]HOST[:PORT]/SHARE[/FOLDER]`,
+//! `larder://HOST[:PORT]/`, or as fstab(5) has them: `HOST:/EXPORT`, `//HOST/SHARE[/FOLDER]`.
 //!
 //! Parsing is pure. A host stays a name here; it is looked up when the mount is made.
 
@@ -12,6 +12,8 @@ pub(crate) enum Protocol {
     Nfs,
     /// SMB 2.1 to 3.1.1.
     Smb,
+    /// larder's own: a metadata server, and disks that data goes straight to.
+    Native,
 }
 
 impl Protocol {
@@ -19,6 +21,7 @@ impl Protocol {
         match self {
             Protocol::Nfs => "nfs://",
             Protocol::Smb => "smb://",
+            Protocol::Native => "larder://",
         }
     }
 }
@@ -28,6 +31,7 @@ impl fmt::Display for Protocol {
         f.write_str(match self {
             Protocol::Nfs => "NFS",
             Protocol::Smb => "SMB",
+            Protocol::Native => "larder",
         })
     }
 }
@@ -41,9 +45,11 @@ pub(crate) struct Source {
     pub(crate) user: Option<String>,
     /// Name or address; an IPv6 address without its brackets.
     pub(crate) host: String,
-    /// Port of the service (NFS and MOUNT; SMB). `None`: the portmapper is asked; 445.
+    /// Port of the service (NFS and MOUNT; SMB; the metadata server). `None`: the portmapper is
+    /// asked; 445; 2050.
     pub(crate) port: Option<u16>,
-    /// Path of the export on the server, absolute; of a share: `/SHARE[/FOLDER]`.
+    /// Path of the export on the server, absolute; of a share: `/SHARE[/FOLDER]`; of a volume:
+    /// `/`.
     pub(crate) export: String,
 }
 
@@ -51,7 +57,8 @@ pub(crate) struct Source {
 const BYTES_MAX: usize = 1024;
 
 /// What a source looks like, for errors.
-const FORMS: &str = "nfs://HOST[:PORT][/EXPORT] or smb://[USER@]HOST[:PORT]/SHARE";
+const FORMS: &str =
+    "nfs://HOST[:PORT][/EXPORT], smb://[USER@]HOST[:PORT]/SHARE or larder://HOST[:PORT]/";
 
 impl Source {
     /// Reads a source as it was typed.
@@ -67,6 +74,9 @@ impl Source {
         }
         if let Some(rest) = typed.strip_prefix(Protocol::Smb.scheme()) {
             return Source::parse_smb(rest, percent_decoded);
+        }
+        if let Some(rest) = typed.strip_prefix(Protocol::Native.scheme()) {
+            return Source::parse_native(rest);
         }
         if let Some(rest) = typed.strip_prefix("//") {
             return Source::parse_smb(rest, |path| Ok(path.to_owned()));
@@ -94,6 +104,16 @@ impl Source {
         };
         let (host, port) = split_port(authority)?;
         Ok(Source::nfs(host, port, percent_decoded(path)?))
+    }
+
+    fn parse_native(rest: &str) -> Result<Source, String> {
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (host, port) = split_port(authority)?;
+        if !path.trim_matches('/').is_empty() {
+            return Err(format!("a volume is mounted whole: use larder://{authority}/"));
+        }
+        let export = "/".to_owned();
+        Ok(Source { protocol: Protocol::Native, user: None, host, port, export })
     }
 
     fn parse_smb(
@@ -224,6 +244,9 @@ mod tests {
             "nfs://server/%4",
             "nfs://server/%zz",
             "nfs://server/%ff",
+            "larder://",
+            "larder://server/folder",
+            "larder://server:0/",
         ] {
             assert!(Source::parse(typed).is_err(), "{typed}");
         }
@@ -257,6 +280,8 @@ mod tests {
             "nfs://server/",
             "nfs://[::1]:2049/a",
             "nfs://server:12049/export/home",
+            "larder://server/",
+            "larder://[::1]:2051/",
         ] {
             assert_eq!(Source::parse(typed).unwrap().to_string(), typed);
         }

@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
 mod fuzz;
+mod native;
 mod nfs3;
 mod smb;

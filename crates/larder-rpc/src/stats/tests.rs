@@ -25,3 +25,23 @@ fn percentiles_are_those_of_the_values() {
         assert!(got.abs_diff(wanted) * 16 <= wanted, "{got} for {wanted}");
     }
 }
+
+#[test]
+fn accounts_of_two_clients_are_added_by_name() {
+    let procedure = |number, name, calls| {
+        let latency =
+            Latency { count: calls, sum_us: calls * 10, p50_us: calls, ..Latency::default() };
+        ProcedureSnapshot { number, name, calls, latency, ..ProcedureSnapshot::default() }
+    };
+    let one = |procedures: &[ProcedureSnapshot]| Snapshot {
+        procedures: procedures.to_vec(),
+        connections: vec![ConnectionSnapshot::default()],
+    };
+    let first = one(&[procedure(1, "READ", 3), procedure(2, "LOOKUP", 1)]);
+    let both = first.with(one(&[procedure(7, "READ", 5), procedure(2, "WRITE", 2)]));
+    let calls: Vec<_> = both.procedures.iter().map(|one| (one.name, one.calls)).collect();
+    assert_eq!(calls, [("READ", 8), ("LOOKUP", 1), ("WRITE", 2)]);
+    let latency = both.procedures[0].latency;
+    assert_eq!((latency.count, latency.sum_us, latency.p50_us), (8, 80, 5));
+    assert_eq!(both.connections.len(), 2);
+}

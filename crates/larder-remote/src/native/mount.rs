@@ -1,0 +1,150 @@
+//! From an address to a session with a volume's metadata server.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use larder_io::{Clock, RealClock};
+use larder_rpc::{
+    Config, ConnectError, Program, Recovery, RpcClient, SourcePort, Transport, random_u64,
+};
+use larder_vfs::Error;
+use larder_wire::disk::DATA_BYTES_MAX;
+use larder_wire::meta::{PORT, PROCEDURE_NAMES, PROGRAM, VERSION};
+use thiserror::Error;
+
+use super::disks::Disks;
+use super::session::Session;
+use super::uncommitted::UncommittedFiles;
+use super::{Native, limits};
+
+/// What to mount and how. [`MountOptions::new`] gives the defaults.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// The metadata server's name or address.
+    pub host: String,
+    /// Where it listens.
+    pub port: u16,
+    /// How many connections to use, to it and to each disk.
+    pub connections: usize,
+    /// How long to wait for a reply; else as [`Config::new`] has it.
+    pub timeout: Option<Duration>,
+    /// What happens to calls when a server is gone.
+    pub recovery: Recovery,
+    /// Most bytes in one request for data, as far as the disks take it.
+    pub data_max: u32,
+    /// Which port calls come from.
+    pub source_port: SourcePort,
+    /// By which it waits.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl MountOptions {
+    /// The defaults.
+    pub fn new(host: &str) -> MountOptions {
+        MountOptions {
+            host: host.to_owned(),
+            port: PORT,
+            connections: 1,
+            timeout: None,
+            recovery: Recovery::Soft,
+            data_max: DATA_BYTES_MAX as u32,
+            source_port: SourcePort::Reserved,
+            clock: Arc::new(RealClock),
+        }
+    }
+
+    /// After how long a soft call ends.
+    pub fn limit(&self) -> Duration {
+        config(self, SocketAddr::from(([0, 0, 0, 0], 0))).limit()
+    }
+}
+
+/// Why a volume could not be mounted: one line with the cause and the next step.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// The name means nothing.
+    #[error("cannot resolve {host}: {cause}; check the name, or give an address")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// What the resolver says.
+        cause: std::io::Error,
+    },
+    /// There is no connection.
+    #[error(
+        "the metadata server: {cause}; check that `larder serve` or `larder meta` runs there and no \
+         firewall stands between"
+    )]
+    Unreachable {
+        /// Why.
+        cause: ConnectError,
+    },
+    /// It is connected but gives no session.
+    #[error(
+        "{host}:{port} gives no session: {cause}; check that a larder volume is served on that port"
+    )]
+    NoSession {
+        /// The server.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// What came instead.
+        cause: Error,
+    },
+}
+
+impl MountError {
+    /// Whether nobody answers, so that it may be otherwise later.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            MountError::Resolve { .. } | MountError::Unreachable { .. } => true,
+            MountError::NoSession { cause, .. } => *cause == Error::TimedOut,
+        }
+    }
+}
+
+/// Mounts a volume.
+pub(super) async fn mount(options: &MountOptions) -> Result<Native, MountError> {
+    let address = SocketAddr::new(resolve(&options.host).await?, options.port);
+    let client = RpcClient::connect(config(options, address)).await;
+    let client = client.map_err(|cause| MountError::Unreachable { cause })?;
+    let limit = client.config().limit();
+    // A hard mount waits for its server when it is mounted, not before.
+    let session = options.clock.timeout(limit, Session::begin(client)).await;
+    let session = session.unwrap_or(Err(Error::TimedOut)).map_err(|cause| {
+        MountError::NoSession { host: options.host.clone(), port: options.port, cause }
+    })?;
+    let begun = session.now();
+    Ok(Native {
+        disks: Arc::new(Disks::new(Arc::clone(&session))),
+        volume: begun.given.volume,
+        root: begun.given.root,
+        limits: limits(options.data_max),
+        uncommitted: UncommittedFiles::default(),
+        losses: AtomicU64::new(random_u64()),
+        session,
+    })
+}
+
+async fn resolve(host: &str) -> Result<IpAddr, MountError> {
+    let failed = |cause| MountError::Resolve { host: host.to_owned(), cause };
+    let mut addresses = tokio::net::lookup_host((host, 0)).await.map_err(failed)?;
+    let first = addresses.next().map(|address| address.ip());
+    first.ok_or_else(|| failed(std::io::Error::other("it has no address")))
+}
+
+fn config(options: &MountOptions, address: SocketAddr) -> Config {
+    let program = Program { number: PROGRAM, version: VERSION, procedures: PROCEDURE_NAMES };
+    let defaults = Config::new(address, Transport::Tcp, program);
+    Config {
+        server: format!("{}:{}", options.host, address.port()),
+        connections: options.connections,
+        timeout: options.timeout.unwrap_or(defaults.timeout),
+        recovery: options.recovery,
+        source_port: options.source_port,
+        clock: Arc::clone(&options.clock),
+        ..defaults
+    }
+}

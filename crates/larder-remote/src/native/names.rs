@@ -1,0 +1,170 @@
+//! Names: what makes, moves and removes them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use larder_vfs::{
+    Change, Cred, Error, Found, Handle, KeptOpen, LookedUp, Made, New, Removal, Result, SetAttr,
+};
+use larder_wire::meta::TARGET_BYTES_MAX;
+use larder_wire::meta::calls::{
+    self, Create, Link, Lookup, MkDir, MkNod, NameChanged, Open, OpenWhat, Remove, Rename, Renamed,
+    RmDir, Symlink,
+};
+use larder_wire::meta::words::{
+    Attributes, ByteRange, Changed, FileId, IfExists, LeaseKind, Mode, Place,
+};
+use larder_wire::xdr::Opaque;
+
+use super::{Native, convert};
+
+impl Native {
+    pub(super) async fn look_up(&self, cred: &Cred, place: Place) -> Result<LookedUp> {
+        let asked = |place: &Place| {
+            let place = place.clone();
+            move |session| Lookup { session, place: place.clone() }
+        };
+        let mut answer = self.session.ask(cred, asked(&place)).await?;
+        if let Some(found) = &answer.found
+            && self.uncommitted.get(found.file).is_some()
+        {
+            self.settle(found.file).await?;
+            answer = self.session.ask(cred, asked(&place)).await?;
+        }
+        let found = answer.found.as_ref().map(|attributes| self.found(attributes));
+        Ok(LookedUp { found, dir: Some(self.attr(&answer.dir)) })
+    }
+
+    pub(super) async fn make_object(
+        &self,
+        cred: &Cred,
+        place: Place,
+        new: New,
+        set: SetAttr,
+    ) -> Result<Made> {
+        let set = convert::set(&set);
+        let made = match new {
+            New::File => return self.create(cred, place, set, IfExists::Open).await,
+            New::FileExclusive => return self.create(cred, place, set, IfExists::Fail).await,
+            New::Directory => {
+                let args = |sequence| MkDir { sequence, place: place.clone(), set };
+                self.session.change(cred, args).await?
+            }
+            New::Symlink(target) => {
+                let target = link_target(&target)?;
+                let args = |sequence| Symlink {
+                    sequence,
+                    place: place.clone(),
+                    target: target.clone(),
+                    set,
+                };
+                self.session.change(cred, args).await?
+            }
+            New::Node(larder_vfs::Kind::File, _) => {
+                return self.create(cred, place, set, IfExists::Fail).await;
+            }
+            New::Node(kind, device) => {
+                let (kind, device) = (convert::node_kind(kind)?, convert::device(device));
+                let args = |sequence| MkNod { sequence, place: place.clone(), kind, device, set };
+                self.session.change(cred, args).await?
+            }
+        };
+        Ok(self.made(&made.made, true, &made.dir))
+    }
+
+    /// Makes a file. It is not kept open: its handle is given to no other file, and rights are
+    /// judged with each call.
+    async fn create(
+        &self,
+        cred: &Cred,
+        place: Place,
+        set: larder_wire::meta::words::SetAttributes,
+        if_exists: IfExists,
+    ) -> Result<Made> {
+        let opened = self.session.change(cred, |sequence| Open {
+            sequence,
+            what: OpenWhat::Create(Create { place: place.clone(), set, if_exists }),
+            mode: Mode::Write,
+            lease: LeaseKind::None,
+            range: ByteRange { offset: 0, length: 0 },
+            allocate: false,
+        });
+        let opened = opened.await?;
+        let close = |sequence| calls::Close { sequence, open: opened.open };
+        // The file is there. What stays open ends with the session.
+        if let Err(error) = self.session.change(cred, close).await {
+            tracing::debug!(?error, "a file that was made stays open");
+        }
+        let dir = opened.dir.as_ref().ok_or(Error::Io)?;
+        Ok(self.made(&opened.file.after, opened.created, dir))
+    }
+
+    fn made(&self, made: &Attributes, created: bool, dir: &Changed) -> Made {
+        let dir = convert::change(self.volume, dir);
+        Made { found: self.found(made), created, dir, kept: KeptOpen::default() }
+    }
+
+    fn found(&self, attributes: &Attributes) -> Found {
+        let handle = convert::handle(self.volume, attributes.file);
+        Found { handle, attr: self.attr(attributes) }
+    }
+
+    pub(super) async fn remove_entry(
+        &self,
+        cred: &Cred,
+        place: Place,
+        what: Removal,
+    ) -> Result<Change> {
+        let removed = match what {
+            Removal::File => {
+                let args = |sequence| Remove { sequence, place: place.clone() };
+                self.session.change(cred, args).await?
+            }
+            Removal::Directory => {
+                let args = |sequence| RmDir { sequence, place: place.clone() };
+                self.session.change(cred, args).await?
+            }
+        };
+        Ok(convert::change(self.volume, &removed.dir))
+    }
+
+    pub(super) async fn rename_entry(
+        &self,
+        cred: &Cred,
+        from: Place,
+        to: Place,
+    ) -> Result<(Change, Change)> {
+        let renamed = self.session.change(cred, |sequence| Rename {
+            sequence,
+            from: from.clone(),
+            to: to.clone(),
+            keep: false,
+        });
+        let Renamed { from_dir, to_dir, .. } = renamed.await?;
+        let change = |changed| convert::change(self.volume, changed);
+        Ok((change(&from_dir), change(&to_dir)))
+    }
+
+    pub(super) async fn link_entry(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        place: Place,
+    ) -> Result<(Option<larder_vfs::Attr>, Change)> {
+        let args = |sequence| Link { sequence, file, place: place.clone() };
+        let NameChanged { file, dir } = self.session.change(cred, args).await?;
+        Ok((Some(self.attr(&file.after)), convert::change(self.volume, &dir)))
+    }
+
+    /// A name in a directory, as it is sent.
+    pub(super) fn place(&self, dir: &Handle, name: &OsStr) -> Result<Place> {
+        convert::place(self.file(dir)?, name)
+    }
+}
+
+fn link_target(target: &OsStr) -> Result<calls::Target> {
+    if target.len() > TARGET_BYTES_MAX {
+        return Err(Error::NameTooLong);
+    }
+    Ok(Opaque::copy_from_slice(target.as_bytes()))
+}

@@ -1,0 +1,146 @@
+//! Reading: straight from the disks, with the metadata server asked where.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use larder_vfs::{Attr, Change, Cred, Error, RemoteRead, Result};
+use larder_wire::meta::FILE_BYTES_MAX;
+use larder_wire::meta::calls::{GetCaps, LayoutGiven};
+use larder_wire::meta::words::{ByteRange, Changed, FileId, Layout, Mode, OpenId};
+use tokio::task::JoinSet;
+
+use super::disks::{Grants, NotDone};
+use super::plan::{self, Piece};
+use super::{Native, convert};
+
+/// How often a capability is asked for anew, for one request: one that is refused again and again
+/// is not the client's fault.
+pub(super) const GRANTS_MAX: u32 = 4;
+
+impl Native {
+    /// Reads `len` bytes, or up to the end of the file.
+    pub(super) async fn read_all(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        offset: u64,
+        len: u32,
+    ) -> Result<RemoteRead> {
+        self.settle(file).await?;
+        let range = offset..offset.saturating_add(len.into()).min(FILE_BYTES_MAX);
+        let mut read: Vec<Bytes> = Vec::new();
+        let mut at = range.start;
+        loop {
+            let (attr, parts) = self.read_part(cred, file, at..range.end).await?;
+            at += parts.iter().map(|part| part.len() as u64).sum::<u64>();
+            let is_over = parts.is_empty() || at >= range.end || at >= attr.size;
+            read.extend(parts);
+            if is_over {
+                return Ok(RemoteRead {
+                    data: joined(read),
+                    eof: at >= attr.size,
+                    attr: Some(attr),
+                });
+            }
+        }
+    }
+
+    /// Reads as much from the start of a range as one layout tells of.
+    async fn read_part(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        range: Range<u64>,
+    ) -> Result<(Attr, Vec<Bytes>)> {
+        for _ in 0..GRANTS_MAX {
+            let asked =
+                ByteRange { length: (range.end - range.start).max(1), ..range.clone().into() };
+            let given = self.session.ask(cred, |session| GetCaps {
+                session,
+                file,
+                open: OpenId::NONE,
+                mode: Mode::Read,
+                range: asked,
+            });
+            let LayoutGiven { attributes, layout } = given.await?;
+            let attr = self.attr(&attributes);
+            let end = range.end.min(attr.size);
+            if range.start >= end {
+                return Ok((attr, Vec::new()));
+            }
+            let (pieces, grants) = self.planned(&layout, range.start..end)?;
+            match self.read_pieces(pieces, grants).await {
+                Ok(parts) => return Ok((attr, parts)),
+                Err(NotDone::Refused) => {}
+                Err(NotDone::Failed(error)) => return Err(error),
+            }
+        }
+        Err(self.refused_again_and_again(file))
+    }
+
+    /// All pieces at once.
+    async fn read_pieces(
+        &self,
+        pieces: Vec<Piece>,
+        grants: Arc<Grants>,
+    ) -> Result<Vec<Bytes>, NotDone> {
+        let mut reading = JoinSet::new();
+        let mut parts = vec![Bytes::new(); pieces.len()];
+        for (number, piece) in pieces.into_iter().enumerate() {
+            let length = usize::try_from(piece.length).map_err(|_| Error::InvalidArgument)?;
+            match piece.at {
+                None => parts[number] = Bytes::from(vec![0; length]),
+                Some(place) => {
+                    let (disks, grants) = (Arc::clone(&self.disks), Arc::clone(&grants));
+                    reading.spawn(async move {
+                        (number, length, disks.read(&grants, place, piece.length).await)
+                    });
+                }
+            }
+        }
+        while let Some(done) = reading.join_next().await {
+            let (number, length, data) = done.map_err(|_| Error::Shutdown)?;
+            let data = data?;
+            if data.len() != length {
+                tracing::warn!(wanted = length, got = data.len(), "senseless READ of a disk");
+                return Err(Error::Io.into());
+            }
+            parts[number] = data;
+        }
+        Ok(parts)
+    }
+
+    /// A layout, cut into pieces, with what opens the disks.
+    pub(super) fn planned(
+        &self,
+        layout: &Layout,
+        range: Range<u64>,
+    ) -> Result<(Vec<Piece>, Arc<Grants>)> {
+        let length_max = larder_wire::disk::DATA_BYTES_MAX as u64;
+        let pieces = plan::pieces(layout, range, length_max).map_err(|plan::Senseless| {
+            tracing::warn!(?layout, "senseless layout");
+            Error::Io
+        })?;
+        Ok((pieces, Arc::new(Grants::new(&layout.grants.0)?)))
+    }
+
+    pub(super) fn refused_again_and_again(&self, file: FileId) -> Error {
+        tracing::warn!(file = file.0, "disks refuse what the metadata server grants");
+        Error::Io
+    }
+
+    pub(super) fn changed(&self, changed: &Changed) -> Change {
+        convert::change(self.volume, changed)
+    }
+}
+
+/// One buffer of several. One alone is not copied.
+fn joined(mut parts: Vec<Bytes>) -> Bytes {
+    if parts.len() == 1 {
+        return parts.remove(0);
+    }
+    let mut whole = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+    parts.iter().for_each(|part| whole.extend_from_slice(part));
+    whole.freeze()
+}

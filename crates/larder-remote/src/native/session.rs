@@ -1,0 +1,303 @@
+//! The session with the metadata server: calls that are carried out once, and being alive.
+//!
+//! A call that changes something takes a slot for as long as it is in flight. The slot and its next
+//! sequence number name the call: however often it is sent, over reconnects and restarts of the
+//! server too, it is carried out once. A session that the server has forgotten is begun anew.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use larder_io::Backoff;
+use larder_rpc::{CallOptions, Recovery, Reply, RpcClient, random_u64};
+use larder_vfs::{Cred, Error, Result};
+use larder_wire::Procedure;
+use larder_wire::meta::calls::{Renew, Session as BeginSession, SessionGiven};
+use larder_wire::meta::words::{Disks, Sequence, SessionId};
+use larder_wire::meta::{Res, SLOTS_MAX, Status};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::convert;
+
+/// First and longest pause before asking again if the server says "not now".
+const LATER_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+
+/// How many sessions one call may begin: a server that forgets each at once is broken.
+const SESSIONS_MAX: u32 = 3;
+
+/// The client's side of a session.
+#[derive(Debug)]
+pub(super) struct Session {
+    client: RpcClient,
+    /// Names this process to the server.
+    name: [u8; 16],
+    boot: u64,
+    begun: Mutex<Arc<Begun>>,
+    /// Held while a session is begun: one at a time.
+    beginning: tokio::sync::Mutex<()>,
+}
+
+/// A session that the server has given.
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub(super) given: SessionGiven,
+    slots: Arc<Slots>,
+}
+
+/// Slots that have no call in flight.
+#[derive(Debug)]
+struct Slots {
+    free: Mutex<Vec<Slot>>,
+    count: Arc<Semaphore>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    number: u32,
+    /// Of the call before.
+    sequence: u32,
+}
+
+/// A slot for one call. It is free again when this is dropped: a later call has a higher sequence,
+/// so one that was given up does no harm.
+struct Taken {
+    slots: Arc<Slots>,
+    slot: Slot,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        lock(&self.slots.free).push(self.slot);
+    }
+}
+
+impl Slots {
+    fn new(count: u32) -> Arc<Slots> {
+        let free = (0..count).rev().map(|number| Slot { number, sequence: 0 }).collect();
+        let count = Arc::new(Semaphore::new(count as usize));
+        Arc::new(Slots { free: Mutex::new(free), count })
+    }
+
+    async fn take(self: &Arc<Self>) -> Result<Taken> {
+        let permit = Arc::clone(&self.count).acquire_owned().await;
+        let permit = permit.map_err(|_| Error::Shutdown)?;
+        let mut slot = lock(&self.free).pop().ok_or(Error::Io)?;
+        slot.sequence = slot.sequence.wrapping_add(1);
+        Ok(Taken { slots: Arc::clone(self), slot, _permit: permit })
+    }
+}
+
+impl Session {
+    /// Begins a session over `client`, and keeps it alive on the tokio runtime of the caller.
+    ///
+    /// # Errors
+    /// As the call that begins it.
+    pub(super) async fn begin(client: RpcClient) -> Result<Arc<Session>> {
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&random_u64().to_be_bytes());
+        name[8..].copy_from_slice(&random_u64().to_be_bytes());
+        let boot = random_u64();
+        let begun = given(&client, name, boot, None).await?;
+        let session = Arc::new(Session {
+            client,
+            name,
+            boot,
+            begun: Mutex::new(begun),
+            beginning: tokio::sync::Mutex::new(()),
+        });
+        tokio::spawn(keep_alive(Arc::downgrade(&session)));
+        Ok(session)
+    }
+
+    /// The transport below.
+    pub(super) fn rpc(&self) -> &RpcClient {
+        &self.client
+    }
+
+    /// The session as it is now.
+    pub(super) fn now(&self) -> Arc<Begun> {
+        Arc::clone(&lock(&self.begun))
+    }
+
+    /// Where the metadata server is: disks without a host are on its machine.
+    pub(super) fn server(&self) -> SocketAddr {
+        self.client.config().address
+    }
+
+    /// Makes a call that changes nothing.
+    pub(super) async fn ask<P, T>(
+        &self,
+        cred: &Cred,
+        args: impl Fn(SessionId) -> P,
+    ) -> Result<T, Failed>
+    where
+        P: Procedure<Res = Res<T>>,
+    {
+        for _ in 0..SESSIONS_MAX {
+            let begun = self.now();
+            let reply = self.send(cred, &args(begun.given.session)).await?;
+            match reply.results {
+                Err(Status::BadSession) => self.begin_again(&begun).await?,
+                results => return results.map_err(Failed::Status),
+            }
+        }
+        Err(Failed::Call(Error::Io))
+    }
+
+    /// Makes a call that changes something, once.
+    pub(super) async fn change<P, T>(
+        &self,
+        cred: &Cred,
+        args: impl Fn(Sequence) -> P,
+    ) -> Result<T, Failed>
+    where
+        P: Procedure<Res = Res<T>>,
+    {
+        for _ in 0..SESSIONS_MAX {
+            let begun = self.now();
+            let taken = begun.slots.take().await?;
+            let Slot { number, sequence } = taken.slot;
+            let args = args(Sequence { session: begun.given.session, slot: number, sequence });
+            let reply = self.send(cred, &args).await?;
+            match reply.results {
+                // It was sent before, and the session that remembers what came of it is gone.
+                Err(Status::BadSession) if reply.transmissions > 1 => {
+                    self.begin_again(&begun).await?;
+                    return Err(Failed::Call(Error::TimedOut));
+                }
+                Err(Status::BadSession) => self.begin_again(&begun).await?,
+                results => return results.map_err(Failed::Status),
+            }
+        }
+        Err(Failed::Call(Error::Io))
+    }
+
+    /// Sends a call until the server has an answer other than "not now".
+    async fn send<P, T>(&self, cred: &Cred, args: &P) -> Result<Reply<Res<T>>>
+    where
+        P: Procedure<Res = Res<T>>,
+    {
+        let config = self.client.config();
+        let deadline = cred.deadline.map(|deadline| deadline.at());
+        let soft_end = || deadline.unwrap_or_else(|| config.clock.instant() + config.limit());
+        let ends = (config.recovery == Recovery::Soft).then(soft_end);
+        let credential = self.client.auth_sys(cred.uid, cred.gid, &cred.groups);
+        let options = CallOptions { deadline, ..CallOptions::default() };
+        let mut backoff = Backoff::new(LATER_PAUSES.0, LATER_PAUSES.1);
+        loop {
+            let reply = self.client.call(&credential, args, options).await;
+            let reply = reply.map_err(|cause| {
+                let server = &config.server;
+                tracing::debug!(server, procedure = P::NUMBER, %cause, "call failed");
+                convert::rpc_error(cause)
+            })?;
+            match &reply.results {
+                Ok(_) => return Ok(reply),
+                Err(Status::Later) => {}
+                Err(_) => {
+                    self.client.count_refused(P::NUMBER);
+                    return Ok(reply);
+                }
+            }
+            let pause = backoff.pause();
+            if ends.is_some_and(|ends| config.clock.instant() + pause > ends) {
+                return Err(Error::TimedOut);
+            }
+            config.clock.sleep(pause).await;
+        }
+    }
+
+    /// Begins a session in place of `old`, unless somebody has.
+    async fn begin_again(&self, old: &Arc<Begun>) -> Result<()> {
+        let _turn = self.beginning.lock().await;
+        if !Arc::ptr_eq(&self.now(), old) {
+            return Ok(());
+        }
+        let begun = given(&self.client, self.name, self.boot, Some(old)).await?;
+        tracing::info!(server = %self.client.config().server, "the session was begun anew");
+        *lock(&self.begun) = begun;
+        Ok(())
+    }
+
+    /// Notes where the disks are now.
+    fn note_disks(&self, old: &Arc<Begun>, disks: Disks) {
+        let mut begun = lock(&self.begun);
+        if Arc::ptr_eq(&begun, old) && begun.given.disks != disks {
+            let given = SessionGiven { disks, ..begun.given.clone() };
+            *begun = Arc::new(Begun { given, slots: Arc::clone(&begun.slots) });
+        }
+    }
+}
+
+/// Why a call has no results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// The server says so.
+    Status(Status),
+    /// There is no answer.
+    Call(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Call(error)
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Error {
+        match failed {
+            Failed::Status(status) => convert::error(status),
+            Failed::Call(error) => error,
+        }
+    }
+}
+
+/// Asks for a session. It must be of the volume that was there before.
+async fn given(
+    client: &RpcClient,
+    name: [u8; 16],
+    boot: u64,
+    before: Option<&Arc<Begun>>,
+) -> Result<Arc<Begun>> {
+    let credential = client.auth_sys(0, 0, &[]);
+    let args = BeginSession { client: name, boot, slots: SLOTS_MAX };
+    let reply = client.call(&credential, &args, CallOptions::default()).await;
+    let given = reply.map_err(convert::rpc_error)?.results.map_err(convert::error)?;
+    if before.is_some_and(|before| before.given.volume != given.volume) {
+        tracing::warn!(server = %client.config().server, "another volume is served there now");
+        return Err(Error::Stale);
+    }
+    let slots = match before {
+        // Its slots go on where they were.
+        Some(before) if given.resumed && before.given.session == given.session => {
+            Arc::clone(&before.slots)
+        }
+        _ => Slots::new(given.slots.clamp(1, SLOTS_MAX)),
+    };
+    Ok(Arc::new(Begun { given, slots }))
+}
+
+/// Calls often enough for the session to go on, as long as somebody has it.
+async fn keep_alive(session: Weak<Session>) {
+    let root = Cred::root();
+    loop {
+        let Some(alive) = session.upgrade() else { return };
+        let begun = alive.now();
+        let clock = Arc::clone(&alive.client.config().clock);
+        drop(alive);
+        clock.sleep(Duration::from_millis(u64::from(begun.given.lease_ms) / 3)).await;
+        let Some(alive) = session.upgrade() else { return };
+        match alive.ask(&root, |session| Renew { session }).await {
+            Ok(renewed) => alive.note_disks(&alive.now(), renewed.disks),
+            Err(Failed::Call(Error::Shutdown)) => return,
+            // Whoever needs the session finds out.
+            Err(_) => {}
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,314 @@
+//! Writing: straight to the disks; the metadata server gives the blocks, and makes them the file's.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use larder_vfs::{Change, Committed, Cred, Error, RemoteWritten, Result, Stability, Verifier};
+use larder_wire::meta::calls::{Alloc, CommitExtents, GetCaps, LayoutGiven};
+use larder_wire::meta::words::{ByteRange, DiskId, FileId, Layout, Mode, OpenId, Written};
+use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, RANGES_MAX, Status};
+use larder_wire::xdr::Array;
+use tokio::task::JoinSet;
+
+use super::Native;
+use super::disks::{self, Grants, NotDone};
+use super::plan::Piece;
+use super::read::GRANTS_MAX;
+use super::session::Failed;
+use super::uncommitted::{Uncommitted, Unflushed};
+
+impl Native {
+    /// Writes all of `data`.
+    pub(super) async fn write_all(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<RemoteWritten> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let range = offset..end.ok_or(Error::FileTooLarge)?;
+        let is_stable = stability != Stability::Unstable;
+        if range.is_empty() {
+            return self.written(Change::default(), stability);
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let rest = data.slice(usize::try_from(at - offset).map_err(|_| Error::Io)?..);
+            at = self.write_part(cred, file, at, &rest, is_stable).await?;
+        }
+        if !is_stable {
+            // The version does not change before the commit.
+            return self.written(Change::default(), Stability::Unstable);
+        }
+        let change = self.commit_file(file).await?.unwrap_or_default();
+        self.written(change, Stability::FileSync)
+    }
+
+    fn written(&self, change: Change, stability: Stability) -> Result<RemoteWritten> {
+        Ok(RemoteWritten { stability, verifier: self.verifier(), change })
+    }
+
+    /// Writes as much from the start of `data` as one layout tells of; answers where that ends.
+    async fn write_part(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        offset: u64,
+        data: &Bytes,
+        is_stable: bool,
+    ) -> Result<u64> {
+        let range = offset..offset + data.len() as u64;
+        let blocks = block_of(range.start)..range.end.next_multiple_of(BLOCK_BYTES);
+        for _ in 0..GRANTS_MAX {
+            let given = self.session.change(cred, |sequence| Alloc {
+                sequence,
+                file,
+                open: OpenId::NONE,
+                range: blocks.clone().into(),
+            });
+            let LayoutGiven { mut layout, .. } = given.await?;
+            let (offset, data) = with_zeros_before(&layout, offset, data);
+            whole_blocks(&mut layout);
+            let (pieces, grants) = self.planned(&layout, offset..range.end)?;
+            let end = pieces.last().map_or(offset, |last| last.offset + last.length);
+            match self.write_pieces(pieces, grants, offset, &data, is_stable).await {
+                Ok((written, unflushed)) => {
+                    self.uncommitted.note(cred, file, &written, unflushed);
+                    return Ok(end);
+                }
+                Err(NotDone::Refused) => {}
+                Err(NotDone::Failed(error)) => return Err(error),
+            }
+        }
+        Err(self.refused_again_and_again(file))
+    }
+
+    /// All pieces at once. Answers what was written where, and what must be flushed.
+    async fn write_pieces(
+        &self,
+        pieces: Vec<Piece>,
+        grants: Arc<Grants>,
+        offset: u64,
+        data: &Bytes,
+        is_stable: bool,
+    ) -> Result<(Vec<Written>, Unflushed), NotDone> {
+        let (mut writing, mut all) = (JoinSet::new(), Vec::with_capacity(pieces.len()));
+        for Piece { offset: from, length, at } in pieces {
+            // Everything that was asked for was to be allocated.
+            let place = at.ok_or(Error::Io)?;
+            let index = |position: u64| usize::try_from(position).map_err(|_| Error::Io);
+            let bytes = data.slice(index(from - offset)?..index(from - offset + length)?);
+            let (disk, position) = (place.disk, place.position);
+            all.push(Written { offset: from, length, disk, position });
+            let (disks, grants) = (Arc::clone(&self.disks), Arc::clone(&grants));
+            writing
+                .spawn(async move { (disk, disks.write(&grants, place, bytes, is_stable).await) });
+        }
+        let mut unflushed = Unflushed::new();
+        while let Some(done) = writing.join_next().await {
+            let (disk, done) = done.map_err(|_| Error::Shutdown)?;
+            let done = done?;
+            if is_stable {
+                continue;
+            }
+            let boot = done.boot;
+            if unflushed.insert(disk, done).is_some_and(|before| before.boot != boot) {
+                // What was written first is lost; all of it is written again.
+                return Err(NotDone::Refused);
+            }
+        }
+        Ok((all, unflushed))
+    }
+
+    /// Makes what was written of a file durable, and part of it.
+    pub(super) async fn commit_written(&self, file: FileId) -> Result<Committed> {
+        let change = self.commit_file(file).await?.unwrap_or_default();
+        Ok(Committed { verifier: self.verifier(), change })
+    }
+
+    /// Commits what was written of a file, so that the server's word of it is ours, too.
+    pub(super) async fn settle(&self, file: FileId) -> Result<()> {
+        self.commit_file(file).await.map(drop)
+    }
+
+    /// Commits what was written of a file; how it changed, if there was something. If it was lost
+    /// meanwhile the verifier changes, and nothing is committed.
+    async fn commit_file(&self, file: FileId) -> Result<Option<Change>> {
+        let Some(entry) = self.uncommitted.get(file) else { return Ok(None) };
+        let _turn = entry.turn.lock().await;
+        let Some(written) = entry.take() else { return Ok(None) };
+        let done = self.commit(file, &written).await;
+        match done {
+            Ok(_) => {}
+            Err(Error::TimedOut | Error::Shutdown | Error::TryAgain) => {
+                self.uncommitted.put_back(file, written);
+            }
+            // It will not be otherwise the next time. Who wrote finds out by the verifier.
+            Err(_) => self.note_loss(),
+        }
+        self.uncommitted.forget_if_done(file);
+        done
+    }
+
+    async fn commit(&self, file: FileId, written: &Uncommitted) -> Result<Option<Change>> {
+        let mut is_lost = written.is_lost;
+        for (disk, unflushed) in &written.unflushed {
+            is_lost |= self.is_lost(file, written, *disk, unflushed).await?;
+        }
+        let mut whole: Option<Change> = None;
+        for pieces in written.pieces.chunks(RANGES_MAX) {
+            if is_lost {
+                break;
+            }
+            let done = self.session.change(&written.cred, |sequence| CommitExtents {
+                sequence,
+                file,
+                open: OpenId::NONE,
+                written: Array(pieces.to_vec()),
+                mtime: None,
+                close: false,
+            });
+            match done.await {
+                Ok(done) => {
+                    let change = self.changed(&done.file);
+                    let is_next = |before: &Change| {
+                        before.after.is_some_and(|attr| change.follows(&attr.validator()))
+                    };
+                    whole = Some(match whole {
+                        None => change,
+                        Some(first) if is_next(&first) => Change { before: first.before, ..change },
+                        Some(_) => Change { before: None, ..change },
+                    });
+                }
+                // The blocks went with the session that had them, or somebody else's are there now.
+                Err(Failed::Status(Status::NotAllocated | Status::Changed)) => is_lost = true,
+                Err(failed) => return Err(failed.into()),
+            }
+        }
+        if is_lost {
+            tracing::warn!(file = file.0, "written bytes were lost before they were committed");
+            self.note_loss();
+            return Ok(None);
+        }
+        Ok(whole)
+    }
+
+    /// Flushes a disk, under another capability if the one that was used for writing is over;
+    /// whether it has lost what was written.
+    async fn is_lost(
+        &self,
+        file: FileId,
+        written: &Uncommitted,
+        disk: DiskId,
+        unflushed: &disks::Unflushed,
+    ) -> Result<bool> {
+        let mut granted = Arc::clone(&unflushed.granted);
+        for _ in 0..GRANTS_MAX {
+            match self.disks.flush(&granted).await {
+                Ok(boot) => return Ok(boot != unflushed.boot),
+                Err(NotDone::Refused) => {}
+                Err(NotDone::Failed(error)) => return Err(error),
+            }
+            let first = written.pieces.first().map_or(0, |piece| piece.offset);
+            let given = self.session.ask(&written.cred, |session| GetCaps {
+                session,
+                file,
+                open: OpenId::NONE,
+                mode: Mode::Write,
+                range: ByteRange { offset: block_of(first), length: BLOCK_BYTES },
+            });
+            let grants = Grants::new(&given.await?.layout.grants.0)?;
+            // The blocks went with the session that had them.
+            let Some(other) = grants.on(disk, true).next() else { return Ok(true) };
+            granted = Arc::clone(other);
+        }
+        Err(self.refused_again_and_again(file))
+    }
+
+    fn note_loss(&self) {
+        self.losses.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Changes when what was written and not committed may be lost.
+    fn verifier(&self) -> Verifier {
+        Verifier(self.losses.load(Ordering::Acquire))
+    }
+}
+
+/// Where the block of a byte begins.
+fn block_of(offset: u64) -> u64 {
+    offset / BLOCK_BYTES * BLOCK_BYTES
+}
+
+/// Has each extent end with a block: what is written behind the end of one that a smaller size has
+/// cut goes into its last block.
+fn whole_blocks(layout: &mut Layout) {
+    for extent in &mut layout.extents.0 {
+        extent.length = extent.length.next_multiple_of(BLOCK_BYTES);
+    }
+}
+
+/// What to write, and from where on, so that no old bytes are seen: behind the end of an extent
+/// that was cut within the first block, up to where the data begins, there are zeros.
+fn with_zeros_before(layout: &Layout, offset: u64, data: &Bytes) -> (u64, Bytes) {
+    let ends = layout.extents.0.iter().map(|extent| extent.offset + extent.length);
+    let cut = ends
+        .filter(|end| end % BLOCK_BYTES != 0)
+        .find(|end| block_of(*end) == block_of(offset) && *end < offset);
+    let Some(cut) = cut else { return (offset, data.clone()) };
+    let zeros = usize::try_from(offset - cut).expect("less than a block");
+    let mut longer = BytesMut::with_capacity(zeros + data.len());
+    longer.put_bytes(0, zeros);
+    longer.extend_from_slice(data);
+    (cut, longer.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_wire::meta::words::{Extent, ExtentState};
+
+    use super::*;
+
+    /// A layout with extents from and to these bytes.
+    fn layout(spans: &[(u64, u64)]) -> Layout {
+        let extents = spans.iter().map(|(start, end)| Extent {
+            offset: *start,
+            length: end - start,
+            disk: DiskId(1),
+            position: *start,
+            state: ExtentState::Committed,
+        });
+        let covered = ByteRange { offset: 0, length: FILE_BYTES_MAX };
+        Layout { covered, extents: Array(extents.collect()), grants: Array::default() }
+    }
+
+    /// Every end of a file in two blocks, and every place behind it.
+    #[test]
+    fn what_is_written_behind_a_cut_has_zeros_before_it() {
+        let data = Bytes::from_static(b"data");
+        for cut in 1..=2 * BLOCK_BYTES {
+            let layout = layout(&[(0, cut)]);
+            for offset in [0, 1, cut - 1, cut, cut + 1, 4095, 4096, 4097, 8191, 8192, 9000] {
+                let (from, bytes) = with_zeros_before(&layout, offset, &data);
+                let is_behind = cut < offset && cut % BLOCK_BYTES != 0;
+                let begins =
+                    if is_behind && block_of(cut) == block_of(offset) { cut } else { offset };
+                assert_eq!(from, begins, "{cut} {offset}");
+                let zeros = usize::try_from(offset - from).unwrap();
+                assert!(bytes[..zeros].iter().all(|byte| *byte == 0));
+                assert_eq!(bytes[zeros..], data[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn extents_are_written_to_the_end_of_their_blocks() {
+        let mut layout = layout(&[(0, 4096), (8192, 8200)]);
+        whole_blocks(&mut layout);
+        let lengths: Vec<_> = layout.extents.0.iter().map(|extent| extent.length).collect();
+        assert_eq!(lengths, [4096, 4096]);
+    }
+}

@@ -1,0 +1,258 @@
+//! larder's own servers: a metadata server and a disk, each behind its sockets.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_disk::{Config as DiskConfig, Device, DiskService, Identity, OpenError, Store};
+use larder_io::{Clock, Disk, RealClock, RealDisk};
+use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
+use larder_meta::engine::embedded::{Embedded, Sizes};
+use larder_meta::engine::{Engine, EngineError};
+use larder_meta::volume::{self, NewDisk};
+use larder_meta::{Metadata, Options};
+use larder_remote::native::{MountOptions, Native};
+use larder_rpc::server::{Config, Server, Service, SourcePorts};
+use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
+use larder_vfs::{Cred, Handle, New, Remote, SetAttr, Stability};
+use larder_wire::capability::VolumeId;
+use larder_wire::meta::words::Time;
+use larder_wire::seal::{MasterKey, Setup};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+const VOLUME: VolumeId = VolumeId([9; 16]);
+const DISK_BYTES: u64 = 256 << 20;
+
+/// Where the servers are. Port 0 is any, the first time.
+#[derive(Clone, Copy)]
+struct Addresses {
+    meta: SocketAddr,
+    disk: SocketAddr,
+}
+
+/// A volume that is served, on its way through the life of its servers.
+struct Volume {
+    dir: TempDir,
+    setup: Setup,
+    at: Addresses,
+    /// What the servers run on, so that they can be ended as by a signal.
+    servers: Option<Runtime>,
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn master() -> MasterKey {
+    MasterKey::new([3; 32])
+}
+
+/// Serves from now on; where.
+async fn serve<S: Service>(service: S, listen: SocketAddr) -> SocketAddr {
+    let config = Config { udp: false, source_ports: SourcePorts::Any, ..Config::new(listen) };
+    let server = Server::bind(config, service).await.unwrap();
+    let address = server.addr();
+    tokio::spawn(server.run());
+    address
+}
+
+impl Volume {
+    /// A new volume.
+    fn new(setup: Setup) -> Volume {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path());
+        volume::create(&*engine, VOLUME, Time::default()).unwrap();
+        let disk = NewDisk { id: [1; 16], address: "disk".into(), bytes: DISK_BYTES };
+        volume::add_disk(&*engine, &disk).unwrap();
+        drop(engine);
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let at = Addresses { meta: anywhere, disk: anywhere };
+        let mut volume = Volume { dir, setup, at, servers: None };
+        volume.start();
+        volume
+    }
+
+    /// Starts its servers, where they were before.
+    fn start(&mut self) {
+        let servers = Runtime::new().unwrap();
+        let begun = servers.spawn(begin(self.dir.path().to_owned(), self.setup, self.at));
+        self.at = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(begun).unwrap()
+        });
+        self.servers = Some(servers);
+    }
+
+    /// Ends them in the middle of what they do.
+    fn kill(&mut self) {
+        if let Some(servers) = self.servers.take() {
+            servers.shutdown_background();
+        }
+    }
+
+    async fn mount(&self) -> Native {
+        let host = self.at.meta.ip().to_string();
+        let options = MountOptions { port: self.at.meta.port(), ..MountOptions::new(&host) };
+        Native::mount(&options).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// Begins to serve the volume in `dir`; where.
+async fn begin(dir: PathBuf, setup: Setup, at: Addresses) -> Addresses {
+    let clock: Arc<dyn Clock> = Arc::new(RealClock);
+    let engine = engine(&dir);
+    let (disk, _) = volume::disks(&*engine).unwrap()[0];
+    let identity = Identity { volume: VOLUME, disk, setup };
+    let medium = RealDisk::open(&dir).unwrap();
+    let store = once_free(|| match Store::open(&medium, "disk", &identity, DISK_BYTES) {
+        Err(OpenError::InUse) => None,
+        opened => Some(opened.unwrap()),
+    });
+    let device = Device::start(DiskConfig::new(identity, master(), Arc::clone(&clock)), store);
+    let address = serve(DiskService::new(Arc::new(device)), at.disk).await;
+    let owned = volume::take(&*engine).unwrap();
+    let disks = vec![DiskAddress { disk, address, public: format!(":{}", address.port()) }];
+    let disks = ControlledDisks::start(disks, &master(), VOLUME, owned.epoch(), &clock);
+    let disks = Arc::new(disks);
+    let own = Arc::clone(&disks) as Arc<dyn Disks>;
+    let metadata = Metadata::start(engine, owned, own, clock, Options::default());
+    disks.ready().await;
+    Addresses { meta: serve(metadata.unwrap(), at.meta).await, disk: address }
+}
+
+fn engine(dir: &Path) -> Arc<dyn Engine> {
+    let path = dir.join("meta");
+    std::fs::create_dir_all(&path).unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&path).unwrap());
+    once_free(|| match Embedded::open(&disk, Sizes::default()) {
+        Err(EngineError::Busy) => None,
+        opened => Some(Arc::new(opened.unwrap())),
+    })
+}
+
+/// Waits for whoever had it: threads of a server that was ended go a little later.
+fn once_free<T>(mut open: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(opened) = open() {
+            return opened;
+        }
+        assert!(Instant::now() < until, "nobody lets go of it");
+        std::thread::yield_now();
+    }
+}
+
+/// The suite of `larder-vfs`, all cases on one mount.
+async fn conforms(setup: Setup) {
+    let volume = Volume::new(setup);
+    let native: Arc<dyn Remote> = Arc::new(volume.mount().await);
+    let root = native.root().await.unwrap().handle;
+    let traits = Traits::default().without(Ability::Locks, "the metadata program has no locks yet");
+    let mut failed = Vec::new();
+    for case in cases() {
+        match case.check(&native, &root, &traits).await {
+            Verdict::Passed => {}
+            Verdict::Skipped(reason) => println!("{} skipped: {reason}", case.name),
+            Verdict::Failed(text) => failed.push(format!("{}: {text}", case.name)),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn larders_own_servers_conform() {
+    conforms(Setup::Secure).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn larders_own_servers_conform_with_encrypted_data() {
+    conforms(Setup::Private).await;
+}
+
+async fn make(native: &Native, name: &str) -> Handle {
+    let root = native.root().await.unwrap().handle;
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let made = native.make(&Cred::root(), &root, name.as_ref(), New::File, set).await.unwrap();
+    made.found.handle
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + at / 251) as u8).collect()
+}
+
+/// What one mount has written and committed another one reads, also in parts; who looks at its own
+/// writes sees them before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_goes_straight_to_the_disk_and_comes_back() {
+    let volume = Volume::new(Setup::Secure);
+    let (one, two, root) = (volume.mount().await, volume.mount().await, Cred::root());
+    let file = make(&one, "data").await;
+    let data = pattern(3_000_001);
+    let whole = Bytes::from(data.clone());
+    let written = one.write(&root, &file, 0, whole, Stability::Unstable).await.unwrap();
+    assert_eq!(two.getattr(&root, &file).await.unwrap().size, 0, "it is not committed yet");
+    assert_eq!(one.getattr(&root, &file).await.unwrap().size, 3_000_001);
+    let committed = one.commit(&root, &file, 0..0).await.unwrap();
+    assert_eq!(written.verifier, committed.verifier);
+    for (offset, len) in [(0, 3_000_001), (1, 70_000), (2_999_999, 10), (5_000_000, 1)] {
+        let read = two.read(&root, &file, offset, len).await.unwrap();
+        let start = data.len().min(offset as usize);
+        let end = data.len().min(start + len as usize);
+        assert!(read.data == data[start..end], "{offset}+{len}: {} bytes", read.data.len());
+        assert_eq!(read.eof, end == data.len(), "{offset}+{len}");
+    }
+    let calls = |stats: &larder_rpc::Snapshot, name: &str| {
+        stats.procedures.iter().find(|one| one.name == name).map_or(0, |one| one.calls)
+    };
+    assert_eq!(calls(&one.stats(), "WRITE"), 3);
+}
+
+/// A file that was cut and grows again shows zeros and no old bytes, whatever block the cut was in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_behind_a_cut_stay_away() {
+    let volume = Volume::new(Setup::Secure);
+    let (native, root) = (volume.mount().await, Cred::root());
+    let file = make(&native, "cut").await;
+    let write = async |offset: u64, data: &[u8]| {
+        let data = Bytes::copy_from_slice(data);
+        native.write(&root, &file, offset, data, Stability::FileSync).await.unwrap();
+    };
+    let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    write(0, &[7; 20_000]).await;
+    native.setattr(&root, &file, size(5_000), None).await.unwrap();
+    write(6_000, b"more").await;
+    let mut wanted = vec![7; 5_000];
+    wanted.resize(6_000, 0);
+    wanted.extend(b"more");
+    assert!(native.read(&root, &file, 0, 30_000).await.unwrap().data == wanted);
+    native.setattr(&root, &file, size(4_500), None).await.unwrap();
+    native.setattr(&root, &file, size(9_000), None).await.unwrap();
+    wanted.truncate(4_500);
+    wanted.resize(9_000, 0);
+    assert!(native.read(&root, &file, 0, 30_000).await.unwrap().data == wanted);
+}
+
+/// The servers are started anew under a mount: what was committed is there, and work goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_goes_on_after_its_servers_were_started_anew() {
+    let mut volume = Volume::new(Setup::Secure);
+    let (native, root) = (volume.mount().await, Cred::root());
+    let file = make(&native, "kept").await;
+    let (old, new) = (Bytes::from(pattern(10_000)), Bytes::from(pattern(9_000)));
+    native.write(&root, &file, 0, old.clone(), Stability::FileSync).await.unwrap();
+    let unstable =
+        native.write(&root, &file, 20_000, new.clone(), Stability::Unstable).await.unwrap();
+    volume.kill();
+    volume.start();
+    // The disk has started anew, so what it had in its memory counts as lost, and is sent again.
+    let committed = native.commit(&root, &file, 0..0).await.unwrap();
+    assert_ne!(unstable.verifier, committed.verifier);
+    native.write(&root, &file, 20_000, new.clone(), Stability::FileSync).await.unwrap();
+    let read = native.read(&root, &file, 0, 40_000).await.unwrap().data;
+    assert!(read[..10_000] == old && read[20_000..] == new);
+    assert!(read[10_000..20_000].iter().all(|byte| *byte == 0));
+}
