@@ -3,6 +3,8 @@
 //! In memory only: a client opens its files again after a restart of the server.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
 
 use larder_wire::meta::words::{FileId, Mode, OpenId, SessionId};
 
@@ -19,6 +21,8 @@ pub(crate) struct Opens {
     open: HashMap<(SessionId, OpenId), Open>,
     /// How often each file is open.
     counts: HashMap<FileId, u32>,
+    /// How often each file is open for writing in each session.
+    writers: HashMap<(SessionId, FileId), u32>,
     next: u64,
 }
 
@@ -26,7 +30,12 @@ impl Opens {
     /// None yet. `epoch`: no two lives of the volume's server have the same, so that an open file
     /// of an earlier one is not known.
     pub(crate) fn new(epoch: u64) -> Opens {
-        Opens { open: HashMap::new(), counts: HashMap::new(), next: epoch << 32 | 1 }
+        Opens {
+            open: HashMap::new(),
+            counts: HashMap::new(),
+            writers: HashMap::new(),
+            next: epoch << 32 | 1,
+        }
     }
 
     /// Opens a file.
@@ -35,6 +44,9 @@ impl Opens {
         self.next += 1;
         self.open.insert((session, id), Open { file, mode });
         *self.counts.entry(file).or_default() += 1;
+        if mode.writes() {
+            *self.writers.entry((session, file)).or_default() += 1;
+        }
         id
     }
 
@@ -46,11 +58,9 @@ impl Opens {
     /// Closes an open file.
     pub(crate) fn close(&mut self, session: SessionId, id: OpenId) -> Option<Open> {
         let open = self.open.remove(&(session, id))?;
-        if let Some(count) = self.counts.get_mut(&open.file) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&open.file);
-            }
+        take_one(&mut self.counts, open.file);
+        if open.mode.writes() {
+            take_one(&mut self.writers, (session, open.file));
         }
         Some(open)
     }
@@ -62,14 +72,21 @@ impl Opens {
 
     /// Whether a session has a file open for writing.
     pub(crate) fn is_written(&self, session: SessionId, file: FileId) -> bool {
-        self.open
-            .iter()
-            .any(|((of, _), open)| *of == session && open.file == file && open.mode.writes())
+        self.writers.contains_key(&(session, file))
     }
 
     /// The open files of a session.
     pub(crate) fn of_session(&self, session: SessionId) -> Vec<OpenId> {
         self.open.keys().filter(|(of, _)| *of == session).map(|(_, id)| *id).collect()
+    }
+}
+
+fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //!   the log it goes ([`APPLIED`]), in the same transaction.
 //! - After the first failure nothing is committed any more: what the disk has after a failed sync
 //!   is not known.
+//! - Who looks does not wait for who commits, whatever the disk is doing.
 //!
 //! Absent on purpose: more than one commit at a time, and a checkpoint beside commits.
 
@@ -51,18 +52,24 @@ impl Default for Sizes {
 
 /// A store in a directory of a local disk. One process at a time has it.
 pub struct Embedded {
-    database: Arc<Database>,
+    database: Database,
     sizes: Sizes,
-    state: Mutex<State>,
+    /// Held by who commits, while the disk works. Taken before `durable`.
+    writing: Mutex<Writing>,
+    durable: Mutex<Durable>,
 }
 
-struct State {
+struct Writing {
     log: Log,
+    has_failed: bool,
+}
+
+/// What is in the tree and in the log, as far as it was synced.
+struct Durable {
     /// What the tree does not have, newest last; each is larger than the next.
     layers: Vec<Arc<Writes>>,
     layers_bytes: usize,
     tree: Arc<Tree>,
-    has_failed: bool,
 }
 
 type Tree = ReadOnlyTable<&'static [u8], &'static [u8]>;
@@ -86,43 +93,43 @@ impl Embedded {
         };
         let (seed, applied) = (number(SEED)?, number(APPLIED)?);
         let (log, records) = Log::open(&**disk, sizes.log_bytes, seed, applied).map_err(failed)?;
-        let (layers, layers_bytes) = (Vec::new(), 0);
-        let mut state =
-            State { log, layers, layers_bytes, tree: Arc::new(tree), has_failed: false };
-        records.into_iter().for_each(|record| state.push(record));
-        Ok(Embedded { database: Arc::new(database), sizes, state: Mutex::new(state) })
+        let tree = Arc::new(tree);
+        let mut durable = Durable { layers: Vec::new(), layers_bytes: 0, tree };
+        records.into_iter().for_each(|record| durable.push(record));
+        let writing = Mutex::new(Writing { log, has_failed: false });
+        Ok(Embedded { database, sizes, writing, durable: Mutex::new(durable) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn durable(&self) -> MutexGuard<'_, Durable> {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn append(&self, state: &mut State, writes: &Writes) -> Result<(), EngineError> {
-        if state.layers_bytes > self.sizes.layers_bytes {
-            self.checkpoint(state)?;
+    fn append(&self, log: &mut Log, writes: &Writes) -> Result<(), EngineError> {
+        if self.durable().layers_bytes > self.sizes.layers_bytes {
+            self.checkpoint(log)?;
         }
-        if !state.log.append(writes).map_err(failed)? {
-            self.checkpoint(state)?;
-            state.log.grow(writes);
-            if !state.log.append(writes).map_err(failed)? {
+        if !log.append(writes).map_err(failed)? {
+            self.checkpoint(log)?;
+            log.grow(writes);
+            if !log.append(writes).map_err(failed)? {
                 return Err(failed("a record does not fit into an empty log"));
             }
         }
-        state.push(writes.clone());
+        self.durable().push(writes.clone());
         Ok(())
     }
 
     /// Brings the layers into the tree, and begins the log again.
-    fn checkpoint(&self, state: &mut State) -> Result<(), EngineError> {
+    fn checkpoint(&self, log: &mut Log) -> Result<(), EngineError> {
+        let layers = self.durable().layers.clone();
         let mut all = Writes::new();
-        for layer in &state.layers {
+        for layer in layers {
             all.extend(layer.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
-        all.insert(APPLIED.to_vec(), Some(state.log.last().to_le_bytes().to_vec()));
-        state.tree = Arc::new(guarded(|| write_tree(&self.database, &all))?);
-        state.layers.clear();
-        state.layers_bytes = 0;
-        state.log.rewind();
+        all.insert(APPLIED.to_vec(), Some(log.last().to_le_bytes().to_vec()));
+        let tree = Arc::new(guarded(|| write_tree(&self.database, &all))?);
+        *self.durable() = Durable { layers: Vec::new(), layers_bytes: 0, tree };
+        log.rewind();
         Ok(())
     }
 }
@@ -133,7 +140,7 @@ impl std::fmt::Debug for Embedded {
     }
 }
 
-impl State {
+impl Durable {
     /// Puts a layer on top. Layers that are not larger than twice the next one become one with it:
     /// a lookup has few layers to look at, and each write is moved few times.
     fn push(&mut self, mut newest: Writes) {
@@ -157,19 +164,21 @@ impl State {
 
 impl Engine for Embedded {
     fn view(&self) -> Result<Box<dyn View>, EngineError> {
-        Ok(Box::new(self.lock().view()))
+        Ok(Box::new(self.durable().view()))
     }
 
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
-        let mut state = self.lock();
-        if state.has_failed {
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if writing.has_failed {
             return Err(failed("it failed before"));
         }
-        if state.view().get(&owner.key)? != owner.value {
+        let view = self.durable().view();
+        if view.get(&owner.key)? != owner.value {
             return Err(EngineError::NotOwner);
         }
-        let appended = self.append(&mut state, writes);
-        state.has_failed = appended.is_err();
+        drop(view);
+        let appended = self.append(&mut writing.log, writes);
+        writing.has_failed = appended.is_err();
         appended
     }
 }
