@@ -5,6 +5,7 @@
 
 mod attacks;
 mod floods;
+mod fuzz;
 mod order;
 mod stand;
 mod traffic;
