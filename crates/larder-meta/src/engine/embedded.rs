@@ -45,8 +45,10 @@ pub struct Sizes {
 }
 
 impl Default for Sizes {
+    /// A checkpoint of 1 MiB keeps others waiting for 40 to 70 ms, one of 8 MiB for 170 to 400 ms;
+    /// eight times as many of them take 8 % more processor time for each create (ADR 0023).
     fn default() -> Sizes {
-        Sizes { log_bytes: 32 << 20, layers_bytes: 8 << 20, cache_bytes: 64 << 20 }
+        Sizes { log_bytes: 32 << 20, layers_bytes: 1 << 20, cache_bytes: 64 << 20 }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod client;
 mod disks;
+mod fuzz;
 mod killed;
 mod serving;
 mod store;
