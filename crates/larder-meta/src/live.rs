@@ -65,8 +65,8 @@ impl Live {
         Live { volume, disks, sessions, opens, issued, ended: Vec::new(), cursor }
     }
 
-    /// The capabilities that ended since this was asked last, these among them: to be revoked at the
-    /// disks.
+    /// The capabilities that ended since this was asked last, these among them: to be revoked at
+    /// the disks.
     pub(crate) fn end(&mut self, revoked: BTreeSet<Revoked>) -> Vec<(DiskId, CapabilityName)> {
         self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
         std::mem::take(&mut self.ended)
