@@ -303,8 +303,9 @@ impl Committer {
                 self.slots.end(*session);
             }
         }
-        let Effects { revokes, revoked, draining } = effects;
-        Ended { revokes, capabilities: self.live.end(revoked), draining }
+        let revokes = !effects.revoked.is_empty();
+        let taken = effects.revoked.into_iter().flat_map(|revoked| self.live.revoke(revoked));
+        Ended { revokes, capabilities: taken.collect(), draining: effects.draining }
     }
 
     /// A transaction that nobody asked for.

@@ -14,7 +14,6 @@ mod data;
 mod listings;
 mod locks;
 mod names;
-mod opens;
 mod rights;
 
 use std::pin::Pin;
@@ -160,9 +159,8 @@ impl Case {
 
 /// Every case, in an order in which the simple ones come first.
 pub fn cases() -> Vec<Case> {
-    let simple = [names::CASES, data::CASES, attributes::CASES];
-    let more = [rights::CASES, listings::CASES, opens::CASES, locks::CASES];
-    [simple.concat(), more.concat()].concat()
+    [names::CASES, data::CASES, attributes::CASES, rights::CASES, listings::CASES, locks::CASES]
+        .concat()
 }
 
 /// A table of cases: functions from a bench, and what each needs.

@@ -6,6 +6,7 @@ pub(crate) mod disk;
 pub(crate) mod export;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
+pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod sync;

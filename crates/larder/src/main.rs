@@ -43,7 +43,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use command::{
-    bench, cache, disk, export, mount, mount_helper, stat, status, sync, umount, upgrade,
+    bench, cache, disk, export, mount, mount_helper, serve, stat, status, sync, umount, upgrade,
 };
 
 /// Mount NFS exports through a persistent local cache.
@@ -75,6 +75,8 @@ enum Command {
     Cache(cache::Args),
     /// Export a directory over NFS
     Export(export::Args),
+    /// Serve a volume: names, data and one disk, in one process
+    Serve(serve::Args),
     /// Serve a network-attached disk
     Disk(disk::Args),
     /// Measure: published workloads on any directory
@@ -104,6 +106,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Sync(args) => sync::run(args)?,
         Command::Stat(args) => stat::run(args)?,
         Command::Export(args) => export::run(args)?,
+        Command::Serve(args) => serve::run(args)?,
         Command::Disk(args) => disk::run(args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -282,6 +282,7 @@ fn native_options(back: &Back) -> native::MountOptions {
         connections: options.connections.into(),
         timeout: options.timeout,
         recovery: recovery(options),
+        authorities: options.authorities.clone(),
         data_max: asked.min(options.write_max.unwrap_or(default.data_max)),
         source_port: match options.reserved_port {
             Some(false) => SourcePort::Any,

@@ -17,7 +17,6 @@ mod links;
 mod locks;
 mod log;
 mod model;
-mod opens;
 mod pages;
 mod parallel;
 mod passthrough;

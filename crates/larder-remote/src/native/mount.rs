@@ -1,13 +1,15 @@
 //! From an address to a session with a volume's metadata server.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use larder_io::{Clock, RealClock};
 use larder_rpc::{
-    Config, ConnectError, Program, Recovery, RpcClient, SourcePort, Transport, random_u64,
+    ClientTls, Config, ConnectError, Program, Recovery, RpcClient, SourcePort, TlsError, Transport,
+    random_u64,
 };
 use larder_vfs::Error;
 use larder_wire::disk::DATA_BYTES_MAX;
@@ -36,6 +38,9 @@ pub struct MountOptions {
     pub data_max: u32,
     /// Which port calls come from.
     pub source_port: SourcePort,
+    /// File with certificates, one of which must vouch for the metadata server's. Then nothing is
+    /// said to it without TLS.
+    pub authorities: Option<PathBuf>,
     /// By which it waits.
     pub clock: Arc<dyn Clock>,
 }
@@ -51,6 +56,7 @@ impl MountOptions {
             recovery: Recovery::Soft,
             data_max: DATA_BYTES_MAX as u32,
             source_port: SourcePort::Reserved,
+            authorities: None,
             clock: Arc::new(RealClock),
         }
     }
@@ -72,6 +78,9 @@ pub enum MountError {
         /// What the resolver says.
         cause: std::io::Error,
     },
+    /// TLS is wanted and not to be had.
+    #[error("option ca: {0}")]
+    Tls(#[from] TlsError),
     /// There is no connection.
     #[error(
         "the metadata server: {cause}; check that `larder serve` or `larder meta` runs there and no \
@@ -83,7 +92,8 @@ pub enum MountError {
     },
     /// It is connected but gives no session.
     #[error(
-        "{host}:{port} gives no session: {cause}; check that a larder volume is served on that port"
+        "{host}:{port} gives no session: {cause}; check that a larder volume is served on that port, and \
+         whether it wants TLS (ca=FILE)"
     )]
     NoSession {
         /// The server.
@@ -101,6 +111,7 @@ impl MountError {
         match self {
             MountError::Resolve { .. } | MountError::Unreachable { .. } => true,
             MountError::NoSession { cause, .. } => *cause == Error::TimedOut,
+            MountError::Tls(_) => false,
         }
     }
 }
@@ -108,7 +119,10 @@ impl MountError {
 /// Mounts a volume.
 pub(super) async fn mount(options: &MountOptions) -> Result<Native, MountError> {
     let address = SocketAddr::new(resolve(&options.host).await?, options.port);
-    let client = RpcClient::connect(config(options, address)).await;
+    let tls = options.authorities.as_deref();
+    let tls =
+        tls.map(|authorities| ClientTls::new(&options.host, authorities, None)).transpose()?;
+    let client = RpcClient::connect(Config { tls, ..config(options, address) }).await;
     let client = client.map_err(|cause| MountError::Unreachable { cause })?;
     let limit = client.config().limit();
     // A hard mount waits for its server when it is mounted, not before.

@@ -19,7 +19,8 @@ use super::share::{self, Opened, Seen, Share};
 use super::status::Failure;
 use super::wire::{self, Opening, PREVIOUS};
 use larder_vfs::{
-    Access, Attr, Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr,
+    Access, Attr, Change, Cred, Error, Found, Handle, KeptOpen, LookedUp, Made, New, Removal,
+    Result, SetAttr,
 };
 use smb2::msg::create::{CreateDisposition, CreateResponse};
 use smb2::types::flags::FileAttributes;
@@ -121,11 +122,11 @@ impl Share {
         if created {
             self.give_up(dir).await;
         }
-        let token = match made.open {
+        let kept = match made.open {
             Some(open) => self.keep_this(&found.handle, open).await,
-            None => None,
+            None => KeptOpen::default(),
         };
-        Ok(Made { found, dir: Change::default(), created, token })
+        Ok(Made { found, dir: Change::default(), created, kept })
     }
 
     /// What it means that a change of a name failed for want of a way to it.

@@ -47,6 +47,8 @@ pub(crate) struct Options {
     pub(crate) retransmissions: Option<u32>,
     /// What only SMB has.
     pub(crate) smb: SmbOptions,
+    /// Who vouches for our own metadata server's certificate, if it is to speak TLS.
+    pub(crate) authorities: Option<PathBuf>,
     /// The kernel's door.
     pub(crate) door: DoorOptions,
     /// The reference client: same protocol code and timeouts, no cache on disk.
@@ -256,6 +258,7 @@ impl Options {
             timeout: typed.number("timeo").map(|tenths| Duration::from_millis(tenths * 100)),
             retransmissions: typed.small("retrans").map(u32::from),
             smb: typed.smb(),
+            authorities: typed.text("ca").map(PathBuf::from),
             door: typed.door()?,
             plain: typed.last(&["plain"]).is_some(),
             no_disk_cache: typed.flag("nofsc", "fsc", false),
@@ -581,10 +584,9 @@ mod tests {
         assert_eq!(ann.version_min.as_deref(), Some("3.1.1"));
         assert!(smb("sec=none").guest && smb("guest").guest && smb("sec=ntlmsspi").sign);
         assert!(smb("sec=krb5").kerberos && !smb("sec=krb5").sign && !smb("sec=ntlmssp").kerberos);
-        let kerberos = smb("sec=krb5i,kdc=kdc.test:8888");
-        assert!(kerberos.kerberos && kerberos.sign && !kerberos.guest);
-        assert_eq!(kerberos.kdc.as_deref(), Some("kdc.test:8888"));
-        assert_eq!(smb("vers=default").version_min, None);
+        let SmbOptions { kerberos, sign, guest, kdc, .. } = smb("sec=krb5i,kdc=kdc.test:8888");
+        assert!(kerberos && sign && !guest && kdc.as_deref() == Some("kdc.test:8888"));
+        assert!(smb("vers=default").version_min.is_none());
         assert!(smb("nobrl").no_locks && !smb("ro").no_locks && !smb("nobrl,brl").no_locks);
         assert!(smb("nolease").no_leases && !smb("nolease,lease").no_leases);
     }

@@ -123,6 +123,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("domain", Text("OFFICE")),
     ("credentials", Text("/etc/larder/share.credentials")),
     ("kdc", Text("kdc.office.example")),
+    ("ca", Text("/etc/larder/ca.pem")),
     ("guest", Flag),
     ("uid", Number(0, ID_MAX)),
     ("gid", Number(0, ID_MAX)),
@@ -185,6 +186,7 @@ const ONLY: &[(Protocol, &[&str])] = &[
             "nobrl",
         ],
     ),
+    (Protocol::Native, &["ca"]),
 ];
 
 /// Words of options that have others for each protocol.
@@ -192,6 +194,8 @@ const ONLY_WORDS: &[(Protocol, &str, &[&str])] = &[
     (Protocol::Nfs, "vers", &["3", "3.0"]),
     (Protocol::Nfs, "sec", &["sys"]),
     (Protocol::Smb, "sec", &["ntlmssp", "ntlmsspi", "krb5", "krb5i", "none"]),
+    (Protocol::Native, "vers", &["default"]),
+    (Protocol::Native, "sec", &["sys"]),
 ];
 
 /// Options with which a secret would be typed where everybody can read it.
@@ -374,6 +378,9 @@ mod tests {
             (Protocol::Smb, "sec=sys", "ntlmssp"),
             (Protocol::Nfs, "sec=krb5", "for NFS it is sys"),
             (Protocol::Nfs, "kdc=host", "means nothing to NFS"),
+            (Protocol::Nfs, "ca=/etc/ca.pem", "means nothing to NFS"),
+            (Protocol::Native, "seal", "means nothing to larder"),
+            (Protocol::Native, "vers=3", "it is default"),
         ] {
             let line = Typed::parse(typed).unwrap().check(protocol).unwrap_err();
             assert!(line.contains(part), "{line}");
@@ -383,6 +390,8 @@ mod tests {
             (Protocol::Smb, "vers=3.1.1"),
             (Protocol::Smb, "ro"),
             (Protocol::Smb, "nconnect=4"),
+            (Protocol::Native, "ca=/etc/ca.pem"),
+            (Protocol::Native, "nconnect=4"),
         ] {
             assert_eq!(Typed::parse(typed).unwrap().check(protocol), Ok(()), "{typed}");
         }

@@ -43,5 +43,6 @@ mod unmounts;
 mod unsent;
 mod usage;
 mod users;
+mod volume;
 mod waits;
 mod writers;

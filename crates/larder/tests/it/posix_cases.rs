@@ -265,6 +265,10 @@ fn play_on(kind: Kind, text: &'static str, limits: Limits) {
         let modes = ["file_mode=0777", "dir_mode=0777"];
         let more = if kind == Kind::Samba { &modes[..] } else { &[] };
         let mount = Mount::new(&server, &[options, more].concat());
+        if kind == Kind::Volume {
+            // The root of a new volume is its owner's.
+            fs::set_permissions(mount.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+        }
         let who = format!("{kind:?} {options:?}");
         play(&mut stage, (&mount.path(""), None), &who, text, limits);
     }
@@ -320,6 +324,21 @@ fn processes_of_a_mount_lock_files_of_ganesha() {
 #[test]
 fn processes_of_a_mount_lock_files_of_samba() {
     play_on(Kind::Samba, LOCKS, SAMBA);
+}
+
+#[test]
+fn rights_are_those_of_posix_on_a_volume() {
+    play_on(Kind::Volume, RIGHTS, NO_LIMITS);
+}
+
+#[test]
+fn names_and_times_are_those_of_posix_on_a_volume() {
+    play_on(Kind::Volume, NAMES, NO_LIMITS);
+}
+
+#[test]
+fn processes_of_a_mount_lock_files_of_a_volume() {
+    play_on(Kind::Volume, LOCKS, NO_LIMITS);
 }
 
 /// Actor p2 is on another mount, with a cache of its own.

@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Ganesha,
     /// Samba.
     Samba,
+    /// A volume of our own, by `larder serve`.
+    Volume,
 }
 
 /// Both NFS servers.
@@ -32,6 +34,8 @@ pub(crate) struct Server {
     dir: Option<TempDir>,
     runtime: TempDir,
     addr: SocketAddr,
+    /// The command of our own one.
+    verb: &'static str,
     extra: Vec<String>,
     running: Running,
 }
@@ -50,7 +54,19 @@ impl Server {
             Kind::Larder => Server::larder(&["--no-root-squash"]),
             Kind::Ganesha => Server::ganesha(Squash::None),
             Kind::Samba => Server::samba(&SambaOptions::default()),
+            Kind::Volume => Server::volume(&["--size", "8G"]),
         }
+    }
+
+    /// A new volume with these options; open to all, like the exports.
+    pub(crate) fn volume(extra: &[&str]) -> Server {
+        let (runtime, addr) = (scratch("larder-run-"), two_free_addresses());
+        let dir = runtime.path().join("volume").to_str().unwrap().to_owned();
+        let extra = std::iter::once(dir).chain(extra.iter().map(ToString::to_string)).collect();
+        let (dir, running) = (None, Running::Stopped);
+        let mut server = Server { dir, runtime, addr, verb: "serve", extra, running };
+        server.restart();
+        server
     }
 
     /// Our own server with these options.
@@ -83,7 +99,8 @@ impl Server {
     fn export(arguments: &[&str], runtime: TempDir) -> Server {
         let addr = free_address();
         let extra = arguments.iter().map(ToString::to_string).collect();
-        let mut server = Server { dir: None, runtime, addr, extra, running: Running::Stopped };
+        let (dir, running) = (None, Running::Stopped);
+        let mut server = Server { dir, runtime, addr, verb: "export", extra, running };
         server.restart();
         server
     }
@@ -98,7 +115,7 @@ impl Server {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let addr = samba.address();
         let dir = Some(dir);
-        Server { dir, runtime, addr, extra: vec![], running: Running::Samba(samba) }
+        Server { dir, runtime, addr, verb: "", extra: vec![], running: Running::Samba(samba) }
     }
 
     /// The Samba that it is.
@@ -130,7 +147,7 @@ impl Server {
         let addr = ganesha.nfs();
         let runtime = scratch("larder-run-");
         let dir = Some(dir);
-        Server { dir, runtime, addr, extra: vec![], running: Running::Ganesha(ganesha) }
+        Server { dir, runtime, addr, verb: "", extra: vec![], running: Running::Ganesha(ganesha) }
     }
 
     /// The exported directory, on the server's side.
@@ -145,6 +162,7 @@ impl Server {
                 format!("nfs://{}{}", server.host(), server.export().display())
             }
             Running::Samba(_) => format!("smb://{}/{}", self.addr, Samba::SHARE),
+            _ if self.verb == "serve" => format!("larder://{}/", self.addr),
             _ => format!("nfs://{}/", self.addr),
         }
     }
@@ -203,11 +221,14 @@ impl Server {
         if let Running::Samba(samba) = &mut self.running {
             return samba.boot().unwrap();
         }
-        let mut export = self.larder_here();
-        export.arg("export").args(["--listen", &self.addr.to_string()]);
-        let child = export.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
+        let mut served = self.larder_here();
+        served.arg(self.verb).args(["--listen", &self.addr.to_string()]);
+        let child = served.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
         self.running = Running::Larder(child);
         eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
+        if self.verb == "serve" {
+            return;
+        }
         // It listens before commands find it.
         eventually("commands find the server", || self.can_be_asked());
     }
@@ -260,6 +281,14 @@ fn export_dir() -> TempDir {
     let dir = scratch("larder-export-");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     dir
+}
+
+/// One whose next port is free, too.
+fn two_free_addresses() -> SocketAddr {
+    let next = |address: &SocketAddr| address.port().checked_add(1);
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut found = std::iter::repeat_with(free_address);
+    found.find(|address| next(address).is_some_and(free)).unwrap()
 }
 
 fn free_address() -> SocketAddr {

@@ -51,6 +51,7 @@ fn squashed_root_is_denied_what_the_server_denies_it() {
             Kind::Larder => Server::larder(&["--root-squash"]),
             Kind::Ganesha => Server::ganesha(Squash::Root),
             Kind::Samba => unreachable!("no NFS server"),
+            Kind::Volume => panic!("it squashes nobody"),
         };
         private_file(&server);
         let mount = Mount::new(&server, &[]);

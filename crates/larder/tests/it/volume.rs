@@ -1,0 +1,105 @@
+//! Volumes of larder's own servers: `larder serve DIR`, mounted.
+
+use std::fs;
+use std::process::Command;
+
+use crate::basics::{BASIC, SPECIAL, on};
+use crate::harness::{Mount, larder, pattern, scratch, succeed, tree};
+use crate::server::{Kind, Server};
+
+/// What was written and closed, or synced, is there after both servers were killed and started
+/// anew; the mount goes on, and so does a new one without what the first one has cached.
+#[test]
+fn a_volume_outlives_its_servers() {
+    let mut server = Server::start(Kind::Volume);
+    let mount = Mount::new(&server, &[]);
+    for number in 0..40_usize {
+        let dir = mount.path(&format!("d{}", number % 4));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("f{number}")), pattern(number as u64, number * 3000)).unwrap();
+    }
+    fs::write(mount.path("large"), pattern(7, 5 << 20)).unwrap();
+    let before = tree(&mount.path(""));
+    server.kill();
+    server.restart();
+    assert!(tree(&mount.path("")) == before);
+    fs::write(mount.path("later"), b"after the restart").unwrap();
+    fs::rename(mount.path("d1"), mount.path("moved")).unwrap();
+    let after = tree(&mount.path(""));
+    server.kill();
+    server.restart();
+    let another = Mount::new(&server, &[]);
+    assert!(tree(&another.path("")) == after);
+    assert_eq!(after.len(), before.len() + 1);
+}
+
+/// Data does not pass the metadata server: its procedures are counted, and so are those of the
+/// disk.
+#[test]
+fn a_mount_of_a_volume_tells_what_it_asks_of_whom() {
+    let server = Server::start(Kind::Volume);
+    let mount = Mount::new(&server, &[]);
+    fs::write(mount.path("file"), pattern(1, 3 << 20)).unwrap();
+    let calls = mount.calls_by_procedure();
+    let count = |name: &str| calls.get(name).copied().unwrap_or(0);
+    assert_eq!(count("WRITE"), 3, "{calls:?}");
+    assert!(count("COMMIT_EXTENTS") >= 1 && count("HANDSHAKE") == 1, "{calls:?}");
+}
+
+#[test]
+fn basic_work_is_right_on_a_volume() {
+    on(Kind::Volume, &BASIC);
+}
+
+#[test]
+fn special_work_is_right_on_a_volume() {
+    on(Kind::Volume, &SPECIAL);
+}
+
+/// Two mounts: who opens a file sees what the other one has closed.
+#[test]
+fn two_mounts_of_a_volume_are_close_to_open() {
+    let server = Server::start(Kind::Volume);
+    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+    for round in 0..30_u64 {
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let data = pattern(round, 1 + round as usize * 977);
+        fs::write(writer.path("shared"), &data).unwrap();
+        assert!(fs::read(reader.path("shared")).unwrap() == data, "round {round}");
+    }
+}
+
+#[test]
+fn what_is_no_volume_is_not_served() {
+    let dir = scratch("larder-no-volume-");
+    fs::write(dir.path().join("mine"), b"data").unwrap();
+    let serve = |args: &[&str]| {
+        let done = larder().arg("serve").arg(dir.path()).args(args).output().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let (code, said) = serve(&["--listen", "127.0.0.1:0"]);
+    assert!(code == Some(1) && said.contains("not empty, and holds no volume"), "{said}");
+    let (code, said) = serve(&["--listen", "192.0.2.1:2050"]);
+    assert!(code == Some(2) && said.contains("--cert"), "{said}");
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(names.len(), 1);
+}
+
+/// A program that makes, renames, links and removes thousands of names.
+#[test]
+fn git_works_on_a_volume() {
+    let server = Server::start(Kind::Volume);
+    let mount = Mount::new(&server, &[]);
+    let script = r#"
+        set -e
+        export GIT_CONFIG_GLOBAL=/dev/null
+        git init -q repository && cd repository
+        git config user.email ann@office.example && git config user.name Ann
+        for i in $(seq 60); do mkdir -p d$((i % 7)); seq $i 400 >d$((i % 7))/f$i; done
+        git add . && git commit -qm first
+        git mv d1 moved && git rm -q d2/f2 && git commit -qm second
+        git clone -q . ../clone && cd ../clone
+        git gc -q && git fsck --strict && test -z "$(git status --porcelain)"
+    "#;
+    succeed(Command::new("sh").args(["-c", script]).current_dir(mount.path("")));
+}
