@@ -303,9 +303,8 @@ impl Committer {
                 self.slots.end(*session);
             }
         }
-        let revokes = !effects.revoked.is_empty();
-        let taken = effects.revoked.into_iter().flat_map(|revoked| self.live.revoke(revoked));
-        Ended { revokes, capabilities: taken.collect(), draining: effects.draining }
+        let Effects { revokes, revoked, draining } = effects;
+        Ended { revokes, capabilities: self.live.end(revoked), draining }
     }
 
     /// A transaction that nobody asked for.

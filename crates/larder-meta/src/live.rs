@@ -4,6 +4,7 @@
 //! transaction, a call and what is open and given out. What it says is true once the transaction is
 //! committed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -43,6 +44,8 @@ pub(crate) struct Live {
     sessions: Arc<Sessions>,
     opens: Opens,
     issued: Table,
+    /// Capabilities that end with the call that is being carried out.
+    ended: Vec<(DiskId, CapabilityName)>,
     cursor: Cursor,
 }
 
@@ -59,12 +62,14 @@ impl Live {
     pub(crate) fn new(volume: Owned, disks: Arc<dyn Disks>, sessions: Arc<Sessions>) -> Live {
         let opens = Opens::new(volume.epoch);
         let (issued, cursor) = (Table::default(), Cursor::default());
-        Live { volume, disks, sessions, opens, issued, cursor }
+        Live { volume, disks, sessions, opens, issued, ended: Vec::new(), cursor }
     }
 
-    /// Capabilities that end: to be revoked at the disks.
-    pub(crate) fn revoke(&mut self, revoked: Revoked) -> Vec<(DiskId, CapabilityName)> {
-        self.issued.take(revoked)
+    /// The capabilities that ended since this was asked last, these among them: to be revoked at
+    /// the disks.
+    pub(crate) fn end(&mut self, revoked: BTreeSet<Revoked>) -> Vec<(DiskId, CapabilityName)> {
+        self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
+        std::mem::take(&mut self.ended)
     }
 
     /// Forgets capabilities that have expired.
@@ -225,7 +230,7 @@ impl Live {
 
     fn get_caps(
         &mut self,
-        txn: &Txn<'_>,
+        txn: &mut Txn<'_>,
         request: &Request<'_>,
         moment: Moment,
         call: &GetCaps,
@@ -269,7 +274,7 @@ impl Live {
     /// A layout with its grants. An empty range has an empty one.
     fn layout(
         &mut self,
-        txn: &Txn<'_>,
+        txn: &mut Txn<'_>,
         session: SessionId,
         file: FileId,
         mode: Mode,
@@ -281,6 +286,9 @@ impl Live {
             return Ok(Layout { covered, extents: Array::default(), grants: Array::default() });
         };
         let Plan { covered, extents, grants } = data::layout(txn, session, file, mode, &bytes)?;
+        // What the call ends was given out before; what it gives out now stays.
+        let revoked = txn.take_revoked();
+        self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
         let mut given = Vec::with_capacity(grants.len());
         for (disk, ranges) in grants {
             let Some(minted) = self.disks.mint(disk, mode, &ranges) else { continue };

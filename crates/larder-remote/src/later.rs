@@ -10,8 +10,9 @@ use larder_io::{Clock, RealClock};
 use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
-    Judged, KeptOpen, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteRead, RemoteWritten, Removal, Result, SetAttr, Stability, StatFs, Time, Watcher,
+    Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
+    RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, SetAttr, Stability, StatFs, Time,
+    Token, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -260,7 +261,8 @@ impl<R: Remote> Remote for Later<R> {
             guard: Option<Time>
         ) -> Changed;
         fn access(cred: &'a Cred, file: &'a Handle, wanted: Access) -> Judged;
-        fn keep_open(cred: &'a Cred, file: &'a Handle) -> KeptOpen;
+        fn open(cred: &'a Cred, file: &'a Handle, intent: Intent) -> RemoteOpened;
+        fn close(cred: &'a Cred, token: Token) -> ();
         fn lock(cred: &'a Cred, file: &'a Handle, changes: &'a [LockChange]) -> Attr;
         fn test_lock(
             cred: &'a Cred,
@@ -270,15 +272,27 @@ impl<R: Remote> Remote for Later<R> {
         ) -> Option<LockMode>;
         fn lookup(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr) -> LookedUp;
         fn readlink(cred: &'a Cred, file: &'a Handle) -> (OsString, Option<Attr>);
-        fn read(cred: &'a Cred, file: &'a Handle, offset: u64, len: u32) -> RemoteRead;
+        fn read(
+            cred: &'a Cred,
+            file: &'a Handle,
+            open: Option<&'a Token>,
+            offset: u64,
+            len: u32
+        ) -> RemoteRead;
         fn write(
             cred: &'a Cred,
             file: &'a Handle,
+            open: Option<&'a Token>,
             offset: u64,
             data: Bytes,
             stability: Stability
         ) -> RemoteWritten;
-        fn commit(cred: &'a Cred, file: &'a Handle, range: Range<u64>) -> Committed;
+        fn commit(
+            cred: &'a Cred,
+            file: &'a Handle,
+            open: Option<&'a Token>,
+            range: Range<u64>
+        ) -> Committed;
         fn make(
             cred: &'a Cred,
             dir: &'a Handle,

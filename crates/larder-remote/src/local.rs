@@ -48,7 +48,7 @@ use bytes::Bytes;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
     Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
-    SetAttr, Stability, StatFs, Time,
+    SetAttr, Stability, StatFs, Time, Token,
 };
 use rustix::io::Errno;
 use thiserror::Error as ThisError;
@@ -231,6 +231,7 @@ impl Remote for LocalDir {
             links: true,
             symlinks: true,
             case_insensitive: false,
+            opens: false,
             by_name: false,
         }
     }
@@ -286,6 +287,7 @@ impl Remote for LocalDir {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead> {
@@ -301,6 +303,7 @@ impl Remote for LocalDir {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -317,6 +320,7 @@ impl Remote for LocalDir {
         &'a self,
         _cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         _range: Range<u64>,
     ) -> Future<'a, Committed> {
         let file = file.clone();

@@ -30,7 +30,7 @@ use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Judged, Listing,
     LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result, SetAttr,
-    Stability, StatFs, Time,
+    Stability, StatFs, Time, Token,
 };
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{Attributes, FileId, OpenId, VolumeId};
@@ -168,6 +168,7 @@ impl Remote for Native {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead> {
@@ -178,6 +179,7 @@ impl Remote for Native {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -192,6 +194,7 @@ impl Remote for Native {
         &'a self,
         _cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         _range: Range<u64>,
     ) -> Future<'a, Committed> {
         Box::pin(async move { self.commit_written(self.file(file)?).await })
@@ -298,6 +301,7 @@ fn limits(data_max: u32) -> RemoteLimits {
         links: true,
         symlinks: true,
         case_insensitive: false,
+        opens: false,
         by_name: false,
     }
 }

@@ -31,7 +31,7 @@ use larder_rpc::{CallOptions, Recovery, Reply, RpcClient, TimerClass};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
     Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
-    SetAttr, Stability, StatFs, Time,
+    SetAttr, Stability, StatFs, Time, Token,
 };
 use larder_wire::Procedure;
 use larder_wire::nfs3::{
@@ -250,6 +250,7 @@ impl Remote for Nfs3 {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead> {
@@ -260,6 +261,7 @@ impl Remote for Nfs3 {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -273,6 +275,7 @@ impl Remote for Nfs3 {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        _: Option<&'a Token>,
         range: Range<u64>,
     ) -> Future<'a, Committed> {
         Box::pin(async move { self.commit_range(cred, convert::file(file)?, range).await })

@@ -13,6 +13,7 @@
 //! - **Leases**: [`Remote::access`] opens a file with a lease to read and to keep open, or puts a
 //!   directory under watch. While it holds, attributes are told and data is read without opening
 //!   again ([`lease`], [`files`]).
+//! - **Opens**: [`Remote::open`] keeps a file open until its token is closed ([`kept`]).
 //! - **Locks** are held by one open of each file, by which its reads and writes go as well
 //!   ([`locks`], [`pieces`]).
 //! - **Rights**: everybody works with the rights of the login. So that users of this machine are
@@ -29,6 +30,7 @@
 #![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
 
 mod attr;
+mod burst;
 mod change;
 mod credentials;
 mod data;
@@ -61,13 +63,15 @@ pub use kerberos::{Kerberos, KerberosError};
 pub use mount::{MountError, MountOptions, PORT, Version};
 
 use bytes::Bytes;
+use data::Target;
 use larder_io::RealClock;
 use larder_rpc::series::Track;
 use larder_rpc::{RecordError, Recording, Snapshot};
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    KeptOpen, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteRead, RemoteWritten, Removal, SetAttr, Stability, StatFs, Time, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Intent,
+    Judged, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
+    RemoteOpened, RemoteRead, RemoteWritten, Removal, SetAttr, Stability, StatFs, Time, Token,
+    Watcher,
 };
 use line::{Line, call};
 use share::Share;
@@ -216,13 +220,21 @@ impl Remote for Smb {
         let _ = self.share.watcher.set(watcher);
     }
 
-    fn keep_open<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, KeptOpen> {
+    fn open<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        intent: Intent,
+    ) -> Future<'a, RemoteOpened> {
         Box::pin(async move {
             let share = &self.share;
-            let kept = call!(cred.deadline, share.line(file), |link, _again| share
-                .keep_open(&link, file))?;
-            Ok(kept.map_or_else(KeptOpen::default, KeptOpen::new))
+            upon!(share, cred, file, |link, _again| share.open(&link, cred, file, intent))
         })
+    }
+
+    fn close<'a>(&'a self, _: &'a Cred, token: Token) -> Future<'a, ()> {
+        kept::close(&token);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn lock<'a>(
@@ -286,12 +298,14 @@ impl Remote for Smb {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead> {
         Box::pin(async move {
             let share = &self.share;
-            upon!(share, cred, file, |link, _again| share.read(&link, cred, file, offset, len))
+            let bytes = (offset, len);
+            upon!(share, cred, file, |link, _again| share.read(&link, cred, file, open, bytes))
         })
     }
 
@@ -299,14 +313,17 @@ impl Remote for Smb {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        token: Option<&'a Token>,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> Future<'a, RemoteWritten> {
         Box::pin(async move {
             let share = &self.share;
-            upon!(share, cred, file, |link, _again| share
-                .write(&link, cred, file, offset, &data, stability))
+            upon!(share, cred, file, |link, _again| async {
+                let target = Target { link: &link, file, token, offset, stability };
+                share.write(&target, cred, &data).await
+            })
         })
     }
 
@@ -314,11 +331,12 @@ impl Remote for Smb {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        token: Option<&'a Token>,
         _range: Range<u64>,
     ) -> Future<'a, Committed> {
         Box::pin(async move {
             let share = &self.share;
-            upon!(share, cred, file, |link, _again| share.commit(&link, cred, file))
+            upon!(share, cred, file, |link, _again| share.commit(&link, cred, file, token))
         })
     }
 

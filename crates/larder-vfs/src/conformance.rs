@@ -14,6 +14,7 @@ mod data;
 mod listings;
 mod locks;
 mod names;
+mod opens;
 mod rights;
 
 use std::pin::Pin;
@@ -159,8 +160,9 @@ impl Case {
 
 /// Every case, in an order in which the simple ones come first.
 pub fn cases() -> Vec<Case> {
-    [names::CASES, data::CASES, attributes::CASES, rights::CASES, listings::CASES, locks::CASES]
-        .concat()
+    let simple = [names::CASES, data::CASES, attributes::CASES];
+    let more = [rights::CASES, listings::CASES, opens::CASES, locks::CASES];
+    [simple.concat(), more.concat()].concat()
 }
 
 /// A table of cases: functions from a bench, and what each needs.

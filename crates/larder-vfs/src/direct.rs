@@ -332,7 +332,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
     ) -> Answer<Bytes> {
         let cred = cred.clone();
         self.on(ino, move |shared, file| async move {
-            let read = shared.remote.read(&cred, &file, offset, len).await?;
+            let read = shared.remote.read(&cred, &file, None, offset, len).await?;
             Ok(read.data)
         })
     }
@@ -349,7 +349,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         let (cred, data) = (cred.clone(), Bytes::copy_from_slice(data));
         self.on(ino, move |shared, file| async move {
             let len = u32::try_from(data.len()).map_err(|_| Error::InvalidArgument)?;
-            let written = shared.remote.write(&cred, &file, offset, data, stability).await?;
+            let written = shared.remote.write(&cred, &file, None, offset, data, stability).await?;
             let RemoteWritten { stability, verifier, change } = written;
             Ok(Written { len, stability, verifier, change })
         })
@@ -368,7 +368,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
     fn fsync(&self, cred: &Cred, ino: Ino) -> Answer<Verifier> {
         let cred = cred.clone();
         self.on(ino, |shared, file| async move {
-            Ok(shared.remote.commit(&cred, &file, 0..0).await?.verifier)
+            Ok(shared.remote.commit(&cred, &file, None, 0..0).await?.verifier)
         })
     }
 

@@ -31,6 +31,7 @@ mod id;
 mod lease;
 mod lock;
 mod mem;
+mod open;
 mod remote;
 
 pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Validator};
@@ -46,8 +47,8 @@ pub use id::{Handle, Ino};
 pub use lease::{Lease, Watcher};
 pub use lock::{GivenUp, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner};
 pub use mem::MemRemote;
+pub use open::{Intent, RemoteOpened, Token};
 pub use remote::{
-    Before, Change, Changed, Committed, Cookie, Found, Future, Judged, KeptOpen, Listed, Listing,
-    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability,
-    Verifier,
+    Before, Change, Changed, Committed, Cookie, Found, Future, Judged, Listed, Listing, LookedUp,
+    Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
 };

@@ -17,22 +17,21 @@ mod leases;
 mod locks;
 mod names;
 mod node;
+mod open;
 mod pages;
+mod remote;
 mod server;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::{OsStr, OsString};
-use std::ops::Range;
+use std::ffi::OsStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
-use bytes::Bytes;
-
 use crate::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead,
-    RemoteWritten, Removal, Result, SetAttr, Stability, StatFs, Time, Watcher,
+    Access, Cred, Error, Future, Handle, Judged, RemoteLimits, Result, Time, Token, Watcher,
 };
+use open::Open;
 use server::Server;
 
 /// A server in memory, as one client reaches it.
@@ -41,12 +40,16 @@ pub struct MemRemote {
     connection: Mutex<Connection>,
     /// Tells connections of one server apart.
     number: u64,
+    /// Files that are open by it.
+    opens: Arc<AtomicUsize>,
 }
 
 /// What happens between this client and the server.
 #[derive(Default)]
 struct Connection {
     calls: BTreeMap<&'static str, u64>,
+    /// Those of them that came with an open's token.
+    opened: BTreeMap<&'static str, u64>,
     /// What the next calls fail with, in order.
     faults: VecDeque<Error>,
     reach: Reach,
@@ -101,6 +104,7 @@ impl MemRemote {
             links: true,
             symlinks: true,
             case_insensitive: false,
+            opens: false,
             by_name: false,
         })
     }
@@ -117,7 +121,7 @@ impl MemRemote {
 
     fn connect(server: Arc<Mutex<Server>>) -> MemRemote {
         let number = server.lock().unwrap_or_else(PoisonError::into_inner).leases.connect();
-        MemRemote { server, connection: Mutex::default(), number }
+        MemRemote { server, connection: Mutex::default(), number, opens: Arc::default() }
     }
 
     /// From now on this connection gets leases.
@@ -230,6 +234,16 @@ impl MemRemote {
         self.connection().calls.get(method).copied().unwrap_or(0)
     }
 
+    /// How many of them came with the token of an open.
+    pub fn calls_opened(&self, method: &str) -> u64 {
+        self.connection().opened.get(method).copied().unwrap_or(0)
+    }
+
+    /// How many opens of this connection are not closed.
+    pub fn opens(&self) -> usize {
+        self.opens.load(Ordering::SeqCst)
+    }
+
     /// How many calls of any method there were on this connection.
     pub fn calls_total(&self) -> u64 {
         self.connection().calls.values().sum()
@@ -247,7 +261,9 @@ impl MemRemote {
 
     /// Begins to count anew.
     pub fn reset_calls(&self) {
-        self.connection().calls.clear();
+        let mut connection = self.connection();
+        connection.calls.clear();
+        connection.opened.clear();
     }
 
     fn set_reach(&self, reach: Reach) {
@@ -333,6 +349,29 @@ impl MemRemote {
         })
     }
 
+    fn judge(
+        &self,
+        server: &mut Server,
+        cred: &Cred,
+        file: &Handle,
+        wanted: Access,
+    ) -> Result<Judged> {
+        let mut judged = server.access(cred, file, wanted)?;
+        let (gives, watcher) = {
+            let connection = self.connection();
+            (connection.gives_leases, connection.watcher.clone())
+        };
+        judged.lease = gives.then(|| server.leases.grant(self.number, file, watcher));
+        Ok(judged)
+    }
+
+    /// Counts a call that came with a token, if that is of any use.
+    fn count_opened(&self, method: &'static str, file: &Handle, open: Option<&Token>) {
+        if open.and_then(Token::get::<Open>).is_some_and(|open| open.is_of(file)) {
+            *self.connection().opened.entry(method).or_default() += 1;
+        }
+    }
+
     /// What a change of the entry `name` of `dir` changes.
     fn touched(&self, dir: &Handle, name: &OsStr) -> Vec<Handle> {
         let looked_up = self.server().lookup(&Cred::root(), dir, name);
@@ -346,232 +385,5 @@ impl MemRemote {
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Remote for MemRemote {
-    fn root(&self) -> Future<'_, Found> {
-        self.call("root", |server| Ok(server.root()))
-    }
-
-    fn limits(&self) -> RemoteLimits {
-        self.server().limits
-    }
-
-    fn getattr<'a>(&'a self, _: &'a Cred, file: &'a Handle) -> Future<'a, Attr> {
-        self.call("getattr", |server| server.getattr(file))
-    }
-
-    fn setattr<'a>(
-        &'a self,
-        cred: &'a Cred,
-        file: &'a Handle,
-        set: SetAttr,
-        guard: Option<Time>,
-    ) -> Future<'a, Changed> {
-        self.change("setattr", vec![file.clone()], move |server| {
-            server.setattr(cred, file, set, guard)
-        })
-    }
-
-    fn access<'a>(
-        &'a self,
-        cred: &'a Cred,
-        file: &'a Handle,
-        wanted: Access,
-    ) -> Future<'a, Judged> {
-        self.call("access", move |server| {
-            let mut judged = server.access(cred, file, wanted)?;
-            let (gives, watcher) = {
-                let connection = self.connection();
-                (connection.gives_leases, connection.watcher.clone())
-            };
-            judged.lease = gives.then(|| server.leases.grant(self.number, file, watcher));
-            Ok(judged)
-        })
-    }
-
-    fn gives_leases(&self) -> bool {
-        self.connection().gives_leases
-    }
-
-    fn watch(&self, watcher: Weak<dyn Watcher>) {
-        // Leases of an earlier user of this connection are not this one's.
-        self.server().leases.disconnect(self.number);
-        self.connection().watcher = Some(watcher);
-    }
-
-    fn lock<'a>(
-        &'a self,
-        _: &'a Cred,
-        file: &'a Handle,
-        changes: &'a [LockChange],
-    ) -> Future<'a, Attr> {
-        Box::pin(async move {
-            let entered = self.enter("lock").await;
-            let mut server = self.server();
-            let unlocks = changes.iter().all(|change| change.mode.is_none());
-            if unlocks || entered.is_ok() {
-                server.getattr(file)?;
-                server.locks.change(self.number, file, changes)?;
-            }
-            entered?;
-            server.getattr(file)
-        })
-    }
-
-    fn test_lock<'a>(
-        &'a self,
-        _: &'a Cred,
-        file: &'a Handle,
-        range: Range<u64>,
-        mode: LockMode,
-    ) -> Future<'a, Option<LockMode>> {
-        self.call("test_lock", move |server| {
-            server.getattr(file)?;
-            Ok(server.locks.conflict(self.number, file, &range, mode))
-        })
-    }
-
-    fn lookup<'a>(
-        &'a self,
-        cred: &'a Cred,
-        dir: &'a Handle,
-        name: &'a OsStr,
-    ) -> Future<'a, LookedUp> {
-        self.call("lookup", |server| server.lookup(cred, dir, name))
-    }
-
-    fn readlink<'a>(
-        &'a self,
-        _: &'a Cred,
-        file: &'a Handle,
-    ) -> Future<'a, (OsString, Option<Attr>)> {
-        self.call("readlink", |server| server.readlink(file))
-    }
-
-    fn read<'a>(
-        &'a self,
-        cred: &'a Cred,
-        file: &'a Handle,
-        offset: u64,
-        len: u32,
-    ) -> Future<'a, RemoteRead> {
-        self.call("read", move |server| {
-            if self.connection().grows {
-                let end = server.getattr(file)?.size;
-                server.write(&Cred::root(), file, end, b"+", Stability::FileSync)?;
-            }
-            let Some(size) = self.connection().cut.take() else {
-                return server.read(cred, file, offset, len);
-            };
-            let attr = Some(server.getattr(file)?);
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            server.setattr(&Cred::root(), file, set, None)?;
-            Ok(RemoteRead { attr, eof: false, ..server.read(cred, file, offset, len)? })
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
-        cred: &'a Cred,
-        file: &'a Handle,
-        offset: u64,
-        data: Bytes,
-        stability: Stability,
-    ) -> Future<'a, RemoteWritten> {
-        self.change("write", vec![file.clone()], move |server| {
-            let nobody = Cred::new(65534, 65534, &[]);
-            let (is_meddled, hides_before, cred) = {
-                let mut connection = self.connection();
-                let left = connection.meddled_after;
-                connection.meddled_after = left.and_then(|left| left.checked_sub(1));
-                let is_nobody = connection.squashes_root && cred.uid == 0;
-                let cred = if is_nobody { &nobody } else { cred };
-                (left == Some(0), connection.hides_before, cred)
-            };
-            if is_meddled {
-                server.write(&Cred::root(), file, 0, b"!", Stability::FileSync)?;
-            }
-            let mut written = server.write(cred, file, offset, &data, stability)?;
-            written.change.before = written.change.before.filter(|_| !hides_before);
-            Ok(written)
-        })
-    }
-
-    fn commit<'a>(
-        &'a self,
-        cred: &'a Cred,
-        file: &'a Handle,
-        _: Range<u64>,
-    ) -> Future<'a, Committed> {
-        self.call("commit", |server| server.commit(cred, file))
-    }
-
-    fn make<'a>(
-        &'a self,
-        cred: &'a Cred,
-        dir: &'a Handle,
-        name: &'a OsStr,
-        new: New,
-        set: SetAttr,
-    ) -> Future<'a, Made> {
-        let files = self.touched(dir, name);
-        self.change("make", files, move |server| server.make(cred, dir, name, new, set))
-    }
-
-    fn remove<'a>(
-        &'a self,
-        cred: &'a Cred,
-        dir: &'a Handle,
-        name: &'a OsStr,
-        what: Removal,
-    ) -> Future<'a, Change> {
-        let files = self.touched(dir, name);
-        self.change("remove", files, move |server| server.remove(cred, dir, name, what))
-    }
-
-    fn rename<'a>(
-        &'a self,
-        cred: &'a Cred,
-        from: (&'a Handle, &'a OsStr),
-        to: (&'a Handle, &'a OsStr),
-    ) -> Future<'a, (Change, Change)> {
-        let files = [self.touched(from.0, from.1), self.touched(to.0, to.1)].concat();
-        self.change("rename", files, move |server| server.rename(cred, from, to))
-    }
-
-    fn link<'a>(
-        &'a self,
-        cred: &'a Cred,
-        file: &'a Handle,
-        dir: &'a Handle,
-        name: &'a OsStr,
-    ) -> Future<'a, (Option<Attr>, Change)> {
-        let files = vec![file.clone(), dir.clone()];
-        self.change("link", files, |server| server.link(cred, file, dir, name))
-    }
-
-    fn readdir<'a>(
-        &'a self,
-        cred: &'a Cred,
-        dir: &'a Handle,
-        cookie: Cookie,
-        bytes_max: u32,
-    ) -> Future<'a, Listing> {
-        self.call("readdir", move |server| server.readdir(cred, dir, cookie, bytes_max))
-    }
-
-    fn statfs<'a>(&'a self, _: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
-        self.call("statfs", |server| server.statfs(file))
-    }
-
-    fn reachable(&self) -> bool {
-        self.connection().reach == Reach::Reachable
-    }
-
-    fn shutdown(&self) {
-        self.server().locks.end(self.number);
-        self.set_reach(Reach::ShutDown);
     }
 }

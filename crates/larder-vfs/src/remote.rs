@@ -20,8 +20,8 @@ use std::pin::Pin;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Cred, Error, Handle, Kind, Lease, LockChange, LockMode, Result, SetAttr, StatFs,
-    Time, Validator, Watcher,
+    Access, Attr, Cred, Error, Handle, Intent, Kind, Lease, LockChange, LockMode, RemoteOpened,
+    Result, SetAttr, StatFs, Time, Token, Validator, Watcher,
 };
 
 /// A promise of an answer. A box is nothing beside an RPC.
@@ -63,11 +63,42 @@ pub trait Remote: Send + Sync + 'static {
     /// all the same.
     fn watch(&self, _watcher: std::sync::Weak<dyn Watcher>) {}
 
-    /// Keeps `file` open at the server as long as the answer lives: it is found whatever somebody
-    /// else makes of its names, and its handle is given to no other file. Only a server that
-    /// reaches files [by name](RemoteLimits::by_name) needs that.
-    fn keep_open<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle) -> Future<'a, KeptOpen> {
-        Box::pin(std::future::ready(Ok(KeptOpen::default())))
+    /// Opens `file`: judges the rights of the caller, describes the file, gives a lease if there is
+    /// one to be had, and a token if the server knows opens, all in one round trip where the
+    /// protocol has that. Nothing that the caller has no right to is refused here: `granted` says
+    /// it.
+    ///
+    /// As long as the token is open the file stays itself: its handle is given to no other file,
+    /// and it is found whatever somebody else makes of its names. The token goes with reads, writes
+    /// and commits of this file by everybody to whom the client grants them, whose bytes the server
+    /// may judge by the right of who opened. One that is of no use any more (closed, or lost with
+    /// the connection or the server) is as none: the call is carried out all the same, by a new
+    /// open or without.
+    ///
+    /// By default what [`Remote::access`] answers, without a token, for servers that know no opens.
+    fn open<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        intent: Intent,
+    ) -> Future<'a, RemoteOpened> {
+        Box::pin(async move {
+            if intent.rights == Access::NONE {
+                return Ok(RemoteOpened::unknown());
+            }
+            let Judged { granted, attr, lease } = self.access(cred, file, intent.rights).await?;
+            Ok(RemoteOpened { granted, attr, lease, token: None })
+        })
+    }
+
+    /// Closes what a token stands for, whichever clones of it are left. Closing it again does
+    /// nothing. Nothing of what was written depends on it: durable is what was committed.
+    ///
+    /// # Errors
+    /// Whatever keeps the server from being told; what the token stood for is given up all the
+    /// same.
+    fn close<'a>(&'a self, _cred: &'a Cred, _token: Token) -> Future<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Locks or unlocks bytes of `file` on behalf of this mount, which is one holder to the server:
@@ -121,20 +152,24 @@ pub trait Remote: Send + Sync + 'static {
     ) -> Future<'a, (OsString, Option<Attr>)>;
 
     /// Reads `len` bytes at `offset`; fewer only at the end of the file. `len` may exceed
-    /// [`RemoteLimits::read_max`]: the implementation cuts it then.
+    /// [`RemoteLimits::read_max`]: the implementation cuts it then. Through `open`, if there is
+    /// one.
     fn read<'a>(
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead>;
 
-    /// Writes all of `data` at `offset`, at least as durably as `stability` says on return.
+    /// Writes all of `data` at `offset`, at least as durably as `stability` says on return. Through
+    /// `open`, if there is one for writing.
     fn write<'a>(
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -146,6 +181,7 @@ pub trait Remote: Send + Sync + 'static {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         range: Range<u64>,
     ) -> Future<'a, Committed>;
 
@@ -236,6 +272,8 @@ pub struct RemoteLimits {
     pub symlinks: bool,
     /// Whether names that differ in case only are the same name.
     pub case_insensitive: bool,
+    /// Whether files are opened at the server: [`Remote::open`] gives tokens.
+    pub opens: bool,
     /// Whether a file can only be reached by a name of it that is known here: its handle alone
     /// does not do.
     pub by_name: bool,
@@ -265,23 +303,6 @@ impl Judged {
     /// Without a lease.
     pub fn new(granted: Access, attr: Option<Attr>) -> Judged {
         Judged { granted, attr, lease: None }
-    }
-}
-
-/// Answer of [`Remote::keep_open`]: keeps a file open until it is dropped, which does not block.
-#[derive(Default)]
-pub struct KeptOpen(Option<Box<dyn std::any::Any + Send + Sync>>);
-
-impl KeptOpen {
-    /// As long as `guard` lives.
-    pub fn new(guard: impl Send + Sync + 'static) -> KeptOpen {
-        KeptOpen(Some(Box::new(guard)))
-    }
-}
-
-impl std::fmt::Debug for KeptOpen {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "KeptOpen({})", self.0.is_some())
     }
 }
 
@@ -405,8 +426,8 @@ pub struct Made {
     pub created: bool,
     /// How the directory changed.
     pub dir: Change,
-    /// A file is open at the server yet, as by [`Remote::keep_open`].
-    pub kept: KeptOpen,
+    /// A file that was made is open at the server, for reading and writing, as by [`Remote::open`].
+    pub token: Option<Token>,
 }
 
 /// What [`Remote::remove`] is to remove.

@@ -19,6 +19,9 @@ struct Record {
     /// Records of earlier versions lack it.
     #[serde(default)]
     by_name: bool,
+    /// Records of earlier versions lack it.
+    #[serde(default)]
+    opens: bool,
     gives_leases: bool,
 }
 
@@ -35,6 +38,7 @@ pub(crate) fn of(cache: &Cache) -> Option<Remembered> {
         links: record.links,
         symlinks: record.symlinks,
         case_insensitive: record.case_insensitive,
+        opens: record.opens,
         by_name: record.by_name,
     };
     Some(Remembered { limits, gives_leases: record.gives_leases })
@@ -52,6 +56,7 @@ pub(crate) fn keep(cache: &Cache, Remembered { limits, gives_leases }: &Remember
         links: limits.links,
         symlinks: limits.symlinks,
         case_insensitive: limits.case_insensitive,
+        opens: limits.opens,
         by_name: limits.by_name,
         gives_leases: *gives_leases,
     };
@@ -81,6 +86,7 @@ mod tests {
             links: true,
             symlinks: false,
             case_insensitive: true,
+            opens: true,
             by_name: true,
         };
         let known = Remembered { limits, gives_leases: true };

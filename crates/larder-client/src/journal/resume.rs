@@ -209,9 +209,9 @@ impl Core {
         opened.stream().shown = Some(Shown { version: open.version, epoch });
         let opened = Arc::new(opened);
         self.open_files.insert(id, opened.clone());
-        if self.remote.limits().by_name {
+        if self.remote.limits().opens {
             let core = self.clone();
-            self.runtime.spawn(async move { core.keep_open(&opened).await });
+            self.runtime.spawn(async move { core.open_at_server(&opened).await });
         }
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{Change, Cred, KeptOpen, New, Removal, Result, SetAttr};
+use larder_vfs::{Change, Cred, New, Removal, Result, SetAttr, Token};
 
 use super::recover::on_handle;
 use crate::core::Core;
@@ -11,8 +11,8 @@ use crate::journal::name_bytes;
 use crate::node::Node;
 
 impl Core {
-    /// Makes an object at the server and takes in what it says of it. A file may be open at the
-    /// server yet.
+    /// Makes an object at the server and takes in what it says of it. A file that
+    /// was made may be open at the server.
     pub(crate) async fn make_node(
         &self,
         dir: &Arc<Node>,
@@ -20,7 +20,7 @@ impl Core {
         name: &OsStr,
         new: New,
         set: SetAttr,
-    ) -> Result<(Arc<Node>, KeptOpen)> {
+    ) -> Result<(Arc<Node>, Option<Token>)> {
         self.refuse_read_only()?;
         let target = match &new {
             New::Symlink(target) => Some(target.clone()),
@@ -44,7 +44,7 @@ impl Core {
             child.state().leads_to(target);
         }
         self.put_name(dir, name, Some(child.ino));
-        Ok((child, made.kept))
+        Ok((child, made.token))
     }
 
     /// Ends our change of a directory: its listing is no longer what the server would give.

@@ -7,9 +7,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{
-    Attr, Change, Cookie, Cred, Error, Found, KeptOpen, Kind, Made, New, Result, SetAttr,
-};
+use larder_vfs::{Attr, Change, Cookie, Cred, Error, Found, Kind, Made, New, Result, SetAttr};
 
 use super::recover::on_handle;
 use crate::core::Core;
@@ -45,7 +43,7 @@ impl Core {
             let changed = self.remote.setattr(cred, &found.handle, set, None).await?;
             found.attr = changed.after.unwrap_or(found.attr);
         }
-        Ok(Made { found, dir: UNSEEN, created: false, kept: KeptOpen::default() })
+        Ok(Made { found, dir: UNSEEN, created: false, token: None })
     }
 
     /// Whether `found` is what the first try would have made, still untouched.

@@ -8,7 +8,11 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Access, Answer, Cred, Error, Fresh, Ino, Judged, Kind, Lease, Result, StatFs};
+use larder_io::Monotonic;
+use larder_vfs::{
+    Access, Answer, Cred, Error, Fresh, Ino, Intent, Judged, Kind, Lease, RemoteOpened, Result,
+    StatFs, Token,
+};
 
 use super::squash::RootSquash;
 use super::state::Seen;
@@ -77,19 +81,50 @@ impl Core {
         let asked = self.now();
         let answer =
             on_handle!(self, cred, node, handle => self.remote.access(cred, &handle, Access::ALL));
+        let answer = answer.map(|Judged { granted, attr, lease }| RemoteOpened {
+            granted,
+            attr,
+            lease,
+            token: None,
+        });
+        Ok(self.take_judged(node, cred, asked, answer).await?.map(|opened| opened.granted))
+    }
+
+    /// Opens a file at the server, which brings all that [`Core::ask_rights`] does, and a token if
+    /// the server knows opens. Answers `None` if the server does not say.
+    async fn ask_open(
+        &self,
+        node: &Node,
+        cred: &Cred,
+        intent: Intent,
+    ) -> Result<Option<RemoteOpened>> {
+        let asked = self.now();
+        let answer =
+            on_handle!(self, cred, node, handle => self.remote.open(cred, &handle, intent));
+        self.take_judged(node, cred, asked, answer).await
+    }
+
+    /// Takes in what the server, `asked` then, says of a file and of what `cred` may do.
+    async fn take_judged(
+        &self,
+        node: &Node,
+        cred: &Cred,
+        asked: Monotonic,
+        answer: Result<RemoteOpened>,
+    ) -> Result<Option<RemoteOpened>> {
         match answer {
-            Ok(Judged { granted, attr, lease }) => {
-                match attr {
+            Ok(mut opened) => {
+                match opened.attr {
                     Some(attr) => {
                         let seen = self.observe(node, attr, asked);
-                        self.take_lease(node, seen, lease);
+                        self.take_lease(node, seen, opened.lease.take());
                     }
                     None => self.ask_attributes(node, cred).await?,
                 }
                 let mut state = node.state();
-                self.squash.judge(&state.known().attr, cred, granted);
-                state.set_rights(cred, granted, asked);
-                Ok(Some(granted))
+                self.squash.judge(&state.known().attr, cred, opened.granted);
+                state.set_rights(cred, opened.granted, asked);
+                Ok(Some(opened))
             }
             Err(Error::NotSupported) => self.ask_attributes(node, cred).await.map(|()| None),
             Err(Error::TimedOut) => self.use_what_is_held(node, "access").map(|()| None),
@@ -133,6 +168,24 @@ impl Core {
     ) -> Result<Access> {
         self.demand_path(node, cred).await?;
         self.rights(node, cred, wanted, asks).await
+    }
+
+    /// The same for who opens the file. If the server is asked, it opens it too, if it knows opens.
+    pub(crate) async fn rights_to_open(
+        &self,
+        node: &Node,
+        cred: &Cred,
+        intent: Intent,
+        asks: bool,
+    ) -> Result<(Access, Option<Token>)> {
+        self.demand_path(node, cred).await?;
+        if !asks && let Some(granted) = self.known_rights(node, cred, intent.rights) {
+            return Ok((granted, None));
+        }
+        Ok(match self.ask_open(node, cred, Intent { rights: Access::ALL, ..intent }).await? {
+            Some(opened) => (opened.granted & intent.rights, opened.token),
+            None => (self.rights_as_held(node, cred, intent.rights), None),
+        })
     }
 
     /// Fails unless the caller may do all of `wanted`. Asks the server if it must, or if `asks`.

@@ -5,11 +5,11 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use larder_vfs::{
-    Access, Answer, Cred, Deadline, Entry, Error, Ino, KeptOpen, Kind, LockOwner, New, OpenFlags,
-    OpenId, Opened, Result, SetAttr,
+    Access, Answer, Cred, Deadline, Entry, Error, Ino, Intent, Kind, LockOwner, New, OpenFlags,
+    OpenId, Opened, Result, SetAttr, Token,
 };
 
-use super::open_file::OpenFile;
+use super::open_file::{OpenFile, intent};
 use crate::core::{Core, blocking, blocking_unless};
 use crate::names::on_handle;
 use crate::node::{Node, verdicts};
@@ -32,7 +32,7 @@ impl Core {
         };
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
-            core.check_open(&node, &cred, &flags).await?;
+            let token = core.check_open(&node, &cred, &flags).await?;
             if flags.truncate {
                 core.refuse_executed(&node, &flags).await?;
                 let set = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -41,7 +41,7 @@ impl Core {
             // The reply of an open describes nothing: its caller goes by the size that the kernel
             // holds.
             core.told(&node).await;
-            core.choose_away(node, cred, flags).await
+            core.choose_away(node, cred, flags, token).await
         })
     }
 
@@ -57,12 +57,18 @@ impl Core {
     }
 
     /// Checks freshness and rights; asks the server at most once, unless the caller got here by
-    /// names that the kernel held for others.
-    async fn check_open(&self, node: &Node, cred: &Cred, flags: &OpenFlags) -> Result<()> {
-        let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
+    /// names that the kernel held for others. Answers the server's open, if one came along.
+    async fn check_open(
+        &self,
+        node: &Node,
+        cred: &Cred,
+        flags: &OpenFlags,
+    ) -> Result<Option<Token>> {
+        let rights = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
+        let intent = Intent { rights, ..intent(flags) };
         let turn = self.await_own_change(node, cred).await;
         let asks = !self.is_fresh_for_open(node, cred) || self.wants_lease(node);
-        let granted = self.rights_below(node, cred, wanted, asks).await?;
+        let (granted, token) = self.rights_to_open(node, cred, intent, asks).await?;
         drop(turn);
         {
             let state = node.state();
@@ -74,7 +80,7 @@ impl Core {
                 return Err(Error::Stale);
             }
         }
-        if verdicts::suffice(flags, granted) { Ok(()) } else { Err(Error::AccessDenied) }
+        if verdicts::suffice(flags, granted) { Ok(token) } else { Err(Error::AccessDenied) }
     }
 
     /// Creates a regular file and opens it.
@@ -89,11 +95,9 @@ impl Core {
         let dir = self.node(parent)?;
         let new = if flags.exclusive { New::FileExclusive } else { New::File };
         let set = SetAttr { size: flags.truncate.then_some(0).or(set.size), ..set };
-        let (node, kept) = self.make_node(&dir, cred, name, new, set).await?;
+        let (node, token) = self.make_node(&dir, cred, name, new, set).await?;
         let entry = self.entry(&dir, &node);
-        // It is open at the server yet, if that needs it, so it costs no request to keep it open.
-        let opened = self.clone().choose_away(node, cred.clone(), flags).await?;
-        drop(kept);
+        let opened = self.clone().choose_away(node, cred.clone(), flags, token).await?;
         Ok((entry, opened))
     }
 
@@ -103,6 +107,7 @@ impl Core {
         node: Arc<Node>,
         cred: Cred,
         flags: OpenFlags,
+        token: Option<Token>,
     ) -> Result<Opened> {
         self.give_up_doubtful(&node).await;
         if flags.read {
@@ -113,22 +118,26 @@ impl Core {
         let core = self.clone();
         let opened = blocking_unless(quick, move || core.choose(&node, cred, flags)).await?;
         if let Ok(open) = self.open_file(opened.id) {
-            self.keep_open(&open).await;
+            match token {
+                Some(token) => drop(open.replace_token(Some(token))),
+                None => self.open_at_server(&open).await,
+            }
         }
         Ok(opened)
     }
 
-    /// Has the server keep an open file open, if it needs that. If it cannot, the file is found as
-    /// long as it keeps its name.
-    pub(crate) async fn keep_open(&self, open: &OpenFile) {
-        if !self.remote.limits().by_name || !self.remote.reachable() {
+    /// Opens an open file at the server too, if that knows opens. If it cannot, its bytes are asked
+    /// for without, and it is found as long as it keeps its name.
+    pub(crate) async fn open_at_server(&self, open: &OpenFile) {
+        if !self.remote.limits().opens || !self.remote.reachable() {
             return;
         }
-        let (node, cred) = (&*open.node, &self.caller(&open.cred));
-        let answer = on_handle!(self, cred, node, handle => self.remote.keep_open(cred, &handle));
+        let (node, cred, intent) = (&*open.node, &self.caller(&open.cred), open.intent());
+        let answer =
+            on_handle!(self, cred, node, handle => self.remote.open(cred, &handle, intent));
         match answer {
-            Ok(kept) => open.set_kept(kept),
-            Err(error) => tracing::debug!(ino = node.ino.0, %error, "not kept open at the server"),
+            Ok(opened) => drop(open.replace_token(opened.token)),
+            Err(error) => tracing::debug!(ino = node.ino.0, %error, "not open at the server"),
         }
     }
 
@@ -191,7 +200,7 @@ impl Core {
             }
         }
         self.end_open(node.ino, id).await;
-        open.set_kept(KeptOpen::default());
+        let token = open.replace_token(None);
         let (last, last_writer) = {
             let mut state = node.state();
             let last_writer = state.opens_mut().uncount(open.mode);
@@ -230,12 +239,14 @@ impl Core {
                 self.set_aside(node, error).await;
             }
         }
-        let closed = if last {
+        if last {
             node.released.notify_waiters();
-            self.closed(node, &self.caller(&open.cred)).await
-        } else {
-            Ok(())
-        };
+        }
+        if let Some(token) = token.filter(|_| self.remote.reachable()) {
+            // It ends with the connection, if the server cannot be told.
+            let _ = self.remote.close(&self.caller(&open.cred), token).await;
+        }
+        let closed = if last { self.closed(node, &self.caller(&open.cred)).await } else { Ok(()) };
         // Only now otherwise: a process that dies on the way finds the file open, and is sent the
         // release again.
         self.forget_open(id);

@@ -4,11 +4,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_cache::{CachedFile, InUse};
-use larder_vfs::{Cred, KeptOpen, OpenFlags};
+use larder_vfs::{Cred, Intent, OpenFlags, Token};
 
 use super::mode::Mode;
 use crate::node::Node;
 use crate::read::Stream;
+
+/// What a file that is opened so is opened for at the server.
+pub(super) fn intent(flags: &OpenFlags) -> Intent {
+    Intent { read: flags.read, write: flags.write, ..Intent::LOOK }
+}
 
 /// An open file.
 pub(crate) struct OpenFile {
@@ -23,8 +28,8 @@ pub(crate) struct OpenFile {
     flushed: AtomicBool,
     /// A close or fsync reported that the server refuses the data.
     refused: AtomicBool,
-    /// Where the server needs that to find the file whatever becomes of its names.
-    kept: Mutex<KeptOpen>,
+    /// The server's open, if it knows opens and this was opened there.
+    token: Mutex<Option<Token>>,
 }
 
 impl OpenFile {
@@ -36,13 +41,24 @@ impl OpenFile {
         flags: OpenFlags,
         mode: Mode,
     ) -> OpenFile {
-        let (stream, kept) = (Mutex::default(), Mutex::default());
+        let (stream, token) = (Mutex::default(), Mutex::default());
         let [flushed, refused] = Default::default();
-        OpenFile { node, cred, flags, _file: file.hold(), mode, stream, flushed, refused, kept }
+        OpenFile { node, cred, flags, _file: file.hold(), mode, stream, flushed, refused, token }
     }
 
-    pub(super) fn set_kept(&self, kept: KeptOpen) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+    /// The server's open.
+    pub(super) fn token(&self) -> Option<Token> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts another one in its place. Answers that which was there.
+    pub(super) fn replace_token(&self, token: Option<Token>) -> Option<Token> {
+        std::mem::replace(&mut *self.token.lock().unwrap_or_else(PoisonError::into_inner), token)
+    }
+
+    /// What it is opened for at the server.
+    pub(super) fn intent(&self) -> Intent {
+        intent(&self.flags)
     }
 
     /// Whether a descriptor of it was closed.

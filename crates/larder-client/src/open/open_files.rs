@@ -1,10 +1,10 @@
 //! The open files of a mount, by number and by file. Its lock is held for moments, and no other is
-//! taken under it.
+//! taken under it but that of a token.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use larder_vfs::{Ino, OpenId};
+use larder_vfs::{Ino, OpenId, Token};
 
 use super::open_file::OpenFile;
 
@@ -47,6 +47,14 @@ impl OpenFiles {
         inner.by_ino.remove(&(open.node.ino, id));
         debug_assert_eq!(inner.by_id.len(), inner.by_ino.len());
         Some(open)
+    }
+
+    /// An open at the server by which a file's bytes can be read, or written.
+    pub(crate) fn token(&self, ino: Ino, writes: bool) -> Option<Token> {
+        let inner = self.lock();
+        let serves = |open: &OpenFile| if writes { open.flags.write } else { open.flags.read };
+        let opens = inner.of(ino).map(|(_, open)| open);
+        opens.filter(|open| serves(open)).find_map(|open| open.token())
     }
 
     /// The open file with this number.

@@ -354,7 +354,9 @@ impl Core {
         let len = u32::try_from(range.end - range.start).expect("requests are short");
         let (room, cred) = &self.transfer_budget.take(kib(range), cred).await?;
         let (asked, start) = (self.now(), range.start);
-        let read = on_handle!(self, cred, node, to => self.remote.read(cred, &to, start, len))?;
+        let open = self.open_files.token(node.ino, false);
+        let read = on_handle!(self, cred, node, to =>
+            self.remote.read(cred, &to, open.as_ref(), start, len))?;
         room.progress();
         self.counters.read_bytes_remote.fetch_add(read.data.len() as u64, Ordering::Relaxed);
         Ok((read, asked))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_cache::CachedFile;
-use larder_vfs::{Change, Cred, Error, Result, Stability, Verifier};
+use larder_vfs::{Change, Cred, Error, Intent, Result, Stability, Token, Verifier};
 use tokio::task::JoinSet;
 
 use crate::core::Core;
@@ -38,11 +38,46 @@ impl Core {
         cred: &Cred,
         dirty: &[Range<u64>],
     ) -> Sent {
+        let (open, is_own) = self.open_to_send(node, cred, dirty).await;
+        let sent = self.send_by(node, transfer, file, (cred, open.as_ref()), dirty).await;
+        if let Some(own) = open.filter(|_| is_own) {
+            // What is durable was committed; the open ends at some time, if not now.
+            let _ = self.remote.close(cred, own).await;
+        }
+        sent
+    }
+
+    /// An open at the server to send by: that of somebody who has the file open to write, or, if
+    /// one request is not enough, one of our own, which is to be closed.
+    async fn open_to_send(
+        &self,
+        node: &Node,
+        cred: &Cred,
+        dirty: &[Range<u64>],
+    ) -> (Option<Token>, bool) {
+        let others = self.open_files.token(node.ino, true);
+        if others.is_some() || !self.remote.limits().opens || self.pieces(dirty).len() < 2 {
+            return (others, false);
+        }
+        let opened = on_handle!(self, cred, node, handle =>
+            self.remote.open(cred, &handle, Intent::WRITE));
+        // Without one it is sent all the same, or the server says why not.
+        (opened.ok().and_then(|opened| opened.token), true)
+    }
+
+    async fn send_by(
+        &self,
+        node: &Arc<Node>,
+        transfer: &Transferring<'_>,
+        file: &Arc<CachedFile>,
+        (cred, open): (&Cred, Option<&Token>),
+        dirty: &[Range<u64>],
+    ) -> Sent {
         let mut changes = Vec::new();
         let mut recovered = false;
         for _ in 0..RESENDS_MAX {
             let handle = node.handle();
-            let mut sent = self.send(node, transfer, file, cred, dirty).await;
+            let mut sent = self.send(node, transfer, file, (cred, open), dirty).await;
             let cred = &cred.until(transfer.extend(cred.deadline));
             changes.append(&mut sent.changes);
             if let (Err(Error::Stale), Ok(handle), false) = (&sent.result, handle, recovered) {
@@ -58,7 +93,7 @@ impl Core {
             }
             let everything = 0..0;
             let answer = on_handle!(self, cred, node, handle =>
-                self.remote.commit(cred, &handle, everything.clone()));
+                self.remote.commit(cred, &handle, open, everything.clone()));
             match answer {
                 Ok(committed) => {
                     sent.changes.extend(unchanged(committed.change));
@@ -87,7 +122,7 @@ impl Core {
         node: &Arc<Node>,
         transfer: &Transferring<'_>,
         file: &Arc<CachedFile>,
-        cred: &Cred,
+        (cred, open): (&Cred, Option<&Token>),
         dirty: &[Range<u64>],
     ) -> Sent {
         let pieces = self.pieces(dirty);
@@ -104,7 +139,8 @@ impl Core {
             match read_dirty(file, &piece) {
                 Ok(data) => {
                     let cred = cred.until(transfer.extend(cred.deadline));
-                    let request = self.write_request(node, cred, piece.start, data, stability);
+                    let by = (cred, open.cloned());
+                    let request = self.write_request(node, by, piece.start, data, stability);
                     under_way.spawn_on(request, &self.runtime);
                 }
                 Err(error) => sent.result = Err(error),
@@ -119,7 +155,7 @@ impl Core {
     fn write_request(
         &self,
         node: &Arc<Node>,
-        cred: Cred,
+        (cred, open): (Cred, Option<Token>),
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -130,7 +166,8 @@ impl Core {
             let kib = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);
             let (room, cred) = budget.take(kib, &cred).await?;
             let handle = node.handle()?;
-            let written = remote.write(&cred, &handle, offset, data, stability).await?;
+            let open = open.as_ref();
+            let written = remote.write(&cred, &handle, open, offset, data, stability).await?;
             room.progress();
             Ok(written)
         }

@@ -163,8 +163,9 @@ impl Core {
         let len = u32::try_from(data.len()).expect("a write request is short");
         let cred = &cred.until(transfer.extend(cred.deadline));
         self.begin_change(node);
+        let open = self.open_files.token(node.ino, true);
         let answer = on_handle!(self, cred, node, handle =>
-            self.remote.write(cred, &handle, offset, data.clone(), Stability::FileSync));
+            self.remote.write(cred, &handle, open.as_ref(), offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
         // Under a version that no server gives, so that the change cannot carry it on. What was
         // written meanwhile, and did find room, stays; what is held beside it goes once

@@ -17,6 +17,7 @@ mod links;
 mod locks;
 mod log;
 mod model;
+mod opens;
 mod pages;
 mod parallel;
 mod passthrough;

@@ -185,7 +185,7 @@ async fn server_has(rig: &Rig, start: usize) -> Vec<u8> {
     let server = rig.server.another_client();
     let dir = server.root().await.unwrap().handle;
     let file = server.lookup(&root(), &dir, "file".as_ref()).await.unwrap().found.unwrap();
-    let read = server.read(&root(), &file.handle, start as u64, REGION as u32).await.unwrap();
+    let read = server.read(&root(), &file.handle, None, start as u64, REGION as u32).await.unwrap();
     whole_region(read.data.to_vec())
 }
 

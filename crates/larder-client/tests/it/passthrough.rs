@@ -93,7 +93,7 @@ async fn another_client_at(server: &MemRemote, name: &str) -> (MemRemote, Handle
 /// What the server has of a file.
 pub(crate) async fn content_of(server: &MemRemote, name: &str) -> Vec<u8> {
     let (other, handle) = another_client_at(server, name).await;
-    other.read(&root(), &handle, 0, 1 << 20).await.unwrap().data.to_vec()
+    other.read(&root(), &handle, None, 0, 1 << 20).await.unwrap().data.to_vec()
 }
 
 pub(crate) fn copy_tree(from: &Path, to: &Path) {
@@ -445,7 +445,7 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     let DataPath::Passthrough(older) = reader.path else { panic!("not by the kernel") };
     let (other, theirs) = another_client_at(&server, "file").await;
     let bytes = pattern(2, 60_000).into();
-    other.write(&root(), &theirs, 0, bytes, Stability::FileSync).await.unwrap();
+    other.write(&root(), &theirs, None, 0, bytes, Stability::FileSync).await.unwrap();
     let flags = OpenFlags { read: true, ..WRITE };
     let writer = client.open(&root(), ino, flags).wait().await.unwrap();
     assert!(matches!(writer.path, DataPath::Direct), "the kernel has another file for it");
@@ -486,7 +486,7 @@ async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_hav
     let (other, theirs) = another_client_at(&server, "file").await;
     let mut expected = pattern(1, 60_000);
     let bytes = pattern(9, 70_000).into();
-    other.write(&root(), &theirs, 0, bytes, Stability::FileSync).await.unwrap();
+    other.write(&root(), &theirs, None, 0, bytes, Stability::FileSync).await.unwrap();
     // It holds the kernel to the local file, without reading it.
     let holder = client.open(&root(), ino, READ).wait().await.unwrap();
     assert!(matches!(holder.path, DataPath::Direct), "the kernel has another file for it");
@@ -497,7 +497,7 @@ async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_hav
         other.setattr(&root(), &theirs, cut, None).await.unwrap();
         expected = pattern(round, len);
         let bytes = expected.clone().into();
-        other.write(&root(), &theirs, 0, bytes, Stability::FileSync).await.unwrap();
+        other.write(&root(), &theirs, None, 0, bytes, Stability::FileSync).await.unwrap();
         let mapping = client.open(&root(), ino, READ).wait().await.unwrap();
         assert!(matches!(mapping.path, DataPath::Direct), "the kernel has another file for it");
         assert!(content(&older) == expected, "{round}");

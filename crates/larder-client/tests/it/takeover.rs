@@ -37,7 +37,7 @@ async fn server() -> MemRemote {
         let made = server.make(&cred, &dir, name.as_ref(), New::File, set).await.unwrap();
         let data = Bytes::from(content(seed, len));
         let stable = Stability::FileSync;
-        server.write(&cred, &made.found.handle, 0, data, stable).await.unwrap();
+        server.write(&cred, &made.found.handle, None, 0, data, stable).await.unwrap();
     }
     server
 }

@@ -28,7 +28,7 @@ const NAMES: [&str; 3] = ["one", "two", "three"];
 async fn at_server(rig: &Rig, name: &str) -> Vec<u8> {
     let top = rig.server.root().await.unwrap().handle;
     let found = rig.server.lookup(&root(), &top, name.as_ref()).await.unwrap().found.unwrap();
-    rig.server.read(&root(), &found.handle, 0, 1 << 20).await.unwrap().data.to_vec()
+    rig.server.read(&root(), &found.handle, None, 0, 1 << 20).await.unwrap().data.to_vec()
 }
 
 #[tokio::test(start_paused = true)]

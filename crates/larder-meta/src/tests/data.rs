@@ -272,3 +272,30 @@ fn closing_frees_what_was_not_committed() {
     assert_eq!(rig.free_bytes(), 7 * B);
     rig.check();
 }
+
+/// O_TRUNC ends the capabilities from before, and not those that the same reply brings.
+#[test]
+fn an_open_that_truncates_grants_what_is_good() {
+    let mut rig = Rig::new(8);
+    let opened = rig.create(&Caller::root(), ROOT, "a").unwrap();
+    rig.write(opened.file.after.file, 0..2 * B).unwrap();
+    assert!(!rig.disks.covered().is_empty());
+    let create = calls::Create {
+        place: super::rig::place(ROOT, "a"),
+        set: size(0),
+        if_exists: larder_wire::meta::words::IfExists::Open,
+    };
+    let call = calls::Open {
+        sequence: rig.next(),
+        what: calls::OpenWhat::Create(create),
+        mode: Mode::Write,
+        lease: larder_wire::meta::words::LeaseKind::None,
+        range: (0..B).into(),
+        allocate: true,
+    };
+    let opened = rig.call(&Caller::root(), call).unwrap();
+    assert_eq!((opened.created, opened.file.after.size), (false, 0));
+    let position = opened.layout.extents.0[0].position;
+    assert_eq!(rig.disks.covered(), vec![position..position + B; 1]);
+    rig.check();
+}

@@ -136,7 +136,7 @@ async fn nothing_is_lost_over_udp_on_a_link_without_loss() {
                     if offset >= mib << 20 {
                         return pieces;
                     }
-                    let read = nfs.read(&cred, &file, offset, READ_BYTES).await.unwrap();
+                    let read = nfs.read(&cred, &file, None, offset, READ_BYTES).await.unwrap();
                     pieces.push((offset as usize, read.data));
                 }
             });

@@ -5,8 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 
 use larder_vfs::{
-    Attr, Change, Cred, Error, Found, Handle, KeptOpen, Kind, LookedUp, Made, New, Removal, Result,
-    SetAttr,
+    Attr, Change, Cred, Error, Found, Handle, Kind, LookedUp, Made, New, Removal, Result, SetAttr,
 };
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, chmod, linkat, makedev, mkdirat, mknodat, openat,
@@ -85,7 +84,7 @@ impl Export {
             self.sync_attributes(&found.handle, &*self.file(&found.handle)?)?;
         }
         self.sync_names(&[handle])?;
-        Ok(Made { found, dir: change(&before, after), created: false, kept: KeptOpen::default() })
+        Ok(Made { found, dir: change(&before, after), created: false, token: None })
     }
 
     pub(super) fn remove(

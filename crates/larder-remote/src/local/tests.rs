@@ -60,12 +60,12 @@ impl Fixture {
     }
 
     async fn read(&self, cred: &Cred, file: &Handle) -> Result<Vec<u8>> {
-        self.remote.read(cred, file, 0, 1 << 20).await.map(|read| read.data.to_vec())
+        self.remote.read(cred, file, None, 0, 1 << 20).await.map(|read| read.data.to_vec())
     }
 
     async fn write(&self, cred: &Cred, file: &Handle, data: &'static [u8]) -> Result<()> {
         let data = Bytes::from_static(data);
-        self.remote.write(cred, file, 0, data, Stability::FileSync).await.map(drop)
+        self.remote.write(cred, file, None, 0, data, Stability::FileSync).await.map(drop)
     }
 }
 
@@ -340,10 +340,10 @@ async fn reads_and_writes_keep_holes_and_ends() {
     {
         let before = t.remote.getattr(&root, &file).await.unwrap();
         let data = Bytes::from_static(b"abc");
-        let written = t.remote.write(&root, &file, offset, data, stability).await.unwrap();
+        let written = t.remote.write(&root, &file, None, offset, data, stability).await.unwrap();
         assert_eq!(written.stability, stability);
         assert!(written.change.follows(&before.validator()));
-        let committed = t.remote.commit(&root, &file, 0..0).await.unwrap();
+        let committed = t.remote.commit(&root, &file, None, 0..0).await.unwrap();
         assert_eq!(committed.verifier, written.verifier);
     }
     let attr = t.remote.getattr(&root, &file).await.unwrap();
@@ -358,16 +358,11 @@ async fn reads_and_writes_keep_holes_and_ends() {
         (u64::MAX, 10, b"", true),
         (0, 0, b"", false),
     ] {
-        let read = t.remote.read(&root, &file, offset, len).await.unwrap();
+        let read = t.remote.read(&root, &file, None, offset, len).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (expected, eof), "{offset} {len}");
     }
-    let beyond = t.remote.write(
-        &root,
-        &file,
-        i64::MAX as u64,
-        Bytes::from_static(b"x"),
-        Stability::Unstable,
-    );
+    let (x, beyond) = (Bytes::from_static(b"x"), i64::MAX as u64);
+    let beyond = t.remote.write(&root, &file, None, beyond, x, Stability::Unstable);
     assert_eq!(beyond.await.unwrap_err(), Error::FileTooLarge);
 }
 
@@ -380,7 +375,7 @@ async fn reads_that_are_not_in_memory_go_to_the_disk() {
     file.write_all_at(&content, 0).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-    let read = t.remote.read(&Cred::root(), &t.find("f").await, 5, 2 << 20).await.unwrap();
+    let read = t.remote.read(&Cred::root(), &t.find("f").await, None, 5, 2 << 20).await.unwrap();
     assert!(read.data == content[5..][..2 << 20] && !read.eof);
 }
 
@@ -569,7 +564,7 @@ async fn a_change_is_told_to_follow_only_if_no_process_wrote_in_between() {
     let seen = async || loop {
         let number = begun.load(Ordering::SeqCst);
         let before = t.remote.getattr(&root, &file).await.unwrap().validator();
-        let bytes = t.remote.read(&root, &file, 0, 8).await.unwrap().data;
+        let bytes = t.remote.read(&root, &file, None, 0, 8).await.unwrap().data;
         let is_written = u64::from_ne_bytes(bytes[..].try_into().unwrap()) >= number;
         if is_written && t.remote.getattr(&root, &file).await.unwrap().validator().same(&before) {
             break (before, bytes);
@@ -581,7 +576,8 @@ async fn a_change_is_told_to_follow_only_if_no_process_wrote_in_between() {
         let data = Bytes::copy_from_slice(&round.to_ne_bytes());
         let set = SetAttr { size: Some(8192 + u64::from(round)), ..SetAttr::default() };
         let change = if round % 2 == 0 {
-            t.remote.write(&root, &file, 4096, data, Stability::Unstable).await.unwrap().change
+            let written = t.remote.write(&root, &file, None, 4096, data, Stability::Unstable);
+            written.await.unwrap().change
         } else {
             t.remote.setattr(&root, &file, set, None).await.unwrap()
         };
@@ -595,6 +591,7 @@ async fn a_change_is_told_to_follow_only_if_no_process_wrote_in_between() {
     let written = writer.join().unwrap();
     println!("{written} foreign writes, {followed} changes followed");
     let (held, _) = seen().await;
-    let change = t.remote.write(&root, &file, 0, Bytes::from_static(b"x"), Stability::Unstable);
+    let x = Bytes::from_static(b"x");
+    let change = t.remote.write(&root, &file, None, 0, x, Stability::Unstable);
     assert!(change.await.unwrap().change.follows(&held), "nobody else is there any more");
 }

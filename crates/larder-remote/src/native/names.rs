@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use larder_vfs::{
-    Change, Cred, Error, Found, Handle, KeptOpen, LookedUp, Made, New, Removal, Result, SetAttr,
+    Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr,
 };
 use larder_wire::meta::TARGET_BYTES_MAX;
 use larder_wire::meta::calls::{
@@ -101,7 +101,7 @@ impl Native {
 
     fn made(&self, made: &Attributes, created: bool, dir: &Changed) -> Made {
         let dir = convert::change(self.volume, dir);
-        Made { found: self.found(made), created, dir, kept: KeptOpen::default() }
+        Made { found: self.found(made), created, dir, token: None }
     }
 
     fn found(&self, attributes: &Attributes) -> Found {

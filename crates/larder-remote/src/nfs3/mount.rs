@@ -438,6 +438,7 @@ fn limits(
         links: info.properties & fsf3::LINK != 0,
         symlinks: info.properties & fsf3::SYMLINK != 0,
         case_insensitive: names.is_some_and(|names| names.case_insensitive),
+        opens: false,
         by_name: false,
     }
 }

@@ -4,8 +4,8 @@ use super::timer;
 use super::{Nfs3, convert, replay};
 use larder_rpc::TimerClass;
 use larder_vfs::{
-    Attr, Change, Changed, Cookie, Cred, Error, Found, KeptOpen, Kind, Listing, Made, New, Removal,
-    Result, SetAttr, SetTime, Time,
+    Attr, Change, Changed, Cookie, Cred, Error, Found, Kind, Listing, Made, New, Removal, Result,
+    SetAttr, SetTime, Time,
 };
 use larder_wire::Procedure;
 use larder_wire::nfs3::{
@@ -97,11 +97,11 @@ impl Nfs3 {
         let Some(object) = answer.obj else {
             // The server need not tell the handle.
             let found = self.look_up(cred, place).await?.found.ok_or(Error::Stale)?;
-            return Ok(Made { found, dir, created: false, kept: KeptOpen::default() });
+            return Ok(Made { found, dir, created: false, token: None });
         };
         let attr = self.complete(cred, object, convert::post_op(answer.obj_attributes)).await?;
         let found = Found { handle: convert::handle(&object), attr };
-        Ok(Made { found, dir, created: false, kept: KeptOpen::default() })
+        Ok(Made { found, dir, created: false, token: None })
     }
 
     /// Creates a file that must not exist. The verifier makes that safe to repeat.

@@ -16,7 +16,7 @@
 
 use super::Nfs3;
 use super::convert;
-use larder_vfs::{Attr, Change, Cred, Error, KeptOpen, Kind, LookedUp, Made, Remote, Result, Time};
+use larder_vfs::{Attr, Change, Cred, Error, Kind, LookedUp, Made, Remote, Result, Time};
 use larder_wire::nfs3::{diropargs3, nfs_fh3, nfsstat3};
 use std::ffi::OsString;
 
@@ -69,11 +69,7 @@ impl Nfs3 {
                     && self.readlink(cred, &found.handle).await?.0 == target
             }
         };
-        if ours {
-            Ok(Made { found, dir, created: false, kept: KeptOpen::default() })
-        } else {
-            Err(Error::Exists)
-        }
+        if ours { Ok(Made { found, dir, created: false, token: None }) } else { Err(Error::Exists) }
     }
 
     /// Whether `link` leads to `file` already.

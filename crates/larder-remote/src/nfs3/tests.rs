@@ -178,7 +178,7 @@ impl Scripted {
 
     async fn write(&self, length: usize, stability: Stability) -> Result<RemoteWritten> {
         let data = Bytes::from(vec![1; length]);
-        self.nfs.write(&self.cred, &self.root, 0, data, stability).await
+        self.nfs.write(&self.cred, &self.root, None, 0, data, stability).await
     }
 }
 
@@ -277,9 +277,9 @@ async fn short_reads_are_continued_and_senseless_ones_end() {
         ok(READ, READ3resok { file_attributes: None, count, eof, data: data.into() })
     };
     let server = scripted([read(10, false), read(20, false), read(3, true), read(0, false)]).await;
-    let whole = server.nfs.read(&server.cred, &server.root, 0, 100).await.unwrap();
+    let whole = server.nfs.read(&server.cred, &server.root, None, 0, 100).await.unwrap();
     assert_eq!((whole.data.len(), whole.eof, whole.data[32]), (33, true, 3));
-    let stuck = server.nfs.read(&server.cred, &server.root, 0, 100).await;
+    let stuck = server.nfs.read(&server.cred, &server.root, None, 0, 100).await;
     assert_eq!(stuck.unwrap_err(), Error::Io);
 }
 

@@ -19,8 +19,7 @@ use super::share::{self, Opened, Seen, Share};
 use super::status::Failure;
 use super::wire::{self, Opening, PREVIOUS};
 use larder_vfs::{
-    Access, Attr, Change, Cred, Error, Found, Handle, KeptOpen, LookedUp, Made, New, Removal,
-    Result, SetAttr,
+    Access, Attr, Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr,
 };
 use smb2::msg::create::{CreateDisposition, CreateResponse};
 use smb2::types::flags::FileAttributes;
@@ -122,11 +121,11 @@ impl Share {
         if created {
             self.give_up(dir).await;
         }
-        let kept = match made.open {
+        let token = match made.open {
             Some(open) => self.keep_this(&found.handle, open).await,
-            None => KeptOpen::default(),
+            None => None,
         };
-        Ok(Made { found, dir: Change::default(), created, kept })
+        Ok(Made { found, dir: Change::default(), created, token })
     }
 
     /// What it means that a change of a name failed for want of a way to it.

@@ -1,12 +1,13 @@
 //! Data: READ, WRITE and FLUSH, cut to what the server takes, several at once.
 //!
-//! - A read uses the open that a lease came with, or opens the file for itself, in one message with
-//!   the READ where it fits.
-//! - Writes of a burst share an open, until they are committed or it lies idle.
+//! - A read uses the open that a lease came with, or the one that a token stands for, or opens the
+//!   file for itself, in one message with the READ where it fits.
+//! - Writes of a burst share an open, until they are committed ([`super::burst`]).
 //! - What is written counts as unstable until FLUSH. The verifier is the connection's generation:
 //!   the server may have been restarted between two of them. All writes of a file go by one line.
 
 use super::attr::{Info, Shape};
+use super::burst::{ToCommit, Writer};
 use super::files::{File, ServerOpen};
 use super::link::{Link, Reply, garbled};
 use super::locks;
@@ -16,7 +17,7 @@ use super::wire::{self, Opening, PREVIOUS};
 use bytes::{Bytes, BytesMut};
 use larder_vfs::{
     Access, Attr, Before, Change, Committed, Cred, Error, Handle, RemoteRead, RemoteWritten,
-    Result, Stability, Verifier,
+    Result, Stability, Token, Verifier,
 };
 use smb2::msg::create::CreateResponse;
 use smb2::msg::query_info::QueryInfoResponse;
@@ -55,8 +56,8 @@ impl Share {
         link: &Arc<Link>,
         cred: &Cred,
         file: &Handle,
-        offset: u64,
-        len: u32,
+        token: Option<&Token>,
+        (offset, len): (u64, u32),
     ) -> Result<RemoteRead, Failure> {
         self.shape.may_with_file(cred, Access::READ)?;
         if offset > self.limits.file_size_max - u64::from(len) {
@@ -67,7 +68,7 @@ impl Share {
         if let Some(read) = self.read_locked(link, file, offset, len).await? {
             return Ok(read);
         }
-        let read = self.read_unlocked(link, file, offset, len).await;
+        let read = self.read_unlocked(link, file, token, (offset, len)).await;
         if !locks::is_conflict(&read) || !self.locks.has(file) {
             return read;
         }
@@ -102,8 +103,8 @@ impl Share {
         &self,
         link: &Arc<Link>,
         file: &Handle,
-        offset: u64,
-        len: u32,
+        token: Option<&Token>,
+        (offset, len): (u64, u32),
     ) -> Result<RemoteRead, Failure> {
         if let Some(entry) = self.files.get(file) {
             let open = entry.opens.lock().await.read.clone().filter(|open| open.is_on(link));
@@ -116,6 +117,13 @@ impl Share {
                     }
                     read => return read,
                 }
+            }
+        }
+        if let Some(open) = self.by_token(link, file, token).await {
+            match self.read_opened(link, &open, offset, len).await {
+                // The server closed it.
+                Err(Failure::Status(NtStatus::FILE_CLOSED)) => (),
+                read => return read,
             }
         }
         match len <= self.limits.read_max {
@@ -141,6 +149,29 @@ impl Share {
                 None => received(link.ask(wire::read(id, end, 1)).await?, 1)?.is_empty(),
             };
         Ok(RemoteRead { data, eof, attr: None })
+    }
+
+    /// Reads and looks, in one message where it fits.
+    async fn read_opened(
+        &self,
+        link: &Arc<Link>,
+        open: &ServerOpen,
+        offset: u64,
+        len: u32,
+    ) -> Result<RemoteRead, Failure> {
+        let (data, short, info) = if len <= self.limits.read_max {
+            let ops = vec![wire::read(open.id, offset, len.max(1)), wire::query(open.id)];
+            let mut replies = link.chain(ops).await?.into_iter();
+            let data = received(replies.next().ok_or(Failure::Lost)?, len)?;
+            let seen = replies.next().ok_or(Failure::Lost)?.read::<QueryInfoResponse>()?;
+            let short = data.len() < len as usize;
+            (data, short, Info::parse(&seen.output_buffer).map_err(garbled)?)
+        } else {
+            let (data, short) = self.read_open(link, open.id, offset, len).await?;
+            (data, short, open.info().await?)
+        };
+        let eof = short || offset + data.len() as u64 >= info.size;
+        Ok(RemoteRead { data, eof, attr: Some(info.attr(&self.shape)) })
     }
 
     /// Opens, reads, looks and closes in one message.
@@ -224,13 +255,11 @@ impl Share {
 
     pub(super) async fn write(
         &self,
-        link: &Arc<Link>,
+        target: &Target<'_>,
         cred: &Cred,
-        file: &Handle,
-        offset: u64,
         data: &Bytes,
-        stability: Stability,
     ) -> Result<RemoteWritten, Failure> {
+        let Target { link, file, offset, .. } = *target;
         self.shape.may_with_file(cred, Access::MODIFY)?;
         let end = offset.checked_add(data.len() as u64);
         if end.is_none_or(|end| end > self.limits.file_size_max) {
@@ -242,16 +271,15 @@ impl Share {
             let change = self.change(None, after);
             return Ok(RemoteWritten { stability: Stability::FileSync, verifier, change });
         }
-        let target = Target { link, file, offset, stability };
-        if let Some(written) = self.write_locked(&target, data).await? {
+        if let Some(written) = self.write_locked(target, data).await? {
             return Ok(written);
         }
-        let written = self.write_unlocked(&target, cred, data).await;
+        let written = self.write_unlocked(target, cred, data).await;
         if !locks::is_conflict(&written) || !self.locks.has(file) {
             return written;
         }
         // It was locked here meanwhile.
-        match self.write_locked(&target, data).await? {
+        match self.write_locked(target, data).await? {
             Some(again) => Ok(again),
             None => written,
         }
@@ -263,7 +291,7 @@ impl Share {
         target: &Target<'_>,
         data: &Bytes,
     ) -> Result<Option<RemoteWritten>, Failure> {
-        let Target { link, file, offset, stability } = *target;
+        let Target { link, file, offset, stability, .. } = *target;
         let Some(open) = self.lock_open(link, file).await? else { return Ok(None) };
         let changing = self.files.changing(file);
         match write_parts(link, open.id, offset, data, self.limits.write_max).await {
@@ -287,11 +315,10 @@ impl Share {
         cred: &Cred,
         data: &Bytes,
     ) -> Result<RemoteWritten, Failure> {
-        let Target { link, file, offset, stability } = *target;
-        let entry = self.files.enter(file);
+        let Target { link, file, offset, stability, .. } = *target;
         let changing = self.files.changing(file);
-        let open = self.writer(link, cred, &entry).await?;
-        let writer = Writer { entry: Arc::clone(&entry), open: Some(Arc::clone(&open)) };
+        let mut writer = self.writer(target, cred).await?;
+        let open = Arc::clone(writer.open());
         let unstable = stability == Stability::Unstable;
         let mut done = write_parts(link, open.id, offset, data, self.limits.write_max).await;
         if done.is_ok() && !unstable {
@@ -300,10 +327,11 @@ impl Share {
                 Err(failure) => Err(failure),
             };
         }
-        let unused = writer.done(unstable && done.is_ok()).await;
         if let Err(failure) = done {
-            return Err(self.closed_under_us(&entry, &open, failure).await);
+            writer.failed().await;
+            return Err(failure);
         }
+        let unused = writer.done(unstable).await;
         // Times are final when it is closed.
         let after = match unused {
             Some(open) => open.finish(Vec::new()).await.ok(),
@@ -315,39 +343,17 @@ impl Share {
         Ok(RemoteWritten { stability, verifier, change })
     }
 
-    /// An open that the server closed is of no use for the next try.
-    async fn closed_under_us(
-        &self,
-        entry: &File,
-        open: &Arc<ServerOpen>,
-        failure: Failure,
-    ) -> Failure {
-        let mut opens = entry.opens.lock().await;
-        if opens.write.as_ref().is_some_and(|writing| Arc::ptr_eq(&writing.open, open)) {
-            opens.write = None;
+    /// What to write a file through: the burst of its token, if there is one.
+    async fn writer(&self, target: &Target<'_>, cred: &Cred) -> Result<Writer, Failure> {
+        let Target { link, file, token, .. } = *target;
+        let opening = async {
+            let opened = self.open_to_change(link, cred, file, wire::WRITE).await?;
+            Ok(Arc::new(opened.open))
+        };
+        match self.burst_of(file, token) {
+            Some(burst) => burst.write(link, opening).await,
+            None => Ok(Writer::alone(opening.await?)),
         }
-        failure
-    }
-
-    /// The open to write a file through. To be counted out by [`File::wrote`].
-    async fn writer(
-        &self,
-        link: &Arc<Link>,
-        cred: &Cred,
-        entry: &Arc<File>,
-    ) -> Result<Arc<ServerOpen>, Failure> {
-        let mut opens = entry.opens.lock().await;
-        match &mut opens.write {
-            Some(writing) if writing.open.is_on(link) => {
-                writing.users += 1;
-                return Ok(Arc::clone(&writing.open));
-            }
-            _ => opens.write = None,
-        }
-        let opened = self.open_to_change(link, cred, &entry.handle, wire::WRITE).await?;
-        let open = Arc::new(opened.open);
-        opens.write = Some(File::writing(Arc::clone(&open)));
-        Ok(open)
     }
 
     pub(super) async fn commit(
@@ -355,6 +361,7 @@ impl Share {
         link: &Arc<Link>,
         cred: &Cred,
         file: &Handle,
+        token: Option<&Token>,
     ) -> Result<Committed, Failure> {
         let changing = self.files.changing(file);
         if let Some(open) = self.lock_open(link, file).await? {
@@ -363,27 +370,19 @@ impl Share {
             let change = self.change(changing.done(after), after);
             return Ok(Committed { verifier: self.verifier(link), change });
         }
-        let writing = match self.files.get(file) {
-            Some(entry) => {
-                let mut opens = entry.opens.lock().await;
-                match &mut opens.write {
-                    Some(writing) if writing.users > 0 && writing.open.is_on(link) => {
-                        // Others write: they close it.
-                        let open = Arc::clone(&writing.open);
-                        drop(opens);
-                        link.ask(wire::flush(open.id)).await?.check()?;
-                        let change = self.change(changing.done(None), None);
-                        return Ok(Committed { verifier: self.verifier(link), change });
-                    }
-                    _ => opens.write.take().map(|writing| writing.open),
-                }
-            }
-            None => None,
+        let burst = match self.burst_of(file, token) {
+            Some(burst) => burst.to_commit(link).await,
+            None => ToCommit::Nothing,
         };
-        let open = match writing.filter(|open| open.is_on(link)) {
-            Some(open) => open,
-            // It lay idle, or was another connection's. To flush it, one must be allowed to write.
-            None => {
+        let open = match burst {
+            ToCommit::Last(open) => open,
+            ToCommit::Shared(open) => {
+                link.ask(wire::flush(open.id)).await?.check()?;
+                let change = self.change(changing.done(None), None);
+                return Ok(Committed { verifier: self.verifier(link), change });
+            }
+            // To flush a file, one must be allowed to write.
+            ToCommit::Nothing => {
                 let opened = self.open_to_change(link, cred, file, wire::WRITE).await?;
                 Arc::new(opened.open)
             }
@@ -399,38 +398,14 @@ impl Share {
     }
 }
 
-/// Where a write goes.
+/// Where a write goes, and how.
 #[derive(Clone, Copy)]
-struct Target<'a> {
-    link: &'a Arc<Link>,
-    file: &'a Handle,
-    offset: u64,
-    stability: Stability,
-}
-
-/// A write that is counted in, and will be counted out also if its caller gives it up.
-struct Writer {
-    entry: Arc<File>,
-    open: Option<Arc<ServerOpen>>,
-}
-
-impl Writer {
-    fn count_out(&mut self, unstable: bool) -> Option<JoinHandle<Option<Arc<ServerOpen>>>> {
-        let (entry, open) = (Arc::clone(&self.entry), self.open.take()?);
-        Some(tokio::spawn(async move { entry.wrote(&open, unstable).await }))
-    }
-
-    /// Counts it out. Answers the open if nobody needs it any more.
-    async fn done(mut self, unstable: bool) -> Option<Arc<ServerOpen>> {
-        self.count_out(unstable)?.await.unwrap_or(None)
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // Some of it may be written, and not flushed.
-        drop(self.count_out(true));
-    }
+pub(super) struct Target<'a> {
+    pub(super) link: &'a Arc<Link>,
+    pub(super) file: &'a Handle,
+    pub(super) token: Option<&'a Token>,
+    pub(super) offset: u64,
+    pub(super) stability: Stability,
 }
 
 /// Writes in parts, and waits for all of them.

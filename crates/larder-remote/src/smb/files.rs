@@ -1,9 +1,8 @@
 //! Files that are open at the server, and the leases on them.
 //!
-//! A file is kept open for two reasons: a lease lives as long as the open that it came with, and a
-//! burst of writes is one open. All opens of a file bear the same lease key, so that our own
-//! changes do not break our own lease. On a directory a pending CHANGE_NOTIFY stands for the lease:
-//! it ends with whatever it tells.
+//! A lease lives as long as the open that it came with, so that is kept. All opens of a file bear
+//! the same lease key, so that our own changes do not break our own lease. On a directory a pending
+//! CHANGE_NOTIFY stands for the lease: it ends with whatever it tells.
 //!
 //! What is known of a file under a lease is kept, so that it need not be asked for. Our own changes
 //! make it unknown while they run; an answer that overlapped one is not kept.
@@ -21,29 +20,31 @@ use larder_vfs::{Handle, Lease};
 use smb2::msg::close::CloseResponse;
 use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::FileId;
+use smb2::types::flags::FileAccessMask;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::time::Instant;
 
 /// Most files kept open.
 pub(super) const FILES_MAX: usize = 512;
-/// How long a file that was written stays open for more.
-const WRITE_IDLE: Duration = Duration::from_secs(1);
 
 /// An open of the server. Closed when dropped.
 pub(super) struct ServerOpen {
     pub(super) link: Arc<Link>,
     pub(super) id: FileId,
+    /// Whether bytes can be read by it.
+    pub(super) reads: bool,
     closed: AtomicBool,
     /// Whether the file is kept open by it ([`super::kept`]), whatever becomes of its lease.
     keeps: AtomicBool,
 }
 
 impl ServerOpen {
-    pub(super) fn new(link: Arc<Link>, id: FileId) -> ServerOpen {
-        ServerOpen { link, id, closed: AtomicBool::default(), keeps: AtomicBool::default() }
+    /// An open with these access rights.
+    pub(super) fn new(link: Arc<Link>, id: FileId, access: u32) -> ServerOpen {
+        let reads = access & FileAccessMask::FILE_READ_DATA != 0;
+        let [closed, keeps] = Default::default();
+        ServerOpen { link, id, reads, closed, keeps }
     }
 
     /// Whether it can still be used on this connection.
@@ -107,23 +108,12 @@ impl Drop for ServerOpen {
     }
 }
 
-/// An open for a burst of writes.
-pub(super) struct Writing {
-    pub(super) open: Arc<ServerOpen>,
-    /// Writes under way.
-    pub(super) users: u32,
-    /// Something was written that nobody asked to be durable yet.
-    pub(super) dirty: bool,
-    used: Instant,
-}
-
 /// The opens of a file. Their lock is kept until they are closed: who removes the file may ask by
 /// another connection.
 #[derive(Default)]
 pub(super) struct Opens {
     /// That of the lease.
     pub(super) read: Option<Arc<ServerOpen>>,
-    pub(super) write: Option<Writing>,
 }
 
 impl Opens {
@@ -136,23 +126,10 @@ impl Opens {
         }
     }
 
-    /// The same with all of them.
-    pub(super) async fn give_all_back(&mut self) {
-        self.give_back().await;
-        self.close_write().await;
-    }
-
-    /// Closes them, and waits until they are.
+    /// Closes it, and waits until it is.
     pub(super) async fn close(&mut self) {
         if let Some(read) = self.read.take() {
             read.close().await;
-        }
-        self.close_write().await;
-    }
-
-    async fn close_write(&mut self) {
-        if let Some(writing) = self.write.take() {
-            writing.open.close().await;
         }
     }
 }
@@ -268,51 +245,6 @@ impl File {
         let holds = lease.holds();
         lease.end();
         holds.then_some(lease)
-    }
-
-    /// Counts a write in, upon the open that is there.
-    pub(super) fn writing(open: Arc<ServerOpen>) -> Writing {
-        Writing { open, users: 1, dirty: false, used: Instant::now() }
-    }
-
-    /// Counts a write out. Answers the open if nobody needs it any more.
-    pub(super) async fn wrote(
-        self: &Arc<File>,
-        open: &Arc<ServerOpen>,
-        unstable: bool,
-    ) -> Option<Arc<ServerOpen>> {
-        let mut opens = self.opens.lock().await;
-        let writing = opens.write.as_mut().filter(|writing| Arc::ptr_eq(&writing.open, open))?;
-        writing.users -= 1;
-        writing.used = Instant::now();
-        if unstable && !writing.dirty {
-            writing.dirty = true;
-            self.close_when_idle(open);
-        }
-        if writing.users > 0 || writing.dirty {
-            return None;
-        }
-        opens.write.take().map(|writing| writing.open)
-    }
-
-    fn close_when_idle(self: &Arc<File>, open: &Arc<ServerOpen>) {
-        let (file, open) = (Arc::downgrade(self), Arc::downgrade(open));
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(WRITE_IDLE).await;
-                let (Some(file), Some(open)) = (file.upgrade(), open.upgrade()) else { return };
-                let mut opens = file.opens.lock().await;
-                let Some(writing) = &opens.write else { return };
-                if !Arc::ptr_eq(&writing.open, &open) {
-                    return;
-                }
-                if writing.users == 0 && writing.used.elapsed() >= WRITE_IDLE {
-                    open.close().await;
-                    opens.write = None;
-                    return;
-                }
-            }
-        });
     }
 }
 

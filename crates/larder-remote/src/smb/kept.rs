@@ -1,4 +1,4 @@
-//! Files that are open here, kept open at the server too.
+//! Files that are open here, kept open at the server too: what tokens stand for.
 //!
 //! The server is asked by path, and others rename and remove. An open at the server means its file
 //! whatever becomes of the names, it tells by which one the file goes now, and while there is one
@@ -16,13 +16,14 @@
 //!   after it by path.
 
 use super::attr::Named;
-use super::files::ServerOpen;
+use super::burst::Burst;
+use super::files::{Known, ServerOpen};
 use super::link::{Link, garbled};
 use super::names;
-use super::share::Share;
+use super::share::{self, Opened, Share};
 use super::status::Failure;
-use super::wire;
-use larder_vfs::{Handle, KeptOpen};
+use super::wire::{self, Opening};
+use larder_vfs::{Access, Cred, Handle, Intent, Kind, RemoteOpened, Token};
 use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::status::NtStatus;
 use std::collections::HashMap;
@@ -35,6 +36,8 @@ const KEPT_MAX: usize = 8192;
 pub(super) struct Kept {
     file: Handle,
     open: tokio::sync::Mutex<Option<Arc<ServerOpen>>>,
+    /// What is written to it goes by another one.
+    burst: Arc<Burst>,
 }
 
 impl Kept {
@@ -45,6 +48,7 @@ impl Kept {
 
     /// Closes it, and waits until it is.
     pub(super) async fn close(&self) {
+        self.burst.close().await;
         if let Some(open) = self.open.lock().await.take() {
             open.close().await;
         }
@@ -86,7 +90,8 @@ impl KeptFiles {
         if by_file.len() >= KEPT_MAX {
             return None;
         }
-        let kept = Arc::new(Kept { file: file.clone(), open: tokio::sync::Mutex::default() });
+        let (open, burst) = (tokio::sync::Mutex::default(), Arc::default());
+        let kept = Arc::new(Kept { file: file.clone(), open, burst });
         by_file.insert(file.clone(), Arc::downgrade(&kept));
         Some(kept)
     }
@@ -106,28 +111,113 @@ impl KeptFiles {
     }
 }
 
+/// What a token of this share stands for.
+struct Open(Mutex<Option<Arc<Kept>>>);
+
+impl Open {
+    fn token(kept: Arc<Kept>) -> Token {
+        Token::new(Open(Mutex::new(Some(kept))))
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Arc<Kept>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes what a token stands for; see [`larder_vfs::Remote::close`]. Nobody waits for the server.
+pub(super) fn close(token: &Token) {
+    drop(token.get::<Open>().and_then(|open| open.kept().take()));
+}
+
 impl Share {
-    /// Keeps a file open. `None`: not that one, too many are.
-    pub(super) async fn keep_open(
-        &self,
+    /// Judges, looks and opens; see [`larder_vfs::Remote::open`].
+    pub(super) async fn open(
+        self: &Arc<Share>,
         link: &Arc<Link>,
+        cred: &Cred,
         file: &Handle,
-    ) -> Result<Option<Arc<Kept>>, Failure> {
-        let Some(kept) = self.kept.enter(file) else { return Ok(None) };
-        self.renew(link, &kept).await?;
-        Ok(Some(kept))
+        intent: Intent,
+    ) -> Result<RemoteOpened, Failure> {
+        if intent.rights == Access::NONE {
+            // Whatever it is opened for is opened when it is needed.
+            let token = self.kept.enter(file).map(Open::token);
+            return Ok(RemoteOpened { token, ..RemoteOpened::unknown() });
+        }
+        let wanted = intent.rights;
+        let kept = if intent.read || intent.write { self.kept.enter(file) } else { None };
+        let looked = match &kept {
+            Some(kept) if !self.leases => self.open_to_keep(link, kept).await?,
+            _ => None,
+        };
+        let judged = match (looked, self.judge_now(cred, file, wanted)) {
+            (Some(known), _) => self.judged(cred, &known, None, wanted),
+            (None, Some(judged)) => judged,
+            (None, None) => self.judge(link, cred, file, wanted).await?,
+        };
+        let is_file = judged.attr.as_ref().is_some_and(|attr| attr.kind == Kind::File);
+        let kept = kept.filter(|_| is_file);
+        if let Some(kept) = &kept {
+            self.renew(link, kept).await?;
+        }
+        let token = kept.map(Open::token);
+        Ok(RemoteOpened { granted: judged.granted, attr: judged.attr, lease: judged.lease, token })
+    }
+
+    /// Opens a file to keep it, and looks at it, in one message; a directory is looked at only.
+    /// `None`: it is open already, or may not be read.
+    async fn open_to_keep(&self, link: &Arc<Link>, kept: &Kept) -> Result<Option<Known>, Failure> {
+        let mut held = kept.open.lock().await;
+        if held.as_ref().is_some_and(|open| open.is_on(link)) {
+            return Ok(None);
+        }
+        let path = self.path(&kept.file)?;
+        let opening = Opening { maximal: true, ..Opening::existing(path, wire::READ) };
+        let opened = match share::open(link, opening).await {
+            Err(Failure::Status(NtStatus::ACCESS_DENIED | NtStatus::SHARING_VIOLATION)) => {
+                return Ok(None);
+            }
+            opened => opened.map_err(|failure| self.gone(&kept.file, failure))?,
+        };
+        self.verify(&kept.file, &opened.info)?;
+        let Opened { open, info, maximal, .. } = opened;
+        if !info.is_directory() {
+            open.begin_keeping();
+            *held = Some(Arc::new(open));
+        }
+        Ok(Some(Known { info, maximal: maximal.unwrap_or(u32::MAX) }))
+    }
+
+    /// What is written by a token of this file, and not committed.
+    pub(super) fn burst_of(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<Burst>> {
+        self.kept_by(file, token).map(|kept| Arc::clone(&kept.burst))
+    }
+
+    /// What a token stands for, if it is of this file and not closed.
+    fn kept_by(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<Kept>> {
+        let kept = token?.get::<Open>()?.kept().clone()?;
+        (kept.file == *file).then_some(kept)
+    }
+
+    /// The open that a token of this file stands for, if bytes can be read by it.
+    pub(super) async fn by_token(
+        &self,
+        link: &Link,
+        file: &Handle,
+        token: Option<&Token>,
+    ) -> Option<Arc<ServerOpen>> {
+        self.kept_by(file, token)?.on(link).await.filter(|open| open.reads)
     }
 
     /// Keeps a file open by this, unless it is already.
-    pub(super) async fn keep_this(&self, file: &Handle, open: ServerOpen) -> KeptOpen {
-        let Some(kept) = self.kept.enter(file) else { return KeptOpen::default() };
+    pub(super) async fn keep_this(&self, file: &Handle, open: ServerOpen) -> Option<Token> {
+        let kept = self.kept.enter(file)?;
         let mut held = kept.open.lock().await;
         if !held.as_ref().is_some_and(|held| held.is_on(&open.link)) {
             open.begin_keeping();
             *held = Some(Arc::new(open));
         }
         drop(held);
-        KeptOpen::new(kept)
+        Some(Open::token(kept))
     }
 
     /// Opens what is to be kept open again after a change of ours that had to close it.

@@ -107,7 +107,13 @@ impl Share {
         Some(self.judged(cred, &known, Some(lease), wanted))
     }
 
-    fn judged(&self, cred: &Cred, known: &Known, lease: Option<Lease>, wanted: Access) -> Judged {
+    pub(super) fn judged(
+        &self,
+        cred: &Cred,
+        known: &Known,
+        lease: Option<Lease>,
+        wanted: Access,
+    ) -> Judged {
         let directory = known.info.is_directory();
         let ours = self.shape.rights(cred, known.info.mode(&self.shape), directory);
         let theirs = attr::access(known.maximal, directory);

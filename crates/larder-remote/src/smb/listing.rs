@@ -155,7 +155,7 @@ impl Share {
             }
             opened => opened.map_err(|failure| self.gone(dir, failure))?,
         };
-        let open = super::files::ServerOpen::new(Arc::clone(link), opened.file_id);
+        let open = super::files::ServerOpen::new(Arc::clone(link), opened.file_id, wire::READ);
         let seen = next()?.read::<QueryInfoResponse>()?;
         let info = Info::parse(&seen.output_buffer).map_err(garbled)?;
         self.verify(dir, &info)?;

@@ -198,7 +198,7 @@ impl Share {
     fn lost_track(&self, file: &Handle) -> Failure {
         self.places().mistaken(file);
         if let Some(file) = self.files.leave(file) {
-            tokio::spawn(async move { file.opens.lock().await.give_all_back().await });
+            tokio::spawn(async move { file.opens.lock().await.give_back().await });
         }
         Failure::Is(Error::Stale)
     }
@@ -325,7 +325,7 @@ pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, F
         }
         let [created, seen] = &replies[..] else { return Err(Failure::Lost) };
         let created = created.read::<CreateResponse>()?;
-        let open = ServerOpen::new(own, created.file_id);
+        let open = ServerOpen::new(own, created.file_id, opening.access);
         let is_new = created.create_action == CreateAction::FileCreated;
         let info = seen.read::<QueryInfoResponse>()?;
         let info = Info::parse(&info.output_buffer).map_err(garbled)?;
@@ -357,6 +357,7 @@ impl Root {
             links: true,
             symlinks: false,
             case_insensitive: !self.case_sensitive,
+            opens: true,
             by_name: true,
         }
     }

@@ -220,14 +220,14 @@ async fn call(nfs: &Nfs3, kind: u8) -> larder_vfs::Result<()> {
         2 => nfs.access(cred, file, Access::ALL).await.map(drop),
         3 => nfs.lookup(cred, file, name).await.map(drop),
         4 => nfs.readlink(cred, file).await.map(drop),
-        5 => nfs.read(cred, file, 5, 10_000).await.map(|read| {
+        5 => nfs.read(cred, file, None, 5, 10_000).await.map(|read| {
             assert!(read.data.len() <= 10_000, "{} bytes", read.data.len());
         }),
         6 => {
             let data = Bytes::from_static(&[7; 9000]);
-            nfs.write(cred, file, 5, data, Stability::FileSync).await.map(drop)
+            nfs.write(cred, file, None, 5, data, Stability::FileSync).await.map(drop)
         }
-        7 => nfs.commit(cred, file, 0..9).await.map(drop),
+        7 => nfs.commit(cred, file, None, 0..9).await.map(drop),
         8 => nfs.make(cred, file, name, New::File, set).await.map(drop),
         9 => nfs.make(cred, file, name, New::FileExclusive, set).await.map(drop),
         10 => nfs.make(cred, file, name, New::Directory, set).await.map(drop),

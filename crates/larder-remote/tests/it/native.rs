@@ -193,13 +193,13 @@ async fn data_goes_straight_to_the_disk_and_comes_back() {
     let file = make(&one, "data").await;
     let data = pattern(3_000_001);
     let whole = Bytes::from(data.clone());
-    let written = one.write(&root, &file, 0, whole, Stability::Unstable).await.unwrap();
+    let written = one.write(&root, &file, None, 0, whole, Stability::Unstable).await.unwrap();
     assert_eq!(two.getattr(&root, &file).await.unwrap().size, 0, "it is not committed yet");
     assert_eq!(one.getattr(&root, &file).await.unwrap().size, 3_000_001);
-    let committed = one.commit(&root, &file, 0..0).await.unwrap();
+    let committed = one.commit(&root, &file, None, 0..0).await.unwrap();
     assert_eq!(written.verifier, committed.verifier);
     for (offset, len) in [(0, 3_000_001), (1, 70_000), (2_999_999, 10), (5_000_000, 1)] {
-        let read = two.read(&root, &file, offset, len).await.unwrap();
+        let read = two.read(&root, &file, None, offset, len).await.unwrap();
         let start = data.len().min(offset as usize);
         let end = data.len().min(start + len as usize);
         assert!(read.data == data[start..end], "{offset}+{len}: {} bytes", read.data.len());
@@ -219,7 +219,7 @@ async fn bytes_behind_a_cut_stay_away() {
     let file = make(&native, "cut").await;
     let write = async |offset: u64, data: &[u8]| {
         let data = Bytes::copy_from_slice(data);
-        native.write(&root, &file, offset, data, Stability::FileSync).await.unwrap();
+        native.write(&root, &file, None, offset, data, Stability::FileSync).await.unwrap();
     };
     let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
     write(0, &[7; 20_000]).await;
@@ -228,12 +228,12 @@ async fn bytes_behind_a_cut_stay_away() {
     let mut wanted = vec![7; 5_000];
     wanted.resize(6_000, 0);
     wanted.extend(b"more");
-    assert!(native.read(&root, &file, 0, 30_000).await.unwrap().data == wanted);
+    assert!(native.read(&root, &file, None, 0, 30_000).await.unwrap().data == wanted);
     native.setattr(&root, &file, size(4_500), None).await.unwrap();
     native.setattr(&root, &file, size(9_000), None).await.unwrap();
     wanted.truncate(4_500);
     wanted.resize(9_000, 0);
-    assert!(native.read(&root, &file, 0, 30_000).await.unwrap().data == wanted);
+    assert!(native.read(&root, &file, None, 0, 30_000).await.unwrap().data == wanted);
 }
 
 /// The servers are started anew under a mount: what was committed is there, and work goes on.
@@ -243,16 +243,16 @@ async fn a_mount_goes_on_after_its_servers_were_started_anew() {
     let (native, root) = (volume.mount().await, Cred::root());
     let file = make(&native, "kept").await;
     let (old, new) = (Bytes::from(pattern(10_000)), Bytes::from(pattern(9_000)));
-    native.write(&root, &file, 0, old.clone(), Stability::FileSync).await.unwrap();
+    native.write(&root, &file, None, 0, old.clone(), Stability::FileSync).await.unwrap();
     let unstable =
-        native.write(&root, &file, 20_000, new.clone(), Stability::Unstable).await.unwrap();
+        native.write(&root, &file, None, 20_000, new.clone(), Stability::Unstable).await.unwrap();
     volume.kill();
     volume.start();
     // The disk has started anew, so what it had in its memory counts as lost, and is sent again.
-    let committed = native.commit(&root, &file, 0..0).await.unwrap();
+    let committed = native.commit(&root, &file, None, 0..0).await.unwrap();
     assert_ne!(unstable.verifier, committed.verifier);
-    native.write(&root, &file, 20_000, new.clone(), Stability::FileSync).await.unwrap();
-    let read = native.read(&root, &file, 0, 40_000).await.unwrap().data;
+    native.write(&root, &file, None, 20_000, new.clone(), Stability::FileSync).await.unwrap();
+    let read = native.read(&root, &file, None, 0, 40_000).await.unwrap().data;
     assert!(read[..10_000] == old && read[20_000..] == new);
     assert!(read[10_000..20_000].iter().all(|byte| *byte == 0));
 }

@@ -67,7 +67,7 @@ impl Setup {
 
     async fn write(&self, file: &Handle, offset: u64, data: &[u8], how: Stability) {
         let data = Bytes::copy_from_slice(data);
-        let written = self.nfs.write(&self.cred, file, offset, data, how).await.unwrap();
+        let written = self.nfs.write(&self.cred, file, None, offset, data, how).await.unwrap();
         assert!(written.change.after.is_some());
     }
 
@@ -98,21 +98,22 @@ async fn data_survives(change: impl FnOnce(&mut MountOptions)) {
     let file = setup.make("data", New::FileExclusive).await.unwrap();
     let data = pattern(3_000_001);
     let whole = Bytes::from(data.clone());
-    let written = setup.nfs.write(&setup.cred, &file, 0, whole, Stability::Unstable).await.unwrap();
-    let committed = setup.nfs.commit(&setup.cred, &file, 0..0).await.unwrap();
+    let written =
+        setup.nfs.write(&setup.cred, &file, None, 0, whole, Stability::Unstable).await.unwrap();
+    let committed = setup.nfs.commit(&setup.cred, &file, None, 0..0).await.unwrap();
     assert_eq!(written.verifier, committed.verifier);
     assert_eq!(written.change.after.unwrap().size, 3_000_001);
     assert!(std::fs::read(setup.dir.path().join("data")).unwrap() == data);
 
     for (offset, len) in [(0, 3_000_001), (1, 70_000), (2_999_999, 10), (5_000_000, 1)] {
-        let read = setup.nfs.read(&setup.cred, &file, offset, len).await.unwrap();
+        let read = setup.nfs.read(&setup.cred, &file, None, offset, len).await.unwrap();
         let start = data.len().min(offset as usize);
         let end = data.len().min(start + len as usize);
         assert!(read.data == data[start..end], "{offset}+{len}: {} bytes", read.data.len());
         assert_eq!(read.eof, end == data.len(), "{offset}+{len}");
     }
     setup.write(&file, 10, b"middle", Stability::FileSync).await;
-    let read = setup.nfs.read(&setup.cred, &file, 8, 10).await.unwrap();
+    let read = setup.nfs.read(&setup.cred, &file, None, 8, 10).await.unwrap();
     assert_eq!(read.data[2..8], *b"middle");
 }
 
@@ -282,7 +283,7 @@ async fn a_write_tells_whether_it_follows_what_was_known() {
     let file = setup.make("file", New::File).await.unwrap();
     let known = setup.nfs.getattr(&setup.cred, &file).await.unwrap().validator();
     let data = Bytes::from_static(b"mine");
-    let write = |data| setup.nfs.write(&setup.cred, &file, 0, data, Stability::FileSync);
+    let write = |data| setup.nfs.write(&setup.cred, &file, None, 0, data, Stability::FileSync);
     let first = write(data.clone()).await.unwrap();
     // Servers need not tell what was before; ganesha does not for WRITE. What they tell is right.
     if first.change.before.is_some() {
@@ -303,7 +304,7 @@ async fn the_server_judges_the_callers_own_rights() {
     setup.cred = Cred::new(1000, 1000, &[]);
     let read = |cred: Cred| {
         let (nfs, secret) = (&setup.nfs, &secret);
-        async move { nfs.read(&cred, secret, 0, 1).await.map(|read| read.eof) }
+        async move { nfs.read(&cred, secret, None, 0, 1).await.map(|read| read.eof) }
     };
     assert_eq!(read(setup.cred.clone()).await.unwrap_err(), Error::AccessDenied);
     let many: Vec<u32> = (60..80).collect();
@@ -340,7 +341,7 @@ async fn every_call_is_accounted_for() {
     let setup = setup(|_| ()).await;
     let file = setup.make("file", New::File).await.unwrap();
     setup.write(&file, 0, &pattern(100_000), Stability::FileSync).await;
-    setup.nfs.read(&setup.cred, &file, 0, 100_000).await.unwrap();
+    setup.nfs.read(&setup.cred, &file, None, 0, 100_000).await.unwrap();
     let stats = setup.nfs.rpc().stats();
     let of = |name: &str| *stats.procedures.iter().find(|one| one.name == name).unwrap();
     assert_eq!((of("WRITE").calls, of("READ").calls, of("FSINFO").calls), (1, 1, 1));
@@ -354,7 +355,8 @@ async fn a_hard_mount_outlives_a_reboot_of_the_server_which_its_verifier_shows()
     let mut setup = setup(|options| options.recovery = Recovery::Hard).await;
     let file = setup.make("file", New::File).await.unwrap();
     let (nfs, cred) = (&setup.nfs, &setup.cred);
-    let write = || nfs.write(cred, &file, 0, Bytes::from_static(b"data"), Stability::Unstable);
+    let write =
+        || nfs.write(cred, &file, None, 0, Bytes::from_static(b"data"), Stability::Unstable);
     let before = write().await.unwrap();
     setup.server.kill().unwrap();
     let reboot = async { tokio::task::block_in_place(|| setup.server.boot().unwrap()) };

@@ -124,10 +124,10 @@ async fn modes_of_the_mount_keep_users_apart() {
     for (cred, reads, writes) in
         [(&owner, true, true), (&member, true, false), (&other, false, false)]
     {
-        let read = setup.smb.read(cred, &file, 0, 1).await;
+        let read = setup.smb.read(cred, &file, None, 0, 1).await;
         assert_eq!(read.is_ok(), reads, "{cred:?} reads");
         let data = bytes::Bytes::from_static(b"x");
-        let written = setup.smb.write(cred, &file, 0, data, Stability::FileSync).await;
+        let written = setup.smb.write(cred, &file, None, 0, data, Stability::FileSync).await;
         assert_eq!(written.is_ok(), writes, "{cred:?} writes");
         let granted = setup.smb.access(cred, &file, Access::ALL).await.unwrap().granted;
         assert_eq!(granted.contains(Access::READ), reads, "{cred:?}");

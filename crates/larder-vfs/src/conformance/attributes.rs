@@ -40,7 +40,7 @@ async fn answers_agree_with_getattr(bench: Bench) -> Outcome {
     let file = bench.file("a", b"hello").await?;
     let written = bench.put(&file, 1, b"i").await?;
     agrees("write", written.after, bench.attr(&file).await?)?;
-    let read = works("read", remote.read(owner, &file, 0, 9).await)?;
+    let read = works("read", remote.read(owner, &file, None, 0, 9).await)?;
     agrees("read", read.attr, bench.attr(&file).await?)?;
     let found = bench.find(&bench.dir, "a").await?.ok_or("not found")?;
     agrees("lookup", Some(found.attr), bench.attr(&file).await?)?;
@@ -52,7 +52,7 @@ async fn answers_agree_with_getattr(bench: Bench) -> Outcome {
     agrees("its directory", made.dir.after, bench.attr(&bench.dir).await?)?;
     let removed = works("remove", bench.remove(&bench.dir, "b", Removal::File).await)?;
     agrees("remove", removed.after, bench.attr(&bench.dir).await?)?;
-    let committed = works("commit", remote.commit(owner, &file, 0..0).await)?;
+    let committed = works("commit", remote.commit(owner, &file, None, 0..0).await)?;
     agrees("commit", committed.change.after, bench.attr(&file).await?)
 }
 

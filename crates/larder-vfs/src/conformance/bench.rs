@@ -92,7 +92,8 @@ impl Bench {
     /// Writes durably.
     pub(super) async fn put(&self, file: &Handle, offset: u64, content: &[u8]) -> Outcome<Change> {
         let content = Bytes::copy_from_slice(content);
-        let written = self.remote.write(&self.owner, file, offset, content, Stability::FileSync);
+        let written =
+            self.remote.write(&self.owner, file, None, offset, content, Stability::FileSync);
         works("write", written.await).map(|written| written.change)
     }
 
@@ -104,7 +105,8 @@ impl Bench {
         content: &[u8],
     ) -> Outcome<Verifier> {
         let content = Bytes::copy_from_slice(content);
-        let written = self.remote.write(&self.owner, file, offset, content, Stability::Unstable);
+        let written =
+            self.remote.write(&self.owner, file, None, offset, content, Stability::Unstable);
         works("unstable write", written.await).map(|written| written.verifier)
     }
 
@@ -117,7 +119,7 @@ impl Bench {
         wanted: &[u8],
         eof: bool,
     ) -> Outcome {
-        let read = self.remote.read(&self.owner, file, offset, len).await;
+        let read = self.remote.read(&self.owner, file, None, offset, len).await;
         let read = works("read", read)?;
         let what = format!("read of {len} at {offset}");
         same(&format!("{what}: length"), read.data.len(), wanted.len())?;

@@ -136,10 +136,11 @@ async fn truncated_bytes_do_not_come_back(bench: Bench) -> Outcome {
 
 async fn directories_have_no_data(bench: Bench) -> Outcome {
     let allowed = [Error::IsDirectory, Error::InvalidArgument];
-    let read = bench.remote.read(&bench.owner, &bench.dir, 0, 1).await;
+    let read = bench.remote.read(&bench.owner, &bench.dir, None, 0, 1).await;
     refused("read", read, &allowed)?;
     let data = Bytes::from_static(b"x");
-    let written = bench.remote.write(&bench.owner, &bench.dir, 0, data, Stability::FileSync).await;
+    let written =
+        bench.remote.write(&bench.owner, &bench.dir, None, 0, data, Stability::FileSync).await;
     refused("write", written, &allowed)?;
     let set = bench.remote.setattr(&bench.owner, &bench.dir, size(0), None).await;
     refused("truncate", set, &allowed)
@@ -154,7 +155,7 @@ async fn stability_is_at_least_what_was_asked(bench: Bench) -> Outcome {
     };
     for asked in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
         let data = Bytes::from_static(b"x");
-        let written = bench.remote.write(&bench.owner, &file, 0, data, asked).await;
+        let written = bench.remote.write(&bench.owner, &file, None, 0, data, asked).await;
         let got = works("write", written)?.stability;
         holds(&format!("{got:?} for {asked:?}"), rank(got) >= rank(asked))?;
     }
@@ -165,17 +166,18 @@ async fn unstable_then_commit(bench: Bench) -> Outcome {
     let file = bench.file("a", b"").await?;
     let first = bench.put_unstable(&file, 0, b"one").await?;
     let second = bench.put_unstable(&file, 3, b"two").await?;
-    let committed = works("commit", bench.remote.commit(&bench.owner, &file, 0..0).await)?;
+    let committed = works("commit", bench.remote.commit(&bench.owner, &file, None, 0..0).await)?;
     same("verifiers of one boot", [first, second], [committed.verifier; 2])?;
-    let committed = works("commit", bench.remote.commit(&bench.owner, &file, 2..4).await)?;
+    let committed = works("commit", bench.remote.commit(&bench.owner, &file, None, 2..4).await)?;
     same("verifier of a part", committed.verifier, first)?;
     bench.reads(&file, 0, 99, b"onetwo", true).await
 }
 
 async fn commit_of_nothing(bench: Bench) -> Outcome {
     let file = bench.file("a", b"").await?;
-    works("commit", bench.remote.commit(&bench.owner, &file, 0..0).await)?;
-    works("commit past the end", bench.remote.commit(&bench.owner, &file, 5..9).await).map(drop)
+    works("commit", bench.remote.commit(&bench.owner, &file, None, 0..0).await)?;
+    works("commit past the end", bench.remote.commit(&bench.owner, &file, None, 5..9).await)
+        .map(drop)
 }
 
 async fn write_beyond_the_largest_file(bench: Bench) -> Outcome {
@@ -183,7 +185,7 @@ async fn write_beyond_the_largest_file(bench: Bench) -> Outcome {
     let file = bench.file("a", b"x").await?;
     let data = Bytes::from_static(b"xy");
     let allowed = [Error::FileTooLarge, Error::InvalidArgument, Error::NoSpace];
-    let written = bench.remote.write(&bench.owner, &file, max - 1, data, Stability::FileSync);
+    let written = bench.remote.write(&bench.owner, &file, None, max - 1, data, Stability::FileSync);
     refused("write", written.await, &allowed)?;
     if let Some(more) = max.checked_add(1) {
         let set = bench.remote.setattr(&bench.owner, &file, size(more), None).await;
@@ -201,7 +203,7 @@ async fn disjoint_writes_at_once(bench: Bench) -> Outcome {
         .enumerate()
         .map(|(part, bytes)| {
             let (offset, data) = ((part * PART_BYTES) as u64, Bytes::copy_from_slice(bytes));
-            bench.remote.write(&bench.owner, &file, offset, data, Stability::FileSync)
+            bench.remote.write(&bench.owner, &file, None, offset, data, Stability::FileSync)
         })
         .collect();
     let mut failed = None;

@@ -200,7 +200,7 @@ async fn whoever_has_locked_a_file_reads_and_writes_it(bench: Bench) -> Outcome 
     two.locks(two.here(), 0..LOCK_END, Exclusive).await?;
     bench.put(file, 3, b"abc").await?;
     bench.put_unstable(file, 8, b"de").await?;
-    works("commit", bench.remote.commit(&bench.owner, file, 0..0).await)?;
+    works("commit", bench.remote.commit(&bench.owner, file, None, 0..0).await)?;
     bench.reads(file, 0, 99, b"012abc67de", true).await?;
     two.unlocks(two.here(), 0..5).await?;
     bench.put(file, 4, b"xyz").await?;
@@ -216,7 +216,7 @@ async fn attributes_come_from_after_the_lock(bench: Bench) -> Outcome {
         same("size", attr.size, len - 1)?;
         let (data, at) = (bytes::Bytes::from_static(b"+"), len - 1);
         let stability = crate::Stability::FileSync;
-        works("write", remote.write(owner, &two.file, at, data, stability).await)?;
+        works("write", remote.write(owner, &two.file, None, at, data, stability).await)?;
         let nothing = [change(0..LOCK_END, None)];
         let attr = works("unlock", remote.lock(owner, &two.file, &nothing).await)?;
         same("size", attr.size, len)?;

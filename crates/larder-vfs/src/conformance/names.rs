@@ -180,7 +180,7 @@ async fn make_special(bench: Bench) -> Outcome {
     for (name, kind) in [("fifo", Kind::Fifo), ("socket", Kind::Socket)] {
         let made = bench.make(name, New::Node(kind, Device::default())).await?;
         same("kind", made.attr.kind, kind)?;
-        let read = bench.remote.read(&bench.owner, &made.handle, 0, 1).await;
+        let read = bench.remote.read(&bench.owner, &made.handle, None, 0, 1).await;
         holds("a special file is not read", read.is_err())?;
     }
     Ok(())
@@ -363,7 +363,7 @@ async fn stale_after_removal(bench: Bench) -> Outcome {
     works("remove", bench.remove(&bench.dir, "d", Removal::Directory).await)?;
     let stale = [Error::Stale, Error::NotFound];
     refused("getattr", bench.remote.getattr(&bench.owner, &file).await, &stale)?;
-    refused("read", bench.remote.read(&bench.owner, &file, 0, 1).await, &stale)?;
+    refused("read", bench.remote.read(&bench.owner, &file, None, 0, 1).await, &stale)?;
     let found = bench.remote.lookup(&bench.owner, &inner, OsStr::new("x")).await;
     refused("lookup", found, &stale)
 }

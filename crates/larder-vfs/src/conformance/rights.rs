@@ -32,14 +32,14 @@ super::table! {
 
 async fn write_as(bench: &Bench, cred: &Cred, file: &Handle) -> crate::Result<()> {
     let data = Bytes::from_static(b"w");
-    bench.remote.write(cred, file, 0, data, Stability::FileSync).await.map(drop)
+    bench.remote.write(cred, file, None, 0, data, Stability::FileSync).await.map(drop)
 }
 
 async fn a_stranger_may_not_read_or_write(bench: Bench) -> Outcome {
     let file = bench.file("a", b"x").await?;
     let other = &bench.other;
     bench.set(&file, mode(0o600)).await?;
-    let read = || bench.remote.read(other, &file, 0, 9);
+    let read = || bench.remote.read(other, &file, None, 0, 9);
     refused("read", read().await, &NO)?;
     refused("write", write_as(&bench, other, &file).await, &NO)?;
     let cut = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -116,7 +116,7 @@ async fn access_agrees_with_what_happens(bench: Bench) -> Outcome {
         let what = |right| format!("{right} with mode {bits:o}");
         // RFC 1813, 4.4: who may execute a file may also read it, whatever ACCESS says.
         if bits & 1 == 0 {
-            let read = bench.remote.read(&bench.other, &file, 0, 1).await.is_ok();
+            let read = bench.remote.read(&bench.other, &file, None, 0, 1).await.is_ok();
             same(&what("read"), granted.contains(Access::READ), read)?;
         }
         let write = write_as(&bench, &bench.other, &file).await.is_ok();
@@ -172,7 +172,7 @@ async fn groups_count(bench: Bench) -> Outcome {
         (Cred::new(uid, gid, &[1, 4321]), true),
         (Cred::new(uid, 4321, &[]), true),
     ] {
-        let read = bench.remote.read(&member, &file, 0, 1).await;
+        let read = bench.remote.read(&member, &file, None, 0, 1).await;
         same(&format!("{member:?} may read"), read.is_ok(), allowed)?;
         let granted = bench.access(&member, &file, Access::READ).await?;
         same("access", granted == Access::READ, allowed)?;
@@ -226,12 +226,12 @@ async fn is_written_though_read_only(bench: &Bench, owner: &Cred, name: &str) ->
     same("mode of the new file", made.attr.mode & 0o222, 0)?;
     let (remote, file) = (&bench.remote, &made.handle);
     let write = |at, data, stability| {
-        bench.remote.write(owner, file, at, Bytes::from_static(data), stability)
+        bench.remote.write(owner, file, None, at, Bytes::from_static(data), stability)
     };
     works("write", write(0, b"hello", Stability::FileSync).await)?;
     works("unstable write", write(5, b" world", Stability::Unstable).await)?;
-    works("commit", remote.commit(owner, file, 0..0).await)?;
-    works("a second commit", remote.commit(owner, file, 0..0).await)?;
+    works("commit", remote.commit(owner, file, None, 0..0).await)?;
+    works("a second commit", remote.commit(owner, file, None, 0..0).await)?;
     let cut = SetAttr { size: Some(7), ..SetAttr::default() };
     works("truncate", remote.setattr(owner, file, cut, None).await)?;
     same("mode", bench.attr(file).await?.mode & 0o222, 0)?;

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::ops::Bound;
 
 use crate::{
-    Attr, Change, Cookie, Cred, Device, Error, Handle, KeptOpen, Kind, Listed, Listing, LookedUp,
-    Made, New, Removal, Result, SetAttr,
+    Attr, Change, Cookie, Cred, Device, Error, Handle, Kind, Listed, Listing, LookedUp, Made, New,
+    Removal, Result, SetAttr,
 };
 
 use super::node::{Body, Directory, READ, SET_GID, WRITE};
@@ -49,7 +49,7 @@ impl Server {
             self.may_set(cred, there, set)?;
             self.set(cred, there, set);
             let (found, dir) = (self.found(there), self.change(dir, before));
-            return Ok(Made { found, dir, created: false, kept: KeptOpen::default() });
+            return Ok(Made { found, dir, created: false, token: None });
         }
         self.node(dir).need(cred, WRITE)?;
         if self.is_full() {
@@ -58,7 +58,7 @@ impl Server {
         let body = self.body(cred, dir, new)?;
         let number = self.add(cred, dir, name, body, set)?;
         let (found, dir) = (self.found(number), self.change(dir, before));
-        Ok(Made { found, dir, created: true, kept: KeptOpen::default() })
+        Ok(Made { found, dir, created: true, token: None })
     }
 
     fn body(&self, cred: &Cred, dir: u64, new: New) -> Result<Body> {

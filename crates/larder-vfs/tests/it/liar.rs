@@ -154,13 +154,14 @@ impl Remote for Liar {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead> {
         Box::pin(async move {
             let root = Cred::root();
             let cred = if self.lies(Lie::EveryoneIsRoot) { &root } else { cred };
-            let mut read = self.0.read(cred, file, offset, len).await?;
+            let mut read = self.0.read(cred, file, open, offset, len).await?;
             if self.lies(Lie::ShortReads) {
                 read.data.truncate(read.data.len().saturating_sub(1));
             }
@@ -173,12 +174,13 @@ impl Remote for Liar {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> Future<'a, RemoteWritten> {
         Box::pin(async move {
-            let mut written = self.0.write(cred, file, offset, data, stability).await?;
+            let mut written = self.0.write(cred, file, open, offset, data, stability).await?;
             if self.lies(Lie::UnstableOnly) {
                 written.stability = Stability::Unstable;
             }
@@ -197,9 +199,10 @@ impl Remote for Liar {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         range: Range<u64>,
     ) -> Future<'a, Committed> {
-        self.0.commit(cred, file, range)
+        self.0.commit(cred, file, open, range)
     }
 
     fn make<'a>(

@@ -24,11 +24,11 @@ async fn write(
     stability: Stability,
 ) -> RemoteWritten {
     let content = Bytes::copy_from_slice(content);
-    remote.write(&Cred::root(), file, 0, content, stability).await.unwrap()
+    remote.write(&Cred::root(), file, None, 0, content, stability).await.unwrap()
 }
 
 fn content(remote: &MemRemote, file: &Handle) -> Bytes {
-    block_on(remote.read(&Cred::root(), file, 0, 100)).unwrap().data
+    block_on(remote.read(&Cred::root(), file, None, 0, 100)).unwrap().data
 }
 
 #[test]
@@ -39,11 +39,11 @@ fn a_restart_loses_unstable_writes_and_says_so() {
     assert_eq!(content(&remote, &file), "maybele");
     remote.restart();
     assert_eq!(content(&remote, &file), "durable");
-    let committed = block_on(remote.commit(&Cred::root(), &file, 0..0)).unwrap();
+    let committed = block_on(remote.commit(&Cred::root(), &file, None, 0..0)).unwrap();
     assert_ne!(committed.verifier, written.verifier);
 
     let written = block_on(write(&remote, &file, b"again", Stability::Unstable));
-    let committed = block_on(remote.commit(&Cred::root(), &file, 0..0)).unwrap();
+    let committed = block_on(remote.commit(&Cred::root(), &file, None, 0..0)).unwrap();
     assert_eq!(committed.verifier, written.verifier);
     remote.restart();
     assert_eq!(content(&remote, &file), "againle");
@@ -127,7 +127,7 @@ fn a_full_disk() {
     let file = file(&remote, b"x");
     remote.set_full(true);
     let data = Bytes::from_static(b"y");
-    let written = block_on(remote.write(&Cred::root(), &file, 0, data, Stability::FileSync));
+    let written = block_on(remote.write(&Cred::root(), &file, None, 0, data, Stability::FileSync));
     assert_eq!(written.unwrap_err(), Error::NoSpace);
     assert_eq!(content(&remote, &file), "x");
     assert_eq!(block_on(remote.statfs(&Cred::root(), &file)).unwrap().bytes_free, 0);

@@ -70,6 +70,7 @@ fn the_model_passes_with_small_limits() {
         links: false,
         symlinks: false,
         case_insensitive: false,
+        opens: false,
         by_name: false,
     };
     let traits = Traits::default()

@@ -85,7 +85,7 @@ async fn work(setup: &Setup, name: &str, file: &Handle, enough: &AtomicBool) -> 
         let data = pattern(600_000 + round);
         loop {
             let written = setup.write(file, 0, &data, Stability::Unstable).await.unwrap();
-            let committed = setup.smb.commit(&setup.cred, file, 0..0).await.unwrap();
+            let committed = setup.smb.commit(&setup.cred, file, None, 0..0).await.unwrap();
             if committed.verifier == written.verifier {
                 break;
             }
@@ -284,7 +284,7 @@ async fn every_connection_comes_back_and_is_shut() {
         .values()
         .map(|file| {
             let (smb, cred, file) = (Arc::clone(&setup.smb), setup.cred.clone(), file.clone());
-            tokio::spawn(async move { smb.read(&cred, &file, 0, 1).await.map(drop) })
+            tokio::spawn(async move { smb.read(&cred, &file, None, 0, 1).await.map(drop) })
         })
         .collect();
     tokio::task::yield_now().await;

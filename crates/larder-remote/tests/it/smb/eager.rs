@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use larder_remote::smb::Smb;
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Judged, Listing,
-    LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten,
-    Removal, SetAttr, Stability, StatFs, Time,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
+    Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
+    RemoteRead, RemoteWritten, Removal, SetAttr, Stability, StatFs, Time, Token,
 };
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -74,6 +74,19 @@ impl Remote for Eager {
         leased!(self, [file], self.0.test_lock(cred, file, range, mode))
     }
 
+    fn open<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        intent: Intent,
+    ) -> Future<'a, RemoteOpened> {
+        leased!(self, [file], self.0.open(cred, file, intent))
+    }
+
+    fn close<'a>(&'a self, cred: &'a Cred, token: Token) -> Future<'a, ()> {
+        self.0.close(cred, token)
+    }
+
     fn lookup<'a>(
         &'a self,
         cred: &'a Cred,
@@ -95,30 +108,33 @@ impl Remote for Eager {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead> {
-        leased!(self, [file], self.0.read(cred, file, offset, len))
+        leased!(self, [file], self.0.read(cred, file, open, offset, len))
     }
 
     fn write<'a>(
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> Future<'a, RemoteWritten> {
-        leased!(self, [file], self.0.write(cred, file, offset, data, stability))
+        leased!(self, [file], self.0.write(cred, file, open, offset, data, stability))
     }
 
     fn commit<'a>(
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
+        open: Option<&'a Token>,
         range: Range<u64>,
     ) -> Future<'a, Committed> {
-        leased!(self, [file], self.0.commit(cred, file, range))
+        leased!(self, [file], self.0.commit(cred, file, open, range))
     }
 
     fn make<'a>(

@@ -93,7 +93,7 @@ async fn a_cut_connection_ends_leases_and_is_replaced() {
     eventually("the mount knows", || !setup.smb.reachable()).await;
     let reading = tokio::spawn({
         let (smb, cred, file) = (Arc::clone(&setup.smb), setup.cred.clone(), file.clone());
-        async move { smb.read(&cred, &file, 0, 500_000).await }
+        async move { smb.read(&cred, &file, None, 0, 500_000).await }
     });
     proxy.refuses.store(false, Ordering::SeqCst);
     assert!(reading.await.unwrap().unwrap().data == pattern(500_000));
@@ -115,7 +115,7 @@ async fn a_share_that_the_server_closes_is_connected_to_anew() {
     assert!(setup.read(&file, 0, 100_000).await == pattern(100_000));
     assert_eq!(setup.smb.stats().connections[0].reconnects, 1);
     setup.write(&out, 6, b" and after", Stability::Unstable).await.unwrap();
-    let committed = setup.smb.commit(&setup.cred, &out, 0..0).await.unwrap();
+    let committed = setup.smb.commit(&setup.cred, &out, None, 0..0).await.unwrap();
     if committed.verifier != written.verifier {
         // As the client does: what the server may have lost is sent again.
         setup.write(&out, 0, b"before and after", Stability::FileSync).await.unwrap();
@@ -128,12 +128,12 @@ async fn use_files(setup: &Setup, file: &Handle, data: &[u8], round: u32) {
     // As the client does: what was not committed under the same verifier is sent again.
     loop {
         let written = setup.write(file, 0, data, Stability::Unstable).await.unwrap();
-        let committed = setup.smb.commit(&setup.cred, file, 0..0).await.unwrap();
+        let committed = setup.smb.commit(&setup.cred, file, None, 0..0).await.unwrap();
         if committed.verifier == written.verifier {
             break;
         }
     }
-    let read = setup.smb.read(&setup.cred, file, 0, data.len() as u32).await.unwrap();
+    let read = setup.smb.read(&setup.cred, file, None, 0, data.len() as u32).await.unwrap();
     assert!(read.data == data, "round {round}");
     let name = format!("name {round}");
     setup.make(&name, New::File).await.unwrap();
@@ -169,11 +169,11 @@ async fn a_killed_server_is_waited_for() {
     setup.server.kill().unwrap();
     eventually("the mount knows", || !setup.smb.reachable()).await;
     let (smb, cred, read) = (Arc::clone(&setup.smb), setup.cred.clone(), file.clone());
-    let reading = tokio::spawn(async move { smb.read(&cred, &read, 0, 100_000).await });
+    let reading = tokio::spawn(async move { smb.read(&cred, &read, None, 0, 100_000).await });
     let (smb, cred, write) = (Arc::clone(&setup.smb), setup.cred.clone(), file.clone());
     let writing = tokio::spawn(async move {
         let data = bytes::Bytes::from_static(b"HEAD");
-        smb.write(&cred, &write, 0, data, Stability::FileSync).await
+        smb.write(&cred, &write, None, 0, data, Stability::FileSync).await
     });
     let server = tokio::task::spawn_blocking(move || {
         setup.server.boot().unwrap();
@@ -183,7 +183,7 @@ async fn a_killed_server_is_waited_for() {
     let read = reading.await.unwrap().unwrap().data;
     assert!(read[4..] == pattern(100_000)[4..]);
     writing.await.unwrap().unwrap();
-    let committed = setup.smb.commit(&setup.cred, &file, 0..0).await.unwrap();
+    let committed = setup.smb.commit(&setup.cred, &file, None, 0..0).await.unwrap();
     assert_ne!(committed.verifier, written.verifier, "what was not committed may be lost");
     assert_eq!(setup.read(&file, 0, 4).await, "HEAD");
 }
@@ -200,7 +200,7 @@ async fn a_silent_server_ends_soft_calls_and_not_hard_ones() {
     let file = setup.find("file").await.unwrap();
     setup.server.freeze().unwrap();
     let asking = tokio::spawn(async move { hard.root().await.map(|root| (root, hard)) });
-    let read = setup.smb.read(&setup.cred, &file, 0, 1);
+    let read = setup.smb.read(&setup.cred, &file, None, 0, 1);
     let read = tokio::time::timeout(2 * quick.limit(), read).await.expect("it ends in time");
     assert_eq!(read.unwrap_err(), Error::TimedOut);
     assert!(!asking.is_finished());
@@ -216,7 +216,7 @@ async fn shutdown_ends_calls() {
     let file = setup.file("file", b"x").await;
     setup.server.kill().unwrap();
     let (smb, cred) = (Arc::clone(&setup.smb), setup.cred.clone());
-    let reading = tokio::spawn(async move { smb.read(&cred, &file, 0, 1).await });
+    let reading = tokio::spawn(async move { smb.read(&cred, &file, None, 0, 1).await });
     eventually("the mount knows", || !setup.smb.reachable()).await;
     assert!(!reading.is_finished());
     setup.smb.shutdown();
@@ -280,15 +280,16 @@ async fn a_server_that_is_killed_over_reads_and_writes_loses_nothing() {
     let (old, new) = (setup.file("old", &data).await, setup.file("new", b"").await);
     let read = tokio::spawn({
         let (smb, cred, old) = (Arc::clone(&setup.smb), setup.cred.clone(), old);
-        async move { smb.read(&cred, &old, 0, 12_000_000).await.unwrap().data }
+        async move { smb.read(&cred, &old, None, 0, 12_000_000).await.unwrap().data }
     });
     let written = tokio::spawn({
         let (smb, cred, data) = (Arc::clone(&setup.smb), setup.cred.clone(), data.clone());
         async move {
             loop {
                 let data = bytes::Bytes::from(data.clone());
-                let written = smb.write(&cred, &new, 0, data, Stability::Unstable).await.unwrap();
-                let committed = smb.commit(&cred, &new, 0..0).await.unwrap();
+                let written =
+                    smb.write(&cred, &new, None, 0, data, Stability::Unstable).await.unwrap();
+                let committed = smb.commit(&cred, &new, None, 0..0).await.unwrap();
                 if committed.verifier == written.verifier {
                     return;
                 }
@@ -319,7 +320,7 @@ async fn a_write_that_is_given_up_leaves_nothing_open() {
         let (smb, cred) = (Arc::clone(&setup.smb), setup.cred.clone());
         async move {
             let data = bytes::Bytes::from_static(b"z");
-            smb.write(&cred, &file, 0, data, Stability::FileSync).await.map(drop)
+            smb.write(&cred, &file, None, 0, data, Stability::FileSync).await.map(drop)
         }
     });
     tokio::task::yield_now().await;

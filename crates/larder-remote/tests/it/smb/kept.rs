@@ -3,13 +3,14 @@
 use super::setup::{Setup, eventually, mount, options};
 use bytes::Bytes;
 use larder_remote::smb::Smb;
-use larder_vfs::{Error, Handle, KeptOpen, Remote, Removal, SetAttr, Stability};
+use larder_vfs::{Error, Handle, Intent, Remote, Removal, SetAttr, Stability, Token};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 impl Setup {
-    async fn keep(&self, file: &Handle) -> KeptOpen {
-        self.smb.keep_open(&self.cred, file).await.unwrap()
+    async fn keep(&self, file: &Handle) -> Token {
+        let opened = self.smb.open(&self.cred, file, Intent::READ).await.unwrap();
+        opened.token.expect("a token")
     }
 
     async fn another(&self, leases: bool) -> Arc<Smb> {
@@ -141,7 +142,7 @@ async fn under_a_lease_a_file_is_kept_open_without_a_request() {
     let (cred, root) = (&setup.cred, &setup.root);
     other.lookup(cred, root, "file".as_ref()).await.unwrap().found.unwrap();
     let data = Bytes::from_static(b"two");
-    other.write(cred, &file, 0, data, Stability::FileSync).await.unwrap();
+    other.write(cred, &file, None, 0, data, Stability::FileSync).await.unwrap();
     eventually("the lease has ended", || !lease.holds()).await;
     other.rename(cred, (root, "file".as_ref()), (root, "moved".as_ref())).await.unwrap();
     assert_eq!(setup.read(&file, 0, 9).await, "two");
@@ -162,7 +163,7 @@ async fn a_file_that_lost_the_name_it_is_open_by_is_found_by_another() {
         std::fs::hard_link(path("file"), path("link")).unwrap();
         assert_eq!(setup.find("link").await, Some(file.clone()));
         assert_eq!(setup.find("file").await, Some(file.clone()));
-        let kept = if is_kept { setup.keep(&file).await } else { KeptOpen::default() };
+        let kept = if is_kept { Some(setup.keep(&file).await) } else { None };
         let other = setup.another(false).await;
         other.lookup(cred, root, "file".as_ref()).await.unwrap().found.unwrap();
         other.remove(cred, root, "file".as_ref(), Removal::File).await.unwrap();

@@ -162,7 +162,7 @@ async fn a_server_whose_clock_is_off_is_named() {
 async fn reread(smb: &Smb, file: &Handle, wanted: &[u8], goes_on: &AtomicBool) -> u32 {
     let mut rounds = 0;
     while goes_on.load(Ordering::SeqCst) {
-        let read = smb.read(&Cred::root(), file, 0, wanted.len() as u32).await.unwrap();
+        let read = smb.read(&Cred::root(), file, None, 0, wanted.len() as u32).await.unwrap();
         assert!(read.data == wanted, "round {rounds}");
         rounds += 1;
     }
@@ -178,9 +178,11 @@ async fn rewrite(smb: &Smb, file: &Handle, at_server: &Path, goes_on: &AtomicBoo
         // As the client does: what was not committed under the same verifier is sent again.
         loop {
             let content = bytes::Bytes::from(data.clone());
-            let written =
-                smb.write(&Cred::root(), file, 0, content, Stability::Unstable).await.unwrap();
-            let committed = smb.commit(&Cred::root(), file, 0..0).await.unwrap();
+            let written = smb
+                .write(&Cred::root(), file, None, 0, content, Stability::Unstable)
+                .await
+                .unwrap();
+            let committed = smb.commit(&Cred::root(), file, None, 0..0).await.unwrap();
             if committed.verifier == written.verifier {
                 break;
             }
@@ -257,6 +259,6 @@ async fn a_mount_waits_for_a_renewed_ticket() {
     eventually("the mount goes on", || setup.smb.reachable()).await;
     goes_on.store(false, Ordering::SeqCst);
     assert!(reading.await.unwrap() > 0);
-    let committed = setup.smb.commit(&setup.cred, &out, 0..0).await.unwrap();
+    let committed = setup.smb.commit(&setup.cred, &out, None, 0..0).await.unwrap();
     assert_ne!(committed.verifier, written.verifier, "it is to be sent again");
 }

@@ -111,7 +111,7 @@ async fn what_somebody_else_writes_is_told_and_read_after() {
     // They do not wait until we have given up what depends on it: that we do for ourselves.
     watcher.may_go_on.add_permits(1);
     setup.server = putting.await.unwrap();
-    assert!(setup.smb.read(&setup.cred, &file, 0, 200_000).await.unwrap().data == theirs);
+    assert!(setup.smb.read(&setup.cred, &file, None, 0, 200_000).await.unwrap().data == theirs);
     let again = setup.access(&file).await;
     assert_eq!(again.attr.unwrap().size, 120_000);
     assert!(again.lease.is_some(), "and there is a new one");
@@ -137,7 +137,7 @@ async fn own_changes_do_not_end_the_lease_and_tell_what_was_before() {
     // A burst: nothing is known in between, and the lease goes on.
     setup.write(&file, 4, b"abc", Stability::Unstable).await.unwrap();
     setup.write(&file, 7, b"def", Stability::Unstable).await.unwrap();
-    let committed = setup.smb.commit(&setup.cred, &file, 0..0).await.unwrap();
+    let committed = setup.smb.commit(&setup.cred, &file, None, 0..0).await.unwrap();
     assert_eq!(committed.change.after.unwrap().size, 10);
     let again = setup.access(&file).await;
     assert!(lease.holds() && again.lease.is_some_and(|again| again.is(&lease)));
@@ -155,7 +155,7 @@ async fn two_mounts_see_what_each_other_writes() {
     let found = other.lookup(&setup.cred, &root, "file".as_ref()).await.unwrap().found.unwrap();
     assert_eq!(found.handle, file, "handles are the server's");
     let data = bytes::Bytes::from_static(b"second");
-    other.write(&setup.cred, &file, 0, data, Stability::FileSync).await.unwrap();
+    other.write(&setup.cred, &file, None, 0, data, Stability::FileSync).await.unwrap();
     assert_eq!(next(&mut told).await, file);
     assert!(!lease.holds());
     assert_eq!(setup.read(&file, 0, 100).await, "second");
@@ -357,7 +357,7 @@ async fn two_who_write_do_not_wait_for_each_others_leases() {
     let writing = async {
         for at in 0..3 {
             let data = data.clone();
-            other.write(&setup.cred, &theirs, at, data, Stability::FileSync).await.unwrap();
+            other.write(&setup.cred, &theirs, None, at, data, Stability::FileSync).await.unwrap();
         }
     };
     let soon = tokio::time::timeout(Duration::from_secs(10), writing);

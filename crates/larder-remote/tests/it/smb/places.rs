@@ -18,7 +18,7 @@ async fn a_handle_has_no_place_until_its_name_is_looked_up() {
         later.access(cred, &file, larder_vfs::Access::READ).await.unwrap_err(),
         Error::Stale
     );
-    assert_eq!(later.read(cred, &file, 0, 1).await.unwrap_err(), Error::Stale);
+    assert_eq!(later.read(cred, &file, None, 0, 1).await.unwrap_err(), Error::Stale);
     assert_eq!(later.lookup(cred, &dir, name).await.unwrap_err(), Error::Stale);
     let root = later.root().await.unwrap().handle;
     assert_eq!(root, setup.root);
@@ -37,7 +37,7 @@ async fn a_listing_teaches_places() {
     let root = later.root().await.unwrap().handle;
     let page = later.readdir(&setup.cred, &root, Default::default(), 4096).await.unwrap();
     let entry = &page.entries[0];
-    let read = later.read(&setup.cred, entry.handle.as_ref().unwrap(), 0, 9).await.unwrap();
+    let read = later.read(&setup.cred, entry.handle.as_ref().unwrap(), None, 0, 9).await.unwrap();
     assert_eq!(read.data, "x");
     assert_eq!(entry.attr.unwrap().size, 1);
 }
@@ -61,7 +61,7 @@ async fn another_file_at_the_path_is_never_taken_for_the_first() {
     let path = |name| setup.dir.path().join(name);
     std::fs::rename(path("file"), path("kept")).unwrap();
     std::fs::rename(path("other"), path("file")).unwrap();
-    assert_eq!(setup.smb.read(&setup.cred, &file, 0, 9).await.unwrap_err(), Error::Stale);
+    assert_eq!(setup.smb.read(&setup.cred, &file, None, 0, 9).await.unwrap_err(), Error::Stale);
     let written = setup.write(&file, 0, b"XXXX", Stability::FileSync).await;
     assert_eq!(written.unwrap_err(), Error::Stale);
     assert_eq!(std::fs::read(path("file")).unwrap(), b"theirs");
@@ -117,7 +117,7 @@ async fn a_subfolder_is_mounted_as_the_root() {
     let smb = mount(&options).await;
     let root = smb.root().await.unwrap().handle;
     let found = smb.lookup(&setup.cred, &root, "file".as_ref()).await.unwrap().found.unwrap();
-    assert_eq!(smb.read(&setup.cred, &found.handle, 0, 9).await.unwrap().data, "x");
+    assert_eq!(smb.read(&setup.cred, &found.handle, None, 0, 9).await.unwrap().data, "x");
     let up = smb.lookup(&setup.cred, &root, "..".as_ref()).await.unwrap().found.unwrap();
     assert_eq!(up.handle, root);
 }

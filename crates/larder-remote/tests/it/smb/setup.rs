@@ -87,11 +87,11 @@ impl Setup {
         how: Stability,
     ) -> Result<larder_vfs::RemoteWritten, Error> {
         let data = Bytes::copy_from_slice(data);
-        self.smb.write(&self.cred, file, offset, data, how).await
+        self.smb.write(&self.cred, file, None, offset, data, how).await
     }
 
     pub(super) async fn read(&self, file: &Handle, offset: u64, len: u32) -> Bytes {
-        self.smb.read(&self.cred, file, offset, len).await.unwrap().data
+        self.smb.read(&self.cred, file, None, offset, len).await.unwrap().data
     }
 
     pub(super) async fn access(&self, file: &Handle) -> Judged {
@@ -114,7 +114,7 @@ impl Setup {
         let file = self.make(name, New::FileExclusive).await.unwrap();
         let data = pattern(bytes);
         let written = self.write(&file, 0, &data, Stability::Unstable).await.unwrap();
-        let committed = self.smb.commit(&self.cred, &file, 0..0).await.unwrap();
+        let committed = self.smb.commit(&self.cred, &file, None, 0..0).await.unwrap();
         assert_eq!(written.verifier, committed.verifier);
         assert_eq!(committed.change.after.unwrap().size, bytes as u64);
         assert!(std::fs::read(self.dir.path().join(name)).unwrap() == data);
@@ -124,7 +124,7 @@ impl Setup {
             }
             let last = bytes as u64 - 1;
             for (offset, len) in [(0, bytes as u32), (1, 70_000), (last, 10), (last + 9, 1)] {
-                let read = self.smb.read(&self.cred, &file, offset, len).await.unwrap();
+                let read = self.smb.read(&self.cred, &file, None, offset, len).await.unwrap();
                 let start = bytes.min(offset as usize);
                 let end = bytes.min(start + len as usize);
                 let what = format!("{offset}+{len}, leased {leased}");

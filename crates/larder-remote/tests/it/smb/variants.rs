@@ -74,7 +74,7 @@ async fn leases_are_broken_on_encrypted_connections() {
     let root = other.root().await.unwrap().handle;
     other.lookup(&setup.cred, &root, "file".as_ref()).await.unwrap();
     let data = bytes::Bytes::from_static(b"second");
-    other.write(&setup.cred, &file, 0, data, Stability::FileSync).await.unwrap();
+    other.write(&setup.cred, &file, None, 0, data, Stability::FileSync).await.unwrap();
     super::setup::eventually("the lease ends", || !lease.holds()).await;
     assert_eq!(setup.read(&file, 0, 100).await, "second");
 }
@@ -90,7 +90,7 @@ async fn a_guest_reads_and_writes() {
     let made = smb.make(&cred, &root, name, New::FileExclusive, Default::default()).await.unwrap();
     let (file, data) = (made.found.handle, pattern(300_000));
     let content = bytes::Bytes::from(data.clone());
-    smb.write(&cred, &file, 0, content, Stability::FileSync).await.unwrap();
+    smb.write(&cred, &file, None, 0, content, Stability::FileSync).await.unwrap();
     assert!(std::fs::read(dir.path().join("file")).unwrap() == data);
-    assert!(smb.read(&cred, &file, 0, 300_000).await.unwrap().data == data);
+    assert!(smb.read(&cred, &file, None, 0, 300_000).await.unwrap().data == data);
 }
