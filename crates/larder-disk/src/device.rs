@@ -13,10 +13,11 @@ use larder_wire::disk::words::{
     Done, Ending, FlushHead, HandshakeCall, HandshakeDone, Head, Hello, ReadHead, Refusal, Res,
     SessionId, Shown, Welcome, WriteHead,
 };
-use larder_wire::seal::{KEY_BYTES, MasterKey, SealKey, Secret, SessionKey, Setup};
+use larder_wire::seal::{KEY_BYTES, MasterKey, RequestKeys, Secret, SessionKey, Setup};
 
 use crate::control::ControlHead;
 use crate::counts::Counts;
+use crate::keys::Keys;
 use crate::rate::Rate;
 use crate::sessions::{Kind, SESSIONS_MAX, Session, Sessions};
 use crate::standing::{Deed, Standing};
@@ -55,6 +56,7 @@ pub struct Device {
     store: Arc<Store>,
     standing: RwLock<Standing>,
     sessions: Sessions,
+    keys: Keys,
     /// Requests of clients.
     underway: Underway,
     /// Requests of the metadata server.
@@ -65,14 +67,14 @@ pub struct Device {
 }
 
 /// How the reply to a request is sealed: with its number, once. Without a seal in a setup of none.
-struct ReplySeal(Option<(SealKey, Setup, SessionId, u64)>);
+struct ReplySeal(Option<(Arc<RequestKeys>, Setup, SessionId, u64)>);
 
 impl ReplySeal {
     fn seal<H: Head>(self, results: &Res<H::Done>, data: Bytes) -> SealedReply<H> {
         match self.0 {
             None => SealedReply::open_to_all(results, data),
-            Some((key, setup, session, sequence)) => {
-                SealedReply::seal(&key, setup, session, sequence, results, data)
+            Some((keys, setup, session, sequence)) => {
+                SealedReply::seal(&keys.from_disk, setup, session, sequence, results, data)
             }
         }
     }
@@ -88,6 +90,7 @@ impl Device {
             store: Arc::new(store),
             standing: RwLock::new(Standing::new(volume, disk, boot)),
             sessions: Sessions::new(config.sessions_max, boot.0 >> 32 << 32),
+            keys: Keys::default(),
             underway: Underway::default(),
             orders: Underway::default(),
             counts: Counts::default(),
@@ -224,9 +227,20 @@ impl Device {
         }
         let session = self.sessions.get(request.session)?;
         let head = head(&request)?;
-        let secret = self.secret(head.capability())?;
-        let (data, reply) = self.open(request, &session, &secret, self.config.identity.setup)?;
-        Ok((head, data, reply))
+        let (number, capability) = (request.session, head.capability());
+        let known = self.keys.get(number, capability);
+        let keys = match &known {
+            Some(keys) => {
+                self.standing().is_current(capability)?;
+                Arc::clone(keys)
+            }
+            None => Arc::new(session.key().request_keys(&self.secret(capability)?)),
+        };
+        let opened = self.open(request, &session, &keys, self.config.identity.setup)?;
+        if known.is_none() {
+            self.keys.keep(number, capability, &keys);
+        }
+        Ok((head, opened.0, opened.1))
     }
 
     /// What is ordered, if it is the latest owner of the volume who orders it, or nobody needs to
@@ -241,7 +255,8 @@ impl Device {
         let head = request.claimed_head().map_err(|_| Refusal::Malformed)?;
         let Identity { volume, disk, .. } = self.config.identity;
         let secret = self.config.master.control_secret(volume, disk);
-        let (_, reply) = self.open(request, &session, &secret, Setup::Secure)?;
+        let keys = Arc::new(session.key().request_keys(&secret));
+        let (_, reply) = self.open(request, &session, &keys, Setup::Secure)?;
         owner.map_or(Ok(()), |owner| self.standing().is_owner(owner))?;
         Ok((head, reply))
     }
@@ -251,15 +266,14 @@ impl Device {
         &self,
         request: Sealed<H>,
         session: &Session,
-        secret: &Secret,
+        keys: &Arc<RequestKeys>,
         setup: Setup,
     ) -> Res<(Bytes, ReplySeal)> {
         let (number, sequence) = (request.session, request.sequence);
-        let keys = session.key().request_keys(secret);
         let data = request.open(&keys.to_disk, setup).map_err(|_| Refusal::Forged)?;
         session.take(sequence)?;
         self.sessions.used(number);
-        Ok((data, ReplySeal(Some((keys.from_disk, setup, number, sequence)))))
+        Ok((data, ReplySeal(Some((Arc::clone(keys), setup, number, sequence)))))
     }
 
     /// Does what a client asks for, if his capability lets him.

@@ -42,6 +42,7 @@ mod control;
 pub mod counts;
 mod device;
 pub mod groups;
+mod keys;
 mod rate;
 mod service;
 pub mod sessions;

@@ -5,6 +5,7 @@
 //! The metadata server's sessions are the same, and show nothing in each request.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -120,6 +121,7 @@ impl Hailing {
             control: self.is_control.then_some(self.secret),
             key,
             next: AtomicU64::new(1),
+            kept: Mutex::default(),
         })
     }
 }
@@ -136,7 +138,12 @@ pub struct Session {
     control: Option<Secret>,
     key: SessionKey,
     next: AtomicU64,
+    /// Keys that were worked out, the latest first.
+    kept: Mutex<Vec<(Secret, Arc<RequestKeys>)>>,
 }
+
+/// Capabilities whose keys a session keeps: as many as a client uses at a time.
+const KEPT_MAX: usize = 16;
 
 /// The session is used up: its sequence numbers are.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -172,7 +179,7 @@ impl Session {
         if sequence >= SEQUENCE_END {
             return Err(Exhausted);
         }
-        let keys = self.key.request_keys(secret);
+        let keys = self.keys(secret);
         let (setup, session) = (self.setup, self.number);
         let request = Sealed::seal(&keys.to_disk, setup, session, sequence, head, data);
         Ok((request, Asked(Some(Question { keys, setup, session, sequence }))))
@@ -191,13 +198,27 @@ impl Session {
     }
 }
 
+impl Session {
+    /// The keys of requests that show what `secret` belongs to.
+    fn keys(&self, secret: &Secret) -> Arc<RequestKeys> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = kept.iter().position(|(known, _)| known == secret) {
+            kept[..=at].rotate_right(1);
+        } else {
+            kept.truncate(KEPT_MAX - 1);
+            kept.insert(0, (secret.clone(), Arc::new(self.key.request_keys(secret))));
+        }
+        Arc::clone(&kept[0].1)
+    }
+}
+
 /// A request that waits for its reply.
 #[derive(Debug)]
 pub struct Asked(Option<Question>);
 
 #[derive(Debug)]
 struct Question {
-    keys: RequestKeys,
+    keys: Arc<RequestKeys>,
     setup: Setup,
     session: SessionId,
     sequence: u64,
