@@ -140,6 +140,10 @@ impl CachedFile {
         if in_vain || self.settle(state).is_err() {
             return Err(NoSpace);
         }
+        self.write_out(state).map_err(|error| {
+            self.store.note_error(&error);
+            NoSpace
+        })?;
         self.mark_dirty(state)?;
         state.begin_change(self.store.clock.now());
         self.queue(state);

@@ -56,6 +56,9 @@ impl Limits {
     }
 }
 
+/// Five seconds of short files, as fast as they come from a machine nearby.
+const UNWRITTEN_BYTES_MAX: u64 = 32 << 20;
+
 /// How to open a cache.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -68,6 +71,9 @@ pub struct Config {
     pub checkpoint_interval: Option<Duration>,
     /// Descriptors of data files that may be open.
     pub descriptors: Descriptors,
+    /// Bytes of short files that may wait in memory for the next checkpoint, which writes them; 0
+    /// to write each at once. Only what a server gave waits.
+    pub unwritten_bytes_max: u64,
     /// This boot of the machine. With it nothing that was put or written is lost when the process
     /// dies: what no commit has yet is logged. `None`: a dead process is a crash like others.
     pub boot: Option<BootId>,
@@ -86,6 +92,7 @@ impl Config {
             limits: Limits::default(),
             checkpoint_interval: Some(Duration::from_secs(5)),
             descriptors: Descriptors::within(20_000),
+            unwritten_bytes_max: UNWRITTEN_BYTES_MAX,
             boot: None,
             parent_in_record: |_| None,
         }

@@ -24,6 +24,7 @@ use crate::state::{Found, State};
 use crate::store::Store;
 use crate::sums::{Summer, chunk_range, chunks_of};
 use crate::turns::Filling;
+use crate::unwritten::{UnwrittenFile, room_of};
 use crate::{FileNo, lock};
 
 /// Not all wanted bytes are held, or the disk does not give them. Ask the server.
@@ -262,6 +263,9 @@ impl CachedFile {
         if !state.local().is_there() {
             return Err(io::ErrorKind::NotFound.into());
         }
+        if let Some(file) = state.local().unwritten() {
+            return Ok(Arc::clone(file) as Arc<dyn DiskFile>);
+        }
         self.store.pool.get(&*self.store.disk, self.no, state.serial(), OpenMode::Existing)
     }
 
@@ -406,18 +410,19 @@ impl CachedFile {
         state.touch(self.store.now_sec());
     }
 
-    /// The local file, created if it is missing.
+    /// The local file, on the disk, created if it is missing.
     pub(crate) fn create_local(&self, state: &mut State) -> io::Result<Arc<dyn DiskFile>> {
         if state.local().is_there() {
+            self.write_out(state)?;
             return self.local(state);
         }
         if !self.store.gauge.reserve_file() {
             self.store.bell.ring();
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let created = self.create_file(state.size());
-        match created {
-            Ok((serial, file)) => {
+        let serial = self.store.index.next_number();
+        match self.create_file(serial, state.size()) {
+            Ok(file) => {
                 state.create_local(serial);
                 Ok(file)
             }
@@ -428,9 +433,8 @@ impl CachedFile {
         }
     }
 
-    fn create_file(&self, size: u64) -> io::Result<(u64, Arc<dyn DiskFile>)> {
+    pub(crate) fn create_file(&self, serial: u64, size: u64) -> io::Result<Arc<dyn DiskFile>> {
         let (store, dir) = (&self.store, data_dir(self.no));
-        let serial = store.index.next_number();
         let create = || store.pool.get(&*store.disk, self.no, serial, OpenMode::CreateNew);
         let file = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -445,11 +449,10 @@ impl CachedFile {
         if size > 0
             && let Err(error) = file.set_len(size)
         {
-            store.pool.forget(self.no, serial);
-            let _ = store.disk.remove(&data_path(self.no, serial));
+            self.remove_from_disk(serial);
             return Err(error);
         }
-        Ok((serial, file))
+        Ok(file)
     }
 
     /// Brings the accounts in line with what is known.
@@ -458,14 +461,47 @@ impl CachedFile {
         self.store.gauge.change_chunks(before, now);
     }
 
+    /// Has the local file on the disk, if it waits in memory.
+    ///
+    /// # Errors
+    /// What the disk says; it still waits then.
+    pub(crate) fn write_out(&self, state: &mut State) -> io::Result<()> {
+        let Some(file) = state.local().unwritten().cloned() else { return Ok(()) };
+        let serial = state.serial();
+        // Writing makes it as long as it is.
+        if let Err(error) = file.write_out(|| self.create_file(serial, 0)) {
+            self.remove_from_disk(serial);
+            return Err(error);
+        }
+        state.set_written();
+        self.wrote_out(&file);
+        Ok(())
+    }
+
+    /// A file that waited is written, or not coming.
+    pub(crate) fn wrote_out(&self, file: &UnwrittenFile) {
+        self.store.unwritten.give_back(file.size());
+        self.store.gauge.has_written(room_of(file.size()));
+    }
+
     /// Removes the local file, if there is one.
     fn remove_local(&self, state: &State) {
-        if state.local().is_there() {
-            self.store.pool.forget(self.no, state.serial());
-            // If this fails the file is an orphan, which the next unclean start sweeps up.
-            let _ = self.store.disk.remove(&data_path(self.no, state.serial()));
-            self.store.gauge.release_file();
+        if !state.local().is_there() {
+            return;
         }
+        if let Some(file) = state.local().unwritten() {
+            self.wrote_out(file);
+        } else {
+            self.remove_from_disk(state.serial());
+        }
+        self.store.gauge.release_file();
+    }
+
+    /// Removes a local file from the disk.
+    pub(crate) fn remove_from_disk(&self, serial: u64) {
+        self.store.pool.forget(self.no, serial);
+        // If this fails the file is an orphan, which the next unclean start sweeps up.
+        let _ = self.store.disk.remove(&data_path(self.no, serial));
     }
 }
 

@@ -24,8 +24,12 @@ use larder_io::DiskFile;
 use crate::file::{CachedFile, Filled};
 use crate::gauge::{Reserved, count};
 use crate::pool::write_with_holes;
-use crate::state::SIZE_MAX;
+use crate::state::{SIZE_MAX, State};
 use crate::sums::{chunk_range, chunks_of};
+use crate::unwritten::{UnwrittenFile, room_of};
+
+/// Longer files are written at once: to create one costs little beside their bytes.
+const SHORT_BYTES_MAX: u64 = 64 << 10;
 
 /// Parts of a local file that one fill writes.
 pub(crate) struct Claim<'a> {
@@ -115,7 +119,7 @@ impl CachedFile {
         }
         claim.chunks = state.presence().uncharged(&claim.gaps);
         claim._reserved = Some(self.store.reserve(claim.chunks)?);
-        match self.create_local(&mut state) {
+        match self.create_to_fill(&mut state) {
             Ok(file) => claim.file = Some(file),
             Err(error) => {
                 self.store.note_error(&error);
@@ -154,6 +158,43 @@ impl CachedFile {
         state.check();
         self.queue(&mut state);
         true
+    }
+}
+
+impl CachedFile {
+    /// Whether a fill of the whole file takes no longer than to copy it: it waits in memory
+    /// already, or would, and nobody else is at the file.
+    pub fn fills_quickly(&self) -> bool {
+        let store = &self.store;
+        self.filling().turns.is_free()
+            && self.try_state().is_some_and(|state| {
+                let local = state.local();
+                let may_wait = !local.is_there() && state.size() <= SHORT_BYTES_MAX;
+                local.unwritten().is_some() || (may_wait && !store.unwritten.is_filling())
+            })
+    }
+
+    /// The local file for bytes that a server gave, in memory if it is short and new.
+    pub(crate) fn create_to_fill(&self, state: &mut State) -> io::Result<Arc<dyn DiskFile>> {
+        let (store, size) = (&self.store, state.size());
+        if state.local().is_there() {
+            return self.local(state);
+        }
+        if size > SHORT_BYTES_MAX || !store.unwritten.take(size) {
+            return self.create_local(state);
+        }
+        if !store.gauge.reserve_file() {
+            store.unwritten.give_back(size);
+            store.bell.ring();
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        store.gauge.await_write(room_of(size));
+        let file = Arc::new(UnwrittenFile::new(size));
+        state.create_unwritten(store.index.next_number(), Arc::clone(&file));
+        if store.unwritten.is_filling() {
+            store.bell.ring();
+        }
+        Ok(file)
     }
 }
 

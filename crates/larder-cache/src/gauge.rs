@@ -59,8 +59,7 @@ pub(crate) struct Reserved<'a> {
 /// From now on the disk counts these bytes, or they are not coming.
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        let mut room = lock(&self.gauge.room);
-        room.unwritten_bytes = room.unwritten_bytes.saturating_sub(self.bytes);
+        self.gauge.has_written(self.bytes);
     }
 }
 
@@ -156,6 +155,17 @@ impl Gauge {
         room.taken_bytes += bytes;
         room.unwritten_bytes += bytes;
         Some(left < marks.cull)
+    }
+
+    /// What was reserved is written later.
+    pub(crate) fn await_write(&self, bytes: u64) {
+        lock(&self.room).unwritten_bytes += bytes;
+    }
+
+    /// It is written, or not coming.
+    pub(crate) fn has_written(&self, bytes: u64) {
+        let mut room = lock(&self.room);
+        room.unwritten_bytes = room.unwritten_bytes.saturating_sub(bytes);
     }
 
     /// Takes a file if it fits below the stop mark.

@@ -65,6 +65,7 @@ mod state;
 mod store;
 mod sums;
 mod turns;
+mod unwritten;
 mod verify;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

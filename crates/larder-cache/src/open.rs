@@ -27,6 +27,7 @@ use crate::records::{
 use crate::save::usage_key;
 use crate::store::{Bell, Store};
 use crate::turns::Turns;
+use crate::unwritten::Unwritten;
 use crate::{FileNo, lock};
 
 pub(crate) const LOCK_FILE: &str = "lock";
@@ -74,6 +75,8 @@ pub(crate) fn open(
         Gauge::new(config.limits, left(usage.0, dropped.bytes), left(usage.1, dropped.files));
     gauge.counters.dirty_dropped.store(dropped.marks, Ordering::Relaxed);
     let to_sweep = if matches!(start, Start::Clean | Start::First) { 0 } else { DATA_DIRS };
+    // Where nothing outlives the process, its disk is its memory.
+    let unwritten_bytes_max = if disk.outlives_process() { config.unwritten_bytes_max } else { 0 };
     let store = Arc::new(Store {
         disk,
         clock,
@@ -81,6 +84,7 @@ pub(crate) fn open(
         pool: Pool::new(config.descriptors.pooled_max),
         handed_out: HandedOut::new(config.descriptors.handed_out_max),
         gauge,
+        unwritten: Unwritten::new(unwritten_bytes_max),
         bell,
         session,
         trust_floor,

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_io::DiskFile;
+use larder_io::{DiskFile, Stamp};
 
 use crate::config::CacheError;
 use crate::file::CachedFile;
@@ -45,6 +45,8 @@ struct Saving {
     touched: RangeSet,
     record: Option<FileRecord>,
     groups: Vec<(u32, Option<Vec<u8>>)>,
+    /// How the local file looked, if it was written for this.
+    stamp: Option<Stamp>,
     /// The local file has bytes to sync. It is not held: a checkpoint of many files would take a
     /// descriptor for each.
     has_data: bool,
@@ -128,6 +130,7 @@ impl CachedFile {
         if !state.is_clean() || (may_wait && !is_at_rest) {
             return None;
         }
+        let stamp = self.write_to_save(&mut state);
         let touched = state.begin_save();
         if self.sum_completed(&mut state, &touched).is_err() {
             state.put_back(&touched);
@@ -150,7 +153,20 @@ impl CachedFile {
         let has_data = state.local().is_there() && held > 0 && !touched.is_empty();
         let changes = state.changes().count();
         drop(state);
-        Some(Saving { file: Arc::clone(self), changes, touched, record, groups, has_data })
+        Some(Saving { file: Arc::clone(self), changes, touched, record, groups, stamp, has_data })
+    }
+
+    /// Has the local file on the disk, and tells how it looks if it was not there.
+    fn write_to_save(&self, state: &mut State) -> Option<Stamp> {
+        state.local().unwritten()?;
+        let written = self.write_out(state).and_then(|()| self.local(state)?.stamp());
+        written
+            .inspect_err(|error| {
+                // It is clean: the server has it.
+                self.store.note_error(error);
+                self.drop_content(state);
+            })
+            .ok()
     }
 
     /// Gives sums to chunks that became complete piece by piece. Opens the local file only if there
@@ -220,7 +236,8 @@ impl Saving {
         let mut record = self.record.clone();
         let is_stamped = match &mut record {
             Some(record) if record.serial != 0 => {
-                let stamp = file.local(&state).and_then(|local| local.stamp());
+                let look = || file.local(&state).and_then(|local| local.stamp());
+                let stamp = self.stamp.map_or_else(look, Ok);
                 stamp.map(|stamp| record.stamp = stamp).is_ok()
             }
             _ => true,

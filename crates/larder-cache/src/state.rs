@@ -31,6 +31,7 @@ use crate::local_record::LocalRecord;
 use crate::ranges::RangeSet;
 use crate::records::FileRecord;
 use crate::sums::{Group, Sums};
+use crate::unwritten::UnwrittenFile;
 
 use self::bypasses::Bypasses;
 use self::changes::Changes;
@@ -225,6 +226,16 @@ impl State {
         self.local.create(serial);
     }
 
+    /// The local file was created in memory.
+    pub(crate) fn create_unwritten(&mut self, serial: u64, file: Arc<UnwrittenFile>) {
+        self.local.create_unwritten(serial, file);
+    }
+
+    /// The local file is on the disk.
+    pub(crate) fn set_written(&mut self) {
+        self.local.set_written();
+    }
+
     /// All of the local file was verified. Answers whether the record is to be saved, so that the
     /// next run need not read it again; `trusts` says whether that would trust it as it is.
     pub(crate) fn set_verified(&mut self, trusts: bool) -> bool {
@@ -288,6 +299,7 @@ impl State {
     /// A local change begins: the index must not vouch for what it changes.
     pub(crate) fn begin_change(&mut self, now: Monotonic) {
         debug_assert!(!self.recorded.vouches(), "the dirty mark is durable first");
+        debug_assert!(self.local.unwritten().is_none(), "changes outlive the process");
         self.changes.apply(changes::Event::Begun(now));
     }
 

@@ -18,6 +18,7 @@ use crate::index::Index;
 use crate::pool::Pool;
 use crate::records::FileRecord;
 use crate::turns::Turns;
+use crate::unwritten::Unwritten;
 use crate::{FileNo, lock};
 
 /// Files that may wait to be saved before a checkpoint is asked for.
@@ -83,6 +84,8 @@ pub(crate) struct Store {
     /// Data files in the kernel's hands.
     pub(crate) handed_out: Arc<HandedOut>,
     pub(crate) gauge: Gauge,
+    /// Short data files that are not on the disk yet.
+    pub(crate) unwritten: Unwritten,
     pub(crate) bell: Arc<Bell>,
     /// Number of this run.
     pub(crate) session: u64,

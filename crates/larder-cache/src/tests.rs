@@ -18,6 +18,7 @@ mod model;
 mod opening;
 mod records;
 mod room;
+mod unwritten;
 mod verifying;
 mod watched;
 
@@ -35,8 +36,17 @@ fn config() -> Config {
     Config { checkpoint_interval: None, ..Config::new(b"volume") }
 }
 
+/// The same, and no file waits in memory to be written.
+fn at_once() -> Config {
+    Config { unwritten_bytes_max: 0, ..config() }
+}
+
 fn try_open(disk: &(impl Disk + Clone + 'static)) -> Result<Cache, OpenError> {
     Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), config())
+}
+
+fn open_with(disk: &(impl Disk + Clone + 'static), config: Config) -> Cache {
+    Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), config).expect("it opens")
 }
 
 fn open(disk: &SimDisk) -> Cache {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::backing::BackingFile;
+use crate::unwritten::UnwrittenFile;
 
 /// The local file of a file, which may have none.
 #[derive(Debug, Default)]
@@ -14,6 +15,8 @@ pub(crate) struct LocalFile {
     /// It is the one that the index saw, or has been verified as a whole: it may be handed out
     /// without reading it.
     is_stamped: bool,
+    /// It waits in memory to be written.
+    unwritten: Option<Arc<UnwrittenFile>>,
     backing: Weak<BackingFile>,
 }
 
@@ -55,6 +58,22 @@ impl LocalFile {
         self.serial = serial;
     }
 
+    /// It was created in memory.
+    pub(crate) fn create_unwritten(&mut self, serial: u64, file: Arc<UnwrittenFile>) {
+        self.create(serial);
+        self.unwritten = Some(file);
+    }
+
+    /// It waits in memory to be written.
+    pub(crate) fn unwritten(&self) -> Option<&Arc<UnwrittenFile>> {
+        self.unwritten.as_ref()
+    }
+
+    /// It is on the disk.
+    pub(crate) fn set_written(&mut self) {
+        self.unwritten = None;
+    }
+
     /// It is there, and looks as the index says, or not.
     pub(crate) fn settle(&mut self, as_recorded: bool) {
         self.is_settled = true;
@@ -83,6 +102,7 @@ impl LocalFile {
 
     /// The kernel gets it.
     pub(crate) fn hand_out(&mut self, backing: &Arc<BackingFile>) {
+        debug_assert!(self.unwritten.is_none());
         self.backing = Arc::downgrade(backing);
     }
 }

@@ -12,7 +12,7 @@ use crate::{Descriptors, lock};
 
 /// Counts calls.
 #[derive(Debug, Default)]
-struct Calls(Mutex<BTreeMap<&'static str, u32>>);
+pub(super) struct Calls(Mutex<BTreeMap<&'static str, u32>>);
 
 impl Watcher for Calls {
     fn hear(&self, call: &'static str) {
@@ -21,13 +21,13 @@ impl Watcher for Calls {
 }
 
 /// A disk in memory that counts calls.
-fn counting() -> Watched<Calls> {
+pub(super) fn counting() -> Watched<Calls> {
     Watched { disk: Arc::new(MemDisk::default()), watcher: Arc::default() }
 }
 
 impl Watched<Calls> {
     /// The calls since the last time, as `name*count ...`.
-    fn take(&self) -> String {
+    pub(super) fn take(&self) -> String {
         let calls = std::mem::take(&mut *lock(&self.watcher.0));
         let shown: Vec<_> = calls.iter().map(|(name, count)| format!("{name}*{count}")).collect();
         shown.join(" ")

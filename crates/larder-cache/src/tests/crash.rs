@@ -38,7 +38,7 @@ struct Workload {
 impl Workload {
     fn new(seed: u64) -> Workload {
         let disk = SimDisk::recording();
-        let cache = open(&disk);
+        let cache = open_with(&disk, if seed.is_multiple_of(2) { config() } else { at_once() });
         let nos: Vec<_> = (0..FILES).map(|key| cache.assign(&key.to_le_bytes())).collect();
         let files = nos.iter().map(|&no| cache.file(no)).collect();
         let (contents, certain, random) = (Contents::new(), Vec::new(), Random(seed));

@@ -93,7 +93,7 @@ fn a_dead_disk_gives_misses_and_the_next_open_works() {
 #[test]
 fn a_full_disk_declines_and_goes_on_reading() {
     let disk = SimDisk::new();
-    let cache = open(&disk);
+    let cache = open_with(&disk, at_once());
     let kept = filled(&cache, b"v1", 77, CHUNK);
     cache.checkpoint().unwrap();
     let space = disk.space().unwrap();

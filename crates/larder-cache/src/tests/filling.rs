@@ -59,7 +59,7 @@ impl Watcher for Holding {
 #[test]
 fn nobody_who_reads_waits_for_a_fill() {
     let disk = Watched { disk: Arc::new(MemDisk::new()), watcher: Arc::<Holding>::default() };
-    let cache = try_open(&disk).unwrap();
+    let cache = open_with(&disk, at_once());
     let file = cache.file(cache.assign(b"key"));
     file.reset(b"v1", SIZE);
     fill(&file, b"v1", 1, 3 * CHUNK..SIZE);
@@ -132,19 +132,20 @@ fn orders(left: &[(Step, usize)], so_far: &mut Vec<Step>, all: &mut Vec<Vec<Step
 }
 
 /// Every order of the three steps of two fills that overlap, with one event between them: what is
-/// held is right after every step, and after a crash, and the accounts are. Each order has a file
-/// of its own.
+/// held is right after every step, and after a crash, and the accounts are; whether the local file
+/// waits in memory at first or not. Each order has a file of its own.
 #[test]
 fn two_fills_and_an_event_in_every_order_leave_right_bytes() {
     use Event::*;
     let mut count = 0;
-    for event in [Checkpoint, Cull, Verify, Distrust, BadChunk, Renamed] {
-        let steps = [(Step::First, 3), (Step::Second, 3), (Step::Between(event), 1)];
+    let events = [Checkpoint, Cull, Verify, Distrust, BadChunk, Renamed];
+    for (event, config) in events.iter().flat_map(|event| [(event, config()), (event, at_once())]) {
+        let steps = [(Step::First, 3), (Step::Second, 3), (Step::Between(*event), 1)];
         let mut all = Vec::new();
         orders(&steps, &mut Vec::new(), &mut all);
         count += all.len();
         let disk = SimDisk::new();
-        let cache = open(&disk);
+        let cache = open_with(&disk, config);
         let files: Vec<_> = all.iter().map(|order| in_order(&cache, order)).collect();
         let charged: u64 = files.iter().map(|file| file.state().presence().charged() * CHUNK).sum();
         assert_eq!(cache.usage().bytes, charged, "what is reserved is what is held: {event:?}");
@@ -153,11 +154,11 @@ fn two_fills_and_an_event_in_every_order_leave_right_bytes() {
         for (file, order) in files.iter().zip(&all) {
             let is_right =
                 read(&after.file(file.number()), 0..SIZE).map(|it| it == content(0..SIZE));
-            let may_miss = event == Cull;
+            let may_miss = *event == Cull;
             assert!(is_right.unwrap_or(may_miss), "after a crash: {order:?}");
         }
     }
-    assert_eq!(count, 840);
+    assert_eq!(count, 2 * 840);
 }
 
 /// A fill by its steps.
@@ -253,7 +254,7 @@ impl Watcher for Yielding {
 fn fills_never_cover_what_is_written_beside_them() {
     let seed = seed("fills_never_cover_what_is_written_beside_them", 12);
     let disk = Watched { disk: Arc::new(MemDisk::new()), watcher: Arc::new(Yielding) };
-    let cache = try_open(&disk).unwrap();
+    let cache = open_with(&disk, at_once());
     for round in 0..10 {
         let mut random = Random(seed + round);
         let file = cache.file(cache.assign(&round.to_le_bytes()));
@@ -293,7 +294,7 @@ fn fills_never_cover_what_is_written_beside_them() {
 #[test]
 fn fills_of_a_version_never_reach_the_next_one() {
     let disk = Watched { disk: Arc::new(MemDisk::new()), watcher: Arc::new(Yielding) };
-    let cache = try_open(&disk).unwrap();
+    let cache = open_with(&disk, at_once());
     let file = cache.file(cache.assign(b"key"));
     file.reset(&0_u64.to_le_bytes(), SIZE);
     let is_over = AtomicBool::new(false);

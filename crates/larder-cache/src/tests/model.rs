@@ -77,7 +77,7 @@ struct Seen {
 impl Run {
     fn new(seed: u64, faulty: bool) -> Run {
         let disk = SimDisk::new();
-        let cache = open(&disk);
+        let cache = open_with(&disk, if seed.is_multiple_of(2) { config() } else { at_once() });
         let file = cache.file(cache.assign(b"file"));
         let model = Model::new(1, END / 2);
         file.reset(&model.name(), END / 2);

@@ -121,7 +121,7 @@ fn numbers_are_never_given_again() {
 #[test]
 fn orphans_are_swept_after_an_unclean_stop() {
     let disk = SimDisk::new();
-    let cache = open(&disk);
+    let cache = open_with(&disk, at_once());
     let kept = filled(&cache, b"v1", 1, CHUNK);
     cache.checkpoint().unwrap();
     for seed in 2..20 {

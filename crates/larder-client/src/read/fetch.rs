@@ -23,7 +23,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::flights::{Flight, Flights, Lost};
 use super::plan::{FileEnd, Slice, Source, plan};
 use super::stream::{Shown, Stream, advance};
-use crate::core::{Core, blocking};
+use crate::core::{Core, blocking_unless};
 use crate::journal::Version;
 use crate::names::on_handle;
 use crate::node::Node;
@@ -388,7 +388,9 @@ impl Core {
     async fn store(file: Arc<CachedFile>, flight: &Flight, bytes: Bytes) -> bool {
         let version = flight.version().bytes();
         let start = flight.range().start;
-        let filled = blocking(move || file.fill(&version, start, &bytes)).await;
+        // What waits in memory to be written is stored before another thread has woken up.
+        let quick = file.fills_quickly();
+        let filled = blocking_unless(quick, move || file.fill(&version, start, &bytes)).await;
         filled == Ok(Filled::Stored)
     }
 
