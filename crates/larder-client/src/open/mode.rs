@@ -16,6 +16,11 @@ use larder_vfs::OpenFlags;
 /// costs about as much as one request.
 pub(crate) const BYPASSED_BYTES_MAX: u64 = 256 << 10;
 
+/// Up to this size a file is read through the pages of the kernel, if those that it has are of the
+/// present version: to hand it the local file costs more calls than to read it once more, should
+/// the pages be gone.
+pub(crate) const PAGES_BYTES_MAX: u64 = 64 << 10;
+
 /// The way that an open file's data takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -75,7 +80,9 @@ pub(crate) fn mode(case: &Case) -> Mode {
     let appends = case.flags.write && case.flags.append;
     let may_pass = case.local_file && !case.cached && !case.flags.direct;
     if may_pass && !case.flags.write {
-        Mode::Passthrough
+        // Nothing of the disk is to be opened for a reader who finds all in memory.
+        let pages_serve = !case.other_pages && case.size <= PAGES_BYTES_MAX && !case.passthrough;
+        if pages_serve { Mode::Cached } else { Mode::Passthrough }
     } else if may_pass && !case.synchronous && may_be_bypassed(case) {
         Mode::Bypass
     } else if case.flags.direct || appends || case.passthrough || (case.cached && case.other_pages)
@@ -129,6 +136,8 @@ mod tests {
     #[test]
     fn the_mode_of_an_open_is_that_of_the_table() {
         for (flags, size, modes) in [
+            (READ, PAGES_BYTES_MAX, [Cached, Passthrough, Passthrough, Cached]),
+            (READ, PAGES_BYTES_MAX + 1, [Passthrough, Passthrough, Passthrough, Cached]),
             (READ, SHORT, [Passthrough, Passthrough, Passthrough, Cached]),
             (READ, SHORT + 1, [Passthrough, Passthrough, Passthrough, Cached]),
             (WRITE, SHORT, [Bypass, Bypass, Bypass, Cached]),
@@ -152,6 +161,14 @@ mod tests {
     }
 
     #[test]
+    fn a_short_file_is_read_through_pages_only_if_they_are_of_its_version() {
+        for size in [0, 1, PAGES_BYTES_MAX] {
+            assert_eq!(mode(&case(READ, size)), Cached);
+            assert_eq!(mode(&Case { other_pages: true, ..case(READ, size) }), Passthrough);
+        }
+    }
+
+    #[test]
     fn without_a_local_file_opens_are_page_cached_unless_pages_or_others_forbid_it() {
         for flags in [READ, WRITE, UPDATE, ANEW] {
             let alone = Case { local_file: false, ..case(flags, 0) };
@@ -168,7 +185,7 @@ mod tests {
         assert_eq!(mode(&synchronous), Cached);
         assert_eq!(mode(&Case { passthrough: true, bypass: true, ..synchronous }), Direct);
         assert_eq!(mode(&Case { synced_here: true, ..case(ANEW, 0) }), Cached);
-        assert_eq!(mode(&Case { synced_here: true, ..case(READ, 0) }), Passthrough);
+        assert_eq!(mode(&Case { synced_here: true, ..case(READ, SHORT) }), Passthrough);
         assert_eq!(mode(&case(OpenFlags { direct: true, ..ANEW }, 0)), Direct);
         assert_eq!(mode(&case(OpenFlags { direct: true, ..READ }, 0)), Direct);
     }
@@ -176,7 +193,7 @@ mod tests {
     #[test]
     fn what_others_may_write_under_locks_is_not_bypassed() {
         for (flags, wanted) in
-            [(READ, Passthrough), (WRITE, Cached), (APPEND, Direct), (ANEW, Bypass), (NEW, Bypass)]
+            [(READ, Cached), (WRITE, Cached), (APPEND, Direct), (ANEW, Bypass), (NEW, Bypass)]
         {
             assert_eq!(mode(&Case { locks_passed: true, ..case(flags, 0) }), wanted, "{flags:?}");
         }
