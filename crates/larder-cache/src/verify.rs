@@ -13,6 +13,9 @@ use crate::lock;
 use crate::state::State;
 use crate::sums::{Summer, chunks_of, pieces_of};
 
+/// Up to here a file is verified on the thread that wants it: a few milliseconds.
+const AT_ONCE_BYTES_MAX: u64 = 8 << 20;
+
 /// What is verified: a local file, as of a change.
 #[derive(Clone, Copy)]
 struct Subject {
@@ -49,16 +52,25 @@ impl CachedFile {
         let _turn = lock(&self.verifying);
         // Whoever was first may have done it.
         let Some(subject) = self.to_verify() else { return };
-        for piece in subject.pieces() {
-            if self.verify_piece(&subject, piece, false).is_none() {
-                return;
-            }
+        // One who waits for gigabytes does not make others wait for a CPU.
+        let is_there = if subject.size <= AT_ONCE_BYTES_MAX {
+            self.verify_pieces(&subject)
+        } else {
+            larder_io::behind_others(|| self.verify_pieces(&subject))
+        };
+        if !is_there {
+            return;
         }
         let mut state = self.state();
         let is_same = subject.is_there(&state) && state.changes().count() == subject.changes;
         if is_same && state.presence().is_whole() {
             self.mark_verified(&mut state);
         }
+    }
+
+    /// Verifies the chunks that this run has not; whether the subject is still there.
+    fn verify_pieces(&self, subject: &Subject) -> bool {
+        subject.pieces().all(|piece| self.verify_piece(subject, piece, false).is_some())
     }
 
     /// Verifies all chunks anew: how many were read, and those found bad, which are forgotten.

@@ -17,6 +17,7 @@
     allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
 )]
 
+mod background;
 mod backoff;
 mod boot;
 mod clock;
@@ -35,6 +36,7 @@ mod sim;
 pub mod sockets;
 mod tail;
 
+pub use background::behind_others;
 pub use backoff::Backoff;
 pub use boot::BootId;
 pub use clock::{Clock, Elapsed, Monotonic, RealClock, SimClock, Sleep, WallTime};

@@ -67,11 +67,12 @@ impl Disk {
         &self.mountpoint
     }
 
-    /// A group for a server of its own, with the whole of the memory.
+    /// A group for a server of its own, with the whole of the memory, and with `own_bytes` more for
+    /// what its processes need beside it.
     ///
     /// # Errors
     /// If control groups cannot be made here.
-    pub(super) fn group(&self) -> Result<Group> {
+    pub(super) fn group(&self, own_bytes: u64) -> Result<Group> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("larder-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let device = fs::metadata(&self.device)?.rdev();
@@ -79,7 +80,7 @@ impl Disk {
         let Confinement { memory_bytes, disk_bytes_per_s: rate } = self.confinement;
         let mut group = Group { dirs: Vec::new() };
         for Setting { dir, file, value } in
-            settings(Path::new(CGROUPS), &device, memory_bytes, rate)?
+            settings(Path::new(CGROUPS), &device, memory_bytes + own_bytes, rate)?
         {
             let dir = dir.join(&name);
             if !group.dirs.contains(&dir) {
