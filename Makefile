@@ -21,8 +21,8 @@ test: setup ## everything a change must pass: format, lints, tidy, all tests
 	$(CARGO) xtask ci
 
 bench: setup build ## five rounds of badros, fscache and basic5, then badros at 1 and 10 ms; a report (root or sudo)
-	run=$$($(SUDO) $(LARDER) bench run badros fscache basic5 --size short --rounds 5 --minutes 5) && \
-	$(SUDO) $(LARDER) bench run badros --single --size short --rounds 5 --minutes 4 --link rtt=1ms --link rtt=10ms --out "$$run" && \
+	run=$$($(SUDO) $(LARDER) bench run badros fscache basic5 --single --size short --rounds 5 --minutes 7) && \
+	$(SUDO) $(LARDER) bench run badros --single --size short --rounds 5 --minutes 9 --link rtt=1ms --link rtt=10ms --out "$$run" && \
 	$(SUDO) $(LARDER) bench report "$$run"
 
 tidy: ## the rules of the repository, without the tests

@@ -69,6 +69,20 @@ fn two_mounts_of_a_volume_are_close_to_open() {
     }
 }
 
+/// The NFS door is one more client.
+#[test]
+fn nfs_clients_use_a_volume_by_way_of_an_export() {
+    let server = Server::start(Kind::Volume);
+    let export = Server::reexport(&server, &[]);
+    let (by_nfs, direct) = (Mount::plain(&export, &["noac"]), Mount::new(&server, &[]));
+    fs::create_dir(by_nfs.path("dir")).unwrap();
+    fs::write(by_nfs.path("dir/file"), pattern(1, 3 << 20)).unwrap();
+    assert!(fs::read(direct.path("dir/file")).unwrap() == pattern(1, 3 << 20));
+    fs::rename(by_nfs.path("dir"), by_nfs.path("moved")).unwrap();
+    fs::write(direct.path("other"), b"not by NFS").unwrap();
+    assert_eq!(fs::read(by_nfs.path("other")).unwrap(), b"not by NFS");
+}
+
 #[test]
 fn what_is_no_volume_is_not_served() {
     let dir = scratch("larder-no-volume-");
