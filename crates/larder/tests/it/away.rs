@@ -93,7 +93,11 @@ fn a_mount_begins_without_its_server() {
         assert_eq!(mount.status()["dirty"]["files"], 2, "{kind:?}");
         let (code, unsent) =
             said(&mount, &["cache", "ls", "--unsent", mount.path("").to_str().unwrap()]);
-        assert!(unsent.contains("  dir/edited  (13 B unsent)\n"), "{kind:?}: {unsent}");
+        // What the kernel wrote itself is the whole file, until it is compared. Where locks are
+        // passed on, it does not append.
+        let bytes = if kind == Kind::Samba { 7 } else { 13 };
+        let wanted = format!("  dir/edited  ({bytes} B unsent)\n");
+        assert!(unsent.contains(&wanted), "{kind:?}: {unsent}");
         assert_eq!(code, Some(3), "{kind:?}");
 
         fs::remove_file(server.path("dir/gone")).unwrap();

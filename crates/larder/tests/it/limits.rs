@@ -192,10 +192,15 @@ fn descriptor_limit_fails_no_read() {
 fn cache_stays_within_its_limit() {
     let server = Server::start(Kind::Larder);
     many_files(&server, 64, 1 << 20);
-    let mount = Mount::new(&server, &["cache_max=16M"]);
+    // A disk of its own: on a full one less is kept, or nothing.
+    let disk = SmallDisk::for_cache(256, 4096);
+    let mut mount = Mount::unmounted(&server, &["cache_max=16M"]);
+    mount.set_cache(disk.path().join("cache"));
+    mount.mount();
     read_all_twice(&mount, 64, 1 << 20);
     let held = mount.status()["cache"]["bytes"].as_u64().unwrap();
     assert!(held > 0 && held <= 16 << 20, "{held}");
+    mount.unmount();
 }
 
 /// A field of the worker's /proc/PID/status in KiB.
