@@ -20,6 +20,7 @@ use larder_wire::capability::{
     Capability, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch, Mode, VolumeId,
 };
 use larder_wire::disk::session::Granted;
+use larder_wire::disk::words::Trust;
 use larder_wire::seal::{MasterKey, Setup};
 
 const SETUPS: [Setup; 3] = [Setup::Off, Setup::Secure, Setup::Private];
@@ -65,7 +66,9 @@ async fn grant(address: SocketAddr) -> Granted {
     let control = DiskControl::new(connect(address).await, control);
     control.rotate(KeyEpoch(1)).await.expect("obeyed");
     control.replace_group(None, GroupId(1)).await.expect("obeyed");
-    let (_, boot) = control.refresh(600_000).await.expect("obeyed");
+    let (done, boot) = control.refresh(None).await.expect("obeyed");
+    let trust = Trust { boot, until_ms: done.clock_ms + 600_000 };
+    control.refresh(Some(trust)).await.expect("obeyed");
     let all = Extent::new(0, DISK_BYTES).expect("an extent");
     let capability = Capability {
         volume: VOLUME,

@@ -23,7 +23,7 @@ use larder_wire::disk::sealed::ReplyError;
 use larder_wire::disk::session::{AskError, Granted, Hailing};
 use larder_wire::disk::words::{
     ClearHead, CopyHead, Done, EpochHead, FlushHead, GroupReplaceHead, Head, ReadHead, RefreshDone,
-    RefreshHead, Refusal, Remedy, RevokeHead, StatusDone, StatusHead, WriteHead,
+    RefreshHead, Refusal, Remedy, RevokeHead, StatusDone, StatusHead, Trust, WriteHead,
 };
 use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, VERSION};
 use larder_wire::seal::MasterKey;
@@ -178,13 +178,18 @@ impl DiskControl {
         DiskControl { link: Link::new(rpc), control, options: CallOptions::default() }
     }
 
-    /// Lets the disk trust what it knows for so many milliseconds from now on: its clock, and which
-    /// boot it is in. In a new boot it knows nothing, and is to be told key epoch and groups.
+    /// Lets the disk trust what it knows until a time of its own clock, as far as that lies less
+    /// than ten minutes ahead; none changes nothing. Answers its clock, which may have gone on
+    /// since, and which boot it is in. In a new boot it knows nothing, and is to be told key epoch
+    /// and groups.
     ///
     /// # Errors
-    /// [`DiskError`]
-    pub async fn refresh(&self, trust_ms: u32) -> Result<(RefreshDone, BootEpoch), DiskError> {
-        self.order(RefreshHead { trust_ms }).await
+    /// [`DiskError`]; [`Refusal::OldBoot`] if the time is one of another boot.
+    pub async fn refresh(
+        &self,
+        trust: Option<Trust>,
+    ) -> Result<(RefreshDone, BootEpoch), DiskError> {
+        self.order(RefreshHead { trust }).await
     }
 
     /// Revokes capabilities of a group, at most [`larder_wire::disk::REVOKED_MAX`]. On return none

@@ -3,11 +3,9 @@
 //! Each of these is answered when it is in force: nothing that it forbids is under way any more,
 //! and what it makes durable is.
 
-use std::time::Duration;
-
 use larder_wire::disk::words::{
-    ClearHead, CopyHead, Done, EpochHead, GroupReplaceHead, Head, RefreshDone, RefreshHead, Res,
-    RevokeHead, StatusDone, StatusHead,
+    ClearHead, CopyHead, Done, EpochHead, GroupReplaceHead, Head, RefreshDone, RefreshHead,
+    Refusal, Res, RevokeHead, StatusDone, StatusHead, Trust,
 };
 use larder_wire::xdr::Array;
 
@@ -25,8 +23,13 @@ pub(crate) trait ControlHead: Head + Send {
 impl ControlHead for RefreshHead {
     async fn carry_out(self, device: &Device) -> Res<RefreshDone> {
         let clock_ms = device.now_ms();
-        let trust = Duration::from_millis(u64::from(self.trust_ms)).min(TRUST_MAX);
-        device.standing_mut().refresh(clock_ms + trust.as_millis() as u64);
+        if let Some(Trust { boot, until_ms }) = self.trust {
+            let mut standing = device.standing_mut();
+            if boot != standing.boot() {
+                return Err(Refusal::OldBoot);
+            }
+            standing.refresh(until_ms.min(clock_ms + TRUST_MAX.as_millis() as u64));
+        }
         Ok(RefreshDone { clock_ms })
     }
 }

@@ -5,15 +5,18 @@
 //! capabilities of his own. He has no key of the disk's.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::Bytes;
+use larder_disk::TRUST_MAX;
 use larder_wire::capability::{
     BootEpoch, Capability, CapabilityId, DiskId, Extents, GroupId, KeyEpoch, Mode, VolumeId,
 };
 use larder_wire::disk::sealed::Sealed;
 use larder_wire::disk::session::{AskError, Granted, Hailing, Session};
 use larder_wire::disk::words::{
-    ClearHead, EpochHead, GroupReplaceHead, ReadHead, Refusal, Res, StatusHead, WriteHead,
+    ClearHead, EpochHead, GroupReplaceHead, ReadHead, RefreshHead, Refusal, Res, StatusHead, Trust,
+    WriteHead,
 };
 use larder_wire::seal::{MasterKey, Setup};
 use larder_wire::xdr::{Decode, to_segments};
@@ -373,6 +376,43 @@ async fn a_disk_that_was_told_nothing_refuses_everything() {
     assert_eq!(hail().await.unwrap_err(), Refusal::OldGroup);
     stand.order(&GroupReplaceHead { victim: None, group: GROUP }).await.unwrap();
     hail().await.unwrap();
+}
+
+/// The metadata server gives a time of the disk's clock. However late the disk hears it, what was
+/// trusted ends then; and in another boot the time means nothing.
+#[tokio::test]
+async fn a_refresh_that_is_heard_late_ends_when_it_was_to_end() {
+    let stand = Stand::new(Setup::Secure).await;
+    let until = Capability { expiry_ms: u64::MAX, ..stand.capability(Mode::Read, &[(0, 4096)]) };
+    let reader = Granted::mint(&master(), until);
+    let session = stand.session(&reader).await;
+    let late = stand.refreshing();
+    stand.clock.advance(TRUST - Duration::from_millis(10));
+    stand.deliver(late).await.unwrap();
+    stand.read(&session, &reader, 0, 1).await.unwrap();
+    let too_late = stand.refreshing();
+    stand.clock.advance(TRUST);
+    stand.deliver(too_late).await.unwrap();
+    let refused = stand.read(&session, &reader, 0, 1).await;
+    assert_eq!(refused, Err(AskError::Refused(Refusal::NotRefreshed)));
+    // Nor does it trust for longer than a disk does.
+    let ask = async |boot, until_ms| {
+        stand.order(&RefreshHead { trust: Some(Trust { boot, until_ms }) }).await
+    };
+    let other = BootEpoch(stand.boot().0 + 1);
+    assert_eq!(ask(other, u64::MAX).await, Err(AskError::Refused(Refusal::OldBoot)));
+    let refused = stand.read(&session, &reader, 0, 1).await;
+    assert_eq!(refused, Err(AskError::Refused(Refusal::NotRefreshed)));
+    ask(stand.boot(), u64::MAX).await.unwrap();
+    stand.read(&session, &reader, 0, 1).await.unwrap();
+    stand.clock.advance(TRUST_MAX);
+    let refused = stand.read(&session, &reader, 0, 1).await;
+    assert_eq!(refused, Err(AskError::Refused(Refusal::NotRefreshed)));
+    // Who asks for the clock alone changes nothing.
+    let asked = stand.order(&RefreshHead { trust: None }).await.unwrap();
+    assert_eq!(asked.clock_ms, stand.device.now_ms());
+    let refused = stand.read(&session, &reader, 0, 1).await;
+    assert_eq!(refused, Err(AskError::Refused(Refusal::NotRefreshed)));
 }
 
 /// A handshake is judged as a request is.

@@ -19,7 +19,7 @@ use larder_wire::capability::{
     Capability, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch, Mode, VolumeId,
 };
 use larder_wire::disk::session::{Granted, Hailing, Session};
-use larder_wire::disk::words::{EpochHead, GroupReplaceHead, Head, RefreshHead};
+use larder_wire::disk::words::{EpochHead, GroupReplaceHead, Head, RefreshHead, Trust};
 use larder_wire::rpc::{Credential, Outcome, ReplyHeader, Xid, encode_call};
 use larder_wire::seal::{MasterKey, Setup};
 use larder_wire::xdr::{Decode, Encode, Encoder, Framing, XdrError, to_segments};
@@ -104,7 +104,8 @@ impl Fuzzed {
         order(message(&epoch));
         let group = GroupReplaceHead { victim: None, group: GroupId(1) };
         order(message(&control.order(&group).expect("a number").0));
-        let (refresh, _) = control.order(&RefreshHead { trust_ms: u32::MAX }).expect("a number");
+        let trust = Some(Trust { boot: control.boot(), until_ms: u64::MAX });
+        let (refresh, _) = control.order(&RefreshHead { trust }).expect("a number");
         order(message(&refresh));
 
         let extents = vec![Extent::new(OURS, SIZE - OURS).expect("an extent")];

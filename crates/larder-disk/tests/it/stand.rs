@@ -20,7 +20,7 @@ use larder_wire::disk::sealed::{Sealed, SealedReply};
 use larder_wire::disk::session::{AskError, Asked, Granted, Hailing, Session};
 use larder_wire::disk::words::{
     EpochHead, FlushHead, GroupReplaceHead, Head, ReadHead, RefreshHead, Refusal, Res, RevokeHead,
-    WriteHead,
+    Trust, WriteHead,
 };
 use larder_wire::rpc::{Credential, Outcome, ReplyHeader, Xid, encode_call};
 use larder_wire::seal::{MasterKey, Setup};
@@ -114,8 +114,14 @@ impl Stand {
     }
 
     pub(crate) async fn refresh(&self) {
-        let trust_ms = TRUST.as_millis() as u32;
-        self.order(&RefreshHead { trust_ms }).await.unwrap();
+        self.deliver(self.refreshing()).await.unwrap();
+    }
+
+    /// What lets the disk trust for [`TRUST`] from now on, not yet brought to it.
+    pub(crate) fn refreshing(&self) -> Request<RefreshHead> {
+        let until_ms = self.device.now_ms() + TRUST.as_millis() as u64;
+        let trust = Some(Trust { boot: self.control.boot(), until_ms });
+        self.control.order(&RefreshHead { trust }).unwrap()
     }
 
     pub(crate) async fn revoke(&self, granted: &Granted) {

@@ -11,7 +11,7 @@ use larder_rpc::server::{Config as ServerConfig, Server, Shutdown, SourcePorts};
 use larder_rpc::{CallOptions, Config as ClientConfig, RpcClient, SourcePort, Transport};
 use larder_wire::capability::{BootEpoch, Capability, CapabilityId, Extents, GroupId, Mode};
 use larder_wire::disk::session::Granted;
-use larder_wire::disk::words::{Refusal, Remedy};
+use larder_wire::disk::words::{Refusal, Remedy, Trust};
 use larder_wire::seal::Setup;
 
 use crate::stand::{DISK, GROUP, KEY, SIZE, VOLUME, extent, master};
@@ -48,7 +48,9 @@ impl Listening {
         let control = DiskControl::new(self.rpc().await, control);
         control.rotate(KEY).await.unwrap();
         control.replace_group(None, GROUP).await.unwrap();
-        let (_, boot) = control.refresh(60_000).await.unwrap();
+        let (done, boot) = control.refresh(None).await.unwrap();
+        let trust = Trust { boot, until_ms: done.clock_ms + 60_000 };
+        control.refresh(Some(trust)).await.unwrap();
         (control, boot)
     }
 

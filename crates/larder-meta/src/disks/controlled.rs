@@ -1,9 +1,10 @@
 //! Disks over the network: a task for each keeps it told what it must know.
 //!
-//! A disk trusts what it knows for [`TRUST`] after it was refreshed, and then refuses everything.
-//! So a revocation that cannot be brought to a disk is over when that time is; before the disk is
-//! refreshed again, all that was ever made for it is voided. Orders to one disk are brought one
-//! after the other, in the order in which they were given.
+//! A disk trusts what it knows until a time of its own clock, which is worked out from what it said
+//! its clock was: at most [`TRUST`] after we told it, however late it hears us. Then it refuses
+//! everything. So a revocation that cannot be brought to a disk is over when that time is; before
+//! the disk is refreshed again, all that was ever made for it is voided. Orders to one disk are
+//! brought one after the other, in the order in which they were given.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use larder_wire::capability::{
     CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, ExtentsError, GroupId, Mode, VolumeId,
 };
 use larder_wire::disk::REVOKED_MAX;
+use larder_wire::disk::words::Refusal;
 use larder_wire::meta::words::DiskInfo;
 use larder_wire::seal::MasterKey;
 use larder_wire::xdr::Opaque;
@@ -336,18 +338,23 @@ impl Keep {
         if self.must_void {
             self.void().await?;
         }
-        let trust_ms = u32::try_from(TRUST.as_millis()).unwrap_or(u32::MAX);
-        let refreshed = self.control().await?.refresh(trust_ms).await;
-        // It may have heard us, whatever we hear.
-        let now = self.clock.instant();
-        self.trusted_until = now + TRUST;
-        let (done, boot) = refreshed?;
-        if lock(&self.known).booted(boot) {
-            tracing::info!(disk = self.whose.disk.0, "the disk has started anew");
-            let key = lock(&self.known).key();
-            self.control().await?.rotate(key).await?;
+        let until = self.clock.instant() + TRUST;
+        let known = lock(&self.known).trust(until);
+        let trust = match known {
+            Some(trust) => trust,
+            None => {
+                self.ask_clock().await?;
+                lock(&self.known).trust(until).ok_or(Unreached::Never)?
+            }
+        };
+        // It may hear us, whatever we hear, and whenever.
+        self.trusted_until = until;
+        let refreshed = self.control().await?.refresh(Some(trust)).await;
+        if let Err(DiskError::Refused(Refusal::OldBoot)) = refreshed {
+            lock(&self.known).forget_clock();
         }
-        lock(&self.known).refreshed(done.clock_ms, now);
+        let (done, _) = refreshed?;
+        lock(&self.known).refreshed(done.clock_ms, self.clock.instant());
         while let Some(victim) = { lock(&self.known).wants_group() } {
             let group = lock(&self.known).next_group();
             self.control().await?.replace_group(victim, group).await?;
@@ -355,6 +362,20 @@ impl Keep {
         }
         self.ready.send_replace(true);
         self.clear().await;
+        Ok(())
+    }
+
+    /// Learns in which boot the disk is, and that boot's clock.
+    async fn ask_clock(&mut self) -> Result<(), Unreached> {
+        let (done, boot) = self.control().await?.refresh(None).await?;
+        let now = self.clock.instant();
+        if lock(&self.known).booted(boot) {
+            tracing::info!(disk = self.whose.disk.0, "the disk has started anew");
+        }
+        // Of a boot whose clock is not known it is not known either what it was told.
+        let key = lock(&self.known).key();
+        self.control().await?.rotate(key).await?;
+        lock(&self.known).refreshed(done.clock_ms, now);
         Ok(())
     }
 

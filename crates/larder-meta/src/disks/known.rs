@@ -15,6 +15,7 @@ use larder_wire::capability::{
     KeyEpoch, Mode, VolumeId,
 };
 use larder_wire::disk::session::Granted;
+use larder_wire::disk::words::Trust;
 use larder_wire::seal::MasterKey;
 use larder_wire::xdr::to_segments;
 
@@ -25,6 +26,10 @@ pub(super) const LASTS: Duration = Duration::from_secs(600);
 /// Groups that a disk takes at a time. When another one begins the oldest ends; what was made in it
 /// has expired, unless more are made than this many groups have numbers for.
 const GROUPS_MAX: usize = 32;
+
+/// Clocks of two machines differ in rate by one part in so many at most. Quartz and NTP's slewing
+/// make less than one in a thousand.
+const DRIFT: u32 = 100;
 
 /// Which disk it is, and who owns it.
 #[derive(Clone, Debug)]
@@ -92,6 +97,24 @@ impl Known {
     /// The disk's clock was `clock_ms` at `at` at least.
     pub(super) fn refreshed(&mut self, clock_ms: u64, at: Instant) {
         self.clock = Some((clock_ms, at));
+    }
+
+    /// A time of the disk's clock that it comes to at `until` at the latest, however much the two
+    /// clocks differ in rate: what the disk may be told to trust until. `None` while its clock is
+    /// not known.
+    ///
+    /// The disk's clock was at least what it said when that was heard, so it comes to a later time
+    /// before our clock does, not after.
+    pub(super) fn trust(&self, until: Instant) -> Option<Trust> {
+        let (boot, (clock_ms, at)) = (self.boot?, self.clock?);
+        let ahead = until.saturating_duration_since(at);
+        let ahead_ms = u64::try_from((ahead - ahead / DRIFT).as_millis()).unwrap_or(u64::MAX);
+        Some(Trust { boot, until_ms: clock_ms.saturating_add(ahead_ms) })
+    }
+
+    /// The disk is in another boot, whose clock is not known.
+    pub(super) fn forget_clock(&mut self) {
+        self.clock = None;
     }
 
     /// No capability is made until a group begins.
@@ -211,6 +234,33 @@ mod tests {
         assert!(!known.booted(BootEpoch(9)));
         assert!(known.booted(BootEpoch(10)));
         assert!(mint(&mut known, now).is_none());
+    }
+
+    /// Delays of every length, and clocks of every rate that there may be: when we count the disk's
+    /// trust as over, it is.
+    #[test]
+    fn the_disk_does_not_trust_longer_than_we_count() {
+        let begun = Instant::now();
+        let ms = Duration::from_millis;
+        for (heard, rate) in [0, 1, 400, 30_000]
+            .into_iter()
+            .flat_map(|heard| [990, 1000, 1010].map(|rate| (heard, rate)))
+        {
+            // At `begun` the disk read its clock; we heard of it later.
+            let mut known = known();
+            assert_eq!(known.trust(begun), None);
+            known.booted(BootEpoch(9));
+            known.refreshed(5_000, begun + ms(heard));
+            for ahead in [0, 1, 8_000, 30_000, 60_000] {
+                let until = begun + ms(heard + ahead);
+                let trust = known.trust(until).unwrap();
+                let disk_ms = 5_000 + (heard + ahead) * rate / 1000;
+                assert!(trust.until_ms <= disk_ms, "{heard} {rate} {ahead}");
+                assert!(trust.until_ms >= 5_000 + ahead * 98 / 100);
+            }
+            known.forget_clock();
+            assert_eq!(known.trust(begun), None);
+        }
     }
 
     #[test]

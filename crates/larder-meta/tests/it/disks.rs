@@ -21,8 +21,10 @@ use larder_wire::meta::calls;
 use larder_wire::meta::words::{FileId, Grant, Layout, Mode, OpenId, SetAttributes, Time, Written};
 use larder_wire::seal::{MasterKey, Secret, Setup};
 use larder_wire::xdr::{Array, Decode};
+use tokio::task::JoinHandle;
 
 use crate::client::{Client, place, serve_metadata};
+use crate::relay::Relay;
 
 const ROOT: FileId = FileId::ROOT;
 const VOLUME: VolumeId = VolumeId([1; 16]);
@@ -38,7 +40,7 @@ struct Served {
     medium: MemDisk,
     clock: Arc<dyn Clock>,
     address: SocketAddr,
-    running: Option<(Shutdown, tokio::task::JoinHandle<()>)>,
+    running: Option<(Shutdown, JoinHandle<()>)>,
 }
 
 impl Served {
@@ -76,12 +78,22 @@ async fn begin(
     served: &Served,
     clock: &Arc<dyn Clock>,
 ) -> (SocketAddr, Arc<ControlledDisks>) {
+    begin_by(engine, served, served.address, clock).await
+}
+
+/// The same, with a server that reaches the disk at `address`.
+async fn begin_by(
+    engine: &MemoryEngine,
+    served: &Served,
+    address: SocketAddr,
+    clock: &Arc<dyn Clock>,
+) -> (SocketAddr, Arc<ControlledDisks>) {
     if volume::create(engine, VOLUME, Time::default()).is_ok() {
         let new = NewDisk { id: [3; 16], address: served.address.to_string(), bytes: SIZE };
         assert_eq!(volume::add_disk(engine, &new).unwrap(), DISK);
     }
     let owned = volume::take(engine).unwrap();
-    let (address, public) = (served.address, served.address.to_string());
+    let public = served.address.to_string();
     let disks = vec![DiskAddress { disk: DISK, address, public }];
     let disks = ControlledDisks::start(disks, &master(), owned.id(), owned.epoch(), clock);
     let disks = Arc::new(disks);
@@ -148,6 +160,23 @@ impl Both {
         let range = (0..4096).into();
         let call = calls::GetCaps { session, file, open, mode, range };
         self.meta.call(call).await.unwrap().layout
+    }
+
+    /// Has a file's mode changed, which revokes. On return that is carried out, and maybe not
+    /// answered.
+    async fn begin_to_close_to_others(&mut self, file: FileId) -> JoinHandle<()> {
+        let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+        let (sequence, open) = (self.next(), OpenId::NONE);
+        let call = calls::SetAttr { sequence, file, open, set, guard: None };
+        let meta = self.meta.clone();
+        let asked = tokio::spawn(async move {
+            meta.call(call).await.unwrap();
+        });
+        let session = self.meta.session;
+        while self.meta.call(calls::GetAttr { session, file }).await.unwrap().mode != 0o600 {
+            tokio::task::yield_now().await;
+        }
+        asked
     }
 
     async fn read(&self, layout: &Layout, length: u32) -> Result<Bytes, DiskError> {
@@ -277,16 +306,7 @@ async fn a_change_waits_for_a_disk_that_is_away_as_long_as_it_may_be_trusted() {
     let (file, _) = one.write("a", b"hello").await;
     one.layout(file).await;
     served.stop().await;
-    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
-    let (sequence, open) = (one.next(), OpenId::NONE);
-    let call = calls::SetAttr { sequence, file, open, set, guard: None };
-    let meta = one.meta.clone();
-    let asked = tokio::spawn(async move { meta.call(call).await });
-    let session = one.meta.session;
-    while one.meta.call(calls::GetAttr { session, file }).await.unwrap().mode != 0o600 {
-        tokio::task::yield_now().await;
-    }
-    // It is carried out, and not answered.
+    let asked = one.begin_to_close_to_others(file).await;
     let begun = sim.instant();
     let passing = async {
         while !asked.is_finished() {
@@ -296,5 +316,36 @@ async fn a_change_waits_for_a_disk_that_is_away_as_long_as_it_may_be_trusted() {
     };
     tokio::time::timeout(Duration::from_secs(60), passing).await.expect("it is answered");
     assert!(sim.instant() - begun >= Duration::from_secs(20), "it was answered too soon");
-    asked.await.unwrap().unwrap();
+    asked.await.unwrap();
+}
+
+/// A disk that is stopped with a REFRESH in its socket, and goes on after the metadata server has
+/// given it up: the message lets it trust nothing of what was revoked meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_that_is_heard_late_revives_nothing() {
+    let sim = Arc::new(SimClock::new());
+    let clock = Arc::clone(&sim) as Arc<dyn Clock>;
+    let engine = MemoryEngine::new();
+    let served = Served::new(&clock).await;
+    let mut relay = Relay::to(served.address).await;
+    let (address, _disks) = begin_by(&engine, &served, relay.address, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let (file, _) = one.write("a", b"hello").await;
+    let given = one.layout(file).await;
+    assert_eq!(&one.read(&given, 5).await.unwrap()[..], b"hello");
+    relay.hold();
+    let session = one.meta.session;
+    while !relay.has_caught() {
+        sim.advance(Duration::from_millis(100));
+        one.meta.call(calls::GetAttr { session, file }).await.unwrap();
+    }
+    let asked = one.begin_to_close_to_others(file).await;
+    // The calls let the servers keep pace with the clock.
+    while !asked.is_finished() {
+        sim.advance(Duration::from_millis(100));
+        one.meta.call(calls::GetAttr { session, file }).await.unwrap();
+    }
+    asked.await.unwrap();
+    relay.deliver_first().await;
+    assert_eq!(one.read(&given, 5).await, Err(DiskError::Refused(Refusal::NotRefreshed)));
 }

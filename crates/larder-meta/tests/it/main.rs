@@ -8,5 +8,6 @@ mod client;
 mod disks;
 mod fuzz;
 mod killed;
+mod relay;
 mod serving;
 mod store;

@@ -200,7 +200,7 @@ fn control_is_sealed_in_every_setup() {
         let done = HandshakeDone { welcome, mac: key.sign_welcome(&welcome) };
         let session = hailing.welcomed(&done).unwrap();
         assert_eq!(session.volume_setup(), setup);
-        let (order, _) = session.order(&RefreshHead { trust_ms: 1000 }).unwrap();
+        let (order, _) = session.order(&RefreshHead { trust: None }).unwrap();
         let keys = key.request_keys(&secret);
         assert!(order.open(&keys.to_disk, Setup::Secure).is_ok());
     }
@@ -243,6 +243,18 @@ fn each_refusal_and_each_procedure_has_its_number() {
     ];
     assert_eq!(numbers.len(), PROCEDURE_NAMES.len());
     assert!(numbers.iter().enumerate().all(|(at, number)| at as u32 == *number));
+}
+
+/// As in `docs/formats/disk-protocol.md`.
+#[test]
+fn a_refresh_has_its_bytes() {
+    let trust = Trust { boot: BootEpoch(0x0102_0304_0506_0708), until_ms: 90_000 };
+    let with = "00000001 0102030405060708 0000000000015f90";
+    for (trust, expected) in [(None, "00000000"), (Some(trust), with)] {
+        let bytes = to_segments(&RefreshHead { trust }).to_bytes();
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, expected.replace(' ', ""));
+    }
 }
 
 /// The largest heads that there can be fit their limit.

@@ -206,10 +206,13 @@ xdr_struct! {
     /// FLUSH: what was written to the disk and answered is durable before the reply.
     FlushHead { capability: Capability }
 
-    /// REFRESH: the disk may trust what it knows for so many milliseconds from now on.
+    /// REFRESH: until when the disk may trust what it knows. Without one it only tells its clock.
     #[derive(Copy)]
-    RefreshHead { trust_ms: u32 }
-    /// The disk's clock: milliseconds since it started.
+    RefreshHead { trust: Option<Trust> }
+    /// A time of a disk's clock in one boot: the same, whenever the disk hears of it.
+    #[derive(Copy)]
+    Trust { boot: BootEpoch, until_ms: u64 }
+    /// The disk's clock: milliseconds since it started. It was this before the answer was sent.
     #[derive(Copy)]
     RefreshDone { clock_ms: u64 }
     /// REVOKE: these capabilities of a group are over. What they let in is done before the reply.

@@ -14,6 +14,7 @@ use larder_wire::capability::{
 };
 use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::disk::session::Granted;
+use larder_wire::disk::words::Trust;
 use tempfile::TempDir;
 
 use crate::harness::{larder, succeed};
@@ -98,7 +99,9 @@ impl Serving {
         let control = DiskControl::new(self.rpc().await, control);
         control.rotate(KeyEpoch(1)).await.unwrap();
         control.replace_group(None, GroupId(1)).await.unwrap();
-        let (_, boot) = control.refresh(60_000).await.unwrap();
+        let (done, boot) = control.refresh(None).await.unwrap();
+        let trust = Trust { boot, until_ms: done.clock_ms + 60_000 };
+        control.refresh(Some(trust)).await.unwrap();
         Granted::mint(&key.master, capability(key, boot))
     }
 

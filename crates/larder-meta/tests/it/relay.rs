@@ -1,0 +1,114 @@
+//! What stands before a disk, and holds what it is sent: to the sender, the disk is a process that
+//! was stopped with messages in its socket.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+type Bytes = Vec<u8>;
+
+/// Passes connections on.
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    held: Arc<Mutex<Held>>,
+    /// How many messages were held so far.
+    caught: watch::Receiver<usize>,
+    /// How many bytes came back.
+    answered: watch::Receiver<usize>,
+}
+
+#[derive(Default)]
+struct Held {
+    is_holding: bool,
+    /// What was sent, and the connection that it goes to.
+    sent: VecDeque<(mpsc::UnboundedSender<Bytes>, Bytes)>,
+}
+
+impl Relay {
+    pub(crate) async fn to(target: SocketAddr) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let held = Arc::new(Mutex::new(Held::default()));
+        let (catching, caught) = watch::channel(0);
+        let (answering, answered) = watch::channel(0);
+        let (catching, answering) = (Arc::new(catching), Arc::new(answering));
+        let all = Arc::clone(&held);
+        tokio::spawn(async move {
+            while let Ok((from, _)) = listener.accept().await {
+                let Ok(to) = TcpStream::connect(target).await else { continue };
+                let (from_read, from_write) = from.into_split();
+                let (to_read, to_write) = to.into_split();
+                let (passing, passed) = mpsc::unbounded_channel();
+                tokio::spawn(there(from_read, passing, Arc::clone(&all), Arc::clone(&catching)));
+                tokio::spawn(deliver(passed, to_write));
+                tokio::spawn(back(to_read, from_write, Arc::clone(&answering)));
+            }
+        });
+        Relay { address, held, caught, answered }
+    }
+
+    /// From now on the disk hears nothing.
+    pub(crate) fn hold(&self) {
+        self.held.lock().unwrap().is_holding = true;
+    }
+
+    /// Whether there is something that the disk has not heard.
+    pub(crate) fn has_caught(&self) -> bool {
+        *self.caught.borrow() > 0
+    }
+
+    /// Lets the disk hear the first message that was held, and no other. Returns when it has
+    /// answered.
+    pub(crate) async fn deliver_first(&mut self) {
+        let before = *self.answered.borrow();
+        let (passing, message) = self.held.lock().unwrap().sent.pop_front().unwrap();
+        passing.send(message).unwrap();
+        self.answered.wait_for(|bytes| *bytes > before).await.unwrap();
+    }
+}
+
+async fn there(
+    mut from: OwnedReadHalf,
+    passing: mpsc::UnboundedSender<Bytes>,
+    held: Arc<Mutex<Held>>,
+    catching: Arc<watch::Sender<usize>>,
+) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let message = buffer[..length].to_vec();
+        let mut held = held.lock().unwrap();
+        if held.is_holding {
+            held.sent.push_back((passing.clone(), message));
+            catching.send_modify(|caught| *caught += 1);
+        } else {
+            let _ = passing.send(message);
+        }
+    }
+}
+
+/// Goes on after the sender has given up: what lies in a socket stays there.
+async fn deliver(mut passed: mpsc::UnboundedReceiver<Bytes>, mut to: OwnedWriteHalf) {
+    while let Some(message) = passed.recv().await {
+        if to.write_all(&message).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn back(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    answering: Arc<watch::Sender<usize>>,
+) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        // Whoever asked may have gone.
+        let _ = to.write_all(&buffer[..length]).await;
+        answering.send_modify(|bytes| *bytes += length);
+    }
+}
