@@ -4,14 +4,14 @@
 //! [`Live`], commit what they wrote in one batch, then answer. While a commit waits for the disk,
 //! the next group gathers; so however many callers there are, each waits for two commits at most.
 //!
-//! A call whose capabilities end is answered when the disks have said that they are revoked; its
-//! blocks are freed after that. Others do not wait for it.
+//! A call whose capabilities end is answered when the disks have said that they are revoked
+//! ([`crate::held`]); its blocks are freed after that. Others do not wait for it.
 //!
 //! Invariants:
 //! - Nothing is answered before it is durable, nor before the disks know of it.
 //! - After a commit that failed nothing is changed any more.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,8 +23,10 @@ use tokio::sync::oneshot;
 
 use crate::change::{Bearer, Change, Reply};
 use crate::data::blocks;
-use crate::disks::{Acknowledged, CapabilityName, Disks};
+use crate::disks::{Acknowledged, Disks};
 use crate::engine::{Engine, View, Writes};
+use crate::held::{Held, Revoking, Ticket};
+use crate::issued::Taken;
 use crate::live::{Live, Moment};
 use crate::request::Request;
 use crate::rights::Caller;
@@ -62,10 +64,6 @@ pub(crate) struct Called {
     pub(crate) waiter: Waiter,
 }
 
-/// Names a question to the disks; later ones are greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket(u64);
-
 /// Lets something at the disks end in an event.
 pub(crate) type Await = Box<dyn Fn(Acknowledged, Event) + Send>;
 
@@ -79,12 +77,8 @@ pub(crate) struct Committer {
     live: Live,
     slots: Slots<Waiter>,
     await_disks: Await,
-    /// What the disks are asked and have not said.
-    outstanding: BTreeSet<Ticket>,
-    /// Calls that wait for the disks, and the ticket before which none may be outstanding then:
-    /// whoever ends a capability waits for all who began to end one before, which may be the same.
-    held: VecDeque<(Ticket, Finished)>,
-    next_ticket: Ticket,
+    /// Calls that wait for the disks.
+    held: Held<Finished>,
     /// Until when clients may open files again that nothing names.
     grace_until: Option<std::time::Instant>,
     has_failed: bool,
@@ -101,10 +95,10 @@ struct Finished {
 /// What a transaction ends.
 #[derive(Default)]
 struct Ended {
-    /// Whether capabilities on something end, be there some now or not.
-    revokes: bool,
+    /// Whose capabilities end, be there some now or not.
+    revoked: BTreeSet<Revoked>,
     /// Those that are to be revoked.
-    capabilities: Vec<(DiskId, CapabilityName)>,
+    capabilities: Vec<Taken>,
     /// Blocks that are free after that.
     draining: Vec<(DiskId, Range<u64>)>,
 }
@@ -134,10 +128,13 @@ impl Committer {
     /// ends some waits, and what was draining drains on.
     pub(crate) fn new(parts: Parts) -> Committer {
         let Parts { engine, disks, clock, sessions, volume, slots, draining, await_disks } = parts;
-        let (void, next_ticket) = (Ticket(0), Ticket(1));
+        let mut held = Held::default();
+        let void = held.begin(Revoking::FromBefore);
         await_disks(disks.void_all(), Event::Revoked(void));
-        let ended = Ended { revokes: true, capabilities: Vec::new(), draining };
+        let ended = Ended { draining, ..Ended::default() };
         let from_before = Finished { sequence: None, reply: None, ended };
+        let waits = held.hold_for(void, from_before).is_none();
+        debug_assert!(waits, "nobody has said that it is done");
         let live = Live::new(volume.clone(), Arc::clone(&disks), Arc::clone(&sessions));
         Committer {
             engine,
@@ -149,9 +146,7 @@ impl Committer {
             live,
             slots,
             await_disks,
-            outstanding: BTreeSet::from([void]),
-            held: VecDeque::from([(next_ticket, from_before)]),
-            next_ticket,
+            held,
             has_failed: false,
         }
     }
@@ -194,27 +189,21 @@ impl Committer {
     fn settle(&mut self, mut finished: Finished) {
         let capabilities = std::mem::take(&mut finished.ended.capabilities);
         if !capabilities.is_empty() {
-            let ticket = self.next_ticket;
-            self.next_ticket = Ticket(ticket.0 + 1);
-            self.outstanding.insert(ticket);
-            (self.await_disks)(self.disks.revoke(capabilities), Event::Revoked(ticket));
+            let on = capabilities.iter().map(|taken| taken.on).collect();
+            let ticket = self.held.begin(Revoking::On(on));
+            let names = capabilities.iter().map(|taken| taken.capability).collect();
+            (self.await_disks)(self.disks.revoke(names), Event::Revoked(ticket));
         }
-        if finished.ended.revokes && !self.outstanding.is_empty() {
-            self.held.push_back((self.next_ticket, finished));
-        } else {
+        let ends = std::mem::take(&mut finished.ended.revoked);
+        if let Some(finished) = self.held.hold(&ends, finished) {
             self.finish(finished);
         }
     }
 
     /// The disks have said what they were asked.
     fn revoked(&mut self, ticket: Ticket) {
-        self.outstanding.remove(&ticket);
-        let first = self.outstanding.first().copied();
-        let is_free = |(before, _): &(Ticket, Finished)| first.is_none_or(|first| *before <= first);
-        while self.held.front().is_some_and(is_free) {
-            if let Some((_, finished)) = self.held.pop_front() {
-                self.finish(finished);
-            }
+        for finished in self.held.revoked(ticket) {
+            self.finish(finished);
         }
     }
 
@@ -226,8 +215,14 @@ impl Committer {
     /// Answers a call.
     fn finish(&mut self, finished: Finished) {
         let draining = finished.ended.draining;
-        if !draining.is_empty() {
-            (self.await_disks)(self.disks.clear(draining.clone()), Event::Cleared(draining));
+        let mut by_disk: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
+        for (disk, blocks) in draining {
+            by_disk.entry(disk).or_default().push(blocks);
+        }
+        // Each disk by itself: what one clears is free although another is away.
+        for (disk, blocks) in by_disk {
+            let blocks: Vec<_> = blocks.into_iter().map(|blocks| (disk, blocks)).collect();
+            (self.await_disks)(self.disks.clear(blocks.clone()), Event::Cleared(blocks));
         }
         let Some((waiter, reply)) = finished.reply else { return };
         let others = finished.sequence.map(|call| self.slots.finish(call, reply.bytes.clone()));
@@ -303,8 +298,8 @@ impl Committer {
                 self.slots.end(*session);
             }
         }
-        let Effects { revokes, revoked, draining } = effects;
-        Ended { revokes, capabilities: self.live.end(revoked), draining }
+        let Effects { revoked, untaken, draining } = effects;
+        Ended { revoked, capabilities: self.live.end(untaken), draining }
     }
 
     /// A transaction that nobody asked for.

@@ -24,6 +24,15 @@ struct Issued {
     until: Instant,
 }
 
+/// A capability that ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Whose it is, and on what.
+    pub(crate) on: (SessionId, FileId),
+    /// What it is to its disk.
+    pub(crate) capability: (DiskId, CapabilityName),
+}
+
 #[derive(Debug, Default)]
 struct List {
     issued: Vec<Issued>,
@@ -55,28 +64,31 @@ impl Table {
     }
 
     /// Capabilities end: these have to be revoked.
-    pub(crate) fn take(&mut self, revoked: Revoked) -> Vec<(DiskId, CapabilityName)> {
+    pub(crate) fn take(&mut self, revoked: Revoked) -> Vec<Taken> {
         let mut taken = Vec::new();
-        let mut take = |list: &mut List, is_meant: &dyn Fn(&Issued) -> bool| {
+        let mut take = |file: FileId, list: &mut List, is_meant: &dyn Fn(&Issued) -> bool| {
             let (gone, left) = list.issued.drain(..).partition(|issued| is_meant(issued));
             list.issued = left;
             let gone: Vec<Issued> = gone;
-            taken.extend(gone.iter().map(|issued| (issued.disk, issued.name)));
+            taken.extend(gone.iter().map(|issued| Taken {
+                on: (issued.session, file),
+                capability: (issued.disk, issued.name),
+            }));
         };
         match revoked {
             Revoked::File(file) => {
                 if let Some(mut list) = self.0.remove(&file) {
-                    take(&mut list, &|_| true);
+                    take(file, &mut list, &|_| true);
                 }
             }
             Revoked::Session(session, file) => {
                 if let Some(list) = self.0.get_mut(&file) {
-                    take(list, &|issued| issued.session == session);
+                    take(file, list, &|issued| issued.session == session);
                 }
             }
             Revoked::All(session) => {
-                for list in self.0.values_mut() {
-                    take(list, &|issued| issued.session == session);
+                for (file, list) in &mut self.0 {
+                    take(*file, list, &|issued| issued.session == session);
                 }
                 self.0.retain(|_, list| !list.issued.is_empty());
             }
@@ -115,11 +127,13 @@ mod tests {
         for (number, session, file) in [(1, one, 1), (2, two, 1), (3, one, 2), (4, two, 2)] {
             table.add(session, FileId(file), id(number), later, start);
         }
-        assert_eq!(table.take(Revoked::Session(one, FileId(1))), [id(1)]);
-        assert_eq!(table.take(Revoked::File(FileId(1))), [id(2)]);
-        assert_eq!(table.take(Revoked::All(two)), [id(4)]);
+        let taken =
+            |session, file, number| Taken { on: (session, FileId(file)), capability: id(number) };
+        assert_eq!(table.take(Revoked::Session(one, FileId(1))), [taken(one, 1, 1)]);
+        assert_eq!(table.take(Revoked::File(FileId(1))), [taken(two, 1, 2)]);
+        assert_eq!(table.take(Revoked::All(two)), [taken(two, 2, 4)]);
         table.expire(start);
-        assert_eq!(table.take(Revoked::File(FileId(2))), [id(3)]);
+        assert_eq!(table.take(Revoked::File(FileId(2))), [taken(one, 2, 3)]);
         assert_eq!(table.take(Revoked::File(FileId(2))), []);
     }
 

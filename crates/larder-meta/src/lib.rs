@@ -37,6 +37,7 @@ mod committer;
 mod data;
 pub mod disks;
 pub mod engine;
+mod held;
 mod inode;
 mod issued;
 mod live;

@@ -12,7 +12,7 @@ use larder_wire::meta::calls::{
     CommitExtents, FileChanged, GetCaps, LayoutGiven, Open, OpenWhat, Opened, SessionGiven,
 };
 use larder_wire::meta::words::{
-    ByteRange, Changed, DiskId, FileId, Grant, Layout, LeaseKind, Mode, OpenId, Place, SessionId,
+    ByteRange, Changed, FileId, Grant, Layout, LeaseKind, Mode, OpenId, Place, SessionId,
 };
 use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::{Array, Opaque};
@@ -20,9 +20,9 @@ use larder_wire::xdr::{Array, Opaque};
 use crate::change::{Change, Reply};
 use crate::data::blocks::Cursor;
 use crate::data::{self, Plan};
-use crate::disks::{CapabilityName, Disks};
+use crate::disks::Disks;
 use crate::inode::{self, Body};
-use crate::issued::Table;
+use crate::issued::{Table, Taken};
 use crate::names;
 use crate::opens::{self, Opens};
 use crate::request::Request;
@@ -45,7 +45,7 @@ pub(crate) struct Live {
     opens: Opens,
     issued: Table,
     /// Capabilities that end with the call that is being carried out.
-    ended: Vec<(DiskId, CapabilityName)>,
+    ended: Vec<Taken>,
     cursor: Cursor,
 }
 
@@ -67,7 +67,7 @@ impl Live {
 
     /// The capabilities that ended since this was asked last, these among them: to be revoked at
     /// the disks.
-    pub(crate) fn end(&mut self, revoked: BTreeSet<Revoked>) -> Vec<(DiskId, CapabilityName)> {
+    pub(crate) fn end(&mut self, revoked: BTreeSet<Revoked>) -> Vec<Taken> {
         self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
         std::mem::take(&mut self.ended)
     }

@@ -27,10 +27,10 @@ pub(crate) struct Txn<'a> {
 /// What has to happen at the disks before a call is answered, or blocks are used again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// Whether capabilities end with it.
-    pub(crate) revokes: bool,
-    /// Whose do, as far as nobody has [taken](Txn::take_revoked) them.
+    /// Whose capabilities end with it.
     pub(crate) revoked: BTreeSet<Revoked>,
+    /// Of those, whose nobody has [taken](Txn::take_revoked).
+    pub(crate) untaken: BTreeSet<Revoked>,
     /// Blocks that are free once those are revoked.
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
 }
@@ -59,13 +59,13 @@ impl<'a> Txn<'a> {
 
     /// Capabilities end with this.
     pub(crate) fn revoke(&mut self, revoked: Revoked) {
-        self.effects.revokes = true;
         self.effects.revoked.insert(revoked);
+        self.effects.untaken.insert(revoked);
     }
 
     /// Whose capabilities end with what was done so far: those that are made from now on do not.
     pub(crate) fn take_revoked(&mut self) -> BTreeSet<Revoked> {
-        std::mem::take(&mut self.effects.revoked)
+        std::mem::take(&mut self.effects.untaken)
     }
 
     /// Blocks are given up with this.

@@ -113,6 +113,40 @@ fn a_call_waits_for_the_disks_and_others_do_not() {
     rig.check();
 }
 
+/// A disk that is away holds up who ends capabilities there, and nobody who ends others elsewhere.
+#[test]
+fn a_revocation_that_is_held_up_holds_up_no_others() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let files = ["a", "b"].map(|name| {
+        let opened = rig.create(&root, ROOT, name).unwrap();
+        let file = opened.file.after.file;
+        rig.write(file, 0..4096).unwrap();
+        rig.close(opened.open).unwrap();
+        rig.layout(file, Mode::Read).unwrap();
+        file
+    });
+    rig.is_quick = false;
+    let chmod = |rig: &mut Rig, file, slot, bits| {
+        let mut sequence = rig.next();
+        sequence.slot = slot;
+        let open = larder_wire::meta::words::OpenId::NONE;
+        let call = calls::SetAttr { sequence, file, open, set: mode(bits), guard: None };
+        let mut replies = rig.group(vec![(&root, call.into())]);
+        replies.pop().unwrap()
+    };
+    let mut one = chmod(&mut rig, files[0], 0, 0o600);
+    let mut other = chmod(&mut rig, files[1], 1, 0o600);
+    let mut again = chmod(&mut rig, files[0], 2, 0o640);
+    // The second is done, the first is not.
+    assert!(rig.acknowledge_at(1));
+    assert!(!other.try_recv().unwrap().failed);
+    assert!(one.try_recv().is_err());
+    assert!(again.try_recv().is_err(), "what it ends is still good");
+    assert!(rig.acknowledge());
+    assert!(!one.try_recv().unwrap().failed && !again.try_recv().unwrap().failed);
+}
+
 #[test]
 fn nothing_is_answered_that_is_not_durable() {
     let mut rig = Rig::new(16);

@@ -54,10 +54,10 @@ enum Asked {
 }
 
 impl FakeDisks {
-    /// Does what was asked first.
-    fn do_next(&self) {
+    /// Does something that was asked.
+    fn carry_out(&self, at: usize) {
         let mut out = self.0.lock().unwrap();
-        match out.asked.pop_front().expect("something was asked") {
+        match out.asked.remove(at).expect("something was asked") {
             Asked::VoidAll => out.good.clear(),
             Asked::Revoke(names) => names.iter().for_each(|name| drop(out.good.remove(name))),
             Asked::Clear(blocks) => {
@@ -223,8 +223,14 @@ impl Rig {
 
     /// The disks say that the first thing that was asked is done. `false` if nothing was.
     pub(super) fn acknowledge(&mut self) -> bool {
-        let Some(event) = self.asked.lock().unwrap().pop_front() else { return false };
-        self.disks.do_next();
+        self.acknowledge_at(0)
+    }
+
+    /// The disks say that one of the things that were asked is done: as disks do of which one is
+    /// away.
+    pub(super) fn acknowledge_at(&mut self, at: usize) -> bool {
+        let Some(event) = self.asked.lock().unwrap().remove(at) else { return false };
+        self.disks.carry_out(at);
         self.committer.group(event, &mut || None);
         true
     }
