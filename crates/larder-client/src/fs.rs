@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_vfs::{
     Access, Answer, Change, Cred, DirEntry, Entry, FileSystem, Found, Fresh, GivenUp, Handle, Ino,
     Kernel, Lock, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Removal, RenameFlags, Result,
-    SetAttr, Stability, StatFs, Verifier, Written,
+    SetAttr, SetXattr, Stability, StatFs, Verifier, Written,
 };
 
 use crate::client::Client;
@@ -162,6 +162,25 @@ impl FileSystem for Client {
 
     fn test_lock(&self, ino: Ino, open: OpenId, lock: Lock) -> Answer<Option<Lock>> {
         self.later(|core| async move { core.test_lock(ino, open, lock).await })
+    }
+
+    fn has_xattrs(&self) -> bool {
+        self.core.options.has_xattrs
+    }
+
+    fn xattr(&self, cred: &Cred, ino: Ino, name: &OsStr) -> Answer<Option<Bytes>> {
+        let (cred, name) = (self.core.caller(cred), name.to_owned());
+        self.later(|core| async move { core.xattr(&cred, ino, &name).await })
+    }
+
+    fn xattrs(&self, cred: &Cred, ino: Ino) -> Answer<Vec<OsString>> {
+        let cred = self.core.caller(cred);
+        self.later(|core| async move { core.xattrs(&cred, ino).await })
+    }
+
+    fn set_xattr(&self, cred: &Cred, ino: Ino, set: SetXattr) -> Answer<()> {
+        let cred = self.core.caller(cred);
+        self.later(|core| async move { core.set_xattr(&cred, ino, set).await })
     }
 
     fn fsync(&self, _cred: &Cred, ino: Ino) -> Answer<Verifier> {

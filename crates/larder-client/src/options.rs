@@ -17,6 +17,8 @@ pub struct Options {
     /// Locks of processes are passed on to the server; else the front door's kernel keeps them
     /// (`brl`).
     pub pass_locks: bool,
+    /// Files have extended attributes (`user_xattr`).
+    pub has_xattrs: bool,
     /// Every write is durable at the server before it is answered (`sync`).
     pub sync: bool,
     /// Refuse every change (`ro`).
@@ -91,6 +93,7 @@ impl Default for Options {
             close_to_open: true,
             lookup_cache: LookupCache::All,
             pass_locks: false,
+            has_xattrs: false,
             sync: false,
             read_only: false,
             cache_data: true,

@@ -145,6 +145,11 @@ pub mod init {
 /// Says that a lock is flock(2)'s ([`LkIn::lk_flags`]).
 pub const LK_FLOCK: u32 = 1 << 0;
 
+/// The extended attribute must not be there, or must be (setxattr(2)).
+pub const XATTR_CREATE: u32 = 1;
+/// See [`XATTR_CREATE`].
+pub const XATTR_REPLACE: u32 = 2;
+
 /// Flags of an open file, in the reply.
 #[allow(missing_docs)]
 pub mod fopen {
@@ -241,6 +246,7 @@ wire! {
     FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
     SetxattrIn { size: u32, flags: u32, }
     GetxattrIn { size: u32, padding: u32, }
+    GetxattrOut { size: u32, padding: u32, }
     LkIn { fh: u64, owner: u64, start: u64, end: u64, kind: u32, pid: u32, lk_flags: u32, padding: u32, }
     LkOut { start: u64, end: u64, kind: u32, pid: u32, }
     AccessIn { mask: u32, padding: u32, }

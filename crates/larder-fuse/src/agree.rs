@@ -22,8 +22,10 @@
 //!   are to be dropped otherwise (`DataPath::Cached`, `Kernel::invalidate`).
 //! - `WRITEBACK_CACHE`: it excludes passthrough, and hides writes from the file system.
 //! - `HANDLE_KILLPRIV` and `_V2`: who writes to a set-uid file past the file system (passthrough)
-//!   must clear the bit, and that is the kernel, by a setattr. It costs nothing on other files.
-//! - `POSIX_ACL`: we carry no extended attributes; without the flag the kernel goes by mode bits,
+//!   must clear the bit, and that is the kernel, by a setattr. It costs nothing on other files, but
+//!   on a mount with extended attributes, where the kernel asks for `security.capability` before
+//!   each write.
+//! - `POSIX_ACL`: we carry no access control lists; without the flag the kernel goes by mode bits,
 //!   and the server's own judgement is asked for at open and lookup.
 //! - `EXPORT_SUPPORT`: the file system has no lookup of `.`. Use larder's own NFS server.
 //! - `DONT_MASK`: the kernel has applied the umask to the mode that we get.

@@ -10,9 +10,10 @@
 //!   attributes, and once their time is over `ls -l` costs a lookup for each name, where
 //!   READDIRPLUS costs a message for some hundred.
 //! - Operations that are not ours are refused with ENOSYS, which the kernel remembers. Applications
-//!   then see EOPNOTSUPP for extended attributes and fallocate, a plain copy for copy_file_range, a
-//!   file without holes for lseek, and success for fsync of a directory: names are durable when
-//!   they are answered. STATX refused makes the kernel ask GETATTR: no server of ours tells more.
+//!   then see EOPNOTSUPP for fallocate and for extended attributes of mounts that have none, a
+//!   plain copy for copy_file_range, a file without holes for lseek, and success for fsync of a
+//!   directory: names are durable when they are answered. STATX refused makes the kernel ask
+//!   GETATTR: no server of ours tells more.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use crate::output::{Output, Response};
 use crate::passthrough::Ways;
 use crate::request::{Operation, Request};
 use crate::waits::Waits;
+use crate::xattrs;
 
 /// What answers requests, whatever brings them.
 pub(crate) struct Door {
@@ -59,7 +61,9 @@ pub(crate) struct Door {
     pub(crate) leaving: AtomicBool,
     /// Locks of processes come to us.
     pub(crate) locks: bool,
-    /// Callers who wait for one.
+    /// The file system has extended attributes.
+    pub(crate) xattrs: bool,
+    /// Callers who wait for a lock.
     pub(crate) lock_waits: Arc<LockWaits>,
 }
 
@@ -151,6 +155,14 @@ impl Door {
             Operation::Setlk(lock) => self.lock(header, lock, Some(false)),
             Operation::Setlkw(lock) => self.lock(header, lock, Some(true)),
             Operation::Getlk(lock) => self.lock(header, lock, None),
+            Operation::Getxattr { .. }
+            | Operation::Listxattr(_)
+            | Operation::Setxattr { .. }
+            | Operation::Removexattr { .. }
+                if self.xattrs =>
+            {
+                self.answer_xattrs(request)
+            }
             Operation::Opendir(_) => {
                 self.respond(fs.opendir(&cred(), ino), (), Door::directory_opened)
             }
@@ -169,6 +181,33 @@ impl Door {
             // Asked again each time, whatever the answer.
             Operation::Ioctl { .. } => Response::error(libc::ENOTTY),
             _ => Response::error(libc::ENOSYS),
+        }
+    }
+
+    /// Answers requests that concern extended attributes.
+    fn answer_xattrs(self: &Arc<Self>, request: &Request<'_>) -> Response {
+        let Request { header, operation } = request;
+        let (ino, cred) = (Ino(header.nodeid), self.cred(header));
+        let change = match *operation {
+            Operation::Getxattr { get, name } => {
+                let Some(name) = xattrs::own(name) else {
+                    return Response::error(libc::EOPNOTSUPP);
+                };
+                let value = self.fs.xattr(&cred, ino, name);
+                return self.respond(value, get.size, |_, size, value| xattrs::found(size, value));
+            }
+            Operation::Listxattr(list) => {
+                let names = self.fs.xattrs(&cred, ino);
+                return self
+                    .respond(names, list.size, |_, size, names| xattrs::listed(size, names));
+            }
+            Operation::Setxattr { set, name, value } => xattrs::change(name, Some((set, value))),
+            Operation::Removexattr { name } => xattrs::change(name, None),
+            _ => Err(libc::ENOSYS),
+        };
+        match change {
+            Ok(change) => self.respond(self.fs.set_xattr(&cred, ino, change), (), Door::done),
+            Err(errno) => Response::error(errno),
         }
     }
 

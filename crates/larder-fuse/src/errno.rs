@@ -28,6 +28,8 @@ pub(crate) fn errno(error: Error) -> i32 {
         Error::NotSupported => libc::EOPNOTSUPP,
         Error::NoDevice => libc::ENODEV,
         Error::NoData => libc::ENXIO,
+        Error::NoAttribute => libc::ENODATA,
+        Error::TooLarge => libc::E2BIG,
         Error::TryAgain | Error::Locked => libc::EAGAIN,
         Error::Deadlock => libc::EDEADLK,
         Error::Interrupted => libc::EINTR,

@@ -57,6 +57,7 @@ pub mod request;
 mod ring;
 mod session;
 mod waits;
+mod xattrs;
 
 pub use counts::References;
 pub use error::MountError;

@@ -135,6 +135,7 @@ pub fn serve(
         waiting: AtomicU64::new(0),
         leaving: AtomicBool::new(false),
         locks: agreed.locks(),
+        xattrs: fs.has_xattrs(),
         lock_waits: Arc::default(),
     });
     // From here on, dropping `mounted` takes the mount away again.

@@ -33,6 +33,8 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::NotSupported => nfsstat3::NFS3ERR_NOTSUPP,
         Error::NoDevice => nfsstat3::NFS3ERR_NODEV,
         Error::NoData => nfsstat3::NFS3ERR_NXIO,
+        Error::NoAttribute => nfsstat3::NFS3ERR_NOENT,
+        Error::TooLarge => nfsstat3::NFS3ERR_FBIG,
         Error::BadCookie => nfsstat3::NFS3ERR_BAD_COOKIE,
         // What is behind us does not answer, or asks for patience: so do we (RFC 1813, 2.6).
         Error::TryAgain

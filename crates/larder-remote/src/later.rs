@@ -11,8 +11,8 @@ use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
     Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, SetAttr, Stability, StatFs, Time,
-    Token, Watcher,
+    RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, SetAttr, SetXattr, Stability, StatFs,
+    Time, Token, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -270,6 +270,9 @@ impl<R: Remote> Remote for Later<R> {
             range: Range<u64>,
             mode: LockMode
         ) -> Option<LockMode>;
+        fn xattr(cred: &'a Cred, file: &'a Handle, name: &'a OsStr) -> Option<Bytes>;
+        fn xattrs(cred: &'a Cred, file: &'a Handle) -> Vec<OsString>;
+        fn set_xattr(cred: &'a Cred, file: &'a Handle, set: SetXattr) -> Change;
         fn lookup(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr) -> LookedUp;
         fn readlink(cred: &'a Cred, file: &'a Handle) -> (OsString, Option<Attr>);
         fn read(

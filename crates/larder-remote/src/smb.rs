@@ -57,6 +57,7 @@ mod status;
 mod tap;
 mod tickets;
 mod wire;
+mod xattrs;
 
 pub use credentials::{Credentials, CredentialsError, Password};
 pub use kerberos::{Kerberos, KerberosError};
@@ -70,8 +71,8 @@ use larder_rpc::{RecordError, Recording, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Intent,
     Judged, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteOpened, RemoteRead, RemoteWritten, Removal, SetAttr, Stability, StatFs, Time, Token,
-    Watcher,
+    RemoteOpened, RemoteRead, RemoteWritten, Removal, SetAttr, SetXattr, Stability, StatFs, Time,
+    Token, Watcher,
 };
 use line::{Line, call};
 use share::Share;
@@ -264,6 +265,39 @@ impl Remote for Smb {
         Box::pin(async move {
             let share = &self.share;
             upon!(share, cred, file, |link, _again| share.test_lock(&link, file, &range, mode))
+        })
+    }
+
+    fn xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, Option<Bytes>> {
+        Box::pin(async move {
+            let share = &self.share;
+            let all = upon!(share, cred, file, |link, _again| share.xattrs(&link, cred, file))?;
+            Ok(xattrs::value_of(all, name))
+        })
+    }
+
+    fn xattrs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<OsString>> {
+        Box::pin(async move {
+            let share = &self.share;
+            let all = upon!(share, cred, file, |link, _again| share.xattrs(&link, cred, file))?;
+            Ok(all.into_iter().map(|(name, _)| name).collect())
+        })
+    }
+
+    fn set_xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetXattr,
+    ) -> Future<'a, Change> {
+        Box::pin(async move {
+            let share = &self.share;
+            upon!(share, cred, file, |link, again| share.set_xattr(&link, cred, file, &set, again))
         })
     }
 

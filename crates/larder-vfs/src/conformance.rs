@@ -16,6 +16,7 @@ mod locks;
 mod names;
 mod opens;
 mod rights;
+mod xattrs;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -75,6 +76,8 @@ pub enum Ability {
     DirectoryLinks,
     /// Directories are not moved below themselves, and the error says so.
     Cycles,
+    /// Extended attributes.
+    Xattrs,
     /// Locks on ranges, between clients; the traits name a second one.
     Locks,
 }
@@ -161,7 +164,7 @@ impl Case {
 /// Every case, in an order in which the simple ones come first.
 pub fn cases() -> Vec<Case> {
     let simple = [names::CASES, data::CASES, attributes::CASES];
-    let more = [rights::CASES, listings::CASES, opens::CASES, locks::CASES];
+    let more = [rights::CASES, listings::CASES, opens::CASES, locks::CASES, xattrs::CASES];
     [simple.concat(), more.concat()].concat()
 }
 

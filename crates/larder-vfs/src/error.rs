@@ -50,6 +50,10 @@ pub enum Error {
     NoDevice,
     /// No data at this offset (ENXIO of lseek(2)).
     NoData,
+    /// There is no such extended attribute (ENODATA).
+    NoAttribute,
+    /// A value is larger than allowed (E2BIG).
+    TooLarge,
     /// A directory cookie is no longer good: start again.
     BadCookie,
     /// The server asks to try again later and the wait limit is over.
@@ -97,6 +101,8 @@ impl fmt::Display for Error {
             Error::NotSupported => "operation not supported",
             Error::NoDevice => "no such device",
             Error::NoData => "no data at this offset",
+            Error::NoAttribute => "no such extended attribute",
+            Error::TooLarge => "value too large",
             Error::BadCookie => "directory cookie is stale",
             Error::TryAgain => "server asks to try again later",
             Error::Busy => "file is busy",

@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use crate::{
     Access, Attr, Change, Cred, Error, GivenUp, Handle, Ino, Kind, Lock, LockOwner, New, Removal,
-    Result, SetAttr, Stability, StatFs, Verifier,
+    Result, SetAttr, SetXattr, Stability, StatFs, Verifier,
 };
 
 /// An answer that is there, or one that will be.
@@ -176,6 +176,28 @@ pub trait FileSystem: Send + Sync + 'static {
     /// mount's, nothing but its mode is known: it has the range that was asked for, and process
     /// 0.
     fn test_lock(&self, _ino: Ino, _open: OpenId, _lock: Lock) -> Answer<Option<Lock>> {
+        Answer::fail(Error::NotSupported)
+    }
+
+    /// Whether files have extended attributes. A kernel that is told so asks for some before writes
+    /// too, so it should be said only where they are wanted.
+    fn has_xattrs(&self) -> bool {
+        false
+    }
+
+    /// Value of the extended attribute `name` (without `user.`), or `None` if there is none.
+    /// [`Error::NotSupported`] by default, as for the other two.
+    fn xattr(&self, _cred: &Cred, _ino: Ino, _name: &OsStr) -> Answer<Option<Bytes>> {
+        Answer::fail(Error::NotSupported)
+    }
+
+    /// Names of all extended attributes.
+    fn xattrs(&self, _cred: &Cred, _ino: Ino) -> Answer<Vec<OsString>> {
+        Answer::fail(Error::NotSupported)
+    }
+
+    /// Sets or removes an extended attribute.
+    fn set_xattr(&self, _cred: &Cred, _ino: Ino, _set: SetXattr) -> Answer<()> {
         Answer::fail(Error::NotSupported)
     }
 

@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use crate::{
     Access, Attr, Cred, Error, Handle, Intent, Kind, Lease, LockChange, LockMode, RemoteOpened,
-    Result, SetAttr, StatFs, Time, Token, Validator, Watcher,
+    Result, SetAttr, SetXattr, StatFs, Time, Token, Validator, Watcher,
 };
 
 /// A promise of an answer. A box is nothing beside an RPC.
@@ -133,6 +133,41 @@ pub trait Remote: Send + Sync + 'static {
         _range: Range<u64>,
         _mode: LockMode,
     ) -> Future<'a, Option<LockMode>> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
+    /// Value of the extended attribute `name` (without `user.`), or `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`], by default too, if the server has no extended attributes.
+    fn xattr<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _name: &'a OsStr,
+    ) -> Future<'a, Option<Bytes>> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
+    /// Names of all extended attributes that the caller may see, in any order.
+    ///
+    /// # Errors
+    /// As of [`Remote::xattr`].
+    fn xattrs<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle) -> Future<'a, Vec<OsString>> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
+    /// Sets or removes an extended attribute. Durable at the server as a change of attributes is.
+    ///
+    /// # Errors
+    /// As of [`Remote::xattr`]; [`Error::Exists`] and [`Error::NoAttribute`] as `set` asks for
+    /// them; [`Error::TooLarge`] or [`Error::NoSpace`] if it is more than the server takes.
+    fn set_xattr<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _set: SetXattr,
+    ) -> Future<'a, Change> {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 

@@ -72,6 +72,11 @@ impl Back {
     pub(crate) fn passes_locks(&self) -> bool {
         self.source.protocol == Protocol::Smb && !self.options.smb.no_locks
     }
+
+    /// Whether files have extended attributes.
+    pub(crate) fn has_xattrs(&self) -> bool {
+        self.source.protocol == Protocol::Smb && self.options.xattrs
+    }
 }
 
 /// The cache directory of a source for which none was named.

@@ -11,13 +11,13 @@
 mod meant;
 mod nearest;
 mod size;
+mod smb;
 mod span;
 mod typed;
 
-pub(crate) use meant::{
-    CacheLimits, Fill, LookupCache, Options, ServerLost, SmbOptions, Transport,
-};
+pub(crate) use meant::{CacheLimits, Fill, LookupCache, Options, ServerLost, Transport};
 pub(crate) use size::{Bytes, parse_size};
+pub(crate) use smb::SmbOptions;
 pub(crate) use span::parse_span;
 pub(crate) use typed::Typed;
 

@@ -231,6 +231,7 @@ fn client_options(back: &Back) -> larder_client::Options {
         },
         sync: options.sync,
         pass_locks: back.passes_locks(),
+        has_xattrs: back.has_xattrs(),
         unsent_age_max: options.unsent_age_max.unwrap_or(default.unsent_age_max),
         read_only: options.flags.read_only,
         cache_data: back.cache.is_some(),

@@ -26,6 +26,7 @@ mod squash;
 mod state;
 mod table;
 pub(crate) mod verdicts;
+mod xattrs;
 
 pub(crate) use changes::{have_same_bytes, replacing, unchanged};
 pub(crate) use server_times::ServerTimes;

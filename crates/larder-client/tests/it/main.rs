@@ -27,3 +27,4 @@ mod rig;
 mod takeover;
 mod unsent;
 mod writer;
+mod xattrs;

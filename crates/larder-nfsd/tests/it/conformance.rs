@@ -14,7 +14,9 @@ use larder_vfs::{Cred, Direct, MemRemote, New, Remote, SetAttr};
 use crate::harness::{Running, options, running};
 
 fn traits() -> Traits {
-    Traits::default().without(Ability::Locks, "NFSv3 leaves locks to another protocol")
+    Traits::default()
+        .without(Ability::Locks, "NFSv3 leaves locks to another protocol")
+        .without(Ability::Xattrs, "NFSv3 has none")
 }
 
 async fn mount(address: SocketAddr, transport: Transport) -> Arc<dyn Remote> {

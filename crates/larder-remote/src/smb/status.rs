@@ -16,6 +16,10 @@ pub(super) const TOO_MANY_OPENED_FILES: NtStatus = NtStatus(0xC000_011F);
 pub(super) const OPLOCK_NOT_GRANTED: NtStatus = NtStatus(0xC000_00E2);
 pub(super) const USER_MAPPED_FILE: NtStatus = NtStatus(0xC000_0243);
 pub(super) const EAS_NOT_SUPPORTED: NtStatus = NtStatus(0xC000_004F);
+pub(super) const NO_EAS_ON_FILE: NtStatus = NtStatus(0xC000_0052);
+pub(super) const NONEXISTENT_EA_ENTRY: NtStatus = NtStatus(0xC000_0051);
+pub(super) const EA_TOO_LARGE: NtStatus = NtStatus(0xC000_0050);
+pub(super) const INVALID_EA_NAME: NtStatus = NtStatus(0x8000_0013);
 pub(super) const LOCK_NOT_GRANTED: NtStatus = NtStatus(0xC000_0055);
 pub(super) const TIME_DIFFERENCE_AT_DC: NtStatus = NtStatus(0xC000_0133);
 pub(super) const BAD_TOKEN_TYPE: NtStatus = NtStatus(0xC000_00A8);
@@ -110,9 +114,12 @@ pub(super) fn error(status: NtStatus) -> Error {
         NtStatus::FILE_SYSTEM_LIMITATION => Error::FileTooLarge,
         NOT_SAME_DEVICE => Error::CrossDevice,
         TOO_MANY_LINKS => Error::TooManyLinks,
-        NtStatus::INVALID_PARAMETER | NtStatus::OBJECT_NAME_INVALID | OBJECT_PATH_SYNTAX_BAD => {
-            Error::InvalidArgument
-        }
+        NtStatus::INVALID_PARAMETER
+        | NtStatus::OBJECT_NAME_INVALID
+        | OBJECT_PATH_SYNTAX_BAD
+        | INVALID_EA_NAME => Error::InvalidArgument,
+        NONEXISTENT_EA_ENTRY => Error::NoAttribute,
+        EA_TOO_LARGE => Error::TooLarge,
         NtStatus::NOT_SUPPORTED
         | NtStatus::NOT_IMPLEMENTED
         | NtStatus::INVALID_INFO_CLASS

@@ -37,6 +37,7 @@ pub(super) const BASIC_INFORMATION: u8 = 4;
 pub(super) const RENAME_INFORMATION: u8 = 10;
 pub(super) const LINK_INFORMATION: u8 = 11;
 pub(super) const DISPOSITION_INFORMATION: u8 = 13;
+pub(super) const FULL_EA_INFORMATION: u8 = 15;
 pub(super) const END_OF_FILE_INFORMATION: u8 = 20;
 pub(super) const FS_ATTRIBUTE_INFORMATION: u8 = 5;
 pub(super) const FS_VOLUME_INFORMATION: u8 = 1;
@@ -57,6 +58,10 @@ pub(super) const WRITE: u32 = FileAccessMask::FILE_WRITE_DATA
     | FileAccessMask::FILE_APPEND_DATA
     | FileAccessMask::FILE_WRITE_ATTRIBUTES
     | LOOK;
+/// Access to read its extended attributes.
+pub(super) const READ_XATTRS: u32 = FileAccessMask::FILE_READ_EA | LOOK;
+/// Access to set them.
+pub(super) const WRITE_XATTRS: u32 = FileAccessMask::FILE_WRITE_EA | LOOK;
 /// Access to set its attributes.
 pub(super) const SET: u32 = FileAccessMask::FILE_WRITE_ATTRIBUTES | LOOK;
 /// Access to remove or rename it.
@@ -154,25 +159,30 @@ pub(super) fn echo() -> Op {
 
 /// QUERY_INFO for all that there is to know of a file.
 pub(super) fn query(file_id: FileId) -> Op {
-    query_class(file_id, InfoType::File, ALL_INFORMATION)
+    query_class(file_id, InfoType::File, ALL_INFORMATION, ANSWER_BYTES)
+}
+
+/// QUERY_INFO for all extended attributes of a file, of that many bytes at most.
+pub(super) fn query_xattrs(file_id: FileId, bytes_max: u32) -> Op {
+    query_class(file_id, InfoType::File, FULL_EA_INFORMATION, bytes_max)
 }
 
 /// QUERY_INFO for something of the volume.
 pub(super) fn query_volume(file_id: FileId, class: u8) -> Op {
-    query_class(file_id, InfoType::Filesystem, class)
+    query_class(file_id, InfoType::Filesystem, class, ANSWER_BYTES)
 }
 
-fn query_class(file_id: FileId, info_type: InfoType, file_info_class: u8) -> Op {
+fn query_class(file_id: FileId, info_type: InfoType, file_info_class: u8, bytes_max: u32) -> Op {
     let request = QueryInfoRequest {
         info_type,
         file_info_class,
-        output_buffer_length: ANSWER_BYTES,
+        output_buffer_length: bytes_max,
         additional_information: 0,
         flags: 0,
         file_id,
         input_buffer: Vec::new(),
     };
-    Op::new(Command::QueryInfo, request)
+    Op::new(Command::QueryInfo, request).with_payload(bytes_max as usize)
 }
 
 /// SET_INFO.

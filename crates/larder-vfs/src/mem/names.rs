@@ -103,7 +103,7 @@ impl Server {
         let (number, is_dir) = (self.free_number(), node.is_dir());
         self.nodes.insert(number, node);
         if let Err(error) = self.may_set(cred, number, set) {
-            self.nodes.remove(&number);
+            self.remove_node(number);
             return Err(error);
         }
         self.set(cred, number, set);
@@ -154,7 +154,7 @@ impl Server {
         node.nlink -= 1;
         node.touched(now, false);
         if is_dir || node.nlink == 0 {
-            self.nodes.remove(&number);
+            self.remove_node(number);
         }
     }
 

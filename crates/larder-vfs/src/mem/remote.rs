@@ -11,7 +11,7 @@ use super::{MemRemote, Reach};
 use crate::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
     Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
-    RemoteRead, RemoteWritten, Removal, SetAttr, Stability, StatFs, Time, Token, Watcher,
+    RemoteRead, RemoteWritten, Removal, SetAttr, SetXattr, Stability, StatFs, Time, Token, Watcher,
 };
 
 impl Remote for MemRemote {
@@ -112,6 +112,30 @@ impl Remote for MemRemote {
         self.call("test_lock", move |server| {
             server.getattr(file)?;
             Ok(server.locks.conflict(self.number, file, &range, mode))
+        })
+    }
+
+    fn xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, Option<Bytes>> {
+        self.call("xattr", move |server| server.xattr(cred, file, name))
+    }
+
+    fn xattrs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<OsString>> {
+        self.call("xattrs", move |server| server.xattrs(cred, file))
+    }
+
+    fn set_xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetXattr,
+    ) -> Future<'a, Change> {
+        self.change("set_xattr", vec![file.clone()], move |server| {
+            server.set_xattr(cred, file, set)
         })
     }
 

@@ -18,6 +18,7 @@ use super::leases::Leases;
 use super::locks::Locks;
 use super::node::{Body, Directory, EXECUTE, Node, READ, SET_GID, SET_UID, STICKY, WRITE};
 use super::pages::Pages;
+use super::xattrs::Xattrs;
 
 pub(super) const ROOT: u64 = 1;
 
@@ -27,6 +28,8 @@ pub(super) struct Server {
     pub(super) leases: Leases,
     pub(super) locks: Locks,
     pub(super) nodes: HashMap<u64, Node>,
+    /// Extended attributes, of nodes that have ever had some.
+    xattrs: HashMap<u64, Xattrs>,
     /// Greater than every number so far.
     pub(super) next: u64,
     /// The next file gets the smallest number that is free, as with ext4.
@@ -50,6 +53,7 @@ impl Server {
             leases: Leases::default(),
             locks: Locks::default(),
             nodes: HashMap::new(),
+            xattrs: HashMap::new(),
             next: ROOT,
             gives_again: false,
             listings_lead_to: None,
@@ -131,6 +135,21 @@ impl Server {
             tells_change: self.time.is_none(),
             body,
         }
+    }
+
+    /// A node goes, with all that is its.
+    pub(super) fn remove_node(&mut self, number: u64) {
+        self.nodes.remove(&number);
+        self.xattrs.remove(&number);
+    }
+
+    /// Extended attributes of a node, if it has ever had some.
+    pub(super) fn xattrs_of(&self, number: u64) -> Option<&Xattrs> {
+        self.xattrs.get(&number)
+    }
+
+    pub(super) fn xattrs_mut(&mut self, number: u64) -> &mut Xattrs {
+        self.xattrs.entry(number).or_default()
     }
 
     pub(super) fn node(&self, number: u64) -> &Node {

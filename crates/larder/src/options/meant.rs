@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::smb::SmbOptions;
 use super::typed::{Typed, Value};
 
 /// Everything that `-o` can say of a mount.
@@ -47,6 +48,8 @@ pub(crate) struct Options {
     pub(crate) retransmissions: Option<u32>,
     /// What only SMB has.
     pub(crate) smb: SmbOptions,
+    /// Files have extended attributes.
+    pub(crate) xattrs: bool,
     /// Who vouches for our own metadata server's certificate, if it is to speak TLS.
     pub(crate) authorities: Option<PathBuf>,
     /// The kernel's door.
@@ -62,41 +65,6 @@ pub(crate) struct Options {
     /// Most bytes of memory for buffers and tables; `None`: the client's default.
     pub(crate) memory_bytes_max: Option<u64>,
     pub(crate) fill: Fill,
-}
-
-/// What only SMB has (mount.cifs(8)).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SmbOptions {
-    /// Lowest version of the protocol; `None`: 2.1.
-    pub(crate) version_min: Option<String>,
-    /// Who logs in.
-    pub(crate) username: Option<String>,
-    /// The user's domain.
-    pub(crate) domain: Option<String>,
-    /// File with user, password and domain.
-    pub(crate) credentials: Option<PathBuf>,
-    /// Whether Kerberos vouches for the user.
-    pub(crate) kerberos: bool,
-    /// Kerberos' KDC, as `HOST[:PORT]`; `None`: krb5.conf(5) says.
-    pub(crate) kdc: Option<String>,
-    /// Without a login.
-    pub(crate) guest: bool,
-    /// Owner of everything; `None`: who mounts.
-    pub(crate) uid: Option<u32>,
-    /// Group of everything; `None`: that of who mounts.
-    pub(crate) gid: Option<u32>,
-    /// Mode of files; `None`: the protocol's default.
-    pub(crate) file_mode: Option<u32>,
-    /// Mode of directories.
-    pub(crate) dir_mode: Option<u32>,
-    /// Locks of processes stay with this machine.
-    pub(crate) no_locks: bool,
-    /// Messages must be encrypted.
-    pub(crate) seal: bool,
-    /// Messages must be signed.
-    pub(crate) sign: bool,
-    /// No leases are asked for.
-    pub(crate) no_leases: bool,
 }
 
 /// What the kernel is told of the mount (mount(8)).
@@ -257,7 +225,8 @@ impl Options {
             server_lost: typed.server_lost(),
             timeout: typed.number("timeo").map(|tenths| Duration::from_millis(tenths * 100)),
             retransmissions: typed.small("retrans").map(u32::from),
-            smb: typed.smb(),
+            smb: SmbOptions::meant(&typed),
+            xattrs: typed.flag("user_xattr", "nouser_xattr", false),
             authorities: typed.text("ca").map(PathBuf::from),
             door: typed.door()?,
             plain: typed.last(&["plain"]).is_some(),
@@ -275,21 +244,21 @@ impl Options {
 }
 
 /// The typed options, of which the last one of a kind counts.
-struct Last<'a>(&'a [Typed]);
+pub(super) struct Last<'a>(&'a [Typed]);
 
 impl<'a> Last<'a> {
     /// The last of the options that have one of these names.
-    fn last(&self, names: &[&str]) -> Option<(&'static str, &'a Value)> {
+    pub(super) fn last(&self, names: &[&str]) -> Option<(&'static str, &'a Value)> {
         let found = self.0.iter().rev().find(|typed| names.contains(&typed.name))?;
         Some((found.name, &found.value))
     }
 
     /// Whether `yes` came after `no`.
-    fn flag(&self, yes: &str, no: &str, default: bool) -> bool {
+    pub(super) fn flag(&self, yes: &str, no: &str, default: bool) -> bool {
         self.last(&[yes, no]).map_or(default, |(name, _)| name == yes)
     }
 
-    fn number(&self, name: &str) -> Option<u64> {
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
         match self.last(&[name])? {
             (_, Value::Number(number)) => Some(*number),
             _ => None,
@@ -309,33 +278,11 @@ impl<'a> Last<'a> {
         Duration::from_secs(60 * minutes.unwrap_or(default))
     }
 
-    fn text(&self, name: &str) -> Option<String> {
+    pub(super) fn text(&self, name: &str) -> Option<String> {
         match self.last(&[name])? {
             (_, Value::Text(text)) => Some(text.clone()),
             (_, Value::Word(word)) => Some((*word).to_owned()),
             _ => None,
-        }
-    }
-
-    fn smb(&self) -> SmbOptions {
-        let number = |name| self.number(name).and_then(|number| u32::try_from(number).ok());
-        let sec = self.text("sec").unwrap_or_default();
-        SmbOptions {
-            version_min: self.text("vers").filter(|version| version != "default"),
-            username: self.text("username"),
-            domain: self.text("domain"),
-            credentials: self.text("credentials").map(PathBuf::from),
-            kerberos: sec.starts_with("krb5"),
-            kdc: self.text("kdc"),
-            guest: self.last(&["guest"]).is_some() || sec == "none",
-            uid: number("uid"),
-            gid: number("gid"),
-            file_mode: number("file_mode"),
-            dir_mode: number("dir_mode"),
-            seal: self.last(&["seal"]).is_some(),
-            sign: self.last(&["sign"]).is_some() || ["ntlmsspi", "krb5i"].contains(&sec.as_str()),
-            no_leases: self.flag("nolease", "lease", false),
-            no_locks: self.flag("nobrl", "brl", false),
         }
     }
 
@@ -577,6 +524,8 @@ mod tests {
     fn logins() {
         let smb = |typed| parse([typed]).unwrap().smb;
         assert_eq!(smb("ro"), SmbOptions::default());
+        let has_xattrs = |typed| parse([typed]).unwrap().xattrs;
+        assert!(has_xattrs("user_xattr") && !has_xattrs("user_xattr,nouser_xattr"));
         let ann = smb("user=ann,dom=OFFICE,uid=1000,file_mode=0640,seal,vers=3.1.1");
         assert_eq!((ann.username.as_deref(), ann.domain.as_deref()), (Some("ann"), Some("OFFICE")));
         assert_eq!((ann.uid, ann.gid, ann.file_mode), (Some(1000), None, Some(0o640)));

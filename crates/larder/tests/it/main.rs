@@ -46,3 +46,4 @@ mod users;
 mod volume;
 mod waits;
 mod writers;
+mod xattrs;

@@ -5,7 +5,7 @@ use larder_remote::smb::Smb;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
     Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
-    RemoteRead, RemoteWritten, Removal, SetAttr, Stability, StatFs, Time, Token,
+    RemoteRead, RemoteWritten, Removal, SetAttr, SetXattr, Stability, StatFs, Time, Token,
 };
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -85,6 +85,28 @@ impl Remote for Eager {
 
     fn close<'a>(&'a self, cred: &'a Cred, token: Token) -> Future<'a, ()> {
         self.0.close(cred, token)
+    }
+
+    fn xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, Option<Bytes>> {
+        leased!(self, [file], self.0.xattr(cred, file, name))
+    }
+
+    fn xattrs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<OsString>> {
+        leased!(self, [file], self.0.xattrs(cred, file))
+    }
+
+    fn set_xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetXattr,
+    ) -> Future<'a, Change> {
+        leased!(self, [file], self.0.set_xattr(cred, file, set))
     }
 
     fn lookup<'a>(

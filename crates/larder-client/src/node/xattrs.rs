@@ -1,0 +1,45 @@
+//! Extended attributes: asked for and set at the server each time, as it judges its caller. Nothing
+//! of them is held here.
+
+use std::ffi::{OsStr, OsString};
+
+use bytes::Bytes;
+use larder_vfs::{Cred, Error, Ino, Result, SetXattr};
+
+use crate::core::Core;
+use crate::names::on_handle;
+
+impl Core {
+    /// See [`larder_vfs::FileSystem::xattr`].
+    pub(crate) async fn xattr(&self, cred: &Cred, ino: Ino, name: &OsStr) -> Result<Option<Bytes>> {
+        let node = self.node(ino)?;
+        self.demand_path(&node, cred).await?;
+        on_handle!(self, cred, node, handle => self.remote.xattr(cred, &handle, name))
+    }
+
+    /// See [`larder_vfs::FileSystem::xattrs`].
+    pub(crate) async fn xattrs(&self, cred: &Cred, ino: Ino) -> Result<Vec<OsString>> {
+        let node = self.node(ino)?;
+        self.demand_path(&node, cred).await?;
+        on_handle!(self, cred, node, handle => self.remote.xattrs(cred, &handle))
+    }
+
+    /// See [`larder_vfs::FileSystem::set_xattr`].
+    pub(crate) async fn set_xattr(&self, cred: &Cred, ino: Ino, set: SetXattr) -> Result<()> {
+        self.refuse_read_only()?;
+        let node = self.node(ino)?;
+        self.demand_path(&node, cred).await?;
+        self.begin_change(&node);
+        let answer = on_handle!(self, cred, node, handle =>
+            self.remote.set_xattr(cred, &handle, set.clone()));
+        self.end_change(&node, answer.as_ref().ok().copied());
+        match answer {
+            Err(Error::Exists | Error::NoAttribute) if cred.retried => {
+                // A process that died may have been told of its success instead.
+                let held = self.xattr(cred, ino, &set.name).await?;
+                if set.is_done(held.as_ref()) { Ok(()) } else { answer.map(drop) }
+            }
+            answer => answer.map(drop),
+        }
+    }
+}
