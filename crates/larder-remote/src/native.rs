@@ -17,6 +17,7 @@ mod read;
 mod session;
 mod uncommitted;
 mod write;
+mod xattrs;
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -30,7 +31,7 @@ use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Judged, Listing,
     LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result, SetAttr,
-    Stability, StatFs, Time, Token,
+    SetXattr, Stability, StatFs, Time, Token,
 };
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{Attributes, FileId, OpenId, VolumeId};
@@ -141,6 +142,28 @@ impl Remote for Native {
             let granted = convert::access(given.granted) & wanted;
             Ok(Judged::new(granted, Some(self.attr(&given.attributes))))
         })
+    }
+
+    fn xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, Option<Bytes>> {
+        Box::pin(async move { self.xattr_of(cred, self.file(file)?, name).await })
+    }
+
+    fn xattrs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<OsString>> {
+        Box::pin(async move { self.xattrs_of(cred, self.file(file)?).await })
+    }
+
+    fn set_xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetXattr,
+    ) -> Future<'a, Change> {
+        Box::pin(async move { self.change_xattr(cred, self.file(file)?, set).await })
     }
 
     fn lookup<'a>(

@@ -75,7 +75,7 @@ impl Back {
 
     /// Whether files have extended attributes.
     pub(crate) fn has_xattrs(&self) -> bool {
-        self.source.protocol == Protocol::Smb && self.options.xattrs
+        self.options.xattrs
     }
 }
 

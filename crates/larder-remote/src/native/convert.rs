@@ -32,7 +32,7 @@ pub(super) fn error(status: Status) -> Error {
         Status::TooManyLinks => Error::TooManyLinks,
         Status::NameTooLong => Error::NameTooLong,
         Status::NotEmpty => Error::NotEmpty,
-        Status::NoAttribute => Error::NoData,
+        Status::NoAttribute => Error::NoAttribute,
         Status::NotSupported => Error::NotSupported,
         Status::Stale | Status::BadOpen => Error::Stale,
         Status::Changed | Status::Later => Error::TryAgain,
@@ -76,15 +76,18 @@ pub(super) fn file(volume: VolumeId, handle: &Handle) -> Result<FileId> {
 
 /// A name in a directory.
 pub(super) fn place(dir: FileId, name: &OsStr) -> Result<Place> {
+    Ok(Place { dir, name: self::name(name.as_bytes())? })
+}
+
+/// A name of an object, or of an extended attribute.
+pub(super) fn name(name: &[u8]) -> Result<Name> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::NameTooLong);
     }
-    let name = Name::new(Bytes::copy_from_slice(name.as_bytes()));
-    let name = name.map_err(|cause| match cause {
+    Name::new(Bytes::copy_from_slice(name)).map_err(|cause| match cause {
         XdrError::TooLong { .. } => Error::NameTooLong,
         _ => Error::InvalidArgument,
-    })?;
-    Ok(Place { dir, name })
+    })
 }
 
 fn kind(kind: words::Kind) -> Kind {

@@ -151,9 +151,7 @@ async fn conforms(setup: Setup) {
     let volume = Volume::new(setup);
     let native: Arc<dyn Remote> = Arc::new(volume.mount().await);
     let root = native.root().await.unwrap().handle;
-    let traits = Traits::default()
-        .without(Ability::Locks, "the metadata program has no locks yet")
-        .without(Ability::Xattrs, "they do not pass through the client yet");
+    let traits = Traits::default().without(Ability::Locks, "the metadata program has no locks yet");
     let mut failed = Vec::new();
     for case in cases() {
         match case.check(&native, &root, &traits).await {

@@ -53,6 +53,8 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
   brun=P, bcull=P, bstop=P      percent of the cache's disk that is free: culling ends, culling
                                 begins, nothing more is stored (10, 7, 3), as in cachefilesd.conf(5)
   memory=SIZE                   budget for buffers and tables (256M)
+  user_xattr, nouser_xattr      whether files have extended attributes of users (nouser_xattr); NFS
+                                servers have none
 
 Of SMB shares, as in mount.cifs(8):
   credentials=FILE              lines username=, password=, domain=; only its owner may read it
@@ -67,7 +69,6 @@ Of SMB shares, as in mount.cifs(8):
   kdc=HOST[:PORT]               the KDC of the Kerberos realm, if krb5.conf(5) does not say
   lease, nolease                whether the server is asked to tell of changes (lease)
   brl, nobrl                    whether other machines are kept out by locks of processes (brl)
-  user_xattr, nouser_xattr      whether files have extended attributes of users (nouser_xattr)
 Without a credentials file the password is that of the variable PASSWD, or the first line of the file
 that PASSWD_FILE names, or it is asked for. It is never an option. With sec=krb5 it is not asked for: without
 one the tickets are those of kinit(1), in the file that KRB5CCNAME names, or /tmp/krb5cc_UID. The domain is

@@ -162,7 +162,7 @@ const KNOWN: &[(&str, Shape)] = &[
 const ALIASES: &[(&str, &str)] =
     &[("nfsvers", "vers"), ("cred", "credentials"), ("dom", "domain"), ("workgroup", "domain")];
 
-/// Options that mean something to one protocol only.
+/// Options that mean something to these protocols only.
 const ONLY: &[(Protocol, &[&str])] = &[
     (
         Protocol::Nfs,
@@ -190,7 +190,7 @@ const ONLY: &[(Protocol, &[&str])] = &[
             "nouser_xattr",
         ],
     ),
-    (Protocol::Native, &["ca"]),
+    (Protocol::Native, &["ca", "user_xattr", "nouser_xattr"]),
 ];
 
 /// Words of options that have others for each protocol.
@@ -245,8 +245,8 @@ impl Typed {
     /// A line for the user.
     pub(crate) fn check(&self, protocol: Protocol) -> Result<(), String> {
         let Typed { name, value } = self;
-        let others = ONLY.iter().filter(|(only, _)| *only != protocol);
-        if others.clone().any(|(_, names)| names.contains(name)) {
+        let mut to = ONLY.iter().filter(|(_, names)| names.contains(name)).peekable();
+        if to.peek().is_some() && !to.any(|(only, _)| *only == protocol) {
             return Err(format!("option {name} means nothing to {protocol}"));
         }
         let words = ONLY_WORDS.iter().find(|(only, named, _)| (*only, *named) == (protocol, *name));

@@ -130,13 +130,49 @@ fn calls(mount: &Mount) -> BTreeMap<String, u64> {
 
 #[test]
 fn extended_attributes_of_a_share_are_the_servers() {
-    let server = Server::start(Kind::Samba);
+    extended_attributes_are_the_servers(Kind::Samba);
+}
+
+#[test]
+fn extended_attributes_of_a_volume_are_the_servers() {
+    extended_attributes_are_the_servers(Kind::Volume);
+}
+
+fn extended_attributes_are_the_servers(kind: Kind) {
+    let server = Server::start(kind);
     let (one, two) = (Mount::new(&server, &["user_xattr"]), Mount::new(&server, &["user_xattr"]));
     writes_ask_the_server_for_no_attribute(&one);
     attributes_are_those_of_xattr_7(&one);
     attributes_are_the_servers(&one, &two);
     let local = tempfile::tempdir_in("/var/tmp").unwrap();
     programs_copy_attributes(&one, local.path());
+}
+
+/// Names and values that a share would refuse.
+#[test]
+fn extended_attributes_of_a_volume_are_of_any_size_and_outlive_it() {
+    let mut server = Server::start(Kind::Volume);
+    let mut mount = Mount::new(&server, &["user_xattr"]);
+    let file = mount.path("file");
+    fs::write(&file, "bytes").unwrap();
+    let values: [(&str, &[u8]); 5] = [
+        ("user.empty", b""),
+        ("user.\u{e4}:b", b"x"),
+        ("user.Case", b"1"),
+        ("user.case", b"2"),
+        ("user.big", &[7; 65_536]),
+    ];
+    for (name, value) in values {
+        set(&file, name, value, XattrFlags::empty()).unwrap();
+    }
+    mount.unmount();
+    server.kill();
+    server.restart();
+    mount.mount();
+    for (name, value) in values {
+        assert_eq!(get(&file, name).unwrap(), value, "{name}");
+    }
+    assert_eq!(names(&file).len(), values.len());
 }
 
 /// What a share lacks of xattr(7).
