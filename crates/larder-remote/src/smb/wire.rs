@@ -47,6 +47,8 @@ pub(super) const FS_FULL_SIZE_INFORMATION: u8 = 7;
 const CHANGES: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x40;
 
 const LEASE_CONTEXT: &[u8] = b"RqLs";
+/// The server is taking the lease back and waits for our answer (MS-SMB2, 2.2.14.2.10).
+const LEASE_BREAKING: u32 = 2;
 const MAXIMAL_ACCESS_CONTEXT: &[u8] = b"MxAc";
 
 /// Access to look at a file, which never breaks a lease.
@@ -135,6 +137,9 @@ impl Opening {
 }
 
 /// What CREATE's answer grants: the state of the lease, and the rights if it tells them.
+///
+/// A lease that is just being taken back grants nothing: an open that passes our acknowledgement on
+/// its way gets the state from before, and nobody tells us once more that it is over.
 pub(super) fn granted(contexts: &[u8]) -> (u32, Option<u32>) {
     let contexts = parse_contexts(contexts).unwrap_or_default();
     let number = |name, at| {
@@ -144,7 +149,9 @@ pub(super) fn granted(contexts: &[u8]) -> (u32, Option<u32>) {
     };
     let told = number(MAXIMAL_ACCESS_CONTEXT, 0) == Some(0);
     let maximal = told.then(|| number(MAXIMAL_ACCESS_CONTEXT, 4)).flatten();
-    (number(LEASE_CONTEXT, 16).unwrap_or(0), maximal)
+    let breaking = number(LEASE_CONTEXT, 20).is_some_and(|flags| flags & LEASE_BREAKING != 0);
+    let lease = number(LEASE_CONTEXT, 16).filter(|_| !breaking);
+    (lease.unwrap_or(0), maximal)
 }
 
 /// CLOSE, which answers the final attributes.
@@ -383,6 +390,23 @@ mod tests {
             let mut wrong = body.clone();
             wrong[at] = byte;
             assert_eq!(data(wrong), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_being_taken_back_grants_nothing() {
+        let lease = |state: u32, flags: u32, bytes: usize| {
+            let mut data = vec![7; 16];
+            data.extend(state.to_le_bytes());
+            data.extend(flags.to_le_bytes());
+            data.resize(bytes, 0);
+            granted(&pack_contexts(&[CreateContext::new(LEASE_CONTEXT, data)])).0
+        };
+        for bytes in [32, 52] {
+            assert_eq!(lease(LEASE_READ | LEASE_HANDLE, 0, bytes), LEASE_READ | LEASE_HANDLE);
+            // A flag of another meaning: the key of the directory is set.
+            assert_eq!(lease(LEASE_READ, 4, bytes), LEASE_READ);
+            assert_eq!(lease(LEASE_READ | LEASE_HANDLE, LEASE_BREAKING, bytes), 0);
         }
     }
 
