@@ -96,3 +96,75 @@ impl Hidden {
         self.inside = self.inside.saturating_sub(1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Begin(u64),
+        End { has: bool },
+        Set(u64),
+        Take,
+    }
+
+    const STEPS: [Step; 6] = [
+        Step::Begin(1),
+        Step::Begin(2),
+        Step::End { has: true },
+        Step::End { has: false },
+        Step::Set(3),
+        Step::Take,
+    ];
+
+    fn place(number: u64) -> Place {
+        (Ino(number), format!(".nfs{number}").into())
+    }
+
+    /// Over all sequences of six steps: a name stands for the file from when the server has given
+    /// it until it is taken away, and one that the server is only asked for is not taken.
+    #[test]
+    fn a_name_stands_for_a_file_once_the_server_has_given_it() {
+        const LENGTH: u32 = 6;
+        for sequence in 0..STEPS.len().pow(LENGTH) {
+            let mut hidden = Hidden::default();
+            let (mut asked, mut given) = (None, None);
+            for step in 0..LENGTH {
+                let step = STEPS[sequence / STEPS.len().pow(step) % STEPS.len()];
+                match step {
+                    Step::Begin(number) => {
+                        hidden.begin(place(number));
+                        (asked, given) = (Some(place(number)), None);
+                    }
+                    Step::End { has } => {
+                        hidden.end(has);
+                        given = given.or(asked.take().filter(|_| has));
+                    }
+                    Step::Set(number) => {
+                        hidden.set(Some(place(number)));
+                        (asked, given) = (None, Some(place(number)));
+                    }
+                    Step::Take => assert_eq!(hidden.take(), given.take(), "{sequence}"),
+                }
+                assert_eq!(hidden.name(), given.as_ref(), "{sequence} {step:?}");
+                assert_eq!(hidden.name_to_remove(), asked.as_ref().or(given.as_ref()));
+                assert_eq!(hidden.is_none(), asked.is_none() && given.is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_with_hidden_names_in_it_is_remembered() {
+        let mut hidden = Hidden::default();
+        hidden.add_inside();
+        hidden.add_inside();
+        hidden.drop_inside();
+        assert!(!hidden.is_none() && hidden.inside() == 1 && hidden.name().is_none());
+        hidden.drop_inside();
+        assert!(hidden.is_none());
+        // One that an earlier process made may be removed by this one.
+        hidden.drop_inside();
+        assert_eq!(hidden.inside(), 0);
+    }
+}

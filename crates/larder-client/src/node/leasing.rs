@@ -57,3 +57,71 @@ impl Leasing {
         self.is_asked = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens to the lease on a file.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Take,
+        Refuse,
+        End,
+        /// The connection was lost, and with it the lease that is held.
+        Lose,
+        /// So long that a refusal is old.
+        Wait,
+    }
+
+    const STEPS: [Step; 5] = [Step::Take, Step::Refuse, Step::End, Step::Lose, Step::Wait];
+
+    /// Over all sequences of six steps: a lease is held from when it is given until it ends, and
+    /// one is asked for unless it is held or was refused lately.
+    #[test]
+    fn a_lease_is_wanted_unless_it_is_held_or_was_refused_lately() {
+        const LENGTH: u32 = 6;
+        for sequence in 0..STEPS.len().pow(LENGTH) {
+            let mut leasing = Leasing::default();
+            let (mut holds, mut refused, mut now) = (None::<Lease>, None, 0);
+            for step in 0..LENGTH {
+                let step = STEPS[sequence / STEPS.len().pow(step) % STEPS.len()];
+                match step {
+                    Step::Take => {
+                        let lease = Lease::new();
+                        holds = Some(lease.clone());
+                        leasing.take(lease);
+                    }
+                    Step::Refuse => {
+                        refused = Some(now);
+                        leasing.refuse(Monotonic::from_nanos(now));
+                    }
+                    Step::End => {
+                        holds = None;
+                        leasing.end();
+                    }
+                    Step::Lose => {
+                        if let Some(lease) = holds.take() {
+                            lease.end();
+                        }
+                    }
+                    Step::Wait => now += u64::try_from(REFUSED_FOR.as_nanos()).unwrap(),
+                }
+                let held = leasing.held();
+                assert_eq!(held.is_some(), holds.is_some(), "{sequence} {step:?}");
+                assert!(held.is_none_or(|held| holds.as_ref().is_some_and(|lease| lease.is(held))));
+                let is_wanted = holds.is_none() && refused != Some(now);
+                assert_eq!(leasing.is_wanted(Monotonic::from_nanos(now)), is_wanted, "{sequence}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_asks_at_a_time() {
+        let mut leasing = Leasing::default();
+        assert!(!leasing.begin_asking());
+        assert!(leasing.begin_asking());
+        leasing.end_asking();
+        assert!(!leasing.begin_asking());
+    }
+}

@@ -52,3 +52,62 @@ impl Squash {
         self.0.store(verdict as u8, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_vfs::{Kind, Time};
+
+    use super::*;
+    use crate::fixtures::file_of;
+
+    const ALL: Access = Access::READ;
+
+    fn attr(kind: Kind, mode: u32, uid: u32) -> Attr {
+        Attr { kind, mode, uid, gid: uid, ..file_of(Time::default()) }
+    }
+
+    /// Over all modes of a file and a directory of root and of another user: what everybody may do
+    /// tells nothing; what only root may do tells whether root is root.
+    #[test]
+    fn only_what_root_alone_may_do_tells_of_root() {
+        for kind in [Kind::File, Kind::Directory] {
+            for (mode, uid) in (0..0o1000).flat_map(|mode| [(mode, 0), (mode, 1000)]) {
+                let attr = attr(kind, mode, uid);
+                let others_read = mode & 0o4 != 0;
+                let others_search = kind != Kind::Directory || mode & 0o1 != 0;
+                let is_telling = !others_read || !others_search;
+                for (granted, verdict) in [
+                    (Access::NONE, RootSquash::Yes),
+                    (by_mode(&attr, &Cred::root(), true), RootSquash::No),
+                ] {
+                    let squash = Squash::default();
+                    squash.judge(&attr, &Cred::new(1000, 1000, &[]), granted);
+                    assert_eq!(squash.known(), RootSquash::Unknown, "of another user");
+                    squash.judge(&attr, &Cred::root(), granted);
+                    let expected = if is_telling { verdict } else { RootSquash::Unknown };
+                    assert_eq!(squash.known(), expected, "{kind:?} {mode:o} {uid}");
+                }
+            }
+        }
+    }
+
+    /// An export may begin to squash root: over all sequences of judgements, the first one against
+    /// root counts from then on.
+    #[test]
+    fn the_first_judgement_against_root_stays() {
+        let private = attr(Kind::File, 0o600, 1000);
+        for sequence in 0..1_u32 << 5 {
+            let squash = Squash::default();
+            let mut expected = RootSquash::Unknown;
+            for step in 0..5 {
+                let is_granted = sequence >> step & 1 == 1;
+                squash.judge(&private, &Cred::root(), if is_granted { ALL } else { Access::NONE });
+                expected = match (is_granted, expected) {
+                    (true, RootSquash::Unknown | RootSquash::No) => RootSquash::No,
+                    _ => RootSquash::Yes,
+                };
+                assert_eq!(squash.known(), expected, "{sequence:b} {step}");
+            }
+        }
+    }
+}

@@ -262,6 +262,100 @@ mod tests {
     use crate::node::State;
     use crate::options::TtlRange;
 
+    fn version(number: u64) -> Version {
+        let validator = file_of(Time { sec: i64::try_from(number).unwrap(), nsec: 0 }).validator();
+        Version { validator, rereads: 0 }
+    }
+
+    const MODES: [Mode; 4] = [Mode::Passthrough, Mode::Bypass, Mode::Cached, Mode::Direct];
+
+    /// Over all sequences of six opens and closes in each mode: what is said of the open files is
+    /// what a list of them says.
+    #[test]
+    fn open_files_are_counted_by_mode() {
+        const LENGTH: u32 = 6;
+        for sequence in 0..8_usize.pow(LENGTH) {
+            let (mut opens, mut model, mut ending) = (Opens::default(), Vec::new(), 0);
+            for step in 0..LENGTH {
+                let step = sequence / 8_usize.pow(step) % 8;
+                let mode = MODES[step % 4];
+                if step < 4 {
+                    match mode {
+                        Mode::Passthrough | Mode::Bypass => opens.count_passing(mode),
+                        Mode::Cached | Mode::Direct => opens.count_other(mode),
+                    }
+                    model.push(mode);
+                } else if let Some(at) = model.iter().position(|open| *open == mode) {
+                    model.remove(at);
+                    let is_last = mode == Mode::Bypass && !model.contains(&Mode::Bypass);
+                    assert_eq!(opens.uncount(mode), is_last, "{sequence}");
+                    ending += u32::from(is_last);
+                }
+                let has = |mode: Mode| model.contains(&mode);
+                assert_eq!(opens.is_empty(), model.is_empty(), "{sequence}");
+                assert_eq!(opens.bypassing(), has(Mode::Bypass));
+                assert_eq!(opens.is_bypassed(), has(Mode::Bypass) || ending > 0);
+                assert_eq!(opens.is_read_by_kernel(), has(Mode::Passthrough));
+                let passes = has(Mode::Bypass) || has(Mode::Passthrough);
+                assert_eq!(opens.binds_kernel(), passes);
+                assert_eq!(opens.drop_pages(), has(Mode::Cached), "no pages were kept");
+            }
+            (0..ending).for_each(|_| opens.end_of_bypass());
+            assert_eq!(opens.is_bypassed(), opens.bypassing());
+        }
+    }
+
+    /// Over all sequences of five steps: the kernel's pages are of the version that was kept last,
+    /// or that it was carried to, and a file that it writes itself has none.
+    #[test]
+    fn pages_are_of_one_version() {
+        const LENGTH: u32 = 5;
+        for sequence in 0..6_usize.pow(LENGTH) {
+            let (mut opens, mut pages) = (Opens::default(), None);
+            for step in 0..LENGTH {
+                let step = sequence / 6_usize.pow(step) % 6;
+                match step {
+                    0 | 1 => {
+                        let kept = version(step as u64);
+                        assert_eq!(opens.keep_pages(kept), pages == Some(kept), "{sequence}");
+                        pages = Some(kept);
+                    }
+                    2 | 3 => {
+                        let (from, to) = (version(step as u64 - 2), version(3 - step as u64));
+                        opens.carry(from, to);
+                        pages = pages.map(|held| if held == from { to } else { held });
+                    }
+                    4 => assert_eq!(opens.drop_pages(), pages.take().is_some(), "{sequence}"),
+                    _ => {
+                        opens.count_passing(Mode::Bypass);
+                        assert!(opens.uncount(Mode::Bypass));
+                        opens.end_of_bypass();
+                        pages = None;
+                    }
+                }
+                for number in [0, 1] {
+                    let case = opens.described_in(Case::default(), version(number));
+                    assert_eq!(case.other_pages, pages != Some(version(number)), "{sequence}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_synced_again_and_again_is_noticed() {
+        let mut opens = Opens::default();
+        opens.count_passing(Mode::Bypass);
+        for count in 1..=2 * SYNCS_MAX {
+            assert_eq!(opens.count_sync(), count > SYNCS_MAX);
+        }
+        opens.uncount(Mode::Bypass);
+        opens.count_passing(Mode::Bypass);
+        assert!(!opens.count_sync(), "it is counted anew from the next open on");
+        assert!(!opens.is_synced_inside());
+        opens.synced_inside();
+        assert!(opens.is_synced_inside());
+    }
+
     /// Until a release has looked for what the kernel wrote, the cache does not give the old
     /// version up by itself.
     #[test]

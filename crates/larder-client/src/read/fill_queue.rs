@@ -68,3 +68,65 @@ impl FillQueue {
         files.iter().filter_map(|(node, cred)| Some((node.upgrade()?, cred.clone()))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use larder_cache::{Cache, Limits};
+    use larder_io::SimClock;
+    use larder_vfs::{Handle, Time};
+
+    use super::*;
+    use crate::fixtures::file_of;
+    use crate::journal::Known;
+    use crate::node::Table;
+
+    fn table() -> Table {
+        let clock = Arc::new(SimClock::new());
+        let cache = Cache::in_memory(clock.clone(), Limits::default()).unwrap();
+        Table::new(cache, clock, 1 << 16)
+    }
+
+    fn node(table: &Table, number: u32) -> Arc<Node> {
+        let begun = Monotonic::from_nanos(0);
+        let known = || Known::described(file_of(Time::default()), 1, begun, Duration::ZERO);
+        table.get_or_insert(&Handle::new(&number.to_be_bytes()), known).0
+    }
+
+    fn waiting(queue: &FillQueue) -> Vec<u64> {
+        queue.candidates().iter().map(|(node, _)| node.ino.0).collect()
+    }
+
+    /// The one that was closed last is behind all others, and each is there once; the oldest leave,
+    /// and so do those that nobody knows any more.
+    #[test]
+    fn files_wait_in_the_order_of_their_last_close() {
+        let (table, queue) = (table(), FillQueue::default());
+        let nodes: Vec<_> = (0..FILES_MAX as u32 + 2).map(|number| node(&table, number)).collect();
+        let mut model: Vec<u64> = Vec::new();
+        for step in 0..1000_usize {
+            let closed = &nodes[step * 7 % nodes.len()];
+            queue.offer(closed, &Cred::new(u32::try_from(step).unwrap(), 0, &[]));
+            model.retain(|ino| *ino != closed.ino.0);
+            model.push(closed.ino.0);
+            model.drain(..model.len().saturating_sub(FILES_MAX));
+            if step % 97 == 0 {
+                assert_eq!(waiting(&queue), model, "{step}");
+            }
+        }
+        let last = queue.candidates().pop().unwrap();
+        assert_eq!(last.1.uid, 999, "on behalf of who closed it last");
+        drop((nodes, last, table));
+        assert_eq!(waiting(&queue), []);
+    }
+
+    #[test]
+    fn what_was_filled_and_when_the_link_was_used_is_remembered() {
+        let queue = FillQueue::default();
+        queue.filled(3);
+        queue.filled(4);
+        queue.link_used(Monotonic::from_nanos(9));
+        assert_eq!((queue.filled_bytes(), queue.last_use()), (7, Monotonic::from_nanos(9)));
+    }
+}

@@ -145,3 +145,144 @@ impl Flights {
         missing
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_vfs::{Time, Validator};
+
+    use super::*;
+
+    fn version(size: u64) -> Version {
+        let (mtime, ctime) = (Time::default(), Time::default());
+        Version { validator: Validator { change: None, size, mtime, ctime }, rereads: 0 }
+    }
+
+    fn flight(range: Range<u64>, once: bool, is_kept: bool) -> Arc<Flight> {
+        Flight::begin(range, version(1), once, is_kept).1
+    }
+
+    /// The set bits of a mask, as ranges.
+    fn ranges_of(mask: u32) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for at in (0..8).filter(|at| mask >> at & 1 == 1) {
+            match ranges.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => ranges.push(at..at + 1),
+            }
+        }
+        ranges
+    }
+
+    /// Every byte of every small case: what is missing is neither held nor on its way, in this
+    /// version.
+    #[test]
+    fn what_is_missing_agrees_with_a_model() {
+        const END: u64 = 5;
+        let mut cases = 0;
+        for (held, flying, foreign) in (0..1_u32 << (3 * END))
+            .map(|mask| (mask & 31, mask >> 5 & 31, mask >> 10 & 31))
+            .filter(|(held, flying, _)| held & flying == 0)
+        {
+            let mut flights: Vec<_> =
+                ranges_of(flying).into_iter().map(|range| flight(range, false, true)).collect();
+            let others = ranges_of(foreign).into_iter();
+            flights.extend(others.map(|range| Flight::begin(range, version(2), false, true).1));
+            for start in 0..=END {
+                for end in start..=END {
+                    let wanted = start..end;
+                    let missing =
+                        Flights::missing(&flights, ranges_of(held), wanted.clone(), &version(1));
+                    let is_missing =
+                        |at: u64| wanted.contains(&at) && (held | flying) >> at & 1 == 0;
+                    let mask =
+                        (0..END).filter(|at| is_missing(*at)).fold(0, |all, at| all | 1 << at);
+                    assert_eq!(missing, ranges_of(mask), "{held:b} {flying:b} {wanted:?}");
+                    cases += 1;
+                }
+            }
+        }
+        println!("{cases} cases");
+    }
+
+    /// What happens to a flight after it has landed.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// A reader takes the first half.
+        Half,
+        /// A reader takes the rest.
+        Rest,
+        /// The cache has its bytes.
+        Kept,
+        /// The cache declines, while somebody has the file open or nobody has.
+        Declined { is_open: bool },
+    }
+
+    /// Over all orders of two reads and the cache's answer: a flight goes when the cache has its
+    /// bytes, or, if it declines, when its reader has had them or nobody is there to read on. Until
+    /// then it is found.
+    #[test]
+    fn a_flight_goes_when_nobody_needs_it() {
+        let answers =
+            [Step::Kept, Step::Declined { is_open: true }, Step::Declined { is_open: false }];
+        for (once, answer, place) in [false, true]
+            .into_iter()
+            .flat_map(|once| answers.map(|answer| (once, answer)))
+            .flat_map(|(once, answer)| (0..3).map(move |place| (once, answer, place)))
+        {
+            let mut steps = vec![Step::Half, Step::Rest];
+            steps.insert(place, answer);
+            let flight = flight(0..10, once, true);
+            let (mut has_answer, mut is_consumed) = (false, false);
+            for step in &steps {
+                let is_gone = match *step {
+                    Step::Half => flight.consume(5),
+                    Step::Rest => flight.consume(10),
+                    Step::Kept => flight.stored(true, || true),
+                    Step::Declined { is_open } => flight.stored(false, || is_open),
+                };
+                match step {
+                    Step::Half => is_consumed |= once,
+                    Step::Rest => is_consumed = true,
+                    Step::Kept | Step::Declined { .. } => has_answer = true,
+                }
+                let is_awaited = once || matches!(answer, Step::Declined { is_open: true });
+                let is_needed = !matches!(answer, Step::Kept) && !is_consumed && is_awaited;
+                assert_eq!(is_gone, has_answer && !is_needed, "{once} {steps:?} {step:?}");
+                if is_gone {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A close forgets what the cache does not keep, and nothing else.
+    #[test]
+    fn a_close_forgets_what_is_for_readers_only() {
+        let flights = Flights::default();
+        let (kept, plain) = (flight(0..5, false, true), flight(5..10, false, false));
+        let refused = flight(10..15, false, true);
+        flights.lock().extend([kept.clone(), plain, refused.clone()]);
+        assert!(!refused.stored(false, || true));
+        flights.closed();
+        assert!(matches!(&flights.lock()[..], [left] if Arc::ptr_eq(left, &kept)));
+        flights.remove(&kept);
+        assert!(flights.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_a_flight_is_told_how_it_ended() {
+        let (land, flight) = Flight::begin(0..3, version(1), false, true);
+        let bytes = Bytes::from_static(b"abc");
+        let landing = async { land.send_replace(Some(Ok(bytes.clone()))) };
+        let (first, second, _) = tokio::join!(flight.bytes(), flight.bytes(), landing);
+        assert_eq!((first, second), (Ok(bytes.clone()), Ok(bytes.clone())));
+        assert_eq!(flight.bytes().await, Ok(bytes), "who comes later, too");
+        land.send_replace(Some(Err(Lost::Changed)));
+        assert_eq!(flight.bytes().await, Err(Lost::Changed));
+        let (land, flight) = Flight::begin(0..3, version(1), false, true);
+        drop(land);
+        assert_eq!(flight.bytes().await, Err(Lost::Failed(Error::Io)), "nobody flies any more");
+        assert!(flight.brings(&version(1), 2) && !flight.brings(&version(1), 3));
+        assert!(!flight.brings(&version(2), 2));
+    }
+}

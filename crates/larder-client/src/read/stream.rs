@@ -96,3 +96,102 @@ impl Stream {
         Ok(now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_vfs::Time;
+
+    use super::*;
+
+    const MAX: u64 = 8 << 20;
+    const MIB: u64 = 1 << 20;
+
+    /// A sequential reader is kept ahead of by a window that doubles up to its bound; the second
+    /// read makes a sequence, the first one may be a look at the head.
+    #[test]
+    fn the_window_of_a_sequence_doubles_up_to_its_bound() {
+        let mut stream = Stream::default();
+        assert_eq!(advance(&mut stream, &(0..4096), MAX), None);
+        let mut expected = WINDOW_START_BYTES;
+        for number in 1..20 {
+            let wanted = number * 4096..(number + 1) * 4096;
+            let ahead = advance(&mut stream, &wanted, MAX);
+            assert_eq!(ahead, Some(wanted.end..wanted.end + expected), "{number}");
+            expected = (expected * 2).min(MAX);
+        }
+        assert!(!stream.jumped);
+    }
+
+    /// Over all sequences of five reads at six places: the window is none, or the first one doubled
+    /// some times, and never above its bound; what is read ahead begins where reading has got to;
+    /// reading gets further, unless it jumped, which is remembered.
+    #[test]
+    fn every_sequence_of_reads_keeps_the_stream_in_order() {
+        let reads: [Range<u64>; 6] = [
+            0..4096,
+            4096..MIB,
+            MIB / 2..MIB + 4096,
+            2 * MIB..3 * MIB,
+            9 * MIB..9 * MIB + 1,
+            64 * MIB..65 * MIB,
+        ];
+        let mut count = 0;
+        for sequence in 0..reads.len().pow(5) {
+            let mut stream = Stream::default();
+            for step in 0..5 {
+                let wanted = &reads[sequence / reads.len().pow(step) % reads.len()];
+                let before = stream;
+                let ahead = advance(&mut stream, wanted, MAX);
+                let windows = (0..).map(|power| WINDOW_START_BYTES << power);
+                let mut windows = windows.take_while(|window| *window <= MAX);
+                assert!(stream.window == 0 || windows.any(|window| window == stream.window));
+                let expected = stream.reached..stream.reached + stream.window;
+                assert_eq!(ahead, (stream.window > 0).then_some(expected), "{sequence}");
+                let is_near = wanted.start <= before.reached + REORDER_BYTES
+                    && wanted.end + REORDER_BYTES >= before.reached;
+                if is_near {
+                    assert_eq!(stream.reached, before.reached.max(wanted.end));
+                    assert!(stream.window >= before.window);
+                } else {
+                    assert_eq!((stream.window, stream.reached), (0, wanted.end));
+                }
+                assert_eq!(stream.jumped, before.jumped || !is_near && before.reached > 0);
+                count += 1;
+            }
+        }
+        println!("{count} reads");
+    }
+
+    fn shown(size: u64, sec: i64, epoch: Option<u64>) -> Shown {
+        let time = Time { sec, nsec: 0 };
+        let version = Validator { change: None, size, mtime: time, ctime: time };
+        Shown { version, epoch }
+    }
+
+    /// Who reads in sequence never gets bytes of two versions, but goes on where that does no harm.
+    #[test]
+    fn a_sequence_is_held_to_one_version() {
+        let old = shown(100, 1, Some(7));
+        let begun = Stream { reached: 50, shown: Some(old), ..Stream::default() };
+        let changed = shown(100, 2, Some(8));
+        let fails = |stream: Stream, now: Shown, ours: bool, wanted: Range<u64>| {
+            stream.check(now, ours, &wanted).is_err()
+        };
+        assert!(fails(begun, changed, false, 50..60));
+        assert!(!fails(Stream::default(), changed, false, 50..60), "nothing was shown yet");
+        assert!(!fails(begun, old, false, 50..60), "it is the same version");
+        assert!(!fails(begun, changed, true, 50..60), "the change is ours");
+        assert!(!fails(begun, changed, false, 0..60), "it begins anew");
+        assert!(!fails(begun, changed, false, 100..110), "it had all of the old version");
+        assert!(!fails(begun, shown(40, 2, Some(8)), false, 50..60), "the file ends before");
+        assert!(fails(begun, shown(55, 2, Some(8)), false, 50..60), "or behind");
+        let same_epoch = shown(100, 2, Some(7));
+        assert!(!fails(begun, same_epoch, false, 50..60), "all changes since were ours");
+        let forgotten = Stream { shown: Some(Shown { epoch: None, ..old }), ..begun };
+        assert!(fails(forgotten, shown(100, 2, None), false, 50..60), "that is not known");
+        assert!(!fails(Stream { jumped: true, ..begun }, changed, false, 50..60), "no sequence");
+        let mut renamed = changed;
+        renamed.version.mtime = old.version.mtime;
+        assert!(!fails(begun, renamed, false, 50..60), "only links, mode or owner");
+    }
+}
