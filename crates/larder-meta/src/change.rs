@@ -77,6 +77,7 @@ changes! {
     Session, |_| Bearer::Nobody;
     EndSession, |call| Bearer::Session(call.session);
     GetCaps, |call| Bearer::Session(call.session);
+    Look, |call| Bearer::Session(call.session);
     SetAttr, |call| Bearer::Slot(call.sequence);
     Open, |call| Bearer::Slot(call.sequence);
     Close, |call| Bearer::Slot(call.sequence);

@@ -4,6 +4,9 @@
 //! [`Live`], commit what they wrote in one batch, then answer. While a commit waits for the disk,
 //! the next group gathers; so however many callers there are, each waits for two commits at most.
 //!
+//! A call that does not go together with the leases of others is put aside until they are given
+//! back ([`crate::leases`]), and carried out then.
+//!
 //! A call whose capabilities end is answered when the disks have said that they are revoked
 //! ([`crate::held`]); its blocks are freed after that. Others do not wait for it.
 //!
@@ -11,22 +14,25 @@
 //! - Nothing is answered before it is durable, nor before the disks know of it.
 //! - After a commit that failed nothing is changed any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use larder_io::Clock;
 use larder_wire::meta::Status;
+use larder_wire::meta::recall::Recall;
 use larder_wire::meta::words::{DiskId, Sequence, SessionId, Time};
 use larder_wire::xdr::Opaque;
 use tokio::sync::oneshot;
 
 use crate::change::{Bearer, Change, Reply};
+use crate::channels::Recaller;
 use crate::data::blocks;
 use crate::disks::{Acknowledged, Disks};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::issued::Taken;
+use crate::leases::{self, Action, CallNumber, claims};
 use crate::live::{Live, Moment};
 use crate::request::Request;
 use crate::rights::Caller;
@@ -51,6 +57,8 @@ pub(crate) enum Event {
     Revoked(Ticket),
     /// The disks have cleared blocks.
     Cleared(Vec<(DiskId, Range<u64>)>),
+    /// A session's client can be called by another connection.
+    Reached(SessionId),
     /// Some time has passed.
     Tick,
 }
@@ -79,9 +87,21 @@ pub(crate) struct Committer {
     await_disks: Await,
     /// Calls that wait for the disks.
     held: Held<Finished>,
+    recaller: Arc<dyn Recaller>,
+    /// Calls that wait for leases of others.
+    aside: BTreeMap<CallNumber, Pending>,
+    /// Those of them that wait no more.
+    ready: VecDeque<CallNumber>,
+    next_call: CallNumber,
     /// Until when clients may open files again that nothing names.
     grace_until: Option<std::time::Instant>,
     has_failed: bool,
+}
+
+/// A call that is to be carried out, and in whose slot it is, if it is in one.
+struct Pending {
+    called: Called,
+    sequence: Option<Sequence>,
 }
 
 /// A call that was carried out, or a session that ended by itself.
@@ -101,6 +121,8 @@ struct Ended {
     capabilities: Vec<Taken>,
     /// Blocks that are free after that.
     draining: Vec<(DiskId, Range<u64>)>,
+    /// Sessions whose leases end after that.
+    sessions: Vec<SessionId>,
 }
 
 /// What a group has so far.
@@ -121,13 +143,24 @@ pub(crate) struct Parts {
     /// Blocks that drained when the store was opened.
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
     pub(crate) await_disks: Await,
+    pub(crate) recaller: Arc<dyn Recaller>,
 }
 
 impl Committer {
     /// Begins the order of changes; capabilities from before are being voided. Until they are, who
     /// ends some waits, and what was draining drains on.
     pub(crate) fn new(parts: Parts) -> Committer {
-        let Parts { engine, disks, clock, sessions, volume, slots, draining, await_disks } = parts;
+        let Parts {
+            engine,
+            disks,
+            clock,
+            sessions,
+            volume,
+            slots,
+            draining,
+            await_disks,
+            recaller,
+        } = parts;
         let mut held = Held::default();
         let void = held.begin(Revoking::FromBefore);
         await_disks(disks.void_all(), Event::Revoked(void));
@@ -135,7 +168,8 @@ impl Committer {
         let from_before = Finished { sequence: None, reply: None, ended };
         let waits = held.hold_for(void, from_before).is_none();
         debug_assert!(waits, "nobody has said that it is done");
-        let live = Live::new(volume.clone(), Arc::clone(&disks), Arc::clone(&sessions));
+        let (own_disks, own_sessions) = (Arc::clone(&disks), Arc::clone(&sessions));
+        let live = Live::new(volume.clone(), own_disks, own_sessions, Arc::clone(&recaller));
         Committer {
             engine,
             disks,
@@ -147,6 +181,10 @@ impl Committer {
             slots,
             await_disks,
             held,
+            recaller,
+            aside: BTreeMap::new(),
+            ready: VecDeque::new(),
+            next_call: CallNumber(1),
             has_failed: false,
         }
     }
@@ -167,6 +205,14 @@ impl Committer {
             }
         }
         self.commit(group);
+        // What ended with the group may have been what others waited for.
+        if !self.ready.is_empty() {
+            let mut group = Group::default();
+            if let Ok(view) = self.engine.view() {
+                self.go_on(&*view, &mut group);
+            }
+            self.commit(group);
+        }
     }
 
     /// Commits a group, and answers or has the disks revoke.
@@ -214,6 +260,10 @@ impl Committer {
 
     /// Answers a call.
     fn finish(&mut self, finished: Finished) {
+        for session in finished.ended.sessions {
+            self.live.on_lease(leases::Event::Ended { session });
+        }
+        self.act();
         let draining = finished.ended.draining;
         let mut by_disk: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
         for (disk, blocks) in draining {
@@ -239,24 +289,64 @@ impl Committer {
             Event::Cleared(blocks) => self.internal(view, group, |_, txn| {
                 blocks.iter().try_for_each(|(disk, bytes)| blocks::free(txn, *disk, bytes))
             }),
+            Event::Reached(session) => {
+                self.live.on_lease(leases::Event::Reached { session });
+                self.act();
+            }
             Event::Tick => self.tick(view, group),
+        }
+        self.go_on(view, group);
+    }
+
+    /// Does what follows for leases.
+    fn act(&mut self) {
+        for action in self.live.take_actions() {
+            match action {
+                Action::Go(call) => self.ready.push_back(call),
+                Action::Recall { session, file, number, keep } => {
+                    self.recaller.recall(Recall { session, file, number, keep });
+                }
+                Action::Condemn(session) => {
+                    tracing::info!(
+                        ?session,
+                        "a client does not give a lease back: it is not renewed"
+                    );
+                    self.sessions.condemn(session);
+                }
+                // Whoever asks takes it himself.
+                Action::Give(_) => {}
+            }
         }
     }
 
-    fn call(&mut self, view: &dyn View, group: &mut Group, called: Called) {
-        let Called { caller, change, fresh, waiter } = called;
+    /// Carries out calls that wait no more.
+    fn go_on(&mut self, view: &dyn View, group: &mut Group) {
+        while let Some(number) = self.ready.pop_front() {
+            let Some(pending) = self.aside.remove(&number) else { continue };
+            let session = pending.called.change.bearer().session();
+            match session.map(|session| self.sessions.is_there(session)) {
+                _ if self.has_failed => {
+                    answer(pending.called.waiter, Reply::refused(Status::Io));
+                }
+                Some(false) => answer(pending.called.waiter, Reply::refused(Status::BadSession)),
+                _ => self.begin(view, group, number, pending),
+            }
+        }
+    }
+
+    fn call(&mut self, view: &dyn View, group: &mut Group, mut called: Called) {
+        let bearer = called.change.bearer();
         let instant = self.clock.instant();
-        let bearer = change.bearer();
         let session = bearer.session().map(|id| self.sessions.renew(id, instant)).transpose();
         let session = match session {
-            _ if self.has_failed => return answer(waiter, Reply::refused(Status::Io)),
-            Err(status) => return answer(waiter, Reply::refused(status)),
+            _ if self.has_failed => return answer(called.waiter, Reply::refused(Status::Io)),
+            Err(status) => return answer(called.waiter, Reply::refused(status)),
             Ok(session) => session,
         };
         let mut sequence = None;
-        let mut waiter = waiter;
         if let (Bearer::Slot(call), Some(session)) = (bearer, session) {
-            waiter = match self.slots.begin(call, change.procedure(), session.slots, waiter) {
+            let (procedure, waiter) = (called.change.procedure(), called.waiter);
+            called.waiter = match self.slots.begin(call, procedure, session.slots, waiter) {
                 Verdict::New(waiter) => waiter,
                 Verdict::Replay(waiter, bytes) => {
                     let failed = !bytes.starts_with(&[0; 4]);
@@ -267,14 +357,39 @@ impl Committer {
             };
             sequence = Some(call);
         }
+        let number = self.next_call;
+        self.next_call = CallNumber(number.0 + 1);
+        self.begin(view, group, number, Pending { called, sequence });
+    }
+
+    /// Carries a call out, or puts it aside until leases of others are given back.
+    fn begin(&mut self, view: &dyn View, group: &mut Group, number: CallNumber, pending: Pending) {
+        let change = &pending.called.change;
+        let session = change.bearer().session();
+        if let Some(session) = session.filter(|session| self.live.others_have_leases(*session)) {
+            // What cannot be read fails again when it is carried out.
+            let claims = claims::of(&Txn::new(view, &group.writes), change).unwrap_or_default();
+            let goes = self.live.claim(number, session, claims, self.clock.instant());
+            self.act();
+            if !goes {
+                self.aside.insert(number, pending);
+                return;
+            }
+        }
+        self.carry_out(view, group, pending);
+    }
+
+    fn carry_out(&mut self, view: &dyn View, group: &mut Group, pending: Pending) {
+        let Pending { called: Called { caller, change, fresh, waiter }, sequence } = pending;
         let request = Request {
             caller: &caller,
-            session: bearer.session().unwrap_or(SessionId([0; 16])),
+            session: change.bearer().session().unwrap_or(SessionId([0; 16])),
             now: wall(&*self.clock),
         };
         let mut txn = Txn::new(view, &group.writes);
-        let moment = Moment { instant, fresh };
+        let moment = Moment { instant: self.clock.instant(), fresh };
         let reply = self.live.carry_out(&mut txn, &request, moment, &change);
+        let depends_on_nothing = txn.is_empty() && group.writes.is_empty();
         let ended = if reply.failed {
             Ended::default()
         } else {
@@ -287,19 +402,30 @@ impl Committer {
             group.writes.append(&mut writes);
             self.ended(effects)
         };
-        let reply = Some((waiter, reply));
-        group.finished.push(Finished { sequence, reply, ended });
+        self.act();
+        let finished = Finished { sequence, reply: Some((waiter, reply)), ended };
+        if depends_on_nothing {
+            // Nobody else's commit is waited for.
+            self.settle(finished);
+        } else {
+            group.finished.push(finished);
+        }
     }
 
     /// What the effects of a transaction are at the disks.
     fn ended(&mut self, effects: Effects) -> Ended {
-        for revoked in &effects.revoked {
-            if let Revoked::All(session) = revoked {
+        let Effects { revoked, untaken, draining, gone } = effects;
+        let mut sessions = Vec::new();
+        for one in &revoked {
+            if let Revoked::All(session) = one {
                 self.slots.end(*session);
+                sessions.push(*session);
             }
         }
-        let Effects { revoked, untaken, draining } = effects;
-        Ended { revoked, capabilities: self.live.end(untaken), draining }
+        for file in gone {
+            self.live.on_lease(leases::Event::Gone { file });
+        }
+        Ended { revoked, capabilities: self.live.end(untaken), draining, sessions }
     }
 
     /// A transaction that nobody asked for.
@@ -327,6 +453,8 @@ impl Committer {
             self.internal(view, group, |live, txn| live.end_session(txn, session));
         }
         self.live.expire(now);
+        self.live.on_lease(leases::Event::Ticked { now });
+        self.act();
         if self.grace_until.is_some_and(|until| now >= until) {
             self.grace_until = None;
             self.internal(view, group, |live, txn| live.forget_orphans(txn));

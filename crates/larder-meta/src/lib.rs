@@ -18,11 +18,11 @@
 //! - [`engine`] keeps the records; their format is in `docs/formats/meta-store.md`.
 //!
 //! In the code: `rights` judges, `names`, `attributes`, `xattrs` and `data` are the functions of
-//! calls, `store` the records; `slots`, `opens`, `issued` and `sessions` are what the server knows
-//! beside them; `live` puts calls and these together, `committer` gives them their order, `server`
-//! their threads.
+//! calls, `store` the records; `slots`, `opens`, `issued`, `leases` and `sessions` are what the
+//! server knows beside them; `live` puts calls and these together, `committer` gives them their
+//! order, `server` their threads.
 //!
-//! Absent on purpose: file data, leases (none is granted yet), locks, a second server at a time.
+//! Absent on purpose: file data, locks, a second server at a time.
 
 #![cfg_attr(
     test,
@@ -32,6 +32,7 @@
 
 mod attributes;
 mod change;
+mod channels;
 mod check;
 mod committer;
 mod data;
@@ -40,6 +41,7 @@ pub mod engine;
 mod held;
 mod inode;
 mod issued;
+mod leases;
 mod live;
 mod names;
 mod opens;

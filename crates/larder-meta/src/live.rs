@@ -9,25 +9,29 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_wire::meta::calls::{
-    CommitExtents, FileChanged, GetCaps, LayoutGiven, Open, OpenWhat, Opened, SessionGiven,
+    CommitExtents, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open, OpenWhat,
+    Opened, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
-    ByteRange, Changed, FileId, Grant, Layout, LeaseKind, Mode, OpenId, Place, SessionId,
+    ByteRange, Changed, FileId, Grant, Kind, Layout, LeaseGiven, LeaseKind, Mode, OpenId, Place,
+    Seen, SessionId,
 };
 use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::{Array, Opaque};
 
 use crate::change::{Change, Reply};
+use crate::channels::Recaller;
 use crate::data::blocks::Cursor;
 use crate::data::{self, Plan};
 use crate::disks::Disks;
 use crate::inode::{self, Body};
 use crate::issued::{Table, Taken};
+use crate::leases::{Action, CallNumber, Claim, Event, Leases};
 use crate::names;
 use crate::opens::{self, Opens};
 use crate::request::Request;
 use crate::rights::{READ, WRITE};
-use crate::sessions::{self, Sessions};
+use crate::sessions::{self, Sessions, Standing};
 use crate::store::records::{self, Inode, Orphan, Slot};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key};
@@ -37,6 +41,9 @@ use crate::{attributes, xattrs};
 /// Most sessions at a time. One is a client, not a user.
 const SESSIONS_MAX: usize = 4096;
 
+/// How often a session could give back what is recalled while it lasts without a call.
+const RECALLS_PER_LEASE: u32 = 2;
+
 /// What is open, given out and alive.
 pub(crate) struct Live {
     volume: Owned,
@@ -44,6 +51,10 @@ pub(crate) struct Live {
     sessions: Arc<Sessions>,
     opens: Opens,
     issued: Table,
+    leases: Leases,
+    recaller: Arc<dyn Recaller>,
+    /// What is to be done about leases.
+    actions: Vec<Action>,
     /// Capabilities that end with the call that is being carried out.
     ended: Vec<Taken>,
     cursor: Cursor,
@@ -59,10 +70,59 @@ pub(crate) struct Moment {
 
 impl Live {
     /// Nothing is open yet.
-    pub(crate) fn new(volume: Owned, disks: Arc<dyn Disks>, sessions: Arc<Sessions>) -> Live {
+    pub(crate) fn new(
+        volume: Owned,
+        disks: Arc<dyn Disks>,
+        sessions: Arc<Sessions>,
+        recaller: Arc<dyn Recaller>,
+    ) -> Live {
         let opens = Opens::new(volume.epoch);
-        let (issued, cursor) = (Table::default(), Cursor::default());
-        Live { volume, disks, sessions, opens, issued, ended: Vec::new(), cursor }
+        let patience = sessions.lease() / RECALLS_PER_LEASE;
+        let mut leases = Leases::new(volume.epoch, patience);
+        for session in sessions.left_over() {
+            leases.apply(Event::FromBefore { session });
+        }
+        Live {
+            volume,
+            disks,
+            sessions,
+            opens,
+            issued: Table::default(),
+            leases,
+            recaller,
+            actions: Vec::new(),
+            ended: Vec::new(),
+            cursor: Cursor::default(),
+        }
+    }
+
+    /// Something happens to leases. What is to be done comes with [`Live::take_actions`].
+    pub(crate) fn on_lease(&mut self, event: Event) {
+        self.actions.append(&mut self.leases.apply(event));
+    }
+
+    /// A call claims something. Answers whether it may be carried out now.
+    pub(crate) fn claim(
+        &mut self,
+        call: CallNumber,
+        session: SessionId,
+        claims: Vec<Claim>,
+        now: Instant,
+    ) -> bool {
+        let actions = self.leases.apply(Event::Claimed { call, session, claims, now });
+        let goes = actions.contains(&Action::Go(call));
+        self.actions.extend(actions.into_iter().filter(|action| *action != Action::Go(call)));
+        goes
+    }
+
+    /// What is to be done about leases since this was asked last.
+    pub(crate) fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether another session may have a lease on anything.
+    pub(crate) fn others_have_leases(&self, session: SessionId) -> bool {
+        self.leases.others_have_some(session)
     }
 
     /// The capabilities that ended since this was asked last, these among them: to be revoked at
@@ -134,8 +194,8 @@ impl Live {
             Change::RemoveXattr(call) => {
                 Reply::of(&xattrs::remove(txn, request, call.file, &call.name))
             }
-            // None is given yet.
-            Change::ReturnLease(_) => Reply::of::<()>(&Ok(())),
+            Change::ReturnLease(call) => Reply::of(&self.return_leases(request.session, call)),
+            Change::Look(call) => Reply::of(&self.look(txn, request, moment, call)),
         }
     }
 
@@ -201,7 +261,56 @@ impl Live {
         }
         let layout = self.layout(txn, session, number, call.mode, call.range, moment)?;
         let open = self.opens.open(session, number, call.mode);
-        Ok(Opened { open, created, file, dir, lease: LeaseKind::None, layout })
+        let lease = self.give(session, number, call.lease);
+        Ok(Opened { open, created, file, dir, lease, layout })
+    }
+
+    fn look(
+        &mut self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        moment: Moment,
+        call: &Look,
+    ) -> Result<LookedAt, Status> {
+        let (dir, attributes) = match &call.at {
+            LookAt::File(file) => (None, attributes::get(txn, *file)?),
+            LookAt::Name(place) => {
+                let found = names::lookup(txn, request.caller, place)?;
+                let dir = Some(found.dir);
+                let Some(attributes) = found.found else {
+                    return Ok(LookedAt { dir, found: None });
+                };
+                (dir, attributes)
+            }
+        };
+        let (session, caller, file) = (request.session, request.caller, attributes.file);
+        let is_readable = attributes.kind == Kind::File
+            && attributes.size > 0
+            && caller.need_data(&attributes, READ).is_ok();
+        let empty = ByteRange { offset: call.range.offset, length: 0 };
+        let range = if is_readable { call.range } else { empty };
+        let layout = self.layout(txn, session, file, Mode::Read, range, moment)?;
+        let granted = caller.access(&attributes);
+        let lease = self.give(session, file, call.lease);
+        Ok(LookedAt { dir, found: Some(Seen { attributes, granted, lease, layout }) })
+    }
+
+    /// A lease for a session, if there is one to be had and it can be told of its end.
+    fn give(&mut self, session: SessionId, file: FileId, kind: LeaseKind) -> Option<LeaseGiven> {
+        if kind == LeaseKind::None || !self.recaller.reaches(session) {
+            return None;
+        }
+        match self.leases.apply(Event::Asked { session, file, kind })[..] {
+            [Action::Give(given)] => Some(given),
+            _ => None,
+        }
+    }
+
+    fn return_leases(&mut self, session: SessionId, call: &ReturnLease) -> Result<(), Status> {
+        for returned in &call.returned.0 {
+            self.on_lease(Event::Returned { session, returned: *returned });
+        }
+        Ok(())
     }
 
     fn close(&mut self, txn: &mut Txn<'_>, session: SessionId, open: OpenId) -> Result<(), Status> {
@@ -310,8 +419,9 @@ impl Live {
         let slots = call.slots.clamp(1, SLOTS_MAX);
         let there = self.sessions.of_client(call.client);
         if let Some((id, session)) = there {
-            if session.boot == call.boot {
-                self.sessions.renew(id, moment.instant)?;
+            if session.boot == call.boot && session.standing != Standing::Condemned {
+                self.sessions.resume(id, moment.instant);
+                self.on_lease(Event::Resumed { session: id });
                 return Ok(self.session_given(id, session.slots, true));
             }
             self.end_session(txn, id)?;
@@ -322,8 +432,8 @@ impl Live {
         let id = SessionId(moment.fresh);
         let (client, boot) = (call.client, call.boot);
         txn.put(key::session(id), &records::Session { client, boot, slots });
-        let renewed = moment.instant;
-        self.sessions.add(id, sessions::Session { client, boot, slots, renewed });
+        let (renewed, standing) = (moment.instant, Standing::Good);
+        self.sessions.add(id, sessions::Session { client, boot, slots, renewed, standing });
         Ok(self.session_given(id, slots, false))
     }
 
@@ -340,7 +450,8 @@ impl Live {
         }
     }
 
-    /// Ends a session: gives up what it holds.
+    /// Ends a session: gives up what it holds, but for its leases: those end when its capabilities
+    /// are revoked.
     pub(crate) fn end_session(
         &mut self,
         txn: &mut Txn<'_>,
@@ -357,6 +468,7 @@ impl Live {
         txn.delete(key::session(session));
         txn.revoke(Revoked::All(session));
         self.sessions.remove(session);
+        self.recaller.forget(session);
         Ok(())
     }
 

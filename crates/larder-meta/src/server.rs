@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_io::Clock;
-use larder_rpc::server::{Answer, Call, Service};
+use larder_rpc::server::{Answer, Backchannel, Call, Service};
 use larder_rpc::{Program, random_u64};
 use larder_wire::meta::words::{DiskId, Sequence, SessionId};
 use larder_wire::meta::{self, MetaProc, Status, calls};
@@ -14,13 +14,14 @@ use larder_wire::xdr::{Encode, Encoder};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::change::{Change, Reply};
+use crate::channels::{Channels, Recaller};
 use crate::committer::{Called, Committer, Event, Parts, Waiter};
 use crate::data::blocks;
 use crate::disks::Disks;
 use crate::engine::{Engine, Writes};
 use crate::reads::{Read, renewed};
 use crate::rights::Caller;
-use crate::sessions::{self, Sessions};
+use crate::sessions::{self, Sessions, Standing};
 use crate::slots::Slots;
 use crate::store::records::{Session, Slot};
 use crate::store::{Txn, key};
@@ -59,6 +60,7 @@ pub struct Metadata {
     disks: Arc<dyn Disks>,
     clock: Arc<dyn Clock>,
     sessions: Arc<Sessions>,
+    channels: Arc<Channels>,
     epoch: u64,
     queue: mpsc::Sender<Event>,
 }
@@ -85,11 +87,14 @@ impl Metadata {
         let sessions = Arc::new(Sessions::new(options.lease));
         let Loaded { slots, draining } = load(&*engine, &sessions, &*clock)?;
         let (queue, events) = mpsc::channel(QUEUE_MAX);
+        let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));
+        let recaller = Arc::clone(&channels) as Arc<dyn Recaller>;
         let metadata = Metadata {
             engine: Arc::clone(&engine),
             disks: Arc::clone(&disks),
             clock: Arc::clone(&clock),
             sessions: Arc::clone(&sessions),
+            channels,
             epoch: volume.epoch,
             queue: queue.clone(),
         };
@@ -105,7 +110,17 @@ impl Metadata {
                 }
             });
         });
-        let parts = Parts { engine, disks, clock, sessions, volume, slots, draining, await_disks };
+        let parts = Parts {
+            engine,
+            disks,
+            clock,
+            sessions,
+            volume,
+            slots,
+            draining,
+            await_disks,
+            recaller,
+        };
         let committer = Committer::new(parts);
         std::thread::Builder::new()
             .name("larder-meta".into())
@@ -116,13 +131,14 @@ impl Metadata {
     }
 
     /// Answers a call that changes nothing.
-    fn read<R>(&self, caller: &Caller, call: &R) -> Reply
+    fn read<R>(&self, (caller, channel): From<'_>, call: &R) -> Reply
     where
         R: Read,
         R::Results: Encode,
     {
         let renewed = self.sessions.renew(call.session(), self.clock.instant());
         let read = renewed.and_then(|_| {
+            self.note(call.session(), channel);
             let view = self.engine.view().map_err(|error| {
                 tracing::error!("{error}");
                 Status::Io
@@ -134,9 +150,12 @@ impl Metadata {
     }
 
     /// Has a call carried out in its turn.
-    async fn change(&self, caller: &Caller, change: impl Into<Change>) -> Reply {
+    async fn change(&self, (caller, channel): From<'_>, change: impl Into<Change>) -> Reply {
         let (waiter, reply): (Waiter, _) = oneshot::channel();
         let (caller, change) = (caller.clone(), change.into());
+        if let Some(session) = change.bearer().session().filter(|id| self.sessions.is_there(*id)) {
+            self.note(session, channel);
+        }
         let mut fresh = [0; 16];
         if let Change::Session(_) = change {
             let (low, high) = fresh.split_at_mut(8);
@@ -151,11 +170,28 @@ impl Metadata {
         }
     }
 
-    fn renew(&self, call: &calls::Renew) -> Reply {
-        let renewed = |_| renewed(self.epoch, &*self.disks);
+    /// Notes by which connection a session can be called.
+    fn note(&self, session: SessionId, channel: Option<&Backchannel>) {
+        if channel.is_some_and(|channel| self.channels.note(session, channel)) {
+            let queue = self.queue.clone();
+            tokio::spawn(async move {
+                // A committer that is gone has nothing to recall.
+                let _ = queue.send(Event::Reached(session)).await;
+            });
+        }
+    }
+
+    fn renew(&self, channel: Option<&Backchannel>, call: &calls::Renew) -> Reply {
+        let renewed = |_| {
+            self.note(call.session, channel);
+            renewed(self.epoch, &*self.disks)
+        };
         Reply::of(&self.sessions.renew(call.session, self.clock.instant()).map(renewed))
     }
 }
+
+/// On whose behalf a call comes, and the way back to its client.
+type From<'a> = (&'a Caller, Option<&'a Backchannel>);
 
 /// What the store knows of those that were alive when it was left.
 pub(crate) struct Loaded {
@@ -179,7 +215,8 @@ fn load_from(txn: &Txn<'_>, sessions: &Sessions, clock: &dyn Clock) -> Result<Lo
     let renewed = clock.instant();
     for (key, session) in txn.scan_all::<Session>(&key::session(SessionId([0; 16]))[..1])? {
         let Session { client, boot, slots } = session;
-        sessions.add(id(&key)?, sessions::Session { client, boot, slots, renewed });
+        let standing = Standing::FromBefore;
+        sessions.add(id(&key)?, sessions::Session { client, boot, slots, renewed, standing });
     }
     let mut slots = Slots::new();
     for (key, last) in txn.scan_all::<Slot>(&key::slot(SessionId([0; 16]), 0)[..1])? {
@@ -260,46 +297,52 @@ impl Service for Metadata {
         match MetaProc::try_from(procedure) {
             Ok(MetaProc::ReadDir | MetaProc::ListXattr) => 1 << 20,
             Ok(MetaProc::GetXattr) => meta::XATTR_BYTES_MAX,
-            Ok(MetaProc::Open | MetaProc::GetCaps | MetaProc::Alloc) => 1 << 16,
+            Ok(MetaProc::Open | MetaProc::GetCaps | MetaProc::Alloc | MetaProc::Look) => 1 << 16,
             _ => 0,
         }
     }
 
+    fn calls_back(&self) -> bool {
+        true
+    }
+
     async fn call(&self, mut call: Call<Caller>) -> Answer {
-        let caller = &call.caller.clone();
+        let (caller, channel) = (call.caller.clone(), call.backchannel.clone());
+        let from = (&caller, channel.as_ref());
         let Ok(procedure) = MetaProc::try_from(call.header.procedure) else {
             return call.refuse(Outcome::ProcUnavail);
         };
         match procedure {
             MetaProc::Null => call.reply(&(), false),
-            MetaProc::Session => run!(call, |a: Session| self.change(caller, a).await),
-            MetaProc::Renew => run!(call, |a: Renew| self.renew(&a)),
-            MetaProc::EndSession => run!(call, |a: EndSession| self.change(caller, a).await),
-            MetaProc::GetAttr => run!(call, |a: GetAttr| self.read(caller, &a)),
-            MetaProc::SetAttr => run!(call, |a: SetAttr| self.change(caller, a).await),
-            MetaProc::Lookup => run!(call, |a: Lookup| self.read(caller, &a)),
-            MetaProc::Open => run!(call, |a: Open| self.change(caller, a).await),
-            MetaProc::Close => run!(call, |a: Close| self.change(caller, a).await),
-            MetaProc::GetCaps => run!(call, |a: GetCaps| self.change(caller, a).await),
-            MetaProc::Alloc => run!(call, |a: Alloc| self.change(caller, a).await),
-            MetaProc::CommitExtents => run!(call, |a: CommitExtents| self.change(caller, a).await),
-            MetaProc::Punch => run!(call, |a: Punch| self.change(caller, a).await),
-            MetaProc::MkDir => run!(call, |a: MkDir| self.change(caller, a).await),
-            MetaProc::Symlink => run!(call, |a: Symlink| self.change(caller, a).await),
-            MetaProc::ReadLink => run!(call, |a: ReadLink| self.read(caller, &a)),
-            MetaProc::MkNod => run!(call, |a: MkNod| self.change(caller, a).await),
-            MetaProc::Link => run!(call, |a: Link| self.change(caller, a).await),
-            MetaProc::Remove => run!(call, |a: Remove| self.change(caller, a).await),
-            MetaProc::RmDir => run!(call, |a: RmDir| self.change(caller, a).await),
-            MetaProc::Rename => run!(call, |a: Rename| self.change(caller, a).await),
-            MetaProc::ReadDir => run!(call, |a: ReadDir| self.read(caller, &a)),
-            MetaProc::Access => run!(call, |a: Access| self.read(caller, &a)),
-            MetaProc::FsStat => run!(call, |a: FsStat| self.read(caller, &a)),
-            MetaProc::GetXattr => run!(call, |a: GetXattr| self.read(caller, &a)),
-            MetaProc::SetXattr => run!(call, |a: SetXattr| self.change(caller, a).await),
-            MetaProc::ListXattr => run!(call, |a: ListXattr| self.read(caller, &a)),
-            MetaProc::RemoveXattr => run!(call, |a: RemoveXattr| self.change(caller, a).await),
-            MetaProc::ReturnLease => run!(call, |a: ReturnLease| self.change(caller, a).await),
+            MetaProc::Session => run!(call, |a: Session| self.change(from, a).await),
+            MetaProc::Renew => run!(call, |a: Renew| self.renew(from.1, &a)),
+            MetaProc::EndSession => run!(call, |a: EndSession| self.change(from, a).await),
+            MetaProc::GetAttr => run!(call, |a: GetAttr| self.read(from, &a)),
+            MetaProc::SetAttr => run!(call, |a: SetAttr| self.change(from, a).await),
+            MetaProc::Lookup => run!(call, |a: Lookup| self.read(from, &a)),
+            MetaProc::Open => run!(call, |a: Open| self.change(from, a).await),
+            MetaProc::Close => run!(call, |a: Close| self.change(from, a).await),
+            MetaProc::GetCaps => run!(call, |a: GetCaps| self.change(from, a).await),
+            MetaProc::Alloc => run!(call, |a: Alloc| self.change(from, a).await),
+            MetaProc::CommitExtents => run!(call, |a: CommitExtents| self.change(from, a).await),
+            MetaProc::Punch => run!(call, |a: Punch| self.change(from, a).await),
+            MetaProc::MkDir => run!(call, |a: MkDir| self.change(from, a).await),
+            MetaProc::Symlink => run!(call, |a: Symlink| self.change(from, a).await),
+            MetaProc::ReadLink => run!(call, |a: ReadLink| self.read(from, &a)),
+            MetaProc::MkNod => run!(call, |a: MkNod| self.change(from, a).await),
+            MetaProc::Link => run!(call, |a: Link| self.change(from, a).await),
+            MetaProc::Remove => run!(call, |a: Remove| self.change(from, a).await),
+            MetaProc::RmDir => run!(call, |a: RmDir| self.change(from, a).await),
+            MetaProc::Rename => run!(call, |a: Rename| self.change(from, a).await),
+            MetaProc::ReadDir => run!(call, |a: ReadDir| self.read(from, &a)),
+            MetaProc::Access => run!(call, |a: Access| self.read(from, &a)),
+            MetaProc::FsStat => run!(call, |a: FsStat| self.read(from, &a)),
+            MetaProc::GetXattr => run!(call, |a: GetXattr| self.read(from, &a)),
+            MetaProc::SetXattr => run!(call, |a: SetXattr| self.change(from, a).await),
+            MetaProc::ListXattr => run!(call, |a: ListXattr| self.read(from, &a)),
+            MetaProc::RemoveXattr => run!(call, |a: RemoveXattr| self.change(from, a).await),
+            MetaProc::Look => run!(call, |a: Look| self.change(from, a).await),
+            MetaProc::ReturnLease => run!(call, |a: ReturnLease| self.change(from, a).await),
         }
     }
 }

@@ -20,6 +20,18 @@ pub(crate) struct Session {
     pub(crate) slots: u32,
     /// When it last called.
     pub(crate) renewed: Instant,
+    pub(crate) standing: Standing,
+}
+
+/// What a session may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Call.
+    Good,
+    /// It is from before the server's start, which its client must be told first.
+    FromBefore,
+    /// It does not give back what was recalled, and ends when its time is over.
+    Condemned,
 }
 
 /// All sessions. Shared by those who carry out calls.
@@ -46,12 +58,38 @@ impl Sessions {
     /// A session has called. Answers it as it is.
     ///
     /// # Errors
-    /// [`Status::BadSession`]
+    /// [`Status::BadSession`], [`Status::Restarted`]
     pub(crate) fn renew(&self, id: SessionId, now: Instant) -> Result<Session, Status> {
         let mut sessions = self.lock();
         let session = sessions.get_mut(&id).ok_or(Status::BadSession)?;
-        session.renewed = session.renewed.max(now);
+        match session.standing {
+            Standing::Good => session.renewed = session.renewed.max(now),
+            Standing::FromBefore => return Err(Status::Restarted),
+            Standing::Condemned => return Err(Status::BadSession),
+        }
         Ok(*session)
+    }
+
+    /// A session may call from now on, and has.
+    pub(crate) fn resume(&self, id: SessionId, now: Instant) {
+        if let Some(session) = self.lock().get_mut(&id) {
+            session.standing = Standing::Good;
+            session.renewed = session.renewed.max(now);
+        }
+    }
+
+    /// A session is not renewed any more.
+    pub(crate) fn condemn(&self, id: SessionId) {
+        if let Some(session) = self.lock().get_mut(&id) {
+            session.standing = Standing::Condemned;
+        }
+    }
+
+    /// Sessions from before the server's start.
+    pub(crate) fn left_over(&self) -> Vec<SessionId> {
+        let sessions = self.lock();
+        let is_old = |session: &Session| session.standing == Standing::FromBefore;
+        sessions.iter().filter(|(_, session)| is_old(session)).map(|(id, _)| *id).collect()
     }
 
     /// The session of a client.
@@ -67,6 +105,15 @@ impl Sessions {
 
     pub(crate) fn remove(&self, id: SessionId) {
         self.lock().remove(&id);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn get(&self, id: SessionId) -> Option<Session> {
+        self.lock().get(&id).copied()
+    }
+
+    pub(crate) fn is_there(&self, id: SessionId) -> bool {
+        self.lock().contains_key(&id)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -90,7 +137,8 @@ mod tests {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let sessions = Sessions::new(10 * second);
         let id = SessionId([1; 16]);
-        sessions.add(id, Session { client: [2; 16], boot: 3, slots: 4, renewed: start });
+        let standing = Standing::Good;
+        sessions.add(id, Session { client: [2; 16], boot: 3, slots: 4, renewed: start, standing });
         assert_eq!(sessions.over(start + 10 * second), []);
         assert_eq!(sessions.over(start + 11 * second), [id]);
         assert_eq!(sessions.renew(id, start + 5 * second).unwrap().slots, 4);
@@ -98,5 +146,21 @@ mod tests {
         assert_eq!(sessions.of_client([2; 16]).unwrap().0, id);
         sessions.remove(id);
         assert_eq!(sessions.renew(id, start).unwrap_err(), Status::BadSession);
+    }
+
+    #[test]
+    fn one_that_is_condemned_ends_however_often_its_client_calls() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let sessions = Sessions::new(10 * second);
+        let (id, standing) = (SessionId([1; 16]), Standing::FromBefore);
+        sessions.add(id, Session { client: [2; 16], boot: 3, slots: 4, renewed: start, standing });
+        assert_eq!(sessions.renew(id, start + second).unwrap_err(), Status::Restarted);
+        assert_eq!(sessions.left_over(), [id]);
+        sessions.resume(id, start + second);
+        assert!(sessions.renew(id, start + 2 * second).is_ok() && sessions.left_over().is_empty());
+        sessions.condemn(id);
+        assert_eq!(sessions.renew(id, start + 5 * second).unwrap_err(), Status::BadSession);
+        assert_eq!(sessions.over(start + 12 * second), []);
+        assert_eq!(sessions.over(start + 13 * second), [id]);
     }
 }

@@ -5,6 +5,7 @@
 
 mod blocks;
 mod data;
+mod leases;
 mod model;
 mod names;
 mod once;

@@ -4,16 +4,21 @@
 //! says where bytes lie and grants capabilities, with which the disks are read ([`read`]) and
 //! written ([`write`]).
 //!
+//! Under [leases] of the metadata server, nothing is asked that it has said already; it [recalls]
+//! them before somebody else changes what they are on.
+//!
 //! Every object has an exact version, so what a call changed is known from its reply, and nothing
 //! has to be weighed: a call that changes something is carried out once, whatever becomes of its
 //! connection ([`session`]).
 
 mod convert;
 mod disks;
+mod leases;
 mod mount;
 mod names;
 mod plan;
 mod read;
+mod recalls;
 mod session;
 mod uncommitted;
 mod write;
@@ -22,25 +27,39 @@ mod xattrs;
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Judged, Listing,
-    LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result, SetAttr,
-    SetXattr, Stability, StatFs, Time, Token,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
+    Lease, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
+    Result, SetAttr, SetXattr, Stability, StatFs, Time, Token, Watcher,
 };
-use larder_wire::meta::calls;
-use larder_wire::meta::words::{Attributes, FileId, OpenId, VolumeId};
+use larder_wire::meta::calls::{self, LookAt, LookedAt};
+use larder_wire::meta::words::{self, Attributes, ByteRange, FileId, LeaseKind, OpenId, VolumeId};
 use larder_wire::meta::{FILE_BYTES_MAX, NAME_BYTES_MAX};
 
 use disks::Disks;
 pub use mount::{MountError, MountOptions};
 use session::Session;
 use uncommitted::UncommittedFiles;
+
+/// What is asked for of a file's bytes when it is looked at: all that small files have.
+const LOOKED_AT: ByteRange = ByteRange { offset: 0, length: 1 << 20 };
+
+/// Pauses before a file is looked at again on which there was no lease to be had.
+const LOOK_PAUSES: [Duration; 4] = [
+    Duration::from_millis(1),
+    Duration::from_millis(4),
+    Duration::from_millis(16),
+    Duration::from_millis(64),
+];
+
+/// Longest wait for the server at the end.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
 
 /// A mounted volume.
 #[derive(Debug)]
@@ -84,9 +103,78 @@ impl Native {
 
     /// Attributes, after what was written here has become part of the file.
     async fn attributes(&self, cred: &Cred, file: FileId) -> Result<Attr> {
+        if self.uncommitted.get(file).is_none()
+            && let Some(known) = self.session.leases().attributes(file)
+        {
+            return Ok(self.attr(&known));
+        }
+        let (attributes, ..) = self.look_at(cred, file).await?;
+        Ok(self.attr(&attributes))
+    }
+
+    /// Looks at a file: attributes, rights and a lease, in one call, or in none.
+    async fn look_at(&self, cred: &Cred, file: FileId) -> Result<(Attributes, u32, Lease)> {
         self.settle(file).await?;
-        let asked = self.session.ask(cred, |session| calls::GetAttr { session, file });
-        Ok(self.attr(&asked.await?))
+        let leases = self.session.leases();
+        if let Some(judged) = leases.judged(cred, file) {
+            return Ok(judged);
+        }
+        let (looked, lease) = self.look(cred, LookAt::File(file)).await?;
+        let seen = looked.found.ok_or(Error::Stale)?;
+        Ok((seen.attributes, seen.granted, lease.ok_or(Error::Io)?))
+    }
+
+    /// Looks at something, and keeps what is told of it for whoever asks next. Somebody who is
+    /// about to change it is in the way of a lease for the time that a recall takes: what is told
+    /// then would be trusted after his change, so it is asked for again.
+    async fn look(&self, cred: &Cred, at: LookAt) -> Result<(LookedAt, Option<Lease>)> {
+        let leases = self.session.leases();
+        let mut pauses = LOOK_PAUSES.iter();
+        loop {
+            let (asking, lease) = (leases.begin(), self.wanted_lease());
+            let asked = self.session.ask(cred, |session| calls::Look {
+                session,
+                at: at.clone(),
+                lease,
+                range: LOOKED_AT,
+            });
+            let looked = asked.await?;
+            let given = looked.found.as_ref().map(|seen| asking.take(cred, seen));
+            let lacks = lease != LeaseKind::None && given.as_ref().is_some_and(|one| !one.holds());
+            let Some(pause) = pauses.next().filter(|_| lacks) else { return Ok((looked, given)) };
+            self.rpc().config().clock.sleep(*pause).await;
+        }
+    }
+
+    /// The lease to ask for.
+    fn wanted_lease(&self) -> LeaseKind {
+        if self.session.leases().has_room() { LeaseKind::Read } else { LeaseKind::None }
+    }
+
+    /// Ends the session, so that nobody else waits for what this mount held; the mount is of no use
+    /// any more. Waits for an answer for a second.
+    pub async fn leave(&self) {
+        if self.reachable() {
+            let clock = Arc::clone(&self.rpc().config().clock);
+            let _ = clock.timeout(LEAVE_MAX, self.session.end()).await;
+        }
+    }
+
+    /// Takes in what a change of ours made of files, or that it is not known.
+    fn note_changes<T>(
+        &self,
+        done: std::result::Result<T, session::Failed>,
+        files: impl FnOnce(&T) -> Vec<words::Changed>,
+    ) -> std::result::Result<T, session::Failed> {
+        match &done {
+            Ok(done) => {
+                files(done).iter().for_each(|changed| self.session.leases().changed(changed));
+            }
+            Err(session::Failed::Call(_)) => self.session.leases().changed_somehow(),
+            // Nothing was done.
+            Err(session::Failed::Status(_)) => {}
+        }
+        done
     }
 }
 
@@ -116,14 +204,15 @@ impl Remote for Native {
         Box::pin(async move {
             let file = self.file(file)?;
             self.settle(file).await?;
-            let changed = self.session.change(cred, |sequence| calls::SetAttr {
+            let done = self.session.change(cred, |sequence| calls::SetAttr {
                 sequence,
                 file,
                 open: OpenId::NONE,
                 set: convert::set(&set),
                 guard: guard.map(convert::sent_time),
             });
-            Ok(convert::change(self.volume, &changed.await?.file))
+            let done = self.note_changes(done.await, |changed| vec![changed.file])?;
+            Ok(convert::change(self.volume, &done.file))
         })
     }
 
@@ -134,13 +223,9 @@ impl Remote for Native {
         wanted: Access,
     ) -> Future<'a, Judged> {
         Box::pin(async move {
-            let file = self.file(file)?;
-            self.settle(file).await?;
-            let wanted_bits = wanted.0.into();
-            let args = |session| calls::Access { session, file, wanted: wanted_bits };
-            let given = self.session.ask(cred, args).await?;
-            let granted = convert::access(given.granted) & wanted;
-            Ok(Judged::new(granted, Some(self.attr(&given.attributes))))
+            let (attributes, granted, lease) = self.look_at(cred, self.file(file)?).await?;
+            let granted = convert::access(granted) & wanted;
+            Ok(Judged { granted, attr: Some(self.attr(&attributes)), lease: Some(lease) })
         })
     }
 
@@ -164,6 +249,14 @@ impl Remote for Native {
         set: SetXattr,
     ) -> Future<'a, Change> {
         Box::pin(async move { self.change_xattr(cred, self.file(file)?, set).await })
+    }
+
+    fn gives_leases(&self) -> bool {
+        true
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watcher>) {
+        self.session.leases().watch(watcher);
     }
 
     fn lookup<'a>(

@@ -44,16 +44,28 @@ impl fmt::Debug for Lease {
     }
 }
 
+/// Ends when what was told is done.
+pub type LeaseTold<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// Who is told that leases ended.
 pub trait Watcher: Send + Sync + 'static {
     /// The lease on `file` has ended (it does not hold any more when this is called). When the
-    /// future ends, what depended on the lease is given up, and changes of ours that the server
-    /// did not have are written. A server that waits for that goes on then; one that lends for
-    /// reading only does not wait.
-    fn broken<'a>(
-        &'a self,
-        file: &'a Handle,
-    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    /// future ends nobody believes any more what depended on it, the kernel neither. It waits for
+    /// nothing that may wait for the server.
+    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a>;
+
+    /// Changes of ours that the server does not have are written. To be called after
+    /// [`Watcher::distrust`].
+    fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a>;
+
+    /// The lease on `file` has ended: both of these. A server that waits for that goes on then; one
+    /// that lends for reading only does not wait.
+    fn broken<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
+        Box::pin(async move {
+            self.distrust(file).await;
+            self.write_back(file).await;
+        })
+    }
 
     /// The locks that were held on `file` ([`crate::Remote::lock`]) are lost, all of them: the
     /// connection was, and somebody else was faster when they were to be taken again. Does not

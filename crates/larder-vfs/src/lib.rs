@@ -45,7 +45,7 @@ pub use fs::{
     OpenId, Opened, RenameFlags, Told, Written,
 };
 pub use id::{Handle, Ino};
-pub use lease::{Lease, Watcher};
+pub use lease::{Lease, LeaseTold, Watcher};
 pub use lock::{GivenUp, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner};
 pub use mem::MemRemote;
 pub use open::{Intent, RemoteOpened, Token};

@@ -48,6 +48,8 @@ pub const GRANTS_MAX: usize = 64;
 pub const CAPABILITY_BYTES_MAX: usize = 8192;
 /// Most ranges in one COMMIT_EXTENTS.
 pub const RANGES_MAX: usize = 1024;
+/// Most leases in one RETURN_LEASE.
+pub const RETURNED_MAX: usize = 1024;
 /// Most disks of a volume.
 pub const DISKS_MAX: usize = 256;
 /// Longest address of a disk, in bytes: `host:port`.
@@ -92,6 +94,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "LISTXATTR",
     "REMOVEXATTR",
     "RETURN_LEASE",
+    "LOOK",
 ];
 
 xdr_enum! {
@@ -102,7 +105,7 @@ xdr_enum! {
         Exists = 17, NotDirectory = 20, IsDirectory = 21, Invalid = 22, FileTooLarge = 27,
         NoSpace = 28, TooManyLinks = 31, NameTooLong = 36, NotEmpty = 39, NoAttribute = 61,
         NotSupported = 95, Stale = 116, Changed = 10_001, NotAllocated = 10_002,
-        BadSession = 10_003, BadSequence = 10_004, Later = 10_005,
+        BadSession = 10_003, BadSequence = 10_004, Later = 10_005, Restarted = 10_006,
     }
 
     /// The procedures.
@@ -111,7 +114,7 @@ xdr_enum! {
         Open = 7, Close = 8, GetCaps = 9, Alloc = 10, CommitExtents = 11, Punch = 12, MkDir = 13,
         Symlink = 14, ReadLink = 15, MkNod = 16, Link = 17, Remove = 18, RmDir = 19, Rename = 20,
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
-        RemoveXattr = 27, ReturnLease = 28,
+        RemoveXattr = 27, ReturnLease = 28, Look = 29,
     }
 }
 
@@ -141,6 +144,7 @@ impl std::fmt::Display for Status {
             Status::BadSession => "the session is not known",
             Status::BadSequence => "the slot's sequence is not the next one",
             Status::Later => "not now: try again",
+            Status::Restarted => "the server was started anew: take the session up again",
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The server of a mount, whatever its protocol: how it is reached, and what is counted of it.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -226,6 +227,19 @@ impl Server {
     pub(crate) fn end_calls(&self) {
         self.remote().shutdown();
     }
+
+    /// The same at the end of the mount: a server that keeps something for it is told first. Blocks
+    /// for a bounded time.
+    pub(crate) fn leave(&self) {
+        let native = match &self.way {
+            Way::Native(native) => native.get(),
+            Way::Nfs(_) | Way::Smb(_) => None,
+        };
+        if let (Some(native), Ok(runtime)) = (native, tokio::runtime::Handle::try_current()) {
+            tokio::task::block_in_place(|| runtime.block_on(native.leave()));
+        }
+        self.end_calls();
+    }
 }
 
 fn clock() -> Arc<dyn Clock> {
@@ -283,6 +297,7 @@ fn native_options(back: &Back) -> native::MountOptions {
         timeout: options.timeout,
         recovery: recovery(options),
         authorities: options.authorities.clone(),
+        client: client_name(back),
         data_max: asked.min(options.write_max.unwrap_or(default.data_max)),
         source_port: match options.reserved_port {
             Some(false) => SourcePort::Any,
@@ -290,6 +305,23 @@ fn native_options(back: &Back) -> native::MountOptions {
         },
         ..default
     }
+}
+
+/// Names a mount with a cache for as long as the machine runs: by the cache, which one mount has at
+/// a time, and by where that directory is meant (containers have others of the same name).
+fn client_name(back: &Back) -> Option<[u8; 16]> {
+    let cache = std::path::absolute(back.cache.as_ref()?).ok()?;
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    let space = std::fs::read_link("/proc/self/ns/mnt").ok()?;
+    let half = |number: u8| {
+        let mut hasher = DefaultHasher::new();
+        (number, &cache, &boot, &space).hash(&mut hasher);
+        hasher.finish().to_be_bytes()
+    };
+    let mut name = [0; 16];
+    name[..8].copy_from_slice(&half(0));
+    name[8..].copy_from_slice(&half(1));
+    Some(name)
 }
 
 /// The SMB client's options, as the mount's options mean them.

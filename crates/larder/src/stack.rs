@@ -160,7 +160,7 @@ impl Engine {
     /// # Errors
     /// If the cache could not be closed.
     pub(crate) fn close(&self) -> Result<()> {
-        self.server.end_calls();
+        self.server.leave();
         self.client.end_mount();
         let closed = self.cache.clone().close();
         closed.context("the cache could not be closed; its next start checks it")
@@ -295,7 +295,7 @@ impl Stack {
     /// # Errors
     /// If the cache could not be closed.
     pub(crate) fn close(&self) -> Result<()> {
-        self.engine.server.end_calls();
+        self.engine.server.leave();
         self.door.close();
         self.engine.close()
     }

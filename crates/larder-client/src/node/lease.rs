@@ -7,31 +7,37 @@
 //! CHANGE_NOTIFY), so when it ends the names in the directory are not believed, even if a later
 //! description shows nothing new.
 
-use std::future::Future;
-use std::pin::Pin;
+use larder_vfs::{Handle, Ino, LeaseTold, Watcher};
 
-use larder_vfs::{Handle, Ino, Watcher};
-
+use super::table::Node;
 use crate::core::Core;
 
 impl Core {
-    /// The lease on `node` has ended: sends what only we have, and gives up what was believed.
-    async fn give_up_lease(&self, ino: Ino) {
-        let Some(node) = self.table.get(ino) else { return };
+    /// The node of a handle, if there is one in memory.
+    fn leased_node(&self, file: &Handle) -> Option<std::sync::Arc<Node>> {
+        let no = self.cache.number_of(file.as_bytes())?;
+        self.table.get(Ino(no.0))
+    }
+
+    /// Nothing that the lease vouched for counts any more.
+    fn give_up_lease(&self, node: &Node) {
+        tracing::debug!(ino = node.ino.0, "lease ended");
+        let mut state = node.state();
+        state.leasing_mut().end();
+        state.withdraw(self.now());
+        if state.is_directory() {
+            state.forget_contents();
+        }
+        self.table.persist(node.ino, &mut state);
+    }
+
+    /// Has the kernel drop what it holds of a file, and waits until it has.
+    async fn have_kernel_drop(&self, node: &Node) {
         let directory = {
             let mut state = node.state();
-            state.leasing_mut().end();
-            state.distrust();
-            if state.is_directory() {
-                state.forget_contents();
-            }
-            self.table.persist(ino, &mut state);
+            self.drop_pages(node.ino, &mut state);
             state.is_directory()
         };
-        if let Err(error) = self.upload(&node, self.deadline()).await {
-            tracing::warn!(ino = ino.0, %error, "cannot write back before somebody else goes on");
-        }
-        self.drop_pages(ino, &mut node.state());
         let Some(kernel) = self.kernel.get() else { return };
         if directory {
             kernel.distrust_names();
@@ -45,11 +51,21 @@ impl Core {
 }
 
 impl Watcher for Core {
-    fn broken<'a>(&'a self, file: &'a Handle) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
         Box::pin(async move {
-            if let Some(no) = self.cache.number_of(file.as_bytes()) {
-                tracing::debug!(ino = no.0, "lease ended");
-                self.give_up_lease(Ino(no.0)).await;
+            if let Some(node) = self.leased_node(file) {
+                self.give_up_lease(&node);
+                self.have_kernel_drop(&node).await;
+            }
+        })
+    }
+
+    fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
+        Box::pin(async move {
+            let Some(node) = self.leased_node(file) else { return };
+            if let Err(error) = self.upload(&node, self.deadline()).await {
+                let ino = node.ino.0;
+                tracing::warn!(ino, %error, "cannot write back before somebody else goes on");
             }
         })
     }

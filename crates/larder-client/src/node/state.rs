@@ -44,6 +44,8 @@ pub(crate) struct State {
     /// The server has confirmed what is known, and the index does not have the time of that yet.
     is_confirmed: bool,
     leasing: Leasing,
+    /// When the server last withdrew a lease.
+    withdrawn: Option<Monotonic>,
     /// Our own changes that are under way.
     changes: Changes,
     /// What the server lets whom do.
@@ -100,6 +102,7 @@ impl State {
             known,
             is_confirmed: false,
             leasing: Leasing::default(),
+            withdrawn: None,
             changes: Changes::default(),
             rights: Rights::default(),
             opens: Opens::default(),
@@ -241,6 +244,13 @@ impl State {
     /// The attributes are to be asked for before they are used again.
     pub(crate) fn distrust(&mut self) {
         self.known.ttl = Duration::ZERO;
+    }
+
+    /// The same of what the server is just saying in answer to questions from before `now`: it has
+    /// withdrawn its word meanwhile.
+    pub(crate) fn withdraw(&mut self, now: Monotonic) {
+        self.distrust();
+        self.withdrawn = Some(now);
     }
 
     /// It has lost a name, and not its last one.
@@ -427,6 +437,9 @@ impl State {
             Seen::Same => (self.known.ttl * 2).clamp(ttl.min, ttl.max),
             _ => ttl.min,
         };
+        if self.withdrawn.is_some_and(|when| asked < when) {
+            self.distrust();
+        }
         if seen == Seen::Changed {
             self.unsent.foreign_change(self.opens.is_bypassed());
             // Times may come back to what they were (a coarse clock that is set back, replies that

@@ -84,5 +84,6 @@ pub(crate) fn forget(txn: &mut Txn<'_>, file: &Inode) -> Result<(), Status> {
     xattrs::drop_all(txn, file.file())?;
     txn.delete(key::orphan(file.file()));
     txn.delete(key::inode(file.file()));
+    txn.forget(file.file());
     Ok(())
 }

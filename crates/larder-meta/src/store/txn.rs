@@ -33,6 +33,8 @@ pub(crate) struct Effects {
     pub(crate) untaken: BTreeSet<Revoked>,
     /// Blocks that are free once those are revoked.
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
+    /// Files that are no more.
+    pub(crate) gone: Vec<FileId>,
 }
 
 /// Capabilities that end.
@@ -71,6 +73,11 @@ impl<'a> Txn<'a> {
     /// Blocks are given up with this.
     pub(crate) fn drain(&mut self, disk: DiskId, blocks: Range<u64>) {
         self.effects.draining.push((disk, blocks));
+    }
+
+    /// A file is no more.
+    pub(crate) fn forget(&mut self, file: FileId) {
+        self.effects.gone.push(file);
     }
 
     /// Whether it wrote nothing.

@@ -169,6 +169,7 @@ fn who_lost_the_volume_changes_nothing() {
     let mut other = Rig::over(rig.engine.clone(), Default::default(), true);
     other.session = rig.session;
     other.sequence = rig.sequence;
+    other.resume_all();
     assert_eq!(refused(rig.mkdir(&root, ROOT, "b")), Status::Io);
     other.mkdir(&root, ROOT, "b").unwrap();
     other.check();

@@ -10,6 +10,7 @@ use larder_io::{Clock, SimClock};
 use larder_wire::Procedure;
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::calls::{self, SessionGiven};
+use larder_wire::meta::recall::Recall;
 use larder_wire::meta::words::{
     ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence,
     SessionId, SetAttributes, Time, VolumeId, Written,
@@ -19,6 +20,7 @@ use larder_wire::xdr::{Array, Decode, Encode};
 use tokio::sync::oneshot;
 
 use crate::change::{Change, Reply};
+use crate::channels::Recaller;
 use crate::committer::{Called, Committer, Event, Parts, wall};
 use crate::disks::{Acknowledged, CapabilityName, Disks, Minted};
 use crate::engine::memory::MemoryEngine;
@@ -120,11 +122,35 @@ impl Disks for FakeDisks {
     }
 }
 
+/// Clients that can all be called.
+#[derive(Debug, Default)]
+pub(super) struct FakeRecaller(Mutex<Vec<Recall>>);
+
+impl FakeRecaller {
+    /// What was recalled since this was asked last.
+    pub(super) fn take(&self) -> Vec<Recall> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Recaller for FakeRecaller {
+    fn reaches(&self, _session: SessionId) -> bool {
+        true
+    }
+
+    fn recall(&self, recall: Recall) {
+        self.0.lock().unwrap().push(recall);
+    }
+
+    fn forget(&self, _session: SessionId) {}
+}
+
 /// A server.
 pub(super) struct Rig {
     pub(super) engine: MemoryEngine,
     pub(super) disks: Arc<FakeDisks>,
     pub(super) clock: Arc<SimClock>,
+    pub(super) recaller: Arc<FakeRecaller>,
     committer: Committer,
     sessions: Arc<Sessions>,
     /// Events that come when the disks have said what they were asked.
@@ -180,7 +206,9 @@ impl Rig {
         let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
         let loaded = crate::server::load(&engine, &sessions, &*clock).unwrap();
+        let recaller = Arc::new(FakeRecaller::default());
         let parts = Parts {
+            recaller: Arc::clone(&recaller) as Arc<dyn Recaller>,
             engine: Arc::new(engine.clone()),
             disks: Arc::clone(&disks) as Arc<dyn Disks>,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
@@ -198,6 +226,7 @@ impl Rig {
             engine,
             disks,
             clock,
+            recaller,
             committer,
             sessions,
             asked,
@@ -212,8 +241,26 @@ impl Rig {
         rig
     }
 
-    /// The server dies, and another one begins on what it has committed.
+    /// The server dies, and another one begins on what it has committed. Clients take their
+    /// sessions up again.
     pub(super) fn crash(self) -> Rig {
+        let mut rig = self.crash_unknown();
+        rig.resume_all();
+        rig
+    }
+
+    /// Clients learn that the server was started anew.
+    pub(super) fn resume_all(&mut self) {
+        for id in self.sessions.left_over() {
+            let session = self.sessions.get(id).unwrap();
+            let (client, boot) = (session.client, session.boot);
+            let given = self.begin_session(client, boot).unwrap();
+            assert!(given.resumed && given.session == id);
+        }
+    }
+
+    /// The same, and the client does not know of it.
+    pub(super) fn crash_unknown(self) -> Rig {
         self.disks.forget_asked();
         let mut rig = Rig::over(self.engine.after_crash(), self.disks, self.is_quick);
         rig.session = self.session;

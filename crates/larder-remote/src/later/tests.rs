@@ -2,9 +2,8 @@
 
 use super::*;
 use larder_io::SimClock;
-use larder_vfs::MemRemote;
 use larder_vfs::conformance::{Traits, Verdict, cases};
-use std::pin::Pin;
+use larder_vfs::{LeaseTold, MemRemote};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
@@ -140,11 +139,12 @@ async fn what_was_remembered_holds_until_it_is_reached() {
 struct Counting(AtomicUsize);
 
 impl Watcher for Counting {
-    fn broken<'a>(
-        &'a self,
-        _: &'a Handle,
-    ) -> Pin<Box<dyn std::future::Future<Output = ()> + Send + 'a>> {
+    fn distrust<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
         self.0.fetch_add(1, Ordering::SeqCst);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn error(status: Status) -> Error {
         | Status::Io
         | Status::NotAllocated
         | Status::BadSession
+        | Status::Restarted
         | Status::BadSequence => Error::Io,
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use larder_io::{Clock, RealClock};
 use larder_rpc::{
-    ClientTls, Config, ConnectError, Program, Recovery, RpcClient, SourcePort, TlsError, Transport,
-    random_u64,
+    Callbacks, ClientTls, Config, ConnectError, Program, Recovery, RpcClient, SourcePort, TlsError,
+    Transport, random_u64,
 };
 use larder_vfs::Error;
 use larder_wire::disk::DATA_BYTES_MAX;
@@ -17,6 +17,7 @@ use larder_wire::meta::{PORT, PROCEDURE_NAMES, PROGRAM, VERSION};
 use thiserror::Error;
 
 use super::disks::Disks;
+use super::recalls::Recalls;
 use super::session::Session;
 use super::uncommitted::UncommittedFiles;
 use super::{Native, limits};
@@ -41,6 +42,10 @@ pub struct MountOptions {
     /// File with certificates, one of which must vouch for the metadata server's. Then nothing is
     /// said to it without TLS.
     pub authorities: Option<PathBuf>,
+    /// Names the mount to the metadata server, the same in each of its lives: then a life that
+    /// begins ends what the one before has left. Nobody else may have it. Else it is random, and
+    /// what a mount that was killed has left ends with its session's time.
+    pub client: Option<[u8; 16]>,
     /// By which it waits.
     pub clock: Arc<dyn Clock>,
 }
@@ -57,6 +62,7 @@ impl MountOptions {
             data_max: DATA_BYTES_MAX as u32,
             source_port: SourcePort::Reserved,
             authorities: None,
+            client: None,
             clock: Arc::new(RealClock),
         }
     }
@@ -122,14 +128,17 @@ pub(super) async fn mount(options: &MountOptions) -> Result<Native, MountError> 
     let tls = options.authorities.as_deref();
     let tls =
         tls.map(|authorities| ClientTls::new(&options.host, authorities, None)).transpose()?;
-    let client = RpcClient::connect(Config { tls, ..config(options, address) }).await;
+    let recalls = Recalls::new(Arc::clone(&options.clock));
+    let callbacks = Some(Callbacks::new(recalls.clone()));
+    let client = RpcClient::connect(Config { tls, callbacks, ..config(options, address) }).await;
     let client = client.map_err(|cause| MountError::Unreachable { cause })?;
     let limit = client.config().limit();
     // A hard mount waits for its server when it is mounted, not before.
-    let session = options.clock.timeout(limit, Session::begin(client)).await;
+    let session = options.clock.timeout(limit, Session::begin(client, options.client)).await;
     let session = session.unwrap_or(Err(Error::TimedOut)).map_err(|cause| {
         MountError::NoSession { host: options.host.clone(), port: options.port, cause }
     })?;
+    recalls.begin(&session);
     let begun = session.now();
     Ok(Native {
         disks: Arc::new(Disks::new(Arc::clone(&session))),

@@ -8,11 +8,11 @@ use larder_vfs::{
 };
 use larder_wire::meta::TARGET_BYTES_MAX;
 use larder_wire::meta::calls::{
-    self, Create, Link, Lookup, MkDir, MkNod, NameChanged, Open, OpenWhat, Remove, Rename, Renamed,
+    self, Create, Link, LookAt, MkDir, MkNod, NameChanged, Open, OpenWhat, Remove, Rename, Renamed,
     RmDir, Symlink,
 };
 use larder_wire::meta::words::{
-    Attributes, ByteRange, Changed, FileId, IfExists, LeaseKind, Mode, Place,
+    Attributes, ByteRange, Changed, FileId, IfExists, LeaseKind, Mode, Place, Seen,
 };
 use larder_wire::xdr::Opaque;
 
@@ -20,19 +20,17 @@ use super::{Native, convert};
 
 impl Native {
     pub(super) async fn look_up(&self, cred: &Cred, place: Place) -> Result<LookedUp> {
-        let asked = |place: &Place| {
-            let place = place.clone();
-            move |session| Lookup { session, place: place.clone() }
+        let (answer, _) = self.look(cred, LookAt::Name(place)).await?;
+        let is_behind = |seen: &Seen| self.uncommitted.get(seen.attributes.file).is_some();
+        let seen = match answer.found {
+            Some(seen) if is_behind(&seen) => {
+                let attr = self.attributes(cred, seen.attributes.file).await?;
+                let handle = convert::handle(self.volume, seen.attributes.file);
+                Some(Found { handle, attr })
+            }
+            found => found.map(|seen| self.found(&seen.attributes)),
         };
-        let mut answer = self.session.ask(cred, asked(&place)).await?;
-        if let Some(found) = &answer.found
-            && self.uncommitted.get(found.file).is_some()
-        {
-            self.settle(found.file).await?;
-            answer = self.session.ask(cred, asked(&place)).await?;
-        }
-        let found = answer.found.as_ref().map(|attributes| self.found(attributes));
-        Ok(LookedUp { found, dir: Some(self.attr(&answer.dir)) })
+        Ok(LookedUp { found: seen, dir: answer.dir.as_ref().map(|dir| self.attr(dir)) })
     }
 
     pub(super) async fn make_object(
@@ -48,7 +46,7 @@ impl Native {
             New::FileExclusive => return self.create(cred, place, set, IfExists::Fail).await,
             New::Directory => {
                 let args = |sequence| MkDir { sequence, place: place.clone(), set };
-                self.session.change(cred, args).await?
+                self.session.change(cred, args).await
             }
             New::Symlink(target) => {
                 let target = link_target(&target)?;
@@ -58,7 +56,7 @@ impl Native {
                     target: target.clone(),
                     set,
                 };
-                self.session.change(cred, args).await?
+                self.session.change(cred, args).await
             }
             New::Node(larder_vfs::Kind::File, _) => {
                 return self.create(cred, place, set, IfExists::Fail).await;
@@ -66,9 +64,10 @@ impl Native {
             New::Node(kind, device) => {
                 let (kind, device) = (convert::node_kind(kind)?, convert::device(device));
                 let args = |sequence| MkNod { sequence, place: place.clone(), kind, device, set };
-                self.session.change(cred, args).await?
+                self.session.change(cred, args).await
             }
         };
+        let made = self.note_changes(made, |made| vec![made.dir])?;
         Ok(self.made(&made.made, true, &made.dir))
     }
 
@@ -89,7 +88,9 @@ impl Native {
             range: ByteRange { offset: 0, length: 0 },
             allocate: false,
         });
-        let opened = opened.await?;
+        let opened = self.note_changes(opened.await, |opened| {
+            opened.dir.into_iter().chain([opened.file]).collect()
+        })?;
         let close = |sequence| calls::Close { sequence, open: opened.open };
         // The file is there. What stays open ends with the session.
         if let Err(error) = self.session.change(cred, close).await {
@@ -118,13 +119,14 @@ impl Native {
         let removed = match what {
             Removal::File => {
                 let args = |sequence| Remove { sequence, place: place.clone() };
-                self.session.change(cred, args).await?
+                self.session.change(cred, args).await
             }
             Removal::Directory => {
                 let args = |sequence| RmDir { sequence, place: place.clone() };
-                self.session.change(cred, args).await?
+                self.session.change(cred, args).await
             }
         };
+        let removed = self.note_changes(removed, |done| vec![done.dir, done.file])?;
         Ok(convert::change(self.volume, &removed.dir))
     }
 
@@ -140,7 +142,13 @@ impl Native {
             to: to.clone(),
             keep: false,
         });
-        let Renamed { from_dir, to_dir, .. } = renamed.await?;
+        let renamed = self.note_changes(renamed.await, |done| {
+            let Renamed { from_dir, to_dir, moved, replaced } = *done;
+            // One directory is told twice.
+            let other = (to_dir.after.file != from_dir.after.file).then_some(to_dir);
+            [from_dir, moved].into_iter().chain(other).chain(replaced).collect()
+        });
+        let Renamed { from_dir, to_dir, .. } = renamed?;
         let change = |changed| convert::change(self.volume, changed);
         Ok((change(&from_dir), change(&to_dir)))
     }
@@ -152,7 +160,9 @@ impl Native {
         place: Place,
     ) -> Result<(Option<larder_vfs::Attr>, Change)> {
         let args = |sequence| Link { sequence, file, place: place.clone() };
-        let NameChanged { file, dir } = self.session.change(cred, args).await?;
+        let done = self.session.change(cred, args).await;
+        let NameChanged { file, dir } =
+            self.note_changes(done, |done| vec![done.dir, done.file])?;
         Ok((Some(self.attr(&file.after)), convert::change(self.volume, &dir)))
     }
 

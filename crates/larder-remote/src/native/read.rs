@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use larder_vfs::{Attr, Change, Cred, Error, RemoteRead, Result};
 use larder_wire::meta::FILE_BYTES_MAX;
 use larder_wire::meta::calls::{GetCaps, LayoutGiven};
-use larder_wire::meta::words::{ByteRange, Changed, FileId, Layout, Mode, OpenId};
+use larder_wire::meta::words::{Attributes, ByteRange, Changed, FileId, Layout, Mode, OpenId};
 use tokio::task::JoinSet;
 
 use super::disks::{Grants, NotDone};
@@ -17,6 +17,9 @@ use super::{Native, convert};
 /// How often a capability is asked for anew, for one request: one that is refused again and again
 /// is not the client's fault.
 pub(super) const GRANTS_MAX: u32 = 4;
+
+/// How far layouts are asked for.
+const LAYOUT_BYTES: u64 = 64 << 20;
 
 impl Native {
     /// Reads `len` bytes, or up to the end of the file.
@@ -54,16 +57,7 @@ impl Native {
         range: Range<u64>,
     ) -> Result<(Attr, Vec<Bytes>)> {
         for _ in 0..GRANTS_MAX {
-            let asked =
-                ByteRange { length: (range.end - range.start).max(1), ..range.clone().into() };
-            let given = self.session.ask(cred, |session| GetCaps {
-                session,
-                file,
-                open: OpenId::NONE,
-                mode: Mode::Read,
-                range: asked,
-            });
-            let LayoutGiven { attributes, layout } = given.await?;
+            let (attributes, layout) = self.layout(cred, file, &range).await?;
             let attr = self.attr(&attributes);
             let end = range.end.min(attr.size);
             if range.start >= end {
@@ -72,11 +66,38 @@ impl Native {
             let (pieces, grants) = self.planned(&layout, range.start..end)?;
             match self.read_pieces(pieces, grants).await {
                 Ok(parts) => return Ok((attr, parts)),
-                Err(NotDone::Refused) => {}
+                Err(NotDone::Refused) => self.session.leases().forget_layout(file),
                 Err(NotDone::Failed(error)) => return Err(error),
             }
         }
         Err(self.refused_again_and_again(file))
+    }
+
+    /// Where a range lies, from its start on, and how the file is.
+    async fn layout(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        range: &Range<u64>,
+    ) -> Result<(Attributes, Layout)> {
+        let leases = self.session.leases();
+        if let Some(known) = leases.layout(file, range.start, range.end) {
+            return Ok(known);
+        }
+        let asking = leases.begin();
+        // Who reads on will not have to ask again.
+        let length = (range.end - range.start).max(LAYOUT_BYTES);
+        let length = length.min(FILE_BYTES_MAX.saturating_sub(range.start).max(1));
+        let given = self.session.ask(cred, |session| GetCaps {
+            session,
+            file,
+            open: OpenId::NONE,
+            mode: Mode::Read,
+            range: ByteRange { offset: range.start, length },
+        });
+        let LayoutGiven { attributes, layout } = given.await?;
+        asking.take_layout(&attributes, &layout);
+        Ok((attributes, layout))
     }
 
     /// All pieces at once.

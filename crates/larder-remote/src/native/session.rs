@@ -6,18 +6,19 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_io::Backoff;
 use larder_rpc::{CallOptions, Recovery, Reply, RpcClient, random_u64};
 use larder_vfs::{Cred, Error, Result};
 use larder_wire::Procedure;
-use larder_wire::meta::calls::{Renew, Session as BeginSession, SessionGiven};
+use larder_wire::meta::calls::{EndSession, Renew, Session as BeginSession, SessionGiven};
 use larder_wire::meta::words::{Disks, Sequence, SessionId};
 use larder_wire::meta::{Res, SLOTS_MAX, Status};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::convert;
+use super::leases::Leases;
 
 /// First and longest pause before asking again if the server says "not now".
 const LATER_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
@@ -33,6 +34,7 @@ pub(super) struct Session {
     name: [u8; 16],
     boot: u64,
     begun: Mutex<Arc<Begun>>,
+    leases: Leases,
     /// Held while a session is begun: one at a time.
     beginning: tokio::sync::Mutex<()>,
 }
@@ -93,20 +95,25 @@ impl Session {
     ///
     /// # Errors
     /// As the call that begins it.
-    pub(super) async fn begin(client: RpcClient) -> Result<Arc<Session>> {
-        let mut name = [0; 16];
-        name[..8].copy_from_slice(&random_u64().to_be_bytes());
-        name[8..].copy_from_slice(&random_u64().to_be_bytes());
+    pub(super) async fn begin(client: RpcClient, name: Option<[u8; 16]>) -> Result<Arc<Session>> {
+        let name = name.unwrap_or_else(|| {
+            let mut name = [0; 16];
+            name[..8].copy_from_slice(&random_u64().to_be_bytes());
+            name[8..].copy_from_slice(&random_u64().to_be_bytes());
+            name
+        });
         let boot = random_u64();
+        let begun_at = client.config().clock.instant();
         let begun = given(&client, name, boot, None).await?;
         let session = Arc::new(Session {
             client,
             name,
             boot,
             begun: Mutex::new(begun),
+            leases: Leases::default(),
             beginning: tokio::sync::Mutex::new(()),
         });
-        tokio::spawn(keep_alive(Arc::downgrade(&session)));
+        tokio::spawn(keep_alive(Arc::downgrade(&session), begun_at));
         Ok(session)
     }
 
@@ -118,6 +125,25 @@ impl Session {
     /// The session as it is now.
     pub(super) fn now(&self) -> Arc<Begun> {
         Arc::clone(&lock(&self.begun))
+    }
+
+    /// The leases that it has.
+    pub(super) fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// Ends all leases, before the server may think that they have ended.
+    fn end_leases(&self) {
+        self.leases.end_all(self.now().given.volume);
+    }
+
+    /// Ends the session, so that nobody waits for what it holds.
+    pub(super) async fn end(&self) {
+        let session = self.now().given.session;
+        let credential = self.client.auth_sys(0, 0, &[]);
+        let options = CallOptions::default();
+        let ended = self.client.call(&credential, &EndSession { session }, options).await;
+        tracing::debug!(?ended, "the session was ended");
     }
 
     /// Where the metadata server is: disks without a host are on its machine.
@@ -138,7 +164,7 @@ impl Session {
             let begun = self.now();
             let reply = self.send(cred, &args(begun.given.session)).await?;
             match reply.results {
-                Err(Status::BadSession) => self.begin_again(&begun).await?,
+                Err(Status::BadSession | Status::Restarted) => self.begin_again(&begun).await?,
                 results => return results.map_err(Failed::Status),
             }
         }
@@ -158,19 +184,48 @@ impl Session {
             let begun = self.now();
             let taken = begun.slots.take().await?;
             let Slot { number, sequence } = taken.slot;
-            let args = args(Sequence { session: begun.given.session, slot: number, sequence });
-            let reply = self.send(cred, &args).await?;
-            match reply.results {
-                // It was sent before, and the session that remembers what came of it is gone.
-                Err(Status::BadSession) if reply.transmissions > 1 => {
-                    self.begin_again(&begun).await?;
-                    return Err(Failed::Call(Error::TimedOut));
+            let session = begun.given.session;
+            let args = args(Sequence { session, slot: number, sequence });
+            let (results, was_sent_before) = self.send_through(cred, &args, session).await?;
+            match results {
+                Err(Status::BadSession) => {
+                    self.begin_again(&self.now()).await?;
+                    // The session that remembers what came of it is gone.
+                    if was_sent_before {
+                        return Err(Failed::Call(Error::TimedOut));
+                    }
                 }
-                Err(Status::BadSession) => self.begin_again(&begun).await?,
                 results => return results.map_err(Failed::Status),
             }
         }
         Err(Failed::Call(Error::Io))
+    }
+
+    /// Sends a call of a slot, again if the server was started anew and knows the session still.
+    /// Also answers whether an earlier transmission may have been carried out.
+    async fn send_through<P, T>(
+        &self,
+        cred: &Cred,
+        args: &P,
+        session: SessionId,
+    ) -> Result<(Res<T>, bool)>
+    where
+        P: Procedure<Res = Res<T>>,
+    {
+        let mut was_sent_before = false;
+        for _ in 0..SESSIONS_MAX {
+            let begun = self.now();
+            let reply = self.send(cred, args).await?;
+            was_sent_before |= reply.transmissions > 1;
+            match reply.results {
+                Err(Status::Restarted) => self.begin_again(&begun).await?,
+                results => return Ok((results, was_sent_before)),
+            }
+            if self.now().given.session != session {
+                return Ok((Err(Status::BadSession), was_sent_before));
+            }
+        }
+        Err(Error::Io)
     }
 
     /// Sends a call until the server has an answer other than "not now".
@@ -214,7 +269,10 @@ impl Session {
         if !Arc::ptr_eq(&self.now(), old) {
             return Ok(());
         }
+        self.end_leases();
         let begun = given(&self.client, self.name, self.boot, Some(old)).await?;
+        // Those that came meanwhile are of before, too.
+        self.end_leases();
         tracing::info!(server = %self.client.config().server, "the session was begun anew");
         *lock(&self.begun) = begun;
         Ok(())
@@ -279,21 +337,31 @@ async fn given(
     Ok(Arc::new(Begun { given, slots }))
 }
 
-/// Calls often enough for the session to go on, as long as somebody has it.
-async fn keep_alive(session: Weak<Session>) {
+/// Calls often enough for the session to go on, as long as somebody has it. Leases end when the
+/// server may count it as over.
+async fn keep_alive(session: Weak<Session>, mut renewed_at: Instant) {
     let root = Cred::root();
+    let Some(alive) = session.upgrade() else { return };
+    let clock = Arc::clone(&alive.client.config().clock);
+    drop(alive);
     loop {
         let Some(alive) = session.upgrade() else { return };
-        let begun = alive.now();
-        let clock = Arc::clone(&alive.client.config().clock);
+        let lease = Duration::from_millis(u64::from(alive.now().given.lease_ms));
         drop(alive);
-        clock.sleep(Duration::from_millis(u64::from(begun.given.lease_ms) / 3)).await;
+        clock.sleep(lease / 3).await;
         let Some(alive) = session.upgrade() else { return };
-        match alive.ask(&root, |session| Renew { session }).await {
-            Ok(renewed) => alive.note_disks(&alive.now(), renewed.disks),
-            Err(Failed::Call(Error::Shutdown)) => return,
+        let sent = clock.instant();
+        let left = (renewed_at + lease).saturating_duration_since(sent);
+        let renew = alive.ask(&root, |session| Renew { session });
+        match clock.timeout(left, renew).await {
+            Ok(Ok(renewed)) => {
+                renewed_at = sent;
+                alive.note_disks(&alive.now(), renewed.disks);
+            }
+            Ok(Err(Failed::Call(Error::Shutdown))) => return,
             // Whoever needs the session finds out.
-            Err(_) => {}
+            Ok(Err(_)) if clock.instant() < renewed_at + lease * 2 / 3 => {}
+            Ok(Err(_)) | Err(_) => alive.end_leases(),
         }
     }
 }

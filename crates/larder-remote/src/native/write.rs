@@ -171,7 +171,7 @@ impl Native {
                 mtime: None,
                 close: false,
             });
-            match done.await {
+            match self.note_changes(done.await, |done| vec![done.file]) {
                 Ok(done) => {
                     let change = self.changed(&done.file);
                     let is_next = |before: &Change| {

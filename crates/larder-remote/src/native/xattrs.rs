@@ -59,13 +59,14 @@ impl Native {
                     value: value.clone(),
                     if_set,
                 };
-                self.session.change(cred, args).await?
+                self.session.change(cred, args).await
             }
             None => {
                 let args = |sequence| calls::RemoveXattr { sequence, file, name: name.clone() };
-                self.session.change(cred, args).await?
+                self.session.change(cred, args).await
             }
         };
+        let changed = self.note_changes(changed, |changed| vec![changed.file])?;
         Ok(convert::change(self.volume, &changed.file))
     }
 }

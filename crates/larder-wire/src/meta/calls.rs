@@ -5,11 +5,12 @@
 
 use super::words::{
     Attributes, ByteRange, ChangeId, Changed, Device, Disks, FileId, IfExists, Kind, Layout,
-    LeaseKind, Mode, Name, OpenId, Place, Sequence, SessionId, SetAttributes, Time, VolumeId,
-    Written,
+    LeaseGiven, LeaseKind, Mode, Name, OpenId, Place, Returned, Seen, Sequence, SessionId,
+    SetAttributes, Time, VolumeId, Written,
 };
 use super::{
-    ENTRIES_MAX, PROGRAM, RANGES_MAX, Res, TARGET_BYTES_MAX, VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
+    ENTRIES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX, VERSION,
+    XATTR_BYTES_MAX, XATTRS_MAX,
 };
 use crate::xdr::{self, Array, Opaque};
 
@@ -73,8 +74,8 @@ xdr_struct! {
     /// Answer of OPEN. `dir` is there if a name was given. A CREATE that opened what was there has
     /// `created` false.
     Opened {
-        open: OpenId, created: bool, file: Changed, dir: Option<Changed>, lease: LeaseKind,
-        layout: Layout,
+        open: OpenId, created: bool, file: Changed, dir: Option<Changed>,
+        lease: Option<LeaseGiven>, layout: Layout,
     }
 
     /// Arguments of CLOSE. A lease stays.
@@ -181,15 +182,25 @@ xdr_struct! {
     /// Arguments of REMOVEXATTR.
     RemoveXattr { sequence: Sequence, file: FileId, name: Name }
 
-    /// Arguments of RETURN_LEASE: the lease on `file` is `keep` from now on. What was changed under
-    /// it has been committed.
-    #[derive(Copy)]
-    ReturnLease { sequence: Sequence, file: FileId, keep: LeaseKind }
+    /// Arguments of RETURN_LEASE. One that the session does not have, or not any more, is no
+    /// error.
+    ReturnLease { sequence: Sequence, returned: Array<Returned, RETURNED_MAX> }
+
+    /// Arguments of LOOK: attributes, the caller's rights, a lease of `lease` at most, and grants
+    /// to read as much of `range` as fits, if he may read it and it is a file with data.
+    Look { session: SessionId, at: LookAt, lease: LeaseKind, range: ByteRange }
+    /// Answer of LOOK. `dir` is there if a name was given, `found` unless there is none such.
+    LookedAt { dir: Option<Attributes>, found: Option<Seen> }
 }
 
 xdr_union! {
     /// What to open: a file that is known, a name, or a name that is made if it is not there.
     OpenWhat { 0 => File(FileId), 1 => Name(Place), 2 => Create(Create) }
+}
+
+xdr_union! {
+    /// What to look at: a file that is known, or a name.
+    LookAt { 0 => File(FileId), 1 => Name(Place) }
 }
 
 xdr_enum! {
@@ -208,6 +219,7 @@ procedures! { PROGRAM, VERSION;
     20 Rename => Res<Renamed>, 21 ReadDir => Res<Entries>, 22 Access => Res<AccessGiven>,
     23 FsStat => Res<Space>, 24 GetXattr => Res<XattrGot>, 25 SetXattr => Res<FileChanged>,
     26 ListXattr => Res<XattrNames>, 27 RemoveXattr => Res<FileChanged>, 28 ReturnLease => Res<()>,
+    29 Look => Res<LookedAt>,
 }
 
 impl Entry {

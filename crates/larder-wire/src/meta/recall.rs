@@ -1,6 +1,6 @@
 //! The program by which a metadata server calls its client, on the client's connection.
 
-use super::words::{FileId, LeaseKind, SessionId};
+use super::words::{FileId, LeaseKind, LeaseNumber, SessionId};
 
 /// The RPC program number.
 pub const PROGRAM: u32 = 0x206c_7263;
@@ -15,10 +15,10 @@ xdr_struct! {
     #[derive(Copy, Default)]
     RecallNull {}
 
-    /// Arguments of RECALL: the lease on `file` is wanted back but for `keep`. The client answers
-    /// at once, and says by RETURN_LEASE when what was changed under the lease is committed.
+    /// Arguments of RECALL: the lease is wanted back but for `keep`. The client answers at once,
+    /// and gives it back by RETURN_LEASE. It may come before the reply that gives the lease.
     #[derive(Copy)]
-    Recall { session: SessionId, file: FileId, keep: LeaseKind }
+    Recall { session: SessionId, file: FileId, number: LeaseNumber, keep: LeaseKind }
 }
 
 procedures! { PROGRAM, VERSION; 0 RecallNull => (), 1 Recall => () }

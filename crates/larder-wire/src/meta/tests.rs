@@ -13,13 +13,13 @@ use crate::{Procedure, rpc};
 check_types!(arguments_survive:
     Null, Session, Renew, EndSession, GetAttr, SetAttr, Lookup, Open, Close, GetCaps, Alloc,
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
-    calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, RecallNull,
-    Recall,
+    calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
+    RecallNull, Recall,
 );
 check_types!(results_survive:
     Res<SessionGiven>, Res<Renewed>, Res<()>, Res<Attributes>, Res<FileChanged>, Res<LookedUp>,
     Res<Opened>, Res<LayoutGiven>, Res<Made>, Res<LinkRead>, Res<NameChanged>, Res<calls::Renamed>,
-    Res<Entries>, Res<AccessGiven>, Res<Space>, Res<XattrGot>, Res<XattrNames>,
+    Res<Entries>, Res<AccessGiven>, Res<Space>, Res<XattrGot>, Res<XattrNames>, Res<LookedAt>,
 );
 
 fn name(text: &'static str) -> Name {
@@ -164,9 +164,54 @@ fn a_reply_is_what_the_document_says() {
 
 #[test]
 fn a_recall_is_what_the_document_says() {
-    let recall =
-        Recall { session: SessionId([0xa5; 16]), file: FileId(0x1122), keep: LeaseKind::Read };
-    golden(&recall, "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000000 00001122 00000001");
+    let (file, number, keep) = (FileId(0x1122), LeaseNumber(0x3_0000_0001), LeaseKind::Read);
+    let recall = Recall { session: SessionId([0xa5; 16]), file, number, keep };
+    golden(
+        &recall,
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000000 00001122 00000003 00000001 00000001",
+    );
+    let returned = Array(vec![Returned { file, number, keep: LeaseKind::None }]);
+    golden(
+        &ReturnLease { sequence: sequence(), returned },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000001 00000000 00001122 00000003 00000001 00000000",
+    );
+}
+
+#[test]
+fn a_look_is_what_the_document_says() {
+    let look = Look {
+        session: SessionId([0xa5; 16]),
+        at: LookAt::Name(place("a.txt")),
+        lease: LeaseKind::Read,
+        range: ByteRange { offset: 0, length: 1 << 20 },
+    };
+    golden(
+        &look,
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5
+         00000001 00000000 00000001 00000005 612e7478 74000000
+         00000001 00000000 00000000 00000000 00100000",
+    );
+    let seen = Seen {
+        attributes: attributes(),
+        granted: 0x1f,
+        lease: Some(LeaseGiven { kind: LeaseKind::Read, number: LeaseNumber(0x3_0000_0001) }),
+        layout: Layout {
+            covered: ByteRange { offset: 0, length: 0 },
+            extents: Array::default(),
+            grants: Array::default(),
+        },
+    };
+    golden(
+        &Ok::<_, Status>(LookedAt { dir: None, found: Some(seen) }),
+        "00000000 00000000 00000001
+         00000000 00001122 00000001 000001a4 00000001 000003e8 00000064 00000000 00000000
+         00000000 00001388 00000000 00002000
+         00000000 00000001 00000002 00000000 00000003 00000004
+         00000000 00000005 00000006 ffffffff fffffff9 00000008 00000000 00000009
+         0000001f 00000001 00000001 00000003 00000001
+         00000000 00000000 00000000 00000000 00000000 00000000",
+    );
 }
 
 #[test]
@@ -216,11 +261,11 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), ReturnLease::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), Look::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
-    assert!(MetaProc::try_from(ReturnLease::NUMBER).is_ok());
+    assert!(MetaProc::try_from(Look::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

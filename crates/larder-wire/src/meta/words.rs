@@ -23,6 +23,8 @@ xdr_newtype! {
     SessionId([u8; 16]);
     /// Version of an object: larger after each change of its data, attributes or entries.
     ChangeId(u64);
+    /// Number of a lease: larger than those of all that were given before.
+    LeaseNumber(u64);
 }
 
 impl FileId {
@@ -42,7 +44,8 @@ xdr_enum! {
         Fifo = 7,
     }
 
-    /// What a lease promises: nothing; that nobody else changes the file; that nobody else uses it.
+    /// What a lease promises: nothing; that nobody else changes the file; that nobody else reads or
+    /// writes it. On a directory it is about its attributes and names.
     #[derive(PartialOrd, Ord)]
     LeaseKind { None = 0, Read = 1, Write = 2 }
 
@@ -122,6 +125,18 @@ xdr_struct! {
     Layout {
         covered: ByteRange, extents: Array<Extent, EXTENTS_MAX>, grants: Array<Grant, GRANTS_MAX>,
     }
+
+    /// A lease that was given.
+    #[derive(Copy)]
+    LeaseGiven { kind: LeaseKind, number: LeaseNumber }
+
+    /// A lease that is given back, but for `keep`.
+    #[derive(Copy)]
+    Returned { file: FileId, number: LeaseNumber, keep: LeaseKind }
+
+    /// All that is told of a file that is looked at. `granted` are the caller's rights, as bits of
+    /// [`access`].
+    Seen { attributes: Attributes, granted: u32, lease: Option<LeaseGiven>, layout: Layout }
 
     /// A disk of the volume. Its grants bear `epoch`, which changes with each boot of the disk.
     DiskInfo { disk: DiskId, address: Opaque<ADDRESS_BYTES_MAX>, epoch: u64 }

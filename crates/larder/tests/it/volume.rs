@@ -1,10 +1,14 @@
 //! Volumes of larder's own servers: `larder serve DIR`, mounted.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::basics::{BASIC, SPECIAL, on};
-use crate::harness::{Mount, larder, pattern, scratch, succeed, tree};
+use crate::harness::{Mount, eventually, larder, pattern, scratch, succeed, tree};
 use crate::server::{Kind, Server};
 
 /// What was written and closed, or synced, is there after both servers were killed and started
@@ -66,6 +70,123 @@ fn two_mounts_of_a_volume_are_close_to_open() {
         let data = pattern(round, 1 + round as usize * 977);
         fs::write(writer.path("shared"), &data).unwrap();
         assert!(fs::read(reader.path("shared")).unwrap() == data, "round {round}");
+    }
+}
+
+/// Calls of a mount, but those that tell the server that it is there.
+fn calls(mount: &Mount) -> BTreeMap<String, u64> {
+    let mut calls = mount.calls_by_procedure();
+    calls.retain(|name, count| name != "RENEW" && *count > 0);
+    calls
+}
+
+/// What a mount calls while something is done.
+fn calls_of(mount: &Mount, work: impl FnOnce()) -> BTreeMap<String, u64> {
+    let before = calls(mount);
+    work();
+    let mut more = calls(mount);
+    for (name, count) in &mut more {
+        *count -= before.get(name).copied().unwrap_or(0);
+    }
+    more.retain(|_, count| *count > 0);
+    more
+}
+
+/// However long it lasts, and however short attributes may be trusted.
+#[test]
+fn under_leases_of_a_volume_stat_open_and_read_cost_no_call() {
+    let server = Server::start(Kind::Volume);
+    let mount = Mount::new(&server, &["actimeo=1"]);
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::write(mount.path("dir/file"), "leased").unwrap();
+    let look = || {
+        assert_eq!(fs::metadata(mount.path("dir/file")).unwrap().len(), 6);
+        assert_eq!(fs::read(mount.path("dir/file")).unwrap(), b"leased");
+        assert!(!mount.path("dir/none").exists());
+    };
+    // Nobody waits for the lease on a directory.
+    eventually("there are leases", || {
+        let twice = || {
+            look();
+            look();
+        };
+        calls_of(&mount, twice).is_empty()
+    });
+    let begin = Instant::now();
+    let more = calls_of(&mount, || {
+        while begin.elapsed() < Duration::from_millis(1500) {
+            look();
+        }
+    });
+    assert!(more.is_empty(), "{more:?}");
+}
+
+/// What one mount has been told, another one changes: the first one knows when the second is done,
+/// whatever it was, and however long it trusts what it is told.
+#[test]
+fn what_another_mount_of_a_volume_changes_is_seen_at_once() {
+    let server = Server::start(Kind::Volume);
+    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+    for round in 0..12_u64 {
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let dir = format!("d{}", round / 4);
+        let here = |name: &str| reader.path(&format!("{dir}/{name}"));
+        let there = |name: &str| writer.path(&format!("{dir}/{name}"));
+        assert_eq!(here("").exists(), round % 4 > 0, "round {round}");
+        fs::create_dir_all(there("")).unwrap();
+        assert!(here("").is_dir() && !here("file").exists(), "round {round}");
+        let first = pattern(round, 1 + round as usize * 977);
+        fs::write(there("file"), &first).unwrap();
+        assert!(fs::read(here("file")).unwrap() == first, "round {round}");
+        let mut open = fs::File::open(here("file")).unwrap();
+        let second = pattern(round + 100, 5000);
+        fs::write(there("file"), &second).unwrap();
+        assert_eq!(fs::metadata(here("file")).unwrap().len(), 5000, "round {round}");
+        assert!(fs::read(here("file")).unwrap() == second, "round {round}");
+        let mut rest = Vec::new();
+        match open.read_to_end(&mut rest) {
+            Ok(_) => assert!(rest == first || rest == second, "a mixture in round {round}"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}"),
+        }
+        fs::set_permissions(there("file"), Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(fs::metadata(here("file")).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::hard_link(there("file"), there("link")).unwrap();
+        assert_eq!(fs::metadata(here("file")).unwrap().nlink(), 2, "round {round}");
+        fs::rename(there("file"), there("moved")).unwrap();
+        assert!(!here("file").exists() && here("moved").exists(), "round {round}");
+        fs::remove_file(there("link")).unwrap();
+        let names: Vec<_> =
+            fs::read_dir(here("")).unwrap().map(|one| one.unwrap().file_name()).collect();
+        assert_eq!(names, ["moved"], "round {round}");
+        assert_eq!(fs::metadata(here("moved")).unwrap().nlink(), 1, "round {round}");
+        fs::remove_file(here("moved")).unwrap();
+        assert!(!there("moved").exists(), "round {round}");
+    }
+}
+
+/// A name that is looked up tells all that is needed to read a small file: its bytes are the second
+/// round trip.
+#[test]
+fn a_cold_small_file_of_a_volume_costs_two_round_trips() {
+    let server = Server::start(Kind::Volume);
+    let writer = Mount::new(&server, &[]);
+    for number in 0..20 {
+        fs::write(writer.path(&format!("f{number}")), pattern(number, 40_000)).unwrap();
+    }
+    let mount = Mount::new(&server, &[]);
+    // It is connected to the disk, and the directory is leased.
+    eventually("the first one is read without more", || {
+        fs::read(mount.path("f0")).unwrap();
+        calls_of(&mount, || assert!(!mount.path("none").exists())).is_empty()
+    });
+    for number in 1..20 {
+        let read = calls_of(&mount, || {
+            assert!(
+                fs::read(mount.path(&format!("f{number}"))).unwrap() == pattern(number, 40_000)
+            );
+        });
+        let wanted = [("LOOK", 1), ("READ", 1)].map(|(name, count)| (name.to_owned(), count));
+        assert_eq!(read, BTreeMap::from(wanted), "f{number}");
     }
 }
 

@@ -3,8 +3,7 @@
 use super::setup::{Setup, eventually, mount, options, pattern};
 use larder_remote::smb::MountOptions;
 use larder_testkit::Samba;
-use larder_vfs::{Access, Error, Handle, Remote, Removal, SetAttr, Stability, Watcher};
-use std::pin::Pin;
+use larder_vfs::{Access, Error, Handle, LeaseTold, Remote, Removal, SetAttr, Stability, Watcher};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -19,8 +18,12 @@ pub(super) struct Told {
 }
 
 impl Watcher for Told {
-    fn broken<'a>(&'a self, file: &'a Handle) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
         self.files.send(file.clone()).unwrap();
+        Box::pin(std::future::ready(()))
+    }
+
+    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
         Box::pin(async move { drop(self.may_go_on.acquire().await) })
     }
 }

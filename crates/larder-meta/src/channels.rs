@@ -1,0 +1,75 @@
+//! The ways back to clients: on which connection the client of each session can be called.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use larder_rpc::server::Backchannel;
+use larder_wire::meta::recall::Recall;
+use larder_wire::meta::words::SessionId;
+
+/// Longest wait for a client to say that it has heard. What it does then takes its own time.
+const HEARD_MAX: Duration = Duration::from_secs(10);
+
+/// Calls clients back.
+pub(crate) trait Recaller: Send + Sync {
+    /// Whether a session's client can be called.
+    fn reaches(&self, session: SessionId) -> bool;
+
+    /// Tells a client, if it can be called. Does not wait.
+    fn recall(&self, recall: Recall);
+
+    /// A session is over.
+    fn forget(&self, session: SessionId);
+}
+
+/// The connections by which clients have called.
+pub(crate) struct Channels {
+    channels: Mutex<HashMap<SessionId, Backchannel>>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Channels {
+    /// None yet. Calls are made on `runtime`.
+    pub(crate) fn new(runtime: tokio::runtime::Handle) -> Channels {
+        Channels { channels: Mutex::default(), runtime }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Backchannel>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session has called by a connection. Answers whether it takes the place of one that ended:
+    /// what was said on that may not have been heard.
+    pub(crate) fn note(&self, session: SessionId, channel: &Backchannel) -> bool {
+        let mut channels = self.lock();
+        match channels.get(&session) {
+            Some(there) if !there.is_closed() => false,
+            before => {
+                let is_another = before.is_some();
+                channels.insert(session, channel.clone());
+                is_another
+            }
+        }
+    }
+}
+
+impl Recaller for Channels {
+    fn reaches(&self, session: SessionId) -> bool {
+        self.lock().get(&session).is_some_and(|channel| !channel.is_closed())
+    }
+
+    fn recall(&self, recall: Recall) {
+        let Some(channel) = self.lock().get(&recall.session).cloned() else { return };
+        self.runtime.spawn(async move {
+            // Whether it has heard shows by what it gives back.
+            if let Err(error) = channel.call(&recall, HEARD_MAX).await {
+                tracing::debug!(file = recall.file.0, %error, "a client does not hear a recall");
+            }
+        });
+    }
+
+    fn forget(&self, session: SessionId) {
+        self.lock().remove(&session);
+    }
+}

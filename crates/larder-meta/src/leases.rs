@@ -1,0 +1,319 @@
+//! Leases: which session was promised what about which file, and who waits for that to end.
+//!
+//! A pure state machine ([`Leases::apply`]): events in, actions out. Calls say by *claims* what
+//! they do not go together with: nobody else may keep more than that of a lease on a file. A call
+//! whose claims conflict waits; the leases in its way are recalled, and it goes when they were
+//! given back or their sessions are over.
+//!
+//! Invariants, each after any sequence of events:
+//! - a call goes only when no other session has more than its claims let it keep;
+//! - whatever a waiting call waits for is recalled, or is a session from before a restart;
+//! - nothing is given that a waiting call of another session would have to wait for;
+//! - a write lease is the only lease on its file.
+//!
+//! Absent on purpose: how clients are called, and when calls are carried out, which is the
+//! committer's business; what calls claim is [`claims`]'.
+
+pub(crate) mod claims;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use larder_wire::meta::words::{FileId, LeaseGiven, LeaseKind, LeaseNumber, Returned, SessionId};
+
+/// Most leases of one session. Beyond them it gets no more.
+const HELD_MAX: usize = 1 << 18;
+
+/// Names a call that claims something; later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CallNumber(pub(crate) u64);
+
+/// What a call does not go together with: others may keep so much of their leases on a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) file: FileId,
+    pub(crate) keep: LeaseKind,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A session wants a lease of this kind at most.
+    Asked { session: SessionId, file: FileId, kind: LeaseKind },
+    /// A call begins, or looks again whether it may.
+    Claimed { call: CallNumber, session: SessionId, claims: Vec<Claim>, now: Instant },
+    /// A session gives a lease back.
+    Returned { session: SessionId, returned: Returned },
+    /// A session can be called again after it could not.
+    Reached { session: SessionId },
+    /// There is no such file any more.
+    Gone { file: FileId },
+    /// A session is there from before the server's start, and may have any leases from then.
+    FromBefore { session: SessionId },
+    /// It knows of the start.
+    Resumed { session: SessionId },
+    /// A session is over, and its capabilities are revoked.
+    Ended { session: SessionId },
+    /// Some time has passed.
+    Ticked { now: Instant },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// The lease that was asked for is given.
+    Give(LeaseGiven),
+    /// Tell a session that a lease is wanted back.
+    Recall { session: SessionId, file: FileId, number: LeaseNumber, keep: LeaseKind },
+    /// A call may be carried out now.
+    Go(CallNumber),
+    /// A session does not give back what was recalled: it is not to be renewed any more.
+    Condemn(SessionId),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    session: SessionId,
+    number: LeaseNumber,
+    kind: LeaseKind,
+    /// It is wanted back but for this, since then.
+    recalled: Option<(LeaseKind, Instant)>,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    session: SessionId,
+    claims: Vec<Claim>,
+}
+
+/// All leases.
+#[derive(Clone, Debug)]
+pub(crate) struct Leases {
+    files: HashMap<FileId, Vec<Lease>>,
+    /// On which files sessions have leases; none is without.
+    held: BTreeMap<SessionId, BTreeSet<FileId>>,
+    /// Leases that are recalled and not given back.
+    recalled: BTreeMap<LeaseNumber, FileId>,
+    waiting: BTreeMap<CallNumber, Waiting>,
+    from_before: BTreeSet<SessionId>,
+    /// How long a session may take to give back what is recalled.
+    patience: Duration,
+    next: u64,
+}
+
+impl Leases {
+    /// None yet. `epoch`: no two lives of the volume's server have the same.
+    pub(crate) fn new(epoch: u64, patience: Duration) -> Leases {
+        Leases {
+            files: HashMap::new(),
+            held: BTreeMap::new(),
+            recalled: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            from_before: BTreeSet::new(),
+            patience,
+            next: epoch << 32 | 1,
+        }
+    }
+
+    /// Whether some other session may have a lease on anything: else no call conflicts.
+    pub(crate) fn others_have_some(&self, session: SessionId) -> bool {
+        let mut all = self.held.keys().chain(&self.from_before);
+        all.any(|other| *other != session)
+    }
+
+    /// What follows from an event.
+    pub(crate) fn apply(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            Event::Asked { session, file, kind } => {
+                self.asked(session, file, kind).map(Action::Give).into_iter().collect()
+            }
+            Event::Claimed { call, session, claims, now } => {
+                self.claimed(call, Waiting { session, claims }, now)
+            }
+            Event::Returned { session, returned } => {
+                self.returned(session, returned);
+                self.go_on()
+            }
+            Event::Reached { session } => self.recall_again(session),
+            Event::Gone { file } => {
+                for lease in self.files.remove(&file).unwrap_or_default() {
+                    self.forget(file, &lease);
+                }
+                self.go_on()
+            }
+            Event::FromBefore { session } => {
+                self.from_before.insert(session);
+                Vec::new()
+            }
+            Event::Resumed { session } => {
+                self.from_before.remove(&session);
+                self.go_on()
+            }
+            Event::Ended { session } => self.ended(session),
+            Event::Ticked { now } => self.ticked(now),
+        }
+    }
+
+    fn asked(&mut self, session: SessionId, file: FileId, kind: LeaseKind) -> Option<LeaseGiven> {
+        let kind = self.wanted_by_others(session, file).fold(kind, LeaseKind::min);
+        let leases = self.files.get(&file).map_or(&[][..], Vec::as_slice);
+        let others = leases.iter().filter(|lease| lease.session != session);
+        let kind = match others.map(|lease| lease.kind).max() {
+            None => kind,
+            Some(LeaseKind::Write) => LeaseKind::None,
+            Some(LeaseKind::Read | LeaseKind::None) => kind.min(LeaseKind::Read),
+        };
+        if let Some(own) = leases.iter().position(|lease| lease.session == session) {
+            let own = &mut self.files.get_mut(&file)?[own];
+            if own.recalled.is_some() || kind == LeaseKind::None {
+                return None;
+            }
+            own.kind = own.kind.max(kind);
+            return Some(LeaseGiven { kind: own.kind, number: own.number });
+        }
+        let held = self.held.get(&session).map_or(0, BTreeSet::len);
+        if kind == LeaseKind::None || held >= HELD_MAX {
+            return None;
+        }
+        let number = LeaseNumber(self.next);
+        self.next += 1;
+        self.files.entry(file).or_default().push(Lease { session, number, kind, recalled: None });
+        self.held.entry(session).or_default().insert(file);
+        Some(LeaseGiven { kind, number })
+    }
+
+    /// What waiting calls of other sessions let be kept on a file.
+    fn wanted_by_others(
+        &self,
+        session: SessionId,
+        file: FileId,
+    ) -> impl Iterator<Item = LeaseKind> + '_ {
+        let others = self.waiting.values().filter(move |waiting| waiting.session != session);
+        let claims = others.flat_map(|waiting| &waiting.claims);
+        claims.filter(move |claim| claim.file == file).map(|claim| claim.keep)
+    }
+
+    fn claimed(&mut self, call: CallNumber, waiting: Waiting, now: Instant) -> Vec<Action> {
+        self.waiting.remove(&call);
+        if !self.conflicts(&waiting) {
+            return vec![Action::Go(call)];
+        }
+        let mut actions = Vec::new();
+        for Claim { file, keep } in &waiting.claims {
+            for lease in self.files.get_mut(file).into_iter().flatten() {
+                let is_told = lease.recalled.is_some_and(|(told, _)| told <= *keep);
+                if lease.session == waiting.session || lease.kind <= *keep || is_told {
+                    continue;
+                }
+                let since = lease.recalled.map_or(now, |(_, since)| since);
+                lease.recalled = Some((*keep, since));
+                self.recalled.insert(lease.number, *file);
+                actions.push(recall(*file, lease, *keep));
+            }
+        }
+        self.waiting.insert(call, waiting);
+        actions
+    }
+
+    /// Whether something is in the way of a call.
+    fn conflicts(&self, call: &Waiting) -> bool {
+        let others_from_before = self.from_before.iter().any(|one| *one != call.session);
+        call.claims.iter().any(|claim| {
+            let in_the_way =
+                |lease: &Lease| lease.session != call.session && lease.kind > claim.keep;
+            // They may believe anything but that nobody else reads.
+            (others_from_before && claim.keep == LeaseKind::None)
+                || self.files.get(&claim.file).is_some_and(|leases| leases.iter().any(in_the_way))
+        })
+    }
+
+    /// Lets calls go that nothing is in the way of any more.
+    fn go_on(&mut self) -> Vec<Action> {
+        let free = self.waiting.iter().filter(|(_, waiting)| !self.conflicts(waiting));
+        let free: Vec<CallNumber> = free.map(|(call, _)| *call).collect();
+        for call in &free {
+            self.waiting.remove(call);
+        }
+        free.into_iter().map(Action::Go).collect()
+    }
+
+    fn returned(&mut self, session: SessionId, returned: Returned) {
+        let Returned { file, number, keep } = returned;
+        let Some(leases) = self.files.get_mut(&file) else { return };
+        let is_meant = |lease: &Lease| (lease.session, lease.number) == (session, number);
+        let Some(at) = leases.iter().position(is_meant) else { return };
+        let lease = &mut leases[at];
+        if keep == LeaseKind::None {
+            let lease = leases.swap_remove(at);
+            self.forget(file, &lease);
+        } else {
+            lease.kind = lease.kind.min(keep);
+            if lease.recalled.is_some_and(|(wanted, _)| lease.kind <= wanted) {
+                lease.recalled = None;
+                self.recalled.remove(&number);
+            }
+        }
+    }
+
+    /// A lease is not among those of its file any more.
+    fn forget(&mut self, file: FileId, lease: &Lease) {
+        self.recalled.remove(&lease.number);
+        if self.files.get(&file).is_some_and(Vec::is_empty) {
+            self.files.remove(&file);
+        }
+        if let Some(held) = self.held.get_mut(&lease.session) {
+            held.remove(&file);
+            if held.is_empty() {
+                self.held.remove(&lease.session);
+            }
+        }
+    }
+
+    fn recall_again(&self, session: SessionId) -> Vec<Action> {
+        let recalled = self.recalled_leases().filter(|(_, lease)| lease.session == session);
+        let again = |(file, lease): (FileId, &Lease)| {
+            lease.recalled.map(|(keep, _)| recall(file, lease, keep))
+        };
+        recalled.filter_map(again).collect()
+    }
+
+    fn recalled_leases(&self) -> impl Iterator<Item = (FileId, &Lease)> {
+        self.recalled.iter().filter_map(|(number, file)| {
+            let leases = self.files.get(file)?;
+            let lease = leases.iter().find(|lease| lease.number == *number)?;
+            Some((*file, lease))
+        })
+    }
+
+    fn ended(&mut self, session: SessionId) -> Vec<Action> {
+        self.from_before.remove(&session);
+        for file in self.held.remove(&session).unwrap_or_default() {
+            let Some(leases) = self.files.get_mut(&file) else { continue };
+            let own = leases.iter().position(|lease| lease.session == session);
+            if let Some(lease) = own.map(|at| leases.swap_remove(at)) {
+                self.forget(file, &lease);
+            }
+        }
+        // Its own calls have nothing to wait for: they are refused.
+        let own = self.waiting.values_mut().filter(|waiting| waiting.session == session);
+        own.for_each(|waiting| waiting.claims.clear());
+        self.go_on()
+    }
+
+    fn ticked(&self, now: Instant) -> Vec<Action> {
+        let is_late = |lease: &Lease| {
+            let since = lease.recalled.map(|(_, since)| since);
+            since.is_some_and(|since| now.saturating_duration_since(since) >= self.patience)
+        };
+        let late = self.recalled_leases().filter(|(_, lease)| is_late(lease));
+        let late: BTreeSet<SessionId> = late.map(|(_, lease)| lease.session).collect();
+        late.into_iter().map(Action::Condemn).collect()
+    }
+}
+
+fn recall(file: FileId, lease: &Lease, keep: LeaseKind) -> Action {
+    Action::Recall { session: lease.session, file, number: lease.number, keep }
+}
+
+#[cfg(test)]
+mod tests;

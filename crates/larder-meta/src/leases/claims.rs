@@ -1,0 +1,67 @@
+//! What calls claim of leases: a function of the call and of what the store says.
+//!
+//! A call that changes a file, or gives or takes a name of it, claims it whole; one that gets at
+//! its bytes leaves others their read leases. Whether the caller has the right to do what he asks
+//! is not looked at: at worst a lease is recalled for nothing.
+
+use larder_wire::meta::Status;
+use larder_wire::meta::calls::{LookAt, OpenWhat};
+use larder_wire::meta::words::{FileId, LeaseKind, Place};
+
+use super::Claim;
+use crate::change::Change;
+use crate::store::records::Entry;
+use crate::store::{Txn, key};
+
+/// What a call claims.
+pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Claim>, Status> {
+    let whole = |file| Some(Claim { file, keep: LeaseKind::None });
+    let data = |file| Some(Claim { file, keep: LeaseKind::Read });
+    let named = |place: &Place| named(txn, place);
+    let claims = match change {
+        Change::Session(_) | Change::EndSession(_) | Change::Close(_) | Change::ReturnLease(_) => {
+            Vec::new()
+        }
+        Change::GetCaps(call) => vec![data(call.file)],
+        Change::Alloc(call) => vec![data(call.file)],
+        Change::Look(call) => match &call.at {
+            LookAt::File(file) => vec![data(*file)],
+            LookAt::Name(place) => vec![named(place)?.and_then(data)],
+        },
+        Change::Open(call) => match &call.what {
+            OpenWhat::File(file) => vec![data(*file)],
+            OpenWhat::Name(place) => vec![named(place)?.and_then(data)],
+            OpenWhat::Create(create) => match named(&create.place)? {
+                None => vec![whole(create.place.dir)],
+                Some(file) if create.set.size.is_some() => vec![whole(file)],
+                Some(file) => vec![data(file)],
+            },
+        },
+        Change::SetAttr(call) => vec![whole(call.file)],
+        Change::CommitExtents(call) => vec![whole(call.file)],
+        Change::Punch(call) => vec![whole(call.file)],
+        Change::SetXattr(call) => vec![whole(call.file)],
+        Change::RemoveXattr(call) => vec![whole(call.file)],
+        Change::MkDir(call) => vec![whole(call.place.dir)],
+        Change::Symlink(call) => vec![whole(call.place.dir)],
+        Change::MkNod(call) => vec![whole(call.place.dir)],
+        Change::Link(call) => vec![whole(call.file), whole(call.place.dir)],
+        Change::Remove(call) => {
+            vec![whole(call.place.dir), named(&call.place)?.and_then(whole)]
+        }
+        Change::RmDir(call) => vec![whole(call.place.dir), named(&call.place)?.and_then(whole)],
+        Change::Rename(call) => vec![
+            whole(call.from.dir),
+            whole(call.to.dir),
+            named(&call.from)?.and_then(whole),
+            named(&call.to)?.and_then(whole),
+        ],
+    };
+    Ok(claims.into_iter().flatten().collect())
+}
+
+/// The file of a name.
+fn named(txn: &Txn<'_>, place: &Place) -> Result<Option<FileId>, Status> {
+    let entry = txn.get::<Entry>(&key::entry(place.dir, &place.name))?;
+    Ok(entry.map(|entry| entry.file))
+}

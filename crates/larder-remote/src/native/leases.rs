@@ -1,0 +1,317 @@
+//! Leases that the metadata server gave us, and what is known by them without asking.
+//!
+//! While a lease on a file holds, nobody else changes it. What the server said of the file stands
+//! here until somebody tells of a change: the server by a recall, or we ourselves by the reply to a
+//! change of ours, which says exactly what has become of the file.
+//!
+//! A recall may overtake the reply that brings its lease, and a reply may tell of a time before a
+//! change of ours. So who asks [begins](Leases::begin) to, and what happened since then decides
+//! what of the answer counts.
+//!
+//! Invariants:
+//! - a lease ends here before the server hears that it was given back;
+//! - what is known of a file is of the version that it has, but for changes of ours whose replies
+//!   are still on their way.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use larder_vfs::{Cred, Lease, Watcher};
+use larder_wire::meta::words::{Attributes, Changed, FileId, Layout, LeaseNumber, Seen, VolumeId};
+
+use super::convert;
+
+/// Most leases that we hold. Beyond them, the server is asked for none.
+const HELD_MAX: usize = 1 << 16;
+/// Most layouts that are kept for reading.
+const LAYOUTS_MAX: usize = 1 << 12;
+/// Most callers whose rights are kept, of one file.
+const CALLERS_MAX: usize = 4;
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Leases {
+    state: Mutex<State>,
+    watcher: OnceLock<Weak<dyn Watcher>>,
+}
+
+impl std::fmt::Debug for Leases {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leases").field("held", &self.lock().held.len()).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    held: HashMap<FileId, Held>,
+    /// Counts what happens.
+    moment: Moment,
+    /// Since when answers are on their way, and how many.
+    asking: BTreeMap<Moment, u32>,
+    /// When files were recalled, or changed by us, last; as long as somebody asks.
+    recalled: HashMap<FileId, Moment>,
+    changed: HashMap<FileId, Moment>,
+    /// When all leases ended last, or all may have been changed by us.
+    all_recalled: Moment,
+    all_changed: Moment,
+    layouts: usize,
+}
+
+type Moment = u64;
+
+struct Held {
+    number: LeaseNumber,
+    lease: Lease,
+    known: Option<Known>,
+}
+
+/// What the server said of a file.
+struct Known {
+    attributes: Attributes,
+    rights: Vec<(Caller, u32)>,
+    layout: Option<Layout>,
+}
+
+/// On whose behalf a question is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Caller {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+impl Caller {
+    fn of(cred: &Cred) -> Caller {
+        Caller { uid: cred.uid, gid: cred.gid, groups: cred.groups.to_vec() }
+    }
+}
+
+/// A question that is on its way.
+pub(super) struct Asking<'a> {
+    leases: &'a Leases,
+    since: Moment,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut state = self.leases.lock();
+        if let Some(count) = state.asking.get_mut(&self.since) {
+            *count -= 1;
+            if *count == 0 {
+                state.asking.remove(&self.since);
+            }
+        }
+        // What happened before all that is asked now matters to nobody.
+        match state.asking.keys().next().copied() {
+            None => {
+                state.recalled.clear();
+                state.changed.clear();
+            }
+            Some(first) if first > self.since => {
+                state.recalled.retain(|_, when| *when > first);
+                state.changed.retain(|_, when| *when > first);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl Leases {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before the server is asked about a file.
+    pub(super) fn begin(&self) -> Asking<'_> {
+        let mut state = self.lock();
+        let since = state.moment;
+        *state.asking.entry(since).or_default() += 1;
+        Asking { leases: self, since }
+    }
+
+    /// Whether there is room for another lease.
+    pub(super) fn has_room(&self) -> bool {
+        self.lock().held.len() < HELD_MAX
+    }
+
+    /// The attributes of a file, if they need not be asked for.
+    pub(super) fn attributes(&self, file: FileId) -> Option<Attributes> {
+        let state = self.lock();
+        Some(state.held.get(&file)?.known.as_ref()?.attributes)
+    }
+
+    /// The attributes, what the caller may do, and the lease, if they need not be asked for.
+    pub(super) fn judged(&self, cred: &Cred, file: FileId) -> Option<(Attributes, u32, Lease)> {
+        let state = self.lock();
+        let held = state.held.get(&file)?;
+        let known = held.known.as_ref()?;
+        let caller = Caller::of(cred);
+        let (_, granted) = known.rights.iter().find(|(of, _)| *of == caller)?;
+        Some((known.attributes, *granted, held.lease.clone()))
+    }
+
+    /// Where a part of a file lies, if that need not be asked for; and its attributes.
+    pub(super) fn layout(
+        &self,
+        file: FileId,
+        offset: u64,
+        end: u64,
+    ) -> Option<(Attributes, Layout)> {
+        let state = self.lock();
+        let known = state.held.get(&file)?.known.as_ref()?;
+        let layout = known.layout.as_ref()?;
+        let covered = layout.covered;
+        let end = end.min(known.attributes.size);
+        let holds = covered.offset <= offset && end <= covered.offset + covered.length;
+        holds.then(|| (known.attributes, layout.clone()))
+    }
+
+    /// A layout was of no use.
+    pub(super) fn forget_layout(&self, file: FileId) {
+        let state = &mut *self.lock();
+        if let Some(Held { known: Some(known), .. }) = state.held.get_mut(&file) {
+            state.layouts -= usize::from(known.layout.take().is_some());
+        }
+    }
+
+    /// Ends all leases: the server may not know of them any more. Who watches is told; nobody waits
+    /// for him.
+    pub(super) fn end_all(&self, volume: VolumeId) {
+        let files: Vec<FileId> = {
+            let state = &mut *self.lock();
+            state.moment += 1;
+            (state.all_recalled, state.layouts) = (state.moment, 0);
+            state.held.values().for_each(|held| held.lease.end());
+            state.held.drain().map(|(file, _)| file).collect()
+        };
+        let Some(watcher) = self.watcher().filter(|_| !files.is_empty()) else { return };
+        tokio::spawn(async move {
+            for file in files {
+                watcher.broken(&convert::handle(volume, file)).await;
+            }
+        });
+    }
+
+    /// Who is told that leases end.
+    pub(super) fn watcher(&self) -> Option<Arc<dyn Watcher>> {
+        self.watcher.get().and_then(Weak::upgrade)
+    }
+
+    /// This one is told from now on; set once.
+    pub(super) fn watch(&self, watcher: Weak<dyn Watcher>) {
+        let _ = self.watcher.set(watcher);
+    }
+
+    /// A lease is recalled, one that we know or one that is on its way. Whether we had it.
+    pub(super) fn recalled(&self, file: FileId, number: LeaseNumber) -> bool {
+        let state = &mut *self.lock();
+        state.moment += 1;
+        state.recalled.insert(file, state.moment);
+        if state.held.get(&file).is_none_or(|held| held.number != number) {
+            return false;
+        }
+        state.drop_held(file);
+        true
+    }
+
+    /// A reply tells what a change of ours made of a file.
+    pub(super) fn changed(&self, changed: &Changed) {
+        let file = changed.after.file;
+        let state = &mut *self.lock();
+        state.moment += 1;
+        state.changed.insert(file, state.moment);
+        let Some(held) = state.held.get_mut(&file) else { return };
+        let Some(known) = held.known.as_mut() else { return };
+        state.layouts -= usize::from(known.layout.take().is_some());
+        if known.attributes.change != changed.before {
+            held.known = None;
+            return;
+        }
+        let who = |of: &Attributes| (of.mode, of.uid, of.gid);
+        if who(&known.attributes) != who(&changed.after) {
+            known.rights.clear();
+        }
+        known.attributes = changed.after;
+        if changed.after.links == 0 {
+            state.drop_held(file);
+        }
+    }
+
+    /// A change of ours failed, perhaps half-way: nothing is known but leases.
+    pub(super) fn changed_somehow(&self) {
+        let state = &mut *self.lock();
+        state.moment += 1;
+        (state.all_changed, state.layouts) = (state.moment, 0);
+        state.held.values_mut().for_each(|held| held.known = None);
+    }
+}
+
+impl Asking<'_> {
+    /// Takes in what the server says of a file. The lease that came along, which may have ended
+    /// already.
+    pub(super) fn take(&self, cred: &Cred, seen: &Seen) -> Lease {
+        let lease = Lease::new();
+        let state = &mut *self.leases.lock();
+        let file = seen.attributes.file;
+        let is_since = |when: Option<&Moment>| when.is_some_and(|when| *when > self.since);
+        let is_recalled = is_since(state.recalled.get(&file)) || state.all_recalled > self.since;
+        let Some(given) = seen.lease.filter(|_| !is_recalled) else {
+            // It may be had the next time: what is in its way goes soon.
+            lease.end();
+            return lease;
+        };
+        let is_changed = is_since(state.changed.get(&file)) || state.all_changed > self.since;
+        let held = state.held.entry(file).or_insert_with(|| Held {
+            number: given.number,
+            lease: lease.clone(),
+            known: None,
+        });
+        if held.number != given.number {
+            // The one before was given back, and its number is not given again.
+            held.lease.end();
+            (held.number, held.lease, held.known) = (given.number, lease, None);
+        }
+        let lease = held.lease.clone();
+        if !is_changed {
+            let before = held.known.take().filter(|one| one.attributes == seen.attributes);
+            let had_layout = before.as_ref().is_some_and(|known| known.layout.is_some());
+            let has_room = state.layouts < LAYOUTS_MAX || had_layout;
+            let layout = (has_room && seen.layout.covered.length > 0).then(|| seen.layout.clone());
+            let mut rights = before.map_or_else(Vec::new, |known| known.rights);
+            let caller = Caller::of(cred);
+            rights.retain(|(of, _)| *of != caller);
+            rights.truncate(CALLERS_MAX - 1);
+            rights.push((caller, seen.granted));
+            state.layouts -= usize::from(had_layout);
+            state.layouts += usize::from(layout.is_some());
+            held.known = Some(Known { attributes: seen.attributes, rights, layout });
+        }
+        lease
+    }
+
+    /// Keeps where a part of a file lies, if its attributes are known to be these.
+    pub(super) fn take_layout(&self, attributes: &Attributes, layout: &Layout) {
+        let state = &mut *self.leases.lock();
+        let file = attributes.file;
+        let is_since = |when: Option<&Moment>| when.is_some_and(|when| *when > self.since);
+        let is_over = is_since(state.recalled.get(&file)) || is_since(state.changed.get(&file));
+        let all_over = state.all_recalled.max(state.all_changed) > self.since;
+        let Some(Held { known: Some(known), .. }) = state.held.get_mut(&file) else { return };
+        let has_room = state.layouts < LAYOUTS_MAX || known.layout.is_some();
+        if is_over || all_over || !has_room || known.attributes != *attributes {
+            return;
+        }
+        state.layouts += usize::from(known.layout.is_none());
+        known.layout = Some(layout.clone());
+    }
+}
+
+impl State {
+    fn drop_held(&mut self, file: FileId) {
+        if let Some(held) = self.held.remove(&file) {
+            held.lease.end();
+            let has_layout = held.known.is_some_and(|known| known.layout.is_some());
+            self.layouts -= usize::from(has_layout);
+        }
+    }
+}

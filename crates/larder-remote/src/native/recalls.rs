@@ -1,0 +1,106 @@
+//! The metadata server calls us back: it wants leases back.
+//!
+//! The order of giving one back: it ends here, nobody believes any more what depended on it (the
+//! kernel neither), the server hears of it; what was written here and not sent goes after that.
+//! Nothing is waited for before that may wait for the server: another client may wait for this
+//! lease, and we for one of his.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use larder_io::Clock;
+use larder_rpc::Program;
+use larder_rpc::server::{Answer, Call, Service};
+use larder_vfs::Cred;
+use larder_wire::meta::calls::ReturnLease;
+use larder_wire::meta::recall::{PROCEDURE_NAMES, PROGRAM, Recall, VERSION};
+use larder_wire::meta::words::{LeaseKind, Returned};
+use larder_wire::rpc::{CallHeader, Outcome};
+use larder_wire::xdr::Array;
+
+use super::convert;
+use super::session::Session;
+
+/// Longest wait for who watches leases, before the server is told all the same.
+const DISTRUST_MAX: Duration = Duration::from_secs(5);
+
+const PROGRAMS: [Program; 1] =
+    [Program { number: PROGRAM, version: VERSION, procedures: PROCEDURE_NAMES }];
+
+/// What answers the server's calls.
+#[derive(Clone)]
+pub(super) struct Recalls {
+    /// Whose leases are meant, once there is a session.
+    session: Arc<OnceLock<Weak<Session>>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Recalls {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Recalls {
+        Recalls { session: Arc::default(), clock }
+    }
+
+    /// From now on recalls are for this session.
+    pub(super) fn begin(&self, session: &Arc<Session>) {
+        // Set once: a mount has one session object.
+        let _ = self.session.set(Arc::downgrade(session));
+    }
+
+    fn heard(&self, recall: Recall) {
+        let session = self.session.get().and_then(Weak::upgrade);
+        let Some(session) = session.filter(|one| one.now().given.session == recall.session) else {
+            return;
+        };
+        tokio::spawn(give_back(session, Arc::clone(&self.clock), recall));
+    }
+}
+
+impl Service for Recalls {
+    type Caller = ();
+
+    fn programs(&self) -> &[Program] {
+        &PROGRAMS
+    }
+
+    fn admit(&self, _header: &CallHeader) -> Result<(), Outcome> {
+        Ok(())
+    }
+
+    fn is_repeatable(&self, _program: u32, _procedure: u32) -> bool {
+        true
+    }
+
+    async fn call(&self, mut call: Call<()>) -> Answer {
+        match call.header.procedure {
+            0 => call.reply(&(), false),
+            1 => match call.arguments::<Recall>() {
+                Ok(recall) => {
+                    self.heard(recall);
+                    call.reply(&(), false)
+                }
+                Err(garbage) => garbage,
+            },
+            _ => call.refuse(Outcome::ProcUnavail),
+        }
+    }
+}
+
+async fn give_back(session: Arc<Session>, clock: Arc<dyn Clock>, recall: Recall) {
+    let Recall { file, number, .. } = recall;
+    let handle = convert::handle(session.now().given.volume, file);
+    let watcher = session.leases().recalled(file, number).then(|| session.leases().watcher());
+    let watcher = watcher.flatten();
+    if let Some(watcher) = &watcher
+        && clock.timeout(DISTRUST_MAX, watcher.distrust(&handle)).await.is_err()
+    {
+        tracing::warn!(file = file.0, "what depended on a lease was not given up in time");
+    }
+    let returned = Array(vec![Returned { file, number, keep: LeaseKind::None }]);
+    let args = |sequence| ReturnLease { sequence, returned: returned.clone() };
+    if let Err(error) = session.change(&Cred::root(), args).await {
+        tracing::debug!(file = file.0, ?error, "a lease is not given back");
+    }
+    if let Some(watcher) = watcher {
+        watcher.write_back(&handle).await;
+    }
+}
