@@ -27,7 +27,6 @@ use tokio::sync::oneshot;
 
 use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
-use crate::data::blocks;
 use crate::disks::{Acknowledged, Disks};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
@@ -286,8 +285,8 @@ impl Committer {
         match event {
             Event::Call(called) => self.call(view, group, *called),
             Event::Revoked(ticket) => self.revoked(ticket),
-            Event::Cleared(blocks) => self.internal(view, group, |_, txn| {
-                blocks.iter().try_for_each(|(disk, bytes)| blocks::free(txn, *disk, bytes))
+            Event::Cleared(blocks) => self.internal(view, group, |live, txn| {
+                blocks.iter().try_for_each(|(disk, bytes)| live.free(txn, *disk, bytes))
             }),
             Event::Reached(session) => {
                 self.live.on_lease(leases::Event::Reached { session });

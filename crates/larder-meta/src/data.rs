@@ -15,6 +15,7 @@ pub(crate) mod blocks;
 mod commit;
 mod layout;
 mod map;
+mod placement;
 
 pub(crate) use commit::commit;
 pub(crate) use layout::{Plan, layout};
@@ -24,7 +25,7 @@ use map::rounded;
 use std::ops::Range;
 
 use larder_wire::meta::calls::FileChanged;
-use larder_wire::meta::words::{ByteRange, FileId, SessionId};
+use larder_wire::meta::words::{ByteRange, DiskId, FileId, SessionId};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
 use crate::inode;
@@ -44,22 +45,28 @@ pub(crate) fn allocate(
     file: FileId,
     range: &Range<u64>,
     cursor: &mut blocks::Cursor,
+    is_there: &dyn Fn(DiskId) -> bool,
 ) -> Result<(), Status> {
     let mut wanted = rounded(range);
     wanted.end = wanted.end.min(wanted.start + ALLOCATE_BYTES_MAX);
     let own = Map::Own(session, file);
-    let mut there = Map::File(file).overlapping(txn, &wanted, usize::MAX)?;
-    there.extend(own.overlapping(txn, &wanted, usize::MAX)?);
+    // And the block before, whose disk goes on.
+    let around = wanted.start.saturating_sub(BLOCK_BYTES)..wanted.end;
+    let mut there = Map::File(file).overlapping(txn, &around, usize::MAX)?;
+    there.extend(own.overlapping(txn, &around, usize::MAX)?);
     there.sort_by_key(|piece| piece.offset);
-    let taken = there.iter().map(|piece| piece.offset..piece.end());
-    let mut at = wanted.start;
-    for next in taken.chain(std::iter::once(wanted.end..wanted.end)) {
+    let taken = there.iter().map(|piece| (piece.offset..piece.end(), Some(piece.disk)));
+    let (mut at, mut before) = (wanted.start, None);
+    for (next, disk) in taken.chain(std::iter::once((wanted.end..wanted.end, None))) {
         while at < next.start {
-            let taken = blocks::take(txn, file, next.start - at, cursor)?;
+            let wanted = blocks::Wanted { offset: at, length: next.start - at, before };
+            let taken = blocks::take(txn, &wanted, cursor, is_there)?;
             own.put(txn, map::Piece::new(at, taken.disk, &taken.bytes))?;
             at += taken.bytes.end - taken.bytes.start;
+            before = Some(taken.disk);
         }
         at = at.max(next.end);
+        before = disk;
     }
     Ok(())
 }

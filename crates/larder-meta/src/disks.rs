@@ -4,7 +4,7 @@
 mod controlled;
 mod known;
 
-pub use controlled::{ControlledDisks, DiskAddress};
+pub use controlled::{ControlledDisks, DiskAddress, DiskState};
 
 use std::future::Future;
 use std::ops::Range;
@@ -44,6 +44,9 @@ pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub trait Disks: Send + Sync + 'static {
     /// The disks, where clients reach them, and their boot epochs.
     fn list(&self) -> Vec<DiskInfo>;
+
+    /// Whether a disk could be reached last: who looks for room takes others first. Does not block.
+    fn is_there(&self, disk: DiskId) -> bool;
 
     /// Makes a capability on bytes of a disk: at most [`larder_wire::capability::EXTENTS_MAX`]
     /// ranges in order, not empty, without overlap. `None` if none can be made for this disk now.

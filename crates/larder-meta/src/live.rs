@@ -5,6 +5,7 @@
 //! committed.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,8 +14,8 @@ use larder_wire::meta::calls::{
     Opened, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
-    ByteRange, Changed, FileId, Grant, Kind, Layout, LeaseGiven, LeaseKind, Mode, OpenId, Place,
-    Seen, SessionId,
+    ByteRange, Changed, DiskId, FileId, Grant, Kind, Layout, LeaseGiven, LeaseKind, Mode, OpenId,
+    Place, Seen, SessionId,
 };
 use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::{Array, Opaque};
@@ -130,6 +131,18 @@ impl Live {
     pub(crate) fn end(&mut self, revoked: BTreeSet<Revoked>) -> Vec<Taken> {
         self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
         std::mem::take(&mut self.ended)
+    }
+
+    /// Frees blocks that a disk has cleared.
+    pub(crate) fn free(
+        &mut self,
+        txn: &mut Txn<'_>,
+        disk: DiskId,
+        bytes: &Range<u64>,
+    ) -> Result<(), Status> {
+        data::blocks::free(txn, disk, bytes)?;
+        self.cursor.freed(disk, bytes);
+        Ok(())
     }
 
     /// Forgets capabilities that have expired.
@@ -254,7 +267,8 @@ impl Live {
         let (session, number) = (request.session, inode.file());
         if let Some(range) = call.range.get().filter(|_| call.allocate && call.mode.writes()) {
             // That there is no room is told to who asks for it by ALLOC.
-            match data::allocate(txn, session, number, &range, &mut self.cursor) {
+            let is_there = |disk| self.disks.is_there(disk);
+            match data::allocate(txn, session, number, &range, &mut self.cursor, &is_there) {
                 Ok(()) | Err(Status::NoSpace) => (),
                 Err(status) => return Err(status),
             }
@@ -361,7 +375,8 @@ impl Live {
     ) -> Result<LayoutGiven, Status> {
         let bytes = range.get().ok_or(Status::Invalid)?;
         let inode = self.need_data(txn, request, file, open, Mode::Write)?;
-        data::allocate(txn, request.session, file, &bytes, &mut self.cursor)?;
+        let is_there = |disk| self.disks.is_there(disk);
+        data::allocate(txn, request.session, file, &bytes, &mut self.cursor, &is_there)?;
         let layout = self.layout(txn, request.session, file, Mode::Write, range, moment)?;
         Ok(LayoutGiven { attributes: inode.attributes, layout })
     }

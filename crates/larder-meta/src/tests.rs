@@ -11,3 +11,4 @@ mod names;
 mod once;
 mod rig;
 mod sessions;
+mod several;

@@ -149,6 +149,39 @@ pub fn disks(engine: &dyn Engine) -> Result<Vec<(DiskId, NewDisk)>, VolumeError>
     numbers.into_iter().map(disk).collect::<Result<_, _>>().map_err(unreadable)
 }
 
+/// Which volume a store has.
+///
+/// # Errors
+/// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn id(engine: &dyn Engine) -> Result<VolumeId, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    let volume = Txn::new(&*view, &none).get::<Volume>(&key::volume()).map_err(unreadable)?;
+    Ok(VolumeId(volume.ok_or(VolumeError::None)?.id))
+}
+
+/// How many bytes a volume's disks have, and how many of them are free: also under a server, as of
+/// its last commit.
+///
+/// # Errors
+/// [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn space(engine: &dyn Engine) -> Result<Space, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    let txn = Txn::new(&*view, &none);
+    let bytes = blocks::bytes(&txn).map_err(unreadable)?;
+    Ok(Space { bytes, bytes_free: blocks::free_bytes(&txn).map_err(unreadable)? })
+}
+
+/// Room of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Of all disks.
+    pub bytes: u64,
+    /// What nobody has.
+    pub bytes_free: u64,
+}
+
 /// Takes the volume: who owned it before can commit nothing any more.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod disk;
 pub(crate) mod export;
+pub(crate) mod meta;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
 pub(crate) mod serve;
@@ -12,6 +13,7 @@ pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod umount;
 pub(crate) mod upgrade;
+pub(crate) mod volume;
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};

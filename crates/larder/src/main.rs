@@ -35,6 +35,7 @@ mod stack;
 mod state_dir;
 mod supervisor;
 mod unmount;
+mod volume;
 mod worker;
 
 use std::process::ExitCode;
@@ -43,7 +44,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use command::{
-    bench, cache, disk, export, mount, mount_helper, serve, stat, status, sync, umount, upgrade,
+    bench, cache, disk, export, meta, mount, mount_helper, serve, stat, status, sync, umount,
+    upgrade, volume as volume_command,
 };
 
 /// Mount NFS exports through a persistent local cache.
@@ -77,8 +79,12 @@ enum Command {
     Export(export::Args),
     /// Serve a volume: names, data and one disk, in one process
     Serve(serve::Args),
+    /// Serve the metadata of a volume whose disks are elsewhere
+    Meta(meta::Args),
     /// Serve a network-attached disk
     Disk(disk::Args),
+    /// Make, ask and check volumes of larder's own servers
+    Volume(volume_command::Args),
     /// Measure: published workloads on any directory
     Bench(bench::Args),
 }
@@ -107,7 +113,9 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Stat(args) => stat::run(args)?,
         Command::Export(args) => export::run(args)?,
         Command::Serve(args) => serve::run(args)?,
+        Command::Meta(args) => meta::run(args)?,
         Command::Disk(args) => disk::run(args)?,
+        Command::Volume(args) => volume_command::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -135,6 +135,12 @@ impl RuntimeDir {
         self.0.join(format!("{EXPORT}{name}.sock"))
     }
 
+    /// Where the metadata server that listens at `address` answers.
+    pub(crate) fn volume_socket(&self, address: SocketAddr) -> PathBuf {
+        let name = mountpoint::short_name(Path::new(&address.to_string()));
+        self.0.join(format!("volume-{name}.sock"))
+    }
+
     /// The sockets of all exports, also of dead ones.
     ///
     /// # Errors

@@ -1,19 +1,82 @@
 //! Blocks of disks: who has them, and how they change hands.
 
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use larder_wire::meta::words::{DiskId, FileId};
+use larder_wire::meta::words::DiskId;
 use larder_wire::meta::{BLOCK_BYTES, Status};
 
 use super::map::Piece;
+use super::placement::{self, Turns};
 use crate::store::key::Pool;
 use crate::store::records::{Blocks, Disk};
 use crate::store::{Txn, key};
 
-/// Where the next blocks are looked for first: behind those that were taken last, so that files lie
-/// in one piece and a block is not taken again soon. A hint and no more.
+/// After so many times that blocks were taken, the disks' shares are worked out again.
+const TAKES_PER_TURNS: u64 = 256;
+
+/// Where the next blocks are looked for first: on the disk whose turn it is, behind those that were
+/// taken last, so that files lie in one piece and a block is not taken again soon. A hint and no
+/// more: it counts what calls took that were refused in the end, too.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cursor(std::collections::HashMap<DiskId, u64>);
+pub(crate) struct Cursor {
+    /// Where blocks of each disk were taken last.
+    at: HashMap<DiskId, u64>,
+    /// About how many bytes each disk has free; empty until it was counted.
+    free: BTreeMap<DiskId, u64>,
+    turns: Turns,
+    /// How many turns there were.
+    taken: u64,
+}
+
+impl Cursor {
+    /// Blocks of a disk are free again.
+    pub(crate) fn freed(&mut self, disk: DiskId, bytes: &Range<u64>) {
+        if let Some(free) = self.free.get_mut(&disk) {
+            *free += bytes.end - bytes.start;
+        }
+    }
+
+    /// In which order disks are asked for blocks at `offset` of a file; `before` has what lies
+    /// before that.
+    fn order(
+        &mut self,
+        txn: &Txn<'_>,
+        offset: u64,
+        before: Option<DiskId>,
+    ) -> Result<Vec<DiskId>, Status> {
+        let disks = disks(txn)?;
+        if disks.len() < 2 {
+            return Ok(disks);
+        }
+        if self.free.is_empty() {
+            self.free = disks.into_iter().map(|disk| (disk, 0)).collect();
+            for (key, blocks) in txn.scan_all::<Blocks>(&[Pool::Free.tag()])? {
+                let disk = key[1..].first_chunk().ok_or(Status::Io)?;
+                let disk = DiskId(u32::from_be_bytes(*disk));
+                *self.free.entry(disk).or_default() += blocks.length;
+            }
+        }
+        if self.taken.is_multiple_of(TAKES_PER_TURNS) {
+            self.turns = Turns::new(self.free.iter().map(|(disk, bytes)| (*disk, *bytes)));
+        }
+        let mut order = self.turns.at(self.taken);
+        match before.filter(|_| placement::follows(offset)) {
+            Some(before) => order.sort_by_key(|disk| *disk != before),
+            None => self.taken += 1,
+        }
+        Ok(order)
+    }
+
+    /// Blocks were taken.
+    fn took(&mut self, taken: &Taken) {
+        let Taken { disk, bytes } = taken;
+        self.at.insert(*disk, bytes.end);
+        if let Some(free) = self.free.get_mut(disk) {
+            *free = free.saturating_sub(bytes.end - bytes.start);
+        }
+    }
+}
 
 /// Blocks that somebody got.
 pub(crate) struct Taken {
@@ -21,28 +84,44 @@ pub(crate) struct Taken {
     pub(crate) bytes: Range<u64>,
 }
 
-/// Takes free blocks for a file: `wanted` bytes of them, or as many as lie together.
+/// Where in a file blocks are wanted.
+pub(crate) struct Wanted {
+    /// At which offset of the file.
+    pub(crate) offset: u64,
+    /// How many bytes of them.
+    pub(crate) length: u64,
+    /// The disk of what lies just before it in the file.
+    pub(crate) before: Option<DiskId>,
+}
+
+/// Takes free blocks for a file: as many as are wanted, or as lie together. Disks that are not
+/// `there` are asked last.
 ///
 /// # Errors
 /// [`Status::NoSpace`]
 pub(crate) fn take(
     txn: &mut Txn<'_>,
-    file: FileId,
-    wanted: u64,
+    wanted: &Wanted,
     cursor: &mut Cursor,
+    is_there: &dyn Fn(DiskId) -> bool,
 ) -> Result<Taken, Status> {
-    debug_assert!(wanted > 0 && wanted.is_multiple_of(BLOCK_BYTES));
-    let disks = disks(txn)?;
-    let first = file.0.checked_rem(disks.len() as u64).unwrap_or(0) as usize;
-    for disk in disks[first..].iter().chain(&disks[..first]) {
-        let at = cursor.0.get(disk).copied().unwrap_or(0);
+    let Wanted { offset, length, before } = *wanted;
+    debug_assert!(length > 0 && length.is_multiple_of(BLOCK_BYTES));
+    let mut order = cursor.order(txn, offset, before)?;
+    let length = placement::together(offset, length, order.len());
+    order.sort_by_key(|disk| !is_there(*disk));
+    for disk in order {
+        let at = cursor.at.get(&disk).copied().unwrap_or(0);
         for from in [at, 0] {
-            if let Some(bytes) = take_from(txn, *disk, from, wanted)? {
-                cursor.0.insert(*disk, bytes.end);
-                return Ok(Taken { disk: *disk, bytes });
+            if let Some(bytes) = take_from(txn, disk, from, length)? {
+                let taken = Taken { disk, bytes };
+                cursor.took(&taken);
+                return Ok(taken);
             }
         }
     }
+    // What was counted is wrong, or there is little to count.
+    cursor.free.clear();
     Err(Status::NoSpace)
 }
 

@@ -19,7 +19,7 @@ use larder_wire::capability::{
     CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, ExtentsError, GroupId, Mode, VolumeId,
 };
 use larder_wire::disk::REVOKED_MAX;
-use larder_wire::disk::words::Refusal;
+use larder_wire::disk::words::{Refusal, StatusDone};
 use larder_wire::meta::words::DiskInfo;
 use larder_wire::seal::MasterKey;
 use larder_wire::xdr::Opaque;
@@ -34,6 +34,8 @@ const TRUST: Duration = Duration::from_secs(30);
 const REFRESH: Duration = Duration::from_secs(8);
 /// Pause after an order that did not reach its disk.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long all disks together may take to say how they do.
+const STATUS_MAX: Duration = Duration::from_secs(3);
 /// Most orders to a disk that wait.
 const ORDERS_MAX: usize = 4096;
 
@@ -46,6 +48,21 @@ pub struct DiskAddress {
     pub address: SocketAddr,
     /// Where clients do: `host:port`.
     pub public: String,
+    /// What this server has in common with it.
+    pub master: MasterKey,
+}
+
+/// How a disk does.
+#[derive(Clone, Debug)]
+pub struct DiskState {
+    /// Its number.
+    pub disk: DiskId,
+    /// Where clients reach it.
+    pub public: String,
+    /// Whether it was reached when that was tried last: who looks for room takes others first.
+    pub is_there: bool,
+    /// What it says of itself; nothing if it does not answer.
+    pub status: Option<StatusDone>,
 }
 
 /// Disks that are controlled over the network. The tasks end with it.
@@ -61,7 +78,7 @@ struct Keeper {
     public: String,
     known: Arc<Mutex<Known>>,
     orders: mpsc::Sender<Order>,
-    /// Whether capabilities can be made for it.
+    /// Whether it was refreshed when that was tried last, so capabilities can be made for it.
     is_ready: watch::Receiver<bool>,
 }
 
@@ -70,6 +87,7 @@ enum Order {
     Revoke(Vec<CapabilityName>, oneshot::Sender<()>),
     Clear(Vec<Range<u64>>, oneshot::Sender<()>),
     Void(oneshot::Sender<()>),
+    Status(oneshot::Sender<Option<StatusDone>>),
 }
 
 impl ControlledDisks {
@@ -77,13 +95,12 @@ impl ControlledDisks {
     /// runtime.
     pub fn start(
         disks: Vec<DiskAddress>,
-        master: &MasterKey,
         volume: VolumeId,
         owner: u64,
         clock: &Arc<dyn Clock>,
     ) -> ControlledDisks {
         let keeper = |disk: DiskAddress| {
-            let master = master.clone();
+            let master = disk.master;
             let identity = Identity { master: master.clone(), volume, disk: disk.disk, owner };
             let known = Arc::new(Mutex::new(Known::new(identity)));
             let (orders, taken) = mpsc::channel(ORDERS_MAX);
@@ -114,6 +131,32 @@ impl ControlledDisks {
             // A keeper that is gone will never be ready: whoever asks finds out by what it refuses.
             let _ = keeper.is_ready.clone().wait_for(|is_ready| *is_ready).await;
         }
+    }
+
+    /// How each disk does. Takes [`STATUS_MAX`] at most, however many are away.
+    pub async fn status(&self) -> Vec<DiskState> {
+        let until = self.clock.instant() + STATUS_MAX;
+        let mut asked = Vec::new();
+        for (disk, keeper) in &self.disks {
+            let (done, is_done) = oneshot::channel();
+            // One that has no room for more orders does not answer either.
+            let is_asked = keeper.orders.try_send(Order::Status(done)).is_ok();
+            asked.push((*disk, keeper.public.clone(), is_asked.then_some(is_done)));
+        }
+        let mut states = Vec::new();
+        for (disk, public, is_done) in asked {
+            let status = match is_done {
+                Some(is_done) => {
+                    let left = until.saturating_duration_since(self.clock.instant());
+                    let answered = self.clock.timeout(left, is_done).await;
+                    answered.ok().and_then(Result::ok).flatten()
+                }
+                None => None,
+            };
+            let is_there = self.is_there(disk);
+            states.push(DiskState { disk, public, is_there, status });
+        }
+        states
     }
 
     /// Gives an order to each of these disks; ends when all are carried out. A disk that is not
@@ -154,6 +197,10 @@ impl Disks for ControlledDisks {
             epoch: lock(&keeper.known).boot().map_or(0, |boot| boot.0),
         };
         self.disks.iter().map(info).collect()
+    }
+
+    fn is_there(&self, disk: DiskId) -> bool {
+        self.disks.get(&disk).is_some_and(|keeper| *keeper.is_ready.borrow())
     }
 
     fn mint(&self, disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted> {
@@ -227,6 +274,7 @@ impl Keep {
                         Ok(()) => REFRESH,
                         Err(error) => {
                             tracing::debug!(disk = self.whose.disk.0, "not refreshed: {error}");
+                            self.ready.send_replace(false);
                             PAUSE
                         }
                     };
@@ -249,6 +297,13 @@ impl Keep {
                     self.pause().await;
                 }
                 let _ = done.send(());
+            }
+            Order::Status(done) => {
+                let status = self.status().await.ok();
+                if status.is_none() {
+                    self.ready.send_replace(false);
+                }
+                let _ = done.send(status);
             }
             Order::Clear(blocks, done) => {
                 self.unclear.push((blocks, done));
@@ -304,6 +359,10 @@ impl Keep {
 
     async fn try_revoke(&mut self, group: GroupId, ids: &[CapabilityId]) -> Result<(), Unreached> {
         Ok(self.control().await?.revoke(group, ids.to_vec()).await?)
+    }
+
+    async fn status(&mut self) -> Result<StatusDone, Unreached> {
+        Ok(self.control().await?.status().await?)
     }
 
     /// What the disk would take is not what it should.

@@ -31,7 +31,6 @@ use crate::sessions::Sessions;
 use crate::store::Txn;
 use crate::volume::{self, NewDisk};
 
-pub(super) const DISK: DiskId = DiskId(1);
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 const CAPABILITY_LASTS: Duration = Duration::from_secs(3600);
 
@@ -46,6 +45,8 @@ struct Out {
     good: BTreeMap<CapabilityName, (Mode, Vec<Range<u64>>)>,
     /// What was asked, and is not done.
     asked: VecDeque<Asked>,
+    /// A disk that cannot be reached.
+    away: Option<DiskId>,
 }
 
 #[derive(Debug)]
@@ -86,6 +87,11 @@ impl FakeDisks {
         self.0.lock().unwrap().asked.clear();
     }
 
+    /// From now on a disk cannot be reached.
+    pub(super) fn go_away(&self, disk: DiskId) {
+        self.0.lock().unwrap().away = Some(disk);
+    }
+
     /// The bytes that some capability covers.
     pub(super) fn covered(&self) -> Vec<Range<u64>> {
         let out = self.0.lock().unwrap();
@@ -96,6 +102,10 @@ impl FakeDisks {
 impl Disks for FakeDisks {
     fn list(&self) -> Vec<DiskInfo> {
         Vec::new()
+    }
+
+    fn is_there(&self, disk: DiskId) -> bool {
+        self.0.lock().unwrap().away != Some(disk)
     }
 
     fn mint(&self, _disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted> {
@@ -186,11 +196,18 @@ pub(super) fn size(size: u64) -> SetAttributes {
 impl Rig {
     /// A server of a new volume with a disk of so many blocks, and a session.
     pub(super) fn new(blocks: u64) -> Rig {
+        Rig::with_disks(&[blocks])
+    }
+
+    /// The same with disks of so many blocks each.
+    pub(super) fn with_disks(blocks: &[u64]) -> Rig {
         let engine = MemoryEngine::new();
         volume::create(&engine, VolumeId([7; 16]), Time::default()).unwrap();
-        let bytes = blocks * BLOCK_BYTES;
-        let disk = NewDisk { id: [1; 16], address: "disk:1".into(), bytes };
-        assert_eq!(volume::add_disk(&engine, &disk).unwrap(), DISK);
+        for blocks in blocks {
+            let bytes = blocks * BLOCK_BYTES;
+            let disk = NewDisk { id: [1; 16], address: "disk:1".into(), bytes };
+            volume::add_disk(&engine, &disk).unwrap();
+        }
         let mut rig = Rig::over(engine, Arc::default(), true);
         rig.session = rig.begin_session([1; 16], 1).unwrap().session;
         rig
@@ -465,6 +482,11 @@ impl Rig {
     pub(super) fn free_bytes(&self) -> u64 {
         let call = calls::FsStat { session: self.session };
         self.read(&Caller::root(), &call).unwrap().bytes_free
+    }
+
+    /// The same, whether there is a session or not.
+    pub(super) fn free_bytes_of_all(&self) -> u64 {
+        volume::space(&self.engine).unwrap().bytes_free
     }
 
     /// Nothing is wrong with the volume.

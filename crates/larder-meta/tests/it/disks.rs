@@ -94,8 +94,8 @@ async fn begin_by(
     }
     let owned = volume::take(engine).unwrap();
     let public = served.address.to_string();
-    let disks = vec![DiskAddress { disk: DISK, address, public }];
-    let disks = ControlledDisks::start(disks, &master(), owned.id(), owned.epoch(), clock);
+    let disks = vec![DiskAddress { disk: DISK, address, public, master: master() }];
+    let disks = ControlledDisks::start(disks, owned.id(), owned.epoch(), clock);
     let disks = Arc::new(disks);
     let (own, engine) = (Arc::clone(&disks) as Arc<dyn Disks>, Arc::new(engine.clone()));
     let metadata =

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use larder_vfs::{Attr, Change, Cred, Error, RemoteRead, Result};
@@ -15,8 +16,11 @@ use super::plan::{self, Piece};
 use super::{Native, convert};
 
 /// How often a capability is asked for anew, for one request: one that is refused again and again
-/// is not the client's fault.
-pub(super) const GRANTS_MAX: u32 = 4;
+/// is not the client's fault. With [`Native::before_try`] that takes half a minute: a disk that was
+/// started anew refuses everything until the metadata server has noticed, which takes 9 s.
+pub(super) const GRANTS_MAX: u32 = 20;
+/// Longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// How far layouts are asked for.
 const LAYOUT_BYTES: u64 = 64 << 20;
@@ -56,7 +60,8 @@ impl Native {
         file: FileId,
         range: Range<u64>,
     ) -> Result<(Attr, Vec<Bytes>)> {
-        for _ in 0..GRANTS_MAX {
+        for tried in 0..GRANTS_MAX {
+            self.before_try(tried).await;
             let (attributes, layout) = self.layout(cred, file, &range).await?;
             let attr = self.attr(&attributes);
             let end = range.end.min(attr.size);
@@ -144,6 +149,15 @@ impl Native {
             Error::Io
         })?;
         Ok((pieces, Arc::new(Grants::new(&layout.grants.0)?)))
+    }
+
+    /// Waits before a request is tried for the third time, and longer before each further one.
+    pub(super) async fn before_try(&self, tried: u32) {
+        if tried >= 2 {
+            let pause = PAUSE_MAX.min(Duration::from_millis(50) * (1 << (tried - 1).min(16)));
+            let clock = &self.session.rpc().config().clock;
+            clock.sleep_until(clock.instant() + pause).await;
+        }
     }
 
     pub(super) fn refused_again_and_again(&self, file: FileId) -> Error {

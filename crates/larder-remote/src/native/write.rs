@@ -62,7 +62,8 @@ impl Native {
     ) -> Result<u64> {
         let range = offset..offset + data.len() as u64;
         let blocks = block_of(range.start)..range.end.next_multiple_of(BLOCK_BYTES);
-        for _ in 0..GRANTS_MAX {
+        for tried in 0..GRANTS_MAX {
+            self.before_try(tried).await;
             let given = self.session.change(cred, |sequence| Alloc {
                 sequence,
                 file,
@@ -206,13 +207,15 @@ impl Native {
         unflushed: &disks::Unflushed,
     ) -> Result<bool> {
         let mut granted = Arc::clone(&unflushed.granted);
-        for _ in 0..GRANTS_MAX {
+        for tried in 0..GRANTS_MAX {
+            self.before_try(tried).await;
             match self.disks.flush(&granted).await {
                 Ok(boot) => return Ok(boot != unflushed.boot),
                 Err(NotDone::Refused) => {}
                 Err(NotDone::Failed(error)) => return Err(error),
             }
-            let first = written.pieces.first().map_or(0, |piece| piece.offset);
+            let on_it = written.pieces.iter().find(|piece| piece.disk == disk);
+            let first = on_it.map_or(0, |piece| piece.offset);
             let given = self.session.ask(&written.cred, |session| GetCaps {
                 session,
                 file,

@@ -115,8 +115,9 @@ async fn begin(dir: PathBuf, setup: Setup, at: Addresses) -> Addresses {
     let device = Device::start(DiskConfig::new(identity, master(), Arc::clone(&clock)), store);
     let address = serve(DiskService::new(Arc::new(device)), at.disk).await;
     let owned = volume::take(&*engine).unwrap();
-    let disks = vec![DiskAddress { disk, address, public: format!(":{}", address.port()) }];
-    let disks = ControlledDisks::start(disks, &master(), VOLUME, owned.epoch(), &clock);
+    let public = format!(":{}", address.port());
+    let disks = vec![DiskAddress { disk, address, public, master: master() }];
+    let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
     let disks = Arc::new(disks);
     let own = Arc::clone(&disks) as Arc<dyn Disks>;
     let metadata = Metadata::start(engine, owned, own, clock, Options::default());

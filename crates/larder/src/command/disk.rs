@@ -1,8 +1,9 @@
 //! `larder disk`: a network-attached disk, and what belongs to it.
 
+mod enrol;
 mod key;
 mod serve;
-mod status;
+pub(crate) mod status;
 
 use std::path::Path;
 
@@ -28,6 +29,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Add a disk to a volume
+    Enrol(enrol::Args),
     /// Make the key of a disk
     Key(key::Args),
     /// Ask a disk how it does
@@ -40,6 +43,7 @@ enum Command {
 /// Those of the parts.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match (&args.command, &args.serve) {
+        (Some(Command::Enrol(args)), _) => enrol::run(args),
         (Some(Command::Key(args)), _) => key::run(args),
         (Some(Command::Status(args)), _) => status::run(args),
         (None, Some(args)) => serve::run(args),

@@ -1,37 +1,28 @@
 //! `larder serve`: a volume in a directory, with its metadata server and one disk in one process.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
-use larder_io::{Clock, Disk, RealClock, RealDisk, secret};
-use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
+use larder_io::{Clock, RealClock, RealDisk, secret};
+use larder_meta::disks::DiskAddress;
 use larder_meta::engine::Engine;
-use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::volume::{self, NewDisk};
-use larder_meta::{Metadata, Options};
-use larder_nfsd::Network;
-use larder_rpc::server::{self, Server, Service, SourcePorts};
-use larder_rpc::{Identity as Certificate, ServerTls};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
-use larder_wire::meta::{BLOCK_BYTES, words::Time};
+use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::seal::{MasterKey, Setup};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::Usage;
 use crate::log;
 use crate::options::{Bytes, parse_size};
 use crate::runtime_dir::make_private;
+use crate::volume::{
+    END_MAX, Ends, Listening, begin_meta, bind, now, open_embedded, reached_at, remove_if_there,
+};
 
-/// How long calls in flight may take to end after a signal.
-const END_MAX: Duration = Duration::from_secs(10);
-/// Most connections, in all: each client has one or a few to either server.
-const CONNECTIONS_MAX: usize = 1024;
 /// The disk of a volume that has one.
 const DISK: DiskId = DiskId(1);
 /// Names in the directory: the disk's key, which makes it a volume, the metadata, the disk.
@@ -44,7 +35,7 @@ const FREE_PERCENT: u64 = 90;
 /// Arguments of `larder serve`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The directory is made, or must be empty, or hold a volume from before. Its files stay closed to others than their owner, \
+    after_help = "The directory is made, or must be empty, or hold a volume from before; the disk listens on the port behind that of the metadata server. Its files stay closed to others than their owner, \
 whom clients need not know: they bring their users' ids, which are believed. So only root of an allowed machine may call (from a port below \
 1024; on this machine from any), unless --insecure is given. Beyond this machine the metadata server speaks TLS only, since clients get secrets \
 from it; data goes under seal in any case.\n\nExample:\n  larder serve /srv/volume\n  larder mount larder://127.0.0.1/ /mnt --cache /var/cache/larder/volume\n  larder serve /srv/volume --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder mount larder://server.example/ /mnt -o ca=/etc/larder/ca.pem"
@@ -53,25 +44,11 @@ pub(crate) struct Args {
     /// Where the volume is kept
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Where to listen, over TCP; the disk listens on the next port. Port 0 takes free ones
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:2050")]
-    listen: SocketAddr,
     /// How many bytes a new volume has, as 100G [default: most of what is free where DIR is]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// Certificate of the metadata server, in PEM
-    #[arg(long, value_name = "FILE", requires = "cert_key")]
-    cert: Option<PathBuf>,
-    /// The certificate's key, which only its owner may read
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    cert_key: Option<PathBuf>,
-    /// Who may call, as 192.0.2.0/24; may be given more than once [default: this machine if it
-    /// listens there alone, else everybody]
-    #[arg(long, value_name = "NETWORK")]
-    allow: Vec<Network>,
-    /// Take calls from ports above 1023 too: then every user there can claim to be any other
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    listening: Listening,
 }
 
 /// A volume in a directory, opened.
@@ -101,36 +78,30 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 async fn serve(args: &Args) -> Result<()> {
     // Before anything is made: a signal meanwhile is then an orderly end.
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+    let mut ends = Ends::begin()?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
-    let meta_config = args.meta_config()?;
+    let meta_config = args.listening.meta_config()?;
     let Volume { key, engine, store, identity } = args.open()?;
 
     let config = DeviceConfig::new(identity, key.master.clone(), Arc::clone(&clock));
     let device = Arc::new(Device::start(config, store));
-    let disk = bind(args.disk_config()?, DiskService::new(Arc::clone(&device))).await?;
+    let service = DiskService::new(Arc::clone(&device));
+    let disk = bind(args.listening.disk_config()?, service).await?;
     let public = format!(":{}", disk.addr().port());
-    let disks = vec![DiskAddress { disk: key.disk, address: reached_at(disk.addr()), public }];
+    let (address, master) = (reached_at(disk.addr()), key.master.clone());
+    let disks = vec![DiskAddress { disk: key.disk, address, public, master }];
     let disk_end = disk.shutdown();
     let disk = tokio::spawn(disk.run());
 
-    let owned = volume::take(&*engine).with_context(|| args.cannot())?;
-    let disks = ControlledDisks::start(disks, &key.master, key.volume, owned.epoch(), &clock);
-    let disks = Arc::new(disks);
-    let asked = Arc::clone(&disks) as Arc<dyn Disks>;
-    let metadata = Metadata::start(engine, owned, asked, Arc::clone(&clock), Options::default());
-    let metadata = metadata.with_context(|| args.cannot())?;
-    disks.ready().await;
-    let meta = bind(meta_config, metadata).await?;
-    let (volume, address) = (key.volume.to_text(), meta.addr());
+    let meta = begin_meta(engine, disks, meta_config, &clock).await;
+    let meta = meta.with_context(|| args.cannot())?;
+    let (volume, address) = (key.volume.to_text(), meta.server.addr());
     tracing::info!(dir = %args.dir.display(), volume, %address, "serving a volume");
-    let meta_end = meta.shutdown();
-    let mut served = std::pin::pin!(meta.run());
+    let meta_end = meta.server.shutdown();
+    let mut served = std::pin::pin!(meta.server.run());
     tokio::select! {
         () = &mut served => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = ends.come() => {}
     }
     meta_end.begin();
     disk_end.begin();
@@ -139,19 +110,6 @@ async fn serve(args: &Args) -> Result<()> {
         tracing::warn!("calls in flight did not end in {END_MAX:?}");
     }
     device.store().flush().context("what was written last may be lost")
-}
-
-async fn bind<S: Service>(config: server::Config, service: S) -> Result<Server<S>> {
-    let listen = config.listen;
-    Server::bind(config, service).await.with_context(|| format!("cannot listen on {listen}"))
-}
-
-/// Where this process reaches a socket of its own.
-fn reached_at(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        ip if !ip.is_unspecified() => address,
-        _ => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port()),
-    }
 }
 
 impl Args {
@@ -163,10 +121,7 @@ impl Args {
     fn open(&self) -> Result<Volume> {
         let key = self.key().with_context(|| self.cannot())?;
         let meta = self.dir.join(META_DIR);
-        make_private(&meta, "directory of the metadata")?;
-        let medium: Arc<dyn Disk> = Arc::new(RealDisk::open(&meta)?);
-        let engine = Embedded::open(&medium, Sizes::default()).with_context(|| self.cannot())?;
-        let engine: Arc<dyn Engine> = Arc::new(engine);
+        let engine = open_embedded(&meta).with_context(|| self.cannot())?;
         let size = self.disk_bytes(&*engine, key.volume)?;
         let identity = Identity { volume: key.volume, disk: key.disk, setup: Setup::Secure };
         let dir = RealDisk::open(&self.dir)?;
@@ -193,10 +148,7 @@ impl Args {
             }
         }
         make_private(&self.dir, "directory")?;
-        match std::fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        remove_if_there(&unfinished)?;
         let (volume, master) = (VolumeId(secret::random()), MasterKey::new(secret::random()));
         let key = DiskKeyFile { volume, disk: DISK, master };
         secret::write_new(&unfinished, &key.to_text())?;
@@ -207,9 +159,7 @@ impl Args {
 
     /// How large the disk of the volume is, which is made if there is none yet.
     fn disk_bytes(&self, engine: &dyn Engine, id: VolumeId) -> Result<u64> {
-        let now = RealClock.wall();
-        let now = Time { seconds: now.sec, nanoseconds: now.nsec };
-        match volume::create(engine, id, now) {
+        match volume::create(engine, id, now()) {
             Ok(()) | Err(volume::VolumeError::Exists) => {}
             Err(error) => return Err(error).with_context(|| self.cannot()),
         }
@@ -236,47 +186,6 @@ impl Args {
         debug_assert_eq!(made, DISK);
         Ok(bytes)
     }
-
-    fn listens_here_only(&self) -> bool {
-        self.listen.ip().to_canonical().is_loopback()
-    }
-
-    fn meta_config(&self) -> Result<server::Config> {
-        let tls = match (&self.cert, &self.cert_key) {
-            (Some(certificate), Some(key)) => {
-                let identity = Certificate { certificate: certificate.clone(), key: key.clone() };
-                Some(ServerTls::new(&identity, None, !self.listens_here_only())?)
-            }
-            _ if self.listens_here_only() => None,
-            _ => bail!(Usage(format!(
-                "clients get secrets from {}: beyond this machine give --cert and --cert-key",
-                self.listen
-            ))),
-        };
-        let source_ports = if self.insecure { SourcePorts::Any } else { SourcePorts::Reserved };
-        Ok(server::Config { tls, source_ports, ..self.config(self.listen)? })
-    }
-
-    /// Of the disk. What may be done there is in capabilities, whichever port one comes from.
-    fn disk_config(&self) -> Result<server::Config> {
-        let next = match self.listen.port() {
-            0 => 0,
-            port => port.checked_add(1).context("there is no port behind 65535 for the disk")?,
-        };
-        let listen = SocketAddr::new(self.listen.ip(), next);
-        Ok(server::Config { source_ports: SourcePorts::Any, ..self.config(listen)? })
-    }
-
-    fn config(&self, listen: SocketAddr) -> Result<server::Config> {
-        let config = server::Config::new(listen);
-        let allow = match self.allow.as_slice() {
-            [] if self.listens_here_only() => config.allow.clone(),
-            [] => vec!["0.0.0.0/0".parse()?, "::/0".parse()?],
-            networks => networks.to_vec(),
-        };
-        let (connections_max, source_connections_max) = (CONNECTIONS_MAX, CONNECTIONS_MAX / 4);
-        Ok(server::Config { allow, udp: false, connections_max, source_connections_max, ..config })
-    }
 }
 
 #[cfg(test)]
@@ -289,12 +198,14 @@ mod tests {
     fn args(dir: &Path, size: Option<u64>) -> Args {
         Args {
             dir: dir.to_owned(),
-            listen: "127.0.0.1:0".parse().unwrap(),
             size,
-            cert: None,
-            cert_key: None,
-            allow: Vec::new(),
-            insecure: false,
+            listening: Listening {
+                listen: "127.0.0.1:0".parse().unwrap(),
+                cert: None,
+                cert_key: None,
+                allow: Vec::new(),
+                insecure: false,
+            },
         }
     }
 
@@ -342,10 +253,10 @@ mod tests {
 
     #[test]
     fn beyond_this_machine_there_is_tls() {
-        let mut args = args(Path::new("/nowhere"), None);
-        assert!(args.meta_config().unwrap().tls.is_none());
-        args.listen = "192.0.2.1:2050".parse().unwrap();
-        assert!(format!("{:#}", args.meta_config().err().unwrap()).contains("--cert"));
-        assert_eq!(args.disk_config().unwrap().listen.port(), 2051);
+        let mut listening = args(Path::new("/nowhere"), None).listening;
+        assert!(listening.meta_config().unwrap().tls.is_none());
+        listening.listen = "192.0.2.1:2050".parse().unwrap();
+        assert!(format!("{:#}", listening.meta_config().err().unwrap()).contains("--cert"));
+        assert_eq!(listening.disk_config().unwrap().listen.port(), 2051);
     }
 }

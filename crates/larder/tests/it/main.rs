@@ -32,6 +32,7 @@ mod reread;
 mod rootless;
 mod rounds;
 mod server;
+mod several_disks;
 mod share_appends;
 mod share_programs;
 mod shell;

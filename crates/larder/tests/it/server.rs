@@ -69,6 +69,20 @@ impl Server {
         server
     }
 
+    /// The metadata server of a volume whose disks are elsewhere.
+    pub(crate) fn meta(engine: &str) -> Server {
+        let (runtime, addr) = (scratch("larder-run-"), free_address());
+        let extra = vec!["--engine".to_owned(), engine.to_owned()];
+        let (dir, running) = (None, Running::Stopped);
+        let mut server = Server { dir, runtime, addr, verb: "meta", extra, running };
+        server.restart();
+        server
+    }
+
+    fn is_volume(&self) -> bool {
+        ["serve", "meta"].contains(&self.verb)
+    }
+
     /// Our own server with these options.
     pub(crate) fn larder(extra: &[&str]) -> Server {
         Server::larder_of(export_dir(), extra)
@@ -162,7 +176,7 @@ impl Server {
                 format!("nfs://{}{}", server.host(), server.export().display())
             }
             Running::Samba(_) => format!("smb://{}/{}", self.addr, Samba::SHARE),
-            _ if self.verb == "serve" => format!("larder://{}/", self.addr),
+            _ if self.is_volume() => format!("larder://{}/", self.addr),
             _ => format!("nfs://{}/", self.addr),
         }
     }
@@ -226,7 +240,7 @@ impl Server {
         let child = served.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
         self.running = Running::Larder(child);
         eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
-        if self.verb == "serve" {
+        if self.is_volume() {
             return;
         }
         // It listens before commands find it.
@@ -291,6 +305,6 @@ fn two_free_addresses() -> SocketAddr {
     found.find(|address| next(address).is_some_and(free)).unwrap()
 }
 
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -70,7 +70,8 @@ fn trusted_ms(status: &StatusDone) -> Option<u64> {
     status.trusted_until_ms.checked_sub(status.clock_ms).filter(|left| *left > 0)
 }
 
-fn to_text(status: &StatusDone) -> String {
+/// What a disk says of itself, for people.
+pub(crate) fn to_text(status: &StatusDone) -> String {
     let mut text = format!("setup     {}\n", setup_name(status.setup));
     let mut line = |name: &str, value: String| {
         // Writing to a string does not fail.
@@ -96,7 +97,8 @@ fn to_text(status: &StatusDone) -> String {
     text
 }
 
-fn to_json(status: &StatusDone) -> Value {
+/// The same as JSON.
+pub(crate) fn to_json(status: &StatusDone) -> Value {
     let groups = status.groups.0.iter();
     let refusals = status.refusals.0.iter();
     json!({

@@ -1,0 +1,392 @@
+//! The parts of a volume's servers, of which `larder serve`, `meta`, `disk` and `volume` are made.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use larder_io::{Clock, Disk, RealClock, RealDisk, secret};
+use larder_meta::disks::{ControlledDisks, DiskAddress, DiskState, Disks};
+use larder_meta::engine::Engine;
+use larder_meta::engine::embedded::{Embedded, Sizes};
+use larder_meta::{Metadata, Options, volume};
+use larder_nfsd::Network;
+use larder_rpc::server::{self, Server, Service, SourcePorts};
+use larder_rpc::{Identity as Certificate, ServerTls};
+use larder_wire::capability::{DiskId, VolumeId};
+use larder_wire::disk::key_file::DiskKeyFile;
+use larder_wire::meta::words::Time;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::command::disk::status;
+use crate::control;
+use crate::error::Usage;
+use crate::runtime_dir::{RuntimeDir, make_private};
+
+/// How long calls in flight may take to end after a signal.
+pub(crate) const END_MAX: Duration = Duration::from_secs(10);
+/// How long a metadata server that begins waits for its disks, to serve whoever comes first.
+const READY_MAX: Duration = Duration::from_secs(5);
+/// Most connections, in all: each client has one or a few to either server.
+const CONNECTIONS_MAX: usize = 1024;
+/// A file of every store of the embedded engine.
+const TREE_FILE: &str = "tree.redb";
+
+/// Where a volume's metadata is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EngineAt {
+    /// In a directory of this machine.
+    Embedded(PathBuf),
+}
+
+/// Reads `embedded:DIR`.
+pub(crate) fn engine_at(typed: &str) -> Result<EngineAt, String> {
+    match typed.split_once(':') {
+        Some(("embedded", dir)) if !dir.is_empty() => Ok(EngineAt::Embedded(dir.into())),
+        Some(("postgres" | "postgresql", _)) => {
+            Err("this larder has no engine but embedded:DIR".to_owned())
+        }
+        _ => Err("use embedded:DIR".to_owned()),
+    }
+}
+
+/// Where a volume's metadata is kept, and its disks' keys.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Kept {
+    /// Where the metadata is kept
+    #[arg(long, value_name = "embedded:DIR", value_parser = engine_at)]
+    engine: EngineAt,
+    /// Where the disks' keys are kept, which only their owner may read [default: DIR/keys]
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+}
+
+impl Kept {
+    /// Opens the metadata. Nobody else has it open until it is dropped.
+    ///
+    /// # Errors
+    /// If there is none, or another process has it.
+    pub(crate) fn open(&self) -> Result<Arc<dyn Engine>> {
+        let EngineAt::Embedded(dir) = &self.engine;
+        let about = || format!("cannot use the volume in {}", dir.display());
+        let is_there = dir.join(TREE_FILE).exists();
+        ensure!(is_there, "{}: it holds none: make one by larder volume create", about());
+        open_embedded(dir).with_context(about)
+    }
+
+    /// Makes a volume where there is none.
+    ///
+    /// # Errors
+    /// If there is something.
+    pub(crate) fn create(&self) -> Result<VolumeId> {
+        let EngineAt::Embedded(dir) = &self.engine;
+        let about = || format!("cannot make a volume in {}", dir.display());
+        let is_used = std::fs::read_dir(dir).is_ok_and(|mut names| names.next().is_some());
+        ensure!(!is_used, "{}: it is not empty", about());
+        make_private(dir, "directory of the metadata")?;
+        make_private(&self.keys(), "directory of the keys")?;
+        let engine = open_embedded(dir).with_context(about)?;
+        let id = VolumeId(secret::random());
+        volume::create(&*engine, id, now()).with_context(about)?;
+        Ok(id)
+    }
+
+    /// Where the keys are.
+    pub(crate) fn keys(&self) -> PathBuf {
+        let EngineAt::Embedded(dir) = &self.engine;
+        self.keys.clone().unwrap_or_else(|| dir.join("keys"))
+    }
+
+    /// The disks of a volume, as its metadata server reaches them.
+    ///
+    /// # Errors
+    /// If a key or an address cannot be used.
+    pub(crate) fn disks(&self, engine: &dyn Engine) -> Result<Vec<DiskAddress>> {
+        let id = volume::id(engine)?;
+        let address = |(disk, about): (DiskId, volume::NewDisk)| {
+            let address = about.address.parse().with_context(|| {
+                format!("disk {} is one of larder serve, not of larder disk", disk.0)
+            })?;
+            let key = read_key(&key_path(&self.keys(), disk), id, disk)?;
+            Ok(DiskAddress { disk, address, public: about.address, master: key.master })
+        };
+        volume::disks(engine)?.into_iter().map(address).collect()
+    }
+}
+
+/// Opens the store of the embedded engine in a directory, or makes one.
+///
+/// # Errors
+/// If another process has it, or it is something else.
+pub(crate) fn open_embedded(dir: &Path) -> Result<Arc<dyn Engine>> {
+    make_private(dir, "directory of the metadata")?;
+    let medium: Arc<dyn Disk> = Arc::new(RealDisk::open(dir)?);
+    Ok(Arc::new(Embedded::open(&medium, Sizes::default())?))
+}
+
+/// The time for times of files.
+pub(crate) fn now() -> Time {
+    let now = RealClock.wall();
+    Time { seconds: now.sec, nanoseconds: now.nsec }
+}
+
+/// The file with a disk's key.
+pub(crate) fn key_path(keys: &Path, disk: DiskId) -> PathBuf {
+    keys.join(format!("disk{}.key", disk.0))
+}
+
+/// Reads the key of a disk of a volume.
+///
+/// # Errors
+/// If there is none, others may read it, or it is another disk's.
+pub(crate) fn read_key(path: &Path, volume: VolumeId, disk: DiskId) -> Result<DiskKeyFile> {
+    let about = || format!("cannot use the key {}", path.display());
+    let text = secret::read(path).with_context(about)?;
+    let key = DiskKeyFile::from_text(&text).with_context(about)?;
+    ensure!(key.volume == volume, "{}: it is of volume {}", about(), key.volume.to_text());
+    ensure!(key.disk == disk, "{}: it is of disk {}", about(), key.disk.0);
+    Ok(key)
+}
+
+/// How a metadata server is reached, and by whom.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Listening {
+    /// Where to listen, over TCP; port 0 takes a free one
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:2050")]
+    pub(crate) listen: SocketAddr,
+    /// Certificate of the metadata server, in PEM
+    #[arg(long, value_name = "FILE", requires = "cert_key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// The certificate's key, which only its owner may read
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) cert_key: Option<PathBuf>,
+    /// Who may call, as 192.0.2.0/24; may be given more than once [default: this machine if it
+    /// listens there alone, else everybody]
+    #[arg(long, value_name = "NETWORK")]
+    pub(crate) allow: Vec<Network>,
+    /// Take calls from ports above 1023 too: then every user there can claim to be any other
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+impl Listening {
+    fn is_here_only(&self) -> bool {
+        self.listen.ip().to_canonical().is_loopback()
+    }
+
+    /// Of the metadata server: TLS, but on this machine.
+    ///
+    /// # Errors
+    /// If there is no certificate where one is needed, or it cannot be used.
+    pub(crate) fn meta_config(&self) -> Result<server::Config> {
+        let tls = match (&self.cert, &self.cert_key) {
+            (Some(certificate), Some(key)) => {
+                let identity = Certificate { certificate: certificate.clone(), key: key.clone() };
+                Some(ServerTls::new(&identity, None, !self.is_here_only())?)
+            }
+            _ if self.is_here_only() => None,
+            _ => bail!(Usage(format!(
+                "clients get secrets from {}: beyond this machine give --cert and --cert-key",
+                self.listen
+            ))),
+        };
+        let source_ports = if self.insecure { SourcePorts::Any } else { SourcePorts::Reserved };
+        Ok(server::Config { tls, source_ports, ..self.config(self.listen)? })
+    }
+
+    /// Of the disk on the next port. What may be done there is in capabilities, whichever port a
+    /// call comes from.
+    ///
+    /// # Errors
+    /// If there is no next port.
+    pub(crate) fn disk_config(&self) -> Result<server::Config> {
+        let next = match self.listen.port() {
+            0 => 0,
+            port => port.checked_add(1).context("there is no port behind 65535 for the disk")?,
+        };
+        let listen = SocketAddr::new(self.listen.ip(), next);
+        Ok(server::Config { source_ports: SourcePorts::Any, ..self.config(listen)? })
+    }
+
+    fn config(&self, listen: SocketAddr) -> Result<server::Config> {
+        let config = server::Config::new(listen);
+        let allow = match self.allow.as_slice() {
+            [] if self.is_here_only() => config.allow.clone(),
+            [] => vec!["0.0.0.0/0".parse()?, "::/0".parse()?],
+            networks => networks.to_vec(),
+        };
+        let (connections_max, source_connections_max) = (CONNECTIONS_MAX, CONNECTIONS_MAX / 4);
+        Ok(server::Config { allow, udp: false, connections_max, source_connections_max, ..config })
+    }
+}
+
+/// Listens.
+///
+/// # Errors
+/// If the address cannot be had.
+pub(crate) async fn bind<S: Service>(config: server::Config, service: S) -> Result<Server<S>> {
+    let listen = config.listen;
+    Server::bind(config, service).await.with_context(|| format!("cannot listen on {listen}"))
+}
+
+/// Where this process reaches a socket of its own.
+pub(crate) fn reached_at(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        ip if !ip.is_unspecified() => address,
+        _ => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
+    }
+}
+
+/// The signals that end a server.
+pub(crate) struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Ends {
+    /// From now on a signal is an orderly end.
+    ///
+    /// # Errors
+    /// If signals cannot be had.
+    pub(crate) fn begin() -> Result<Ends> {
+        let signal = |kind| signal(kind).context("cannot listen for signals");
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(Ends { terminate, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Resolves when one comes.
+    pub(crate) async fn come(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// A metadata server that is about to serve.
+pub(crate) struct MetaServer {
+    pub(crate) server: Server<Metadata>,
+    /// Its control socket goes with it.
+    _answering: Option<Answering>,
+}
+
+/// Takes the volume, begins to control its disks, and listens.
+///
+/// # Errors
+/// If the volume or the address cannot be had.
+pub(crate) async fn begin_meta(
+    engine: Arc<dyn Engine>,
+    disks: Vec<DiskAddress>,
+    config: server::Config,
+    clock: &Arc<dyn Clock>,
+) -> Result<MetaServer> {
+    let owned = volume::take(&*engine)?;
+    let id = owned.id();
+    let disks = Arc::new(ControlledDisks::start(disks, id, owned.epoch(), clock));
+    let asked = Arc::clone(&disks) as Arc<dyn Disks>;
+    let kept = Arc::clone(&engine);
+    let metadata = Metadata::start(engine, owned, asked, Arc::clone(clock), Options::default())?;
+    if clock.timeout(READY_MAX, disks.ready()).await.is_err() {
+        tracing::warn!("not all disks answer: what lies on the others can be used");
+    }
+    let server = bind(config, metadata).await?;
+    let asked = Asked { volume: id, address: server.addr(), engine: kept, disks };
+    let answering =
+        RuntimeDir::open().and_then(|runtime| asked.answer(&runtime, Handle::current()));
+    let answering =
+        answering.inspect_err(|error| tracing::warn!("larder volume status cannot ask: {error:#}"));
+    Ok(MetaServer { server, _answering: answering.ok() })
+}
+
+/// How a volume does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct VolumeStatus {
+    pub(crate) volume: String,
+    pub(crate) address: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) disks: Vec<DiskStatus>,
+}
+
+/// How one disk of it does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct DiskStatus {
+    pub(crate) disk: u32,
+    pub(crate) address: String,
+    /// Whether it was reached when that was tried last. New bytes go to such disks.
+    pub(crate) is_there: bool,
+    /// As `larder disk status --json` has it; nothing if the disk does not answer.
+    pub(crate) status: Option<Value>,
+    /// The same for people.
+    pub(crate) text: Option<String>,
+}
+
+impl DiskStatus {
+    fn of(state: &DiskState) -> DiskStatus {
+        DiskStatus {
+            disk: state.disk.0,
+            address: state.public.clone(),
+            is_there: state.is_there,
+            status: state.status.as_ref().map(status::to_json),
+            text: state.status.as_ref().map(status::to_text),
+        }
+    }
+}
+
+/// What commands ask a metadata server.
+struct Asked {
+    volume: VolumeId,
+    address: SocketAddr,
+    engine: Arc<dyn Engine>,
+    disks: Arc<ControlledDisks>,
+}
+
+/// The socket that they ask at.
+struct Answering(PathBuf);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        // What is gone already is as good.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Asked {
+    /// Answers commands from now on. Whoever listens at the address owns the socket of its name.
+    fn answer(self, runtime_dir: &RuntimeDir, runtime: Handle) -> Result<Answering> {
+        let socket = runtime_dir.volume_socket(self.address);
+        let server = control::Server::bind(&socket)?;
+        server.serve(move |request, _| match request {
+            control::Request::Status => Ok(serde_json::to_value(runtime.block_on(self.status())?)?),
+            _ => bail!("a metadata server tells how it does, and no more"),
+        })?;
+        Ok(Answering(socket))
+    }
+
+    async fn status(&self) -> Result<VolumeStatus> {
+        let space = volume::space(&*self.engine)?;
+        Ok(VolumeStatus {
+            volume: self.volume.to_text(),
+            address: self.address.to_string(),
+            size_bytes: space.bytes,
+            free_bytes: space.bytes_free,
+            disks: self.disks.status().await.iter().map(DiskStatus::of).collect(),
+        })
+    }
+}
+
+/// Removes a file that may be gone.
+///
+/// # Errors
+/// If it is there, and stays.
+pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,206 @@
+//! A volume on three disks: `larder volume`, `larder disk enrol`, `larder meta`, and a mount.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tempfile::TempDir;
+
+use crate::harness::{Mount, eventually, larder, pattern, scratch, succeed, tree};
+use crate::server::{Server, free_address};
+
+const MIB: u64 = 1 << 20;
+
+/// A volume of several disks.
+struct Volume {
+    dir: TempDir,
+    disks: Vec<Disk>,
+}
+
+/// One of them, until it is dropped.
+struct Disk {
+    address: String,
+    key: PathBuf,
+    store: PathBuf,
+    process: Option<Child>,
+}
+
+impl Disk {
+    fn command(&self) -> Command {
+        let mut command = larder();
+        command.args(["disk", "--size", "64M", "--listen", &self.address]);
+        command.arg("--key").arg(&self.key).arg("--store").arg(&self.store);
+        command
+    }
+
+    fn start(&mut self) {
+        self.process = Some(self.command().stdin(Stdio::null()).spawn().unwrap());
+        eventually("the disk listens", || std::net::TcpStream::connect(&self.address).is_ok());
+    }
+
+    fn kill(&mut self) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.kill();
+        }
+    }
+}
+
+impl Volume {
+    /// One with so many disks that do not run.
+    fn new(disks: usize) -> Volume {
+        let mut volume = Volume { dir: scratch("larder-disks-"), disks: Vec::new() };
+        succeed(larder().args(["volume", "create", "--engine", &volume.engine()]));
+        for number in 0..disks {
+            let path = |what: &str| volume.dir.path().join(format!("{what}{number}"));
+            let (key, store) = (path("key"), path("store"));
+            let disk = Disk { address: free_address().to_string(), key, store, process: None };
+            succeed(&mut volume.enrolling(&disk.key, &disk.address));
+            volume.disks.push(disk);
+        }
+        volume
+    }
+
+    fn engine(&self) -> String {
+        format!("embedded:{}", self.dir.path().join("meta").display())
+    }
+
+    fn enrolling(&self, key: &Path, address: &str) -> Command {
+        let mut command = larder();
+        command.args(["disk", "enrol", "--size", "64M", "--address", address]).arg(key);
+        command.args(["--engine", &self.engine()]);
+        command
+    }
+
+    fn check(&self) -> Command {
+        let mut command = larder();
+        command.args(["volume", "check", "--engine", &self.engine()]);
+        command
+    }
+}
+
+fn status(server: &Server) -> serde_json::Value {
+    let mut command = server.larder_here();
+    command.args(["volume", "status", "--json", &server.address().to_string()]);
+    serde_json::from_slice(&succeed(&mut command).stdout).unwrap()
+}
+
+/// One line, with which a command fails.
+fn refusal(command: &mut Command) -> String {
+    let done = command.output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(!done.status.success() && said.lines().count() == 1, "{said}");
+    said
+}
+
+/// Data lies on all disks. What lies on one that was killed waits for it; the rest is read, and new
+/// files are made, meanwhile. When everything was killed and started again, everything is there.
+#[test]
+fn a_disk_that_is_away_holds_up_what_lies_on_it_and_nothing_else() {
+    let mut volume = Volume::new(3);
+    volume.disks.iter_mut().for_each(Disk::start);
+    let mut server = Server::meta(&volume.engine());
+    let one = Mount::new(&server, &[]);
+    let name = |number: u64| format!("f{number}");
+    for number in 0..33 {
+        fs::write(one.path(&name(number)), pattern(number, 4096)).unwrap();
+    }
+    fs::write(one.path("large"), pattern(99, 12 << 20)).unwrap();
+    let told = status(&server);
+    for disk in told["disks"].as_array().unwrap() {
+        let about = &disk["status"];
+        assert!(about["written_bytes"].as_u64().unwrap() >= 4 * MIB, "{told}");
+        assert_eq!(about["setup"], "secure");
+    }
+    assert_eq!(told["size_bytes"].as_u64().unwrap(), 3 * 64 * MIB);
+
+    // It has read from each disk.
+    let other = Mount::plain(&server, &["hard"]);
+    for number in 30..33 {
+        assert!(fs::read(other.path(&name(number))).unwrap() == pattern(number, 4096));
+    }
+    volume.disks[1].kill();
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..30 {
+            let (path, done) = (other.path(&name(number)), &done);
+            scope.spawn(move || {
+                assert!(fs::read(path).unwrap() == pattern(number, 4096));
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        eventually("the other disks are read", || done.load(Ordering::Relaxed) == 20);
+        eventually("the metadata server has noticed", || {
+            let told = status(&server);
+            assert!(!told["disks"][2]["status"].is_null());
+            told["disks"][1]["is_there"] == false && told["disks"][1]["status"].is_null()
+        });
+        let mut new = fs::File::create(one.path("new")).unwrap();
+        new.write_all(&pattern(7, 5 << 20)).unwrap();
+        new.sync_all().unwrap();
+        assert_eq!(done.load(Ordering::Relaxed), 20, "one disk is away");
+        volume.disks[1].start();
+    });
+
+    let before = tree(&one.path(""));
+    volume.disks.iter_mut().for_each(Disk::kill);
+    server.kill();
+    assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
+    volume.disks.iter_mut().for_each(Disk::start);
+    server.restart();
+    assert!(refusal(&mut volume.check()).contains("another process"));
+    let third = Mount::plain(&server, &[]);
+    let after = tree(&third.path(""));
+    let names = |tree: &BTreeMap<PathBuf, Vec<u8>>| tree.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&after), names(&before));
+    for (path, bytes) in &before {
+        let differs = bytes.iter().zip(&after[path]).position(|(one, other)| one != other);
+        let lengths = (bytes.len(), after[path].len());
+        assert!(differs.is_none() && lengths.0 == lengths.1, "{path:?}: {differs:?} {lengths:?}");
+    }
+}
+
+/// What makes no sense is refused in one line, and changes nothing.
+#[test]
+fn a_volume_that_cannot_be_made_or_served_says_why_in_one_line() {
+    let volume = Volume::new(1);
+    let check = |said: String, word: &str| assert!(said.contains(word), "{said}");
+    let engine = volume.engine();
+    check(refusal(larder().args(["volume", "create", "--engine", &engine])), "it is not empty");
+    let nowhere = format!("{engine}-not");
+    let meta = |engine: &str| {
+        let mut command = larder();
+        command.args(["meta", "--listen", "127.0.0.1:0", "--engine", engine]);
+        command
+    };
+    check(refusal(&mut meta(&nowhere)), "larder volume create");
+    assert!(!volume.dir.path().join("meta-not").exists());
+    let wrong = meta("postgres:host=db").output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    let disk = &volume.disks[0];
+    check(refusal(&mut volume.enrolling(&disk.key, "127.0.0.1:9")), "cannot make");
+    let key = volume.dir.path().join("other");
+    check(refusal(&mut volume.enrolling(&key, &disk.address)), "disk 1 is at");
+    assert!(!key.exists());
+
+    let held = volume.dir.path().join("meta/keys/disk1.key");
+    assert_eq!(fs::metadata(&held).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read(&held).unwrap(), fs::read(&disk.key).unwrap());
+    fs::set_permissions(&held, fs::Permissions::from_mode(0o640)).unwrap();
+    check(refusal(&mut meta(&engine)), "chmod 600 it");
+    fs::set_permissions(&held, fs::Permissions::from_mode(0o600)).unwrap();
+    let another = Volume::new(1);
+    fs::copy(&another.disks[0].key, &held).unwrap();
+    check(refusal(&mut meta(&engine)), "it is of volume");
+}
