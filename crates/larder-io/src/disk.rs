@@ -25,7 +25,8 @@ pub enum OpenMode {
 /// Room on the file system that holds a [`Disk`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Size of the file system, in bytes.
+    /// What unprivileged users may fill, in bytes: the size of the file system without the blocks
+    /// that it reserves for root, as df(1) counts for its percentage.
     pub total_bytes: u64,
     /// What an unprivileged user may still write, in bytes.
     pub free_bytes: u64,

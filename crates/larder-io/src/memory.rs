@@ -113,7 +113,9 @@ mod tests {
             match words[..] {
                 ["Size:", kib, _] if ours => size += kib.parse::<u64>().unwrap(),
                 ["Rss:", kib, _] if ours => resident += kib.parse::<u64>().unwrap(),
-                [_, rights, _, _, _, path] => {
+                [field, ..] if field.ends_with(':') => {}
+                // The head of a mapping; one of no file has no path.
+                [_, rights, .., path] => {
                     ours = rights.starts_with("r-") && path == program.to_str().unwrap();
                 }
                 _ => {}

@@ -109,8 +109,9 @@ impl Disk for RealDisk {
 
     fn space(&self) -> io::Result<Space> {
         let stat = fs::fstatvfs(&self.root)?;
+        let reserved = stat.f_bfree.saturating_sub(stat.f_bavail);
         Ok(Space {
-            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            total_bytes: stat.f_blocks.saturating_sub(reserved).saturating_mul(stat.f_frsize),
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
             total_inodes: stat.f_files,
             free_inodes: stat.f_favail,
@@ -254,4 +255,30 @@ impl DiskFile for RealFile {
 
 fn nanos(sec: i64, nsec: impl TryInto<i64>) -> i64 {
     sec.saturating_mul(1_000_000_000).saturating_add(nsec.try_into().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks that are reserved for root are neither free nor a part of the whole: else a disk that
+    /// is half empty to its users could count as full.
+    #[test]
+    fn room_is_what_df_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = std::process::Command::new("df")
+            .args(["--block-size=1", "--output=used,avail"])
+            .arg(folder.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        let sum: u64 = said
+            .lines()
+            .nth(1)
+            .unwrap()
+            .split_whitespace()
+            .map(|word| word.parse::<u64>().unwrap())
+            .sum();
+        assert_eq!(RealDisk::open(folder.path()).unwrap().space().unwrap().total_bytes, sum);
+    }
 }

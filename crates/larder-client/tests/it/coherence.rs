@@ -315,6 +315,9 @@ async fn open_file_is_hidden_though_others_changed_its_directory() {
     for (name, replace) in [("removed", false), ("replaced", true)] {
         let open = rig.create(name).await;
         open.write(0, b"still here").await.unwrap();
+        // Sent now, and not when its time has come, beside the look at its name: on a clock that
+        // stands still the one cannot be told to be before the other.
+        open.flush().await.unwrap();
         rig.put("new", b"new").await;
         other.put(&format!("noise beside {name}"), b"").await;
         rig.advance(31);

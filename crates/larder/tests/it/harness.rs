@@ -20,6 +20,10 @@ use crate::unmounts::when_unused;
 /// do.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
+/// Marks of free space for a cache on a disk that the machine shares: what is tested does not
+/// depend on how full that is, as long as the tests themselves find room.
+pub(crate) const MARKS: &str = "brun=3,bcull=2,bstop=1";
+
 /// What the kernel holds in memory is one thing for all tests: those that count what it asks us for
 /// keep others from emptying it.
 static KERNEL_MEMORY: RwLock<()> = RwLock::new(());
@@ -134,8 +138,13 @@ impl Mount {
         } else {
             command.arg(self.cache())
         };
-        if !self.options.is_empty() {
-            command.arg("-o").arg(self.options.join(","));
+        let shares_disk = !plain && self.cache.starts_with(self.dirs.path());
+        let marks = shares_disk.then_some(MARKS);
+        // What is said twice holds as said last.
+        let options: Vec<_> =
+            marks.into_iter().chain(self.options.iter().map(String::as_str)).collect();
+        if !options.is_empty() {
+            command.arg("-o").arg(options.join(","));
         }
         command
     }

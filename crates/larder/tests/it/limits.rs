@@ -44,7 +44,8 @@ fn full_cache_disk_fails_no_read() {
 /// Percent of the disk that a user may still fill.
 fn free_percent(disk: &SmallDisk) -> f64 {
     let space = rustix::fs::statvfs(disk.path()).unwrap();
-    space.f_bavail as f64 * 100.0 / space.f_blocks as f64
+    let reserved = space.f_bfree - space.f_bavail;
+    space.f_bavail as f64 * 100.0 / (space.f_blocks - reserved) as f64
 }
 
 /// The way of a cleaner that comes late, and of one that goes on for too long.

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::harness::{Server, eventually, held_bytes, pattern, run, scratch, succeed};
+use crate::harness::{MARKS, Server, eventually, held_bytes, pattern, run, scratch, succeed};
 use crate::shell::Shell;
 
 /// Who mounts. He must be in the list of users: `fusermount3` asks for his name.
@@ -96,7 +96,8 @@ impl User {
     }
 
     fn mount(&self) {
-        succeed(&mut self.larder(&["mount", &self.url, "mnt", "-o", "noresvport"]));
+        let options = ["-o", MARKS, "-o", "noresvport"];
+        succeed(&mut self.larder(&[&["mount", &self.url, "mnt"], &options[..]].concat()));
     }
 
     fn umount(&self) {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use larder_testkit::{Ganesha, Options, Samba, SambaOptions, Squash};
 use tempfile::TempDir;
 
-use crate::harness::{eventually, larder, run, scratch};
+use crate::harness::{MARKS, eventually, larder, run, scratch};
 
 /// Which server a test runs against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +101,10 @@ impl Server {
     pub(crate) fn reexport(behind: &Server, options: &[&str]) -> Server {
         let runtime = scratch("larder-run-");
         let cache = runtime.path().join("cache");
-        let (url, options) = (behind.url(), behind.options(options).join(","));
-        let mut arguments = vec!["--source", &url, "--cache", cache.to_str().unwrap()];
-        arguments.push("--no-root-squash");
-        if !options.is_empty() {
-            arguments.extend(["-o", &options]);
-        }
+        let (url, options) =
+            (behind.url(), behind.options(&[&[MARKS], options].concat()).join(","));
+        let cache = cache.to_str().unwrap();
+        let arguments = ["--source", &url, "--cache", cache, "--no-root-squash", "-o", &options];
         Server::export(&arguments, runtime)
     }
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use larder_testkit::{KdcOptions, Samba, SambaOptions};
 
-use crate::harness::{Kind, Mount, Server, eventually, larder, pattern, said, scratch, shell_as};
+use crate::harness::{
+    Kind, MARKS, Mount, Server, eventually, larder, pattern, said, scratch, shell_as,
+};
 use crate::shell::Shell;
 
 /// Longest time that a mount which cannot be may take to say so.
@@ -361,7 +363,7 @@ fn a_restarted_server_costs_no_byte() {
 fn with_tickets(server: &mut Server, mount: &Mount, tickets: &str) -> Command {
     let mut command = mount.larder();
     command.args(["mount", &server.url()]).arg(mount.path("")).arg("--cache").arg(mount.cache());
-    command.args(["-o", "sec=krb5i"]).env_remove("PASSWD");
+    command.args(["-o", MARKS, "-o", "sec=krb5i"]).env_remove("PASSWD");
     command.env("KRB5_CONFIG", server.as_samba().krb5_conf()).env("KRB5CCNAME", tickets);
     command
 }
