@@ -2,8 +2,8 @@
 //!
 //! `tidy` is a test of the repository itself: what the compiler cannot hold (which crate may see
 //! which, how long a function may get, whether a promise has its test), a machine holds here.
-//! `licences` looks at what is linked. `ci` is everything a change must pass, in the order that
-//! fails fastest.
+//! `lines` prints what it counts. `licences` looks at what is linked. `ci` is everything a change
+//! must pass, in the order that fails fastest.
 //!
 //! Left out on purpose: building, installing and measuring; the `Makefile` is the menu for those.
 
@@ -22,6 +22,7 @@ const USAGE: &str = "\
 usage: cargo xtask CHORE
 
   tidy [--bless]   check the rules of the repository; --bless tightens xtask/ratchet.toml
+  lines            lines of code and of tests of each crate, as tidy counts them
   licences         what is linked: under which licences, and from where
   ci               format, tidy, licences, clippy and all tests
 ";
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["tidy"] => root().and_then(|root| tidy::run(root, tidy::Ratchets::Hold)),
         ["tidy", "--bless"] => root().and_then(|root| tidy::run(root, tidy::Ratchets::Tighten)),
+        ["lines"] => root().and_then(tidy::print_lines),
         ["licences"] => root().and_then(licences::run),
         ["ci"] => root().and_then(ci::run),
         _ => {

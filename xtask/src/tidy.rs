@@ -2,7 +2,7 @@
 //!
 //! Every rule is a pure function from a [`Tree`] (paths and texts) to complaints, so each is tested
 //! on a fixture of a few lines. What grows slowly and cannot be forbidden at once is a *ratchet*:
-//! `xtask/ratchet.toml` lists the present exceptions with their figures, which may only shrink.
+//! `xtask/ratchet.toml` lists the present exceptions with their figures, which may only get better.
 //!
 //! Left out on purpose: what rustc and clippy hold already.
 
@@ -14,6 +14,7 @@ mod lex;
 mod linked;
 mod ratchet;
 mod source;
+mod tested;
 
 use std::fmt;
 use std::path::Path;
@@ -34,7 +35,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 pub(crate) enum Ratchets {
     /// Complain of everything that is not exactly as listed.
     Hold,
-    /// Write smaller figures down; never larger ones, never new ones.
+    /// Write better figures down; never worse ones, never new ones.
     Tighten,
 }
 
@@ -56,6 +57,21 @@ pub(crate) fn run(root: &Path, ratchets: Ratchets) -> Result<()> {
     }
     ensure!(complaints.is_empty(), "tidy: {} complaint(s)", complaints.len());
     eprintln!("tidy: {} files are in order", tree.files.len());
+    Ok(())
+}
+
+/// Prints the lines of code and of tests of each crate below `root`, as `tidy` counts them.
+///
+/// # Errors
+/// If the repository cannot be read.
+pub(crate) fn print_lines(root: &Path) -> Result<()> {
+    println!("{:27} {:>7} {:>7} {:>10}", "crate", "code", "tests", "tests/code");
+    for (folder, lines) in tested::lines(&Tree::read(root)?) {
+        let tested::Lines { code, tests } = lines;
+        // Rounded down: what is shown as 1.00 is no less.
+        let percent = lines.percent().min(999);
+        println!("{folder:27} {code:7} {tests:7} {:>7}.{:02}", percent / 100, percent % 100);
+    }
     Ok(())
 }
 
@@ -146,9 +162,13 @@ impl Tree {
         Ok(Tree::new(found))
     }
 
-    fn text(&self, path: &str) -> Option<&str> {
+    fn file(&self, path: &str) -> Option<&File> {
         let at = self.files.binary_search_by(|file| file.path.as_str().cmp(path)).ok()?;
-        Some(&self.files[at].text)
+        Some(&self.files[at])
+    }
+
+    fn text(&self, path: &str) -> Option<&str> {
+        self.file(path).map(|file| &*file.text)
     }
 
     fn replace(&mut self, path: &str, text: String) {

@@ -6,6 +6,17 @@
 
 /// The text with everything that is not code replaced by spaces.
 pub(super) fn code(text: &str) -> String {
+    blanked(text, |_| true)
+}
+
+/// The text with its comments replaced by spaces.
+pub(super) fn uncommented(text: &str) -> String {
+    blanked(text, |first| first == '/')
+}
+
+/// The text with those comments and literals replaced by spaces of whose first character
+/// `is_blanked` says so.
+fn blanked(text: &str, is_blanked: impl Fn(char) -> bool) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
@@ -22,7 +33,9 @@ pub(super) fn code(text: &str) -> String {
             out.push(chars[at]);
             at += 1;
         } else {
-            out.extend(chars[at..end].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
+            let blank = is_blanked(chars[at]);
+            let kept = |c: &char| if *c == '\n' || !blank { *c } else { ' ' };
+            out.extend(chars[at..end].iter().map(kept));
             at = end;
         }
     }
@@ -217,6 +230,17 @@ mod tests {
             ("\"open", "     "),
         ] {
             assert_eq!(code(text), kept, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn comments_alone_can_be_blanked() {
+        for (text, kept) in [
+            ("a // b\nc", "a     \nc"),
+            ("\"// a\" /* b */ '\"' c", "\"// a\"         '\"' c"),
+            ("r#\"/* a\"# b", "r#\"/* a\"# b"),
+        ] {
+            assert_eq!(uncommented(text), kept, "{text:?}");
         }
     }
 
