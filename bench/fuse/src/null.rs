@@ -46,6 +46,7 @@ fn fresh(ino: Ino) -> Fresh {
         mtime: Time::default(),
         ctime: Time::default(),
         change: None,
+        data_change: None,
         birth: None,
     };
     Fresh { attr, ttl: ATTR_TTL }

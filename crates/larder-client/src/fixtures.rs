@@ -19,6 +19,7 @@ pub(crate) fn file_of(time: Time) -> Attr {
         mtime: time,
         ctime: time,
         change: None,
+        data_change: None,
         birth: None,
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn set(
     may_write: bool,
 ) -> Result<FileChanged, Status> {
     let mut inode = inode::get(txn, file)?;
-    let before = inode.attributes.change;
+    let before = inode.attributes.version();
     if guard.is_some_and(|guard| guard != inode.attributes.ctime) {
         return Err(Status::Changed);
     }

@@ -84,7 +84,7 @@ pub(crate) fn punch(
     if !is_aligned(range.start) || (!is_aligned(range.end) && range.end < inode.attributes.size) {
         return Err(Status::Invalid);
     }
-    let before = inode.attributes.change;
+    let before = inode.attributes.version();
     drop_range(txn, &mut inode, rounded(&range))?;
     inode.touch(request.now, true);
     inode::put(txn, &inode);

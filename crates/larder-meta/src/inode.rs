@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use larder_wire::meta::Status;
-use larder_wire::meta::words::{Attributes, ChangeId, Changed, Device, FileId, Kind, Time};
+use larder_wire::meta::words::{
+    Attributes, ChangeId, Changed, Device, FileId, Kind, Time, Version,
+};
 use larder_wire::xdr::Opaque;
 
 use crate::request::Request;
@@ -101,6 +103,7 @@ pub(crate) fn new(
         ctime: now,
         birth: now,
         change: ChangeId(1),
+        data_change: ChangeId(1),
     };
     let target = if let Body::Symlink(target) = body { target } else { Bytes::new() };
     Ok(Inode { attributes, parent, entries: 0, next_cookie: 1, target: Opaque(target) })
@@ -131,11 +134,12 @@ impl Inode {
         attributes.change = ChangeId(attributes.change.0 + 1);
         if data {
             attributes.mtime = attributes.ctime;
+            attributes.data_change = attributes.change;
         }
     }
 
     /// What has become of it since it was `before`.
-    pub(crate) fn changed(&self, before: ChangeId) -> Changed {
+    pub(crate) fn changed(&self, before: Version) -> Changed {
         Changed { before, after: self.attributes }
     }
 }

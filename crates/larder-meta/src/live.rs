@@ -512,7 +512,7 @@ fn resolve(txn: &mut Txn<'_>, request: &Request<'_>, what: &OpenWhat) -> Result<
     match what {
         OpenWhat::File(file) => {
             let inode = inode::regular(txn, *file)?;
-            let file = inode.changed(inode.attributes.change);
+            let file = inode.changed(inode.attributes.version());
             Ok(Target { inode, created: false, file, dir: None })
         }
         OpenWhat::Name(place) => resolve_name(txn, request, place),
@@ -529,7 +529,7 @@ fn resolve_name(txn: &Txn<'_>, request: &Request<'_>, place: &Place) -> Result<T
     let found = names::lookup(txn, request.caller, place)?;
     let file = found.found.ok_or(Status::NotFound)?.file;
     let inode = inode::regular(txn, file)?;
-    let file = inode.changed(inode.attributes.change);
-    let dir = Changed { before: found.dir.change, after: found.dir };
+    let file = inode.changed(inode.attributes.version());
+    let dir = Changed { before: found.dir.version(), after: found.dir };
     Ok(Target { inode, created: false, file, dir: Some(dir) })
 }

@@ -98,6 +98,7 @@ fn root(now: Time) -> Inode {
         ctime: now,
         birth: now,
         change: ChangeId(1),
+        data_change: ChangeId(1),
     };
     let target = Opaque::default();
     Inode { attributes, parent: FileId::ROOT, entries: 0, next_cookie: 1, target }

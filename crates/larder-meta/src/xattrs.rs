@@ -93,7 +93,7 @@ fn changed(
     request: &Request<'_>,
     mut inode: crate::store::records::Inode,
 ) -> FileChanged {
-    let before = inode.attributes.change;
+    let before = inode.attributes.version();
     inode.touch(request.now, false);
     inode::put(txn, &inode);
     FileChanged { file: inode.changed(before) }

@@ -68,6 +68,9 @@ pub struct Attr {
     pub ctime: Time,
     /// Change attribute, where the server has one (NFSv4).
     pub change: Option<u64>,
+    /// The version in which the data changed last, where the server tells it: whatever else of the
+    /// file changes leaves it as it is.
+    pub data_change: Option<u64>,
     /// Birth time, where the server tells it.
     pub birth: Option<Time>,
 }
@@ -75,7 +78,8 @@ pub struct Attr {
 impl Attr {
     /// The validator of this version of the file.
     pub fn validator(&self) -> Validator {
-        Validator { change: self.change, size: self.size, mtime: self.mtime, ctime: self.ctime }
+        let Attr { change, data_change, size, mtime, ctime, .. } = *self;
+        Validator { change, data_change, size, mtime, ctime }
     }
 }
 
@@ -87,6 +91,8 @@ impl Attr {
 pub struct Validator {
     /// Change attribute, where the server has one.
     pub change: Option<u64>,
+    /// The version in which the data changed last, where the server tells it.
+    pub data_change: Option<u64>,
     /// Size in bytes.
     pub size: u64,
     /// Last change of the data.
@@ -96,6 +102,15 @@ pub struct Validator {
 }
 
 impl Validator {
+    /// Whether the bytes of a file are the same in both versions: where the server tells in which
+    /// one they changed last, that decides; else only the same version has the same bytes.
+    pub fn same_data(&self, other: &Validator) -> bool {
+        match (self.data_change, other.data_change) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => self.same(other),
+        }
+    }
+
     /// Whether `other` describes the same version.
     pub fn same(&self, other: &Validator) -> bool {
         match (self.change, other.change) {

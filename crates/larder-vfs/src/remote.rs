@@ -370,20 +370,23 @@ pub struct Before {
     pub ctime: Time,
     /// Change attribute, where the protocol has one.
     pub change: Option<u64>,
+    /// The version in which the data changed last, where the protocol has that.
+    pub data_change: Option<u64>,
+}
+
+impl Before {
+    /// The version that it was.
+    pub fn validator(&self) -> Validator {
+        let Before { size, mtime, ctime, change, data_change } = *self;
+        Validator { change, data_change, size, mtime, ctime }
+    }
 }
 
 impl Change {
     /// Whether the object was still in the version `held` just before the operation. Unknown counts
     /// as no.
     pub fn follows(&self, held: &Validator) -> bool {
-        self.before.is_some_and(|before| {
-            held.same(&Validator {
-                change: before.change,
-                size: before.size,
-                mtime: before.mtime,
-                ctime: before.ctime,
-            })
-        })
+        self.before.is_some_and(|before| held.same(&before.validator()))
     }
 }
 

@@ -80,22 +80,29 @@ pub(crate) struct Version {
 impl Version {
     /// Whether bytes of the one are bytes of the other.
     pub(crate) fn same(&self, other: &Version) -> bool {
-        self.rereads == other.rereads && self.validator.same(&other.validator)
+        self.rereads == other.rereads && self.validator.same_data(&other.validator)
     }
 
     /// Number of the format of [`Version::bytes`]. Data whose version has another one is read
     /// again.
     const FORMAT: u8 = 2;
+    /// The same where the server says in which version the data changed last.
+    const FORMAT_OF_DATA: u8 = 3;
 
     /// As the cache keeps it beside data: opaque there, compared and never read.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(48);
-        out.u8(Version::FORMAT);
-        out.option(self.validator.change, Writer::u64);
-        if self.validator.change.is_none() {
-            out.u64(self.validator.size);
-            put_time(&mut out, self.validator.mtime);
-            put_time(&mut out, self.validator.ctime);
+        if let Some(data_change) = self.validator.data_change {
+            out.u8(Version::FORMAT_OF_DATA);
+            out.u64(data_change);
+        } else {
+            out.u8(Version::FORMAT);
+            out.option(self.validator.change, Writer::u64);
+            if self.validator.change.is_none() {
+                out.u64(self.validator.size);
+                put_time(&mut out, self.validator.mtime);
+                put_time(&mut out, self.validator.ctime);
+            }
         }
         if self.rereads > 0 {
             out.u64(self.rereads);
@@ -168,7 +175,7 @@ impl Known {
 }
 
 impl Record for Known {
-    const FORMAT: u8 = 2;
+    const FORMAT: u8 = 3;
 
     fn put(&self, out: &mut Writer) {
         put_attr(out, &self.attr);
@@ -195,11 +202,8 @@ impl Record for Known {
     }
 
     fn take(format: u8, input: &mut Reader<'_>) -> Option<Known> {
-        if format != Known::FORMAT {
-            return None;
-        }
         let mut known = Known {
-            attr: attr(input)?,
+            attr: attr(format, input)?,
             session: input.u64()?,
             asked: Monotonic::from_nanos(input.u64()?),
             ttl: Duration::from_nanos(input.u64()?),
@@ -276,14 +280,27 @@ impl Record for Page {
 /// All of a validator, to be read again.
 pub(crate) fn put_validator(out: &mut Writer, validator: &Validator) {
     out.option(validator.change, Writer::u64);
+    out.option(validator.data_change, Writer::u64);
     out.u64(validator.size);
     put_time(out, validator.mtime);
     put_time(out, validator.ctime);
 }
 
-pub(crate) fn validator(input: &mut Reader<'_>) -> Option<Validator> {
-    let (change, size) = (input.option(Reader::u64)?, input.u64()?);
-    Some(Validator { change, size, mtime: time(input)?, ctime: time(input)? })
+/// Reads one of a record of `format`.
+pub(crate) fn validator(format: u8, input: &mut Reader<'_>) -> Option<Validator> {
+    let (change, data_change) = (input.option(Reader::u64)?, data_change(format, input)?);
+    let size = input.u64()?;
+    Some(Validator { change, data_change, size, mtime: time(input)?, ctime: time(input)? })
+}
+
+/// In which version the data changed last: records of format 2 do not have it. `None` if the format
+/// is not known.
+fn data_change(format: u8, input: &mut Reader<'_>) -> Option<Option<u64>> {
+    match format {
+        2 => Some(None),
+        3 => input.option(Reader::u64),
+        _ => None,
+    }
 }
 
 fn ino(input: &mut Reader<'_>) -> Option<Ino> {
@@ -315,10 +332,11 @@ fn put_attr(out: &mut Writer, attr: &Attr) {
         put_time(out, time);
     }
     out.option(attr.change, Writer::u64);
+    out.option(attr.data_change, Writer::u64);
     out.option(attr.birth, put_time);
 }
 
-fn attr(input: &mut Reader<'_>) -> Option<Attr> {
+fn attr(format: u8, input: &mut Reader<'_>) -> Option<Attr> {
     Some(Attr {
         kind: kind_of(input.u8()?)?,
         mode: input.u32()?,
@@ -334,6 +352,7 @@ fn attr(input: &mut Reader<'_>) -> Option<Attr> {
         mtime: time(input)?,
         ctime: time(input)?,
         change: input.option(Reader::u64)?,
+        data_change: data_change(format, input)?,
         birth: input.option(time)?,
     })
 }
@@ -383,6 +402,7 @@ mod tests {
             mtime: time(12),
             ctime: time(13),
             change: Some(14),
+            data_change: Some(12),
             birth: Some(time(15)),
         }
     }
@@ -452,7 +472,7 @@ mod tests {
 
     #[test]
     fn versions_differ_when_validators_do() {
-        let base = Attr { change: None, ..attr() };
+        let base = Attr { change: None, data_change: None, ..attr() };
         let bytes = |attr: &Attr, rereads| Version { validator: attr.validator(), rereads }.bytes();
         let with = |set: fn(&mut Attr)| {
             let mut changed = base;
@@ -464,5 +484,25 @@ mod tests {
         assert_ne!(with(|a| a.ctime.sec += 1), bytes(&base, 0));
         assert_ne!(with(|a| a.size += 1), bytes(&base, 0));
         assert_ne!(bytes(&base, 1), bytes(&base, 0));
+        let told = attr();
+        let linked = Attr { change: Some(15), ctime: told.mtime, ..told };
+        assert_eq!(bytes(&linked, 0), bytes(&told, 0), "the data is of version 12 in both");
+        assert_ne!(bytes(&Attr { data_change: Some(15), ..linked }, 0), bytes(&told, 0));
+        let by_change = Attr { change: Some(12), data_change: None, ..told };
+        assert_ne!(bytes(&by_change, 0), bytes(&told, 0), "numbers of another kind");
+    }
+
+    /// What was recorded before servers told when data changed last is still read.
+    #[test]
+    fn records_of_the_format_before_are_read() {
+        let before = Known { attr: Attr { data_change: None, ..attr() }, ..known() };
+        let mut bytes = before.encode();
+        // After the format: kind, six u32, four u64, three times, and the change.
+        let at = 1 + 1 + 6 * 4 + 4 * 8 + 3 * 12 + 9;
+        assert_eq!(bytes.remove(at), 0, "that there is none");
+        bytes[0] = 2;
+        assert_eq!(Known::decode(&bytes), Some(before));
+        bytes[0] = 4;
+        assert_eq!(Known::decode(&bytes), None);
     }
 }

@@ -134,7 +134,7 @@ impl Record for Run {
 }
 
 impl Record for OpenRecord {
-    const FORMAT: u8 = 2;
+    const FORMAT: u8 = 3;
 
     fn put(&self, out: &mut Writer) {
         out.u64(self.ino.0);
@@ -147,9 +147,6 @@ impl Record for OpenRecord {
     }
 
     fn take(format: u8, input: &mut Reader<'_>) -> Option<OpenRecord> {
-        if format != OpenRecord::FORMAT {
-            return None;
-        }
         let (ino, cred) = (Ino(input.u64()?), cred(input)?);
         Some(OpenRecord {
             ino,
@@ -157,7 +154,7 @@ impl Record for OpenRecord {
             flags: flags_of(input.u8()?),
             mode: Mode::of(input.u8()?)?,
             local: input.u64()?,
-            version: validator(input)?,
+            version: validator(format, input)?,
         })
     }
 }
@@ -310,7 +307,8 @@ mod tests {
         for (code, mode) in
             (0..=255).zip([Mode::Passthrough, Mode::Bypass, Mode::Cached, Mode::Direct])
         {
-            let version = Validator { change: None, size: 9, mtime: time, ctime: time };
+            let version =
+                Validator { change: None, data_change: None, size: 9, mtime: time, ctime: time };
             let flags = flags_of(0b1010_0101 + code);
             let (ino, local) = (Ino(8), 77);
             let open = OpenRecord { ino, cred: cred(), flags, mode, local, version };
@@ -364,7 +362,8 @@ mod tests {
     #[test]
     fn a_flipped_bit_never_makes_a_record_that_cannot_be_written() {
         let time = Time { sec: 7, nsec: 5 };
-        let version = Validator { change: Some(3), size: 9, mtime: time, ctime: time };
+        let version =
+            Validator { change: Some(3), data_change: Some(3), size: 9, mtime: time, ctime: time };
         let (ino, flags, mode) = (Ino(8), flags_of(3), Mode::Cached);
         let open = OpenRecord { ino, cred: cred(), flags, mode, local: 77, version };
         let silly = Some((Ino(1), ".nfs1".into()));
@@ -395,7 +394,8 @@ mod tests {
         let (disk, clock) = (larder_io::SimDisk::new(), larder_io::SimClock::new());
         let cache = Cache::open(Arc::new(disk), Arc::new(clock), config).unwrap();
         let time = Time::default();
-        let version = Validator { change: None, size: 9, mtime: time, ctime: time };
+        let version =
+            Validator { change: None, data_change: None, size: 9, mtime: time, ctime: time };
         let (flags, mode) = (flags_of(1), Mode::Direct);
         let open = OpenRecord { ino: Ino(8), cred: cred(), flags, mode, local: 0, version };
         let writer = Cred { pid: 9, ..Cred::new(5, 6, &[]) };

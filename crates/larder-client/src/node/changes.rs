@@ -50,37 +50,43 @@ pub(crate) fn prove(from: Validator, changes: &[Change]) -> Proof {
     let mut steps = Vec::new();
     for change in changes {
         match (change.before, change.after) {
-            (Some(before), Some(after)) => steps.push((version_before(&before), after)),
+            (Some(before), Some(after)) => steps.push((before.validator(), after)),
             _ => return Proof::Untold,
         }
     }
     if let Some(end) = one_way(from, &steps) {
         return Proof::Ours(end);
     }
-    // A link, a rename or a new mode moves the change time alone.
-    let by_bytes: Vec<_> = steps.iter().map(|(b, a)| (without_ctime(*b), bytes_of(*a))).collect();
-    let has_times_only = steps.iter().all(|(before, _)| before.change.is_none());
+    // A link, a rename or a new mode leaves the bytes as they are.
+    let by_bytes: Vec<_> = steps.iter().map(|(b, a)| (bytes_of(*b), attr_of_bytes(*a))).collect();
+    let tells_bytes = steps.iter().all(|(before, _)| tells_bytes(before)) && tells_bytes(&from);
     match newest {
-        Some(end) if has_times_only && one_way(without_ctime(from), &by_bytes).is_some() => {
+        Some(end) if tells_bytes && one_way(bytes_of(from), &by_bytes).is_some() => {
             Proof::Moved(end)
         }
         _ => Proof::Foreign,
     }
 }
 
-fn without_ctime(version: Validator) -> Validator {
-    Validator { ctime: Time::default(), ..version }
+/// Whether the server tells of versions that their bytes are the same: one with a change attribute
+/// does if it also says when the data changed last.
+fn tells_bytes(version: &Validator) -> bool {
+    version.change.is_none() || version.data_change.is_some()
 }
 
-fn bytes_of(attr: Attr) -> Attr {
-    Attr { ctime: Time::default(), ..attr }
+/// The version that the bytes have alone: what moves the change time and no bytes makes no other.
+fn bytes_of(version: Validator) -> Validator {
+    Validator { change: version.data_change, ctime: Time::default(), ..version }
 }
 
-/// Whether the bytes of two versions are the same, but for who sets times back: links, mode or
-/// owner were changed at most. A server with change attributes does not tell.
+fn attr_of_bytes(attr: Attr) -> Attr {
+    Attr { change: attr.data_change, ctime: Time::default(), ..attr }
+}
+
+/// Whether the bytes of two versions are the same: links, mode or owner were changed at most. A
+/// server that tells times only has that wrong of who sets them back.
 pub(crate) fn have_same_bytes(one: &Validator, other: &Validator) -> bool {
-    let has_times_only = one.change.is_none() && other.change.is_none();
-    has_times_only && without_ctime(*one).same(&without_ctime(*other))
+    tells_bytes(one) && tells_bytes(other) && bytes_of(*one).same(&bytes_of(*other))
 }
 
 /// The same change, of a file that it replaced whole: what it was before does not matter.
@@ -96,13 +102,8 @@ pub(crate) fn unchanged(change: Change) -> Option<Change> {
 }
 
 fn as_before(version: &Validator) -> Before {
-    let Validator { change, size, mtime, ctime } = *version;
-    Before { size, mtime, ctime, change }
-}
-
-fn version_before(before: &Before) -> Validator {
-    let Before { size, mtime, ctime, change } = *before;
-    Validator { change, size, mtime, ctime }
+    let Validator { change, data_change, size, mtime, ctime } = *version;
+    Before { size, mtime, ctime, change, data_change }
 }
 
 /// The end of the way that begins at `from` and takes every step once, if there is one.
@@ -260,6 +261,45 @@ mod tests {
         assert!(!have_same_bytes(&attr(0).validator(), &attr(1).validator()));
         let told = Attr { change: Some(1), ..attr(0) };
         assert!(!have_same_bytes(&told.validator(), &told.validator()), "of links it tells too");
+    }
+
+    /// A server with exact versions that says in which one the data changed last. Every history of
+    /// up to four changes, each one our write, our chmod, somebody else's write or his chmod: the
+    /// bytes that we had, with what we wrote, are the file's if and only if he wrote nothing before
+    /// the last of ours.
+    #[test]
+    fn a_version_of_the_data_tells_bytes_from_all_else() {
+        let told = |change, data_change| Attr {
+            change: Some(change),
+            data_change: Some(data_change),
+            ..attr(u32::try_from(change).unwrap())
+        };
+        for history in sequences(4, 4) {
+            let (mut version, mut replies) = (told(0, 0), Vec::new());
+            // Whether he has written nothing, up to the last of ours and up to now.
+            let (from, mut alone, mut alone_now) = (version.validator(), true, true);
+            for kind in &history {
+                let (is_ours, writes) = (kind % 2 == 0, kind / 2 == 0);
+                let before = Some(as_before(&version.validator()));
+                let next = version.change.unwrap() + 1;
+                let data_change = if writes { next } else { version.data_change.unwrap() };
+                version = told(next, data_change);
+                if is_ours {
+                    replies.push(Change { before, after: Some(version) });
+                    alone = alone_now;
+                }
+                alone_now &= is_ours || !writes;
+            }
+            if replies.is_empty() {
+                continue;
+            }
+            let proof = prove(from, &replies);
+            let is_proven = matches!(proof, Proof::Ours(_) | Proof::Moved(_));
+            assert_eq!(is_proven, alone, "{history:?}: {proof:?}");
+        }
+        let (one, linked, written) = (told(3, 2), told(4, 2), told(5, 5));
+        assert!(have_same_bytes(&one.validator(), &linked.validator()));
+        assert!(!have_same_bytes(&one.validator(), &written.validator()));
     }
 
     #[test]

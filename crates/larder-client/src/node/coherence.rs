@@ -66,7 +66,8 @@ impl Core {
             return;
         }
         let mut state = node.state();
-        let is_known = version.same(&state.version()) && attr.validator().same(&version.validator);
+        let is_known =
+            version.same(&state.version()) && attr.validator().same_data(&version.validator);
         if is_known && state.doubt_what_is_held() {
             self.table.persist(node.ino, &mut state);
         }
@@ -96,8 +97,11 @@ impl Core {
         if !is_same && (seen != Seen::Older || is_moved) {
             self.table.persist(node.ino, &mut state);
         }
-        if let Seen::Moved { from } = seen {
+        if let Seen::Moved { from } | Seen::SameData { from } = seen {
             self.carry(node, &mut state, from);
+        }
+        if matches!(seen, Seen::SameData { .. }) && is_shown {
+            self.outdate_attributes(node.ino);
         }
         if seen == Seen::Changed {
             tracing::debug!(ino = node.ino.0, "changed on the server");
@@ -173,6 +177,13 @@ impl Core {
         let has_pages = state.opens_mut().drop_pages();
         if let Some(kernel) = self.kernel.get() {
             kernel.invalidate(ino, !has_pages);
+        }
+    }
+
+    /// The same of attributes alone: the bytes are those that the kernel holds.
+    fn outdate_attributes(&self, ino: Ino) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate(ino, true);
         }
     }
 

@@ -238,7 +238,7 @@ mod tests {
         let fine = file_of(Time { sec: 5, nsec: 1_234_567 });
         times.see(&fine, at(0));
         let Attr { size, mtime, ctime, change, .. } = fine;
-        let before = |ctime| Some(Before { size, mtime, ctime, change });
+        let before = |ctime| Some(Before { size, mtime, ctime, change, data_change: None });
         let earlier = Time { sec: 5, nsec: 234_567 };
         times.see_step(&Change { before: before(earlier), after: Some(fine) });
         assert!(!times.is_coarse(&fine), "it moved on");

@@ -86,10 +86,10 @@ pub(crate) enum Seen {
     /// The version that we hold.
     Same,
     /// Only our own rename or link shows in it: what we hold is valid under the new version.
-    Moved {
-        /// The version before.
-        from: Validator,
-    },
+    Moved { from: Validator },
+    /// Somebody else changed the file, and none of its bytes: these go on as well. Both tell the
+    /// version before.
+    SameData { from: Validator },
     /// Another version: somebody else changed the file.
     Changed,
 }
@@ -481,7 +481,11 @@ impl State {
         if moved && only_ctime && attr.ctime >= held.ctime {
             return Seen::Moved { from: held };
         }
-        Seen::Changed
+        let tells_data = held.data_change.is_some() && !self.is_directory();
+        match tells_data && held.same_data(&attr.validator()) {
+            true => Seen::SameData { from: held },
+            false => Seen::Changed,
+        }
     }
 
     /// Before a change of our own is sent.
@@ -523,7 +527,10 @@ impl State {
         };
         let (ours, after) = match proof {
             Proof::Ours(attr) => (true, Some(attr)),
-            Proof::Moved(attr) => (std::mem::take(&mut self.ctime_may_move), Some(attr)),
+            Proof::Moved(attr) => {
+                let is_own_link = std::mem::take(&mut self.ctime_may_move);
+                (is_own_link || attr.data_change.is_some(), Some(attr))
+            }
             Proof::Untold => (true, newest),
             Proof::Foreign => (false, newest),
         };

@@ -372,7 +372,7 @@ impl Core {
         data: &Bytes,
     ) -> Result<(), Lost> {
         self.observe_bytes(node, flight.version(), attr, asked);
-        if !attr.validator().same(&flight.version().validator) {
+        if !attr.validator().same_data(&flight.version().validator) {
             // Our own change may have been under way: then the next round sees its outcome.
             return Err(Lost::Changed);
         }

@@ -154,7 +154,10 @@ mod tests {
 
     fn version(size: u64) -> Version {
         let (mtime, ctime) = (Time::default(), Time::default());
-        Version { validator: Validator { change: None, size, mtime, ctime }, rereads: 0 }
+        Version {
+            validator: Validator { change: None, data_change: None, size, mtime, ctime },
+            rereads: 0,
+        }
     }
 
     fn flight(range: Range<u64>, once: bool, is_kept: bool) -> Arc<Flight> {

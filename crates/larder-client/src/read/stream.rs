@@ -164,7 +164,7 @@ mod tests {
 
     fn shown(size: u64, sec: i64, epoch: Option<u64>) -> Shown {
         let time = Time { sec, nsec: 0 };
-        let version = Validator { change: None, size, mtime: time, ctime: time };
+        let version = Validator { change: None, data_change: None, size, mtime: time, ctime: time };
         Shown { version, epoch }
     }
 

@@ -344,6 +344,7 @@ fn attr(ino: u64, kind: Kind, mode: u32, cred: &Cred) -> Attr {
         mtime: time,
         ctime: time,
         change: None,
+        data_change: None,
         birth: None,
     }
 }

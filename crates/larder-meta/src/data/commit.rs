@@ -27,7 +27,7 @@ pub(crate) fn commit(
     if mtime.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
         return Err(Status::Invalid);
     }
-    let before = inode.attributes.change;
+    let before = inode.attributes.version();
     let mut end = 0;
     for part in written {
         let range = part.range().filter(|range| range.start >= end).ok_or(Status::Invalid)?;

@@ -30,7 +30,7 @@ pub(crate) fn link(
         LINKS_MAX.. => return Err(Status::TooManyLinks),
         _ => (),
     }
-    let (dir_before, file_before) = (dir.attributes.change, inode.attributes.change);
+    let (dir_before, file_before) = (dir.attributes.version(), inode.attributes.version());
     enter(txn, &mut dir, &place.name, file, request.now);
     inode.attributes.links += 1;
     inode.touch(request.now, false);

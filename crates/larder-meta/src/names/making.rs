@@ -58,7 +58,7 @@ pub(crate) fn make_file(
     if if_exists == IfExists::Fail || there.attributes.kind != Kind::File {
         return Err(Status::Exists);
     }
-    let dir = dir.changed(dir.attributes.change);
+    let dir = dir.changed(dir.attributes.version());
     let size = SetAttributes { size: set.size, ..SetAttributes::default() };
     let file = attributes::set(txn, request, entry.file, size, None, false)?.file;
     Ok(Found { inode: inode::get(txn, entry.file)?, created: false, file, dir })
@@ -90,7 +90,7 @@ fn make_new(
     set: SetAttributes,
 ) -> Result<Found, Status> {
     let mut dir = changed(txn, request.caller, place)?;
-    let before = dir.attributes.change;
+    let before = dir.attributes.version();
     let mut made = inode::new(txn, request, place.dir, body)?;
     let inherits = dir.attributes.mode & SET_GID != 0;
     if inherits {
@@ -107,6 +107,6 @@ fn make_new(
     enter(txn, &mut dir, &place.name, made.file(), request.now);
     inode::put(txn, &dir);
     inode::put(txn, &made);
-    let file = made.changed(made.attributes.change);
+    let file = made.changed(made.attributes.version());
     Ok(Found { inode: made, created: true, file, dir: dir.changed(before) })
 }

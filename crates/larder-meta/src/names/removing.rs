@@ -45,7 +45,7 @@ fn remove_if(
     judge: impl FnOnce(&Inode) -> Result<(), Status>,
 ) -> Result<NameChanged, Status> {
     let mut dir = changed(txn, request.caller, place)?;
-    let before = dir.attributes.change;
+    let before = dir.attributes.version();
     let entry = find(txn, &dir, &place.name)?.ok_or(Status::NotFound)?;
     let file = inode::get(txn, entry.file)?;
     request.caller.need_unstuck(&dir.attributes, &file.attributes)?;
@@ -64,7 +64,7 @@ pub(super) fn unlink(
     mut file: Inode,
     is_open: &dyn Fn(FileId) -> bool,
 ) -> Result<Changed, Status> {
-    let before = file.attributes.change;
+    let before = file.attributes.version();
     file.attributes.links = if file.is_directory() { 0 } else { file.attributes.links - 1 };
     file.touch(request.now, false);
     match file.attributes.links {

@@ -32,7 +32,7 @@ pub(crate) fn rename(
     let target_file = target.as_ref().map(|target| inode::get(txn, target.file)).transpose()?;
     let is_same = target.as_ref().is_some_and(|target| target.file == entry.file);
     if is_same {
-        let same = |inode: &Inode| inode.changed(inode.attributes.change);
+        let same = |inode: &Inode| inode.changed(inode.attributes.version());
         let (from_dir, to_dir) = (same(&from_dir), same(&to_dir));
         return Ok(Renamed { from_dir, to_dir, moved: same(&moved), replaced: None });
     }
@@ -101,7 +101,7 @@ impl Move<'_> {
         let Move { mut from_dir, from, entry, to_dir, to, mut moved } = self;
         let now = request.now;
         let is_directory = moved.is_directory();
-        let (from_before, to_before) = (from_dir.attributes.change, to_dir.attributes.change);
+        let (from_before, to_before) = (from_dir.attributes.version(), to_dir.attributes.version());
         // One inode if it is one directory: each step sees what the one before did.
         let mut other = (from_dir.file() != to_dir.file()).then_some(to_dir);
 
@@ -116,7 +116,7 @@ impl Move<'_> {
         }
         enter(txn, to_dir, &to.name, moved.file(), now);
         to_dir.attributes.links += u32::from(is_directory);
-        let moved_before = moved.attributes.change;
+        let moved_before = moved.attributes.version();
         if is_directory {
             moved.parent = to_dir.file();
         }

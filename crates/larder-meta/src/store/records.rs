@@ -55,7 +55,7 @@ macro_rules! records {
 
 records! {
     /// The volume. There is one.
-    Volume, format 1 {
+    Volume, format 2 {
         id: [u8; 16],
         /// The number of the next file; all above were never given.
         next_file: u64,
@@ -73,7 +73,7 @@ records! {
     Disk, format 1 { id: [u8; 16], address: Opaque<255>, blocks: u64 }
 
     /// A file of any kind.
-    Inode, format 1 {
+    Inode, format 2 {
         attributes: Attributes,
         /// Of a directory: where `..` leads.
         parent: FileId,

@@ -4,7 +4,7 @@ use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
 use larder_wire::meta::words::{FileId, Kind, Mode, SetAttributes};
 
-use super::rig::{Rig, mode, name, place, refused, user};
+use super::rig::{Rig, mode, name, place, refused, size, user};
 use crate::rights::Caller;
 
 const ROOT: FileId = FileId::ROOT;
@@ -17,15 +17,55 @@ fn a_change_tells_what_was_before_and_what_is_after() {
     let made = rig.create(&root, ROOT, "a").unwrap();
     let dir = made.dir.unwrap();
     assert!(made.created);
-    assert_eq!(dir.before, before.change);
+    assert_eq!(dir.before, before.version());
     assert!(dir.after.change > before.change && dir.after.ctime > before.ctime);
     assert_eq!(rig.attributes(ROOT).unwrap(), dir.after);
     assert_eq!(rig.attributes(made.file.after.file).unwrap(), made.file.after);
     let removed = rig.remove(ROOT, "a").unwrap();
-    assert_eq!(removed.dir.before, dir.after.change);
-    assert_eq!(removed.file.before, made.file.after.change);
+    assert_eq!(removed.dir.before, dir.after.version());
+    assert_eq!(removed.file.before, made.file.after.version());
     assert_eq!(removed.file.after.links, 0);
     rig.check();
+}
+
+/// Writing, cutting and punching make new data; links, names, modes, owners, times and extended
+/// attributes do not.
+#[test]
+fn only_data_moves_the_version_of_the_data() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let file = rig.create(&root, ROOT, "a").unwrap().file.after.file;
+    rig.write(file, 0..8192).unwrap();
+    let mut now = rig.attributes(file).unwrap().version();
+    assert_eq!(now.change, now.data_change);
+    let mut is_new = |rig: &Rig, what: &str, is_data: bool| {
+        let before = std::mem::replace(&mut now, rig.attributes(file).unwrap().version());
+        assert!(now.change > before.change, "{what}");
+        let data = if is_data { now.change } else { before.data_change };
+        assert_eq!(now.data_change, data, "{what}");
+    };
+    let sequence = rig.next();
+    rig.call(&root, calls::Link { sequence, file, place: place(ROOT, "b") }).unwrap();
+    is_new(&rig, "link", false);
+    rig.set(file, mode(0o600)).unwrap();
+    is_new(&rig, "chmod", false);
+    rig.set(file, SetAttributes { uid: Some(5), ..SetAttributes::default() }).unwrap();
+    is_new(&rig, "chown", false);
+    rig.write(file, 0..10).unwrap();
+    is_new(&rig, "write", true);
+    let (sequence, keep) = (rig.next(), false);
+    let (from, to) = (place(ROOT, "b"), place(ROOT, "c"));
+    rig.call(&root, calls::Rename { sequence, from, to, keep }).unwrap();
+    is_new(&rig, "rename", false);
+    let (sequence, name, if_set) = (rig.next(), name("user.a"), calls::IfSet::Either);
+    rig.call(&root, calls::SetXattr { sequence, file, name, value: "v".into(), if_set }).unwrap();
+    is_new(&rig, "setxattr", false);
+    let changed = rig.set(file, size(5000)).unwrap().file;
+    is_new(&rig, "truncate", true);
+    assert!(changed.before.data_change < changed.after.data_change);
+    let removed = rig.remove(ROOT, "c").unwrap().file;
+    is_new(&rig, "unlink", false);
+    assert_eq!(removed.before.data_change, removed.after.data_change);
 }
 
 #[test]
@@ -222,6 +262,6 @@ fn times_of_versions_differ_although_the_clock_stands_still() {
         last = after.ctime;
     }
     let nothing = rig.set(file, SetAttributes::default()).unwrap().file;
-    assert_eq!(nothing.before, nothing.after.change);
+    assert_eq!(nothing.before, nothing.after.version());
     assert!(last >= rig.now());
 }

@@ -238,6 +238,7 @@ pub(super) fn attributes(fd: impl AsFd) -> Result<(Attr, u64)> {
         mtime: stamp(found.stx_mtime),
         ctime: stamp(found.stx_ctime),
         change: None,
+        data_change: None,
         birth: has_birth.then(|| stamp(found.stx_btime)),
     };
     Ok((attr, rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor)))

@@ -374,6 +374,7 @@ pub(super) fn change(before: &Attr, after: Attr) -> Change {
         mtime: before.mtime,
         ctime: before.ctime,
         change: before.change,
+        data_change: before.data_change,
     };
     Change { before: Some(before), after: Some(after) }
 }

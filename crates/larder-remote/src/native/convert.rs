@@ -140,6 +140,7 @@ pub(super) fn attr(volume: VolumeId, attributes: &Attributes) -> Attr {
         mtime: time(attributes.mtime),
         ctime: time(attributes.ctime),
         change: Some(attributes.change.0),
+        data_change: Some(attributes.data_change.0),
         birth: Some(time(attributes.birth)),
     }
 }
@@ -151,7 +152,8 @@ pub(super) fn change(volume: VolumeId, changed: &Changed) -> Change {
         size: after.size,
         mtime: after.mtime,
         ctime: after.ctime,
-        change: Some(changed.before.0),
+        change: Some(changed.before.change.0),
+        data_change: Some(changed.before.data_change.0),
     };
     Change { before: Some(before), after: Some(after) }
 }

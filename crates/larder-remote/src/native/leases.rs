@@ -223,7 +223,7 @@ impl Leases {
         let Some(held) = state.held.get_mut(&file) else { return };
         let Some(known) = held.known.as_mut() else { return };
         state.layouts -= usize::from(known.layout.take().is_some());
-        if known.attributes.change != changed.before {
+        if known.attributes.version() != changed.before {
             held.known = None;
             return;
         }

@@ -121,6 +121,7 @@ pub(super) fn attr(attributes: &fattr3) -> Attr {
         mtime: time(attributes.mtime),
         ctime: time(attributes.ctime),
         change: None,
+        data_change: None,
         birth: None,
     }
 }
@@ -135,6 +136,7 @@ pub(super) fn change(wcc: &wcc_data) -> Change {
         mtime: time(before.mtime),
         ctime: time(before.ctime),
         change: None,
+        data_change: None,
     });
     Change { before, after: post_op(wcc.after) }
 }

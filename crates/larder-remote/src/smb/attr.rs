@@ -145,6 +145,7 @@ impl Info {
             mtime: time(self.written),
             ctime: time(changed),
             change: None,
+            data_change: None,
             birth: Some(time(self.created)),
         }
     }

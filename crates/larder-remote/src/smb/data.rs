@@ -41,7 +41,8 @@ fn parts(length: usize, part_max: usize) -> impl Iterator<Item = Part> {
 
 fn before(info: Option<Info>, shape: &Shape) -> Option<Before> {
     let attr = info?.attr(shape);
-    Some(Before { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, change: attr.change })
+    let Attr { size, mtime, ctime, change, data_change, .. } = attr;
+    Some(Before { size, mtime, ctime, change, data_change })
 }
 
 impl Share {

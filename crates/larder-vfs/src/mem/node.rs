@@ -118,13 +118,15 @@ impl Node {
             mtime: self.mtime,
             ctime: self.ctime,
             change: self.tells_change.then_some(self.change),
+            data_change: None,
             birth: Some(self.birth),
         }
     }
 
     pub(super) fn before(&self) -> Before {
         let (mtime, ctime) = (self.mtime, self.ctime);
-        Before { size: self.size(), mtime, ctime, change: self.tells_change.then_some(self.change) }
+        let change = self.tells_change.then_some(self.change);
+        Before { size: self.size(), mtime, ctime, change, data_change: None }
     }
 
     /// The `rwx` bits that the caller has.

@@ -70,16 +70,23 @@ xdr_struct! {
     Device { major: u32, minor: u32 }
 
     /// Attributes of a file. `mode` has the permission bits, `0o7777`; `used` is in bytes.
+    /// `data_change` is the version in which its data, or a directory's entries, changed last:
+    /// links, names, modes and owners leave it as it is.
     #[derive(Copy)]
     Attributes {
         file: FileId, kind: Kind, mode: u32, links: u32, uid: u32, gid: u32, device: Device,
         size: u64, used: u64, atime: Time, mtime: Time, ctime: Time, birth: Time, change: ChangeId,
+        data_change: ChangeId,
     }
+
+    /// Which version an object is of, and in which one its data changed last.
+    #[derive(Copy)]
+    Version { change: ChangeId, data_change: ChangeId }
 
     /// What a call made of an object: the version that it was just before, and what it is now. The
     /// two versions are the same if it did not change.
     #[derive(Copy)]
-    Changed { before: ChangeId, after: Attributes }
+    Changed { before: Version, after: Attributes }
 
     /// Attributes to set; what is not there stays as it is.
     #[derive(Copy, Default)]
@@ -158,6 +165,13 @@ impl Written {
     }
 }
 
+impl Attributes {
+    /// The version that they describe.
+    pub fn version(&self) -> Version {
+        Version { change: self.change, data_change: self.data_change }
+    }
+}
+
 impl ByteRange {
     /// Start and end, if it has bytes and ends within the largest file.
     pub fn get(self) -> Option<Range<u64>> {
@@ -173,4 +187,4 @@ impl From<Range<u64>> for ByteRange {
 }
 
 /// Encoded size of [`Attributes`], in bytes.
-pub const ATTRIBUTES_BYTES: usize = 108;
+pub const ATTRIBUTES_BYTES: usize = 116;

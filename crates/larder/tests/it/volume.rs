@@ -164,6 +164,39 @@ fn what_another_mount_of_a_volume_changes_is_seen_at_once() {
     }
 }
 
+/// Somebody else's link, chmod, rename or unlink is no change of the data: who has the file open
+/// and has not read all of it reads on, and what is cached is not read again.
+#[test]
+fn what_another_mount_makes_of_links_and_modes_leaves_data_readable_and_cached() {
+    let server = Server::start(Kind::Volume);
+    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+    let chmod = |by: &Mount, mode| {
+        fs::set_permissions(by.path("file"), Permissions::from_mode(mode)).unwrap();
+    };
+    let changes: [(&str, &dyn Fn()); 4] = [
+        ("link", &|| fs::hard_link(two.path("file"), two.path("link")).unwrap()),
+        ("chmod", &|| chmod(&two, 0o600)),
+        ("rename", &|| fs::rename(two.path("link"), two.path("other")).unwrap()),
+        ("unlink", &|| fs::remove_file(two.path("other")).unwrap()),
+    ];
+    for (round, (what, change)) in (0..).zip(changes) {
+        let data = pattern(round, 6 << 20);
+        fs::write(two.path("file"), &data).unwrap();
+        let mut open = fs::File::open(one.path("file")).unwrap();
+        let mut seen = vec![0; 100_000];
+        open.read_exact(&mut seen).unwrap();
+        change();
+        open.read_to_end(&mut seen).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(seen == data, "{what}");
+    }
+    let read = || calls_of(&one, || assert_eq!(fs::read(one.path("file")).unwrap().len(), 6 << 20));
+    eventually("it is cached", || !read().contains_key("READ"));
+    chmod(&two, 0o644);
+    assert_eq!(fs::metadata(one.path("file")).unwrap().permissions().mode() & 0o777, 0o644);
+    let calls = read();
+    assert!(!calls.contains_key("READ"), "{calls:?}");
+}
+
 /// A name that is looked up tells all that is needed to read a small file: its bytes are the second
 /// round trip.
 #[test]

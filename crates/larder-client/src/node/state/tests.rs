@@ -23,7 +23,8 @@ fn at(seconds: u64) -> Monotonic {
 
 fn change(before: u32, after: u32) -> Change {
     let seen = attr(before);
-    let before = Before { size: seen.size, mtime: seen.mtime, ctime: seen.ctime, change: None };
+    let (size, mtime, ctime) = (seen.size, seen.mtime, seen.ctime);
+    let before = Before { size, mtime, ctime, change: None, data_change: None };
     Change { before: Some(before), after: Some(attr(after)) }
 }
 
@@ -172,6 +173,33 @@ fn foreign_change_under_local_changes_makes_a_mixture() {
     state.unsent = Unsent::of_size(1);
     state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL, false);
     assert!(state.unsent.is_mixed());
+}
+
+/// A server that says when data changed last: a link of somebody else makes a new version of the
+/// file and leaves its bytes, also those that are not sent yet, as they are. Of a directory the
+/// contents are given up.
+#[test]
+fn links_and_modes_of_others_leave_data_where_the_server_tells_them_apart() {
+    for kind in [Kind::File, Kind::Directory] {
+        let told = |change, data_change| Attr {
+            kind,
+            change: Some(change),
+            data_change: Some(data_change),
+            ..attr(u32::try_from(change).unwrap())
+        };
+        let mut state = state();
+        state.known.attr = told(4, 2);
+        state.unsent = Unsent::of_size(1);
+        let (from, held) = (state.known.attr.validator(), state.version());
+        let seen = state.observe(told(5, 2), SESSION, at(20), TTL, false);
+        let is_file = kind == Kind::File;
+        assert_eq!(seen, if is_file { Seen::SameData { from } } else { Seen::Changed });
+        assert_eq!(state.unsent.is_mixed(), !is_file);
+        assert_eq!(state.known.epoch, u64::from(!is_file));
+        assert!(state.version().same(&held) && state.version().bytes() == held.bytes());
+        assert_eq!(state.observe(told(6, 6), SESSION, at(30), TTL, false), Seen::Changed);
+        assert!(!state.version().same(&held));
+    }
 }
 
 #[test]

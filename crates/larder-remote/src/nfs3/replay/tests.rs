@@ -21,6 +21,7 @@ fn only_an_object_that_was_just_made_by_us_is_ours() {
         mtime,
         ctime,
         change: None,
+        data_change: None,
         birth: None,
     };
     let cred = Cred::new(7, 7, &[]);
