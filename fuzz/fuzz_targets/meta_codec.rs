@@ -46,6 +46,9 @@ fuzz_target!(|input: &[u8]| {
         18 => both::<calls::ListXattr>(rest),
         19 => both::<calls::ReadLink>(rest),
         20 => both::<recall::Recall>(rest),
+        21 => both::<calls::Lock>(rest),
+        22 => both::<calls::TestLock>(rest),
+        23 => both::<calls::AwaitLock>(rest),
         _ => (),
     }
 });

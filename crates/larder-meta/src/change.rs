@@ -78,6 +78,9 @@ changes! {
     EndSession, |call| Bearer::Session(call.session);
     GetCaps, |call| Bearer::Session(call.session);
     Look, |call| Bearer::Session(call.session);
+    TestLock, |call| Bearer::Session(call.session);
+    AwaitLock, |call| Bearer::Session(call.session);
+    ForgoLock, |call| Bearer::Session(call.session);
     SetAttr, |call| Bearer::Slot(call.sequence);
     Open, |call| Bearer::Slot(call.sequence);
     Close, |call| Bearer::Slot(call.sequence);
@@ -94,4 +97,5 @@ changes! {
     SetXattr, |call| Bearer::Slot(call.sequence);
     RemoveXattr, |call| Bearer::Slot(call.sequence);
     ReturnLease, |call| Bearer::Slot(call.sequence);
+    Lock, |call| Bearer::Slot(call.sequence);
 }

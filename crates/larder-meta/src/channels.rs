@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_rpc::server::Backchannel;
-use larder_wire::meta::recall::Recall;
+use larder_wire::meta::recall::{LockFree, Recall};
 use larder_wire::meta::words::SessionId;
 
 /// Longest wait for a client to say that it has heard. What it does then takes its own time.
@@ -16,8 +16,11 @@ pub(crate) trait Recaller: Send + Sync {
     /// Whether a session's client can be called.
     fn reaches(&self, session: SessionId) -> bool;
 
-    /// Tells a client, if it can be called. Does not wait.
+    /// Tells a client that a lease is wanted back, if it can be called. Does not wait.
     fn recall(&self, recall: Recall);
+
+    /// Tells a client that a lock is kept for it, if it can be called. Does not wait.
+    fn tell_free(&self, free: LockFree);
 
     /// A session is over.
     fn forget(&self, session: SessionId);
@@ -65,6 +68,16 @@ impl Recaller for Channels {
             // Whether it has heard shows by what it gives back.
             if let Err(error) = channel.call(&recall, HEARD_MAX).await {
                 tracing::debug!(file = recall.file.0, %error, "a client does not hear a recall");
+            }
+        });
+    }
+
+    fn tell_free(&self, free: LockFree) {
+        let Some(channel) = self.lock().get(&free.session).cloned() else { return };
+        self.runtime.spawn(async move {
+            // Whether it has heard shows by what it asks for.
+            if let Err(error) = channel.call(&free, HEARD_MAX).await {
+                tracing::debug!(file = free.file.0, %error, "a client does not hear of a lock");
             }
         });
     }

@@ -31,7 +31,7 @@ use crate::disks::{Acknowledged, Disks};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::issued::Taken;
-use crate::leases::{self, Action, CallNumber, claims};
+use crate::leases::{Action, CallNumber, claims};
 use crate::live::{Live, Moment};
 use crate::request::Request;
 use crate::rights::Caller;
@@ -260,7 +260,7 @@ impl Committer {
     /// Answers a call.
     fn finish(&mut self, finished: Finished) {
         for session in finished.ended.sessions {
-            self.live.on_lease(leases::Event::Ended { session });
+            self.live.session_is_over(session, self.clock.instant());
         }
         self.act();
         let draining = finished.ended.draining;
@@ -289,7 +289,7 @@ impl Committer {
                 blocks.iter().try_for_each(|(disk, bytes)| live.free(txn, *disk, bytes))
             }),
             Event::Reached(session) => {
-                self.live.on_lease(leases::Event::Reached { session });
+                self.live.session_is_reached(session);
                 self.act();
             }
             Event::Tick => self.tick(view, group),
@@ -297,8 +297,11 @@ impl Committer {
         self.go_on(view, group);
     }
 
-    /// Does what follows for leases.
+    /// Does what follows for leases and locks.
     fn act(&mut self) {
+        for free in self.live.take_free_locks() {
+            self.recaller.tell_free(free);
+        }
         for action in self.live.take_actions() {
             match action {
                 Action::Go(call) => self.ready.push_back(call),
@@ -422,7 +425,7 @@ impl Committer {
             }
         }
         for file in gone {
-            self.live.on_lease(leases::Event::Gone { file });
+            self.live.file_is_gone(file);
         }
         Ended { revoked, capabilities: self.live.end(untaken), draining, sessions }
     }
@@ -451,8 +454,7 @@ impl Committer {
             tracing::info!(?session, "a client has not called for too long: its session ends");
             self.internal(view, group, |live, txn| live.end_session(txn, session));
         }
-        self.live.expire(now);
-        self.live.on_lease(leases::Event::Ticked { now });
+        self.live.time_has_passed(now);
         self.act();
         if self.grace_until.is_some_and(|until| now >= until) {
             self.grace_until = None;

@@ -18,11 +18,11 @@
 //! - [`engine`] keeps the records; their format is in `docs/formats/meta-store.md`.
 //!
 //! In the code: `rights` judges, `names`, `attributes`, `xattrs` and `data` are the functions of
-//! calls, `store` the records; `slots`, `opens`, `issued`, `leases` and `sessions` are what the
-//! server knows beside them; `live` puts calls and these together, `committer` gives them their
+//! calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and `sessions` are
+//! what the server knows beside them; `live` puts calls and these together, `committer` gives them their
 //! order, `server` their threads.
 //!
-//! Absent on purpose: file data, locks, a second server at a time.
+//! Absent on purpose: file data, a second server at a time.
 
 #![cfg_attr(
     test,
@@ -43,6 +43,7 @@ mod inode;
 mod issued;
 mod leases;
 mod live;
+mod locks;
 mod names;
 mod opens;
 mod reads;

@@ -28,6 +28,7 @@ use crate::disks::Disks;
 use crate::inode::{self, Body};
 use crate::issued::{Table, Taken};
 use crate::leases::{Action, CallNumber, Claim, Event, Leases};
+use crate::locks::Locks;
 use crate::names;
 use crate::opens::{self, Opens};
 use crate::request::Request;
@@ -39,11 +40,16 @@ use crate::store::{Txn, key};
 use crate::volume::Owned;
 use crate::{attributes, xattrs};
 
+mod locking;
+
 /// Most sessions at a time. One is a client, not a user.
 const SESSIONS_MAX: usize = 4096;
 
 /// How often a session could give back what is recalled while it lasts without a call.
 const RECALLS_PER_LEASE: u32 = 2;
+
+/// How often a session could let pass that a lock is kept for it while it lasts without a call.
+const TURNS_PER_LEASE: u32 = 4;
 
 /// What is open, given out and alive.
 pub(crate) struct Live {
@@ -53,6 +59,7 @@ pub(crate) struct Live {
     opens: Opens,
     issued: Table,
     leases: Leases,
+    locks: Locks,
     recaller: Arc<dyn Recaller>,
     /// What is to be done about leases.
     actions: Vec<Action>,
@@ -80,6 +87,7 @@ impl Live {
         let opens = Opens::new(volume.epoch);
         let patience = sessions.lease() / RECALLS_PER_LEASE;
         let mut leases = Leases::new(volume.epoch, patience);
+        let locks = Locks::new(sessions.lease() / TURNS_PER_LEASE);
         for session in sessions.left_over() {
             leases.apply(Event::FromBefore { session });
         }
@@ -90,6 +98,7 @@ impl Live {
             opens,
             issued: Table::default(),
             leases,
+            locks,
             recaller,
             actions: Vec::new(),
             ended: Vec::new(),
@@ -143,11 +152,6 @@ impl Live {
         data::blocks::free(txn, disk, bytes)?;
         self.cursor.freed(disk, bytes);
         Ok(())
-    }
-
-    /// Forgets capabilities that have expired.
-    pub(crate) fn expire(&mut self, now: Instant) {
-        self.issued.expire(now);
     }
 
     /// Carries a call out. If the reply is a failure, the transaction is not to be committed.
@@ -209,6 +213,10 @@ impl Live {
             }
             Change::ReturnLease(call) => Reply::of(&self.return_leases(request.session, call)),
             Change::Look(call) => Reply::of(&self.look(txn, request, moment, call)),
+            Change::Lock(call) => Reply::of(&self.lock(txn, request, moment, call)),
+            Change::TestLock(call) => Reply::of(&self.test_lock(txn, call)),
+            Change::AwaitLock(call) => Reply::of(&self.await_lock(txn, moment, call)),
+            Change::ForgoLock(call) => Reply::of(&self.forgo_lock(moment, call)),
         }
     }
 

@@ -343,6 +343,10 @@ impl Service for Metadata {
             MetaProc::RemoveXattr => run!(call, |a: RemoveXattr| self.change(from, a).await),
             MetaProc::Look => run!(call, |a: Look| self.change(from, a).await),
             MetaProc::ReturnLease => run!(call, |a: ReturnLease| self.change(from, a).await),
+            MetaProc::Lock => run!(call, |a: Lock| self.change(from, a).await),
+            MetaProc::TestLock => run!(call, |a: TestLock| self.change(from, a).await),
+            MetaProc::AwaitLock => run!(call, |a: AwaitLock| self.change(from, a).await),
+            MetaProc::ForgoLock => run!(call, |a: ForgoLock| self.change(from, a).await),
         }
     }
 }

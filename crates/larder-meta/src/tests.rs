@@ -6,6 +6,7 @@
 mod blocks;
 mod data;
 mod leases;
+mod locks;
 mod model;
 mod names;
 mod once;

@@ -10,9 +10,9 @@ use larder_io::{Clock, RealClock};
 use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
-    Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, SetAttr, SetXattr, Stability, StatFs,
-    Time, Token, Watcher,
+    Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
+    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, SetAttr, SetXattr,
+    Stability, StatFs, Time, Token, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -264,6 +264,11 @@ impl<R: Remote> Remote for Later<R> {
         fn open(cred: &'a Cred, file: &'a Handle, intent: Intent) -> RemoteOpened;
         fn close(cred: &'a Cred, token: Token) -> ();
         fn lock(cred: &'a Cred, file: &'a Handle, changes: &'a [LockChange]) -> Attr;
+        fn await_lock(
+            cred: &'a Cred,
+            file: &'a Handle,
+            changes: &'a [LockChange]
+        ) -> Option<KeptLock>;
         fn test_lock(
             cred: &'a Cred,
             file: &'a Handle,

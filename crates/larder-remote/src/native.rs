@@ -14,6 +14,8 @@
 mod convert;
 mod disks;
 mod leases;
+mod locking;
+mod locks;
 mod mount;
 mod names;
 mod plan;
@@ -35,8 +37,9 @@ use bytes::Bytes;
 use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    Lease, Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal,
-    Result, SetAttr, SetXattr, Stability, StatFs, Time, Token, Watcher,
+    KeptLock, Lease, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
+    RemoteRead, RemoteWritten, Removal, Result, SetAttr, SetXattr, Stability, StatFs, Time, Token,
+    Watcher,
 };
 use larder_wire::meta::calls::{self, LookAt, LookedAt};
 use larder_wire::meta::words::{self, Attributes, ByteRange, FileId, LeaseKind, OpenId, VolumeId};
@@ -249,6 +252,47 @@ impl Remote for Native {
         set: SetXattr,
     ) -> Future<'a, Change> {
         Box::pin(async move { self.change_xattr(cred, self.file(file)?, set).await })
+    }
+
+    fn lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        changes: &'a [LockChange],
+    ) -> Future<'a, Attr> {
+        Box::pin(async move {
+            let file = self.file(file)?;
+            let settled = self.settle(file).await;
+            if changes.iter().any(|change| change.mode.is_some()) {
+                settled?;
+            }
+            let attributes = locking::change(&self.session, cred, file, changes).await?;
+            Ok(self.attr(&attributes))
+        })
+    }
+
+    fn await_lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        changes: &'a [LockChange],
+    ) -> Future<'a, Option<KeptLock>> {
+        Box::pin(async move {
+            let kept = locking::wait(&self.session, cred, self.file(file)?, changes).await?;
+            Ok(Some(kept))
+        })
+    }
+
+    fn test_lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        range: Range<u64>,
+        mode: LockMode,
+    ) -> Future<'a, Option<LockMode>> {
+        Box::pin(
+            async move { locking::test(&self.session, cred, self.file(file)?, &range, mode).await },
+        )
     }
 
     fn gives_leases(&self) -> bool {

@@ -46,7 +46,9 @@ pub use fs::{
 };
 pub use id::{Handle, Ino};
 pub use lease::{Lease, LeaseTold, Watcher};
-pub use lock::{GivenUp, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner};
+pub use lock::{
+    GivenUp, KeptLock, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner,
+};
 pub use mem::MemRemote;
 pub use open::{Intent, RemoteOpened, Token};
 pub use remote::{

@@ -5,6 +5,7 @@
 //! asks a server on behalf of its whole mount, which is one holder there ([`crate::Remote::lock`]):
 //! who of its processes has what is for the client to say.
 
+use std::any::Any;
 use std::ops::Range;
 use std::pin::Pin;
 
@@ -61,6 +62,10 @@ pub struct Lock {
 /// Ends once the caller who waits for a lock waits no longer: then the wait ends with
 /// [`crate::Error::Interrupted`], unless the lock is there.
 pub type GivenUp = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a server keeps for somebody who waited for a lock, until he has asked for it. Dropped, it is
+/// given up.
+pub type KeptLock = Box<dyn Any + Send>;
 
 /// Bytes of a file, and how they are to be locked from now on; `None`: not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]

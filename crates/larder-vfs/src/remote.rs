@@ -20,8 +20,8 @@ use std::pin::Pin;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Cred, Error, Handle, Intent, Kind, Lease, LockChange, LockMode, RemoteOpened,
-    Result, SetAttr, SetXattr, StatFs, Time, Token, Validator, Watcher,
+    Access, Attr, Cred, Error, Handle, Intent, KeptLock, Kind, Lease, LockChange, LockMode,
+    RemoteOpened, Result, SetAttr, SetXattr, StatFs, Time, Token, Validator, Watcher,
 };
 
 /// A promise of an answer. A box is nothing beside an RPC.
@@ -121,6 +121,21 @@ pub trait Remote: Send + Sync + 'static {
         _changes: &'a [LockChange],
     ) -> Future<'a, Attr> {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
+    /// Waits until `changes`, which were refused with [`Error::Locked`], may be had: then the server
+    /// keeps them for this mount until [`Remote::lock`] has been called, the answer is dropped, or
+    /// a time that it sets is over. Who waits longest is served first. Dropped, it waits no more.
+    ///
+    /// `None` at once, by default too, if the server does not tell: it is to be asked again and
+    /// again.
+    fn await_lock<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _changes: &'a [LockChange],
+    ) -> Future<'a, Option<KeptLock>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     /// How somebody else holds some of `range`, if that is what keeps this mount from having it in

@@ -50,6 +50,10 @@ pub const CAPABILITY_BYTES_MAX: usize = 8192;
 pub const RANGES_MAX: usize = 1024;
 /// Most leases in one RETURN_LEASE.
 pub const RETURNED_MAX: usize = 1024;
+/// Most changes in one LOCK.
+pub const LOCK_CHANGES_MAX: usize = 4096;
+/// The end of the largest range that can be locked.
+pub const LOCK_END: u64 = 1 << 63;
 /// Most disks of a volume.
 pub const DISKS_MAX: usize = 256;
 /// Longest address of a disk, in bytes: `host:port`.
@@ -95,13 +99,17 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "REMOVEXATTR",
     "RETURN_LEASE",
     "LOOK",
+    "LOCK",
+    "TESTLOCK",
+    "AWAIT_LOCK",
+    "FORGO_LOCK",
 ];
 
 xdr_enum! {
     /// Why a procedure did not do what was asked. The numbers are errno's where Linux has one of
     /// that meaning, so that a trace can be read.
     Status {
-        Success = 0, NotPermitted = 1, NotFound = 2, Io = 5, BadOpen = 9, AccessDenied = 13,
+        Success = 0, NotPermitted = 1, NotFound = 2, Io = 5, BadOpen = 9, Locked = 11, AccessDenied = 13,
         Exists = 17, NotDirectory = 20, IsDirectory = 21, Invalid = 22, FileTooLarge = 27,
         NoSpace = 28, TooManyLinks = 31, NameTooLong = 36, NotEmpty = 39, NoAttribute = 61,
         NotSupported = 95, Stale = 116, Changed = 10_001, NotAllocated = 10_002,
@@ -114,7 +122,8 @@ xdr_enum! {
         Open = 7, Close = 8, GetCaps = 9, Alloc = 10, CommitExtents = 11, Punch = 12, MkDir = 13,
         Symlink = 14, ReadLink = 15, MkNod = 16, Link = 17, Remove = 18, RmDir = 19, Rename = 20,
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
-        RemoveXattr = 27, ReturnLease = 28, Look = 29,
+        RemoveXattr = 27, ReturnLease = 28, Look = 29, Lock = 30, TestLock = 31,
+        AwaitLock = 32, ForgoLock = 33,
     }
 }
 
@@ -126,6 +135,7 @@ impl std::fmt::Display for Status {
             Status::NotFound => "no such name",
             Status::Io => "the metadata server's store failed",
             Status::BadOpen => "the open file is not known",
+            Status::Locked => "somebody else has locked some of it",
             Status::AccessDenied => "permission denied",
             Status::Exists => "the name exists",
             Status::NotDirectory => "not a directory",

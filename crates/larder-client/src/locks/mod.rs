@@ -7,9 +7,10 @@
 //! - **What a holder sees**: whoever gets a lock from the server sees what was written under it
 //!   elsewhere: attributes come with it, and what is held of an older version goes. Before
 //!   something is unlocked at the server, what was written here is sent.
-//! - **Waiting**: for another process of this mount until he unlocks; for another mount by asking
-//!   again, with growing pauses, since the server may not be left with a request that it could
-//!   grant when nobody wants it any more. It ends when the caller gives up.
+//! - **Waiting**: for another process of this mount until he unlocks; for another mount until the
+//!   server tells. One that does not is asked again, with growing pauses, since it may not be left
+//!   with a request that it could grant when nobody wants it any more. It ends when the caller gives
+//!   up.
 //! - **Loss**: when the server lets somebody else have what was locked here (after a connection was
 //!   lost), everybody who had a lock on the file gets [`Error::Io`] from reads, writes and further
 //!   locks, until he has unlocked or closed it.
@@ -31,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_vfs::{
-    Error, GivenUp, Handle, Ino, LOCK_END, Lock, LockChange, LockOwner, OpenId, Result,
+    Error, GivenUp, Handle, Ino, KeptLock, LOCK_END, Lock, LockChange, LockOwner, OpenId, Result,
 };
 use tokio::sync::Notify;
 
@@ -118,8 +119,8 @@ impl Locks {
 enum Refused {
     /// Another process of this mount has it.
     Here,
-    /// Another mount has it.
-    There,
+    /// Another mount has it, which is asked for these changes.
+    There(Vec<LockChange>),
     /// It cannot be asked for.
     Failed(Error),
 }
@@ -160,7 +161,7 @@ impl Core {
             tried => tried,
         };
         refused.map_err(|refused| match refused {
-            Refused::Here | Refused::There => Error::Locked,
+            Refused::Here | Refused::There(_) => Error::Locked,
             Refused::Failed(error) => error,
         })
     }
@@ -175,41 +176,61 @@ impl Core {
         mut given_up: GivenUp,
     ) -> Result<()> {
         let mut pause = PAUSE_MIN;
+        let mut kept = None;
         loop {
             let changed = locks.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let again = match self.try_lock(opened, open, locks, lock).await {
+            let tried = self.try_lock(opened, open, locks, lock).await;
+            drop(kept.take());
+            let changes = match tried {
                 Ok(()) => return Ok(()),
                 Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Here) => None,
-                Err(Refused::There) => {
-                    let now = self.clock.instant();
-                    let until = now + pause;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                    Some(until)
-                }
+                Err(Refused::There(changes)) => Some(changes),
             };
             let wake = async {
-                match again {
-                    Some(until) => self.clock.sleep_until(until).await,
-                    None => changed.await,
+                match &changes {
+                    Some(changes) => self.await_other_mounts(opened, changes, &mut pause).await,
+                    None => {
+                        changed.await;
+                        None
+                    }
                 }
             };
             let others = locks.table().in_the_way(lock);
             if !self.locks.waiting().begin(lock.owner, others) {
                 return Err(Error::Deadlock);
             }
-            let gives_up = tokio::select! {
+            let woken = tokio::select! {
                 biased;
-                () = &mut given_up => true,
-                () = wake => false,
+                () = &mut given_up => Err(Error::Interrupted),
+                woken = wake => Ok(woken),
             };
             self.locks.waiting().end(lock.owner);
-            if gives_up {
-                return Err(Error::Interrupted);
-            }
+            kept = woken?;
         }
+    }
+
+    /// Until the server keeps for us what it has refused, or it is time to ask again, if it does
+    /// not tell.
+    async fn await_other_mounts(
+        &self,
+        opened: &OpenFile,
+        changes: &[LockChange],
+        pause: &mut Duration,
+    ) -> Option<KeptLock> {
+        let (node, cred) = (&*opened.node, &self.caller(&opened.cred));
+        let kept =
+            on_handle!(self, cred, node, handle => self.remote.await_lock(cred, &handle, changes));
+        // Why it cannot be waited for, the next try says.
+        if let Ok(Some(kept)) = kept {
+            return Some(kept);
+        }
+        let until = self.clock.instant() + *pause;
+        *pause = (*pause * 2).min(PAUSE_MAX);
+        self.clock.sleep_until(until).await;
+        None
     }
 
     /// Who is in the way may have closed his file, and the release be on its way: flock(2) ends
@@ -281,7 +302,7 @@ impl Core {
         let answer =
             on_handle!(self, cred, node, handle => self.remote.lock(cred, &handle, changes));
         answer.map_err(|error| match error {
-            Error::Locked => Refused::There,
+            Error::Locked => Refused::There(changes.to_vec()),
             error => Refused::Failed(error),
         })
     }

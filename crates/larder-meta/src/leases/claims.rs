@@ -19,11 +19,16 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Claim>, Status> {
     let data = |file| Some(Claim { file, keep: LeaseKind::Read });
     let named = |place: &Place| named(txn, place);
     let claims = match change {
-        Change::Session(_) | Change::EndSession(_) | Change::Close(_) | Change::ReturnLease(_) => {
-            Vec::new()
-        }
+        Change::Session(_)
+        | Change::EndSession(_)
+        | Change::Close(_)
+        | Change::ReturnLease(_)
+        | Change::TestLock(_)
+        | Change::AwaitLock(_)
+        | Change::ForgoLock(_) => Vec::new(),
         Change::GetCaps(call) => vec![data(call.file)],
         Change::Alloc(call) => vec![data(call.file)],
+        Change::Lock(call) => vec![data(call.file)],
         Change::Look(call) => match &call.at {
             LookAt::File(file) => vec![data(*file)],
             LookAt::Name(place) => vec![named(place)?.and_then(data)],

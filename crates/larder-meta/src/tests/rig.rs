@@ -10,7 +10,7 @@ use larder_io::{Clock, SimClock};
 use larder_wire::Procedure;
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::calls::{self, SessionGiven};
-use larder_wire::meta::recall::Recall;
+use larder_wire::meta::recall::{LockFree, Recall};
 use larder_wire::meta::words::{
     ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence,
     SessionId, SetAttributes, Time, VolumeId, Written,
@@ -134,12 +134,17 @@ impl Disks for FakeDisks {
 
 /// Clients that can all be called.
 #[derive(Debug, Default)]
-pub(super) struct FakeRecaller(Mutex<Vec<Recall>>);
+pub(super) struct FakeRecaller(Mutex<Vec<Recall>>, Mutex<Vec<LockFree>>);
 
 impl FakeRecaller {
     /// What was recalled since this was asked last.
     pub(super) fn take(&self) -> Vec<Recall> {
         std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    /// Who was told since this was asked last that a lock is kept for him.
+    pub(super) fn take_free(&self) -> Vec<LockFree> {
+        std::mem::take(&mut self.1.lock().unwrap())
     }
 }
 
@@ -150,6 +155,10 @@ impl Recaller for FakeRecaller {
 
     fn recall(&self, recall: Recall) {
         self.0.lock().unwrap().push(recall);
+    }
+
+    fn tell_free(&self, free: LockFree) {
+        self.1.lock().unwrap().push(free);
     }
 
     fn forget(&self, _session: SessionId) {}

@@ -21,6 +21,7 @@ use larder_wire::xdr::XdrError;
 pub(super) fn error(status: Status) -> Error {
     match status {
         Status::NotPermitted => Error::NotPermitted,
+        Status::Locked => Error::Locked,
         Status::NotFound => Error::NotFound,
         Status::AccessDenied => Error::AccessDenied,
         Status::Exists => Error::Exists,

@@ -1,4 +1,4 @@
-//! The metadata server calls us back: it wants leases back.
+//! The metadata server calls us back: it wants leases back, or keeps a lock for somebody who waits.
 //!
 //! The order of giving one back: it ends here, nobody believes any more what depended on it (the
 //! kernel neither), the server hears of it; what was written here and not sent goes after that.
@@ -13,13 +13,13 @@ use larder_rpc::Program;
 use larder_rpc::server::{Answer, Call, Service};
 use larder_vfs::Cred;
 use larder_wire::meta::calls::ReturnLease;
-use larder_wire::meta::recall::{PROCEDURE_NAMES, PROGRAM, Recall, VERSION};
-use larder_wire::meta::words::{LeaseKind, Returned};
+use larder_wire::meta::recall::{LockFree, PROCEDURE_NAMES, PROGRAM, Recall, VERSION};
+use larder_wire::meta::words::{LeaseKind, Returned, SessionId};
 use larder_wire::rpc::{CallHeader, Outcome};
 use larder_wire::xdr::Array;
 
-use super::convert;
 use super::session::Session;
+use super::{convert, locking};
 
 /// Longest wait for who watches leases, before the server is told all the same.
 const DISTRUST_MAX: Duration = Duration::from_secs(5);
@@ -46,12 +46,10 @@ impl Recalls {
         let _ = self.session.set(Arc::downgrade(session));
     }
 
-    fn heard(&self, recall: Recall) {
+    /// Our session, if the server means it.
+    fn of(&self, id: SessionId) -> Option<Arc<Session>> {
         let session = self.session.get().and_then(Weak::upgrade);
-        let Some(session) = session.filter(|one| one.now().given.session == recall.session) else {
-            return;
-        };
-        tokio::spawn(give_back(session, Arc::clone(&self.clock), recall));
+        session.filter(|one| one.now().given.session == id)
     }
 }
 
@@ -75,7 +73,18 @@ impl Service for Recalls {
             0 => call.reply(&(), false),
             1 => match call.arguments::<Recall>() {
                 Ok(recall) => {
-                    self.heard(recall);
+                    if let Some(session) = self.of(recall.session) {
+                        tokio::spawn(give_back(session, Arc::clone(&self.clock), recall));
+                    }
+                    call.reply(&(), false)
+                }
+                Err(garbage) => garbage,
+            },
+            2 => match call.arguments::<LockFree>() {
+                Ok(free) => {
+                    if let Some(session) = self.of(free.session) {
+                        locking::is_free(&session, free);
+                    }
                     call.reply(&(), false)
                 }
                 Err(garbage) => garbage,

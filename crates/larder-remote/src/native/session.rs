@@ -17,8 +17,9 @@ use larder_wire::meta::words::{Disks, Sequence, SessionId};
 use larder_wire::meta::{Res, SLOTS_MAX, Status};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::convert;
 use super::leases::Leases;
+use super::locks::Locks;
+use super::{convert, locking};
 
 /// First and longest pause before asking again if the server says "not now".
 const LATER_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
@@ -29,12 +30,15 @@ const SESSIONS_MAX: u32 = 3;
 /// The client's side of a session.
 #[derive(Debug)]
 pub(super) struct Session {
+    /// For what goes on by itself.
+    this: Weak<Session>,
     client: RpcClient,
     /// Names this process to the server.
     name: [u8; 16],
     boot: u64,
     begun: Mutex<Arc<Begun>>,
     leases: Leases,
+    locks: Locks,
     /// Held while a session is begun: one at a time.
     beginning: tokio::sync::Mutex<()>,
 }
@@ -105,12 +109,14 @@ impl Session {
         let boot = random_u64();
         let begun_at = client.config().clock.instant();
         let begun = given(&client, name, boot, None).await?;
-        let session = Arc::new(Session {
+        let session = Arc::new_cyclic(|this| Session {
+            this: Weak::clone(this),
             client,
             name,
             boot,
             begun: Mutex::new(begun),
             leases: Leases::default(),
+            locks: Locks::default(),
             beginning: tokio::sync::Mutex::new(()),
         });
         tokio::spawn(keep_alive(Arc::downgrade(&session), begun_at));
@@ -130,6 +136,11 @@ impl Session {
     /// The leases that it has.
     pub(super) fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    /// What this mount has locked.
+    pub(super) fn locks(&self) -> &Locks {
+        &self.locks
     }
 
     /// Ends all leases, before the server may think that they have ended.
@@ -274,7 +285,12 @@ impl Session {
         // Those that came meanwhile are of before, too.
         self.end_leases();
         tracing::info!(server = %self.client.config().server, "the session was begun anew");
+        self.locks.doubt_all();
         *lock(&self.begun) = begun;
+        self.locks.tell_all();
+        if let Some(this) = self.this.upgrade() {
+            locking::settle(&this);
+        }
         Ok(())
     }
 
@@ -357,6 +373,7 @@ async fn keep_alive(session: Weak<Session>, mut renewed_at: Instant) {
             Ok(Ok(renewed)) => {
                 renewed_at = sent;
                 alive.note_disks(&alive.now(), renewed.disks);
+                locking::settle(&alive);
             }
             Ok(Err(Failed::Call(Error::Shutdown))) => return,
             // Whoever needs the session finds out.

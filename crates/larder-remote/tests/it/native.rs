@@ -15,13 +15,15 @@ use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options};
 use larder_remote::native::{MountOptions, Native};
 use larder_rpc::server::{Config, Server, Service, SourcePorts};
-use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
+use larder_vfs::conformance::{Traits, Verdict, cases};
 use larder_vfs::{Cred, Handle, New, Remote, SetAttr, Stability};
 use larder_wire::capability::VolumeId;
 use larder_wire::meta::words::Time;
 use larder_wire::seal::{MasterKey, Setup};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+
+mod locks;
 
 const VOLUME: VolumeId = VolumeId([9; 16]);
 const DISK_BYTES: u64 = 256 << 20;
@@ -37,6 +39,7 @@ struct Addresses {
 struct Volume {
     dir: TempDir,
     setup: Setup,
+    options: Options,
     at: Addresses,
     /// What the servers run on, so that they can be ended as by a signal.
     servers: Option<Runtime>,
@@ -64,6 +67,10 @@ async fn serve<S: Service>(service: S, listen: SocketAddr) -> SocketAddr {
 impl Volume {
     /// A new volume.
     fn new(setup: Setup) -> Volume {
+        Volume::with_options(setup, Options::default())
+    }
+
+    fn with_options(setup: Setup, options: Options) -> Volume {
         let dir = tempfile::tempdir().unwrap();
         let engine = engine(dir.path());
         volume::create(&*engine, VOLUME, Time::default()).unwrap();
@@ -72,7 +79,7 @@ impl Volume {
         drop(engine);
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let at = Addresses { meta: anywhere, disk: anywhere };
-        let mut volume = Volume { dir, setup, at, servers: None };
+        let mut volume = Volume { dir, setup, options, at, servers: None };
         volume.start();
         volume
     }
@@ -80,7 +87,8 @@ impl Volume {
     /// Starts its servers, where they were before.
     fn start(&mut self) {
         let servers = Runtime::new().unwrap();
-        let begun = servers.spawn(begin(self.dir.path().to_owned(), self.setup, self.at));
+        let begun =
+            servers.spawn(begin(self.dir.path().to_owned(), self.setup, self.options, self.at));
         self.at = tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current().block_on(begun).unwrap()
         });
@@ -102,7 +110,7 @@ impl Volume {
 }
 
 /// Begins to serve the volume in `dir`; where.
-async fn begin(dir: PathBuf, setup: Setup, at: Addresses) -> Addresses {
+async fn begin(dir: PathBuf, setup: Setup, options: Options, at: Addresses) -> Addresses {
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let engine = engine(&dir);
     let (disk, _) = volume::disks(&*engine).unwrap()[0];
@@ -120,7 +128,7 @@ async fn begin(dir: PathBuf, setup: Setup, at: Addresses) -> Addresses {
     let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
     let disks = Arc::new(disks);
     let own = Arc::clone(&disks) as Arc<dyn Disks>;
-    let metadata = Metadata::start(engine, owned, own, clock, Options::default());
+    let metadata = Metadata::start(engine, owned, own, clock, options);
     disks.ready().await;
     Addresses { meta: serve(metadata.unwrap(), at.meta).await, disk: address }
 }
@@ -152,7 +160,7 @@ async fn conforms(setup: Setup) {
     let volume = Volume::new(setup);
     let native: Arc<dyn Remote> = Arc::new(volume.mount().await);
     let root = native.root().await.unwrap().handle;
-    let traits = Traits::default().without(Ability::Locks, "the metadata program has no locks yet");
+    let traits = Traits::default().with_elsewhere(Arc::new(volume.mount().await));
     let mut failed = Vec::new();
     for case in cases() {
         match case.check(&native, &root, &traits).await {

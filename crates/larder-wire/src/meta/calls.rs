@@ -5,17 +5,19 @@
 
 use super::words::{
     Attributes, ByteRange, ChangeId, Changed, Device, Disks, FileId, IfExists, Kind, Layout,
-    LeaseGiven, LeaseKind, Mode, Name, OpenId, Place, Returned, Seen, Sequence, SessionId,
-    SetAttributes, Time, VolumeId, Written,
+    LeaseGiven, LeaseKind, LockChange, LockFound, LockMode, Mode, Name, OpenId, Place, Returned,
+    Seen, Sequence, SessionId, SetAttributes, Time, VolumeId, WaiterNumber, Written,
 };
 use super::{
-    ENTRIES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX, VERSION,
-    XATTR_BYTES_MAX, XATTRS_MAX,
+    ENTRIES_MAX, LOCK_CHANGES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX,
+    VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
 };
 use crate::xdr::{self, Array, Opaque};
 
 /// The target of a symbolic link.
 pub type Target = Opaque<TARGET_BYTES_MAX>;
+/// What a call changes of locks.
+pub type LockChanges = Array<LockChange, LOCK_CHANGES_MAX>;
 /// The value of an extended attribute.
 pub type XattrValue = Opaque<XATTR_BYTES_MAX>;
 
@@ -191,6 +193,30 @@ xdr_struct! {
     Look { session: SessionId, at: LookAt, lease: LeaseKind, range: ByteRange }
     /// Answer of LOOK. `dir` is there if a name was given, `found` unless there is none such.
     LookedAt { dir: Option<Attributes>, found: Option<Seen> }
+
+    /// Arguments of LOCK: the session is one holder, which keeps the processes of its client apart
+    /// itself. All of `changes` are made, in order, or none. It does not wait.
+    Lock { sequence: Sequence, file: FileId, changes: LockChanges }
+
+    /// Arguments of TESTLOCK: what keeps the session from having the range in this mode.
+    #[derive(Copy)]
+    TestLock { session: SessionId, file: FileId, range: ByteRange, mode: LockMode }
+    /// Answer of TESTLOCK: nothing, or a lock of the strongest mode that is in the way.
+    #[derive(Copy)]
+    LockTested { found: Option<LockFound> }
+
+    /// Arguments of AWAIT_LOCK: somebody stands in line for changes that were refused. Asking again
+    /// under the same number does nothing.
+    AwaitLock { session: SessionId, file: FileId, number: WaiterNumber, changes: LockChanges }
+    /// Answer of AWAIT_LOCK: whether what he waits for is free already, and kept for him; else the
+    /// client is called back by LOCK_FREE when it is.
+    #[derive(Copy)]
+    LockAwaited { is_free: bool }
+
+    /// Arguments of FORGO_LOCK: he does not wait any more. If he does not stand in line that is no
+    /// error.
+    #[derive(Copy)]
+    ForgoLock { session: SessionId, file: FileId, number: WaiterNumber }
 }
 
 xdr_union! {
@@ -219,7 +245,8 @@ procedures! { PROGRAM, VERSION;
     20 Rename => Res<Renamed>, 21 ReadDir => Res<Entries>, 22 Access => Res<AccessGiven>,
     23 FsStat => Res<Space>, 24 GetXattr => Res<XattrGot>, 25 SetXattr => Res<FileChanged>,
     26 ListXattr => Res<XattrNames>, 27 RemoveXattr => Res<FileChanged>, 28 ReturnLease => Res<()>,
-    29 Look => Res<LookedAt>,
+    29 Look => Res<LookedAt>, 30 Lock => Res<Attributes>, 31 TestLock => Res<LockTested>,
+    32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
 }
 
 impl Entry {

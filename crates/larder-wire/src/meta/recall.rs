@@ -1,6 +1,6 @@
 //! The program by which a metadata server calls its client, on the client's connection.
 
-use super::words::{FileId, LeaseKind, LeaseNumber, SessionId};
+use super::words::{FileId, LeaseKind, LeaseNumber, SessionId, WaiterNumber};
 
 /// The RPC program number.
 pub const PROGRAM: u32 = 0x206c_7263;
@@ -8,7 +8,7 @@ pub const PROGRAM: u32 = 0x206c_7263;
 pub const VERSION: u32 = 1;
 
 /// Names of the procedures, by number.
-pub const PROCEDURE_NAMES: &[&str] = &["NULL", "RECALL"];
+pub const PROCEDURE_NAMES: &[&str] = &["NULL", "RECALL", "LOCK_FREE"];
 
 xdr_struct! {
     /// Arguments of NULL.
@@ -19,6 +19,12 @@ xdr_struct! {
     /// and gives it back by RETURN_LEASE. It may come before the reply that gives the lease.
     #[derive(Copy)]
     Recall { session: SessionId, file: FileId, number: LeaseNumber, keep: LeaseKind }
+
+    /// Arguments of LOCK_FREE: what somebody waits for is free, and kept for him for a while. The
+    /// client answers at once, and asks for it by LOCK, or says FORGO_LOCK. It may come before the
+    /// reply to AWAIT_LOCK, and more than once.
+    #[derive(Copy)]
+    LockFree { session: SessionId, file: FileId, number: WaiterNumber }
 }
 
-procedures! { PROGRAM, VERSION; 0 RecallNull => (), 1 Recall => () }
+procedures! { PROGRAM, VERSION; 0 RecallNull => (), 1 Recall => (), 2 LockFree => () }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::calls::*;
-use super::recall::{Recall, RecallNull};
+use super::recall::{LockFree, Recall, RecallNull};
 use super::words::*;
 use super::*;
 use crate::sample::check_types;
@@ -14,12 +14,14 @@ check_types!(arguments_survive:
     Null, Session, Renew, EndSession, GetAttr, SetAttr, Lookup, Open, Close, GetCaps, Alloc,
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
-    RecallNull, Recall,
+    Lock, TestLock, AwaitLock, ForgoLock,
+    RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
     Res<SessionGiven>, Res<Renewed>, Res<()>, Res<Attributes>, Res<FileChanged>, Res<LookedUp>,
     Res<Opened>, Res<LayoutGiven>, Res<Made>, Res<LinkRead>, Res<NameChanged>, Res<calls::Renamed>,
     Res<Entries>, Res<AccessGiven>, Res<Space>, Res<XattrGot>, Res<XattrNames>, Res<LookedAt>,
+    Res<LockTested>, Res<LockAwaited>,
 );
 
 fn name(text: &'static str) -> Name {
@@ -218,6 +220,37 @@ fn a_look_is_what_the_document_says() {
 }
 
 #[test]
+fn locks_are_what_the_document_says() {
+    let changes = Array(vec![
+        LockChange { range: (16..26).into(), mode: Some(LockMode::Exclusive) },
+        LockChange { range: (26..LOCK_END).into(), mode: None },
+    ]);
+    golden(
+        &Lock { sequence: sequence(), file: FileId(0x1122), changes },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000002
+         00000000 00000010 00000000 0000000a 00000001 00000002
+         00000000 0000001a 7fffffff ffffffe6 00000000",
+    );
+    let found = LockFound { range: (16..26).into(), mode: LockMode::Exclusive };
+    golden(
+        &Ok::<_, Status>(LockTested { found: Some(found) }),
+        "00000000 00000001 00000000 00000010 00000000 0000000a 00000002",
+    );
+    let (session, file, number) = (SessionId([0xa5; 16]), FileId(0x1122), WaiterNumber(9));
+    let changes = Array(vec![LockChange { range: (0..1).into(), mode: Some(LockMode::Shared) }]);
+    golden(
+        &AwaitLock { session, file, number, changes },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000000 00001122 00000000 00000009
+         00000001 00000000 00000000 00000000 00000001 00000001 00000001",
+    );
+    golden(
+        &LockFree { session, file, number },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000000 00001122 00000000 00000009",
+    );
+}
+
+#[test]
 fn attributes_have_the_stated_length() {
     assert_eq!(to_segments(&attributes()).len(), ATTRIBUTES_BYTES);
     let entry = |attributes| Entry { name: name("abcde"), file: FileId(1), cookie: 2, attributes };
@@ -235,6 +268,12 @@ fn ranges_are_those_that_a_file_can_have() {
         assert_eq!(get(offset, length), None, "{offset} {length}");
     }
     assert_eq!(ByteRange::from(3..5), ByteRange { offset: 3, length: 2 });
+    let lockable = |offset, length| ByteRange { offset, length }.lockable();
+    assert_eq!(lockable(FILE_BYTES_MAX, 1), Some(FILE_BYTES_MAX..FILE_BYTES_MAX + 1));
+    assert_eq!(lockable(0, LOCK_END), Some(0..LOCK_END));
+    for (offset, length) in [(0, 0), (1, LOCK_END), (u64::MAX, 2)] {
+        assert_eq!(lockable(offset, length), None, "{offset} {length}");
+    }
 }
 
 /// A capability of the greatest length on each of the most disks fits into what a connection takes.
@@ -264,11 +303,11 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), Look::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), ForgoLock::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
-    assert!(MetaProc::try_from(Look::NUMBER).is_ok());
+    assert!(MetaProc::try_from(ForgoLock::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{
     ADDRESS_BYTES_MAX, CAPABILITY_BYTES_MAX, DISKS_MAX, EXTENTS_MAX, FILE_BYTES_MAX, GRANTS_MAX,
+    LOCK_END,
 };
 use crate::xdr::{Array, Opaque};
 
@@ -25,6 +26,8 @@ xdr_newtype! {
     ChangeId(u64);
     /// Number of a lease: larger than those of all that were given before.
     LeaseNumber(u64);
+    /// Names who waits for a lock, to his client; never given to another one of the session.
+    WaiterNumber(u64);
 }
 
 impl FileId {
@@ -52,6 +55,10 @@ xdr_enum! {
     /// Whose an extent's blocks are: everybody's who may read the file, or the session's that
     /// allocated them and has not committed them yet.
     ExtentState { Committed = 1, Provisional = 2 }
+
+    /// What a lock keeps others from: locking the range exclusively; locking it at all.
+    #[derive(PartialOrd, Ord)]
+    LockMode { Shared = 1, Exclusive = 2 }
 
     /// What is to become of a name that exists already.
     IfExists { Open = 0, Fail = 1 }
@@ -141,6 +148,15 @@ xdr_struct! {
     #[derive(Copy)]
     Returned { file: FileId, number: LeaseNumber, keep: LeaseKind }
 
+    /// Bytes of a file, and how they are locked from now on, whatever they were before; without a
+    /// mode not at all.
+    #[derive(Copy)]
+    LockChange { range: ByteRange, mode: Option<LockMode> }
+
+    /// A lock of another session.
+    #[derive(Copy)]
+    LockFound { range: ByteRange, mode: LockMode }
+
     /// All that is told of a file that is looked at. `granted` are the caller's rights, as bits of
     /// [`access`].
     Seen { attributes: Attributes, granted: u32, lease: Option<LeaseGiven>, layout: Layout }
@@ -177,6 +193,12 @@ impl ByteRange {
     pub fn get(self) -> Option<Range<u64>> {
         let end = self.offset.checked_add(self.length)?;
         (self.length > 0 && end <= FILE_BYTES_MAX).then_some(self.offset..end)
+    }
+
+    /// Start and end, if it has bytes and can be locked: also behind the largest file.
+    pub fn lockable(self) -> Option<Range<u64>> {
+        let end = self.offset.checked_add(self.length)?;
+        (self.length > 0 && end <= LOCK_END).then_some(self.offset..end)
     }
 }
 

@@ -1,0 +1,387 @@
+//! Locks: which session has which bytes of which file locked.
+//!
+//! A pure state machine: no clock, no store, nobody is called ([`Locks::take_free`] says who is to
+//! be). A session is one holder, whoever of
+//! its client's processes asks: its client keeps those apart. So its ranges never stand in its own
+//! way, and a change of several ranges is carried out whole or not at all. Locks are not stored;
+//! they end with the session.
+//!
+//! A session that was refused may wait. Waiters stand in line, file by file, in the order in which
+//! they came. What a waiter waits for is *kept* for him as soon as it is free: his client is told,
+//! and nobody else gets it until he has asked for it, has given up, or lets too much time pass; then
+//! he stands at the end of the line. So the one who waits longest is not overtaken by those who come
+//! later, and nobody asks in vain. Somebody whose wish does not collide with what is held or kept gets
+//! it, whoever waits: to make him wait too would have him wait for somebody who may wait for him.
+//!
+//! Invariants, each after any sequence of events:
+//! - what one session has exclusively, or is kept exclusively for it, no other one has at all;
+//! - no waiter waits for something that is free;
+//! - whatever is kept for a waiter was told;
+//! - a session that has nothing of a file and does not wait is not among those of the file, and a
+//!   file without any is not in the table.
+
+mod ranges;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use larder_wire::meta::recall::LockFree;
+use larder_wire::meta::words::{FileId, LockChange, LockFound, LockMode, SessionId, WaiterNumber};
+use larder_wire::meta::{LOCK_END, Status};
+
+use ranges::Ranges;
+
+/// Most ranges of one session: what its locks may take of the server's memory.
+const RANGES_MAX: usize = 1 << 16;
+/// Most waiters of one session.
+const WAITERS_MAX: usize = 1 << 12;
+
+/// Bytes of a file, not empty, and how they are to be locked from now on; `None`: not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    range: Range<u64>,
+    mode: Option<LockMode>,
+}
+
+impl Change {
+    /// What a call asks for.
+    ///
+    /// # Errors
+    /// [`Status::Invalid`] if it is no range that can be locked.
+    pub(crate) fn of(change: &LockChange) -> Result<Change, Status> {
+        let range = change.range.lockable().ok_or(Status::Invalid)?;
+        Ok(Change { range, mode: change.mode })
+    }
+}
+
+/// Somebody who waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Waiter {
+    session: SessionId,
+    number: WaiterNumber,
+    /// What he waits for.
+    changes: Vec<Change>,
+    /// Since when it is kept for him.
+    kept_since: Option<Instant>,
+}
+
+impl Waiter {
+    fn is(&self, session: SessionId, number: WaiterNumber) -> bool {
+        (self.session, self.number) == (session, number)
+    }
+
+    /// What is kept for him.
+    fn kept(&self) -> impl Iterator<Item = (Range<u64>, LockMode)> + '_ {
+        let changes = self.kept_since.iter().flat_map(|_| &self.changes);
+        changes.filter_map(|change| Some((change.range.clone(), change.mode?)))
+    }
+}
+
+/// The locks of a file.
+#[derive(Clone, Debug, Default)]
+struct File {
+    holders: BTreeMap<SessionId, Ranges>,
+    /// In line.
+    waiters: Vec<Waiter>,
+}
+
+impl File {
+    /// What keeps `session` from having the range in this mode: of the strongest mode.
+    fn conflict(
+        &self,
+        session: SessionId,
+        range: &Range<u64>,
+        mode: LockMode,
+    ) -> Option<(Range<u64>, LockMode)> {
+        let others = self.holders.iter().filter(|(holder, _)| **holder != session);
+        let held = others.flat_map(|(_, held)| held.overlapping(range));
+        let waiters = self.waiters.iter().filter(|waiter| waiter.session != session);
+        let kept = waiters.flat_map(Waiter::kept);
+        let kept = kept.filter(|(kept, _)| kept.start < range.end && range.start < kept.end);
+        let in_the_way = held.chain(kept).filter(|(_, held)| !goes_with(*held, mode));
+        in_the_way.max_by_key(|(_, held)| *held)
+    }
+
+    /// Whether a session could make these changes.
+    fn allows(&self, session: SessionId, changes: &[Change]) -> bool {
+        let is_refused = |change: &Change| {
+            let mode = change.mode?;
+            self.conflict(session, &change.range, mode)
+        };
+        changes.iter().all(|change| is_refused(change).is_none())
+    }
+
+    /// Keeps what is free for those who wait for it, first come, first served. Answers for whom it
+    /// is kept from now on.
+    fn serve(&mut self, now: Instant) -> Vec<(SessionId, WaiterNumber)> {
+        let mut served = Vec::new();
+        for at in 0..self.waiters.len() {
+            let waiter = &self.waiters[at];
+            if waiter.kept_since.is_none() && self.allows(waiter.session, &waiter.changes) {
+                served.push((waiter.session, waiter.number));
+                self.waiters[at].kept_since = Some(now);
+            }
+        }
+        served
+    }
+}
+
+/// What a session has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Own {
+    /// Files of which it has some, or waits for some.
+    files: BTreeSet<FileId>,
+    /// How many ranges, in all files.
+    ranges: usize,
+    /// How many of its client's callers wait.
+    waiters: usize,
+}
+
+/// The locks of all sessions.
+#[derive(Clone, Debug)]
+pub(crate) struct Locks {
+    files: BTreeMap<FileId, File>,
+    sessions: BTreeMap<SessionId, Own>,
+    /// What is to be told.
+    free: Vec<LockFree>,
+    /// How long something is kept for somebody who does not ask for it.
+    patience: Duration,
+}
+
+impl Locks {
+    /// None yet.
+    pub(crate) fn new(patience: Duration) -> Locks {
+        Locks { files: BTreeMap::new(), sessions: BTreeMap::new(), free: Vec::new(), patience }
+    }
+
+    /// Which clients are to be told, since this was asked last, that something is kept for them.
+    pub(crate) fn take_free(&mut self) -> Vec<LockFree> {
+        std::mem::take(&mut self.free)
+    }
+
+    /// A lock that another session has, or that is kept for it, and that keeps `session` from having
+    /// the range in this mode: of the strongest mode that is in the way.
+    pub(crate) fn conflict(
+        &self,
+        session: SessionId,
+        file: FileId,
+        range: &Range<u64>,
+        mode: LockMode,
+    ) -> Option<LockFound> {
+        let (range, mode) = self.files.get(&file)?.conflict(session, range, mode)?;
+        Some(LockFound { range: range.into(), mode })
+    }
+
+    /// Makes all changes, in order, or none.
+    ///
+    /// # Errors
+    /// [`Status::Locked`] if another session is in the way, [`Status::NoSpace`] if the session
+    /// would have too many ranges.
+    pub(crate) fn change(
+        &mut self,
+        session: SessionId,
+        file: FileId,
+        changes: &[Change],
+        now: Instant,
+    ) -> Result<(), Status> {
+        if self.files.get(&file).is_some_and(|there| !there.allows(session, changes)) {
+            return Err(Status::Locked);
+        }
+        if !self.has_room(session, file, changes) {
+            return Err(Status::NoSpace);
+        }
+        self.set(session, file, changes);
+        self.end_waits(session, file, |waiter, held| {
+            let mut wanted = waiter.changes.iter();
+            wanted.all(|change| change.mode.is_none_or(|mode| held.have(&change.range, mode)))
+        });
+        self.serve(file, now);
+        Ok(())
+    }
+
+    /// Somebody waits for changes. Answers whether they are free, and kept for him, already; else he
+    /// is told later. To ask again changes nothing.
+    ///
+    /// # Errors
+    /// [`Status::NoSpace`] if too many of the session wait.
+    pub(crate) fn wait(
+        &mut self,
+        session: SessionId,
+        file: FileId,
+        number: WaiterNumber,
+        changes: Vec<Change>,
+        now: Instant,
+    ) -> Result<bool, Status> {
+        let own = self.sessions.entry(session).or_default();
+        let there = self.files.entry(file).or_default();
+        if let Some(waiter) = there.waiters.iter().find(|waiter| waiter.is(session, number)) {
+            return Ok(waiter.kept_since.is_some());
+        }
+        if own.waiters >= WAITERS_MAX {
+            self.tidy(session, file);
+            return Err(Status::NoSpace);
+        }
+        own.waiters += 1;
+        own.files.insert(file);
+        there.waiters.push(Waiter { session, number, changes, kept_since: None });
+        self.serve(file, now);
+        let told = self.free.len();
+        self.free.retain(|free| (free.session, free.number) != (session, number));
+        Ok(self.free.len() < told)
+    }
+
+    /// Somebody does not wait any more, and does not want what is kept for him.
+    pub(crate) fn forgo(
+        &mut self,
+        session: SessionId,
+        file: FileId,
+        number: WaiterNumber,
+        now: Instant,
+    ) {
+        self.end_waits(session, file, |waiter, _| waiter.number == number);
+        self.serve(file, now);
+    }
+
+    /// A session can be called again after it could not: it is told again what is kept for it.
+    pub(crate) fn reached(&mut self, session: SessionId) {
+        let Some(own) = self.sessions.get(&session).filter(|own| own.waiters > 0) else { return };
+        for file in &own.files {
+            let waiters = self.files.get(file).into_iter().flat_map(|there| &there.waiters);
+            let kept = waiters.filter(|one| one.session == session && one.kept_since.is_some());
+            let told = kept.map(|one| LockFree { session, file: *file, number: one.number });
+            self.free.extend(told);
+        }
+    }
+
+    /// Some time has passed.
+    pub(crate) fn ticked(&mut self, now: Instant) {
+        let files: Vec<FileId> = self.files.keys().copied().collect();
+        for file in files {
+            let Some(there) = self.files.get_mut(&file) else { continue };
+            let is_late = |waiter: &Waiter| {
+                let kept = waiter.kept_since.map(|since| now.saturating_duration_since(since));
+                kept.is_some_and(|kept| kept >= self.patience)
+            };
+            let (late, in_time) = there.waiters.drain(..).partition(is_late);
+            there.waiters = in_time;
+            let late: Vec<Waiter> = late;
+            let again = late.into_iter().map(|waiter| Waiter { kept_since: None, ..waiter });
+            there.waiters.extend(again);
+            self.serve(file, now);
+        }
+    }
+
+    /// A session is over, its locks with it, and nobody of its client waits any more.
+    pub(crate) fn end(&mut self, session: SessionId, now: Instant) {
+        for file in self.sessions.get(&session).map(|own| own.files.clone()).unwrap_or_default() {
+            self.set(session, file, &[Change { range: 0..LOCK_END, mode: None }]);
+            self.end_waits(session, file, |_, _| true);
+            self.serve(file, now);
+        }
+    }
+
+    /// A file is gone for good. Who waits for something of it is told, and finds that out.
+    pub(crate) fn forget(&mut self, file: FileId) {
+        let Some(there) = self.files.remove(&file) else { return };
+        for (session, held) in there.holders {
+            if let Some(own) = self.sessions.get_mut(&session) {
+                own.ranges -= held.len();
+            }
+            self.tidy(session, file);
+        }
+        for Waiter { session, number, .. } in there.waiters {
+            if let Some(own) = self.sessions.get_mut(&session) {
+                own.waiters -= 1;
+            }
+            self.tidy(session, file);
+            self.free.push(LockFree { session, file, number });
+        }
+    }
+
+    /// Whether a session may have so many ranges.
+    fn has_room(&self, session: SessionId, file: FileId, changes: &[Change]) -> bool {
+        let all = self.sessions.get(&session).map_or(0, |own| own.ranges);
+        // Each change may cut one range in two, and add one.
+        if all + 2 * changes.len() <= RANGES_MAX {
+            return true;
+        }
+        let held = self.files.get(&file).and_then(|there| there.holders.get(&session));
+        let mut after = held.cloned().unwrap_or_default();
+        let before = after.len();
+        changes.iter().for_each(|change| after.set(&change.range, change.mode));
+        after.len() <= before || all - before + after.len() <= RANGES_MAX
+    }
+
+    /// Makes changes of a session.
+    fn set(&mut self, session: SessionId, file: FileId, changes: &[Change]) {
+        let own = self.sessions.entry(session).or_default();
+        let there = self.files.entry(file).or_default();
+        let held = there.holders.entry(session).or_default();
+        own.files.insert(file);
+        own.ranges -= held.len();
+        changes.iter().for_each(|change| held.set(&change.range, change.mode));
+        own.ranges += held.len();
+        if held.is_empty() {
+            there.holders.remove(&session);
+        }
+        self.tidy(session, file);
+    }
+
+    /// Those of a session who wait for something of a file do so no more, if `ends` says so of them
+    /// and of what the session has.
+    fn end_waits(
+        &mut self,
+        session: SessionId,
+        file: FileId,
+        ends: impl Fn(&Waiter, &Ranges) -> bool,
+    ) {
+        let Some(there) = self.files.get_mut(&file) else { return };
+        if there.waiters.iter().all(|waiter| waiter.session != session) {
+            return;
+        }
+        let held = there.holders.get(&session).cloned().unwrap_or_default();
+        let before = there.waiters.len();
+        there.waiters.retain(|waiter| waiter.session != session || !ends(waiter, &held));
+        let ended = before - there.waiters.len();
+        if let Some(own) = self.sessions.get_mut(&session) {
+            own.waiters -= ended;
+        }
+        self.tidy(session, file);
+    }
+
+    /// Keeps what is free of a file for those who wait for it.
+    fn serve(&mut self, file: FileId, now: Instant) {
+        let Some(there) = self.files.get_mut(&file) else { return };
+        let served = there.serve(now).into_iter();
+        self.free.extend(served.map(|(session, number)| LockFree { session, file, number }));
+    }
+
+    /// Takes out what has nothing.
+    fn tidy(&mut self, session: SessionId, file: FileId) {
+        let there = self.files.get(&file);
+        let has_some = there.is_some_and(|there| {
+            let waits = there.waiters.iter().any(|waiter| waiter.session == session);
+            there.holders.contains_key(&session) || waits
+        });
+        if there.is_some_and(|there| there.holders.is_empty() && there.waiters.is_empty()) {
+            self.files.remove(&file);
+        }
+        if let Some(own) = self.sessions.get_mut(&session) {
+            if !has_some {
+                own.files.remove(&file);
+            }
+            if own.files.is_empty() {
+                self.sessions.remove(&session);
+            }
+        }
+    }
+}
+
+/// Whether two sessions may have one byte in these modes.
+fn goes_with(one: LockMode, other: LockMode) -> bool {
+    (one, other) == (LockMode::Shared, LockMode::Shared)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Locks of two mounts of a volume, over the ends of sessions and of servers.
+
+use std::ops::Range;
+
+use larder_vfs::LockMode::{Exclusive, Shared};
+use larder_vfs::{Error, KeptLock, LOCK_END, LockChange, LockMode, Result};
+
+use super::*;
+
+const ALL: Range<u64> = 0..LOCK_END;
+
+/// How long a session lasts without a call, where a test waits for that.
+const SHORT: Options = Options { lease: Duration::from_secs(4) };
+
+async fn lock(
+    native: &Native,
+    file: &Handle,
+    range: Range<u64>,
+    mode: Option<LockMode>,
+) -> Result<()> {
+    let changes = [LockChange { range, mode }];
+    native.lock(&Cred::root(), file, &changes).await.map(drop)
+}
+
+async fn tested(native: &Native, file: &Handle, mode: LockMode) -> Option<LockMode> {
+    native.test_lock(&Cred::root(), file, ALL, mode).await.unwrap()
+}
+
+/// Looks until it holds, or the test has taken too long.
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !holds().await {
+        assert!(Instant::now() < until, "{what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// An orderly end gives locks up at once, a mount that is gone when its session's time is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_end_with_the_session_that_has_them() {
+    let volume = Volume::with_options(Setup::Secure, SHORT);
+    let mine = volume.mount().await;
+    let file = make(&mine, "file").await;
+    let theirs = volume.mount().await;
+    lock(&theirs, &file, 0..10, Some(Exclusive)).await.unwrap();
+    lock(&mine, &file, 10..20, Some(Shared)).await.unwrap();
+    assert_eq!(lock(&mine, &file, 5..6, Some(Shared)).await, Err(Error::Locked));
+    assert_eq!(tested(&mine, &file, Shared).await, Some(Exclusive));
+    theirs.leave().await;
+    lock(&mine, &file, 5..6, Some(Exclusive)).await.unwrap();
+    lock(&mine, &file, ALL, None).await.unwrap();
+
+    let theirs = volume.mount().await;
+    lock(&theirs, &file, ALL, Some(Exclusive)).await.unwrap();
+    theirs.shutdown();
+    drop(theirs);
+    assert_eq!(lock(&mine, &file, 5..6, Some(Exclusive)).await, Err(Error::Locked));
+    let _kept = waits(&mine, &file, Exclusive).await;
+    lock(&mine, &file, 5..6, Some(Exclusive)).await.unwrap();
+}
+
+async fn waits(native: &Native, file: &Handle, mode: LockMode) -> KeptLock {
+    let changes = [LockChange { range: ALL, mode: Some(mode) }];
+    let root = Cred::root();
+    let waited = native.await_lock(&root, file, &changes);
+    let kept = tokio::time::timeout(Duration::from_secs(60), waited).await.expect("nobody tells");
+    kept.unwrap().expect("the server tells")
+}
+
+fn calls(native: &Native, name: &str) -> u64 {
+    let stats = native.stats();
+    stats.procedures.iter().find(|one| one.name == name).map_or(0, |one| one.calls)
+}
+
+/// First come, first served; who waits asks nothing meanwhile, and a dead holder's time is waited
+/// for like everybody's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_is_called_when_it_is_his_turn() {
+    let volume = Volume::with_options(Setup::Secure, SHORT);
+    let (one, two) = (Arc::new(volume.mount().await), Arc::new(volume.mount().await));
+    let file = make(&one, "file").await;
+    let dead = volume.mount().await;
+    lock(&dead, &file, 0..1, Some(Exclusive)).await.unwrap();
+    dead.shutdown();
+    drop(dead);
+    let kept = waits(&one, &file, Exclusive).await;
+    assert_eq!(lock(&two, &file, 0..1, Some(Shared)).await, Err(Error::Locked), "it is kept");
+    lock(&one, &file, ALL, Some(Exclusive)).await.unwrap();
+    drop(kept);
+
+    let (other, of) = (Arc::clone(&two), file.clone());
+    let waiter = tokio::spawn(async move {
+        let kept = waits(&other, &of, Exclusive).await;
+        lock(&other, &of, ALL, Some(Exclusive)).await.unwrap();
+        drop(kept);
+    });
+    eventually("he stands in line", async || calls(&two, "AWAIT_LOCK") == 1).await;
+    // The server has it in its line when it has answered the next call.
+    tested(&two, &file, Shared).await;
+    lock(&one, &file, ALL, None).await.unwrap();
+    waiter.await.unwrap();
+    assert_eq!(lock(&one, &file, ALL, Some(Shared)).await, Err(Error::Locked));
+    assert_eq!(
+        (calls(&two, "LOCK"), calls(&two, "AWAIT_LOCK")),
+        (2, 1),
+        "nothing is asked in vain"
+    );
+    assert_eq!((calls(&one, "FORGO_LOCK"), calls(&two, "FORGO_LOCK")), (0, 0));
+}
+
+/// Whoever gives up while he waits, or when it is his turn, keeps nobody waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_up_stands_in_nobodys_way() {
+    let volume = Volume::new(Setup::Secure);
+    let (one, two, three) = (volume.mount().await, volume.mount().await, volume.mount().await);
+    let file = make(&one, "file").await;
+    lock(&one, &file, ALL, Some(Exclusive)).await.unwrap();
+    let changes = [LockChange { range: ALL, mode: Some(Exclusive) }];
+    {
+        let root = Cred::root();
+        let waited = two.await_lock(&root, &file, &changes);
+        let given_up = eventually("he stands in line", async || calls(&two, "AWAIT_LOCK") == 1);
+        tokio::select! {
+            _ = waited => panic!("somebody else has it"),
+            () = given_up => (),
+        }
+    }
+    eventually("the server is told", async || calls(&two, "FORGO_LOCK") == 1).await;
+    tested(&two, &file, Shared).await;
+    lock(&one, &file, ALL, None).await.unwrap();
+    lock(&three, &file, ALL, Some(Exclusive)).await.unwrap();
+    let (kept, ()) = tokio::join!(waits(&two, &file, Exclusive), async {
+        lock(&three, &file, ALL, None).await.unwrap();
+    });
+    drop(kept);
+    let _kept = waits(&one, &file, Exclusive).await;
+    lock(&one, &file, ALL, Some(Exclusive)).await.unwrap();
+}
