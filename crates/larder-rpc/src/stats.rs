@@ -245,8 +245,9 @@ impl Latency {
     }
 }
 
-/// Procedures that are told apart; higher numbers share the last account.
-const PROCEDURES_MAX: usize = 32;
+/// Procedures that are told apart, more than any program of ours has; higher numbers share the last
+/// account.
+const PROCEDURES_MAX: usize = 48;
 
 /// The accounts of a client, by procedure.
 #[derive(Debug)]
