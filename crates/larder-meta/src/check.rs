@@ -149,7 +149,7 @@ impl Check<'_> {
             }
         }
         let mut used: HashMap<FileId, u64> = HashMap::new();
-        for tag in [b'x', b'p'] {
+        for tag in [b'x', b'p', b'g'] {
             let mut before: (Vec<u8>, u64) = (Vec::new(), 0);
             for (key, extent) in self.all::<Extent>(&[tag])? {
                 let (map, end) = (key[..key.len() - 8].to_vec(), number(&key)?);

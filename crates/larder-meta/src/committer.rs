@@ -412,6 +412,9 @@ impl Committer {
         } else {
             group.finished.push(finished);
         }
+        if self.live.is_release_due() {
+            self.internal(view, group, Live::release_closed);
+        }
     }
 
     /// What the effects of a transaction are at the disks.
@@ -454,6 +457,7 @@ impl Committer {
             tracing::info!(?session, "a client has not called for too long: its session ends");
             self.internal(view, group, |live, txn| live.end_session(txn, session));
         }
+        self.internal(view, group, Live::release_closed);
         self.live.time_has_passed(now);
         self.act();
         if self.grace_until.is_some_and(|until| now >= until) {

@@ -4,6 +4,11 @@
 //! file's. Whoever gives one up lets it drain: capabilities may still cover it. It is free again
 //! once the disks have revoked those.
 //!
+//! A provisional block is the session's until it is committed or the session ends, if ALLOC was
+//! asked for it: a write may be on its way of which no open file tells. One that was given *ahead*,
+//! with an OPEN, goes when the session has the file open for writing no more, and with the life
+//! of the server, which alone knows of opens.
+//!
 //! Invariants, checked by [`crate::check`]:
 //! - each block of a disk is in exactly one record;
 //! - the extents of a file do not overlap, and end where its size does at most;
@@ -47,13 +52,45 @@ pub(crate) fn allocate(
     cursor: &mut blocks::Cursor,
     is_there: &dyn Fn(DiskId) -> bool,
 ) -> Result<(), Status> {
-    let mut wanted = rounded(range);
-    wanted.end = wanted.end.min(wanted.start + ALLOCATE_BYTES_MAX);
-    let own = Map::Own(session, file);
+    // From now on these are asked for.
+    for piece in Map::Ahead(session, file).cut(txn, &within_limit(range))? {
+        Map::Own(session, file).put(txn, piece)?;
+    }
+    fill_holes(txn, Map::Own(session, file), range, cursor, is_there)
+}
+
+/// The same ahead of being asked: the blocks go with the session's last open for writing.
+pub(crate) fn allocate_ahead(
+    txn: &mut Txn<'_>,
+    session: SessionId,
+    file: FileId,
+    range: &Range<u64>,
+    cursor: &mut blocks::Cursor,
+    is_there: &dyn Fn(DiskId) -> bool,
+) -> Result<(), Status> {
+    fill_holes(txn, Map::Ahead(session, file), range, cursor, is_there)
+}
+
+fn within_limit(range: &Range<u64>) -> Range<u64> {
+    let wanted = rounded(range);
+    wanted.start..wanted.end.min(wanted.start + ALLOCATE_BYTES_MAX)
+}
+
+/// Gives `own` blocks where neither the file nor the session has any.
+fn fill_holes(
+    txn: &mut Txn<'_>,
+    own: Map,
+    range: &Range<u64>,
+    cursor: &mut blocks::Cursor,
+    is_there: &dyn Fn(DiskId) -> bool,
+) -> Result<(), Status> {
+    let wanted = within_limit(range);
     // And the block before, whose disk goes on.
     let around = wanted.start.saturating_sub(BLOCK_BYTES)..wanted.end;
-    let mut there = Map::File(file).overlapping(txn, &around, usize::MAX)?;
-    there.extend(own.overlapping(txn, &around, usize::MAX)?);
+    let mut there = Vec::new();
+    for map in own.all_of_its_file() {
+        there.extend(map.overlapping(txn, &around, usize::MAX)?);
+    }
     there.sort_by_key(|piece| piece.offset);
     let taken = there.iter().map(|piece| (piece.offset..piece.end(), Some(piece.disk)));
     let (mut at, mut before) = (wanted.start, None);
@@ -112,11 +149,24 @@ pub(crate) fn drop_all(txn: &mut Txn<'_>, file: FileId) -> Result<(), Status> {
     Ok(())
 }
 
-/// Gives up what a session holds of a file and has not committed.
-pub(crate) fn release(txn: &mut Txn<'_>, session: SessionId, file: FileId) -> Result<(), Status> {
-    let pieces = Map::Own(session, file).cut(txn, &(0..u64::MAX))?;
+/// Whether a session has blocks of a file that were given ahead.
+pub(crate) fn has_ahead(txn: &Txn<'_>, session: SessionId, file: FileId) -> Result<bool, Status> {
+    Ok(!Map::Ahead(session, file).overlapping(txn, &(0..u64::MAX), 1)?.is_empty())
+}
+
+/// Gives up what a session was given ahead of a file, and has neither asked for nor committed.
+pub(crate) fn release_ahead(
+    txn: &mut Txn<'_>,
+    session: SessionId,
+    file: FileId,
+) -> Result<(), Status> {
+    release(txn, (session, file), Map::Ahead(session, file))
+}
+
+fn release(txn: &mut Txn<'_>, of: (SessionId, FileId), map: Map) -> Result<(), Status> {
+    let pieces = map.cut(txn, &(0..u64::MAX))?;
     if !pieces.is_empty() {
-        txn.revoke(Revoked::Session(session, file));
+        txn.revoke(Revoked::Session(of.0, of.1));
         blocks::drain(txn, pieces);
     }
     Ok(())
@@ -124,15 +174,35 @@ pub(crate) fn release(txn: &mut Txn<'_>, session: SessionId, file: FileId) -> Re
 
 /// Gives up all that a session holds and has not committed.
 pub(crate) fn release_all(txn: &mut Txn<'_>, session: SessionId) -> Result<(), Status> {
-    let prefix = key::provisional(session, FileId(0), 0);
-    let prefix = &prefix[..prefix.len() - 16];
-    let held = txn.scan_all::<Extent>(prefix)?;
-    let files = held.iter().filter_map(|(key, _)| {
-        key[prefix.len()..].first_chunk().map(|file| FileId(u64::from_be_bytes(*file)))
-    });
-    let mut files: Vec<FileId> = files.collect();
-    files.dedup();
-    files.into_iter().try_for_each(|file| release(txn, session, file))
+    let none = FileId(0);
+    for first in [key::provisional(session, none, 0), key::ahead(session, none, 0)] {
+        let prefix = &first[..first.len() - 16];
+        let mut files = Vec::new();
+        for (key, _) in txn.scan_all::<Extent>(prefix)? {
+            let file = key[prefix.len()..].first_chunk().ok_or(Status::Io)?;
+            files.push(FileId(u64::from_be_bytes(*file)));
+        }
+        files.dedup();
+        for file in files {
+            for map in [Map::Own(session, file), Map::Ahead(session, file)] {
+                release(txn, (session, file), map)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives up all that was given ahead in an earlier life of the server: nothing is open any more.
+/// It drains like what that one left draining.
+pub(crate) fn release_all_ahead(txn: &mut Txn<'_>) -> Result<(), Status> {
+    let first = key::ahead(SessionId([0; 16]), FileId(0), 0);
+    for (key, _) in txn.scan_all::<Extent>(&first[..1])? {
+        let (session, rest) = key[1..].split_first_chunk().ok_or(Status::Io)?;
+        let file = FileId(u64::from_be_bytes(*rest.first_chunk().ok_or(Status::Io)?));
+        let pieces = Map::Ahead(SessionId(*session), file).cut(txn, &(0..u64::MAX))?;
+        blocks::drain(txn, pieces);
+    }
+    Ok(())
 }
 
 /// Gives up the blocks of a range.

@@ -45,6 +45,10 @@ mod locking;
 /// Most sessions at a time. One is a client, not a user.
 const SESSIONS_MAX: usize = 4096;
 
+/// So many closed files may have blocks that were given ahead, before those are given up, many at
+/// once: each disk is asked once to revoke what was on them, and once to clear them.
+const CLOSED_MAX: usize = 64;
+
 /// How often a session could give back what is recalled while it lasts without a call.
 const RECALLS_PER_LEASE: u32 = 2;
 
@@ -66,6 +70,11 @@ pub(crate) struct Live {
     /// Capabilities that end with the call that is being carried out.
     ended: Vec<Taken>,
     cursor: Cursor,
+    /// Files that nobody of the session writes any more, and that have blocks which were given
+    /// ahead.
+    closed: BTreeSet<(SessionId, FileId)>,
+    /// Somebody found no room since those were given up last.
+    is_short: bool,
 }
 
 /// What a call has beside its arguments and its caller.
@@ -103,6 +112,8 @@ impl Live {
             actions: Vec::new(),
             ended: Vec::new(),
             cursor: Cursor::default(),
+            closed: BTreeSet::new(),
+            is_short: false,
         }
     }
 
@@ -151,6 +162,22 @@ impl Live {
     ) -> Result<(), Status> {
         data::blocks::free(txn, disk, bytes)?;
         self.cursor.freed(disk, bytes);
+        Ok(())
+    }
+
+    /// Whether it is time to give up what closed files were given ahead.
+    pub(crate) fn is_release_due(&self) -> bool {
+        self.closed.len() >= CLOSED_MAX || (self.is_short && !self.closed.is_empty())
+    }
+
+    /// Gives up what closed files were given ahead.
+    pub(crate) fn release_closed(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
+        self.is_short = false;
+        for (session, file) in std::mem::take(&mut self.closed) {
+            if !self.opens.is_written(session, file) {
+                data::release_ahead(txn, session, file)?;
+            }
+        }
         Ok(())
     }
 
@@ -276,8 +303,10 @@ impl Live {
         if let Some(range) = call.range.get().filter(|_| call.allocate && call.mode.writes()) {
             // That there is no room is told to who asks for it by ALLOC.
             let is_there = |disk| self.disks.is_there(disk);
-            match data::allocate(txn, session, number, &range, &mut self.cursor, &is_there) {
-                Ok(()) | Err(Status::NoSpace) => (),
+            let cursor = &mut self.cursor;
+            match data::allocate_ahead(txn, session, number, &range, cursor, &is_there) {
+                Ok(()) => (),
+                Err(Status::NoSpace) => self.is_short = true,
                 Err(status) => return Err(status),
             }
         }
@@ -340,8 +369,8 @@ impl Live {
         self.closed(txn, session, closed)
     }
 
-    /// A file was closed: what was allocated for it goes with its last writer in the session, and
-    /// the file itself, if nothing names it, with the last of all.
+    /// A file was closed: what was given ahead goes some time after its last writer in the session.
+    /// The file itself goes, if nothing names it, with the last of all, and that with it.
     fn closed(
         &mut self,
         txn: &mut Txn<'_>,
@@ -349,10 +378,12 @@ impl Live {
         closed: opens::Open,
     ) -> Result<(), Status> {
         let opens::Open { file, mode } = closed;
-        if mode.writes() && !self.opens.is_written(session, file) {
-            data::release(txn, session, file)?;
+        let is_last_writer = mode.writes() && !self.opens.is_written(session, file);
+        if is_last_writer && data::has_ahead(txn, session, file)? {
+            self.closed.insert((session, file));
         }
         if !self.opens.is_open(file) && txn.get::<Orphan>(&key::orphan(file))?.is_some() {
+            data::release_ahead(txn, session, file)?;
             let inode = inode::get(txn, file)?;
             names::forget(txn, &inode)?;
         }
@@ -384,7 +415,10 @@ impl Live {
         let bytes = range.get().ok_or(Status::Invalid)?;
         let inode = self.need_data(txn, request, file, open, Mode::Write)?;
         let is_there = |disk| self.disks.is_there(disk);
-        data::allocate(txn, request.session, file, &bytes, &mut self.cursor, &is_there)?;
+        let session = request.session;
+        let allocated = data::allocate(txn, session, file, &bytes, &mut self.cursor, &is_there);
+        self.is_short |= allocated == Err(Status::NoSpace);
+        allocated?;
         let layout = self.layout(txn, request.session, file, Mode::Write, range, moment)?;
         Ok(LayoutGiven { attributes: inode.attributes, layout })
     }

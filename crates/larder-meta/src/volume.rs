@@ -7,7 +7,7 @@ use larder_wire::meta::{BLOCK_BYTES, DISKS_MAX, Status};
 use larder_wire::xdr::Opaque;
 use thiserror::Error;
 
-use crate::data::blocks;
+use crate::data::{self, blocks};
 use crate::engine::{self, Engine, EngineError, Writes};
 use crate::store::records::{Disk, Inode, Owner, Volume};
 use crate::store::{Record, Txn, key};
@@ -197,6 +197,7 @@ pub fn take(engine: &dyn Engine) -> Result<Owned, VolumeError> {
     let epoch = before.map_or(0, |owner| owner.epoch) + 1;
     let owner = Owner { epoch, process };
     txn.put(key::owner(), &owner);
+    data::release_all_ahead(&mut txn).map_err(unreadable)?;
     let expected = engine::Owner { key: key::owner(), value: view.get(&key::owner())? };
     engine.commit(&txn.finish().0, &expected)?;
     let owner = engine::Owner { key: key::owner(), value: Some(owner.to_bytes()) };

@@ -18,6 +18,7 @@ mod locking;
 mod locks;
 mod mount;
 mod names;
+mod opens;
 mod plan;
 mod read;
 mod recalls;
@@ -36,17 +37,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    KeptLock, Lease, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteRead, RemoteWritten, Removal, Result, SetAttr, SetXattr, Stability, StatFs, Time, Token,
-    Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Intent,
+    Judged, KeptLock, Lease, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
+    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, SetAttr, SetXattr,
+    Stability, StatFs, Time, Token, Watcher,
 };
 use larder_wire::meta::calls::{self, LookAt, LookedAt};
-use larder_wire::meta::words::{self, Attributes, ByteRange, FileId, LeaseKind, OpenId, VolumeId};
+use larder_wire::meta::words::{
+    self, Attributes, ByteRange, FileId, LeaseKind, Mode, OpenId, VolumeId,
+};
 use larder_wire::meta::{FILE_BYTES_MAX, NAME_BYTES_MAX};
 
 use disks::Disks;
 pub use mount::{MountError, MountOptions};
+use opens::{Held, Open};
 use session::Session;
 use uncommitted::UncommittedFiles;
 
@@ -254,6 +258,49 @@ impl Remote for Native {
         Box::pin(async move { self.change_xattr(cred, self.file(file)?, set).await })
     }
 
+    fn open<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        intent: Intent,
+    ) -> Future<'a, RemoteOpened> {
+        Box::pin(async move {
+            if intent.rights == Access::NONE {
+                return Ok(RemoteOpened::unknown());
+            }
+            let file = self.file(file)?;
+            let mode = match (intent.read, intent.write) {
+                (true, true) => Mode::ReadWrite,
+                (false, true) => Mode::Write,
+                _ => Mode::Read,
+            };
+            // First: if the lease is recalled from now on, the server is told of it before.
+            let held = self.session.opens().begin(&self.session, file, mode);
+            let (attributes, granted, lease) = self.look_at(cred, file).await?;
+            let is_open = (intent.read || intent.write) && attributes.kind == words::Kind::File;
+            if is_open && !lease.holds() {
+                held.0.keep(cred).await;
+            }
+            Ok(RemoteOpened {
+                granted: convert::access(granted) & intent.rights,
+                attr: Some(self.attr(&attributes)),
+                lease: Some(lease),
+                token: is_open.then(|| Token::new(held)),
+            })
+        })
+    }
+
+    /// What was written and not committed is committed first: it may lie in blocks that go with
+    /// the open.
+    fn close<'a>(&'a self, _cred: &'a Cred, token: Token) -> Future<'a, ()> {
+        Box::pin(async move {
+            let Some(held) = token.get::<Held>() else { return Ok(()) };
+            let settled = self.settle(held.0.file()).await;
+            held.0.close().await;
+            settled
+        })
+    }
+
     fn lock<'a>(
         &'a self,
         cred: &'a Cred,
@@ -328,25 +375,28 @@ impl Remote for Native {
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
-        _: Option<&'a Token>,
+        open: Option<&'a Token>,
         offset: u64,
         len: u32,
     ) -> Future<'a, RemoteRead> {
-        Box::pin(async move { self.read_all(cred, self.file(file)?, offset, len).await })
+        Box::pin(
+            async move { self.read_all(cred, (self.file(file)?, held(open)), offset, len).await },
+        )
     }
 
     fn write<'a>(
         &'a self,
         cred: &'a Cred,
         file: &'a Handle,
-        _: Option<&'a Token>,
+        open: Option<&'a Token>,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> Future<'a, RemoteWritten> {
-        Box::pin(
-            async move { self.write_all(cred, self.file(file)?, offset, data, stability).await },
-        )
+        Box::pin(async move {
+            let of = (self.file(file)?, held(open));
+            self.write_all(cred, of, offset, data, stability).await
+        })
     }
 
     /// Commits all of the file that is not: the range only says that something is.
@@ -447,6 +497,11 @@ impl Remote for Native {
     }
 }
 
+/// The open that a token stands for.
+fn held(token: Option<&Token>) -> Option<&Open> {
+    Some(&*token?.get::<Held>()?.0)
+}
+
 /// What is asked for, within what the programs can carry.
 fn limits(data_max: u32) -> RemoteLimits {
     let data_max = data_max.clamp(4096, larder_wire::disk::DATA_BYTES_MAX as u32);
@@ -461,7 +516,7 @@ fn limits(data_max: u32) -> RemoteLimits {
         links: true,
         symlinks: true,
         case_insensitive: false,
-        opens: false,
+        opens: true,
         by_name: false,
     }
 }

@@ -58,14 +58,18 @@ struct Commit<'a, 'b> {
 impl Commit<'_, '_> {
     fn carry_out(&mut self) -> Result<(), Status> {
         let blocks = rounded(&self.range);
-        let own = Map::Own(self.request.session, self.inode.file());
-        let own = self.matching(own, &blocks)?;
-        let ours = self.matching(Map::File(self.inode.file()), &blocks)?;
+        let (session, file) = (self.request.session, self.inode.file());
+        let mut own = Vec::new();
+        for map in [Map::Own(session, file), Map::Ahead(session, file)] {
+            let pieces = self.matching(map, &blocks)?;
+            own.extend(pieces.into_iter().map(|piece| (map, piece)));
+        }
+        let ours = self.matching(Map::File(file), &blocks)?;
         let mut at = blocks.start;
         while at < blocks.end {
             let holds = |piece: &&Piece| piece.offset <= at && at < piece.end();
-            if let Some(piece) = own.iter().find(holds) {
-                self.take_over(*piece)?;
+            if let Some((map, piece)) = own.iter().find(|(_, piece)| holds(&piece)) {
+                self.take_over(*map, *piece)?;
                 at = piece.end();
             } else if let Some(piece) = ours.iter().find(holds) {
                 self.write_on(*piece)?;
@@ -83,14 +87,14 @@ impl Commit<'_, '_> {
         let mut pieces = map.overlapping(self.txn, blocks, usize::MAX)?;
         pieces.retain(|piece| piece.maps(offset, disk, position));
         // An extent is written on as a whole: where its bytes end is part of it.
-        if matches!(map, Map::Own(..)) {
+        if !matches!(map, Map::File(_)) {
             pieces = pieces.iter().filter_map(|piece| piece.within(blocks)).collect();
         }
         Ok(pieces)
     }
 
     /// Blocks of the session become the file's, in place of what others made of them meanwhile.
-    fn take_over(&mut self, piece: Piece) -> Result<(), Status> {
+    fn take_over(&mut self, own: Map, piece: Piece) -> Result<(), Status> {
         let file = self.inode.file();
         let covered = piece.offset..piece.end();
         let replaced = Map::File(file).cut(self.txn, &covered)?;
@@ -104,7 +108,7 @@ impl Commit<'_, '_> {
             self.txn.revoke(Revoked::File(file));
             blocks::drain(self.txn, replaced);
         }
-        Map::Own(self.request.session, file).cut(self.txn, &covered)?;
+        own.cut(self.txn, &covered)?;
         Map::File(file).put(self.txn, piece)?;
         self.inode.attributes.used += piece.length();
         Ok(())

@@ -19,7 +19,7 @@ pub(crate) struct Plan {
 }
 
 /// Where `range` of a file lies, for a session: what is committed, and where nothing is, what the
-/// session has allocated.
+/// session has allocated or was given ahead.
 pub(crate) fn layout(
     txn: &Txn<'_>,
     session: SessionId,
@@ -29,7 +29,10 @@ pub(crate) fn layout(
 ) -> Result<Plan, Status> {
     let blocks = rounded(range);
     let ours = Map::File(file).overlapping(txn, &blocks, EXTENTS_MAX)?;
-    let own = Map::Own(session, file).overlapping(txn, &blocks, EXTENTS_MAX)?;
+    let asked = Map::Own(session, file).overlapping(txn, &blocks, EXTENTS_MAX)?;
+    let ahead = Map::Ahead(session, file).overlapping(txn, &blocks, EXTENTS_MAX)?;
+    let mut own: Vec<Piece> = asked.iter().chain(&ahead).copied().collect();
+    own.sort_by_key(|piece| piece.offset);
     let mut extents: Vec<(Piece, ExtentState)> = Vec::new();
     let mut at = blocks.start;
     for committed in ours.iter().filter_map(|piece| piece.within(&blocks)) {
@@ -42,7 +45,7 @@ pub(crate) fn layout(
         Some(last) if pieces.len() == EXTENTS_MAX => last.end(),
         _ => u64::MAX,
     };
-    let end = blocks.end.min(seen(&ours)).min(seen(&own));
+    let end = blocks.end.min(seen(&ours)).min(seen(&asked)).min(seen(&ahead));
     fill(&mut extents, &own, at..end);
     extents.retain(|(piece, _)| piece.offset < end);
     let cut = extents.get(EXTENTS_MAX).map(|(piece, _)| piece.offset);

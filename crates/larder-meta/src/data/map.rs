@@ -16,8 +16,11 @@ const SCAN: usize = 32;
 pub(crate) enum Map {
     /// A file's: committed.
     File(FileId),
-    /// A session's of a file: provisional.
+    /// A session's of a file, as it has asked for them: provisional.
     Own(SessionId, FileId),
+    /// The same, given ahead with an open: they go with the session's last open for writing, unless
+    /// it has asked for them by then.
+    Ahead(SessionId, FileId),
 }
 
 /// An extent, or a part of one.
@@ -77,10 +80,21 @@ impl Piece {
 }
 
 impl Map {
+    /// All maps in which blocks of the same file are, as its session sees it.
+    pub(crate) fn all_of_its_file(self) -> Vec<Map> {
+        match self {
+            Map::File(_) => vec![self],
+            Map::Own(session, file) | Map::Ahead(session, file) => {
+                vec![Map::File(file), Map::Own(session, file), Map::Ahead(session, file)]
+            }
+        }
+    }
+
     fn key(self, end: u64) -> Vec<u8> {
         match self {
             Map::File(file) => key::extent(file, end),
             Map::Own(session, file) => key::provisional(session, file, end),
+            Map::Ahead(session, file) => key::ahead(session, file, end),
         }
     }
 

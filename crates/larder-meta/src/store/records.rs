@@ -179,6 +179,10 @@ pub(crate) mod key {
         join(b'p', &[&session.0, &file.0.to_be_bytes(), &end.to_be_bytes()])
     }
 
+    pub(crate) fn ahead(session: SessionId, file: FileId, end: u64) -> Vec<u8> {
+        join(b'g', &[&session.0, &file.0.to_be_bytes(), &end.to_be_bytes()])
+    }
+
     pub(crate) fn blocks(pool: Pool, disk: DiskId, end: u64) -> Vec<u8> {
         join(pool.tag(), &[&disk.0.to_be_bytes(), &end.to_be_bytes()])
     }

@@ -1,8 +1,10 @@
 //! Every order of a few events around two files on a small disk.
 
+use std::time::Duration;
+
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::calls;
-use larder_wire::meta::words::{FileId, Mode, OpenId};
+use larder_wire::meta::words::{FileId, LeaseKind, Mode, OpenId};
 
 use super::rig::{Rig, size};
 use crate::engine::{Engine, Writes};
@@ -17,6 +19,12 @@ const DISK_BLOCKS: u64 = 3;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Allocate(usize),
+    /// Opens a file for writing, with blocks given ahead.
+    Open(usize),
+    /// Closes what was opened last.
+    Close,
+    /// Closed files lose what they were given ahead.
+    Tick,
     Commit(usize),
     Read(usize),
     Truncate(usize),
@@ -38,10 +46,41 @@ const STEPS: [Step; 10] = [
     Step::Crash,
 ];
 
-fn take(rig: Rig, files: [FileId; 2], step: Step) -> Rig {
+/// Around a file that is opened with blocks given ahead.
+const STEPS_AHEAD: [Step; 10] = [
+    Step::Open(0),
+    Step::Close,
+    Step::Tick,
+    Step::Allocate(0),
+    Step::Allocate(1),
+    Step::Commit(0),
+    Step::Truncate(0),
+    Step::EndSession,
+    Step::Acknowledge,
+    Step::Crash,
+];
+
+fn take(rig: Rig, files: [FileId; 2], opens: &mut Vec<OpenId>, step: Step) -> Rig {
     let (mut rig, root) = (rig, Caller::root());
     match step {
-        Step::Crash => return rig.crash(),
+        Step::Crash => {
+            opens.clear();
+            return rig.crash();
+        }
+        Step::Open(file) => {
+            let (sequence, what) = (rig.next(), calls::OpenWhat::File(files[file]));
+            let (mode, lease, range) = (Mode::Write, LeaseKind::None, (0..2 * B).into());
+            let call = calls::Open { sequence, what, mode, lease, range, allocate: true };
+            // Refused as long as the call before is not answered.
+            opens.extend(rig.ask(&root, call).and_then(Result::ok).map(|opened| opened.open));
+        }
+        Step::Close => {
+            if let Some(open) = opens.pop() {
+                let sequence = rig.next();
+                rig.ask(&root, calls::Close { sequence, open });
+            }
+        }
+        Step::Tick => rig.wait(Duration::ZERO),
         Step::Allocate(file) => {
             let (sequence, open) = (rig.next(), OpenId::NONE);
             let range = (0..2 * B).into();
@@ -59,6 +98,7 @@ fn take(rig: Rig, files: [FileId; 2], step: Step) -> Rig {
             rig.ask(&root, call);
         }
         Step::EndSession => {
+            opens.clear();
             let session = rig.session;
             rig.ask(&root, calls::EndSession { session });
             let client = [rig.session.0[0]; 16];
@@ -93,11 +133,12 @@ const DEPTH: usize = 3;
 
 #[test]
 fn no_free_block_is_ever_covered() {
-    every_order(&[]);
-    every_order(&[Step::Allocate(0), Step::Commit(0), Step::Read(0), Step::Allocate(1)]);
+    every_order(&[], &STEPS);
+    every_order(&[Step::Allocate(0), Step::Commit(0), Step::Read(0), Step::Allocate(1)], &STEPS);
+    every_order(&[Step::Open(0)], &STEPS_AHEAD);
 }
 
-fn every_order(before: &[Step]) {
+fn every_order(before: &[Step], all: &[Step; 10]) {
     let depth = std::env::var("LARDER_META_DEPTH").map_or(DEPTH, |depth| depth.parse().unwrap());
     let mut count = 0;
     let mut steps: Vec<usize> = vec![0; depth];
@@ -106,15 +147,19 @@ fn every_order(before: &[Step]) {
     loop {
         let mut rig = Rig::new(DISK_BLOCKS);
         let root = Caller::root();
-        let files =
-            ["a", "b"].map(|name| rig.create(&root, FileId::ROOT, name).unwrap().file.after.file);
+        let files = ["a", "b"].map(|name| {
+            let opened = rig.create(&root, FileId::ROOT, name).unwrap();
+            rig.close(opened.open).unwrap();
+            opened.file.after.file
+        });
+        let mut opens = Vec::new();
         rig.is_quick = false;
         for step in before {
-            rig = take(rig, files, *step);
+            rig = take(rig, files, &mut opens, *step);
         }
-        let taken: Vec<Step> = steps.iter().map(|step| STEPS[*step]).collect();
+        let taken: Vec<Step> = steps.iter().map(|step| all[*step]).collect();
         for (at, step) in taken.iter().enumerate() {
-            rig = take(rig, files, *step);
+            rig = take(rig, files, &mut opens, *step);
             if at >= first_new {
                 holds(&rig, &taken[..=at]);
             }
@@ -122,7 +167,7 @@ fn every_order(before: &[Step]) {
         // In the end everything can be had back.
         rig.is_quick = true;
         rig.acknowledge_all();
-        rig = take(rig, files, Step::EndSession);
+        rig = take(rig, files, &mut opens, Step::EndSession);
         rig.acknowledge_all();
         for file in files {
             rig.set(file, size(0)).unwrap();
@@ -130,10 +175,10 @@ fn every_order(before: &[Step]) {
         rig.set(files[0], size(1)).unwrap();
         assert_eq!(rig.free_bytes(), DISK_BLOCKS * B, "after {taken:?}");
         count += 1;
-        let Some(next) = steps.iter().rposition(|step| *step + 1 < STEPS.len()) else { break };
+        let Some(next) = steps.iter().rposition(|step| *step + 1 < all.len()) else { break };
         first_new = next;
         steps[next] += 1;
         steps[next + 1..].fill(0);
     }
-    assert_eq!(count, STEPS.len().pow(depth as u32));
+    assert_eq!(count, all.len().pow(depth as u32));
 }

@@ -17,7 +17,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use larder_vfs::{Cred, Lease, Watcher};
-use larder_wire::meta::words::{Attributes, Changed, FileId, Layout, LeaseNumber, Seen, VolumeId};
+use larder_wire::meta::words::{
+    Attributes, Changed, FileId, Layout, LeaseGiven, LeaseNumber, Seen, VolumeId,
+};
 
 use super::convert;
 
@@ -287,6 +289,24 @@ impl Asking<'_> {
             held.known = Some(Known { attributes: seen.attributes, rights, layout });
         }
         lease
+    }
+
+    /// Takes in a file that we have opened or made, and the lease that came along, if there is one.
+    pub(super) fn take_opened(&self, attributes: &Attributes, given: Option<LeaseGiven>) {
+        let state = &mut *self.leases.lock();
+        let file = attributes.file;
+        let is_since = |when: Option<&Moment>| when.is_some_and(|when| *when > self.since);
+        let is_recalled = is_since(state.recalled.get(&file)) || state.all_recalled > self.since;
+        let is_changed = is_since(state.changed.get(&file)) || state.all_changed > self.since;
+        let Some(given) = given.filter(|_| !is_recalled) else { return };
+        if state.held.get(&file).is_some_and(|held| held.number == given.number) {
+            return;
+        }
+        // The one before was given back, and its number is not given again.
+        state.drop_held(file);
+        let known = Known { attributes: *attributes, rights: Vec::new(), layout: None };
+        let (number, lease, known) = (given.number, Lease::new(), (!is_changed).then_some(known));
+        state.held.insert(file, Held { number, lease, known });
     }
 
     /// Keeps where a part of a file lies, if its attributes are known to be these.

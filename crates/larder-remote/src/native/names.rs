@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use larder_vfs::{
-    Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr,
+    Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr, Token,
 };
 use larder_wire::meta::TARGET_BYTES_MAX;
 use larder_wire::meta::calls::{
@@ -12,11 +12,14 @@ use larder_wire::meta::calls::{
     RmDir, Symlink,
 };
 use larder_wire::meta::words::{
-    Attributes, ByteRange, Changed, FileId, IfExists, LeaseKind, Mode, Place, Seen,
+    Attributes, ByteRange, Changed, FileId, IfExists, Mode, Place, Seen,
 };
 use larder_wire::xdr::Opaque;
 
 use super::{Native, convert};
+
+/// For how many bytes a new file gets blocks at once.
+const AHEAD_BYTES: u64 = 64 << 10;
 
 impl Native {
     pub(super) async fn look_up(&self, cred: &Cred, place: Place) -> Result<LookedUp> {
@@ -71,8 +74,7 @@ impl Native {
         Ok(self.made(&made.made, true, &made.dir))
     }
 
-    /// Makes a file. It is not kept open: its handle is given to no other file, and rights are
-    /// judged with each call.
+    /// Makes a file, which is open at the server from then on, with blocks for its first bytes.
     async fn create(
         &self,
         cred: &Cred,
@@ -80,24 +82,32 @@ impl Native {
         set: larder_wire::meta::words::SetAttributes,
         if_exists: IfExists,
     ) -> Result<Made> {
-        let opened = self.session.change(cred, |sequence| Open {
+        let session = &self.session;
+        let (asking, life, lease) = (session.leases().begin(), session.life(), self.wanted_lease());
+        let opened = session.change(cred, |sequence| Open {
             sequence,
             what: OpenWhat::Create(Create { place: place.clone(), set, if_exists }),
             mode: Mode::Write,
-            lease: LeaseKind::None,
-            range: ByteRange { offset: 0, length: 0 },
-            allocate: false,
+            lease,
+            range: ByteRange { offset: 0, length: AHEAD_BYTES },
+            allocate: true,
         });
         let opened = self.note_changes(opened.await, |opened| {
-            opened.dir.into_iter().chain([opened.file]).collect()
+            // Nobody knew anything of a file that is new.
+            let found = (!opened.created).then_some(opened.file);
+            opened.dir.into_iter().chain(found).collect()
         })?;
-        let close = |sequence| calls::Close { sequence, open: opened.open };
-        // The file is there. What stays open ends with the session.
-        if let Err(error) = self.session.change(cred, close).await {
-            tracing::debug!(?error, "a file that was made stays open");
+        let calls::Opened { open, created, file, dir, lease, layout } = opened;
+        let attributes = file.after;
+        asking.take_opened(&attributes, lease);
+        // Of a file that was there others may change what a layout tells.
+        let ahead = created.then_some(layout).filter(|layout| !layout.extents.0.is_empty());
+        let held = session.opens().opened(session, attributes.file, (life, open), ahead);
+        if life != session.life() {
+            held.0.keep(cred).await;
         }
-        let dir = opened.dir.as_ref().ok_or(Error::Io)?;
-        Ok(self.made(&opened.file.after, opened.created, dir))
+        let dir = dir.as_ref().ok_or(Error::Io)?;
+        Ok(Made { token: Some(Token::new(held)), ..self.made(&attributes, created, dir) })
     }
 
     fn made(&self, made: &Attributes, created: bool, dir: &Changed) -> Made {

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use larder_vfs::{Attr, Change, Cred, Error, RemoteRead, Result};
-use larder_wire::meta::FILE_BYTES_MAX;
 use larder_wire::meta::calls::{GetCaps, LayoutGiven};
 use larder_wire::meta::words::{Attributes, ByteRange, Changed, FileId, Layout, Mode, OpenId};
+use larder_wire::meta::{FILE_BYTES_MAX, Status};
 use tokio::task::JoinSet;
 
 use super::disks::{Grants, NotDone};
+use super::opens::Open;
 use super::plan::{self, Piece};
+use super::session::Failed;
 use super::{Native, convert};
 
 /// How often a capability is asked for anew, for one request: one that is refused again and again
@@ -30,7 +32,7 @@ impl Native {
     pub(super) async fn read_all(
         &self,
         cred: &Cred,
-        file: FileId,
+        (file, open): (FileId, Option<&Open>),
         offset: u64,
         len: u32,
     ) -> Result<RemoteRead> {
@@ -39,7 +41,7 @@ impl Native {
         let mut read: Vec<Bytes> = Vec::new();
         let mut at = range.start;
         loop {
-            let (attr, parts) = self.read_part(cred, file, at..range.end).await?;
+            let (attr, parts) = self.read_part(cred, (file, open), at..range.end).await?;
             at += parts.iter().map(|part| part.len() as u64).sum::<u64>();
             let is_over = parts.is_empty() || at >= range.end || at >= attr.size;
             read.extend(parts);
@@ -57,12 +59,12 @@ impl Native {
     async fn read_part(
         &self,
         cred: &Cred,
-        file: FileId,
+        (file, open): (FileId, Option<&Open>),
         range: Range<u64>,
     ) -> Result<(Attr, Vec<Bytes>)> {
         for tried in 0..GRANTS_MAX {
             self.before_try(tried).await;
-            let (attributes, layout) = self.layout(cred, file, &range).await?;
+            let (attributes, layout) = self.layout(cred, (file, open), &range).await?;
             let attr = self.attr(&attributes);
             let end = range.end.min(attr.size);
             if range.start >= end {
@@ -82,7 +84,7 @@ impl Native {
     async fn layout(
         &self,
         cred: &Cred,
-        file: FileId,
+        (file, open): (FileId, Option<&Open>),
         range: &Range<u64>,
     ) -> Result<(Attributes, Layout)> {
         let leases = self.session.leases();
@@ -93,14 +95,18 @@ impl Native {
         // Who reads on will not have to ask again.
         let length = (range.end - range.start).max(LAYOUT_BYTES);
         let length = length.min(FILE_BYTES_MAX.saturating_sub(range.start).max(1));
-        let given = self.session.ask(cred, |session| GetCaps {
-            session,
-            file,
-            open: OpenId::NONE,
-            mode: Mode::Read,
-            range: ByteRange { offset: range.start, length },
-        });
-        let LayoutGiven { attributes, layout } = given.await?;
+        let range = ByteRange { offset: range.start, length };
+        let get = async |open| {
+            let mode = Mode::Read;
+            self.session.ask(cred, |session| GetCaps { session, file, open, mode, range }).await
+        };
+        // What was opened can be read whatever becomes of its mode.
+        let open = open.filter(|open| open.reads()).map_or(OpenId::NONE, Open::id);
+        let given = match get(open).await {
+            Err(Failed::Status(Status::BadOpen)) => get(OpenId::NONE).await,
+            given => given,
+        };
+        let LayoutGiven { attributes, layout } = given?;
         asking.take_layout(&attributes, &layout);
         Ok((attributes, layout))
     }

@@ -1,7 +1,8 @@
 //! The metadata server calls us back: it wants leases back, or keeps a lock for somebody who waits.
 //!
 //! The order of giving one back: it ends here, nobody believes any more what depended on it (the
-//! kernel neither), the server hears of it; what was written here and not sent goes after that.
+//! kernel neither), what is open is opened at the server, which hears then that the lease is given
+//! back; what was written here and not sent goes after that.
 //! Nothing is waited for before that may wait for the server: another client may wait for this
 //! lease, and we for one of his.
 
@@ -104,6 +105,7 @@ async fn give_back(session: Arc<Session>, clock: Arc<dyn Clock>, recall: Recall)
     {
         tracing::warn!(file = file.0, "what depended on a lease was not given up in time");
     }
+    session.opens().keep(file).await;
     let returned = Array(vec![Returned { file, number, keep: LeaseKind::None }]);
     let args = |sequence| ReturnLease { sequence, returned: returned.clone() };
     if let Err(error) = session.change(&Cred::root(), args).await {

@@ -15,10 +15,11 @@ use larder_wire::Procedure;
 use larder_wire::meta::calls::{EndSession, Renew, Session as BeginSession, SessionGiven};
 use larder_wire::meta::words::{Disks, Sequence, SessionId};
 use larder_wire::meta::{Res, SLOTS_MAX, Status};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::leases::Leases;
 use super::locks::Locks;
+use super::opens::Opens;
 use super::{convert, locking};
 
 /// First and longest pause before asking again if the server says "not now".
@@ -39,6 +40,9 @@ pub(super) struct Session {
     begun: Mutex<Arc<Begun>>,
     leases: Leases,
     locks: Locks,
+    opens: Opens,
+    /// How often it was begun or taken up.
+    lives: watch::Sender<u64>,
     /// Held while a session is begun: one at a time.
     beginning: tokio::sync::Mutex<()>,
 }
@@ -117,9 +121,12 @@ impl Session {
             begun: Mutex::new(begun),
             leases: Leases::default(),
             locks: Locks::default(),
+            opens: Opens::default(),
+            lives: watch::Sender::new(1),
             beginning: tokio::sync::Mutex::new(()),
         });
         tokio::spawn(keep_alive(Arc::downgrade(&session), begun_at));
+        tokio::spawn(keep_open(Arc::downgrade(&session), session.lives.subscribe()));
         Ok(session)
     }
 
@@ -141,6 +148,16 @@ impl Session {
     /// What this mount has locked.
     pub(super) fn locks(&self) -> &Locks {
         &self.locks
+    }
+
+    /// The files that are open by it.
+    pub(super) fn opens(&self) -> &Opens {
+        &self.opens
+    }
+
+    /// Changes when the server may have forgotten what is open.
+    pub(super) fn life(&self) -> u64 {
+        *self.lives.borrow()
     }
 
     /// Ends all leases, before the server may think that they have ended.
@@ -291,6 +308,7 @@ impl Session {
         if let Some(this) = self.this.upgrade() {
             locking::settle(&this);
         }
+        self.lives.send_modify(|lives| *lives += 1);
         Ok(())
     }
 
@@ -380,6 +398,14 @@ async fn keep_alive(session: Weak<Session>, mut renewed_at: Instant) {
             Ok(Err(_)) if clock.instant() < renewed_at + lease * 2 / 3 => {}
             Ok(Err(_)) | Err(_) => alive.end_leases(),
         }
+    }
+}
+
+/// Opens at the server what is open here, when it may have forgotten that.
+async fn keep_open(session: Weak<Session>, mut lives: watch::Receiver<u64>) {
+    while lives.changed().await.is_ok() {
+        let Some(session) = session.upgrade() else { return };
+        session.opens.keep_all().await;
     }
 }
 

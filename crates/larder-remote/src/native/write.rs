@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use larder_vfs::{Change, Committed, Cred, Error, RemoteWritten, Result, Stability, Verifier};
-use larder_wire::meta::calls::{Alloc, CommitExtents, GetCaps, LayoutGiven};
+use larder_wire::meta::calls::{Alloc, CommitExtents, GetCaps};
 use larder_wire::meta::words::{ByteRange, DiskId, FileId, Layout, Mode, OpenId, Written};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, RANGES_MAX, Status};
 use larder_wire::xdr::Array;
@@ -13,17 +13,24 @@ use tokio::task::JoinSet;
 
 use super::Native;
 use super::disks::{self, Grants, NotDone};
+use super::opens::Open;
 use super::plan::Piece;
 use super::read::GRANTS_MAX;
 use super::session::Failed;
 use super::uncommitted::{Uncommitted, Unflushed};
+
+/// How often the same is written if it is lost before it is committed each time.
+const WRITES_MAX: u32 = 8;
+
+/// How often a volume without room is asked again: the last time after 300 ms.
+const ROOM_TRIES_MAX: u32 = 3;
 
 impl Native {
     /// Writes all of `data`.
     pub(super) async fn write_all(
         &self,
         cred: &Cred,
-        file: FileId,
+        (file, open): (FileId, Option<&Open>),
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -31,31 +38,36 @@ impl Native {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let range = offset..end.ok_or(Error::FileTooLarge)?;
         let is_stable = stability != Stability::Unstable;
-        if range.is_empty() {
-            return self.written(Change::default(), stability);
+        for _ in 0..WRITES_MAX {
+            // First: what is lost from now on may be ours, whoever commits it.
+            let verifier = self.verifier();
+            if range.is_empty() {
+                return Ok(RemoteWritten { stability, verifier, change: Change::default() });
+            }
+            let mut at = range.start;
+            while at < range.end {
+                let rest = data.slice(usize::try_from(at - offset).map_err(|_| Error::Io)?..);
+                at = self.write_part(cred, (file, open), at, &rest, is_stable).await?;
+            }
+            if !is_stable {
+                // The version does not change before the commit.
+                let (stability, change) = (Stability::Unstable, Change::default());
+                return Ok(RemoteWritten { stability, verifier, change });
+            }
+            let change = self.commit_file(file).await?.unwrap_or_default();
+            if self.verifier() == verifier {
+                return Ok(RemoteWritten { stability: Stability::FileSync, verifier, change });
+            }
         }
-        let mut at = range.start;
-        while at < range.end {
-            let rest = data.slice(usize::try_from(at - offset).map_err(|_| Error::Io)?..);
-            at = self.write_part(cred, file, at, &rest, is_stable).await?;
-        }
-        if !is_stable {
-            // The version does not change before the commit.
-            return self.written(Change::default(), Stability::Unstable);
-        }
-        let change = self.commit_file(file).await?.unwrap_or_default();
-        self.written(change, Stability::FileSync)
-    }
-
-    fn written(&self, change: Change, stability: Stability) -> Result<RemoteWritten> {
-        Ok(RemoteWritten { stability, verifier: self.verifier(), change })
+        tracing::warn!(file = file.0, "what is written is lost again and again");
+        Err(Error::Io)
     }
 
     /// Writes as much from the start of `data` as one layout tells of; answers where that ends.
     async fn write_part(
         &self,
         cred: &Cred,
-        file: FileId,
+        (file, open): (FileId, Option<&Open>),
         offset: u64,
         data: &Bytes,
         is_stable: bool,
@@ -64,13 +76,24 @@ impl Native {
         let blocks = block_of(range.start)..range.end.next_multiple_of(BLOCK_BYTES);
         for tried in 0..GRANTS_MAX {
             self.before_try(tried).await;
-            let given = self.session.change(cred, |sequence| Alloc {
-                sequence,
-                file,
-                open: OpenId::NONE,
-                range: blocks.clone().into(),
-            });
-            let LayoutGiven { mut layout, .. } = given.await?;
+            let ahead = open.and_then(|open| open.ahead(range.start, range.end));
+            let mut layout = match ahead {
+                Some(layout) => layout,
+                None => {
+                    let given = self.session.change(cred, |sequence| Alloc {
+                        sequence,
+                        file,
+                        open: OpenId::NONE,
+                        range: blocks.clone().into(),
+                    });
+                    match given.await {
+                        // Now that somebody is short of room, the server gives up what closed
+                        // files do not use.
+                        Err(Failed::Status(Status::NoSpace)) if tried < ROOM_TRIES_MAX => continue,
+                        given => given?.layout,
+                    }
+                }
+            };
             let (offset, data) = with_zeros_before(&layout, offset, data);
             whole_blocks(&mut layout);
             let (pieces, grants) = self.planned(&layout, offset..range.end)?;
@@ -80,7 +103,7 @@ impl Native {
                     self.uncommitted.note(cred, file, &written, unflushed);
                     return Ok(end);
                 }
-                Err(NotDone::Refused) => {}
+                Err(NotDone::Refused) => drop(open.map(Open::forget_ahead)),
                 Err(NotDone::Failed(error)) => return Err(error),
             }
         }
@@ -191,6 +214,7 @@ impl Native {
         }
         if is_lost {
             tracing::warn!(file = file.0, "written bytes were lost before they were committed");
+            self.session.opens().forget_ahead(file);
             self.note_loss();
             return Ok(None);
         }

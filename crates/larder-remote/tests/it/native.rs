@@ -16,7 +16,7 @@ use larder_meta::{Metadata, Options};
 use larder_remote::native::{MountOptions, Native};
 use larder_rpc::server::{Config, Server, Service, SourcePorts};
 use larder_vfs::conformance::{Traits, Verdict, cases};
-use larder_vfs::{Cred, Handle, New, Remote, SetAttr, Stability};
+use larder_vfs::{Cred, Error, Handle, Intent, New, Remote, Removal, SetAttr, Stability};
 use larder_wire::capability::VolumeId;
 use larder_wire::meta::words::Time;
 use larder_wire::seal::{MasterKey, Setup};
@@ -214,10 +214,110 @@ async fn data_goes_straight_to_the_disk_and_comes_back() {
         assert!(read.data == data[start..end], "{offset}+{len}: {} bytes", read.data.len());
         assert_eq!(read.eof, end == data.len(), "{offset}+{len}");
     }
-    let calls = |stats: &larder_rpc::Snapshot, name: &str| {
-        stats.procedures.iter().find(|one| one.name == name).map_or(0, |one| one.calls)
-    };
-    assert_eq!(calls(&one.stats(), "WRITE"), 3);
+    assert_eq!(calls(&one, "WRITE"), 3);
+}
+
+/// How often a procedure was called.
+fn calls(native: &Native, name: &str) -> u64 {
+    let stats = native.stats();
+    stats.procedures.iter().find(|one| one.name == name).map_or(0, |one| one.calls)
+}
+
+/// A new file has blocks: its bytes go to the disk without asking, and what is left of the blocks
+/// goes with the open. Nothing is lost when that goes before what was written is committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_file_is_written_without_asking_for_blocks() {
+    let volume = Volume::new(Setup::Secure);
+    let (native, root) = (volume.mount().await, Cred::root());
+    let dir = native.root().await.unwrap().handle;
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    for (number, stability) in [Stability::FileSync, Stability::Unstable].into_iter().enumerate() {
+        let name = format!("new{number}");
+        let made = native.make(&root, &dir, name.as_ref(), New::File, set).await.unwrap();
+        let (file, token) = (made.found.handle, made.token.unwrap());
+        let data = Bytes::from(pattern(40_000));
+        native.write(&root, &file, Some(&token), 0, data.clone(), stability).await.unwrap();
+        native.close(&root, token.clone()).await.unwrap();
+        // What the open stood for is gone.
+        let more = Bytes::from_static(b"more");
+        native.write(&root, &file, Some(&token), 50_000, more, Stability::FileSync).await.unwrap();
+        let read = native.read(&root, &file, None, 0, 100_000).await.unwrap().data;
+        assert!(read[..40_000] == data && read[50_000..] == b"more"[..], "{stability:?}");
+        assert!(read[40_000..50_000].iter().all(|byte| *byte == 0));
+    }
+    assert_eq!((calls(&native, "OPEN"), calls(&native, "CLOSE")), (2, 2));
+    let made = native.make(&root, &dir, "quick".as_ref(), New::File, set).await.unwrap();
+    let asked = calls(&native, "ALLOC");
+    let (file, token) = (made.found.handle, made.token);
+    for offset in [0, 30_000, 60_000] {
+        let data = Bytes::from(pattern(5_000));
+        native
+            .write(&root, &file, token.as_ref(), offset, data, Stability::FileSync)
+            .await
+            .unwrap();
+    }
+    assert_eq!(calls(&native, "ALLOC"), asked);
+}
+
+/// One mount removes what another one has open. As long as that has a lease the server need not
+/// know of its opens; it is told before the lease is given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_file_that_another_mount_removes_is_there_until_its_close() {
+    let volume = Volume::new(Setup::Secure);
+    let (one, two, root) = (volume.mount().await, volume.mount().await, Cred::root());
+    let dir = one.root().await.unwrap().handle;
+    let file = make(&one, "open").await;
+    let data = Bytes::from(pattern(10_000));
+    one.write(&root, &file, None, 0, data.clone(), Stability::FileSync).await.unwrap();
+    let opened = two.open(&root, &file, Intent::READ).await.unwrap();
+    assert!(opened.lease.unwrap().holds());
+    assert_eq!(calls(&two, "OPEN"), 0);
+    one.remove(&root, &dir, "open".as_ref(), Removal::File).await.unwrap();
+    assert_eq!(calls(&two, "OPEN"), 1);
+    let token = opened.token.unwrap();
+    assert!(two.read(&root, &file, Some(&token), 0, 20_000).await.unwrap().data == data);
+    two.close(&root, token).await.unwrap();
+    let gone = two.read(&root, &file, None, 0, 20_000).await;
+    assert_eq!(gone.unwrap_err(), Error::Stale);
+}
+
+/// Who has opened a file reads on when another mount takes the right to away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_file_is_read_on_whatever_another_mount_makes_of_its_mode() {
+    let volume = Volume::new(Setup::Secure);
+    let (one, two, root) = (volume.mount().await, volume.mount().await, Cred::root());
+    let file = make(&one, "open").await;
+    let data = Bytes::from(pattern(10_000));
+    one.write(&root, &file, None, 0, data.clone(), Stability::FileSync).await.unwrap();
+    let user = Cred::new(1000, 1000, &[]);
+    let opened = two.open(&user, &file, Intent::READ).await.unwrap();
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    one.setattr(&root, &file, set, None).await.unwrap();
+    let token = opened.token.as_ref();
+    assert!(two.read(&user, &file, token, 0, 20_000).await.unwrap().data == data);
+    let refused = two.read(&user, &file, None, 0, 20_000).await;
+    assert_eq!(refused.unwrap_err(), Error::AccessDenied);
+}
+
+/// The servers are started anew under a file that was just made: what it was given ahead is gone,
+/// and what is written to it is not lost; and what is open there is open again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_file_is_written_over_a_restart_of_its_servers() {
+    let mut volume = Volume::new(Setup::Secure);
+    let (native, root) = (volume.mount().await, Cred::root());
+    let dir = native.root().await.unwrap().handle;
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let made = native.make(&root, &dir, "new".as_ref(), New::File, set).await.unwrap();
+    let (file, token) = (made.found.handle, made.token.unwrap());
+    volume.kill();
+    volume.start();
+    let data = Bytes::from(pattern(40_000));
+    let token = Some(&token);
+    native.write(&root, &file, token, 0, data.clone(), Stability::FileSync).await.unwrap();
+    let other = volume.mount().await;
+    assert!(other.read(&root, &file, None, 0, 50_000).await.unwrap().data == data);
+    native.remove(&root, &dir, "new".as_ref(), Removal::File).await.unwrap();
+    assert!(native.read(&root, &file, token, 0, 50_000).await.unwrap().data == data);
 }
 
 /// A file that was cut and grows again shows zeros and no old bytes, whatever block the cut was in.

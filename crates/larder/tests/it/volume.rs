@@ -223,6 +223,42 @@ fn a_cold_small_file_of_a_volume_costs_two_round_trips() {
     }
 }
 
+/// What is asked to make, write and close a small file: whether the name is there, the file with
+/// blocks and a grant, its bytes at the disk, and that they are its. Nobody waits for the CLOSE.
+#[test]
+fn a_small_new_file_of_a_volume_costs_four_round_trips() {
+    let server = Server::start(Kind::Volume);
+    let mount = Mount::new(&server, &[]);
+    eventually("the directory is leased", || {
+        fs::write(mount.path("first"), "connects").unwrap();
+        calls_of(&mount, || assert!(!mount.path("none").exists())).is_empty()
+    });
+    for number in 0..10 {
+        let mut made = calls_of(&mount, || {
+            fs::write(mount.path(&format!("f{number}")), pattern(number, 40_000)).unwrap();
+        });
+        // Of this file, or late of the one before.
+        made.remove("CLOSE");
+        let once = ["LOOK", "OPEN", "WRITE", "COMMIT_EXTENTS"].map(|name| (name.to_owned(), 1));
+        assert_eq!(made, BTreeMap::from(once), "f{number}");
+    }
+}
+
+/// Another mount removes a file that is open here and not read yet.
+#[test]
+fn what_is_open_on_a_volume_is_there_whatever_another_mount_removes() {
+    let server = Server::start(Kind::Volume);
+    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+    let data = pattern(3, 6 << 20);
+    fs::write(two.path("file"), &data).unwrap();
+    let mut open = fs::File::open(one.path("file")).unwrap();
+    fs::remove_file(two.path("file")).unwrap();
+    assert!(!one.path("file").exists());
+    let mut seen = Vec::new();
+    open.read_to_end(&mut seen).unwrap();
+    assert!(seen == data);
+}
+
 /// The NFS door is one more client.
 #[test]
 fn nfs_clients_use_a_volume_by_way_of_an_export() {

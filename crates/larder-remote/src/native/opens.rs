@@ -1,0 +1,219 @@
+//! Files that are open here, and whether the server knows of it.
+//!
+//! Under a lease it need not: nobody takes the file away, or its rights, before the lease was given
+//! back, and before that the server is told of the opens. So an open that follows a lookup costs
+//! nothing. Without a lease it is told at once; and again when it was started anew or has lost the
+//! session. A file that is open at the server is there until it is closed, whatever becomes of its
+//! names.
+//!
+//! A file that we have made is open at the server from the beginning, and has blocks for its first
+//! bytes, which the server gave ahead. Nothing depends on them: when they are gone, their
+//! capability is refused, and what was written to them and not committed counts as lost.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use larder_vfs::Cred;
+use larder_wire::meta::calls::{Close, Open as OpenCall, OpenWhat};
+use larder_wire::meta::words::{ByteRange, FileId, Layout, LeaseKind, Mode, OpenId};
+
+use super::session::Session;
+
+/// All files that are open.
+#[derive(Debug, Default)]
+pub(super) struct Opens {
+    open: Mutex<HashMap<FileId, Vec<Weak<Open>>>>,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct Open {
+    session: Weak<Session>,
+    file: FileId,
+    mode: Mode,
+    at_server: Mutex<AtServer>,
+    /// Held while the server is told.
+    turn: tokio::sync::Mutex<()>,
+    /// Where the first bytes of a new file go.
+    ahead: Mutex<Option<Layout>>,
+}
+
+/// What stands for an open in a token: it ends with the last one.
+#[derive(Debug)]
+pub(super) struct Held(pub(super) Arc<Open>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AtServer {
+    /// It does not know.
+    Untold,
+    /// It is this one, since the session was begun or taken up so often.
+    Open(u64, OpenId),
+    /// Nobody has it open any more.
+    Closed,
+}
+
+impl Opens {
+    fn lock(&self) -> MutexGuard<'_, HashMap<FileId, Vec<Weak<Open>>>> {
+        lock(&self.open)
+    }
+
+    /// A file is open from now on, of which the server does not know.
+    pub(super) fn begin(&self, session: &Arc<Session>, file: FileId, mode: Mode) -> Held {
+        self.add(session, (file, mode), AtServer::Untold, None)
+    }
+
+    /// A file that the server was asked to open in a life of the session is open; its first bytes
+    /// go where `ahead` has them.
+    pub(super) fn opened(
+        &self,
+        session: &Arc<Session>,
+        file: FileId,
+        (life, id): (u64, OpenId),
+        ahead: Option<Layout>,
+    ) -> Held {
+        self.add(session, (file, Mode::Write), AtServer::Open(life, id), ahead)
+    }
+
+    fn add(
+        &self,
+        session: &Arc<Session>,
+        (file, mode): (FileId, Mode),
+        at_server: AtServer,
+        ahead: Option<Layout>,
+    ) -> Held {
+        let open = Arc::new(Open {
+            session: Arc::downgrade(session),
+            file,
+            mode,
+            at_server: Mutex::new(at_server),
+            turn: tokio::sync::Mutex::default(),
+            ahead: Mutex::new(ahead),
+        });
+        self.lock().entry(file).or_default().push(Arc::downgrade(&open));
+        Held(open)
+    }
+
+    fn of(&self, file: FileId) -> Vec<Arc<Open>> {
+        self.lock().get(&file).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Tells the server of all opens of a file, so that it stays without a lease.
+    pub(super) async fn keep(&self, file: FileId) {
+        for open in self.of(file) {
+            open.keep(&Cred::root()).await;
+        }
+    }
+
+    /// The same of all files.
+    pub(super) async fn keep_all(&self) {
+        let all: Vec<FileId> = self.lock().keys().copied().collect();
+        for file in all {
+            self.keep(file).await;
+        }
+    }
+
+    /// What was written of a file is lost: the blocks that it was given ahead may be gone.
+    pub(super) fn forget_ahead(&self, file: FileId) {
+        self.of(file).iter().for_each(|open| open.forget_ahead());
+    }
+
+    fn remove(&self, of: &Open) {
+        let mut all = self.lock();
+        let Some(opens) = all.get_mut(&of.file) else { return };
+        opens.retain(|open| !std::ptr::eq(open.as_ptr(), of));
+        if opens.is_empty() {
+            all.remove(&of.file);
+        }
+    }
+}
+
+impl Open {
+    /// Which file it is.
+    pub(super) fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// Whether it is open for reading.
+    pub(super) fn reads(&self) -> bool {
+        self.mode.reads()
+    }
+
+    /// Where a part of a new file is to be written, if that need not be asked for.
+    pub(super) fn ahead(&self, offset: u64, end: u64) -> Option<Layout> {
+        let ahead = lock(&self.ahead);
+        let layout = ahead.as_ref()?;
+        let covered = layout.covered;
+        let holds = covered.offset <= offset && end <= covered.offset + covered.length;
+        holds.then(|| layout.clone())
+    }
+
+    /// They are of no use any more.
+    pub(super) fn forget_ahead(&self) {
+        *lock(&self.ahead) = None;
+    }
+
+    /// What the server knows it by; none as long as that is not told, or not any more.
+    pub(super) fn id(&self) -> OpenId {
+        let life = self.session.upgrade().map(|session| session.life());
+        match *lock(&self.at_server) {
+            AtServer::Open(of, id) if life == Some(of) => id,
+            _ => OpenId::NONE,
+        }
+    }
+
+    /// Opens the file at the server, unless it is, for as long as `cred` says. The caller's rights
+    /// were judged when he opened it. If it cannot be opened, its bytes are asked for without, and
+    /// it is there as long as it has a name.
+    pub(super) async fn keep(&self, cred: &Cred) {
+        let Some(session) = self.session.upgrade() else { return };
+        let _turn = self.turn.lock().await;
+        if *lock(&self.at_server) == AtServer::Closed || self.id() != OpenId::NONE {
+            return;
+        }
+        let (file, mode, life) = (self.file, self.mode, session.life());
+        let root = Cred { deadline: cred.deadline, ..Cred::root() };
+        let opened = session.change(&root, |sequence| OpenCall {
+            sequence,
+            what: OpenWhat::File(file),
+            mode,
+            lease: LeaseKind::None,
+            range: ByteRange { offset: 0, length: 0 },
+            allocate: false,
+        });
+        match opened.await {
+            Ok(opened) => *lock(&self.at_server) = AtServer::Open(life, opened.open),
+            Err(error) => tracing::debug!(file = file.0, ?error, "not open at the server"),
+        }
+    }
+
+    /// Nobody has it open any more. The server is told, if it knows of it.
+    pub(super) async fn close(&self) {
+        let Some(session) = self.session.upgrade() else { return };
+        session.opens().remove(self);
+        let _turn = self.turn.lock().await;
+        let open = self.id();
+        *lock(&self.at_server) = AtServer::Closed;
+        if open != OpenId::NONE {
+            // It ends with the session, if the server cannot be told.
+            let closed = session.change(&Cred::root(), |sequence| Close { sequence, open }).await;
+            tracing::trace!(file = self.file.0, ?closed, "closed");
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.session.upgrade() {
+            session.opens().remove(&self.0);
+        }
+        let is_told = matches!(*lock(&self.0.at_server), AtServer::Open(..));
+        if let (true, Ok(runtime)) = (is_told, tokio::runtime::Handle::try_current()) {
+            let open = Arc::clone(&self.0);
+            runtime.spawn(async move { open.close().await });
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
