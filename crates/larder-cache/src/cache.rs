@@ -104,6 +104,12 @@ impl Cache {
         self.give_key(no, new_key);
     }
 
+    /// Takes a number's key away, which the server may give to another file. Records and data stay.
+    pub fn drop_key(&self, no: FileNo) {
+        let _turn = lock(&self.store.assigning);
+        self.store.index.put_all(self.without_key(no));
+    }
+
     /// The record of a file.
     pub fn node(&self, no: FileNo) -> Option<Vec<u8>> {
         self.store.index.get(&key(tag::NODE, no, &[]))
@@ -119,12 +125,7 @@ impl Cache {
     pub fn drop_node(&self, no: FileNo) {
         let _turn = lock(&self.store.assigning);
         let mut changes = vec![(key(tag::NODE, no, &[]), None), (key(tag::PIN, no, &[]), None)];
-        if let Some(old_key) = self.key_of(no) {
-            changes.push((key(tag::KEY_OF_NUMBER, no, &[]), None));
-            if self.number_of(&old_key) == Some(no) {
-                changes.push((bytes_key(tag::NUMBER_OF_KEY, &old_key), None));
-            }
-        }
+        changes.extend(self.without_key(no));
         self.store.index.put_all(changes);
     }
 
@@ -352,6 +353,16 @@ impl Cache {
         if !self.store.is_closed() {
             self.store.drop_all();
         }
+    }
+
+    /// What leaves a number without a key. The caller holds `assigning`.
+    fn without_key(&self, no: FileNo) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let Some(old_key) = self.key_of(no) else { return Vec::new() };
+        let mut changes = vec![(key(tag::KEY_OF_NUMBER, no, &[]), None)];
+        if self.number_of(&old_key) == Some(no) {
+            changes.push((bytes_key(tag::NUMBER_OF_KEY, &old_key), None));
+        }
+        changes
     }
 
     /// Takes a key from whoever has it. The caller holds `assigning`.

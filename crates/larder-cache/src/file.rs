@@ -137,6 +137,18 @@ impl CachedFile {
         is_clean
     }
 
+    /// Forgets all bytes and the version too, unless there are local changes. Answers whether it
+    /// did. What is filled or vouched for next begins with a [`CachedFile::reset`].
+    pub fn give_up(&self) -> bool {
+        let _alone = self.alone();
+        let mut state = self.state();
+        let is_clean = !state.has_changes();
+        if is_clean {
+            self.forget_locked(&mut state);
+        }
+        is_clean
+    }
+
     /// Forgets all bytes, dirty ones too, and starts over.
     #[cfg(test)]
     pub(crate) fn start_over(&self, version: &[u8], size: u64) {

@@ -57,6 +57,25 @@ fn a_number_may_get_another_key() {
 }
 
 #[test]
+fn a_number_may_lose_its_key_to_another_file() {
+    let cache = open(&SimDisk::new());
+    let no = cache.assign(b"key");
+    cache.put_node(no, b"record");
+    cache.drop_key(no);
+    assert_eq!((cache.key_of(no), cache.number_of(b"key")), (None, None));
+    assert_eq!(cache.node(no).unwrap(), b"record");
+    let next = cache.assign(b"key");
+    assert_ne!(next, no);
+    // The key is another's now: neither loses anything by what becomes of the first.
+    cache.drop_key(no);
+    cache.drop_node(no);
+    assert_eq!(
+        (cache.key_of(next).unwrap(), cache.number_of(b"key")),
+        (b"key".to_vec(), Some(next))
+    );
+}
+
+#[test]
 fn what_waits_in_memory_is_bounded() {
     let cache = open(&SimDisk::new());
     let mut most = (0, 0);

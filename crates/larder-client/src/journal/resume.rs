@@ -29,6 +29,9 @@ use crate::write::{Event, LocalEnd, RETRY_AFTER, set_aside};
 impl Core {
     /// Takes up what an earlier run left. May read the local disk.
     pub(crate) fn take_up(self: &Arc<Self>, start: Start, carried: &Carried) {
+        // In memory until all is taken up: nothing else leads to them.
+        let removed = carried.unfinished.iter().filter(|(_, left)| left.removed);
+        let _gone: Vec<_> = removed.filter_map(|(&ino, _)| self.table.get_gone(ino)).collect();
         match start {
             Start::Resume => self.resume(carried),
             Start::NewMount => self.begin_anew(carried),

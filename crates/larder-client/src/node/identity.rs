@@ -68,9 +68,8 @@ impl Core {
         let hidden = state.hidden_mut().take();
         let is_open = !state.opens().is_empty();
         if is_open {
-            // What is open keeps its record, under a key that no server gives.
-            let key = [b"removed", &child.ino.0.to_be_bytes()[..]].concat();
-            self.cache.rekey(child.no(), &key);
+            // What is open keeps its record; `Table::get_gone` finds it for another process.
+            self.cache.drop_key(child.no());
         } else {
             self.unsent_event(child.ino, &mut state, Event::GivenUp);
         }

@@ -97,8 +97,17 @@ pub(crate) enum Seen {
 impl State {
     /// A file of which we have read a record, or that a reply has just described.
     pub(crate) fn new(handle: Handle, known: Known) -> State {
+        State::of(Identity::Server(handle), known)
+    }
+
+    /// A file that was gone already when an earlier process recorded it.
+    pub(crate) fn gone(known: Known) -> State {
+        State::of(Identity::Gone, known)
+    }
+
+    fn of(identity: Identity, known: Known) -> State {
         State {
-            identity: Identity::Server(handle),
+            identity,
             known,
             is_confirmed: false,
             leasing: Leasing::default(),

@@ -136,6 +136,16 @@ impl Table {
         Some(self.insert(&mut nodes, ino, state))
     }
 
+    /// The node with this number, which an earlier process had open when it was gone at the server:
+    /// it has no handle, and only the number leads to it. Found by [`Table::get`] for as long as
+    /// somebody holds it.
+    pub(crate) fn get_gone(&self, ino: Ino) -> Option<Arc<Node>> {
+        let known = Known::decode(&self.cache.node(FileNo(ino.0))?)?;
+        let mut nodes = self.lock();
+        let found = nodes.by_ino.get(&ino).cloned();
+        Some(found.unwrap_or_else(|| self.insert(&mut nodes, ino, State::gone(known))))
+    }
+
     /// What the index knows of a node that is not in memory.
     fn read(&self, ino: Ino) -> Option<State> {
         let no = FileNo(ino.0);
@@ -353,5 +363,32 @@ mod tests {
         let begun_with = FILES * file_of(Time::default()).size;
         assert_eq!(sizes.sum::<u64>(), begun_with + THREADS * CHANGES);
         assert!(table.in_memory().len() <= FILES as usize);
+    }
+
+    /// A file that is gone has no handle; its number leads to its record, for who asks for that.
+    #[test]
+    fn a_node_without_a_handle_is_found_as_one_that_is_gone() {
+        let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();
+        let table = Table::new(cache.clone(), Arc::new(SimClock::new()), 2);
+        let described = || {
+            Known::described(
+                file_of(Time::default()),
+                1,
+                Monotonic::from_nanos(0),
+                Default::default(),
+            )
+        };
+        let handle = Handle::new(b"file");
+        let ino = table.get_or_insert(&handle, described).0.ino;
+        cache.drop_key(FileNo(ino.0));
+        let later = Table::new(cache, Arc::new(SimClock::new()), 2);
+        assert!(later.get(ino).is_none());
+        assert!(later.get_gone(Ino(ino.0 + 1)).is_none());
+        let gone = later.get_gone(ino).unwrap();
+        assert!(gone.state().is_gone() && gone.handle().is_err());
+        assert_eq!(gone.state().known().attr.size, file_of(Time::default()).size);
+        assert!(Arc::ptr_eq(&later.get(ino).unwrap(), &gone), "while somebody holds it");
+        // The server has given the handle to another file.
+        assert_ne!(later.get_or_insert(&handle, described).0.ino, ino);
     }
 }

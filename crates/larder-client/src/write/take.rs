@@ -167,10 +167,9 @@ impl Core {
         let answer = on_handle!(self, cred, node, handle =>
             self.remote.write(cred, &handle, open.as_ref(), offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
-        // Under a version that no server gives, so that the change cannot carry it on. What was
-        // written meanwhile, and did find room, stays; what is held beside it goes once
-        // that is sent.
-        if !self.file(node).reset(b"given up", 0) {
+        // Without a version, so that the change cannot carry it on. What was written meanwhile,
+        // and did find room, stays; what is held beside it goes once that is sent.
+        if !self.file(node).give_up() {
             node.state().unsent_mut().mix();
         }
         self.end_change(node, changes);
