@@ -59,6 +59,11 @@ impl Limits {
 /// Five seconds of short files, as fast as they come from a machine nearby.
 const UNWRITTEN_BYTES_MAX: u64 = 32 << 20;
 
+/// Two readahead windows of a stream.
+const RECENT_BYTES_MAX: u64 = 16 << 20;
+/// To read less than this back costs little.
+const RECENT_PIECE_BYTES_MIN: u64 = 64 << 10;
+
 /// How to open a cache.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -74,6 +79,11 @@ pub struct Config {
     /// Bytes of short files that may wait in memory for the next checkpoint, which writes them; 0
     /// to write each at once. Only what a server gave waits.
     pub unwritten_bytes_max: u64,
+    /// Bytes that were filled ahead of their readers and stay in memory until they are read or
+    /// others take their place; 0 for none.
+    pub recent_bytes_max: u64,
+    /// What is filled ahead in shorter pieces does not stay, in bytes.
+    pub recent_piece_bytes_min: u64,
     /// This boot of the machine. With it nothing that was put or written is lost when the process
     /// dies: what no commit has yet is logged. `None`: a dead process is a crash like others.
     pub boot: Option<BootId>,
@@ -93,6 +103,8 @@ impl Config {
             checkpoint_interval: Some(Duration::from_secs(5)),
             descriptors: Descriptors::within(20_000),
             unwritten_bytes_max: UNWRITTEN_BYTES_MAX,
+            recent_bytes_max: RECENT_BYTES_MAX,
+            recent_piece_bytes_min: RECENT_PIECE_BYTES_MIN,
             boot: None,
             parent_in_record: |_| None,
         }

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLockWriteGuard, Weak};
 
+use bytes::Bytes;
 use larder_io::{DiskFile, OpenMode};
 
 use crate::gauge::count;
@@ -123,6 +124,22 @@ impl CachedFile {
         found
     }
 
+    /// The bytes of a range, if they are held and were filled by [`CachedFile::fill_ahead`] a
+    /// moment ago; they may be given only once. Reads no disk.
+    pub fn read_recent(&self, range: &Range<u64>) -> Option<Bytes> {
+        if self.store.recent.bytes() == 0 {
+            return None;
+        }
+        let mut state = self.state();
+        self.settle(&mut state).ok()?;
+        let is_held = !range.is_empty() && state.known().contains(range.clone());
+        debug_assert!(!state.is_bypassed() || self.store.recent.has_none_of(self.no));
+        let found =
+            is_held.then(|| self.store.recent.take(self.no, state.serial(), range)).flatten()?;
+        count(&self.store.gauge.counters.hits);
+        Some(found)
+    }
+
     /// Forgets all bytes and starts over with another version of `size` bytes, unless there are
     /// local changes. Answers whether it did.
     ///
@@ -221,7 +238,9 @@ impl CachedFile {
     /// The file for whoever changes what its local file is or has. Waits for fills that are at it.
     /// To be taken before the state.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.filling.turns.alone()
+        let alone = self.filling.turns.alone();
+        self.store.recent.forget(self.no);
+        alone
     }
 
     /// Exempts the file from culling, or not.

@@ -19,6 +19,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use larder_io::DiskFile;
 
 use crate::file::{CachedFile, Filled};
@@ -74,21 +75,50 @@ impl CachedFile {
     /// sync, never fails: see [`Filled`]. Bytes past the end of file are ignored, and so are those
     /// that somebody else fills at the moment. Reads of the file do not wait for it.
     pub fn fill(&self, version: &[u8], offset: u64, data: &[u8]) -> Filled {
-        let is_stored = self.try_fill(version, offset, data);
+        self.fill_with(version, offset, data, |_| ())
+    }
+
+    /// The same for bytes that nobody has read yet: they also stay in memory for a moment, for
+    /// [`CachedFile::read_recent`], unless some of them were held before.
+    pub fn fill_ahead(&self, version: &[u8], offset: u64, data: &Bytes) -> Filled {
+        let keep = |serial| self.store.recent.keep(self.number(), serial, offset, data.clone());
+        self.fill_with(version, offset, data, keep)
+    }
+
+    /// Fills, and tells the number of the local file if it got all of `data`.
+    fn fill_with(
+        &self,
+        version: &[u8],
+        offset: u64,
+        data: &[u8],
+        all_of_it: impl FnOnce(u64),
+    ) -> Filled {
+        let is_stored = self.try_fill(version, offset, data, all_of_it);
         if !is_stored {
             count(&self.store.gauge.counters.declined);
         }
         if is_stored { Filled::Stored } else { Filled::Declined }
     }
 
-    fn try_fill(&self, version: &[u8], offset: u64, data: &[u8]) -> bool {
+    fn try_fill(
+        &self,
+        version: &[u8],
+        offset: u64,
+        data: &[u8],
+        all_of_it: impl FnOnce(u64),
+    ) -> bool {
         // A close waits for those who are at it.
         let _open = self.store.filling.shared();
         let _shared = self.filling().turns.shared();
         let range = offset..offset.saturating_add(data.len() as u64);
-        let Some(claim) = self.claim(version, range) else { return false };
+        let Some(claim) = self.claim(version, range.clone()) else { return false };
+        let (is_all, serial) = (claim.gaps == [range], claim.serial);
         let written = claim.write(offset, data);
-        self.settle_claim(claim, written)
+        let is_stored = self.settle_claim(claim, written);
+        if is_stored && is_all {
+            all_of_it(serial);
+        }
+        is_stored
     }
 
     /// Claims what is not known of a range; `None` if it cannot be stored.

@@ -12,6 +12,7 @@ pub struct InUse(Arc<CachedFile>);
 impl Drop for InUse {
     fn drop(&mut self) {
         if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.store.recent.forget(self.0.number());
             self.0.store.file_closed();
         }
     }

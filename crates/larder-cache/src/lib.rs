@@ -58,6 +58,7 @@ mod overlay;
 mod pins;
 mod pool;
 mod ranges;
+mod recent;
 mod records;
 mod reserve;
 mod save;

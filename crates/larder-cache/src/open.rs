@@ -20,6 +20,7 @@ use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
 use crate::local::{keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
 use crate::pool::{Pool, data_path};
+use crate::recent::Recent;
 use crate::records::{
     FileRecord, bytes_key, decode_pair, encode_pair, key, number_in_key, put_stamp, seal, stamp,
     tag, unseal,
@@ -85,6 +86,7 @@ pub(crate) fn open(
         handed_out: HandedOut::new(config.descriptors.handed_out_max),
         gauge,
         unwritten: Unwritten::new(unwritten_bytes_max),
+        recent: Recent::new(config.recent_bytes_max, config.recent_piece_bytes_min),
         bell,
         session,
         trust_floor,

@@ -16,6 +16,7 @@ use crate::file::CachedFile;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
 use crate::pool::Pool;
+use crate::recent::Recent;
 use crate::records::FileRecord;
 use crate::turns::Turns;
 use crate::unwritten::Unwritten;
@@ -86,6 +87,8 @@ pub(crate) struct Store {
     pub(crate) gauge: Gauge,
     /// Short data files that are not on the disk yet.
     pub(crate) unwritten: Unwritten,
+    /// What was filled a moment ago.
+    pub(crate) recent: Recent,
     pub(crate) bell: Arc<Bell>,
     /// Number of this run.
     pub(crate) session: u64,

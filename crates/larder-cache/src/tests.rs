@@ -82,6 +82,7 @@ fn whole(file: &CachedFile) -> Option<Arc<dyn DiskFile>> {
 
 /// Begins a bypass on a disk without descriptors.
 fn begin_bypass(file: &CachedFile) -> Option<Arc<dyn DiskFile>> {
+    let _alone = file.alone();
     let mut state = file.state();
     file.begin_bypass_file(&mut state).map(|(local, _)| local)
 }

@@ -321,3 +321,84 @@ fn fills_of_a_version_never_reach_the_next_one() {
         is_over.store(true, Ordering::Relaxed);
     });
 }
+
+/// A file of two pieces that were filled ahead, both of which are in memory.
+fn filled_ahead(cache: &Cache) -> Arc<CachedFile> {
+    let file = cache.file(cache.assign(b"ahead"));
+    file.reset(b"v", SIZE);
+    for range in [0..CHUNK, CHUNK..SIZE] {
+        let data = bytes(1, range.clone()).into();
+        assert_eq!(file.fill_ahead(b"v", range.start, &data), Filled::Stored);
+    }
+    file
+}
+
+fn with_recent() -> Config {
+    Config { recent_piece_bytes_min: 1, ..at_once() }
+}
+
+#[test]
+fn what_was_filled_ahead_is_read_once_without_the_disk() {
+    let disk = SimDisk::new();
+    let cache = open_with(&disk, with_recent());
+    let file = filled_ahead(&cache);
+    let operations = disk.operations();
+    assert_eq!(file.read_recent(&(10..20)).as_deref(), Some(&bytes(1, 10..20)[..]));
+    assert_eq!(file.read_recent(&(CHUNK - 10..CHUNK + 10)), None, "of two pieces");
+    assert_eq!(file.read_recent(&(0..CHUNK)).as_deref(), Some(&bytes(1, 0..CHUNK)[..]));
+    assert_eq!(disk.operations(), operations);
+    assert_eq!(file.read_recent(&(10..20)), None, "it was read to its end");
+    let (rest, last) = (CHUNK..SIZE, SIZE - 1..SIZE);
+    assert_eq!(file.read_recent(&last).as_deref(), Some(&bytes(1, last.clone())[..]));
+    assert_eq!(file.read_recent(&rest), None);
+    assert_eq!(read(&file, 0..SIZE), Some(bytes(1, 0..SIZE)));
+}
+
+#[test]
+fn what_was_held_in_part_does_not_stay_in_memory() {
+    let cache = open_with(&SimDisk::new(), with_recent());
+    let file = cache.file(cache.assign(b"part"));
+    file.reset(b"v", SIZE);
+    file.write(5, b"mine").unwrap();
+    assert_eq!(file.fill_ahead(b"v", 0, &bytes(1, 0..CHUNK).into()), Filled::Stored);
+    assert_eq!(file.read_recent(&(0..20)), None);
+    assert_eq!(&read(&file, 0..20).unwrap()[5..9], b"mine");
+}
+
+/// Whatever changes a file forgets what is in memory of it, and of no other file.
+#[test]
+fn who_changes_a_file_forgets_its_recent_bytes() {
+    type Change = fn(&CachedFile);
+    let changes: [(&str, Change); 9] = [
+        ("write", |file| file.write(SIZE - 1, b"x").unwrap()),
+        ("truncate", |file| file.truncate(SIZE - 1).unwrap()),
+        ("reset", |file| assert!(file.reset(b"w", SIZE))),
+        ("give up", |file| assert!(file.give_up())),
+        ("new version", |file| assert!(file.set_version(b"w", SIZE))),
+        ("bypass", |file| drop(begin_bypass(file).unwrap())),
+        ("forget", |file| file.forget()),
+        ("cull", |file| assert!(file.cull(true).is_some())),
+        ("start over", |file| file.start_over(b"v", SIZE)),
+    ];
+    for (name, change) in changes {
+        let cache = open_with(&SimDisk::new(), with_recent());
+        let file = filled_ahead(&cache);
+        let other = cache.file(cache.assign(b"other"));
+        other.reset(b"v", 100);
+        other.fill_ahead(b"v", 0, &bytes(2, 0..100).into());
+        change(&file);
+        assert_eq!(file.read_recent(&(0..10)), None, "{name}");
+        assert_eq!(other.read_recent(&(0..9)).as_deref(), Some(&bytes(2, 0..9)[..]), "{name}");
+    }
+}
+
+#[test]
+fn recent_bytes_go_with_the_last_who_has_the_file_open() {
+    let cache = open_with(&SimDisk::new(), with_recent());
+    let file = filled_ahead(&cache);
+    let (one, two) = (file.hold(), file.hold());
+    drop(one);
+    assert!(file.read_recent(&(0..10)).is_some());
+    drop(two);
+    assert_eq!(file.read_recent(&(0..10)), None);
+}

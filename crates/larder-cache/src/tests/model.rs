@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use larder_io::{DiskFile, Fault, Image};
 
 use super::*;
@@ -52,6 +53,12 @@ impl Model {
     }
 }
 
+/// Every other cache lets no file wait in memory to be written. Recent bytes stay in any length.
+fn with_short_pieces(seed: u64) -> Config {
+    let config = if seed.is_multiple_of(2) { config() } else { at_once() };
+    Config { recent_bytes_max: END, recent_piece_bytes_min: 1, ..config }
+}
+
 struct Run {
     disk: SimDisk,
     cache: Cache,
@@ -69,6 +76,7 @@ struct Run {
 #[derive(Default)]
 struct Seen {
     read_bytes: u64,
+    recent_bytes: u64,
     restarts_with_data: u64,
     bypass_writes: u64,
     dirty_sent: u64,
@@ -77,7 +85,7 @@ struct Seen {
 impl Run {
     fn new(seed: u64, faulty: bool) -> Run {
         let disk = SimDisk::new();
-        let cache = open_with(&disk, if seed.is_multiple_of(2) { config() } else { at_once() });
+        let cache = open_with(&disk, with_short_pieces(seed));
         let file = cache.file(cache.assign(b"file"));
         let model = Model::new(1, END / 2);
         file.reset(&model.name(), END / 2);
@@ -128,7 +136,12 @@ impl Run {
     fn fill(&mut self) {
         let range = self.range(self.model.remote.len() as u64);
         let data = &self.model.remote[range.start as usize..range.end as usize];
-        if self.file.fill(&self.model.name(), range.start, data) == Filled::Stored {
+        let (version, is_ahead) = (self.model.name(), self.random.below(2) == 0);
+        let filled = match is_ahead {
+            true => self.file.fill_ahead(&version, range.start, &Bytes::copy_from_slice(data)),
+            false => self.file.fill(&version, range.start, data),
+        };
+        if filled == Filled::Stored {
             let end = range.end.min(self.model.local.len() as u64);
             // Bytes past a local truncation are not the server's any more; the model fills only
             // where it has not been cut, see `truncate`.
@@ -230,7 +243,7 @@ impl Run {
         } else if self.cache.clone().close().is_err() {
             assert!(self.faulty, "a working disk lets the cache close");
         }
-        self.cache = open(&self.disk);
+        self.cache = open_with(&self.disk, with_short_pieces(self.versions));
         self.file = self.cache.file(no);
         self.model.must_hold.fill(false);
         self.seen.restarts_with_data += u64::from(!self.file.held(0..u64::MAX).is_empty());
@@ -304,6 +317,12 @@ impl Run {
         }
         let held = self.file.held(0..u64::MAX);
         assert!(held.is_sorted_by(|a, b| a.end < b.start));
+        let wanted = self.range(END);
+        if let Some(found) = self.file.read_recent(&wanted) {
+            let expected = &self.model.local[wanted.start as usize..wanted.end as usize];
+            assert!(found == expected, "wrong bytes in {wanted:?}, from memory");
+            self.seen.recent_bytes += found.len() as u64;
+        }
         for range in &held {
             match read(&self.file, range.clone()) {
                 Some(found) => {
@@ -340,12 +359,15 @@ fn run(test: &str, faulty: bool) {
             run.step();
         }
         all.read_bytes += run.seen.read_bytes;
+        all.recent_bytes += run.seen.recent_bytes;
         all.restarts_with_data += run.seen.restarts_with_data;
         all.bypass_writes += run.seen.bypass_writes;
         all.dirty_sent += run.seen.dirty_sent;
     }
     println!("{} bytes read, {} restarts with data", all.read_bytes, all.restarts_with_data);
     println!("{} bypass writes, {} dirty ranges sent", all.bypass_writes, all.dirty_sent);
+    println!("{} bytes read from memory", all.recent_bytes);
+    assert!(all.recent_bytes > 0);
     assert!(all.read_bytes > 0 && all.restarts_with_data > 0);
     assert!(all.bypass_writes > 0 && all.dirty_sent > 0);
 }

@@ -22,7 +22,7 @@ use super::verdicts::Departed;
 use crate::journal::{Known, Record};
 use crate::limits::Transfer;
 use crate::names::Listed;
-use crate::read::Flights;
+use crate::read::{Flights, Storing};
 
 /// One file.
 pub(crate) struct Node {
@@ -36,6 +36,8 @@ pub(crate) struct Node {
     pub(crate) transfer: Transfer,
     /// Ranges on their way from the server.
     pub(crate) flights: Flights,
+    /// What landed and is not in the cache yet.
+    pub(crate) storing: Storing,
     /// Told when nobody has the file open any more; of a directory, when a hidden name in it is
     /// gone.
     pub(crate) released: tokio::sync::Notify,
@@ -289,6 +291,7 @@ impl Table {
             state: Mutex::new(state),
             transfer: Transfer::new(self.clock.clone()),
             flights: Flights::default(),
+            storing: Storing::default(),
             released: tokio::sync::Notify::new(),
         });
         nodes.by_ino.insert(ino, node.clone());

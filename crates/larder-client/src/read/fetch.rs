@@ -23,7 +23,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::flights::{Flight, Flights, Lost};
 use super::plan::{FileEnd, Slice, Source, plan};
 use super::stream::{Shown, Stream, advance};
-use crate::core::{Core, blocking_unless};
+use crate::core::Core;
 use crate::journal::Version;
 use crate::names::on_handle;
 use crate::node::Node;
@@ -307,7 +307,8 @@ impl Core {
         // Who reads may close before the bytes land: the version that they are of would be
         // forgotten.
         let file = self.file(&node);
-        let in_air = flight.clone();
+        let (in_air, stored) = (flight.clone(), flight.clone());
+        let cache_data = self.options.cache_data;
         self.in_air.send_modify(|flights| *flights += 1);
         self.runtime.spawn(async move {
             let result = core.fetch(&node, &cred, &in_air).await;
@@ -317,16 +318,19 @@ impl Core {
                 node.flights.remove(&in_air);
             }
             land.send_replace(Some(result));
-            let kept = match bytes {
-                Some(bytes) if core.options.cache_data => Core::store(file, &in_air, bytes).await,
-                Some(_) => false,
-                None => true,
+            let at = node.clone();
+            let end = move |is_kept| {
+                if in_air.stored(is_kept, || !at.state().opens().is_empty()) {
+                    at.flights.remove(&in_air);
+                }
+                drop(permit);
+                core.in_air.send_modify(|flights| *flights -= 1);
             };
-            if in_air.stored(kept, || !node.state().opens().is_empty()) {
-                node.flights.remove(&in_air);
+            match bytes {
+                Some(bytes) if cache_data => Core::store(&node, file, &stored, bytes, end),
+                Some(_) => end(false),
+                None => end(true),
             }
-            drop(permit);
-            core.in_air.send_modify(|flights| *flights -= 1);
         });
         flight
     }
@@ -384,14 +388,36 @@ impl Core {
         Ok(())
     }
 
-    /// Gives the bytes to the cache; answers whether it has them.
-    async fn store(file: Arc<CachedFile>, flight: &Flight, bytes: Bytes) -> bool {
-        let version = flight.version().bytes();
-        let start = flight.range().start;
+    /// Gives the bytes of a flight to the cache, now or a little later, and tells `end` whether it
+    /// has them.
+    fn store(
+        node: &Arc<Node>,
+        file: Arc<CachedFile>,
+        flight: &Arc<Flight>,
+        bytes: Bytes,
+        end: impl FnOnce(bool) + Send + 'static,
+    ) {
         // What waits in memory to be written is stored before another thread has woken up.
-        let quick = file.fills_quickly();
-        let filled = blocking_unless(quick, move || file.fill(&version, start, &bytes)).await;
-        filled == Ok(Filled::Stored)
+        let is_quick = file.fills_quickly();
+        let flight = flight.clone();
+        let store = move || {
+            let (version, start) = (flight.version().bytes(), flight.range().start);
+            let filled = match flight.is_ahead() {
+                true => file.fill_ahead(&version, start, &bytes),
+                false => file.fill(&version, start, &bytes),
+            };
+            end(filled == Filled::Stored);
+        };
+        if is_quick {
+            store();
+        } else if node.storing.push(Box::new(store)) {
+            let node = node.clone();
+            tokio::task::spawn_blocking(move || {
+                while let Some(store) = node.storing.next() {
+                    store();
+                }
+            });
+        }
     }
 
     /// Waits for what is under way and puts the answer together; `None` if something was not there
@@ -485,6 +511,12 @@ pub(super) fn read_slices(file: &CachedFile, slices: &[Slice]) -> Option<Bytes> 
     let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
         return Some(Bytes::new());
     };
+    if slices.len() == 1
+        && first.source == Source::Cache
+        && let Some(bytes) = file.read_recent(&first.range)
+    {
+        return Some(bytes);
+    }
     let start = first.range.start;
     let mut buffer = BytesMut::zeroed(usize::try_from(last.range.end - start).ok()?);
     for slice in slices.iter().filter(|slice| slice.source == Source::Cache) {

@@ -79,6 +79,11 @@ impl Flight {
         self.is_over()
     }
 
+    /// Whether somebody will read its bytes, and has not yet.
+    pub(super) fn is_ahead(&self) -> bool {
+        !self.once && !self.consumed.load(Ordering::SeqCst)
+    }
+
     /// It has landed, and the cache has its bytes or not; somebody has the file open or not.
     /// Answers whether it can be forgotten.
     pub(super) fn stored(&self, is_kept: bool, is_open: impl FnOnce() -> bool) -> bool {

@@ -3,6 +3,7 @@
 //! - [`plan`]: which parts of a read come from where, as a pure function; [`fetch`] carries it out,
 //!   by [`flights`].
 //! - [`as_it_is`]: what the server has at this moment, of a file that holds no version long enough.
+//! - [`storing`]: what landed goes into the cache, file by file in order.
 //! - [`stream`]: what is known of the reads of one open file.
 //! - [`fill`]: completes partly cached files when the link is quiet, by its [`fill_queue`].
 
@@ -12,10 +13,12 @@ mod fill;
 mod fill_queue;
 mod flights;
 mod plan;
+mod storing;
 mod stream;
 
 pub(crate) use fill::start as start_filling;
 pub use fill_queue::Fill;
 pub(crate) use fill_queue::FillQueue;
 pub(crate) use flights::Flights;
+pub(crate) use storing::Storing;
 pub(crate) use stream::{Shown, Stream};
