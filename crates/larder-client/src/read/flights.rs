@@ -256,6 +256,7 @@ mod tests {
                 let is_awaited = once || matches!(answer, Step::Declined { is_open: true });
                 let is_needed = !matches!(answer, Step::Kept) && !is_consumed && is_awaited;
                 assert_eq!(is_gone, has_answer && !is_needed, "{once} {steps:?} {step:?}");
+                assert_eq!(flight.is_ahead(), !once && !is_consumed);
                 if is_gone {
                     break;
                 }
