@@ -337,14 +337,12 @@ impl State {
         self.ctime_moved = Some(now);
     }
 
-    /// A name was removed or replaced that was last known to be the file's: its link count and its
-    /// ctime are to be asked for.
+    /// A name that was the file's is gone: its link count and ctime are to be asked for.
     pub(crate) fn doubt(&mut self, now: Monotonic) {
         self.ctime_moved = Some(now);
     }
 
-    /// We have set its mode or owner: rights are to be judged anew, and writers have dropped none
-    /// of these bits.
+    /// We have set its mode or owner: rights are judged anew, and writers have dropped none of it.
     pub(crate) fn mode_was_set(&mut self) {
         self.rights.clear();
         self.dropped.end();
