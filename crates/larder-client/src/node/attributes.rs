@@ -14,8 +14,8 @@ use larder_vfs::{
     StatFs, Token,
 };
 
+use super::changes::Seen;
 use super::squash::RootSquash;
-use super::state::Seen;
 use super::table::Node;
 use super::verdicts;
 use crate::core::Core;

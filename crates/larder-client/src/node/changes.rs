@@ -9,6 +9,22 @@
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Before, Change, Lease, Time, Validator};
 
+/// What a description of a file told us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It is older than what we hold.
+    Older,
+    /// The version that we hold.
+    Same,
+    /// Only our own rename or link shows in it: what we hold is valid under the new version.
+    Moved { from: Validator },
+    /// Somebody else changed the file, and none of its bytes: these go on as well. Both tell the
+    /// version before.
+    SameData { from: Validator },
+    /// Another version: somebody else changed the file.
+    Changed,
+}
+
 /// Newest description: by change attribute, else by change time, else by modification time.
 pub(crate) fn recency(attr: &Attr) -> (Option<u64>, Time, Time, u64) {
     (attr.change, attr.ctime, attr.mtime, attr.size)

@@ -11,9 +11,10 @@ use larder_cache::CachedFile;
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Validator};
 
+use super::changes::Seen;
 use super::changes::Settled;
 use super::squash::RootSquash;
-use super::state::{Seen, State};
+use super::state::State;
 use super::table::Node;
 use crate::core::Core;
 use crate::journal::{Known, Version};

@@ -22,9 +22,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use larder_io::Monotonic;
-use larder_vfs::{Attr, Change, Error, Handle, Ino, Kind, Result, Validator};
+use larder_vfs::{Attr, Change, Error, Handle, Ino, Kind, Result};
 
-use super::changes::{Changes, Proof, Settled, follow, have_same_bytes, prove, recency};
+use super::changes::{Changes, Proof, Seen, Settled, follow, have_same_bytes, prove, recency};
 use super::dropped::Dropped;
 use super::leasing::Leasing;
 use super::verdicts::Rights;
@@ -76,22 +76,6 @@ enum Identity {
     Server(Handle),
     /// None any more: the server may have given the name to another one.
     Gone,
-}
-
-/// What a description of a file told us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// It is older than what we hold.
-    Older,
-    /// The version that we hold.
-    Same,
-    /// Only our own rename or link shows in it: what we hold is valid under the new version.
-    Moved { from: Validator },
-    /// Somebody else changed the file, and none of its bytes: these go on as well. Both tell the
-    /// version before.
-    SameData { from: Validator },
-    /// Another version: somebody else changed the file.
-    Changed,
 }
 
 impl State {
