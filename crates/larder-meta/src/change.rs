@@ -22,6 +22,11 @@ impl Reply {
     pub(crate) fn refused(status: Status) -> Reply {
         Reply::of::<()>(&Err(status))
     }
+
+    /// Whether the call is to come again: then it was not carried out.
+    pub(crate) fn is_not_yet(&self) -> bool {
+        self.failed && *self == Reply::refused(Status::Later)
+    }
 }
 
 /// Whose a call is: of a slot, to be carried out once; or of a session, to be carried out each
@@ -81,6 +86,7 @@ changes! {
     TestLock, |call| Bearer::Session(call.session);
     AwaitLock, |call| Bearer::Session(call.session);
     ForgoLock, |call| Bearer::Session(call.session);
+    LocksClaimed, |call| Bearer::Session(call.session);
     SetAttr, |call| Bearer::Slot(call.sequence);
     Open, |call| Bearer::Slot(call.sequence);
     Close, |call| Bearer::Slot(call.sequence);

@@ -274,7 +274,10 @@ impl Committer {
             (self.await_disks)(self.disks.clear(blocks.clone()), Event::Cleared(blocks));
         }
         let Some((waiter, reply)) = finished.reply else { return };
-        let others = finished.sequence.map(|call| self.slots.finish(call, reply.bytes.clone()));
+        let others = finished.sequence.map(|call| match reply.is_not_yet() {
+            true => self.slots.put_off(call),
+            false => self.slots.finish(call, reply.bytes.clone()),
+        });
         for waiter in others.into_iter().flatten().chain([waiter]) {
             // Who has gone asks again.
             let _ = waiter.send(reply.clone());
@@ -462,6 +465,7 @@ impl Committer {
         self.act();
         if self.grace_until.is_some_and(|until| now >= until) {
             self.grace_until = None;
+            self.live.end_grace();
             self.internal(view, group, |live, txn| live.forget_orphans(txn));
         }
     }

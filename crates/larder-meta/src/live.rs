@@ -96,9 +96,10 @@ impl Live {
         let opens = Opens::new(volume.epoch);
         let patience = sessions.lease() / RECALLS_PER_LEASE;
         let mut leases = Leases::new(volume.epoch, patience);
-        let locks = Locks::new(sessions.lease() / TURNS_PER_LEASE);
+        let mut locks = Locks::new(sessions.lease() / TURNS_PER_LEASE, sessions.lease());
         for session in sessions.left_over() {
             leases.apply(Event::FromBefore { session });
+            locks.expect_claims(session);
         }
         Live {
             volume,
@@ -244,6 +245,10 @@ impl Live {
             Change::TestLock(call) => Reply::of(&self.test_lock(txn, call)),
             Change::AwaitLock(call) => Reply::of(&self.await_lock(txn, moment, call)),
             Change::ForgoLock(call) => Reply::of(&self.forgo_lock(moment, call)),
+            Change::LocksClaimed(call) => {
+                self.locks.claimed(call.session);
+                Reply::of(&Ok(()))
+            }
         }
     }
 
@@ -488,6 +493,9 @@ impl Live {
         }
         let id = SessionId(moment.fresh);
         let (client, boot) = (call.client, call.boot);
+        if let Some((before, _)) = there {
+            self.locks.take_over(before, id, moment.instant);
+        }
         txn.put(key::session(id), &records::Session { client, boot, slots });
         let (renewed, standing) = (moment.instant, Standing::Good);
         self.sessions.add(id, sessions::Session { client, boot, slots, renewed, standing });

@@ -6,12 +6,19 @@
 //! way, and a change of several ranges is carried out whole or not at all. Locks are not stored;
 //! they end with the session.
 //!
+//! After a restart of the server sessions are there, and locks are not. In the *grace period*
+//! sessions from before claim theirs, and nobody gets another one: until each of them has said that
+//! it has, or is over, or the time for that is. A client that goes on in another process has a new
+//! session; it takes over the locks of the one before, and loses those on files of which it asks
+//! for none in time.
+//!
 //! A session that was refused may wait. Waiters stand in line, file by file, in the order in which
 //! they came. What a waiter waits for is *kept* for him as soon as it is free: his client is told,
-//! and nobody else gets it until he has asked for it, has given up, or lets too much time pass; then
-//! he stands at the end of the line. So the one who waits longest is not overtaken by those who come
-//! later, and nobody asks in vain. Somebody whose wish does not collide with what is held or kept gets
-//! it, whoever waits: to make him wait too would have him wait for somebody who may wait for him.
+//! and nobody else gets it until he has asked for it, has given up, or lets too much time pass;
+//! then he stands at the end of the line. So the one who waits longest is not overtaken by those
+//! who come later, and nobody asks in vain. Somebody whose wish does not collide with what is held
+//! or kept gets it, whoever waits: to make him wait too would have him wait for somebody who may
+//! wait for him.
 //!
 //! Invariants, each after any sequence of events:
 //! - what one session has exclusively, or is kept exclusively for it, no other one has at all;
@@ -138,21 +145,72 @@ struct Own {
     waiters: usize,
 }
 
+/// Who asks for a change, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) session: SessionId,
+    pub(crate) file: FileId,
+    /// The session had that before the server was started.
+    pub(crate) claim: bool,
+}
+
+/// What a session took over from the one of its client's life before.
+#[derive(Clone, Debug)]
+struct TakenOver {
+    since: Instant,
+    /// Files of which it has not asked for locks since.
+    files: BTreeSet<FileId>,
+}
+
 /// The locks of all sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Locks {
     files: BTreeMap<FileId, File>,
     sessions: BTreeMap<SessionId, Own>,
+    /// Who may claim what he had before the server was started: in the grace period somebody.
+    claimants: BTreeSet<SessionId>,
+    taken_over: BTreeMap<SessionId, TakenOver>,
     /// What is to be told.
     free: Vec<LockFree>,
     /// How long something is kept for somebody who does not ask for it.
     patience: Duration,
+    /// How long a client may take to ask for what it has taken over.
+    lease: Duration,
 }
 
 impl Locks {
     /// None yet.
-    pub(crate) fn new(patience: Duration) -> Locks {
-        Locks { files: BTreeMap::new(), sessions: BTreeMap::new(), free: Vec::new(), patience }
+    pub(crate) fn new(patience: Duration, lease: Duration) -> Locks {
+        Locks {
+            files: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            claimants: BTreeSet::new(),
+            taken_over: BTreeMap::new(),
+            free: Vec::new(),
+            patience,
+            lease,
+        }
+    }
+
+    /// A session is there from before the server's start, and may claim what it had.
+    pub(crate) fn expect_claims(&mut self, session: SessionId) {
+        self.claimants.insert(session);
+    }
+
+    /// It has.
+    pub(crate) fn claimed(&mut self, session: SessionId) {
+        self.claimants.remove(&session);
+    }
+
+    /// The time for claims is over.
+    pub(crate) fn end_grace(&mut self) {
+        self.claimants.clear();
+    }
+
+    /// # Errors
+    /// [`Status::Later`] in the grace period.
+    pub(crate) fn need_no_grace(&self) -> Result<(), Status> {
+        if self.claimants.is_empty() { Ok(()) } else { Err(Status::Later) }
     }
 
     /// Which clients are to be told, since this was asked last, that something is kept for them.
@@ -160,8 +218,8 @@ impl Locks {
         std::mem::take(&mut self.free)
     }
 
-    /// A lock that another session has, or that is kept for it, and that keeps `session` from having
-    /// the range in this mode: of the strongest mode that is in the way.
+    /// A lock that another session has, or that is kept for it, and that keeps `session` from
+    /// having the range in this mode: of the strongest mode that is in the way.
     pub(crate) fn conflict(
         &self,
         session: SessionId,
@@ -176,20 +234,30 @@ impl Locks {
     /// Makes all changes, in order, or none.
     ///
     /// # Errors
-    /// [`Status::Locked`] if another session is in the way, [`Status::NoSpace`] if the session
-    /// would have too many ranges.
+    /// [`Status::Locked`] if another session is in the way, or it is too late for a claim;
+    /// [`Status::Later`] in the grace period, but for claims and for what only unlocks;
+    /// [`Status::NoSpace`] if the session would have too many ranges.
     pub(crate) fn change(
         &mut self,
-        session: SessionId,
-        file: FileId,
+        asked: Asked,
         changes: &[Change],
         now: Instant,
     ) -> Result<(), Status> {
+        let Asked { session, file, claim } = asked;
+        if claim && !self.claimants.contains(&session) {
+            return Err(Status::Locked);
+        }
+        if !claim && changes.iter().any(|change| change.mode.is_some()) {
+            self.need_no_grace()?;
+        }
         if self.files.get(&file).is_some_and(|there| !there.allows(session, changes)) {
             return Err(Status::Locked);
         }
         if !self.has_room(session, file, changes) {
             return Err(Status::NoSpace);
+        }
+        if let Some(taken) = self.taken_over.get_mut(&session) {
+            taken.files.remove(&file);
         }
         self.set(session, file, changes);
         self.end_waits(session, file, |waiter, held| {
@@ -200,11 +268,11 @@ impl Locks {
         Ok(())
     }
 
-    /// Somebody waits for changes. Answers whether they are free, and kept for him, already; else he
-    /// is told later. To ask again changes nothing.
+    /// Somebody waits for changes. Answers whether they are free, and kept for him, already; else
+    /// he is told later. To ask again changes nothing.
     ///
     /// # Errors
-    /// [`Status::NoSpace`] if too many of the session wait.
+    /// [`Status::NoSpace`] if too many of the session wait, [`Status::Later`] in the grace period.
     pub(crate) fn wait(
         &mut self,
         session: SessionId,
@@ -213,6 +281,7 @@ impl Locks {
         changes: Vec<Change>,
         now: Instant,
     ) -> Result<bool, Status> {
+        self.need_no_grace()?;
         let own = self.sessions.entry(session).or_default();
         let there = self.files.entry(file).or_default();
         if let Some(waiter) = there.waiters.iter().find(|waiter| waiter.is(session, number)) {
@@ -270,10 +339,50 @@ impl Locks {
             there.waiters.extend(again);
             self.serve(file, now);
         }
+        self.drop_unasked(now);
+    }
+
+    /// The client of a session has begun another one, in another life: that one has its locks now.
+    pub(crate) fn take_over(&mut self, before: SessionId, session: SessionId, now: Instant) {
+        let files = self.sessions.get(&before).map(|own| own.files.clone()).unwrap_or_default();
+        let mut taken = TakenOver { since: now, files: BTreeSet::new() };
+        for file in files {
+            self.end_waits(before, file, |_, _| true);
+            let there = self.files.get(&file);
+            let Some(held) = there.and_then(|there| there.holders.get(&before)) else { continue };
+            let held: Vec<Change> = held
+                .overlapping(&(0..LOCK_END))
+                .map(|(range, mode)| Change { range, mode: Some(mode) })
+                .collect();
+            self.set(before, file, &[Change { range: 0..LOCK_END, mode: None }]);
+            self.set(session, file, &held);
+            self.serve(file, now);
+            taken.files.insert(file);
+        }
+        if !taken.files.is_empty() {
+            self.taken_over.insert(session, taken);
+        }
+    }
+
+    /// Unlocks what was taken over and not asked for in time.
+    fn drop_unasked(&mut self, now: Instant) {
+        let is_over = |taken: &TakenOver| now.saturating_duration_since(taken.since) >= self.lease;
+        let over = self.taken_over.iter().filter(|(_, taken)| is_over(taken));
+        let over: Vec<SessionId> = over.map(|(session, _)| *session).collect();
+        for session in over {
+            for file in
+                self.taken_over.remove(&session).map(|taken| taken.files).unwrap_or_default()
+            {
+                self.set(session, file, &[Change { range: 0..LOCK_END, mode: None }]);
+                self.serve(file, now);
+            }
+        }
     }
 
     /// A session is over, its locks with it, and nobody of its client waits any more.
     pub(crate) fn end(&mut self, session: SessionId, now: Instant) {
+        self.claimants.remove(&session);
+        self.taken_over.remove(&session);
         for file in self.sessions.get(&session).map(|own| own.files.clone()).unwrap_or_default() {
             self.set(session, file, &[Change { range: 0..LOCK_END, mode: None }]);
             self.end_waits(session, file, |_, _| true);

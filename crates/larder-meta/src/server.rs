@@ -347,6 +347,7 @@ impl Service for Metadata {
             MetaProc::TestLock => run!(call, |a: TestLock| self.change(from, a).await),
             MetaProc::AwaitLock => run!(call, |a: AwaitLock| self.change(from, a).await),
             MetaProc::ForgoLock => run!(call, |a: ForgoLock| self.change(from, a).await),
+            MetaProc::LocksClaimed => run!(call, |a: LocksClaimed| self.change(from, a).await),
         }
     }
 }

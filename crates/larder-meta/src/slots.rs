@@ -37,6 +37,8 @@ struct Slot<W> {
 enum State<W> {
     Running(Vec<W>),
     Done(Bytes),
+    /// Its time had not come: it is carried out when it comes again.
+    NotYet,
 }
 
 /// The slots of all sessions. `W` is who waits for a reply.
@@ -79,6 +81,10 @@ impl<W> Slots<W> {
                 self.start(call, procedure);
                 Verdict::New(waiter)
             }
+            State::NotYet => {
+                self.start(call, procedure);
+                Verdict::New(waiter)
+            }
             // A second call in the slot, or another call of the same number.
             _ if call.sequence > slot.sequence || slot.procedure != procedure => {
                 Verdict::Refused(waiter, Status::BadSequence)
@@ -99,11 +105,20 @@ impl<W> Slots<W> {
 
     /// A call was carried out. Answers who else waits for its reply.
     pub(crate) fn finish(&mut self, call: Sequence, reply: Bytes) -> Vec<W> {
+        self.end_call(call, State::Done(reply))
+    }
+
+    /// A call was not carried out: it may come again. Answers who else waits for its reply.
+    pub(crate) fn put_off(&mut self, call: Sequence) -> Vec<W> {
+        self.end_call(call, State::NotYet)
+    }
+
+    fn end_call(&mut self, call: Sequence, state: State<W>) -> Vec<W> {
         match self.slots.get_mut(&(call.session, call.slot)) {
             Some(slot) if slot.sequence == call.sequence => {
-                match std::mem::replace(&mut slot.state, State::Done(reply)) {
+                match std::mem::replace(&mut slot.state, state) {
                     State::Running(waiters) => waiters,
-                    State::Done(_) => Vec::new(),
+                    State::Done(_) | State::NotYet => Vec::new(),
                 }
             }
             // The session has ended meanwhile.
@@ -141,6 +156,22 @@ mod tests {
         assert_eq!(slots.begin(call(0, 2), 6, 2, 'd'), Verdict::New('d'));
         let late = Verdict::Refused('e', Status::BadSequence);
         assert_eq!(slots.begin(call(0, 1), 5, 2, 'e'), late, "the client has its reply");
+    }
+
+    #[test]
+    fn a_call_that_was_put_off_is_carried_out_when_it_comes_again() {
+        let mut slots = Slots::new();
+        assert_eq!(slots.begin(call(0, 2), 5, 2, 'a'), Verdict::New('a'));
+        assert_eq!(slots.begin(call(0, 2), 5, 2, 'b'), Verdict::Joined);
+        assert_eq!(slots.put_off(call(0, 2)), ['b']);
+        let late = Verdict::Refused('c', Status::BadSequence);
+        assert_eq!(slots.begin(call(0, 1), 5, 2, 'c'), late);
+        assert_eq!(slots.begin(call(0, 2), 5, 2, 'd'), Verdict::New('d'));
+        assert_eq!(slots.finish(call(0, 2), reply("x")), []);
+        assert_eq!(slots.begin(call(0, 2), 5, 2, 'e'), Verdict::Replay('e', reply("x")));
+        assert_eq!(slots.begin(call(0, 3), 5, 2, 'f'), Verdict::New('f'));
+        assert_eq!(slots.put_off(call(0, 3)), []);
+        assert_eq!(slots.begin(call(0, 4), 6, 2, 'g'), Verdict::New('g'), "or never does");
     }
 
     #[test]

@@ -63,8 +63,8 @@ pub struct Lock {
 /// [`crate::Error::Interrupted`], unless the lock is there.
 pub type GivenUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a server keeps for somebody who waited for a lock, until he has asked for it. Dropped, it is
-/// given up.
+/// What a server keeps for somebody who waited for a lock, until he has asked for it. Dropped, it
+/// is given up.
 pub type KeptLock = Box<dyn Any + Send>;
 
 /// Bytes of a file, and how they are to be locked from now on; `None`: not at all.

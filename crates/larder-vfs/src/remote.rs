@@ -123,9 +123,10 @@ pub trait Remote: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 
-    /// Waits until `changes`, which were refused with [`Error::Locked`], may be had: then the server
-    /// keeps them for this mount until [`Remote::lock`] has been called, the answer is dropped, or
-    /// a time that it sets is over. Who waits longest is served first. Dropped, it waits no more.
+    /// Waits until `changes`, which were refused with [`Error::Locked`], may be had: then the
+    /// server keeps them for this mount until [`Remote::lock`] has been called, the answer is
+    /// dropped, or a time that it sets is over. Who waits longest is served first. Dropped, it
+    /// waits no more.
     ///
     /// `None` at once, by default too, if the server does not tell: it is to be asked again and
     /// again.

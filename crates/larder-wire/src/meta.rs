@@ -103,6 +103,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "TESTLOCK",
     "AWAIT_LOCK",
     "FORGO_LOCK",
+    "LOCKS_CLAIMED",
 ];
 
 xdr_enum! {
@@ -123,7 +124,7 @@ xdr_enum! {
         Symlink = 14, ReadLink = 15, MkNod = 16, Link = 17, Remove = 18, RmDir = 19, Rename = 20,
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
         RemoveXattr = 27, ReturnLease = 28, Look = 29, Lock = 30, TestLock = 31,
-        AwaitLock = 32, ForgoLock = 33,
+        AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34,
     }
 }
 

@@ -25,7 +25,8 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Claim>, Status> {
         | Change::ReturnLease(_)
         | Change::TestLock(_)
         | Change::AwaitLock(_)
-        | Change::ForgoLock(_) => Vec::new(),
+        | Change::ForgoLock(_)
+        | Change::LocksClaimed(_) => Vec::new(),
         Change::GetCaps(call) => vec![data(call.file)],
         Change::Alloc(call) => vec![data(call.file)],
         Change::Lock(call) => vec![data(call.file)],

@@ -12,7 +12,7 @@ use larder_wire::meta::words::{Attributes, FileId, SessionId};
 use super::{Live, Moment};
 use crate::inode;
 use crate::leases;
-use crate::locks::Change;
+use crate::locks::{Asked, Change};
 use crate::request::Request;
 use crate::rights::{READ, WRITE};
 use crate::store::Txn;
@@ -32,12 +32,14 @@ impl Live {
             may(READ).or_else(|_| may(WRITE))?;
         }
         let changes = changes(&call.changes)?;
-        self.locks.change(request.session, call.file, &changes, moment.instant)?;
+        let asked = Asked { session: request.session, file: call.file, claim: call.claim };
+        self.locks.change(asked, &changes, moment.instant)?;
         Ok(attributes)
     }
 
     pub(super) fn test_lock(&self, txn: &Txn<'_>, call: &TestLock) -> Result<LockTested, Status> {
         inode::regular(txn, call.file)?;
+        self.locks.need_no_grace()?;
         let range = call.range.lockable().ok_or(Status::Invalid)?;
         Ok(LockTested { found: self.locks.conflict(call.session, call.file, &range, call.mode) })
     }
@@ -60,6 +62,11 @@ impl Live {
     pub(super) fn forgo_lock(&mut self, moment: Moment, call: &ForgoLock) -> Result<(), Status> {
         self.locks.forgo(call.session, call.file, call.number, moment.instant);
         Ok(())
+    }
+
+    /// The time in which clients claim what they had before the server was started is over.
+    pub(crate) fn end_grace(&mut self) {
+        self.locks.end_grace();
     }
 
     /// Whom to tell, since this was asked last, that a lock is kept for him.

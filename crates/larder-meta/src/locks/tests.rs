@@ -17,9 +17,14 @@ enum Event {
 }
 
 const PATIENCE: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(20);
 
 fn locks() -> Locks {
-    Locks::new(PATIENCE)
+    Locks::new(PATIENCE, LEASE)
+}
+
+fn asked(session: SessionId, file: FileId) -> Asked {
+    Asked { session, file, claim: false }
 }
 
 fn session(number: usize) -> SessionId {
@@ -57,7 +62,7 @@ fn carry_out(locks: &mut Locks, model: &mut Model, event: &Event, now: Instant) 
             let bytes = range.start as u64..range.end as u64;
             let found = mode.and_then(|mode| locks.conflict(session(*who), FILE, &bytes, mode));
             assert_eq!(found.map(|found| found.mode), refused, "{event:?} after {model:?}");
-            let changed = locks.change(session(*who), FILE, &[change(bytes, *mode)], now);
+            let changed = locks.change(asked(session(*who), FILE), &[change(bytes, *mode)], now);
             assert_eq!(changed.is_ok(), refused.is_none());
             if refused.is_none() {
                 model[*who][range.clone()].fill(*mode);
@@ -116,17 +121,17 @@ fn of_several_ranges_all_are_locked_or_none() {
     let (mut locks, now) = (locks(), Instant::now());
     let (mine, theirs) = (session(0), session(1));
     let (shared, exclusive) = (Some(LockMode::Shared), Some(LockMode::Exclusive));
-    locks.change(theirs, FILE, &[change(20..30, shared)], now).unwrap();
+    locks.change(asked(theirs, FILE), &[change(20..30, shared)], now).unwrap();
     let both = [change(0..10, shared), change(25..40, exclusive)];
-    assert_eq!(locks.change(mine, FILE, &both, now), Err(Status::Locked));
+    assert_eq!(locks.change(asked(mine, FILE), &both, now), Err(Status::Locked));
     assert_eq!(locks.conflict(theirs, FILE, &(0..10), LockMode::Exclusive), None);
     locks.end(theirs, now);
-    locks.change(mine, FILE, &both, now).unwrap();
+    locks.change(asked(mine, FILE), &both, now).unwrap();
     let found = locks.conflict(theirs, FILE, &(0..26), LockMode::Shared);
     assert_eq!(found, Some(LockFound { range: (25..40).into(), mode: LockMode::Exclusive }));
     // In order: the later one counts.
     let twice = [change(0..LOCK_END, None), change(5..6, shared)];
-    locks.change(mine, FILE, &twice, now).unwrap();
+    locks.change(asked(mine, FILE), &twice, now).unwrap();
     let found = locks.conflict(theirs, FILE, &(0..LOCK_END), LockMode::Exclusive);
     assert_eq!(found, Some(LockFound { range: (5..6).into(), mode: LockMode::Shared }));
 }
@@ -137,15 +142,15 @@ fn a_session_has_so_many_ranges_and_no_more() {
     let own = session(0);
     let one = |at: usize| change(2 * at as u64..2 * at as u64 + 1, Some(LockMode::Shared));
     let half: Vec<_> = (0..RANGES_MAX / 2).map(one).collect();
-    locks.change(own, FILE, &half, now).unwrap();
-    locks.change(own, FileId(8), &half, now).unwrap();
+    locks.change(asked(own, FILE), &half, now).unwrap();
+    locks.change(asked(own, FileId(8)), &half, now).unwrap();
     let more = [one(RANGES_MAX)];
-    assert_eq!(locks.change(own, FILE, &more, now), Err(Status::NoSpace));
-    assert!(locks.change(session(1), FILE, &more, now).is_ok(), "each has its own");
+    assert_eq!(locks.change(asked(own, FILE), &more, now), Err(Status::NoSpace));
+    assert!(locks.change(asked(session(1), FILE), &more, now).is_ok(), "each has its own");
     // What takes no room is not refused: two become one.
-    locks.change(own, FILE, &[change(1..2, Some(LockMode::Shared))], now).unwrap();
-    locks.change(own, FILE, &more, now).unwrap();
-    locks.change(own, FILE, &[change(0..LOCK_END, None)], now).unwrap();
+    locks.change(asked(own, FILE), &[change(1..2, Some(LockMode::Shared))], now).unwrap();
+    locks.change(asked(own, FILE), &more, now).unwrap();
+    locks.change(asked(own, FILE), &[change(0..LOCK_END, None)], now).unwrap();
     locks.end(own, now);
     assert!(locks.sessions.keys().eq([&session(1)]));
 }
@@ -234,7 +239,7 @@ mod waiting {
         let before = seen(locks);
         match event {
             Event::Lock(who, mode) => {
-                let done = locks.change(session(who), FILE, &[change(0..1, mode)], now);
+                let done = locks.change(asked(session(who), FILE), &[change(0..1, mode)], now);
                 let may = mode.is_none_or(|mode| is_free(&before, &before.line, who, mode));
                 assert_eq!(done.is_ok(), may, "{event:?} {before:?}");
                 assert!(done.is_ok() || seen(locks) == before);
@@ -298,5 +303,80 @@ mod waiting {
             }
         }
         assert!(states.len() > 100, "{}", states.len());
+    }
+}
+
+/// Claims, and what other sessions get before they are made.
+mod grace {
+    use super::*;
+
+    const EXCLUSIVE: [(Range<u64>, Option<LockMode>); 1] = [(0..10, Some(LockMode::Exclusive))];
+
+    fn wanted() -> Vec<Change> {
+        EXCLUSIVE.map(|(range, mode)| change(range, mode)).to_vec()
+    }
+
+    fn claim(session: SessionId) -> Asked {
+        Asked { session, file: FILE, claim: true }
+    }
+
+    #[test]
+    fn nobody_gets_a_lock_before_those_from_before_have_claimed_theirs() {
+        let (mut locks, now) = (locks(), Instant::now());
+        let (one, two, new) = (session(1), session(2), session(3));
+        locks.expect_claims(one);
+        locks.expect_claims(two);
+        for who in [one, new] {
+            assert_eq!(locks.change(asked(who, FILE), &wanted(), now), Err(Status::Later));
+            let waits = locks.wait(who, FILE, WaiterNumber(1), wanted(), now);
+            assert_eq!(waits, Err(Status::Later));
+            locks.change(asked(who, FILE), &[change(0..LOCK_END, None)], now).unwrap();
+        }
+        assert_eq!(locks.change(claim(new), &wanted(), now), Err(Status::Locked));
+        locks.change(claim(one), &wanted(), now).unwrap();
+        assert_eq!(locks.change(claim(two), &wanted(), now), Err(Status::Locked), "one has it");
+        locks.claimed(one);
+        assert_eq!(locks.change(claim(one), &wanted(), now), Err(Status::Locked), "it said so");
+        assert_eq!(locks.need_no_grace(), Err(Status::Later));
+        locks.end(two, now);
+        assert_eq!(locks.need_no_grace(), Ok(()));
+        assert_eq!(locks.change(asked(new, FILE), &wanted(), now), Err(Status::Locked));
+        locks.end(one, now);
+        locks.change(asked(new, FILE), &wanted(), now).unwrap();
+    }
+
+    #[test]
+    fn who_comes_too_late_claims_nothing() {
+        let (mut locks, now) = (locks(), Instant::now());
+        locks.expect_claims(session(1));
+        locks.end_grace();
+        assert_eq!(locks.change(claim(session(1)), &wanted(), now), Err(Status::Locked));
+        locks.change(asked(session(1), FILE), &wanted(), now).unwrap();
+    }
+
+    /// A client that goes on in another process has what it had, whoever waits, as far as it asks
+    /// for it.
+    #[test]
+    fn the_next_life_of_a_client_takes_its_locks_over() {
+        let (mut locks, now) = (locks(), Instant::now());
+        let (before, after, other) = (session(1), session(2), session(3));
+        for file in [FILE, FileId(8)] {
+            locks.change(asked(before, file), &wanted(), now).unwrap();
+            assert_eq!(locks.wait(other, file, WaiterNumber(file.0), wanted(), now), Ok(false));
+        }
+        locks.take_over(before, after, now);
+        locks.end(before, now);
+        assert!(locks.take_free().is_empty());
+        locks.ticked(now + LEASE / 2);
+        let again = [change(0..LOCK_END, None), change(3..5, Some(LockMode::Exclusive))];
+        locks.change(asked(after, FILE), &again, now).unwrap();
+        locks.ticked(now + LEASE);
+        let told = LockFree { session: other, file: FileId(8), number: WaiterNumber(8) };
+        assert_eq!(locks.take_free(), [told], "nobody asked for it");
+        let found = locks.conflict(other, FILE, &(0..10), LockMode::Shared);
+        assert_eq!(found.map(|found| found.range), Some((3..5).into()));
+        locks.end(after, now);
+        locks.end(other, now);
+        assert!(locks.files.is_empty() && locks.sessions.is_empty() && locks.taken_over.is_empty());
     }
 }

@@ -44,7 +44,7 @@ impl Two {
     /// A call that locks.
     fn locking(&mut self, who: usize, range: Range<u64>, mode: Option<LockMode>) -> calls::Lock {
         let changes = Array(vec![LockChange { range: range.into(), mode }]);
-        calls::Lock { sequence: self.next(who), file: self.file, changes }
+        calls::Lock { sequence: self.next(who), file: self.file, changes, claim: false }
     }
 
     fn lock(&mut self, who: usize, range: Range<u64>, mode: Option<LockMode>) -> Res<Attributes> {
@@ -248,4 +248,60 @@ fn who_is_called_and_does_not_come_stands_at_the_end_of_the_line() {
     }
     two.lock(0, ALL, EXCLUSIVE).unwrap();
     assert_eq!(refused(two.lock(1, ALL, SHARED)), Status::Locked);
+}
+
+/// Those that were there before claim theirs; who asks for something else meanwhile is told to come
+/// again.
+#[test]
+fn locks_are_claimed_after_a_restart_of_the_server() {
+    let mut two = Two::new();
+    two.lock(0, 0..10, EXCLUSIVE).unwrap();
+    two.rig = two.rig.crash_unknown();
+    assert_eq!(refused(two.lock(0, 0..10, EXCLUSIVE)), Status::Restarted);
+    two.rig.resume_all();
+    assert_eq!(refused(two.lock(1, 5..6, SHARED)), Status::Later);
+    let mut claim = two.locking(0, 0..10, EXCLUSIVE);
+    claim.claim = true;
+    two.rig.call(&Caller::root(), claim).unwrap();
+    let mut put_off = two.locking(1, 60..61, SHARED);
+    put_off.sequence.slot = 2;
+    assert_eq!(refused(two.rig.call(&Caller::root(), put_off.clone())), Status::Later);
+    for who in 0..2 {
+        assert_eq!(refused(two.lock(1, 50..51, SHARED)), Status::Later);
+        let session = two.sessions[who];
+        two.rig.call(&Caller::root(), calls::LocksClaimed { session }).unwrap();
+    }
+    assert_eq!(refused(two.lock(1, 5..6, SHARED)), Status::Locked);
+    two.lock(1, 50..51, SHARED).unwrap();
+    assert!(two.rig.call(&Caller::root(), put_off).is_ok(), "the same call comes again");
+}
+
+/// The client of one does not come, that of the other has forgotten to say that it is done.
+#[test]
+fn the_grace_period_ends() {
+    let mut two = Two::new();
+    two.lock(0, 0..10, EXCLUSIVE).unwrap();
+    two.rig = two.rig.crash_unknown();
+    assert!(two.rig.begin_session([2; 16], 1).unwrap().resumed);
+    two.rig.wait(LEASE - Duration::from_secs(1));
+    assert_eq!(refused(two.lock(1, 5..6, SHARED)), Status::Later);
+    two.rig.wait(Duration::from_secs(2));
+    two.lock(1, 5..6, SHARED).unwrap();
+    assert_eq!(refused(two.renew(0)), Status::BadSession);
+    let mut claim = two.locking(1, 20..30, SHARED);
+    claim.claim = true;
+    assert_eq!(refused(two.rig.call(&Caller::root(), claim)), Status::Locked);
+}
+
+#[test]
+fn a_client_that_begins_another_life_has_its_locks_still() {
+    let mut two = Two::new();
+    two.lock(0, 0..10, EXCLUSIVE).unwrap();
+    assert_eq!(two.wait(1, 1, 0..10, LockMode::Shared), Ok(false));
+    two.sessions[0] = two.rig.begin_session([1; 16], 2).unwrap().session;
+    two.sequences[0] = 0;
+    assert_eq!(two.told(), []);
+    two.lock(0, 0..10, EXCLUSIVE).unwrap();
+    two.lock(0, 0..10, None).unwrap();
+    assert_eq!(two.told(), [(1, 1)]);
 }

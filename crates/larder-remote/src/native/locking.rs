@@ -1,21 +1,21 @@
 //! Calls that lock and unlock: one after the other for each file, and each to its end, whoever
 //! waits for it.
 //!
-//! If it is not known what became of one, or the session has ended, the server is told again what is
-//! held before anything else is changed. If it refuses that, somebody else has got it: the locks of
-//! the file are lost, and who watches is told.
+//! If it is not known what became of one, or the session has ended, the server is told again what
+//! is held before anything else is changed. If it refuses that, somebody else has got it: the locks
+//! of the file are lost, and who watches is told.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use larder_vfs::{Cred, Error, KeptLock, LockChange, LockMode, Result};
-use larder_wire::meta::calls;
 use larder_wire::meta::recall::LockFree;
-use larder_wire::meta::words::{Attributes, FileId, WaiterNumber};
+use larder_wire::meta::words::{Attributes, FileId, Sequence, WaiterNumber};
+use larder_wire::meta::{Status, calls};
 
 use super::convert;
 use super::locks::{self, Outcome, Turn};
-use super::session::{Failed, Session};
+use super::session::{Begun, Failed, Session};
 
 /// Changes the locks of a file: all of it or nothing.
 pub(super) async fn change(
@@ -131,14 +131,48 @@ async fn tell(session: &Session, turn: &Turn<'_>, file: FileId) -> Result<()> {
         Ok(_) => Ok(()),
         Err(Failed::Call(error)) => Err(error),
         Err(Failed::Status(status)) => {
-            tracing::warn!(file = file.0, %status, "locks are lost");
             turn.lose();
-            if let Some(watcher) = session.leases().watcher() {
-                watcher.locks_lost(&convert::handle(session.now().given.volume, file));
-            }
+            tell_lost(session, file, status);
             Err(Error::Io)
         }
     }
+}
+
+/// Who holds locks of a file here learns that somebody else may have them.
+fn tell_lost(session: &Session, file: FileId, status: Status) {
+    tracing::warn!(file = file.0, %status, "locks are lost");
+    if let Some(watcher) = session.leases().watcher() {
+        watcher.locks_lost(&convert::handle(session.now().given.volume, file));
+    }
+}
+
+/// Claims all that is held, at a server that was started anew and has given the session again as
+/// `given`: before anything else is sent to it. What the server refuses is lost. Answers `false` if
+/// the session is to be taken up once more.
+///
+/// # Errors
+/// What kept the server from being asked. What was not claimed is told again later, and perhaps
+/// refused then.
+pub(super) async fn claim(session: &Session, given: &Begun) -> Result<bool> {
+    for (file, claims) in session.locks().claims() {
+        for changes in claims {
+            let args =
+                |sequence| calls::Lock { sequence, file, changes: changes.clone(), claim: true };
+            match session.send_aside(given, args).await? {
+                Ok(_) => {}
+                Err(Status::Restarted | Status::BadSession) => return Ok(false),
+                Err(status) => {
+                    session.locks().lose(file);
+                    tell_lost(session, file, status);
+                    break;
+                }
+            }
+        }
+        session.locks().was_claimed(file);
+        tracing::warn!(file = file.0, "locks were taken again after the connection was lost");
+    }
+    let args = |Sequence { session, .. }| calls::LocksClaimed { session };
+    Ok(session.send_aside(given, args).await?.is_ok())
 }
 
 async fn send(
@@ -149,7 +183,7 @@ async fn send(
     changes: &[LockChange],
 ) -> std::result::Result<Attributes, Failed> {
     let changes = turn.begin(changes)?;
-    let args = |sequence| calls::Lock { sequence, file, changes: changes.clone() };
+    let args = |sequence| calls::Lock { sequence, file, changes: changes.clone(), claim: false };
     let done = session.change(cred, args).await;
     turn.end(match &done {
         Ok(_) => Outcome::Done,

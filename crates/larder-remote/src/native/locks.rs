@@ -1,9 +1,9 @@
 //! What this mount has locked at the metadata server, as far as it knows. No call is made here.
 //!
 //! The mount is one holder at the server, so what stands here is what the server has for all of its
-//! processes. A call whose answer is lost leaves open what the server has made of it. Then the mount
-//! counts as having what it had both before and after, and the server is told: the whole file is
-//! unlocked, and what is held is locked, in one call.
+//! processes. A call whose answer is lost leaves open what the server has made of it. Then the
+//! mount counts as having what it had both before and after, and the server is told: the whole file
+//! is unlocked, and what is held is locked, in one call.
 //!
 //! Invariants:
 //! - a file is in the table as long as something of it is locked, doubtful, or about to be changed;
@@ -104,6 +104,43 @@ impl Locks {
         let files = self.lock();
         let doubtful = files.iter().filter(|(_, file)| file.standing == Standing::Doubtful);
         doubtful.map(|(number, _)| *number).collect()
+    }
+
+    /// What there is to be claimed at a server that was started anew, file by file. What is about
+    /// to be unlocked is not: perhaps it was, and somebody else has got it.
+    pub(super) fn claims(&self) -> Vec<(FileId, Vec<LockChanges>)> {
+        let mut claims = Vec::new();
+        for (number, file) in self.lock().iter_mut() {
+            if let Some(pending) = &file.pending {
+                file.held = both(&file.held, &pending.after);
+            }
+            let held: Vec<_> = file
+                .held
+                .iter()
+                .map(|(range, mode)| sent(&LockChange { range, mode: Some(mode) }))
+                .collect();
+            let parts = held.chunks(LOCK_CHANGES_MAX).map(|part| Array(part.to_vec()));
+            claims.push((*number, parts.collect()));
+        }
+        claims
+    }
+
+    /// The server has what is held of a file, as far as it was claimed.
+    pub(super) fn was_claimed(&self, file: FileId) {
+        if let Some(file) = self.lock().get_mut(&file) {
+            file.standing = Standing::Good;
+        }
+    }
+
+    /// Nothing of a file is held any more.
+    pub(super) fn lose(&self, number: FileId) {
+        let mut files = self.lock();
+        let Some(file) = files.get_mut(&number) else { return };
+        (file.held, file.standing) = (LockMap::default(), Standing::New);
+        // Nobody is about to change it, and so would take it out.
+        if Arc::strong_count(&file.turn) == 1 {
+            files.remove(&number);
+        }
     }
 
     /// The session that had the locks is over.
@@ -213,9 +250,7 @@ impl Turn<'_> {
 
     /// Nothing of the file is held any more.
     pub(super) fn lose(&self) {
-        if let Some(file) = self.locks.lock().get_mut(&self.file) {
-            (file.held, file.standing) = (LockMap::default(), Standing::New);
-        }
+        self.locks.lose(self.file);
     }
 }
 

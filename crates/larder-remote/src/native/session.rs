@@ -57,6 +57,8 @@ pub(super) struct Begun {
 /// Slots that have no call in flight.
 #[derive(Debug)]
 struct Slots {
+    /// One is kept aside, for the calls of whoever takes the session up, one after the other.
+    aside: Mutex<Slot>,
     free: Mutex<Vec<Slot>>,
     count: Arc<Semaphore>,
 }
@@ -84,9 +86,17 @@ impl Drop for Taken {
 
 impl Slots {
     fn new(count: u32) -> Arc<Slots> {
-        let free = (0..count).rev().map(|number| Slot { number, sequence: 0 }).collect();
-        let count = Arc::new(Semaphore::new(count as usize));
-        Arc::new(Slots { free: Mutex::new(free), count })
+        let (aside, others) = (Slot { number: 0, sequence: 0 }, 1..count.max(2));
+        let free: Vec<_> = others.rev().map(|number| Slot { number, sequence: 0 }).collect();
+        let count = Arc::new(Semaphore::new(free.len()));
+        Arc::new(Slots { aside: Mutex::new(aside), free: Mutex::new(free), count })
+    }
+
+    /// The slot aside, for its next call.
+    fn next_aside(&self) -> Slot {
+        let mut aside = lock(&self.aside);
+        aside.sequence = aside.sequence.wrapping_add(1);
+        *aside
     }
 
     async fn take(self: &Arc<Self>) -> Result<Taken> {
@@ -229,6 +239,21 @@ impl Session {
         Err(Failed::Call(Error::Io))
     }
 
+    /// Makes a call in a session that is not everybody's yet, by a slot that nobody else has: all
+    /// others may be taken by those who wait for the session.
+    pub(super) async fn send_aside<P, T>(
+        &self,
+        begun: &Begun,
+        args: impl Fn(Sequence) -> P,
+    ) -> Result<Res<T>>
+    where
+        P: Procedure<Res = Res<T>>,
+    {
+        let Slot { number, sequence } = begun.slots.next_aside();
+        let args = args(Sequence { session: begun.given.session, slot: number, sequence });
+        Ok(self.send(&Cred::root(), &args).await?.results)
+    }
+
     /// Sends a call of a slot, again if the server was started anew and knows the session still.
     /// Also answers whether an earlier transmission may have been carried out.
     async fn send_through<P, T>(
@@ -298,11 +323,18 @@ impl Session {
             return Ok(());
         }
         self.end_leases();
-        let begun = given(&self.client, self.name, self.boot, Some(old)).await?;
+        let mut begun = given(&self.client, self.name, self.boot, Some(old)).await?;
+        self.locks.doubt_all();
+        for _ in 0..SESSIONS_MAX {
+            let is_resumed = begun.given.resumed && begun.given.session == old.given.session;
+            if !is_resumed || locking::claim(self, &begun).await? {
+                break;
+            }
+            begun = given(&self.client, self.name, self.boot, Some(old)).await?;
+        }
         // Those that came meanwhile are of before, too.
         self.end_leases();
         tracing::info!(server = %self.client.config().server, "the session was begun anew");
-        self.locks.doubt_all();
         *lock(&self.begun) = begun;
         self.locks.tell_all();
         if let Some(this) = self.this.upgrade() {

@@ -195,8 +195,9 @@ xdr_struct! {
     LookedAt { dir: Option<Attributes>, found: Option<Seen> }
 
     /// Arguments of LOCK: the session is one holder, which keeps the processes of its client apart
-    /// itself. All of `changes` are made, in order, or none. It does not wait.
-    Lock { sequence: Sequence, file: FileId, changes: LockChanges }
+    /// itself. All of `changes` are made, in order, or none. It does not wait. `claim`: the session
+    /// had them before the server was started anew.
+    Lock { sequence: Sequence, file: FileId, changes: LockChanges, claim: bool }
 
     /// Arguments of TESTLOCK: what keeps the session from having the range in this mode.
     #[derive(Copy)]
@@ -217,6 +218,11 @@ xdr_struct! {
     /// error.
     #[derive(Copy)]
     ForgoLock { session: SessionId, file: FileId, number: WaiterNumber }
+
+    /// Arguments of LOCKS_CLAIMED: the session has claimed all that it had before the server was
+    /// started anew.
+    #[derive(Copy)]
+    LocksClaimed { session: SessionId }
 }
 
 xdr_union! {
@@ -247,6 +253,7 @@ procedures! { PROGRAM, VERSION;
     26 ListXattr => Res<XattrNames>, 27 RemoveXattr => Res<FileChanged>, 28 ReturnLease => Res<()>,
     29 Look => Res<LookedAt>, 30 Lock => Res<Attributes>, 31 TestLock => Res<LockTested>,
     32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
+    34 LocksClaimed => Res<()>,
 }
 
 impl Entry {

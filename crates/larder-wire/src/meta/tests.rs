@@ -14,7 +14,7 @@ check_types!(arguments_survive:
     Null, Session, Renew, EndSession, GetAttr, SetAttr, Lookup, Open, Close, GetCaps, Alloc,
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
-    Lock, TestLock, AwaitLock, ForgoLock,
+    Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed,
     RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
@@ -226,11 +226,11 @@ fn locks_are_what_the_document_says() {
         LockChange { range: (26..LOCK_END).into(), mode: None },
     ]);
     golden(
-        &Lock { sequence: sequence(), file: FileId(0x1122), changes },
+        &Lock { sequence: sequence(), file: FileId(0x1122), changes, claim: false },
         "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
          00000000 00001122 00000002
          00000000 00000010 00000000 0000000a 00000001 00000002
-         00000000 0000001a 7fffffff ffffffe6 00000000",
+         00000000 0000001a 7fffffff ffffffe6 00000000 00000000",
     );
     let found = LockFound { range: (16..26).into(), mode: LockMode::Exclusive };
     golden(
@@ -303,11 +303,11 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), ForgoLock::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), LocksClaimed::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
-    assert!(MetaProc::try_from(ForgoLock::NUMBER).is_ok());
+    assert!(MetaProc::try_from(LocksClaimed::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

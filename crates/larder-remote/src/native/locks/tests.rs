@@ -1,3 +1,5 @@
+//! What stands in the table after calls whose answers came, did not come, or refused.
+
 use std::ops::Range;
 
 use super::*;

@@ -1,9 +1,10 @@
 //! Locks of two mounts of a volume, over the ends of sessions and of servers.
 
 use std::ops::Range;
+use std::sync::Weak;
 
 use larder_vfs::LockMode::{Exclusive, Shared};
-use larder_vfs::{Error, KeptLock, LOCK_END, LockChange, LockMode, Result};
+use larder_vfs::{Error, KeptLock, LOCK_END, LeaseTold, LockChange, LockMode, Result, Watcher};
 
 use super::*;
 
@@ -135,4 +136,84 @@ async fn who_gives_up_stands_in_nobodys_way() {
     drop(kept);
     let _kept = waits(&one, &file, Exclusive).await;
     lock(&one, &file, ALL, Some(Exclusive)).await.unwrap();
+}
+
+/// Nobody gets what somebody had before the server was started anew, however early he comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_are_claimed_after_the_metadata_server_was_started_anew() {
+    let mut volume = Volume::with_options(Setup::Secure, SHORT);
+    let (one, two) = (volume.mount().await, Arc::new(volume.mount().await));
+    let file = make(&one, "file").await;
+    lock(&one, &file, 0..10, Some(Exclusive)).await.unwrap();
+    lock(&one, &file, 10..20, Some(Shared)).await.unwrap();
+    lock(&two, &file, 30..40, Some(Exclusive)).await.unwrap();
+    let (waiting, of) = (Arc::clone(&two), file.clone());
+    let waiter = tokio::spawn(async move {
+        // Who waited over the restart asks again.
+        let mut kept = None;
+        while lock(&waiting, &of, 0..5, Some(Exclusive)).await == Err(Error::Locked) {
+            kept = Some(waits(&waiting, &of, Exclusive).await);
+        }
+        drop(kept);
+    });
+    eventually("he stands in line", async || calls(&two, "AWAIT_LOCK") == 1).await;
+    volume.kill();
+    volume.start();
+    let new = volume.mount().await;
+    assert_eq!(lock(&new, &file, 5..6, Some(Shared)).await, Err(Error::Locked));
+    assert_eq!(lock(&new, &file, 10..11, Some(Exclusive)).await, Err(Error::Locked));
+    assert_eq!(lock(&new, &file, 39..41, Some(Shared)).await, Err(Error::Locked));
+    lock(&new, &file, 10..30, Some(Shared)).await.unwrap();
+    lock(&new, &file, ALL, None).await.unwrap();
+    assert_eq!(lock(&one, &file, 30..31, Some(Shared)).await, Err(Error::Locked));
+    lock(&one, &file, ALL, None).await.unwrap();
+    waiter.await.unwrap();
+    assert_eq!(tested(&new, &file, Shared).await, Some(Exclusive));
+}
+
+/// Notes that locks were lost.
+#[derive(Default)]
+struct Loss(tokio::sync::Notify);
+
+impl Watcher for Loss {
+    fn distrust<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn locks_lost(&self, _: &Handle) {
+        self.0.notify_one();
+    }
+}
+
+/// A mount that does not call for too long: by its clock no time passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lost_his_locks_with_his_session_is_told() {
+    let volume = Volume::with_options(Setup::Secure, SHORT);
+    let two = volume.mount().await;
+    let (kept, lost) = (make(&two, "kept").await, make(&two, "lost").await);
+    let clock = Arc::new(larder_io::SimClock::new());
+    let host = volume.at.meta.ip().to_string();
+    let options = MountOptions { port: volume.at.meta.port(), clock, ..MountOptions::new(&host) };
+    let one = Native::mount(&options).await.unwrap();
+    let loss = Arc::new(Loss::default());
+    let watcher: Weak<Loss> = Arc::downgrade(&loss);
+    one.watch(watcher);
+    for file in [&kept, &lost] {
+        lock(&one, file, 0..10, Some(Exclusive)).await.unwrap();
+    }
+    let turn = waits(&two, &lost, Exclusive).await;
+    lock(&two, &lost, 5..6, Some(Shared)).await.unwrap();
+    drop(turn);
+    one.statfs(&Cred::root(), &kept).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(60), loss.0.notified()).await;
+    told.expect("who lost his locks is told");
+    // What nobody else wanted is taken again.
+    lock(&one, &kept, 20..21, Some(Exclusive)).await.unwrap();
+    assert_eq!(lock(&two, &kept, 5..6, Some(Shared)).await, Err(Error::Locked));
+    assert_eq!(lock(&one, &lost, 5..6, Some(Exclusive)).await, Err(Error::Locked));
+    lock(&two, &lost, 6..10, Some(Exclusive)).await.unwrap();
 }
