@@ -52,11 +52,33 @@ pub(crate) fn allocate(
     cursor: &mut blocks::Cursor,
     is_there: &dyn Fn(DiskId) -> bool,
 ) -> Result<(), Status> {
+    drop_useless(txn, session, file, &within_limit(range))?;
     // From now on these are asked for.
     for piece in Map::Ahead(session, file).cut(txn, &within_limit(range))? {
         Map::Own(session, file).put(txn, piece)?;
     }
     fill_holes(txn, Map::Own(session, file), range, cursor, is_there)
+}
+
+/// Gives up blocks of a session that lie where the file has some by now: somebody else was faster.
+/// They may have been written to, and what they hold is not to come back when those are cut off.
+fn drop_useless(
+    txn: &mut Txn<'_>,
+    session: SessionId,
+    file: FileId,
+    range: &Range<u64>,
+) -> Result<(), Status> {
+    let mut useless = Vec::new();
+    for there in Map::File(file).overlapping(txn, range, usize::MAX)? {
+        for map in [Map::Own(session, file), Map::Ahead(session, file)] {
+            useless.extend(map.cut(txn, &(there.offset..there.end()))?);
+        }
+    }
+    if !useless.is_empty() {
+        txn.revoke(Revoked::Session(session, file));
+        blocks::drain(txn, useless);
+    }
+    Ok(())
 }
 
 /// The same ahead of being asked: the blocks go with the session's last open for writing.

@@ -18,8 +18,9 @@ pub(crate) struct Plan {
     pub(crate) grants: BTreeMap<DiskId, Vec<Range<u64>>>,
 }
 
-/// Where `range` of a file lies, for a session: what is committed, and where nothing is, what the
-/// session has allocated or was given ahead.
+/// Where `range` of a file lies, for a session: what is committed, and where nothing is, to be
+/// written, what the session has allocated or was given ahead. Who reads sees zeros there: what he
+/// has written and not committed is no part of the file.
 pub(crate) fn layout(
     txn: &Txn<'_>,
     session: SessionId,
@@ -29,8 +30,9 @@ pub(crate) fn layout(
 ) -> Result<Plan, Status> {
     let blocks = rounded(range);
     let ours = Map::File(file).overlapping(txn, &blocks, EXTENTS_MAX)?;
-    let asked = Map::Own(session, file).overlapping(txn, &blocks, EXTENTS_MAX)?;
-    let ahead = Map::Ahead(session, file).overlapping(txn, &blocks, EXTENTS_MAX)?;
+    let limit = if mode.writes() { EXTENTS_MAX } else { 0 };
+    let asked = Map::Own(session, file).overlapping(txn, &blocks, limit)?;
+    let ahead = Map::Ahead(session, file).overlapping(txn, &blocks, limit)?;
     let mut own: Vec<Piece> = asked.iter().chain(&ahead).copied().collect();
     own.sort_by_key(|piece| piece.offset);
     let mut extents: Vec<(Piece, ExtentState)> = Vec::new();

@@ -305,6 +305,34 @@ fn closing_frees_what_was_given_ahead_and_not_what_was_asked_for() {
     rig.check();
 }
 
+/// Somebody else fills a block of a file that we have one for, too, and have written it: ours is
+/// given up when we ask for blocks again, so what is in it does not come back when his is cut off.
+#[test]
+fn a_block_that_came_too_late_does_not_come_back() {
+    for asks_first in [false, true] {
+        let mut rig = Rig::new(16);
+        let given = open_ahead(&mut rig, "a", 4);
+        let file = given.file.after.file;
+        if asks_first {
+            rig.alloc(file, 0..B).unwrap();
+        }
+        let own = rig.session;
+        rig.session = rig.begin_session([2; 16], 1).unwrap().session;
+        rig.write(file, 0..100).unwrap();
+        rig.session = own;
+        assert_eq!(refused(rig.commit(file, &given.layout, 0..50)), Status::Changed);
+        let again = rig.alloc(file, 0..50).unwrap();
+        assert_eq!(extents(&again.layout)[0], (0, B, ExtentState::Committed));
+        rig.set(file, size(0)).unwrap();
+        rig.set(file, size(4 * B)).unwrap();
+        let place = |layout: &Layout| layout.extents.0.iter().find(|one| one.offset == 0).copied();
+        assert_eq!(place(&rig.layout(file, Mode::Read).unwrap().layout), None, "zeros");
+        let written = rig.alloc(file, 0..50).unwrap().layout;
+        assert_ne!(place(&written).unwrap().position, place(&given.layout).unwrap().position);
+        rig.check();
+    }
+}
+
 /// Nothing that was given ahead outlives the server, which alone knows of opens; what was asked for
 /// does.
 #[test]

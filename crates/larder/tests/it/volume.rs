@@ -46,7 +46,8 @@ fn a_mount_of_a_volume_tells_what_it_asks_of_whom() {
     fs::write(mount.path("file"), pattern(1, 3 << 20)).unwrap();
     let calls = mount.calls_by_procedure();
     let count = |name: &str| calls.get(name).copied().unwrap_or(0);
-    assert_eq!(count("WRITE"), 3, "{calls:?}");
+    // What the file was given ahead may lie apart from the rest of its first MiB.
+    assert!((3..=4).contains(&count("WRITE")), "{calls:?}");
     assert!(count("COMMIT_EXTENTS") >= 1 && count("HANDSHAKE") == 1, "{calls:?}");
 }
 
