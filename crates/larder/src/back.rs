@@ -70,7 +70,7 @@ impl Back {
 
     /// Whether locks of processes are passed on to the server.
     pub(crate) fn passes_locks(&self) -> bool {
-        self.source.protocol == Protocol::Smb && !self.options.smb.no_locks
+        self.source.protocol != Protocol::Nfs && !self.options.no_locks
     }
 
     /// Whether files have extended attributes.

@@ -50,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) smb: SmbOptions,
     /// Files have extended attributes.
     pub(crate) xattrs: bool,
+    /// Locks of processes stay with this machine.
+    pub(crate) no_locks: bool,
     /// Who vouches for our own metadata server's certificate, if it is to speak TLS.
     pub(crate) authorities: Option<PathBuf>,
     /// The kernel's door.
@@ -227,6 +229,7 @@ impl Options {
             retransmissions: typed.small("retrans").map(u32::from),
             smb: SmbOptions::meant(&typed),
             xattrs: typed.flag("user_xattr", "nouser_xattr", false),
+            no_locks: typed.flag("nobrl", "brl", false),
             authorities: typed.text("ca").map(PathBuf::from),
             door: typed.door()?,
             plain: typed.last(&["plain"]).is_some(),
@@ -536,7 +539,8 @@ mod tests {
         let SmbOptions { kerberos, sign, guest, kdc, .. } = smb("sec=krb5i,kdc=kdc.test:8888");
         assert!(kerberos && sign && !guest && kdc.as_deref() == Some("kdc.test:8888"));
         assert!(smb("vers=default").version_min.is_none());
-        assert!(smb("nobrl").no_locks && !smb("ro").no_locks && !smb("nobrl,brl").no_locks);
+        let no_locks = |typed| parse([typed]).unwrap().no_locks;
+        assert!(no_locks("nobrl") && !no_locks("ro") && !no_locks("nobrl,brl"));
         assert!(smb("nolease").no_leases && !smb("nolease,lease").no_leases);
     }
 

@@ -29,8 +29,6 @@ pub(crate) struct SmbOptions {
     pub(crate) file_mode: Option<u32>,
     /// Mode of directories.
     pub(crate) dir_mode: Option<u32>,
-    /// Locks of processes stay with this machine.
-    pub(crate) no_locks: bool,
     /// Messages must be encrypted.
     pub(crate) seal: bool,
     /// Messages must be signed.
@@ -59,7 +57,6 @@ impl SmbOptions {
             seal: typed.last(&["seal"]).is_some(),
             sign: typed.last(&["sign"]).is_some() || ["ntlmsspi", "krb5i"].contains(&sec.as_str()),
             no_leases: typed.flag("nolease", "lease", false),
-            no_locks: typed.flag("nobrl", "brl", false),
         }
     }
 }

@@ -190,7 +190,7 @@ const ONLY: &[(Protocol, &[&str])] = &[
             "nouser_xattr",
         ],
     ),
-    (Protocol::Native, &["ca", "user_xattr", "nouser_xattr"]),
+    (Protocol::Native, &["ca", "brl", "nobrl", "user_xattr", "nouser_xattr"]),
 ];
 
 /// Words of options that have others for each protocol.

@@ -22,8 +22,34 @@ fn open(mount: &Mount, name: &str) -> File {
         .unwrap()
 }
 
+/// Servers that locks are passed on to.
+const PASSED_ON: [Kind; 2] = [Kind::Samba, Kind::Volume];
+
 fn locks(file: &File) -> bool {
     flock(file, EXCLUSIVE).is_ok()
+}
+
+/// A volume's metadata server waits until the time of the mount's session is over, and calls who
+/// waits for the lock.
+#[test]
+fn locks_on_a_volume_end_with_the_session_of_the_mount() {
+    let server = Server::start(Kind::Volume);
+    let (one, mut two) = (Mount::new(&server, &[]), Mount::new(&server, &["nosurvive"]));
+    let (mine, theirs) = (open(&one, "file"), open(&two, "file"));
+    assert!(locks(&theirs) && !locks(&mine));
+    let asked = one.calls("LOCK");
+    two.kill();
+    flock(&mine, FlockOperation::LockExclusive).unwrap();
+    // Once in vain, once when it was called.
+    assert_eq!(one.calls("LOCK") - asked, 2);
+    // A mount that ends in order gives its locks up at once.
+    two.mount();
+    let theirs = open(&two, "file");
+    drop(mine);
+    eventually("it is unlocked", || locks(&theirs));
+    drop(theirs);
+    two.unmount();
+    assert!(locks(&open(&one, "file")));
 }
 
 #[test]
@@ -38,83 +64,92 @@ fn locks_end_with_the_mount_that_holds_them() {
 
 #[test]
 fn a_wait_for_another_mounts_lock_ends_by_a_signal() {
-    let server = Server::start(Kind::Samba);
-    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
-    let theirs = open(&two, "file");
-    assert!(locks(&theirs));
-    let begin = Instant::now();
-    // flock(1) waits by flock(2), and has a signal end that.
-    let path = one.path("file");
-    let waited = Command::new("flock").args(["-w", "0.3"]).arg(&path).arg("true").status().unwrap();
-    assert_eq!(waited.code(), Some(1), "it is somebody else's");
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
-    drop(theirs);
-    succeed(Command::new("flock").args(["-w", "20"]).arg(&path).arg("true"));
-    let again = open(&two, "file");
-    eventually("who gave up has nothing", || locks(&again));
+    for kind in PASSED_ON {
+        let server = Server::start(kind);
+        let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+        let theirs = open(&two, "file");
+        assert!(locks(&theirs));
+        let begin = Instant::now();
+        // flock(1) waits by flock(2), and has a signal end that.
+        let path = one.path("file");
+        let waited =
+            Command::new("flock").args(["-w", "0.3"]).arg(&path).arg("true").status().unwrap();
+        assert_eq!(waited.code(), Some(1), "it is somebody else's");
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+        drop(theirs);
+        succeed(Command::new("flock").args(["-w", "20"]).arg(&path).arg("true"));
+        let again = open(&two, "file");
+        eventually("who gave up has nothing", || locks(&again));
+    }
 }
 
 #[test]
 fn locks_go_on_when_the_process_that_serves_is_replaced() {
-    let server = Server::start(Kind::Samba);
-    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
-    let (mine, theirs) = (open(&one, "file"), open(&two, "file"));
-    let again = "locks were taken again after the process that held them ended";
-    assert!(locks(&mine));
-    for round in 1..=2 {
-        let [_, worker] = one.pids();
-        match round {
-            1 => drop(succeed(one.larder().arg("upgrade").arg(one.path("")))),
-            _ => drop(run("kill", &["-KILL", &worker.to_string()])),
+    for kind in PASSED_ON {
+        let server = Server::start(kind);
+        let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+        let (mine, theirs) = (open(&one, "file"), open(&two, "file"));
+        let again = "locks were taken again after the process that held them ended";
+        assert!(locks(&mine));
+        for round in 1..=2 {
+            let [_, worker] = one.pids();
+            match round {
+                1 => drop(succeed(one.larder().arg("upgrade").arg(one.path("")))),
+                _ => drop(run("kill", &["-KILL", &worker.to_string()])),
+            }
+            eventually("they are taken again", || one.log().matches(again).count() == round);
+            assert!(!locks(&theirs), "round {round}");
+            mine.write_all_at(b"under a lock", 0).unwrap();
+            mine.sync_all().unwrap();
         }
-        eventually("they are taken again", || one.log().matches(again).count() == round);
-        assert!(!locks(&theirs), "round {round}");
-        mine.write_all_at(b"under a lock", 0).unwrap();
-        mine.sync_all().unwrap();
+        drop(mine);
+        eventually("it is unlocked", || locks(&theirs));
+        assert_eq!(fs::read(two.path("file")).unwrap(), b"under a lock");
     }
-    drop(mine);
-    eventually("it is unlocked", || locks(&theirs));
-    assert_eq!(fs::read(two.path("file")).unwrap(), b"under a lock");
 }
 
 /// Also one who waits: the kernel asks the next process.
 #[test]
 fn a_wait_for_a_lock_goes_on_with_the_next_process() {
-    let server = Server::start(Kind::Samba);
-    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
-    let theirs = open(&two, "file");
-    assert!(locks(&theirs));
-    let path = one.path("file");
-    let mut waits = Command::new("flock").arg(&path).args(["echo", "got it"]).spawn().unwrap();
-    let asleep = || {
-        let place = format!("/proc/{}/wchan", waits.id());
-        fs::read_to_string(place)
-            .is_ok_and(|place| place.contains("fuse") || place.contains("request_wait_answer"))
-    };
-    eventually("it waits", asleep);
-    let begin = Instant::now();
-    succeed(one.larder().arg("upgrade").arg(one.path("")));
-    assert!(begin.elapsed() < Duration::from_secs(30), "the upgrade waits for nobody's lock");
-    assert!(waits.try_wait().unwrap().is_none());
-    drop(theirs);
-    assert!(waits.wait().unwrap().success());
+    for kind in PASSED_ON {
+        let server = Server::start(kind);
+        let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+        let theirs = open(&two, "file");
+        assert!(locks(&theirs));
+        let path = one.path("file");
+        let mut waits = Command::new("flock").arg(&path).args(["echo", "got it"]).spawn().unwrap();
+        let asleep = || {
+            let place = format!("/proc/{}/wchan", waits.id());
+            fs::read_to_string(place)
+                .is_ok_and(|place| place.contains("fuse") || place.contains("request_wait_answer"))
+        };
+        eventually("it waits", asleep);
+        let begin = Instant::now();
+        succeed(one.larder().arg("upgrade").arg(one.path("")));
+        assert!(begin.elapsed() < Duration::from_secs(30), "the upgrade waits for nobody's lock");
+        assert!(waits.try_wait().unwrap().is_none());
+        drop(theirs);
+        assert!(waits.wait().unwrap().success());
+    }
 }
 
 #[test]
 fn locks_are_taken_again_after_the_connection_was_lost() {
-    let mut server = Server::start(Kind::Samba);
-    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
-    let (mine, theirs) = (open(&one, "file"), open(&two, "file"));
-    assert!(locks(&mine) && !locks(&theirs));
-    server.kill();
-    server.as_samba().boot().unwrap();
-    let again = "locks were taken again after the connection was lost";
-    eventually("they are taken again", || one.log().contains(again));
-    assert!(!locks(&theirs));
-    mine.write_all_at(b"mine", 0).unwrap();
-    mine.sync_all().unwrap();
-    drop(mine);
-    eventually("it is unlocked", || locks(&theirs));
+    for kind in PASSED_ON {
+        let mut server = Server::start(kind);
+        let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+        let (mine, theirs) = (open(&one, "file"), open(&two, "file"));
+        assert!(locks(&mine) && !locks(&theirs));
+        server.kill();
+        server.restart();
+        let again = "locks were taken again after the connection was lost";
+        eventually("they are taken again", || one.log().contains(again));
+        assert!(!locks(&theirs));
+        mine.write_all_at(b"mine", 0).unwrap();
+        mine.sync_all().unwrap();
+        drop(mine);
+        eventually("it is unlocked", || locks(&theirs));
+    }
 }
 
 /// While the process that serves a mount stands still, the server is started anew, and another
@@ -152,11 +187,13 @@ fn who_lost_a_lock_is_told() {
 
 #[test]
 fn locks_stay_with_the_machine_if_that_is_wanted() {
-    let server = Server::start(Kind::Samba);
-    let (one, two) = (Mount::new(&server, &["nobrl"]), Mount::new(&server, &["nobrl"]));
-    let (mine, theirs) = (open(&one, "file"), open(&two, "file"));
-    assert!(locks(&mine) && locks(&theirs));
-    assert!(!locks(&open(&one, "file")));
-    assert_eq!(one.calls("LOCK"), 0);
-    assert!(!one.messages().contains_key("SETLKW") && !one.messages().contains_key("SETLK"));
+    for kind in PASSED_ON {
+        let server = Server::start(kind);
+        let (one, two) = (Mount::new(&server, &["nobrl"]), Mount::new(&server, &["nobrl"]));
+        let (mine, theirs) = (open(&one, "file"), open(&two, "file"));
+        assert!(locks(&mine) && locks(&theirs));
+        assert!(!locks(&open(&one, "file")));
+        assert_eq!(one.calls("LOCK"), 0);
+        assert!(!one.messages().contains_key("SETLKW") && !one.messages().contains_key("SETLK"));
+    }
 }

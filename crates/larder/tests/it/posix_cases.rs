@@ -35,6 +35,12 @@ const RIGHTS: &str = include_str!("posix_cases/rights.txt");
 const NAMES: &str = include_str!("posix_cases/names.txt");
 const LOCKS: &str = include_str!("posix_cases/locks.txt");
 const SHARED_LOCKS: &str = include_str!("posix_cases/shared_locks.txt");
+/// The same, and what locks of another mount keep from reading and writing.
+const LOCKS_OF_SHARES: &str = concat!(
+    include_str!("posix_cases/shared_locks.txt"),
+    "\n",
+    include_str!("posix_cases/mandatory_locks.txt")
+);
 
 /// The program of an actor.
 const PROGRAM: &str = include_str!("posix_cases/actor.py");
@@ -350,6 +356,19 @@ fn processes_of_two_mounts_of_a_share_exclude_each_other() {
         let (one, two) = (Mount::new(&server, options), Mount::new(&server, options));
         let (here, elsewhere) = (one.path(""), two.path(""));
         let who = format!("two mounts {options:?}");
+        play(&mut stage, (&here, Some(&elsewhere)), &who, LOCKS_OF_SHARES, NO_LIMITS);
+    }
+}
+
+/// The same on a volume, where locks are advisory.
+#[test]
+fn processes_of_two_mounts_of_a_volume_exclude_each_other() {
+    let mut stage = Stage::new();
+    for options in [&[][..], &["plain"]] {
+        let server = Server::start(Kind::Volume);
+        let (one, two) = (Mount::new(&server, options), Mount::new(&server, options));
+        let (here, elsewhere) = (one.path(""), two.path(""));
+        let who = format!("two mounts of a volume {options:?}");
         play(&mut stage, (&here, Some(&elsewhere)), &who, SHARED_LOCKS, NO_LIMITS);
     }
 }
