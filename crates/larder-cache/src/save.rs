@@ -127,6 +127,10 @@ impl CachedFile {
         let now = self.store.clock.now();
         let is_at_rest = state.changes().begun_at().is_none_or(|at| now.since(at) >= MARKED_FOR);
         let may_wait = which == Saves::AllAtRest && state.recorded().is_marked();
+        if let Some(record) = state.record_beside_changes() {
+            // The changes may be another run's to send, and the pin holds for that one, too.
+            self.store.index.put(key(tag::FILE, self.number(), &[]), Some(record.encode()));
+        }
         if !state.is_clean() || (may_wait && !is_at_rest) {
             return None;
         }

@@ -273,6 +273,16 @@ impl State {
     }
 }
 
+/// What outlasts changes.
+impl State {
+    /// While there are local changes, and the file is pinned and its record is not, or the other
+    /// way round: that record with the pin of now, which the caller gives to the index.
+    pub(crate) fn record_beside_changes(&mut self) -> Option<FileRecord> {
+        let is_news = !self.is_clean() && self.recorded.record().pinned != self.is_pinned;
+        is_news.then(|| self.recorded.pin(self.is_pinned))
+    }
+}
+
 /// Bytes that come and go.
 impl State {
     /// See [`Presence::fill`].

@@ -14,6 +14,8 @@ mod files;
 mod filling;
 mod index;
 mod killed;
+mod lost;
+mod many;
 mod model;
 mod opening;
 mod records;

@@ -106,6 +106,13 @@ impl Recorded {
         self.is_stale = true;
     }
 
+    /// The index is given the record that it has, or one of no bytes, with another pin.
+    pub(crate) fn pin(&mut self, is_pinned: bool) -> FileRecord {
+        self.is_there = true;
+        self.record.pinned = is_pinned;
+        self.record.clone()
+    }
+
     /// It is in the list of files to save.
     pub(crate) fn queue(&mut self) {
         self.is_queued = true;

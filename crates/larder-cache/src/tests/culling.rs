@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_io::Clock;
+use larder_io::{BootId, Clock};
 use proptest::prelude::*;
 
 use super::*;
@@ -167,4 +167,37 @@ fn an_older_local_file_takes_over_what_is_dirty() {
     expected.truncate(2 * CHUNK as usize);
     assert!(found(&older) == expected);
     assert!(read(&file, 0..10).unwrap() == bytes(2, 0..10), "the version in use is another file");
+}
+
+/// The changes of a file may be the next run's to send. What was pinned, or was no longer, before
+/// them or after them, is so for that run too: (whether the index has the file, what comes first)
+#[test]
+fn a_pin_outlives_the_process_beside_unsent_changes() {
+    let booted = || Config { boot: Some(BootId(1)), ..config() };
+    for (is_saved, pins_first) in [(true, true), (true, false), (false, true), (false, false)] {
+        let disk = SimDisk::new();
+        let mut cache = open_with(&disk, booted());
+        let no = filled(&cache, b"v1", 1, CHUNK).number();
+        if is_saved {
+            cache.checkpoint().unwrap();
+        }
+        for is_pinned in [true, false] {
+            if pins_first {
+                cache.pin(no, is_pinned);
+            }
+            cache.file(no).write(5, b"x").unwrap();
+            cache.pin(no, is_pinned);
+            cache.close().unwrap();
+            cache = open_with(&disk, booted());
+            let file = cache.file(no);
+            file.begin_sending();
+            file.mark_clean(0..CHUNK);
+            file.set_version(b"v2", CHUNK);
+            assert_eq!(file.fill(b"v2", 0, &bytes(2, 0..CHUNK)), Filled::Stored);
+            drop(file);
+            let culled = cache.cull(0).files;
+            assert_eq!(culled, u64::from(!is_pinned), "{is_saved} {pins_first}");
+        }
+        assert_eq!(cache.list(None, 10), []);
+    }
 }
