@@ -49,7 +49,7 @@ pub use lease::{Lease, LeaseTold, Watcher};
 pub use lock::{
     GivenUp, KeptLock, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner,
 };
-pub use mem::MemRemote;
+pub use mem::{MemRemote, Trouble};
 pub use open::{Intent, RemoteOpened, Token};
 pub use remote::{
     Before, Change, Changed, Committed, Cookie, Found, Future, Judged, Listed, Listing, LookedUp,

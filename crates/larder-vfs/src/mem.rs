@@ -53,6 +53,8 @@ struct Connection {
     opened: BTreeMap<&'static str, u64>,
     /// What the next calls fail with, in order.
     faults: VecDeque<Error>,
+    /// After how many more calls one goes wrong, and how.
+    trouble: Option<(u64, Trouble)>,
     reach: Reach,
     /// Calls of this method wait.
     held: Option<&'static str>,
@@ -72,6 +74,15 @@ struct Connection {
     /// User 0 writes as nobody.
     squashes_root: bool,
     watcher: Option<Weak<dyn Watcher>>,
+}
+
+/// How one call goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It is not carried out and fails so.
+    Refused(Error),
+    /// It is carried out, and its caller is told that there was no answer.
+    Unanswered,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -161,6 +172,16 @@ impl MemRemote {
     /// carried out.
     pub fn fail_next(&self, count: usize, error: Error) {
         self.connection().faults.extend(std::iter::repeat_n(error, count));
+    }
+
+    /// The call after `count` others goes wrong. Locks and the ends of opens are spared.
+    pub fn trouble_after(&self, count: u64, trouble: Trouble) {
+        self.connection().trouble = Some((count, trouble));
+    }
+
+    /// Whether that call is yet to come.
+    pub fn is_trouble_to_come(&self) -> bool {
+        self.connection().trouble.is_some()
     }
 
     /// The server is out of reach: calls wait until [`MemRemote::reconnect`].
@@ -279,6 +300,25 @@ impl MemRemote {
         waiting.into_iter().for_each(Waker::wake);
     }
 
+    /// [`MemRemote::enter`] for a call that may go wrong. Answers whether its answer is lost.
+    async fn begin(&self, method: &'static str) -> Result<bool> {
+        self.enter(method).await?;
+        let mut connection = self.connection();
+        match connection.trouble {
+            Some((0, trouble)) => {
+                connection.trouble = None;
+                match trouble {
+                    Trouble::Refused(error) => Err(error),
+                    Trouble::Unanswered => Ok(true),
+                }
+            }
+            left => {
+                connection.trouble = left.map(|(count, trouble)| (count - 1, trouble));
+                Ok(false)
+            }
+        }
+    }
+
     /// Waits for the server, and says whether the call may be carried out.
     async fn enter(&self, method: &'static str) -> Result<()> {
         *self.connection().calls.entry(method).or_default() += 1;
@@ -318,8 +358,9 @@ impl MemRemote {
         carry_out: impl FnOnce(&mut Server) -> Result<T> + Send + 'a,
     ) -> Future<'a, T> {
         Box::pin(async move {
-            self.enter(method).await?;
-            carry_out(&mut self.server())
+            let is_lost = self.begin(method).await?;
+            let answer = carry_out(&mut self.server());
+            if is_lost { Err(Error::TimedOut) } else { answer }
         })
     }
 
@@ -332,7 +373,7 @@ impl MemRemote {
         carry_out: impl FnOnce(&mut Server) -> Result<T> + Send + 'a,
     ) -> Future<'a, T> {
         Box::pin(async move {
-            self.enter(method).await?;
+            let is_lost = self.begin(method).await?;
             let answer = loop {
                 let (file, held) = {
                     let mut server = self.server();
@@ -346,7 +387,7 @@ impl MemRemote {
                 }
             };
             self.leave(method).await;
-            answer
+            if is_lost { Err(Error::TimedOut) } else { answer }
         })
     }
 

@@ -98,6 +98,9 @@ impl Core {
     /// such a name. Then they are asked about before what is held of them is believed: the
     /// kernel tries once more, and callers look at what was in their way. An answer that is still
     /// on its way may be from before that, so the name is also forgotten.
+    ///
+    /// A change without an answer may have been made: then the nodes are asked about, too, and the
+    /// name is believed only while there is nobody to ask.
     pub(crate) fn distrust_if_refused<T>(
         &self,
         nodes: &[&Node],
@@ -114,6 +117,8 @@ impl Core {
         };
         if is_wrong {
             self.cache.drop_name(dir.no(), name_bytes(name));
+        }
+        if is_wrong || matches!(answer, Err(Error::TimedOut)) {
             nodes.iter().for_each(|node| node.state().distrust());
         }
     }

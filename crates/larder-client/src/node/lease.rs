@@ -63,10 +63,15 @@ impl Watcher for Core {
     fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
         Box::pin(async move {
             let Some(node) = self.leased_node(file) else { return };
+            if !self.has_unsent(&node) {
+                return;
+            }
             if let Err(error) = self.upload(&node, self.deadline()).await {
                 let ino = node.ino.0;
                 tracing::warn!(ino, %error, "cannot write back before somebody else goes on");
             }
+            // The replies describe the file as it was before somebody else goes on.
+            node.state().withdraw(self.now());
         })
     }
 

@@ -5,8 +5,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod appends;
+mod attributes;
+mod breaks;
 mod coarse;
 mod coherence;
+mod damaged;
 mod faults;
 mod fill;
 mod foreign;
@@ -18,6 +21,7 @@ mod locks;
 mod log;
 mod model;
 mod opens;
+mod options;
 mod pages;
 mod parallel;
 mod passthrough;
@@ -25,6 +29,8 @@ mod privileges;
 mod retried;
 mod rig;
 mod takeover;
+mod troubled;
+mod uncached;
 mod unsent;
 mod writer;
 mod xattrs;

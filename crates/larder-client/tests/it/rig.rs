@@ -76,6 +76,13 @@ impl Rig {
         Rig::on(server, clock, Arc::new(SimDisk::recording()), options).await
     }
 
+    /// A client of `server`, and an empty cache.
+    pub(crate) async fn of_server(server: MemRemote, options: Options) -> Rig {
+        let clock = Arc::new(SimClock::new());
+        clock.advance(Duration::from_secs(1000));
+        Rig::on(Arc::new(server), clock, Arc::new(SimDisk::new()), options).await
+    }
+
     /// A client of `server` on what an earlier process may have left on `disk`.
     pub(crate) async fn on_server(server: MemRemote, disk: SimDisk, start: Start) -> Rig {
         let (clock, disk) = (Arc::new(SimClock::new()), Arc::new(disk));
@@ -147,6 +154,22 @@ impl Rig {
         let image = self.image();
         self.server.shutdown();
         self.on_image(image, self.server.another_client(), start).await
+    }
+
+    /// The process dies, and somebody mounts anew with other options.
+    pub(crate) async fn kill_with(self, options: Options) -> Rig {
+        let rig = Rig { options, ..self };
+        rig.kill(Start::NewMount).await
+    }
+
+    /// Its cache.
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Bytes of files that are in the cache.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.cache.usage().bytes
     }
 
     /// What the cache's disk would have if the process died now.
