@@ -17,6 +17,7 @@ mod identity;
 mod killed;
 mod leases;
 mod links;
+mod local_disk;
 mod locks;
 mod log;
 mod model;
