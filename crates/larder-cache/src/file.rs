@@ -322,8 +322,14 @@ impl CachedFile {
 
     /// Forgets all data and removes the local file; the version stays.
     pub(crate) fn drop_content(&self, state: &mut State) {
+        let recorded = state.recorded();
+        let is_named = recorded.noted().is_some() || state.serial() == recorded.record().serial;
+        // After a close, what the index names is there for whoever opens the directory next.
+        let is_left = is_named && self.store.is_closed();
         self.drop_note(state);
-        self.remove_local(state);
+        if !is_left {
+            self.remove_local(state);
+        }
         self.store.gauge.change_chunks(state.presence().charged(), 0);
         if state.drop_content() {
             self.queue(state);

@@ -4,6 +4,7 @@
 #![allow(clippy::single_range_in_vec_init)]
 
 mod aside;
+mod asked;
 mod boots;
 mod calls;
 mod corruption;

@@ -7,8 +7,8 @@ use std::ffi::OsStr;
 
 use larder_client::Options;
 use larder_vfs::{
-    Error, FileSystem, Ino, Kind, Lookup, New, OpenFlags, Removal, RenameFlags, Result, SetAttr,
-    Stability, Trouble,
+    Error, FileSystem, Ino, Lookup, MemRemote, New, OpenFlags, Remote, RemoteLimits, Removal,
+    RenameFlags, Result, SetAttr, Stability, Trouble,
 };
 
 use crate::rig::{PATIENCE, Rig, WRITE, root};
@@ -237,7 +237,7 @@ async fn tree(rig: &Rig) -> BTreeMap<String, (Vec<u8>, u64, u32, u32)> {
     for name in names.into_iter().filter(|name| !name.starts_with(".nfs")) {
         let attr = rig.stat(&name).await.attr;
         let content = match attr.kind {
-            Kind::Directory => b"/".to_vec(),
+            larder_vfs::Kind::Directory => b"/".to_vec(),
             _ => rig.cat(&name).await,
         };
         tree.insert(name, (content, attr.fileid, attr.mode, attr.nlink));
@@ -245,14 +245,29 @@ async fn tree(rig: &Rig) -> BTreeMap<String, (Vec<u8>, u64, u32, u32)> {
     tree
 }
 
+/// Whom the client talks to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// One as of NFSv3.
+    Plain,
+    /// One that gives leases.
+    Leasing,
+    /// One that knows opens.
+    Opening,
+    /// One that reaches files by their names only.
+    Naming,
+}
+
 /// A fresh server with `old` and `small`, and a client that has read one of them.
-async fn rig() -> Rig {
-    let rig = Rig::new(Options {
-        fill_after: None,
-        write_bytes_max: REQUEST_BYTES,
-        ..Options::default()
-    })
-    .await;
+async fn rig(kind: Kind) -> Rig {
+    let (opens, by_name) = (kind == Kind::Opening, kind == Kind::Naming);
+    let limits = RemoteLimits { opens, by_name, ..MemRemote::new().limits() };
+    let options =
+        Options { fill_after: None, write_bytes_max: REQUEST_BYTES, ..Options::default() };
+    let rig = Rig::of_server(MemRemote::with_limits(limits), options).await;
+    if kind == Kind::Leasing {
+        rig.server.give_leases();
+    }
     let other = rig.foreigner().await;
     other.put("old", OLD).await;
     other.put("small", NEW).await;
@@ -262,8 +277,8 @@ async fn rig() -> Rig {
 }
 
 /// Answers whether the work made so many calls.
-async fn run(work: Work, calls: u64, trouble: Trouble) -> bool {
-    let rig = rig().await;
+async fn run(kind: Kind, work: Work, calls: u64, trouble: Trouble) -> bool {
+    let rig = rig(kind).await;
     rig.server.trouble_after(calls, trouble);
     let allowed = work.done(&rig).await;
     let has_come = !rig.server.is_trouble_to_come();
@@ -288,13 +303,13 @@ async fn run(work: Work, calls: u64, trouble: Trouble) -> bool {
     has_come
 }
 
-async fn every_call(works: &[Work]) {
+async fn every_call(kind: Kind, works: &[Work], troubles: &[Trouble]) {
     for work in works {
-        for trouble in TROUBLES {
+        for trouble in troubles {
             let mut calls = 0;
             while calls < CALLS_MAX {
-                println!("{work:?}, {trouble:?} after {calls} calls");
-                if !run(*work, calls, trouble).await {
+                println!("{kind:?}, {work:?}, {trouble:?} after {calls} calls");
+                if !run(kind, *work, calls, *trouble).await {
                     break;
                 }
                 calls += 1;
@@ -306,10 +321,25 @@ async fn every_call(works: &[Work]) {
 
 #[tokio::test]
 async fn a_call_that_goes_wrong_spoils_no_bytes() {
-    every_call(&WORKS[..7]).await;
+    every_call(Kind::Plain, &WORKS[..7], &TROUBLES).await;
 }
 
 #[tokio::test]
 async fn a_call_that_goes_wrong_spoils_no_names() {
-    every_call(&WORKS[7..]).await;
+    every_call(Kind::Plain, &WORKS[7..], &TROUBLES).await;
+}
+
+#[tokio::test]
+async fn a_call_that_goes_wrong_spoils_nothing_under_leases() {
+    every_call(Kind::Leasing, &WORKS, &TROUBLES[..3]).await;
+}
+
+#[tokio::test]
+async fn a_call_that_goes_wrong_spoils_nothing_where_the_server_knows_opens() {
+    every_call(Kind::Opening, &WORKS, &TROUBLES[..3]).await;
+}
+
+#[tokio::test]
+async fn a_call_that_goes_wrong_spoils_nothing_where_files_have_names_only() {
+    every_call(Kind::Naming, &WORKS, &TROUBLES[..3]).await;
 }
