@@ -19,7 +19,7 @@ use super::files::{File, Known, ServerOpen};
 use super::link::{Link, garbled};
 use super::share::{self, Opened, Share};
 use super::status::Failure;
-use super::tap::{LEASE_READ, LeaseBreak};
+use super::tap::LeaseBreak;
 use super::wire::{self, Opening};
 use larder_vfs::{Access, Cred, Handle, Judged, Lease};
 use smb2::msg::query_info::QueryInfoResponse;
@@ -159,10 +159,10 @@ impl Share {
             Err(failure) => return Err(self.gone(file, failure)),
         };
         self.verify(file, &opened.info)?;
-        let Opened { open, info, lease, maximal, .. } = opened;
+        let Opened { open, info, is_leased, maximal, .. } = opened;
         let maximal = maximal.unwrap_or(u32::MAX);
         let open = Arc::new(open);
-        let (info, granted) = if lease & LEASE_READ != 0 {
+        let (info, granted) = if is_leased {
             let granted = entry.granted(since, Known { info, maximal });
             if let Some(lease) = granted.clone() {
                 tokio::spawn(age(Arc::downgrade(&entry), lease, self.options.lease_max));

@@ -48,8 +48,8 @@ pub(super) struct Seen {
 pub(super) struct Opened {
     pub(super) open: ServerOpen,
     pub(super) info: Info,
-    /// State of the lease.
-    pub(super) lease: u32,
+    /// There is a lease.
+    pub(super) is_leased: bool,
     pub(super) maximal: Option<u32>,
     /// It was not there before.
     pub(super) created: bool,
@@ -329,8 +329,8 @@ pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, F
         let is_new = created.create_action == CreateAction::FileCreated;
         let info = seen.read::<QueryInfoResponse>()?;
         let info = Info::parse(&info.output_buffer).map_err(garbled)?;
-        let (lease, maximal) = wire::granted(&created.create_contexts);
-        Ok(Opened { open, info, lease, maximal, created: is_new })
+        let (is_leased, maximal) = wire::granted(&created.create_contexts);
+        Ok(Opened { open, info, is_leased, maximal, created: is_new })
     });
     opened.await.unwrap_or(Err(Failure::Lost))
 }
