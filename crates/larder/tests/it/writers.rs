@@ -99,7 +99,6 @@ impl Round for TwoWriters {
     }
 }
 
-/// Shares are left out: there each open waits for the other one's lease, for seconds.
 fn check(when: When, len: usize, of: Of, chosen: &[(Other, usize)]) {
     let what = match when {
         When::Before => "two writers, one after the other",
@@ -118,6 +117,16 @@ fn what_another_closed_is_there_after_a_close_of_our_own_on_our_exports() {
 #[test]
 fn what_another_closed_is_there_after_a_close_of_our_own_on_other_servers() {
     check(When::Before, 8, Of::Ganesha, &[(Other::Mount, 0), (Other::Server, 1)]);
+}
+
+#[test]
+fn what_another_closed_is_there_after_a_close_of_our_own_on_samba() {
+    check(When::Before, 8, Of::Samba, &[(Other::Mount, 0), (Other::Server, 6)]);
+}
+
+#[test]
+fn what_another_writes_during_a_close_of_our_own_is_there_on_samba() {
+    check(When::Meanwhile, 8, Of::Samba, &[(Other::Mount, 6), (Other::Server, 0)]);
 }
 
 #[test]
