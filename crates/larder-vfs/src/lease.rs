@@ -12,29 +12,43 @@ use crate::Handle;
 /// Clones are the same lease. It ends when the server withdraws it, when the connection that it was
 /// given on is lost, or when whoever took it gives it back; it never holds again afterwards.
 #[derive(Clone)]
-pub struct Lease(Arc<AtomicBool>);
+pub struct Lease {
+    holds: Arc<AtomicBool>,
+    keeps_name: bool,
+}
 
 impl Lease {
     /// A lease that holds.
     #[allow(clippy::new_without_default, reason = "a lease is granted, not made up")]
     pub fn new() -> Lease {
-        Lease(Arc::new(AtomicBool::new(true)))
+        Lease { holds: Arc::new(AtomicBool::new(true)), keeps_name: true }
+    }
+
+    /// A lease that holds, but does not end when somebody else renames or removes the file: by its
+    /// name another one may be found.
+    pub fn of_bytes() -> Lease {
+        Lease { keeps_name: false, ..Lease::new() }
     }
 
     /// Whether it still holds.
     pub fn holds(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.holds.load(Ordering::Acquire)
+    }
+
+    /// Whether it ends before somebody else renames or removes the file.
+    pub fn keeps_name(&self) -> bool {
+        self.keeps_name
     }
 
     /// Ends it. Whoever took it calls this before [`Watcher::broken`] and before the server hears
     /// that the lease was given up.
     pub fn end(&self) {
-        self.0.store(false, Ordering::Release);
+        self.holds.store(false, Ordering::Release);
     }
 
     /// Whether both are the same lease.
     pub fn is(&self, other: &Lease) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.holds, &other.holds)
     }
 }
 

@@ -480,7 +480,8 @@ pub struct Made {
     pub created: bool,
     /// How the directory changed.
     pub dir: Change,
-    /// A file that was made is open at the server, for reading and writing, as by [`Remote::open`].
+    /// A file that was made is open at the server, for reading and writing, as by
+    /// [`Remote::open`].
     pub token: Option<Token>,
 }
 

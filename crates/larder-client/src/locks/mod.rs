@@ -9,8 +9,8 @@
 //!   something is unlocked at the server, what was written here is sent.
 //! - **Waiting**: for another process of this mount until he unlocks; for another mount until the
 //!   server tells. One that does not is asked again, with growing pauses, since it may not be left
-//!   with a request that it could grant when nobody wants it any more. It ends when the caller gives
-//!   up.
+//!   with a request that it could grant when nobody wants it any more. It ends when the caller
+//!   gives up.
 //! - **Loss**: when the server lets somebody else have what was locked here (after a connection was
 //!   lost), everybody who had a lock on the file gets [`Error::Io`] from reads, writes and further
 //!   locks, until he has unlocked or closed it.

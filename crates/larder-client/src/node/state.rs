@@ -22,7 +22,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use larder_io::Monotonic;
-use larder_vfs::{Attr, Change, Error, Handle, Ino, Kind, Result};
+use larder_vfs::{Attr, Change, Error, Handle, Ino, Kind, Lease, Result};
 
 use super::changes::{Changes, Proof, Seen, Settled, follow, have_same_bytes, prove, recency};
 use super::dropped::Dropped;
@@ -337,9 +337,9 @@ impl State {
         self.unsent.may_exist(self.opens.bypassing())
     }
 
-    /// Whether somebody would tell us before the file changes.
+    /// Whether somebody would tell us before the file or its name changes.
     pub(crate) fn leased(&self) -> bool {
-        self.leasing.held().is_some()
+        self.leasing.held().is_some_and(Lease::keeps_name)
     }
 
     /// Whether what is held of the file is what the server has: leased, and not changed by us in a

@@ -15,6 +15,7 @@ use super::attr::Info;
 use super::link::{Link, Op};
 use super::status::Failure;
 use super::tap::LeaseKey;
+use super::wire::Granted;
 use super::{handle, wire};
 use larder_vfs::{Handle, Lease};
 use smb2::msg::close::CloseResponse;
@@ -157,6 +158,12 @@ struct Held {
     left: bool,
 }
 
+impl Held {
+    fn whole_lease(&self) -> Option<Lease> {
+        self.lease.clone().filter(|lease| lease.keeps_name() && lease.holds())
+    }
+}
+
 /// A moment, to tell whether something happened since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
@@ -192,11 +199,16 @@ impl File {
         self.held().lease.clone().filter(Lease::holds)
     }
 
-    /// The lease, and what is true under it.
+    /// The lease, if it holds and vouches for the name, too.
+    pub(super) fn whole_lease(&self) -> Option<Lease> {
+        self.held().whole_lease()
+    }
+
+    /// The lease that vouches for the name, too, and what is true under it.
     pub(super) fn known(&self) -> Option<(Lease, Known)> {
         let held = self.held();
         let info = held.info.filter(|_| held.changing == 0)?;
-        Some((held.lease.clone().filter(Lease::holds)?, Known { info, maximal: held.maximal }))
+        Some((held.whole_lease()?, Known { info, maximal: held.maximal }))
     }
 
     /// The rights that the server granted with the lease.
@@ -225,12 +237,21 @@ impl File {
     }
 
     /// Takes note of a lease that the server granted; `None` if it was taken back already.
-    pub(super) fn granted(&self, since: Moment, known: Known) -> Option<Lease> {
+    pub(super) fn granted(&self, since: Moment, known: Known, what: Granted) -> Option<Lease> {
         let mut held = self.held();
         if held.left || held.ends != since.ends {
             return None;
         }
-        let lease = held.lease.get_or_insert_with(Lease::new).clone();
+        let keeps_name = what == Granted::Whole;
+        let lease = match held.lease.take() {
+            Some(lease) if lease.keeps_name() == keeps_name => lease,
+            other => {
+                // Who has it may believe in the name.
+                other.inspect(Lease::end);
+                if keeps_name { Lease::new() } else { Lease::of_bytes() }
+            }
+        };
+        held.lease = Some(lease.clone());
         held.maximal = known.maximal;
         held.info = (held.changes == since.changes && since.quiet).then_some(known.info);
         Some(lease)

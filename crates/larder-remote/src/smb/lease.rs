@@ -20,7 +20,7 @@ use super::link::{Link, garbled};
 use super::share::{self, Opened, Share};
 use super::status::Failure;
 use super::tap::LeaseBreak;
-use super::wire::{self, Opening};
+use super::wire::{self, Granted, Opening};
 use larder_vfs::{Access, Cred, Handle, Judged, Lease};
 use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::FileId;
@@ -136,7 +136,7 @@ impl Share {
         if let Some((lease, known)) = entry.known() {
             return Ok((known, Some(lease)));
         }
-        if let (Some(lease), Some(open)) = (entry.lease(), &opens.read) {
+        if let (Some(lease), Some(open)) = (entry.whole_lease(), &opens.read) {
             // Our own change made it unknown; the lease goes on.
             if let Some(info) = self.ask_again(link, &entry, open).await? {
                 let known = Known { info, maximal: entry.maximal() };
@@ -159,11 +159,12 @@ impl Share {
             Err(failure) => return Err(self.gone(file, failure)),
         };
         self.verify(file, &opened.info)?;
-        let Opened { open, info, is_leased, maximal, .. } = opened;
+        let Opened { open, info, lease, maximal, .. } = opened;
         let maximal = maximal.unwrap_or(u32::MAX);
+        let lease = lease.filter(|what| *what == Granted::Whole || !info.is_directory());
         let open = Arc::new(open);
-        let (info, granted) = if is_leased {
-            let granted = entry.granted(since, Known { info, maximal });
+        let (info, granted) = if let Some(what) = lease {
+            let granted = entry.granted(since, Known { info, maximal }, what);
             if let Some(lease) = granted.clone() {
                 tokio::spawn(age(Arc::downgrade(&entry), lease, self.options.lease_max));
             }
@@ -225,7 +226,7 @@ impl Share {
         let info = Info::parse(&seen.output_buffer).map_err(garbled)?;
         let granted = match ended.is_finished() {
             true => None,
-            false => entry.granted(since, Known { info, maximal: known.maximal }),
+            false => entry.granted(since, Known { info, maximal: known.maximal }, Granted::Whole),
         };
         if let Some(lease) = &granted {
             let (share, entry) = (Arc::downgrade(self), Arc::downgrade(entry));

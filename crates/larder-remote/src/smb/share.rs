@@ -12,7 +12,7 @@ use super::mount::{MountError, MountOptions};
 use super::places::Places;
 use super::status::Failure;
 use super::tap::LeaseKey;
-use super::wire::{self, LeaseRequest, Opening, PREVIOUS};
+use super::wire::{self, Granted, LeaseRequest, Opening, PREVIOUS};
 use super::{names, status};
 use larder_rpc::stats::Procedures;
 use larder_vfs::{Error, Found, Handle, RemoteLimits, Result, Watcher};
@@ -48,8 +48,8 @@ pub(super) struct Seen {
 pub(super) struct Opened {
     pub(super) open: ServerOpen,
     pub(super) info: Info,
-    /// There is a lease.
-    pub(super) is_leased: bool,
+    /// What its lease vouches for.
+    pub(super) lease: Option<Granted>,
     pub(super) maximal: Option<u32>,
     /// It was not there before.
     pub(super) created: bool,
@@ -329,8 +329,8 @@ pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, F
         let is_new = created.create_action == CreateAction::FileCreated;
         let info = seen.read::<QueryInfoResponse>()?;
         let info = Info::parse(&info.output_buffer).map_err(garbled)?;
-        let (is_leased, maximal) = wire::granted(&created.create_contexts);
-        Ok(Opened { open, info, is_leased, maximal, created: is_new })
+        let (lease, maximal) = wire::granted(&created.create_contexts);
+        Ok(Opened { open, info, lease, maximal, created: is_new })
     });
     opened.await.unwrap_or(Err(Failure::Lost))
 }

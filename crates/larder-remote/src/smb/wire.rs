@@ -47,8 +47,6 @@ pub(super) const FS_FULL_SIZE_INFORMATION: u8 = 7;
 const CHANGES: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x40;
 
 const LEASE_CONTEXT: &[u8] = b"RqLs";
-/// What a lease must allow to vouch for a file: to keep what was read, and to keep it open.
-const VOUCHING: u32 = LEASE_READ | LEASE_HANDLE;
 /// The server is taking the lease back and waits for our answer (MS-SMB2, 2.2.14.2.10).
 const LEASE_BREAKING: u32 = 2;
 const MAXIMAL_ACCESS_CONTEXT: &[u8] = b"MxAc";
@@ -109,7 +107,7 @@ impl Opening {
         let mut contexts = Vec::new();
         if let Some(LeaseRequest { key, v2 }) = self.lease {
             let mut data = key.to_vec();
-            data.extend(VOUCHING.to_le_bytes());
+            data.extend((LEASE_READ | LEASE_HANDLE).to_le_bytes());
             data.resize(if v2 { 52 } else { 32 }, 0);
             contexts.push(CreateContext::new(LEASE_CONTEXT, data));
         }
@@ -138,14 +136,21 @@ impl Opening {
     }
 }
 
-/// What CREATE's answer grants: whether there is a lease that vouches for the file, and the rights
-/// if it tells them.
+/// What a lease vouches for (MS-SMB2, 2.2.13.2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Granted {
+    /// For the file and its name: it is taken back before the file is written, renamed or removed.
+    Whole,
+    /// For its bytes alone: another file may have its name. Servers grant it beside an open that is
+    /// not under this lease.
+    Bytes,
+}
+
+/// What CREATE's answer grants: the lease, and the rights if it tells them.
 ///
-/// One to read alone is none: a server takes it back when the file is written, and not when it is
-/// renamed or removed (MS-SMB2, 2.2.13.2.8), so another file may have its name. Neither is one that
-/// is just being taken back: an open that passes our acknowledgement on its way gets the state from
-/// before, and nobody tells us once more that it is over.
-pub(super) fn granted(contexts: &[u8]) -> (bool, Option<u32>) {
+/// A lease that is just being taken back grants nothing: an open that passes our acknowledgement on
+/// its way gets the state from before, and nobody tells us once more that it is over.
+pub(super) fn granted(contexts: &[u8]) -> (Option<Granted>, Option<u32>) {
     let contexts = parse_contexts(contexts).unwrap_or_default();
     let number = |name, at| {
         let data: &[u8] = &find(&contexts, name)?.data;
@@ -156,7 +161,12 @@ pub(super) fn granted(contexts: &[u8]) -> (bool, Option<u32>) {
     let maximal = told.then(|| number(MAXIMAL_ACCESS_CONTEXT, 4)).flatten();
     let breaking = number(LEASE_CONTEXT, 20).is_some_and(|flags| flags & LEASE_BREAKING != 0);
     let state = number(LEASE_CONTEXT, 16).filter(|_| !breaking).unwrap_or(0);
-    (state & VOUCHING == VOUCHING, maximal)
+    let lease = match (state & LEASE_READ != 0, state & LEASE_HANDLE != 0) {
+        (true, true) => Some(Granted::Whole),
+        (true, false) => Some(Granted::Bytes),
+        (false, _) => None,
+    };
+    (lease, maximal)
 }
 
 /// CLOSE, which answers the final attributes.
@@ -399,8 +409,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_counts_if_it_is_whole_and_not_being_taken_back() {
-        let counts = |state: u32, flags: u32, bytes: usize| {
+    fn a_lease_vouches_for_what_it_allows_unless_it_is_being_taken_back() {
+        let vouches = |state: u32, flags: u32, bytes: usize| {
             let mut data = vec![7; 16];
             data.extend(state.to_le_bytes());
             data.extend(flags.to_le_bytes());
@@ -410,12 +420,13 @@ mod tests {
         for bytes in [32, 52] {
             // A flag of another meaning: the key of the directory is set.
             for flags in [0, 4] {
-                assert!(counts(LEASE_READ | LEASE_HANDLE, flags, bytes));
-                assert!(!counts(LEASE_READ, flags, bytes));
-                assert!(!counts(LEASE_HANDLE, flags, bytes));
-                assert!(!counts(0, flags, bytes));
+                let whole = LEASE_READ | LEASE_HANDLE;
+                assert_eq!(vouches(whole, flags, bytes), Some(Granted::Whole));
+                assert_eq!(vouches(LEASE_READ, flags, bytes), Some(Granted::Bytes));
+                assert_eq!(vouches(LEASE_HANDLE, flags, bytes), None);
+                assert_eq!(vouches(0, flags, bytes), None);
             }
-            assert!(!counts(LEASE_READ | LEASE_HANDLE, LEASE_BREAKING, bytes));
+            assert_eq!(vouches(LEASE_READ | LEASE_HANDLE, LEASE_BREAKING, bytes), None);
         }
     }
 

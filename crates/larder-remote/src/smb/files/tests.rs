@@ -33,7 +33,7 @@ fn what_is_granted_is_known_until_it_ends() {
     let files = Files::default();
     let one = files.enter(&file(1));
     assert!(one.known().is_none());
-    let lease = one.granted(one.moment(), known(5)).unwrap();
+    let lease = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
     assert_eq!(size(&one), Some(5));
     assert!(files.by_key(&one.key).is_some());
     assert!(one.end().is_some() && !lease.holds());
@@ -47,7 +47,22 @@ fn a_break_that_overtakes_the_grant_wins() {
     let one = files.enter(&file(1));
     let asked = one.moment();
     assert!(files.by_key(&one.key).unwrap().end().is_none());
-    assert!(one.granted(asked, known(5)).is_none());
+    assert!(one.granted(asked, known(5), Granted::Whole).is_none());
+}
+
+/// Another file may have the name; our own changes are proven by it all the same.
+#[test]
+fn a_lease_for_bytes_alone_lets_nobody_pass_unasked() {
+    let files = Files::default();
+    let one = files.enter(&file(1));
+    let whole = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
+    assert!(one.known().is_some() && one.whole_lease().is_some());
+    let bytes = one.granted(one.moment(), known(5), Granted::Bytes).unwrap();
+    assert!(!whole.holds() && bytes.holds());
+    assert!(one.known().is_none() && one.whole_lease().is_none() && one.lease().is_some());
+    assert!(files.changing(&file(1)).done(Some(known(6).info)).is_some());
+    let again = one.granted(one.moment(), known(6), Granted::Whole).unwrap();
+    assert!(again.holds() && one.known().is_some());
 }
 
 #[test]
@@ -56,7 +71,7 @@ fn a_file_that_left_has_no_lease() {
     let one = files.enter(&file(1));
     let asked = one.moment();
     assert!(files.leave(&file(1)).is_some() && files.by_key(&one.key).is_none());
-    assert!(one.granted(asked, known(5)).is_none());
+    assert!(one.granted(asked, known(5), Granted::Whole).is_none());
     assert!(files.get(&file(1)).is_none());
 }
 
@@ -64,7 +79,7 @@ fn a_file_that_left_has_no_lease() {
 fn own_changes_tell_what_was_before() {
     let files = Files::default();
     let one = files.enter(&file(1));
-    let lease = one.granted(one.moment(), known(5)).unwrap();
+    let lease = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
     let change = files.changing(&file(1));
     assert_eq!(size(&one), None, "not while it changes");
     assert_eq!(change.done(Some(info(6))), Some(info(5)));
@@ -83,7 +98,7 @@ fn own_changes_tell_what_was_before() {
 fn changes_that_overlap_tell_nothing() {
     let files = Files::default();
     let one = files.enter(&file(1));
-    one.granted(one.moment(), known(5)).unwrap();
+    one.granted(one.moment(), known(5), Granted::Whole).unwrap();
     let (first, second) = (files.changing(&file(1)), files.changing(&file(1)));
     assert_eq!(first.done(Some(info(6))), None);
     assert_eq!(second.done(Some(info(7))), None);
@@ -100,10 +115,10 @@ fn changes_that_overlap_tell_nothing() {
 fn a_change_across_a_break_does_not_follow() {
     let files = Files::default();
     let one = files.enter(&file(1));
-    one.granted(one.moment(), known(5)).unwrap();
+    one.granted(one.moment(), known(5), Granted::Whole).unwrap();
     let change = files.changing(&file(1));
     one.end();
-    one.granted(one.moment(), known(5)).unwrap();
+    one.granted(one.moment(), known(5), Granted::Whole).unwrap();
     assert_eq!(change.done(Some(info(6))), None);
 }
 
@@ -112,7 +127,7 @@ fn the_table_is_bounded_and_the_oldest_leave() {
     let files = Files::default();
     let handle = |number: usize| Handle::new(&number.to_le_bytes());
     let first = files.enter(&handle(0));
-    let lease = first.granted(first.moment(), known(1)).unwrap();
+    let lease = first.granted(first.moment(), known(1), Granted::Whole).unwrap();
     for number in 1..3 * FILES_MAX {
         files.enter(&handle(number));
         let table = files.table();
@@ -128,13 +143,17 @@ fn the_table_is_bounded_and_the_oldest_leave() {
 fn a_lost_connection_ends_the_leases_of_its_files_only() {
     let files = Files::default();
     let entries: Vec<_> = (0..4).map(|number| files.enter(&file(number))).collect();
-    let leased = |number: usize| entries[number].granted(entries[number].moment(), known(5));
+    let leased =
+        |number: usize| entries[number].granted(entries[number].moment(), known(5), Granted::Whole);
     let (one, two) = (leased(1).unwrap(), leased(2).unwrap());
     let asked = entries[3].moment();
     let odd = |handle: &Handle| handle.as_bytes()[0] % 2 == 1;
     assert_eq!(files.end_all(odd), [file(1)]);
     assert!(!one.holds() && two.holds());
-    assert!(entries[3].granted(asked, known(5)).is_none(), "its answer was on its way");
+    assert!(
+        entries[3].granted(asked, known(5), Granted::Whole).is_none(),
+        "its answer was on its way"
+    );
     assert!(files.by_key(&entries[1].key).is_none() && files.by_key(&entries[2].key).is_some());
     assert_eq!(files.table().keys.len(), 2);
 }
