@@ -25,7 +25,7 @@ mod placement;
 pub(crate) use commit::commit;
 pub(crate) use layout::{Plan, layout};
 pub(crate) use map::Map;
-use map::rounded;
+use map::{Piece, rounded};
 
 use std::ops::Range;
 
@@ -38,6 +38,9 @@ use crate::request::Request;
 use crate::store::records::{Extent, Inode};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key};
+
+/// Which of a session's maps of a file.
+type MapOf = fn(SessionId, FileId) -> Map;
 
 /// Most bytes that one call allocates.
 const ALLOCATE_BYTES_MAX: u64 = 256 << 20;
@@ -52,12 +55,25 @@ pub(crate) fn allocate(
     cursor: &mut blocks::Cursor,
     is_there: &dyn Fn(DiskId) -> bool,
 ) -> Result<(), Status> {
-    drop_useless(txn, session, file, &within_limit(range))?;
+    let wanted = within_limit(range);
+    drop_useless(txn, session, file, &wanted)?;
     // From now on these are asked for.
-    for piece in Map::Ahead(session, file).cut(txn, &within_limit(range))? {
+    for piece in Map::Ahead(session, file).cut(txn, &wanted)? {
         Map::Own(session, file).put(txn, piece)?;
     }
-    fill_holes(txn, Map::Own(session, file), range, cursor, is_there)
+    fill_holes(txn, Map::Own(session, file), &wanted, cursor, is_there)
+}
+
+/// The same ahead of being asked: the blocks go with the session's last open for writing.
+pub(crate) fn allocate_ahead(
+    txn: &mut Txn<'_>,
+    session: SessionId,
+    file: FileId,
+    range: &Range<u64>,
+    cursor: &mut blocks::Cursor,
+    is_there: &dyn Fn(DiskId) -> bool,
+) -> Result<(), Status> {
+    fill_holes(txn, Map::Ahead(session, file), &within_limit(range), cursor, is_there)
 }
 
 /// Gives up blocks of a session that lie where the file has some by now: somebody else was faster.
@@ -74,23 +90,16 @@ fn drop_useless(
             useless.extend(map.cut(txn, &(there.offset..there.end()))?);
         }
     }
-    if !useless.is_empty() {
-        txn.revoke(Revoked::Session(session, file));
-        blocks::drain(txn, useless);
-    }
+    give_up(txn, session, file, useless);
     Ok(())
 }
 
-/// The same ahead of being asked: the blocks go with the session's last open for writing.
-pub(crate) fn allocate_ahead(
-    txn: &mut Txn<'_>,
-    session: SessionId,
-    file: FileId,
-    range: &Range<u64>,
-    cursor: &mut blocks::Cursor,
-    is_there: &dyn Fn(DiskId) -> bool,
-) -> Result<(), Status> {
-    fill_holes(txn, Map::Ahead(session, file), range, cursor, is_there)
+/// Lets blocks of a session drain.
+fn give_up(txn: &mut Txn<'_>, session: SessionId, file: FileId, pieces: Vec<Piece>) {
+    if !pieces.is_empty() {
+        txn.revoke(Revoked::Session(session, file));
+        blocks::drain(txn, pieces);
+    }
 }
 
 fn within_limit(range: &Range<u64>) -> Range<u64> {
@@ -98,15 +107,15 @@ fn within_limit(range: &Range<u64>) -> Range<u64> {
     wanted.start..wanted.end.min(wanted.start + ALLOCATE_BYTES_MAX)
 }
 
-/// Gives `own` blocks where neither the file nor the session has any.
+/// Gives `own` blocks where neither the file nor the session has any in `wanted`, which is within
+/// the limit.
 fn fill_holes(
     txn: &mut Txn<'_>,
     own: Map,
-    range: &Range<u64>,
+    wanted: &Range<u64>,
     cursor: &mut blocks::Cursor,
     is_there: &dyn Fn(DiskId) -> bool,
 ) -> Result<(), Status> {
-    let wanted = within_limit(range);
     // And the block before, whose disk goes on.
     let around = wanted.start.saturating_sub(BLOCK_BYTES)..wanted.end;
     let mut there = Vec::new();
@@ -120,7 +129,7 @@ fn fill_holes(
         while at < next.start {
             let wanted = blocks::Wanted { offset: at, length: next.start - at, before };
             let taken = blocks::take(txn, &wanted, cursor, is_there)?;
-            own.put(txn, map::Piece::new(at, taken.disk, &taken.bytes))?;
+            own.put(txn, Piece::new(at, taken.disk, &taken.bytes))?;
             at += taken.bytes.end - taken.bytes.start;
             before = Some(taken.disk);
         }
@@ -182,22 +191,21 @@ pub(crate) fn release_ahead(
     session: SessionId,
     file: FileId,
 ) -> Result<(), Status> {
-    release(txn, (session, file), Map::Ahead(session, file))
+    release(txn, session, file, Map::Ahead)
 }
 
-fn release(txn: &mut Txn<'_>, of: (SessionId, FileId), map: Map) -> Result<(), Status> {
-    let pieces = map.cut(txn, &(0..u64::MAX))?;
-    if !pieces.is_empty() {
-        txn.revoke(Revoked::Session(of.0, of.1));
-        blocks::drain(txn, pieces);
-    }
+fn release(txn: &mut Txn<'_>, session: SessionId, file: FileId, map: MapOf) -> Result<(), Status> {
+    let pieces = map(session, file).cut(txn, &(0..u64::MAX))?;
+    give_up(txn, session, file, pieces);
     Ok(())
 }
 
 /// Gives up all that a session holds and has not committed.
 pub(crate) fn release_all(txn: &mut Txn<'_>, session: SessionId) -> Result<(), Status> {
     let none = FileId(0);
-    for first in [key::provisional(session, none, 0), key::ahead(session, none, 0)] {
+    let (own, ahead) = (key::provisional(session, none, 0), key::ahead(session, none, 0));
+    let maps: [(_, MapOf); 2] = [(own, Map::Own), (ahead, Map::Ahead)];
+    for (first, map) in maps {
         let prefix = &first[..first.len() - 16];
         let mut files = Vec::new();
         for (key, _) in txn.scan_all::<Extent>(prefix)? {
@@ -206,9 +214,7 @@ pub(crate) fn release_all(txn: &mut Txn<'_>, session: SessionId) -> Result<(), S
         }
         files.dedup();
         for file in files {
-            for map in [Map::Own(session, file), Map::Ahead(session, file)] {
-                release(txn, (session, file), map)?;
-            }
+            release(txn, session, file, map)?;
         }
     }
     Ok(())
@@ -231,7 +237,7 @@ pub(crate) fn release_all_ahead(txn: &mut Txn<'_>) -> Result<(), Status> {
 fn drop_range(txn: &mut Txn<'_>, inode: &mut Inode, range: Range<u64>) -> Result<(), Status> {
     let pieces = Map::File(inode.file()).cut(txn, &range)?;
     if !pieces.is_empty() {
-        inode.attributes.used -= pieces.iter().map(map::Piece::length).sum::<u64>();
+        inode.attributes.used -= pieces.iter().map(Piece::length).sum::<u64>();
         txn.revoke(Revoked::File(inode.file()));
         blocks::drain(txn, pieces);
     }

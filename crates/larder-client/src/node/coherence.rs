@@ -11,8 +11,7 @@ use larder_cache::CachedFile;
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Validator};
 
-use super::changes::Seen;
-use super::changes::Settled;
+use super::changes::{Seen, Settled};
 use super::squash::RootSquash;
 use super::state::State;
 use super::table::Node;
