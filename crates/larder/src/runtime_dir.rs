@@ -255,8 +255,14 @@ pub(crate) fn make_private(path: &Path, what: &str) -> Result<()> {
         .with_context(|| format!("cannot make the {what} {shown}"))?;
     let held = std::fs::symlink_metadata(path).with_context(|| shown.to_string())?;
     let uid = rustix::process::geteuid().as_raw();
-    ensure!(held.is_dir() && held.uid() == uid, "the {what} {shown} is not ours");
-    ensure!(held.mode() & 0o077 == 0, "the {what} {shown} is open to others");
+    ensure!(
+        held.is_dir() && held.uid() == uid,
+        "the {what} {shown} is not a directory of user {uid}: remove it, or name another one"
+    );
+    ensure!(
+        held.mode() & 0o077 == 0,
+        "the {what} {shown} is open to others: close it with chmod 700 {shown}"
+    );
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use larder_vfs::{Cred, Error, Lookup, Removal, Result};
 
+use super::hiding::Hiding;
 use crate::core::Core;
 use crate::node::Node;
 use crate::open::OpenFile;
@@ -92,27 +93,33 @@ impl Core {
         if !hide() {
             return Ok(false);
         }
-        let hidden = self.hidden_name(child);
-        dir.state().hidden_mut().add_inside();
-        {
+        let new = self.hidden_name(child);
+        let (hidden, is_new) = {
             let mut state = child.state();
-            state.hidden_mut().begin((dir.ino, hidden.clone()));
+            let begun = state.hidden_mut().begin(dir.ino, || new);
             self.note_unfinished(child.ino, &mut state);
+            begun
+        };
+        if is_new {
+            dir.state().hidden_mut().add_inside();
         }
         let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
-        if renamed.is_err() {
+        let hiding = Hiding::of(&renamed);
+        if hiding == Hiding::Refused {
             dir.hidden_name_is_gone();
         }
         let released = {
             let mut state = child.state();
-            state.hidden_mut().end(renamed.is_ok());
+            state.hidden_mut().end(hiding);
             self.note_unfinished(child.ino, &mut state);
             state.opens().is_empty()
         };
-        renamed?;
-        if released {
+        if released && hiding != Hiding::Refused {
             // The last release came while the file was being hidden, and found nothing to remove.
-            self.remove_hidden(child, cred).await?;
+            let removed = self.remove_hidden(child, cred).await;
+            renamed.and(removed)?;
+        } else {
+            renamed?;
         }
         Ok(true)
     }

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use larder_vfs::Ino;
+use larder_vfs::{Error, Ino, Result};
 
 /// A directory and a name in it.
 pub(crate) type Place = (Ino, OsString);
@@ -24,8 +24,32 @@ enum HiddenName {
     None,
     /// The server is being asked to give it this one.
     Asked(Place),
+    /// It was asked, and did not answer: it may have given it this one, or be about to.
+    Unanswered(Place),
     /// This one.
     Given(Place),
+}
+
+/// How it ended that the server was asked to give a file a hidden name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hiding {
+    /// It has given it.
+    Done,
+    /// It has not.
+    Refused,
+    /// It did not say.
+    Unanswered,
+}
+
+impl Hiding {
+    /// What an answer to the renaming says.
+    pub(crate) fn of<T>(answer: &Result<T>) -> Hiding {
+        match answer {
+            Ok(_) => Hiding::Done,
+            Err(Error::TimedOut | Error::Shutdown) => Hiding::Unanswered,
+            Err(_) => Hiding::Refused,
+        }
+    }
 }
 
 impl Hidden {
@@ -38,29 +62,45 @@ impl Hidden {
     pub(crate) fn name(&self) -> Option<&Place> {
         match &self.name {
             HiddenName::Given(place) => Some(place),
-            HiddenName::None | HiddenName::Asked(_) => None,
+            HiddenName::None | HiddenName::Asked(_) | HiddenName::Unanswered(_) => None,
         }
     }
 
-    /// The name that stands for the file, or that it is about to get.
+    /// The name that the file has, may have, or is about to get: the next process is to remove it.
     pub(crate) fn name_to_remove(&self) -> Option<&Place> {
         match &self.name {
-            HiddenName::Asked(place) | HiddenName::Given(place) => Some(place),
+            HiddenName::Asked(place) | HiddenName::Unanswered(place) | HiddenName::Given(place) => {
+                Some(place)
+            }
             HiddenName::None => None,
         }
     }
 
-    /// The server is asked to give it this name.
-    pub(crate) fn begin(&mut self, place: Place) {
-        self.name = HiddenName::Asked(place);
+    /// The name that the last release is to remove: who is asking for one removes it himself.
+    pub(crate) fn is_left_to_release(&self) -> bool {
+        matches!(self.name, HiddenName::Unanswered(_) | HiddenName::Given(_))
     }
 
-    /// The server `has` given it the name that it was asked for, or has not. If it was not asked
-    /// any more, nothing is changed.
-    pub(crate) fn end(&mut self, has: bool) {
-        self.name = match (std::mem::take(&mut self.name), has) {
-            (HiddenName::Asked(place), true) => HiddenName::Given(place),
-            (HiddenName::Asked(_), false) => HiddenName::None,
+    /// The server is asked to give it a name in `dir`: the one that it did not answer to before, or
+    /// else that of `new`. Answers which, and whether it is another one.
+    pub(crate) fn begin(&mut self, dir: Ino, new: impl FnOnce() -> OsString) -> (OsString, bool) {
+        let earlier = match std::mem::take(&mut self.name) {
+            HiddenName::Unanswered((at, name)) if at == dir => Some(name),
+            _ => None,
+        };
+        let is_new = earlier.is_none();
+        let name = earlier.unwrap_or_else(new);
+        self.name = HiddenName::Asked((dir, name.clone()));
+        (name, is_new)
+    }
+
+    /// What became of the name that the server was asked for. If it was not asked any more, nothing
+    /// is changed.
+    pub(crate) fn end(&mut self, hiding: Hiding) {
+        self.name = match (std::mem::take(&mut self.name), hiding) {
+            (HiddenName::Asked(place), Hiding::Done) => HiddenName::Given(place),
+            (HiddenName::Asked(place), Hiding::Unanswered) => HiddenName::Unanswered(place),
+            (HiddenName::Asked(_), Hiding::Refused) => HiddenName::None,
             (other, _) => other,
         };
     }
@@ -73,7 +113,7 @@ impl Hidden {
     /// The name that stands for the file is to be removed, or is gone.
     pub(crate) fn take(&mut self) -> Option<Place> {
         match std::mem::take(&mut self.name) {
-            HiddenName::Given(place) => Some(place),
+            HiddenName::Unanswered(place) | HiddenName::Given(place) => Some(place),
             other => {
                 self.name = other;
                 None
@@ -104,54 +144,88 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Begin(u64),
-        End { has: bool },
+        End(Hiding),
         Set(u64),
         Take,
     }
 
-    const STEPS: [Step; 6] = [
+    const STEPS: [Step; 7] = [
         Step::Begin(1),
         Step::Begin(2),
-        Step::End { has: true },
-        Step::End { has: false },
+        Step::End(Hiding::Done),
+        Step::End(Hiding::Refused),
+        Step::End(Hiding::Unanswered),
         Step::Set(3),
         Step::Take,
     ];
 
+    fn name(number: u64) -> OsString {
+        format!(".nfs{number}").into()
+    }
+
     fn place(number: u64) -> Place {
-        (Ino(number), format!(".nfs{number}").into())
+        (Ino(1), name(number))
     }
 
     /// Over all sequences of six steps: a name stands for the file from when the server has given
-    /// it until it is taken away, and one that the server is only asked for is not taken.
+    /// it until it is taken away. One that the server is only asked for is not taken; one that it
+    /// did not answer to is, and is asked for again.
     #[test]
     fn a_name_stands_for_a_file_once_the_server_has_given_it() {
         const LENGTH: u32 = 6;
         for sequence in 0..STEPS.len().pow(LENGTH) {
             let mut hidden = Hidden::default();
-            let (mut asked, mut given) = (None, None);
+            let (mut asked, mut unanswered, mut given) = (None, None, None);
             for step in 0..LENGTH {
                 let step = STEPS[sequence / STEPS.len().pow(step) % STEPS.len()];
                 match step {
                     Step::Begin(number) => {
-                        hidden.begin(place(number));
-                        (asked, given) = (Some(place(number)), None);
+                        let wanted = unanswered.take().unwrap_or_else(|| place(number));
+                        let is_new = wanted == place(number);
+                        let begun = hidden.begin(Ino(1), || name(number));
+                        assert!(begun.0 == wanted.1 && (!begun.1 || is_new), "{sequence}");
+                        (asked, given) = (Some(wanted), None);
                     }
-                    Step::End { has } => {
-                        hidden.end(has);
-                        given = given.or(asked.take().filter(|_| has));
+                    Step::End(hiding) => {
+                        hidden.end(hiding);
+                        match (asked.take(), hiding) {
+                            (Some(place), Hiding::Done) => given = Some(place),
+                            (Some(place), Hiding::Unanswered) => unanswered = Some(place),
+                            _ => {}
+                        }
                     }
                     Step::Set(number) => {
                         hidden.set(Some(place(number)));
-                        (asked, given) = (None, Some(place(number)));
+                        (asked, unanswered, given) = (None, None, Some(place(number)));
                     }
-                    Step::Take => assert_eq!(hidden.take(), given.take(), "{sequence}"),
+                    Step::Take => {
+                        let left = given.take().or(unanswered.take());
+                        assert_eq!(hidden.is_left_to_release(), left.is_some());
+                        assert_eq!(hidden.take(), left, "{sequence}");
+                    }
                 }
                 assert_eq!(hidden.name(), given.as_ref(), "{sequence} {step:?}");
-                assert_eq!(hidden.name_to_remove(), asked.as_ref().or(given.as_ref()));
-                assert_eq!(hidden.is_none(), asked.is_none() && given.is_none());
+                let all = asked.as_ref().or(given.as_ref()).or(unanswered.as_ref());
+                assert_eq!(hidden.name_to_remove(), all);
+                assert_eq!(hidden.is_none(), all.is_none());
             }
         }
+    }
+
+    /// In another directory it is another name.
+    #[test]
+    fn a_name_that_was_not_answered_is_asked_for_again() {
+        let mut hidden = Hidden::default();
+        assert_eq!(hidden.begin(Ino(1), || name(1)), (name(1), true));
+        hidden.end(Hiding::of(&Err::<(), _>(Error::TimedOut)));
+        assert_eq!(hidden.begin(Ino(1), || name(2)), (name(1), false));
+        hidden.end(Hiding::of(&Err::<(), _>(Error::Shutdown)));
+        assert_eq!(hidden.begin(Ino(2), || name(3)), (name(3), true));
+        hidden.end(Hiding::of(&Err::<(), _>(Error::Exists)));
+        assert!(hidden.is_none());
+        hidden.begin(Ino(1), || name(4));
+        hidden.end(Hiding::of(&Ok(())));
+        assert_eq!(hidden.name(), Some(&place(4)));
     }
 
     #[test]

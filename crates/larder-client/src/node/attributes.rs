@@ -205,6 +205,10 @@ impl Core {
     /// The same for bytes that a door reads or writes without an open: it does not know whether its
     /// caller has the file open, so the owner may whatever the mode is, as at any server (RFC
     /// 1813, 4.4). His opens were judged.
+    ///
+    /// # Errors
+    /// What has no bytes is refused as by any server (RFC 1813, 3.3.6 and 3.3.7); else those of
+    /// [`Core::demand`].
     pub(crate) async fn demand_bytes(
         &self,
         node: &Node,
@@ -213,10 +217,13 @@ impl Core {
         asks: bool,
     ) -> Result<()> {
         let demanded = self.demand(node, cred, wanted, asks).await;
-        let is_owner = {
-            let attr = node.state().known().attr;
-            attr.kind == Kind::File && attr.uid == cred.uid
-        };
+        let attr = node.state().known().attr;
+        match attr.kind {
+            Kind::File => {}
+            Kind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument),
+        }
+        let is_owner = attr.uid == cred.uid;
         if is_owner && demanded == Err(Error::AccessDenied) { Ok(()) } else { demanded }
     }
 

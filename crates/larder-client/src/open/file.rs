@@ -258,7 +258,7 @@ impl Core {
         node.flights.closed();
         let (hidden, removed) = {
             let state = node.state();
-            (state.hidden().name().is_some(), state.is_gone())
+            (state.hidden().is_left_to_release(), state.is_gone())
         };
         if hidden {
             self.remove_hidden(node, cred).await?;
@@ -267,7 +267,8 @@ impl Core {
             self.cache.drop_file(node.no());
             self.cache.drop_node(node.no());
         } else if !self.options.cache_data && !self.has_unsent(node) {
-            self.cache.drop_file(node.no());
+            // Not what somebody has written who opened the file meanwhile.
+            self.file(node).give_up();
         } else {
             self.offer_to_fill(node, cred);
         }

@@ -45,11 +45,10 @@ impl Core {
             && !self.has_unsent(&node)
             && !self.is_fresh(&node);
         let drops = open.as_ref().is_some_and(|open| self.drops_unsaid(&node, open.mode, &cred));
+        let waits = synchronous || asks || drops || self.too_dirty(&node);
         if open.is_some()
-            && !synchronous
-            && !asks
-            && !drops
             && quick
+            && !waits
             && let Some(written) = self.write_held(&node, open.as_deref(), &cred, offset, data)
         {
             return Answer::ok(written);

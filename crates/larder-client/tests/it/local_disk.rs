@@ -3,7 +3,7 @@
 
 use larder_client::Options;
 use larder_io::Fault;
-use larder_vfs::{Error, FileSystem, Ino, SetAttr, Stability};
+use larder_vfs::{Error, FileSystem, Ino, New, SetAttr, Stability};
 
 use crate::rig::{PATIENCE, READ, Rig, WRITE, pattern, root};
 
@@ -185,4 +185,23 @@ async fn writes_without_an_open_are_committed_or_told_to_be_lost() {
     assert_eq!(&read[..], b"ten3");
     let nowhere = rig.client.read(&root(), Ino(987_654), None, 0, 4).wait().await;
     assert_eq!(nowhere, Err(Error::Stale));
+}
+
+/// A door that opens nothing may be asked for bytes of what has none (RFC 1813, 3.3.6 and 3.3.7).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_of_what_is_no_file_are_refused_at_once() {
+    let rig = Rig::new(Options::default()).await;
+    let made = [("link", New::Symlink("target".into())), ("dir", New::Directory)];
+    for ((name, what), refused) in
+        made.into_iter().zip([Error::InvalidArgument, Error::IsDirectory])
+    {
+        let (ino, set) = (Ino::ROOT, SetAttr::default());
+        rig.client.make(&root(), ino, name.as_ref(), what, set).wait().await.unwrap();
+        let ino = rig.find(name).await.unwrap();
+        let write = rig.client.write(&root(), ino, None, 0, b"bytes", Stability::Unstable);
+        assert_eq!(write.wait().await.err(), Some(refused), "{name}");
+        let read = rig.client.read(&root(), ino, None, 0, 5).wait().await;
+        assert_eq!(read, Err(refused), "{name}");
+    }
+    assert_eq!(rig.client.unsent(&|_| true).bytes, 0);
 }

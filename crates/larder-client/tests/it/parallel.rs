@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use larder_cache::FileNo;
 use larder_client::Options;
 use larder_vfs::{
     Error, FileSystem, Ino, MemRemote, OpenId, Remote, Result, SetAttr, SetTime, Stability,
@@ -9,7 +10,7 @@ use larder_vfs::{
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::rig::{Random, Rig, WRITE, pattern, root};
+use crate::rig::{READ, Random, Rig, WRITE, pattern, root};
 
 /// Bytes of the file that are one writer's alone.
 const REGION: usize = 50_000;
@@ -248,4 +249,26 @@ async fn writers_of_one_file_lose_nothing() {
             assert!(server_has(&rig, writer * REGION).await == region, "{seed} {writer}");
         }
     }
+}
+
+/// Without cached data the last close forgets the local file. The kernel tells of it after close(2)
+/// has returned: somebody may have opened the file again, and have bytes in the local file that
+/// nobody was told of yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_being_written_while_an_earlier_close_ends_stays() {
+    let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
+    rig.put("file", &pattern(1, 200)).await;
+    let reader = rig.open(&root(), "file", READ).await.unwrap();
+    reader.read(0, 200).await.unwrap();
+    let file = rig.cache().file(FileNo(reader.ino.0));
+    file.write(100, b"in the middle of a write").unwrap();
+    reader.close().await.unwrap();
+    assert_eq!(file.dirty(), vec![100..124]);
+    // The write goes on, and its writer closes the file.
+    let writer = rig.open(&root(), "file", WRITE).await.unwrap();
+    writer.write(124, b", and its end").await.unwrap();
+    writer.close().await.unwrap();
+    let there = rig.foreigner().await.cat("file").await;
+    assert_eq!(&there[100..137], b"in the middle of a write, and its end");
+    assert!(file.dirty().is_empty() && rig.held_bytes() == 0, "then it is forgotten");
 }

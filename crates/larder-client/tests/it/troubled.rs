@@ -292,6 +292,10 @@ async fn run(kind: Kind, work: Work, calls: u64, trouble: Trouble) -> bool {
     rig.advance(60);
     let there = tree(&other).await;
     assert_eq!(tree(&rig).await, there);
+    if trouble == Trouble::Unanswered {
+        let hidden = other.names().await.into_iter().find(|name| name.starts_with(".nfs"));
+        assert_eq!(hidden, None, "nobody has it open any more");
+    }
     for (name, contents) in &allowed {
         let content = there.get(*name).map(|(content, ..)| &content[..]);
         assert!(contents.contains(&content), "{name}: {content:?}");

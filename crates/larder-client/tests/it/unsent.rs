@@ -184,3 +184,32 @@ async fn after_each_history_everything_is_at_the_server() {
     }
     println!("{HISTORIES} histories, {} writes at the server", rig.server.calls("write"));
 }
+
+/// Who writes faster than the server takes it waits for the server: what is unsent of one file has
+/// a bound, whichever way the writes come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_writes_faster_than_the_server_waits_for_it() {
+    const BOUND: u64 = 4000;
+    let options = Options { dirty_bytes_max: BOUND / 4, ..Options::default() };
+    let rig = Rig::new(options).await;
+    let open = rig.create("file").await;
+    rig.server.hold(Some("write"));
+    let is_held = std::cell::Cell::new(true);
+    let write = async {
+        for at in (0..2 * BOUND).step_by(500) {
+            open.write(at, &[7; 500]).await.unwrap();
+            let unsent = rig.client.unsent(&|_| true).bytes;
+            assert!(unsent <= BOUND + 500 || !is_held.get(), "{unsent} bytes at {at}");
+        }
+    };
+    let release = async {
+        while rig.client.unsent(&|_| true).bytes <= BOUND {
+            tokio::task::yield_now().await;
+        }
+        is_held.set(false);
+        rig.server.hold(None);
+    };
+    tokio::join!(write, release);
+    open.close().await.unwrap();
+    assert_eq!(rig.foreigner().await.cat("file").await, vec![7; 2 * BOUND as usize]);
+}

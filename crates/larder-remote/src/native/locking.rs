@@ -154,7 +154,7 @@ fn tell_lost(session: &Session, file: FileId, status: Status) {
 /// What kept the server from being asked. What was not claimed is told again later, and perhaps
 /// refused then.
 pub(super) async fn claim(session: &Session, given: &Begun) -> Result<bool> {
-    for (file, claims) in session.locks().claims() {
+    'files: for (file, claims) in session.locks().claims() {
         for changes in claims {
             let args =
                 |sequence| calls::Lock { sequence, file, changes: changes.clone(), claim: true };
@@ -164,7 +164,7 @@ pub(super) async fn claim(session: &Session, given: &Begun) -> Result<bool> {
                 Err(status) => {
                     session.locks().lose(file);
                     tell_lost(session, file, status);
-                    break;
+                    continue 'files;
                 }
             }
         }
