@@ -1,213 +1,268 @@
-//! Whether a volume is what it should be: a walk over all of its records.
+//! Whether a volume is what it should be, and how it becomes so again: a walk over all of its
+//! records.
 //!
-//! Found are: blocks in two places or in none, extents that overlap or go behind their file's end,
-//! wrong sizes in use, names without files, files without names, wrong link and entry counts,
-//! listings that differ from names, directories in circles. Nothing is repaired here.
+//! A check is a repair that is not committed: each part looks for faults of its kinds and mends
+//! them in one transaction, so that the next part sees records without them. Who looks only gets
+//! the list; who repairs commits the transaction, whole or not at all.
+//!
+//! Invariants:
+//! - what can be kept is kept: a file that nothing names, and bytes that lie where a file has
+//!   others, get a name in `lost+found`, and no inode is removed;
+//! - blocks that somebody gives up drain like all others: the next server has the disks revoke what
+//!   is on them and clear them before they are free;
+//! - a count that is wrong only because of another fault is mended without a word.
+//!
+//! The parts, in their order: `inodes`, `data`, `names`, `tree`. They hold all inodes in memory.
+//! Absent on purpose: the bytes of files, which only disks have, and capabilities, which no server
+//! knows after its end ([`crate::disks::Disks::void_all`]): what one could be made for are the
+//! extents of files and sessions, and none of those may be free.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+mod data;
+mod inodes;
+mod names;
+#[cfg(test)]
+mod tests;
+mod tree;
 
-use larder_wire::meta::words::{DiskId, FileId, Kind};
-use larder_wire::meta::{BLOCK_BYTES, Status};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::engine::{Engine, Writes};
-use crate::store::key::Pool;
-use crate::store::records::{Blocks, Disk, Entry, Extent, Inode, Listed, Orphan, Volume};
+use larder_wire::meta::Status;
+use larder_wire::meta::words::{FileId, Time};
+
+use crate::engine::{Engine, View, Writes};
+use crate::store::records::{Entry, Inode, Volume};
 use crate::store::{Record, Txn, key};
-use crate::volume::VolumeError;
+use crate::volume::{self, VolumeError};
 
-/// Checks a volume and answers what is wrong with it, a line for each fault.
+/// What can be wrong with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// The number of a file is not that under which it is kept, or was never given.
+    Number,
+    /// Names or bytes belong to a file that has no inode.
+    Inode,
+    /// An extent makes no sense, lies where its file has another one, or belongs to no file.
+    Extent,
+    /// A file has bytes behind its end.
+    Size,
+    /// Blocks are in two places: a capability for one gets at the other.
+    Shared,
+    /// Blocks are nowhere.
+    Lost,
+    /// Something lies on a disk that is not there, or behind its end.
+    Disk,
+    /// A name that stands for nothing, or is none.
+    Name,
+    /// A name that can be looked up is not listed, or one that is listed cannot be looked up.
+    Listing,
+    /// A directory has more than one name.
+    SecondName,
+    /// A directory says that it is in another one.
+    Parent,
+    /// A directory is within itself.
+    Loop,
+    /// Nothing names a file.
+    Unnamed,
+    /// A file waits for its last close, and has names, or is not there.
+    Orphan,
+    /// A wrong count of links.
+    Links,
+    /// A wrong count of entries.
+    Entries,
+    /// A wrong count of bytes in use.
+    Used,
+    /// Something is kept for a session that is not there.
+    Session,
+}
+
+impl FaultKind {
+    /// Its name, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Number => "number",
+            FaultKind::Inode => "inode",
+            FaultKind::Extent => "extent",
+            FaultKind::Size => "size",
+            FaultKind::Shared => "shared",
+            FaultKind::Lost => "lost",
+            FaultKind::Disk => "disk",
+            FaultKind::Name => "name",
+            FaultKind::Listing => "listing",
+            FaultKind::SecondName => "second-name",
+            FaultKind::Parent => "parent",
+            FaultKind::Loop => "loop",
+            FaultKind::Unnamed => "unnamed",
+            FaultKind::Orphan => "orphan",
+            FaultKind::Links => "links",
+            FaultKind::Entries => "entries",
+            FaultKind::Used => "used",
+            FaultKind::Session => "session",
+        }
+    }
+}
+
+/// Something that is wrong with a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What kind of fault it is.
+    pub kind: FaultKind,
+    /// The file that it is about, by its number.
+    pub file: Option<u64>,
+    /// Where that file is when all is repaired.
+    pub path: Option<Vec<u8>>,
+    /// What is wrong.
+    pub what: String,
+    /// What a repair makes of it. Nothing: it is left as it is.
+    pub remedy: Option<String>,
+}
+
+/// Checks a volume and answers what is wrong with it. Nothing is changed.
 ///
 /// # Errors
 /// [`VolumeError`] if it cannot be read.
-pub fn check(engine: &dyn Engine) -> Result<Vec<String>, VolumeError> {
+pub fn check(engine: &dyn Engine) -> Result<Vec<Fault>, VolumeError> {
     let view = engine.view()?;
+    Ok(examine(&*view, Time::default())?.0)
+}
+
+/// Repairs a volume and answers what was wrong with it. What has a remedy is mended, durably, when
+/// this returns. The volume is taken from whoever owned it before.
+///
+/// # Errors
+/// [`VolumeError`] if it cannot be read, taken or written: then it is as it was.
+pub fn repair(engine: &dyn Engine, now: Time) -> Result<Vec<Fault>, VolumeError> {
+    let owner = volume::seize(engine)?;
+    let view = engine.view()?;
+    let (faults, writes) = examine(&*view, now)?;
+    if !writes.is_empty() {
+        engine.commit(&writes, &owner)?;
+    }
+    Ok(faults)
+}
+
+fn examine(view: &dyn View, now: Time) -> Result<(Vec<Fault>, Writes), VolumeError> {
     let none = Writes::new();
-    let txn = Txn::new(&*view, &none);
-    let mut check = Check { txn: &txn, faults: Vec::new(), inodes: BTreeMap::new() };
+    let txn = Txn::new(view, &none);
+    let volume = txn.get::<Volume>(&key::volume()).map_err(|_logged| VolumeError::Unreadable)?;
+    let mut check = Check {
+        txn,
+        now,
+        volume: volume.ok_or(VolumeError::None)?,
+        faults: Vec::new(),
+        inodes: BTreeMap::new(),
+        changed: BTreeSet::new(),
+        made: BTreeSet::new(),
+        lost_found: None,
+    };
     check.run().map_err(|_logged| VolumeError::Unreadable)?;
-    Ok(check.faults)
+    Ok((check.faults, check.txn.finish().0))
 }
 
 struct Check<'a> {
-    txn: &'a Txn<'a>,
-    faults: Vec<String>,
+    /// The records, and what is mended of them; inodes are mended in `inodes`.
+    txn: Txn<'a>,
+    now: Time,
+    volume: Volume,
+    faults: Vec<Fault>,
     inodes: BTreeMap<FileId, Inode>,
+    /// Inodes that are to be written.
+    changed: BTreeSet<FileId>,
+    /// Inodes that were not there before: nothing that they say can be wrong.
+    made: BTreeSet<FileId>,
+    lost_found: Option<FileId>,
 }
 
 impl Check<'_> {
     fn run(&mut self) -> Result<(), Status> {
-        let volume = self.txn.get::<Volume>(&key::volume())?.ok_or(Status::Io)?;
-        for (key, inode) in self.all::<Inode>(&key::inode(FileId(0))[..1])? {
-            let file = FileId(number(&key)?);
-            self.expect(inode.file() == file, || format!("{file:?} has another number inside"));
-            self.expect(file.0 < volume.next_file, || format!("{file:?} was never given"));
-            self.inodes.insert(file, inode);
-        }
-        self.names()?;
-        self.directories();
-        self.data()
-    }
-
-    fn all<R: Record>(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, R)>, Status> {
-        self.txn.scan_all(prefix)
-    }
-
-    fn expect(&mut self, holds: bool, fault: impl FnOnce() -> String) {
-        if !holds {
-            self.faults.push(fault());
-        }
-    }
-
-    /// Both records of each name, and what is counted of them.
-    fn names(&mut self) -> Result<(), Status> {
-        let mut links: HashMap<FileId, u32> = HashMap::new();
-        let mut entries: HashMap<FileId, u64> = HashMap::new();
-        let mut listed: HashMap<(FileId, u64), Listed> = HashMap::new();
-        for (key, record) in self.all::<Listed>(&key::listed(FileId(0), 0)[..1])? {
-            listed.insert((directory(&key)?, number(&key)?), record);
-        }
-        for (key, entry) in self.all::<Entry>(&key::entry(FileId(0), b"")[..1])? {
-            let (dir, name) = (directory(&key)?, &key[9..]);
-            let shown = || format!("\"{}\" in {dir:?}", name.escape_ascii());
-            let by_cookie = listed.remove(&(dir, entry.cookie));
-            let agrees = by_cookie.is_some_and(|one| one.file == entry.file && *one.name == *name);
-            self.expect(agrees, || format!("{} is listed otherwise", shown()));
-            let target = self.inodes.get(&entry.file);
-            let parent = target.filter(|inode| inode.is_directory()).map(|inode| inode.parent);
-            self.expect(target.is_some(), || format!("{} stands for nothing", shown()));
-            self.expect(parent.is_none_or(|parent| parent == dir), || {
-                format!("the directory {} has another parent", shown())
-            });
-            *links.entry(entry.file).or_default() += 1;
-            *entries.entry(dir).or_default() += 1;
-            if parent.is_some() {
-                *links.entry(dir).or_default() += 1;
+        self.load_inodes()?;
+        self.data()?;
+        let counted = self.names()?;
+        self.tree()?;
+        self.counts(&counted)?;
+        for file in std::mem::take(&mut self.changed) {
+            if let Some(inode) = self.inodes.get_mut(&file) {
+                // Whoever has something of it cached is to ask again.
+                inode.touch(self.now, true);
+                self.txn.put(key::inode(file), inode);
             }
         }
-        for (dir, cookie) in listed.into_keys() {
-            self.faults.push(format!("{dir:?} lists something at {cookie} that is not there"));
-        }
-        self.counts(&links, &entries)
+        self.note_paths()
     }
 
-    fn counts(
-        &mut self,
-        links: &HashMap<FileId, u32>,
-        entries: &HashMap<FileId, u64>,
-    ) -> Result<(), Status> {
-        for (dir, count) in entries {
-            let is_directory = self.inodes.get(dir).is_some_and(Inode::is_directory);
-            self.expect(is_directory, || format!("{dir:?} has {count} names and is no directory"));
+    fn all<R: Record>(&self, tag: u8) -> Result<Vec<(Vec<u8>, R)>, Status> {
+        self.txn.scan_all(&[tag])
+    }
+
+    /// Notes a fault that is being mended.
+    fn mend(&mut self, kind: FaultKind, file: Option<FileId>, what: String, remedy: String) {
+        let file = file.map(|file| file.0);
+        self.faults.push(Fault { kind, file, path: None, what, remedy: Some(remedy) });
+    }
+
+    /// Notes a fault that is left as it is.
+    fn leave(&mut self, kind: FaultKind, what: String) {
+        self.faults.push(Fault { kind, file: None, path: None, what, remedy: None });
+    }
+
+    /// The inode of a file, to be changed.
+    fn change(&mut self, file: FileId) -> Option<&mut Inode> {
+        self.changed.insert(file);
+        self.inodes.get_mut(&file)
+    }
+
+    fn is_directory(&self, file: FileId) -> bool {
+        self.inodes.get(&file).is_some_and(Inode::is_directory)
+    }
+
+    /// Says where the files are that something is wrong with.
+    fn note_paths(&mut self) -> Result<(), Status> {
+        let mut wanted = BTreeSet::new();
+        for file in self.faults.iter().filter_map(|fault| fault.file) {
+            self.want(FileId(file), &mut wanted);
         }
-        for (file, inode) in &self.inodes {
-            // Its own `.`; and the root's `..` stands in for a name.
-            let own = u32::from(inode.is_directory()) + u32::from(*file == FileId::ROOT);
-            let counted = links.get(file).copied().unwrap_or(0) + own;
-            let said = inode.attributes.links;
-            let is_orphan = self.txn.get::<Orphan>(&key::orphan(*file))?.is_some();
-            if said != counted || (said == 0) != is_orphan {
-                let orphan = if is_orphan { ", an orphan" } else { "" };
-                self.faults.push(format!("{file:?} has {said} links, found are {counted}{orphan}"));
+        let mut names: BTreeMap<FileId, (FileId, Vec<u8>)> = BTreeMap::new();
+        // Where files are is known when their names are; directories are known from the beginning.
+        while !wanted.is_empty() {
+            let mut dirs = BTreeSet::new();
+            for (key, entry) in self.all::<Entry>(b'e')? {
+                if wanted.contains(&entry.file) {
+                    let dir = directory(&key)?;
+                    names.entry(entry.file).or_insert((dir, key[9..].to_vec()));
+                    self.want(dir, &mut dirs);
+                }
             }
-            let counted = entries.get(file).copied().unwrap_or(0);
-            if inode.entries != counted {
-                let said = inode.entries;
-                self.faults.push(format!("{file:?} has {said} entries, found are {counted}"));
-            }
+            wanted = dirs.into_iter().filter(|dir| !names.contains_key(dir)).collect();
+            wanted.remove(&FileId::ROOT);
+        }
+        for fault in &mut self.faults {
+            fault.path = fault.file.and_then(|file| path(FileId(file), &names));
         }
         Ok(())
     }
 
-    /// Each directory leads to the root.
-    fn directories(&mut self) {
-        for (file, inode) in &self.inodes {
-            let (mut at, mut steps) = (inode, 0);
-            while inode.is_directory() && at.file() != FileId::ROOT {
-                steps += 1;
-                match self.inodes.get(&at.parent) {
-                    Some(parent) if steps <= self.inodes.len() => at = parent,
-                    _ => {
-                        self.faults.push(format!("{file:?} is not below the root"));
-                        break;
-                    }
-                }
-            }
+    /// Wants the name of a file and of all directories above it, as far as they are known.
+    fn want(&self, file: FileId, wanted: &mut BTreeSet<FileId>) {
+        let mut at = file;
+        while at != FileId::ROOT && wanted.insert(at) && self.is_directory(at) {
+            at = self.inodes[&at].parent;
         }
     }
+}
 
-    /// Each block is in one place.
-    fn data(&mut self) -> Result<(), Status> {
-        let mut places: BTreeMap<DiskId, Vec<(Range<u64>, String)>> = BTreeMap::new();
-        for pool in [Pool::Free, Pool::Draining] {
-            for (key, blocks) in self.all::<Blocks>(&[pool.tag()])? {
-                let disk = key[1..].first_chunk().ok_or(Status::Io)?;
-                let end = number(&key)?;
-                let bytes = end.saturating_sub(blocks.length)..end;
-                let disk = DiskId(u32::from_be_bytes(*disk));
-                places.entry(disk).or_default().push((bytes, format!("{pool:?}")));
-            }
-        }
-        let mut used: HashMap<FileId, u64> = HashMap::new();
-        for tag in [b'x', b'p', b'g'] {
-            let mut before: (Vec<u8>, u64) = (Vec::new(), 0);
-            for (key, extent) in self.all::<Extent>(&[tag])? {
-                let (map, end) = (key[..key.len() - 8].to_vec(), number(&key)?);
-                let file = FileId(number(&map)?);
-                let offset = end.checked_sub(extent.length());
-                let is_behind = before.0 != map || offset.is_some_and(|offset| before.1 <= offset);
-                let what = format!("{file:?} at {offset:?}");
-                self.expect(is_behind && offset.is_some(), || format!("extents overlap: {what}"));
-                if tag == b'x' {
-                    *used.entry(file).or_default() += extent.length();
-                    let valid_end = offset.unwrap_or(0) + extent.valid;
-                    self.extent(file, valid_end, &what);
-                }
-                before = (map, end);
-                let bytes = extent.position..extent.position + extent.length();
-                places.entry(extent.disk).or_default().push((bytes, what));
-            }
-        }
-        for (file, inode) in &self.inodes {
-            let (said, found) = (inode.attributes.used, used.get(file).copied().unwrap_or(0));
-            if said != found {
-                self.faults.push(format!("{file:?} is said to use {said} bytes, and uses {found}"));
-            }
-        }
-        self.tile(places)
+fn path(file: FileId, names: &BTreeMap<FileId, (FileId, Vec<u8>)>) -> Option<Vec<u8>> {
+    let (mut at, mut parts) = (file, Vec::new());
+    while at != FileId::ROOT {
+        let (dir, name) = names.get(&at)?;
+        parts.push(&name[..]);
+        at = *dir;
     }
+    parts.reverse();
+    Some([b"/", &parts.join(&b'/')[..]].concat())
+}
 
-    fn extent(&mut self, file: FileId, valid_end: u64, what: &str) {
-        let attributes = self.inodes.get(&file).map(|inode| inode.attributes);
-        let is_file = attributes.is_some_and(|file| file.kind == Kind::File);
-        self.expect(is_file, || format!("blocks of something that is no file: {what}"));
-        let end = attributes.map_or(0, |file| file.size).next_multiple_of(BLOCK_BYTES);
-        self.expect(valid_end <= end, || format!("an extent goes behind its file's end: {what}"));
-    }
-
-    fn tile(
-        &mut self,
-        mut places: BTreeMap<DiskId, Vec<(Range<u64>, String)>>,
-    ) -> Result<(), Status> {
-        for (key, disk) in self.all::<Disk>(&key::disk(DiskId(0))[..1])? {
-            let id = DiskId(u32::from_be_bytes(*key.last_chunk().ok_or(Status::Io)?));
-            let mut places = places.remove(&id).unwrap_or_default();
-            places.sort_by_key(|(bytes, _)| bytes.start);
-            let end = disk.blocks * BLOCK_BYTES;
-            places.push((end..end, "the end of the disk".to_owned()));
-            let mut at = 0;
-            for (bytes, what) in places {
-                let shown = || format!("{id:?}, bytes {}..{}", bytes.start, bytes.end);
-                self.expect(bytes.start <= at, || format!("lost before {}: {what}", shown()));
-                self.expect(bytes.start >= at, || format!("twice: {}: {what}", shown()));
-                at = bytes.end;
-            }
-        }
-        for (disk, _) in places {
-            self.faults.push(format!("{disk:?} has blocks, and is not there"));
-        }
-        Ok(())
-    }
+/// A file as it is called in texts.
+fn shown(file: FileId) -> String {
+    format!("file {}", file.0)
 }
 
 fn number(key: &[u8]) -> Result<u64, Status> {
@@ -216,6 +271,6 @@ fn number(key: &[u8]) -> Result<u64, Status> {
 
 /// The directory in the key of a name.
 fn directory(key: &[u8]) -> Result<FileId, Status> {
-    let dir = key[1..].first_chunk().ok_or(Status::Io)?;
+    let dir = key.get(1..9).and_then(<[u8]>::first_chunk).ok_or(Status::Io)?;
     Ok(FileId(u64::from_be_bytes(*dir)))
 }

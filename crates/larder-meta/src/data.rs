@@ -24,8 +24,8 @@ mod placement;
 
 pub(crate) use commit::commit;
 pub(crate) use layout::{Plan, layout};
-pub(crate) use map::Map;
-use map::{Piece, rounded};
+use map::rounded;
+pub(crate) use map::{Map, Piece};
 
 use std::ops::Range;
 

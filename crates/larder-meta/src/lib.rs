@@ -12,7 +12,8 @@
 //!
 //! - [`Metadata`] is the service to put behind a server of `larder-rpc`; the protocol is in
 //!   `docs/formats/meta-protocol.md`.
-//! - [`volume`] makes volumes and adds disks to them; [`check()`] finds what is wrong with one.
+//! - [`volume`] makes volumes and adds disks to them; [`check()`] finds what is wrong with one, and
+//!   [`repair`] mends it.
 //! - [`disks::Disks`] is what it asks of disks: capabilities made and revoked;
 //!   [`disks::ControlledDisks`] does that over the network.
 //! - [`engine`] keeps the records; their format is in `docs/formats/meta-store.md`.
@@ -59,6 +60,6 @@ mod xattrs;
 #[cfg(test)]
 mod tests;
 
-pub use check::check;
+pub use check::{Fault, FaultKind, check, repair};
 pub use rights::Caller;
 pub use server::{Metadata, Options, PROGRAM};

@@ -10,6 +10,6 @@ mod locks;
 mod model;
 mod names;
 mod once;
-mod rig;
+pub(crate) mod rig;
 mod sessions;
 mod several;

@@ -188,6 +188,19 @@ pub struct Space {
 /// # Errors
 /// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
 pub fn take(engine: &dyn Engine) -> Result<Owned, VolumeError> {
+    take_and(engine, data::release_all_ahead)
+}
+
+/// The same to repair it. Answers what each commit expects.
+pub(crate) fn seize(engine: &dyn Engine) -> Result<engine::Owner, VolumeError> {
+    take_and(engine, |_| Ok(())).map(|owned| owned.owner)
+}
+
+/// Takes the volume, and does something else with the same commit.
+fn take_and(
+    engine: &dyn Engine,
+    also: impl FnOnce(&mut Txn<'_>) -> Result<(), Status>,
+) -> Result<Owned, VolumeError> {
     let process = larder_rpc::random_u64();
     let view = engine.view()?;
     let none = Writes::new();
@@ -197,7 +210,7 @@ pub fn take(engine: &dyn Engine) -> Result<Owned, VolumeError> {
     let epoch = before.map_or(0, |owner| owner.epoch) + 1;
     let owner = Owner { epoch, process };
     txn.put(key::owner(), &owner);
-    data::release_all_ahead(&mut txn).map_err(unreadable)?;
+    also(&mut txn).map_err(unreadable)?;
     let expected = engine::Owner { key: key::owner(), value: view.get(&key::owner())? };
     engine.commit(&txn.finish().0, &expected)?;
     let owner = engine::Owner { key: key::owner(), value: Some(owner.to_bytes()) };

@@ -1,4 +1,4 @@
-//! How a command ends: exit code 0 done, 1 failed, 2 wrong usage.
+//! How a command ends: exit code 0 done, 1 failed, 2 wrong usage; of a check 8, if it was none.
 
 use std::fmt;
 
@@ -14,9 +14,23 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// A volume could not be checked: [`anyhow::Context`] of what fails then.
+#[derive(Debug)]
+pub(crate) struct NotChecked;
+
+impl fmt::Display for NotChecked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing was checked")
+    }
+}
+
 /// The exit code that an error means.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.is::<Usage>() { 2 } else { 1 }
+    match () {
+        () if error.is::<Usage>() => 2,
+        () if error.is::<NotChecked>() => 8,
+        () => 1,
+    }
 }
 
 #[cfg(test)]
@@ -30,5 +44,6 @@ mod tests {
         assert_eq!(exit_code(&usage().unwrap_err().into()), 2);
         assert_eq!(exit_code(&usage().context("with context").unwrap_err()), 2);
         assert_eq!(exit_code(&anyhow::anyhow!("other")), 1);
+        assert_eq!(exit_code(&anyhow::anyhow!("other").context(NotChecked)), 8);
     }
 }

@@ -5,7 +5,7 @@
 //! crates below; nothing here looks into a file.
 //!
 //! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage);
-//! `cache ls --unsent` also with 3 (there is something).
+//! `cache ls --unsent` also with 3 (there is something), and `volume check` as fsck(8) does.
 
 #![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
 
@@ -106,6 +106,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Mount(args) => return mount::run(args),
         Command::Bench(args) => return bench::run(args),
         Command::Cache(args) => return cache::run(args),
+        Command::Volume(args) => return volume_command::run(args),
         Command::Umount(args) => umount::run(args)?,
         Command::Upgrade(args) => upgrade::run(args)?,
         Command::Status(args) => status::run(args)?,
@@ -115,7 +116,6 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Serve(args) => serve::run(args)?,
         Command::Meta(args) => meta::run(args)?,
         Command::Disk(args) => disk::run(args)?,
-        Command::Volume(args) => volume_command::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -80,6 +80,13 @@ impl Piece {
 }
 
 impl Map {
+    /// The file whose they are.
+    pub(crate) fn file(self) -> FileId {
+        match self {
+            Map::File(file) | Map::Own(_, file) | Map::Ahead(_, file) => file,
+        }
+    }
+
     /// All maps in which blocks of the same file are, as its session sees it.
     pub(crate) fn all_of_its_file(self) -> Vec<Map> {
         match self {

@@ -31,12 +31,12 @@ use crate::sessions::Sessions;
 use crate::store::Txn;
 use crate::volume::{self, NewDisk};
 
-pub(super) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 const CAPABILITY_LASTS: Duration = Duration::from_secs(3600);
 
 /// Disks that revoke when the test says so.
 #[derive(Debug, Default)]
-pub(super) struct FakeDisks(Mutex<Out>);
+pub(crate) struct FakeDisks(Mutex<Out>);
 
 #[derive(Debug, Default)]
 struct Out {
@@ -88,12 +88,12 @@ impl FakeDisks {
     }
 
     /// From now on a disk cannot be reached.
-    pub(super) fn go_away(&self, disk: DiskId) {
+    pub(crate) fn go_away(&self, disk: DiskId) {
         self.0.lock().unwrap().away = Some(disk);
     }
 
     /// The bytes that some capability covers.
-    pub(super) fn covered(&self) -> Vec<Range<u64>> {
+    pub(crate) fn covered(&self) -> Vec<Range<u64>> {
         let out = self.0.lock().unwrap();
         out.good.values().flat_map(|(_, ranges)| ranges.clone()).collect()
     }
@@ -134,16 +134,16 @@ impl Disks for FakeDisks {
 
 /// Clients that can all be called.
 #[derive(Debug, Default)]
-pub(super) struct FakeRecaller(Mutex<Vec<Recall>>, Mutex<Vec<LockFree>>);
+pub(crate) struct FakeRecaller(Mutex<Vec<Recall>>, Mutex<Vec<LockFree>>);
 
 impl FakeRecaller {
     /// What was recalled since this was asked last.
-    pub(super) fn take(&self) -> Vec<Recall> {
+    pub(crate) fn take(&self) -> Vec<Recall> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 
     /// Who was told since this was asked last that a lock is kept for him.
-    pub(super) fn take_free(&self) -> Vec<LockFree> {
+    pub(crate) fn take_free(&self) -> Vec<LockFree> {
         std::mem::take(&mut self.1.lock().unwrap())
     }
 }
@@ -165,51 +165,51 @@ impl Recaller for FakeRecaller {
 }
 
 /// A server.
-pub(super) struct Rig {
-    pub(super) engine: MemoryEngine,
-    pub(super) disks: Arc<FakeDisks>,
-    pub(super) clock: Arc<SimClock>,
-    pub(super) recaller: Arc<FakeRecaller>,
+pub(crate) struct Rig {
+    pub(crate) engine: MemoryEngine,
+    pub(crate) disks: Arc<FakeDisks>,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) recaller: Arc<FakeRecaller>,
     committer: Committer,
     sessions: Arc<Sessions>,
     /// Events that come when the disks have said what they were asked.
     asked: Arc<Mutex<VecDeque<Event>>>,
     /// Whether disks answer at once.
-    pub(super) is_quick: bool,
-    pub(super) session: SessionId,
-    pub(super) sequence: u32,
+    pub(crate) is_quick: bool,
+    pub(crate) session: SessionId,
+    pub(crate) sequence: u32,
     fresh: u64,
 }
 
 /// A caller without privileges.
-pub(super) fn user(uid: u32, groups: &[u32]) -> Caller {
+pub(crate) fn user(uid: u32, groups: &[u32]) -> Caller {
     Caller { uid, gid: uid, groups: groups.to_vec() }
 }
 
-pub(super) fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::new(Bytes::copy_from_slice(text.as_bytes())).unwrap()
 }
 
-pub(super) fn place(dir: FileId, text: &str) -> Place {
+pub(crate) fn place(dir: FileId, text: &str) -> Place {
     Place { dir, name: name(text) }
 }
 
-pub(super) fn mode(mode: u32) -> SetAttributes {
+pub(crate) fn mode(mode: u32) -> SetAttributes {
     SetAttributes { mode: Some(mode), ..SetAttributes::default() }
 }
 
-pub(super) fn size(size: u64) -> SetAttributes {
+pub(crate) fn size(size: u64) -> SetAttributes {
     SetAttributes { size: Some(size), ..SetAttributes::default() }
 }
 
 impl Rig {
     /// A server of a new volume with a disk of so many blocks, and a session.
-    pub(super) fn new(blocks: u64) -> Rig {
+    pub(crate) fn new(blocks: u64) -> Rig {
         Rig::with_disks(&[blocks])
     }
 
     /// The same with disks of so many blocks each.
-    pub(super) fn with_disks(blocks: &[u64]) -> Rig {
+    pub(crate) fn with_disks(blocks: &[u64]) -> Rig {
         let engine = MemoryEngine::new();
         volume::create(&engine, VolumeId([7; 16]), Time::default()).unwrap();
         for blocks in blocks {
@@ -223,7 +223,7 @@ impl Rig {
     }
 
     /// A server of the volume in `engine`. Disks that are quick have voided what was before.
-    pub(super) fn over(engine: MemoryEngine, disks: Arc<FakeDisks>, is_quick: bool) -> Rig {
+    pub(crate) fn over(engine: MemoryEngine, disks: Arc<FakeDisks>, is_quick: bool) -> Rig {
         let clock = Arc::new(SimClock::new());
         clock.advance(Duration::from_secs(1_000_000_000));
         let sessions = Arc::new(Sessions::new(LEASE));
@@ -269,14 +269,14 @@ impl Rig {
 
     /// The server dies, and another one begins on what it has committed. Clients take their
     /// sessions up again.
-    pub(super) fn crash(self) -> Rig {
+    pub(crate) fn crash(self) -> Rig {
         let mut rig = self.crash_unknown();
         rig.resume_all();
         rig
     }
 
     /// Clients learn that the server was started anew.
-    pub(super) fn resume_all(&mut self) {
+    pub(crate) fn resume_all(&mut self) {
         for id in self.sessions.left_over() {
             let session = self.sessions.get(id).unwrap();
             let (client, boot) = (session.client, session.boot);
@@ -286,7 +286,7 @@ impl Rig {
     }
 
     /// The same, and the client does not know of it.
-    pub(super) fn crash_unknown(self) -> Rig {
+    pub(crate) fn crash_unknown(self) -> Rig {
         self.disks.forget_asked();
         let mut rig = Rig::over(self.engine.after_crash(), self.disks, self.is_quick);
         rig.session = self.session;
@@ -295,25 +295,25 @@ impl Rig {
     }
 
     /// The disks say that the first thing that was asked is done. `false` if nothing was.
-    pub(super) fn acknowledge(&mut self) -> bool {
+    pub(crate) fn acknowledge(&mut self) -> bool {
         self.acknowledge_at(0)
     }
 
     /// The disks say that one of the things that were asked is done: as disks do of which one is
     /// away.
-    pub(super) fn acknowledge_at(&mut self, at: usize) -> bool {
+    pub(crate) fn acknowledge_at(&mut self, at: usize) -> bool {
         let Some(event) = self.asked.lock().unwrap().remove(at) else { return false };
         self.disks.carry_out(at);
         self.committer.group(event, &mut || None);
         true
     }
 
-    pub(super) fn acknowledge_all(&mut self) {
+    pub(crate) fn acknowledge_all(&mut self) {
         while self.acknowledge() {}
     }
 
     /// Some time passes.
-    pub(super) fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.clock.advance(time);
         self.committer.group(Event::Tick, &mut || None);
         if self.is_quick {
@@ -322,18 +322,18 @@ impl Rig {
     }
 
     /// The bearer of the next call.
-    pub(super) fn next(&mut self) -> Sequence {
+    pub(crate) fn next(&mut self) -> Sequence {
         self.sequence += 1;
         self.same()
     }
 
     /// The bearer of the last call.
-    pub(super) fn same(&self) -> Sequence {
+    pub(crate) fn same(&self) -> Sequence {
         Sequence { session: self.session, slot: 0, sequence: self.sequence }
     }
 
     /// Calls go out together. What comes back, if it does by now.
-    pub(super) fn group(&mut self, calls: Vec<(&Caller, Change)>) -> Vec<oneshot::Receiver<Reply>> {
+    pub(crate) fn group(&mut self, calls: Vec<(&Caller, Change)>) -> Vec<oneshot::Receiver<Reply>> {
         let mut replies = Vec::new();
         let mut events = VecDeque::new();
         for (caller, change) in calls {
@@ -354,7 +354,7 @@ impl Rig {
     }
 
     /// A call, and its reply if it comes by now.
-    pub(super) fn ask<P>(&mut self, caller: &Caller, call: P) -> Option<P::Res>
+    pub(crate) fn ask<P>(&mut self, caller: &Caller, call: P) -> Option<P::Res>
     where
         P: Procedure + Into<Change>,
     {
@@ -364,7 +364,7 @@ impl Rig {
     }
 
     /// A call that is answered at once.
-    pub(super) fn call<P>(&mut self, caller: &Caller, call: P) -> P::Res
+    pub(crate) fn call<P>(&mut self, caller: &Caller, call: P) -> P::Res
     where
         P: Procedure + Into<Change>,
     {
@@ -372,7 +372,7 @@ impl Rig {
     }
 
     /// A call that changes nothing.
-    pub(super) fn read<R>(&self, caller: &Caller, call: &R) -> Res<R::Results>
+    pub(crate) fn read<R>(&self, caller: &Caller, call: &R) -> Res<R::Results>
     where
         R: Read,
         R::Results: Encode + Decode,
@@ -383,12 +383,12 @@ impl Rig {
         call.read(&Txn::new(&*view, &none), caller)
     }
 
-    pub(super) fn begin_session(&mut self, client: [u8; 16], boot: u64) -> Res<SessionGiven> {
+    pub(crate) fn begin_session(&mut self, client: [u8; 16], boot: u64) -> Res<SessionGiven> {
         self.call(&Caller::root(), calls::Session { client, boot, slots: 4 })
     }
 
     /// Opens a file of this name, which is made if it is not there.
-    pub(super) fn create(
+    pub(crate) fn create(
         &mut self,
         caller: &Caller,
         dir: FileId,
@@ -399,7 +399,7 @@ impl Rig {
         self.open(caller, calls::OpenWhat::Create(create), Mode::ReadWrite)
     }
 
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         caller: &Caller,
         what: calls::OpenWhat,
@@ -411,35 +411,35 @@ impl Rig {
         self.call(caller, calls::Open { sequence, what, mode, lease, range, allocate })
     }
 
-    pub(super) fn close(&mut self, open: OpenId) -> Res<()> {
+    pub(crate) fn close(&mut self, open: OpenId) -> Res<()> {
         let sequence = self.next();
         self.call(&Caller::root(), calls::Close { sequence, open })
     }
 
-    pub(super) fn mkdir(&mut self, caller: &Caller, dir: FileId, text: &str) -> Res<FileId> {
+    pub(crate) fn mkdir(&mut self, caller: &Caller, dir: FileId, text: &str) -> Res<FileId> {
         let sequence = self.next();
         let call = calls::MkDir { sequence, place: place(dir, text), set: mode(0o755) };
         self.call(caller, call).map(|made| made.made.file)
     }
 
-    pub(super) fn remove(&mut self, dir: FileId, text: &str) -> Res<calls::NameChanged> {
+    pub(crate) fn remove(&mut self, dir: FileId, text: &str) -> Res<calls::NameChanged> {
         let sequence = self.next();
         self.call(&Caller::root(), calls::Remove { sequence, place: place(dir, text) })
     }
 
-    pub(super) fn set(&mut self, file: FileId, set: SetAttributes) -> Res<calls::FileChanged> {
+    pub(crate) fn set(&mut self, file: FileId, set: SetAttributes) -> Res<calls::FileChanged> {
         let sequence = self.next();
         let open = OpenId::NONE;
         self.call(&Caller::root(), calls::SetAttr { sequence, file, open, set, guard: None })
     }
 
-    pub(super) fn alloc(&mut self, file: FileId, range: Range<u64>) -> Res<calls::LayoutGiven> {
+    pub(crate) fn alloc(&mut self, file: FileId, range: Range<u64>) -> Res<calls::LayoutGiven> {
         let (sequence, open, range) = (self.next(), OpenId::NONE, range.into());
         self.call(&Caller::root(), calls::Alloc { sequence, file, open, range })
     }
 
     /// Commits that bytes of a file were written where `layout` has them.
-    pub(super) fn commit(
+    pub(crate) fn commit(
         &mut self,
         file: FileId,
         layout: &larder_wire::meta::words::Layout,
@@ -449,7 +449,7 @@ impl Rig {
         self.call(&Caller::root(), call)
     }
 
-    pub(super) fn committing(
+    pub(crate) fn committing(
         &mut self,
         file: FileId,
         layout: &larder_wire::meta::words::Layout,
@@ -473,43 +473,43 @@ impl Rig {
     }
 
     /// Makes a file's bytes be written and committed.
-    pub(super) fn write(&mut self, file: FileId, range: Range<u64>) -> Res<calls::FileChanged> {
+    pub(crate) fn write(&mut self, file: FileId, range: Range<u64>) -> Res<calls::FileChanged> {
         let given = self.alloc(file, range.clone())?;
         self.commit(file, &given.layout, range)
     }
 
-    pub(super) fn layout(&mut self, file: FileId, mode: Mode) -> Res<calls::LayoutGiven> {
+    pub(crate) fn layout(&mut self, file: FileId, mode: Mode) -> Res<calls::LayoutGiven> {
         let range = ByteRange { offset: 0, length: 1 << 30 };
         let (session, open) = (self.session, OpenId::NONE);
         self.call(&Caller::root(), calls::GetCaps { session, file, open, mode, range })
     }
 
-    pub(super) fn attributes(&self, file: FileId) -> Res<larder_wire::meta::words::Attributes> {
+    pub(crate) fn attributes(&self, file: FileId) -> Res<larder_wire::meta::words::Attributes> {
         self.read(&Caller::root(), &calls::GetAttr { session: self.session, file })
     }
 
-    pub(super) fn free_bytes(&self) -> u64 {
+    pub(crate) fn free_bytes(&self) -> u64 {
         let call = calls::FsStat { session: self.session };
         self.read(&Caller::root(), &call).unwrap().bytes_free
     }
 
     /// The same, whether there is a session or not.
-    pub(super) fn free_bytes_of_all(&self) -> u64 {
+    pub(crate) fn free_bytes_of_all(&self) -> u64 {
         volume::space(&self.engine).unwrap().bytes_free
     }
 
     /// Nothing is wrong with the volume.
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         let faults = crate::check(&self.engine).unwrap();
-        assert_eq!(faults, Vec::<String>::new());
+        assert_eq!(faults, []);
     }
 
-    pub(super) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         wall(&*self.clock)
     }
 }
 
-pub(super) fn decode<T: Decode>(reply: &Reply) -> T {
+pub(crate) fn decode<T: Decode>(reply: &Reply) -> T {
     let mut bytes = reply.bytes.clone();
     let decoded = T::decode(&mut bytes).unwrap();
     assert!(bytes.is_empty());
@@ -517,6 +517,6 @@ pub(super) fn decode<T: Decode>(reply: &Reply) -> T {
 }
 
 /// What a refusal is.
-pub(super) fn refused<T: std::fmt::Debug>(result: Res<T>) -> Status {
+pub(crate) fn refused<T: std::fmt::Debug>(result: Res<T>) -> Status {
     result.expect_err("this is refused")
 }

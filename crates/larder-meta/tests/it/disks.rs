@@ -253,7 +253,7 @@ async fn blocks_change_hands_and_show_nothing() {
         let close = calls::Close { sequence: one.next(), open: opened.open };
         one.meta.call(close).await.unwrap();
     }
-    assert_eq!(larder_meta::check(&engine).unwrap(), Vec::<String>::new());
+    assert_eq!(larder_meta::check(&engine).unwrap(), []);
 }
 
 /// Neither a new server nor a new boot of the disk takes capabilities from before it.

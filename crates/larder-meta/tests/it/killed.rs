@@ -121,7 +121,7 @@ async fn kill_after_kill_nothing_acknowledged_is_lost() {
             cut_off.push(call);
         }
         let engine = engine(&disk(dir.path()));
-        assert_eq!(larder_meta::check(&engine).unwrap(), Vec::<String>::new());
+        assert_eq!(larder_meta::check(&engine).unwrap(), []);
     }
     assert!(made.len() as u64 > kills * 50);
 }

@@ -2,14 +2,18 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use larder_meta::Fault;
+use serde::Serialize;
 
 use crate::command::{print, print_json};
 use crate::control::{CallError, Nowhere, Request, SILENCE_MAX, call};
+use crate::error::NotChecked;
 use crate::options::Bytes;
 use crate::runtime_dir::RuntimeDir;
-use crate::volume::{Kept, VolumeStatus};
+use crate::volume::{Kept, VolumeStatus, now};
 
 /// Arguments of `larder volume`.
 #[derive(Debug, clap::Args)]
@@ -27,7 +31,7 @@ enum Command {
     Create(Create),
     /// Ask the metadata server how a volume and its disks do
     Status(Status),
-    /// Look for what is wrong with a volume that nobody serves
+    /// Look for what is wrong with a volume that nobody serves, and repair it
     Check(Check),
 }
 
@@ -55,37 +59,118 @@ struct Status {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The metadata server must not run meanwhile. Nothing is changed. Found are blocks in two places or in none, extents that overlap \
-or go behind their file's end, wrong counts of links, entries and bytes, names without files, files without names, directories in circles. Each is a line, and the exit code is 1.\n\nExample:\n  larder volume check --engine embedded:/srv/meta"
+    after_help = "The metadata server must not run meanwhile. Without --repair nothing is changed. Found are blocks in two places or in none, extents that overlap \
+or go behind their file's end, wrong counts of links, entries and bytes, names without files, files without names, directories in circles. Each is a line. \
+A repair loses nothing that can be kept: what has no name goes to lost+found.\n\nThe exit code is that of fsck(8): 0 nothing is wrong, 1 all was repaired, \
+4 something is left, 8 the volume could not be checked; 2 is wrong usage.\n\nExample:\n  larder volume check --engine embedded:/srv/meta\n  larder volume check --repair --engine embedded:/srv/meta"
 )]
 struct Check {
     #[command(flatten)]
     kept: Kept,
+    /// Only look, which is what is done without --repair, too
+    #[arg(short = 'n', conflicts_with = "repair")]
+    look: bool,
+    /// Repair what can be repaired
+    #[arg(short = 'y', long)]
+    repair: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Does what a subcommand says.
 ///
 /// # Errors
-/// If the volume cannot be used; of a check, also if something is wrong with it.
-pub(crate) fn run(args: &Args) -> Result<()> {
+/// If the volume cannot be used.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Create(args) => {
             let id = args.kept.create()?;
-            print(&format!("volume {}\n", id.to_text()))
+            print(&format!("volume {}\n", id.to_text()))?;
         }
-        Command::Status(args) => status(args),
-        Command::Check(args) => check(args),
+        Command::Status(args) => status(args)?,
+        Command::Check(args) => return check(args).context(NotChecked),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a check has come to.
+#[derive(Debug, Serialize)]
+struct Checked {
+    faults: Vec<FaultFound>,
+    /// How many of them are there still.
+    left: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct FaultFound {
+    kind: &'static str,
+    file: Option<u64>,
+    path: Option<String>,
+    what: String,
+    /// What a repair makes of it; nothing if it leaves it.
+    remedy: Option<String>,
+}
+
+impl From<Fault> for FaultFound {
+    fn from(fault: Fault) -> FaultFound {
+        let Fault { kind, file, path, what, remedy } = fault;
+        let path = path.map(|path| path.escape_ascii().to_string());
+        FaultFound { kind: kind.name(), file, path, what, remedy }
     }
 }
 
-fn check(args: &Check) -> Result<()> {
+fn check(args: &Check) -> Result<ExitCode> {
     let engine = args.kept.open()?;
-    let faults = larder_meta::check(&*engine)?;
-    print(&faults.iter().map(|fault| format!("{fault}\n")).collect::<String>())?;
-    match faults.len() {
-        0 => print("nothing is wrong\n"),
-        1 => bail!("1 fault"),
-        count => bail!("{count} faults"),
+    let (faults, left) = if args.repair {
+        let faults = larder_meta::repair(&*engine, now())?;
+        let left = if faults.is_empty() { 0 } else { larder_meta::check(&*engine)?.len() };
+        (faults, left)
+    } else {
+        let faults = larder_meta::check(&*engine)?;
+        let left = faults.len();
+        (faults, left)
+    };
+    let faults = faults.into_iter().map(FaultFound::from).collect();
+    let checked = Checked { faults, left };
+    match args.json {
+        true => print_json(&checked)?,
+        false => print(&checked.to_text(args.repair))?,
+    }
+    Ok(ExitCode::from(checked.code()))
+}
+
+impl Checked {
+    /// As fsck(8) has it.
+    fn code(&self) -> u8 {
+        match (self.faults.len(), self.left) {
+            (0, _) => 0,
+            (_, 0) => 1,
+            _ => 4,
+        }
+    }
+
+    fn to_text(&self, is_repaired: bool) -> String {
+        let mut text = String::new();
+        for FaultFound { path, what, remedy, .. } in &self.faults {
+            let path = path.as_ref().map_or_else(String::new, |path| format!(" ({path})"));
+            let remedy = match remedy {
+                Some(remedy) if is_repaired => format!(": {remedy}"),
+                Some(_) => String::new(),
+                None => ": it is left as it is".to_owned(),
+            };
+            text += &format!("{what}{path}{remedy}\n");
+        }
+        let faults = match self.faults.len() {
+            1 => "1 fault".to_owned(),
+            count => format!("{count} faults"),
+        };
+        text + &match self.left {
+            _ if self.faults.is_empty() => "nothing is wrong\n".to_owned(),
+            0 => format!("{faults}, repaired\n"),
+            left if is_repaired => format!("{faults}, {left} left\n"),
+            _ => format!("{faults}; --repair mends them\n"),
+        }
     }
 }
 
@@ -130,6 +215,48 @@ fn to_text(status: &VolumeStatus) -> String {
 mod tests {
     use super::*;
     use crate::volume::DiskStatus;
+
+    #[test]
+    fn a_check_reads_well_and_ends_as_fsck_does() {
+        let fault = |path: Option<&str>, what: &str, remedy: Option<&str>| FaultFound {
+            kind: "unnamed",
+            file: Some(7),
+            path: path.map(str::to_owned),
+            what: what.to_owned(),
+            remedy: remedy.map(str::to_owned),
+        };
+        let lost = || fault(Some("/a"), "nothing names file 7", Some("it is now a"));
+        let disk = || fault(None, "disk 2 is not there", None);
+        let cases: [(_, _, _, u8, &str); 4] = [
+            (vec![], 0, false, 0, "nothing is wrong\n"),
+            (
+                vec![lost()],
+                1,
+                false,
+                4,
+                "nothing names file 7 (/a)\n1 fault; --repair mends them\n",
+            ),
+            (
+                vec![lost()],
+                0,
+                true,
+                1,
+                "nothing names file 7 (/a): it is now a\n1 fault, repaired\n",
+            ),
+            (
+                vec![lost(), disk()],
+                1,
+                true,
+                4,
+                "nothing names file 7 (/a): it is now a\ndisk 2 is not there: it is left as it is\n\
+                 2 faults, 1 left\n",
+            ),
+        ];
+        for (faults, left, is_repaired, code, text) in cases {
+            let checked = Checked { faults, left };
+            assert_eq!((checked.code(), &checked.to_text(is_repaired)[..]), (code, text));
+        }
+    }
 
     #[test]
     fn a_status_reads_well() {

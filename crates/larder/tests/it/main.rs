@@ -28,6 +28,7 @@ mod messages;
 mod posix;
 mod posix_cases;
 mod reexport;
+mod repair;
 mod reread;
 mod rootless;
 mod rounds;

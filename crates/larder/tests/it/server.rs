@@ -79,6 +79,11 @@ impl Server {
         server
     }
 
+    /// The directory of the volume that it serves by itself.
+    pub(crate) fn volume_dir(&self) -> PathBuf {
+        self.runtime.path().join("volume")
+    }
+
     fn is_volume(&self) -> bool {
         ["serve", "meta"].contains(&self.verb)
     }

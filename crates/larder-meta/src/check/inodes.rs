@@ -1,0 +1,136 @@
+//! Inodes: each under its number, and one for all that belongs to a file.
+
+use std::collections::BTreeMap;
+
+use larder_wire::meta::Status;
+use larder_wire::meta::words::{Attributes, ChangeId, Device, FileId, Kind};
+use larder_wire::xdr::Opaque;
+
+use super::{Check, FaultKind, directory, number, shown};
+use crate::store::key;
+use crate::store::records::{Entry, Extent, Inode, Listed, Xattr};
+
+/// What belongs to a file.
+#[derive(Clone, Copy, Debug, Default)]
+struct Belongings {
+    /// It has names in it.
+    is_directory: bool,
+    /// Where its last extent ends.
+    end: u64,
+}
+
+impl Check<'_> {
+    /// Reads all inodes, and makes one where something belongs to a file that has none.
+    pub(super) fn load_inodes(&mut self) -> Result<(), Status> {
+        for (key, mut inode) in self.all::<Inode>(b'i')? {
+            let file = FileId(number(&key)?);
+            let said = inode.file();
+            inode.attributes.file = file;
+            self.inodes.insert(file, inode);
+            if said != file {
+                let what = format!("{} says that it is {}", shown(file), shown(said));
+                self.mend(FaultKind::Number, Some(file), what, "it is told its number".into());
+                self.change(file);
+            }
+        }
+        for (file, belongings) in self.belongings()? {
+            self.need_inode(file, belongings);
+        }
+        let next = self.inodes.last_key_value().map_or(0, |(last, _)| last.0.saturating_add(1));
+        if next > self.volume.next_file {
+            let what = format!("{} was never given", shown(FileId(next - 1)));
+            let remedy = format!("the next one is {next}");
+            self.mend(FaultKind::Number, Some(FileId(next - 1)), what, remedy);
+            self.volume.next_file = next;
+            self.write_volume();
+        }
+        Ok(())
+    }
+
+    /// What there is of each file beside its inode. The root has to be there.
+    fn belongings(&self) -> Result<BTreeMap<FileId, Belongings>, Status> {
+        let mut all: BTreeMap<FileId, Belongings> = BTreeMap::new();
+        all.entry(FileId::ROOT).or_default().is_directory = true;
+        for (key, _) in self.all::<Entry>(b'e')? {
+            all.entry(directory(&key)?).or_default().is_directory = true;
+        }
+        for (key, _) in self.all::<Listed>(b'l')? {
+            all.entry(directory(&key)?).or_default().is_directory = true;
+        }
+        for (key, _) in self.all::<Extent>(b'x')? {
+            // The number of a file is where that of a directory is.
+            let of = all.entry(directory(&key)?).or_default();
+            of.end = of.end.max(number(&key)?);
+        }
+        for (key, _) in self.all::<Xattr>(b'a')? {
+            all.entry(directory(&key)?).or_default();
+        }
+        Ok(all)
+    }
+
+    fn need_inode(&mut self, file: FileId, belongings: Belongings) {
+        let there = self.inodes.get(&file);
+        if there.is_some_and(|inode| inode.is_directory() || file != FileId::ROOT) {
+            return;
+        }
+        let Belongings { is_directory, end } = belongings;
+        let (kind, remedy) = match is_directory {
+            true => (Kind::Directory, "a directory is made of it".to_owned()),
+            false => (Kind::File, format!("a file of {end} bytes is made of it")),
+        };
+        let what = match there {
+            Some(_) => "the root is no directory".to_owned(),
+            None => format!("{} has no inode, and something belongs to it", shown(file)),
+        };
+        self.mend(FaultKind::Inode, Some(file), what, remedy);
+        let mode = if file == FileId::ROOT { 0o755 } else { 0o700 };
+        let inode = self.new_inode(file, kind, mode);
+        self.add_inode(inode);
+        if !is_directory && let Some(inode) = self.change(file) {
+            inode.attributes.size = end;
+        }
+    }
+
+    /// An inode of the superuser's. Counts are set when all is counted.
+    pub(super) fn new_inode(&self, file: FileId, kind: Kind, mode: u32) -> Inode {
+        let now = self.now;
+        let attributes = Attributes {
+            file,
+            kind,
+            mode,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            device: Device::default(),
+            size: if kind == Kind::Directory { 4096 } else { 0 },
+            used: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            birth: now,
+            change: ChangeId(1),
+            data_change: ChangeId(1),
+        };
+        let (parent, target) = (FileId::ROOT, Opaque::default());
+        Inode { attributes, parent, entries: 0, next_cookie: 1, target }
+    }
+
+    pub(super) fn add_inode(&mut self, inode: Inode) {
+        let file = inode.file();
+        self.inodes.insert(file, inode);
+        self.changed.insert(file);
+        self.made.insert(file);
+    }
+
+    /// A number that no file ever had.
+    pub(super) fn next_number(&mut self) -> FileId {
+        let file = FileId(self.volume.next_file);
+        self.volume.next_file += 1;
+        self.write_volume();
+        file
+    }
+
+    fn write_volume(&mut self) {
+        self.txn.put(key::volume(), &self.volume);
+    }
+}
