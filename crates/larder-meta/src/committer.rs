@@ -466,7 +466,7 @@ impl Committer {
         if self.grace_until.is_some_and(|until| now >= until) {
             self.grace_until = None;
             self.live.end_grace();
-            self.internal(view, group, |live, txn| live.forget_orphans(txn));
+            self.internal(view, group, Live::forget_orphans);
         }
     }
 }

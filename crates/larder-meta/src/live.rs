@@ -93,13 +93,14 @@ impl Live {
         sessions: Arc<Sessions>,
         recaller: Arc<dyn Recaller>,
     ) -> Live {
-        let opens = Opens::new(volume.epoch);
+        let mut opens = Opens::new(volume.epoch);
         let patience = sessions.lease() / RECALLS_PER_LEASE;
         let mut leases = Leases::new(volume.epoch, patience);
         let mut locks = Locks::new(sessions.lease() / TURNS_PER_LEASE, sessions.lease());
         for session in sessions.left_over() {
             leases.apply(Event::FromBefore { session });
             locks.expect_claims(session);
+            opens.expect_claims();
         }
         Live {
             volume,
@@ -191,7 +192,7 @@ impl Live {
         change: &Change,
     ) -> Reply {
         let opens = &self.opens;
-        let is_open = |file| opens.is_open(file);
+        let may_be_open = |file| opens.may_be_open(file);
         match change {
             Change::Session(call) => Reply::of(&self.begin_session(txn, moment, call)),
             Change::EndSession(call) => Reply::of(&self.end_session(txn, call.session)),
@@ -226,11 +227,13 @@ impl Live {
                 Reply::of(&names::make(txn, request, &call.place, body, call.set))
             }
             Change::Link(call) => Reply::of(&names::link(txn, request, call.file, &call.place)),
-            Change::Remove(call) => Reply::of(&names::remove(txn, request, &call.place, &is_open)),
+            Change::Remove(call) => {
+                Reply::of(&names::remove(txn, request, &call.place, &may_be_open))
+            }
             Change::RmDir(call) => Reply::of(&names::remove_directory(txn, request, &call.place)),
             Change::Rename(call) => {
                 let (from, to) = (&call.from, &call.to);
-                Reply::of(&names::rename(txn, request, from, to, call.keep, &is_open))
+                Reply::of(&names::rename(txn, request, from, to, call.keep, &may_be_open))
             }
             Change::SetXattr(call) => {
                 let value = call.value.clone();
@@ -387,7 +390,7 @@ impl Live {
         if is_last_writer && data::has_ahead(txn, session, file)? {
             self.closed.insert((session, file));
         }
-        if !self.opens.is_open(file) && txn.get::<Orphan>(&key::orphan(file))?.is_some() {
+        if !self.opens.may_be_open(file) && txn.get::<Orphan>(&key::orphan(file))?.is_some() {
             data::release_ahead(txn, session, file)?;
             let inode = inode::get(txn, file)?;
             names::forget(txn, &inode)?;
@@ -537,11 +540,13 @@ impl Live {
         Ok(())
     }
 
-    /// Removes files that nothing names and nobody has open.
-    pub(crate) fn forget_orphans(&self, txn: &mut Txn<'_>) -> Result<(), Status> {
+    /// The time is over in which clients say what they have open since before the server's start:
+    /// removes files that nothing names and nobody has open.
+    pub(crate) fn forget_orphans(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
+        self.opens.end_grace();
         for (key, _) in txn.scan_all::<Orphan>(&key::orphan(FileId(0))[..1])? {
             let file = FileId(key::last_number(&key).ok_or(Status::Io)?);
-            if !self.opens.is_open(file) {
+            if !self.opens.may_be_open(file) {
                 let inode = inode::get(txn, file)?;
                 names::forget(txn, &inode)?;
             }

@@ -1,6 +1,9 @@
 //! Which files are open, in which session.
 //!
-//! In memory only: a client opens its files again after a restart of the server.
+//! In memory only: a client opens its files again after a restart of the server. Until it has had
+//! the time to, any file may be open: the *grace period* (RFC 8881, 8.4.2, which has it for locks).
+//! Nothing is asked of clients in it, and nobody waits: who removes a file then is answered, and
+//! the file goes when the time is over, if nobody has opened it again by then.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,6 +27,8 @@ pub(crate) struct Opens {
     /// How often each file is open for writing in each session.
     writers: HashMap<(SessionId, FileId), u32>,
     next: u64,
+    /// Clients from before the server's start may not have opened their files again.
+    are_missing: bool,
 }
 
 impl Opens {
@@ -35,7 +40,18 @@ impl Opens {
             counts: HashMap::new(),
             writers: HashMap::new(),
             next: epoch << 32 | 1,
+            are_missing: false,
         }
+    }
+
+    /// There is a client from before the server's start: any file may be open.
+    pub(crate) fn expect_claims(&mut self) {
+        self.are_missing = true;
+    }
+
+    /// Who has a file open has had the time to say so.
+    pub(crate) fn end_grace(&mut self) {
+        self.are_missing = false;
     }
 
     /// Opens a file.
@@ -65,9 +81,9 @@ impl Opens {
         Some(open)
     }
 
-    /// Whether anybody has a file open.
-    pub(crate) fn is_open(&self, file: FileId) -> bool {
-        self.counts.contains_key(&file)
+    /// Whether anybody has a file open, as far as is known, or may have without having said so.
+    pub(crate) fn may_be_open(&self, file: FileId) -> bool {
+        self.are_missing || self.counts.contains_key(&file)
     }
 
     /// Whether a session has a file open for writing.
@@ -105,10 +121,10 @@ mod tests {
         assert_eq!(opens.close(two, first), None, "another session's");
         assert_eq!(opens.close(one, first), Some(Open { file, mode: Mode::Read }));
         assert_eq!(opens.close(one, first), None, "closed already");
-        assert!(opens.is_open(file));
+        assert!(opens.may_be_open(file));
         assert_eq!(opens.of_session(two), [second]);
         assert!(opens.close(two, second).is_some());
-        assert!(!opens.is_open(file));
+        assert!(!opens.may_be_open(file));
     }
 
     #[test]

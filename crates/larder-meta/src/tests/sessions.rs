@@ -6,7 +6,7 @@ use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
 use larder_wire::meta::words::{FileId, Mode};
 
-use super::rig::{LEASE, Rig, refused};
+use super::rig::{LEASE, Rig, place, refused};
 use crate::rights::Caller;
 
 const ROOT: FileId = FileId::ROOT;
@@ -63,6 +63,60 @@ fn files_without_names_wait_for_their_clients_after_a_restart() {
     assert_eq!(refused(rig.attributes(kept)), Status::Stale);
     assert_eq!(rig.free_bytes(), 16 * 4096);
     rig.check();
+}
+
+/// After a restart the server does not know yet what its clients have open: until they have had
+/// the time to say so, no file goes with its last name, nor with what may not be its last close.
+#[test]
+fn what_may_be_open_since_before_a_restart_stays_until_its_clients_had_time_to_say_so() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let files = ["removed", "replaced", "closed", "nobodys"].map(|name| {
+        let file = rig.create(&root, ROOT, name).unwrap().file.after.file;
+        rig.write(file, 0..4096).unwrap();
+        file
+    });
+    rig.create(&root, ROOT, "other").unwrap();
+    let mut rig = rig.crash();
+    let [removed, replaced, closed, nobodys] = files;
+    for name in ["removed", "closed", "nobodys"] {
+        rig.remove(ROOT, name).unwrap();
+    }
+    let (sequence, keep) = (rig.next(), false);
+    let (from, to) = (place(ROOT, "other"), place(ROOT, "replaced"));
+    rig.call(&root, calls::Rename { sequence, from, to, keep }).unwrap();
+    // One process has closed it, another one may have it open still.
+    let opened = rig.open(&root, OpenWhat::File(closed), Mode::Read).unwrap();
+    rig.close(opened.open).unwrap();
+    let opened: Vec<_> = [removed, replaced, closed]
+        .map(|file| rig.open(&root, OpenWhat::File(file), Mode::Read).unwrap().open)
+        .into();
+    rig.check();
+    rig.wait(LEASE);
+    for file in [removed, replaced, closed] {
+        assert_eq!(rig.layout(file, Mode::Read).unwrap().layout.extents.0.len(), 1);
+    }
+    assert_eq!(refused(rig.attributes(nobodys)), Status::Stale);
+    assert_eq!(rig.free_bytes(), 13 * 4096);
+    opened.into_iter().for_each(|open| rig.close(open).unwrap());
+    assert_eq!(rig.free_bytes(), 16 * 4096);
+    rig.check();
+}
+
+/// Where no client was, none is waited for.
+#[test]
+fn without_clients_from_before_a_removed_file_goes_at_once() {
+    let mut rig = Rig::new(16);
+    let session = rig.session;
+    rig.call(&Caller::root(), calls::EndSession { session }).unwrap();
+    let mut rig = rig.crash();
+    rig.session = rig.begin_session([2; 16], 1).unwrap().session;
+    rig.sequence = 0;
+    let opened = rig.create(&Caller::root(), ROOT, "a").unwrap();
+    rig.write(opened.file.after.file, 0..4096).unwrap();
+    rig.close(opened.open).unwrap();
+    rig.remove(ROOT, "a").unwrap();
+    assert_eq!(rig.free_bytes(), 16 * 4096);
 }
 
 #[test]
