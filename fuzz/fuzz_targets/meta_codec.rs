@@ -62,6 +62,7 @@ fuzz_target!(|input: &[u8]| {
         34 => both::<calls::LocksClaimed>(rest),
         35 => both::<recall::Recall>(rest),
         36 => both::<recall::LockFree>(rest),
+        37 => both::<calls::Preallocate>(rest),
         _ => (),
     }
 });

@@ -1,6 +1,7 @@
 //! A local file in the kernel's hands.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
@@ -44,6 +45,14 @@ impl BackingFile {
     /// Those of pwrite(2); a part of `data` may then be written.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.alone(|file| file.write_at(data, offset))
+    }
+
+    /// Has a range read as zeros, for who reads a version that is not in use any more. Not durable.
+    ///
+    /// # Errors
+    /// Those of fallocate(2).
+    pub fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.alone(|file| file.punch_hole(range))
     }
 
     /// Cuts or extends the file, for who reads a version that is not in use any more. Not durable.

@@ -7,6 +7,8 @@
 use std::io;
 use std::ops::Range;
 
+use larder_io::DiskFile;
+
 use crate::bypass::{keep_sum, tail_gone_on};
 use crate::file::{CachedFile, NoSpace};
 use crate::records::{key, tag};
@@ -52,14 +54,19 @@ impl CachedFile {
         if size == state.size() && !state.is_bypassed() {
             return Ok(());
         }
-        // What the kernel wrote itself since it was last looked for is still to be found.
-        let is_collected = state.is_bypassed() && self.is_collected(&state);
-        let truncated = self.truncate_locked(&mut state, size);
-        if is_collected && truncated.is_ok() {
-            self.take_as_collected(&mut state);
-        }
-        self.note(&mut state);
-        truncated
+        self.follow_server(&mut state, |state| self.truncate_locked(state, size))
+    }
+
+    /// Has the bytes of a range, up to the end of file, read as zeros locally. No byte becomes
+    /// dirty: the server has done the same, or is the caller's to tell. Dirty bytes stay dirty. The
+    /// local disk gets its room back. Waits like [`CachedFile::write`].
+    ///
+    /// # Errors
+    /// As [`CachedFile::truncate`].
+    pub fn zero(&self, range: Range<u64>) -> Result<(), NoSpace> {
+        let _alone = self.alone();
+        let mut state = self.state();
+        self.follow_server(&mut state, |state| self.zero_locked(state, range))
     }
 
     /// Dirty ranges: sorted, disjoint, not empty, not touching.
@@ -190,6 +197,23 @@ impl CachedFile {
         Ok(())
     }
 
+    /// Does locally what the server has done: in a bypass it is not to be found as a change of the
+    /// kernel's.
+    fn follow_server(
+        &self,
+        state: &mut State,
+        change: impl FnOnce(&mut State) -> Result<(), NoSpace>,
+    ) -> Result<(), NoSpace> {
+        // What the kernel wrote itself since it was last looked for is still to be found.
+        let is_collected = state.is_bypassed() && self.is_collected(state);
+        let changed = change(state);
+        if is_collected && changed.is_ok() {
+            self.take_as_collected(state);
+        }
+        self.note(state);
+        changed
+    }
+
     fn truncate_locked(&self, state: &mut State, size: u64) -> Result<(), NoSpace> {
         self.begin_change(state, size)?;
         if size > state.size() {
@@ -197,19 +221,44 @@ impl CachedFile {
         }
         let old = state.size();
         self.detach_edges(state, size..old)?;
-        if state.local().is_there() {
-            let cut = self.local(state).and_then(|file| file.set_len(size));
-            if let Err(error) = cut {
-                self.store.note_error(&error);
-                let all = 0..state.size();
-                state.forget_clean(all);
-                self.recharge(state);
-                return Err(NoSpace);
-            }
-        }
+        self.change_local(state, |file| file.set_len(size))?;
         state.set_size(size);
         self.recharge(state);
         Ok(())
+    }
+
+    fn zero_locked(&self, state: &mut State, range: Range<u64>) -> Result<(), NoSpace> {
+        let size = state.size();
+        self.begin_change(state, size)?;
+        let range = range.start..range.end.min(state.size());
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.detach_edges(state, range.clone())?;
+        self.change_local(state, |file| file.punch_hole(range.clone()))?;
+        state.zero(range);
+        self.recharge(state);
+        Ok(())
+    }
+
+    /// Changes the local file, if there is one. If the disk refuses, no clean byte is held any
+    /// more.
+    fn change_local(
+        &self,
+        state: &mut State,
+        change: impl FnOnce(&dyn DiskFile) -> io::Result<()>,
+    ) -> Result<(), NoSpace> {
+        if !state.local().is_there() {
+            return Ok(());
+        }
+        let changed = self.local(state).and_then(|file| change(&*file));
+        changed.map_err(|error| {
+            self.store.note_error(&error);
+            let all = 0..state.size();
+            state.forget_clean(all);
+            self.recharge(state);
+            NoSpace
+        })
     }
 
     /// Whether nobody has written the local file since it was last compared.

@@ -331,6 +331,11 @@ impl State {
         self.presence.hold_zeros(range);
     }
 
+    /// See [`Presence::zero`].
+    pub(crate) fn zero(&mut self, range: Range<u64>) {
+        self.presence.zero(range);
+    }
+
     /// See [`Presence::begin_sending`].
     pub(crate) fn begin_sending(&mut self) -> Vec<Range<u64>> {
         self.presence.begin_sending()

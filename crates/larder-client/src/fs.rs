@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_vfs::{
-    Access, Answer, Change, Cred, DirEntry, Entry, FileSystem, Found, Fresh, GivenUp, Handle, Ino,
-    Kernel, Lock, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Removal, RenameFlags, Result,
-    SetAttr, SetXattr, Stability, StatFs, Verifier, Written,
+    Access, Answer, Change, Cred, DirEntry, Entry, Error, FileSystem, Found, Fresh, GivenUp,
+    Handle, Ino, Kernel, Lock, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Removal,
+    RenameFlags, Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Verifier,
+    Written,
 };
 
 use crate::client::Client;
@@ -181,6 +182,23 @@ impl FileSystem for Client {
     fn set_xattr(&self, cred: &Cred, ino: Ino, set: SetXattr) -> Answer<()> {
         let cred = self.core.caller(cred);
         self.later(|core| async move { core.set_xattr(&cred, ino, set).await })
+    }
+
+    fn change_space(
+        &self,
+        _cred: &Cred,
+        ino: Ino,
+        open: OpenId,
+        change: SpaceChange,
+    ) -> Answer<()> {
+        self.later(|core| async move { core.change_space(ino, open, change).await })
+    }
+
+    fn seek(&self, _: &Cred, ino: Ino, open: OpenId, offset: u64, what: Seek) -> Answer<u64> {
+        if !self.core.remote.tells_holes() {
+            return Answer::fail(Error::NotSupported);
+        }
+        self.later(|core| async move { core.seek(ino, open, offset, what).await })
     }
 
     fn fsync(&self, _cred: &Cred, ino: Ino) -> Answer<Verifier> {

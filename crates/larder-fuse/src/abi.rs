@@ -150,6 +150,14 @@ pub const XATTR_CREATE: u32 = 1;
 /// See [`XATTR_CREATE`].
 pub const XATTR_REPLACE: u32 = 2;
 
+/// What fallocate(2) is to do ([`FallocateIn::mode`]).
+#[allow(missing_docs)]
+pub mod falloc {
+    pub const KEEP_SIZE: u32 = 1 << 0;
+    pub const PUNCH_HOLE: u32 = 1 << 1;
+    pub const ZERO_RANGE: u32 = 1 << 4;
+}
+
 /// Flags of an open file, in the reply.
 #[allow(missing_docs)]
 pub mod fopen {
@@ -266,6 +274,7 @@ wire! {
     PollIn { fh: u64, kh: u64, flags: u32, events: u32, }
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
+    LseekOut { offset: u64, }
     CopyFileRangeIn {
         fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64,
     }
@@ -335,6 +344,9 @@ mod tests {
         assert_eq!(size_of::<InitOut>(), 64);
         assert_eq!(size_of::<IoctlIn>(), 32);
         assert_eq!(size_of::<StatxIn>(), 24);
+        assert_eq!(size_of::<FallocateIn>(), 32);
+        assert_eq!(size_of::<LseekIn>(), 24);
+        assert_eq!(size_of::<CopyFileRangeIn>(), 56);
         assert_eq!(size_of::<Dirent>(), 24);
         assert_eq!(size_of::<UringCmd>(), 24);
         assert_eq!(size_of::<UringHeaders>(), 288);

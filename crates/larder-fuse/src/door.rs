@@ -10,10 +10,9 @@
 //!   attributes, and once their time is over `ls -l` costs a lookup for each name, where
 //!   READDIRPLUS costs a message for some hundred.
 //! - Operations that are not ours are refused with ENOSYS, which the kernel remembers. Applications
-//!   then see EOPNOTSUPP for fallocate and for extended attributes of mounts that have none, a
-//!   plain copy for copy_file_range, a file without holes for lseek, and success for fsync of a
-//!   directory: names are durable when they are answered. STATX refused makes the kernel ask
-//!   GETATTR: no server of ours tells more.
+//!   then see EOPNOTSUPP for extended attributes of mounts that have none, a plain copy for
+//!   copy_file_range, and success for fsync of a directory: names are durable when they are
+//!   answered. STATX refused makes the kernel ask GETATTR: no server of ours tells more.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -41,6 +40,7 @@ use crate::notify::Invalidations;
 use crate::output::{Output, Response};
 use crate::passthrough::Ways;
 use crate::request::{Operation, Request};
+use crate::space;
 use crate::waits::Waits;
 use crate::xattrs;
 
@@ -163,6 +163,7 @@ impl Door {
             {
                 self.answer_xattrs(request)
             }
+            Operation::Fallocate(_) | Operation::Lseek(_) => self.answer_space(request),
             Operation::Opendir(_) => {
                 self.respond(fs.opendir(&cred(), ino), (), Door::directory_opened)
             }
@@ -180,6 +181,29 @@ impl Door {
             Operation::Init(_) => Response::error(libc::EIO),
             // Asked again each time, whatever the answer.
             Operation::Ioctl { .. } => Response::error(libc::ENOTTY),
+            _ => Response::error(libc::ENOSYS),
+        }
+    }
+
+    /// Answers requests that concern the room and the holes of open files.
+    fn answer_space(self: &Arc<Self>, request: &Request<'_>) -> Response {
+        let Request { header, operation } = request;
+        let (ino, cred) = (Ino(header.nodeid), self.cred(header));
+        match *operation {
+            Operation::Fallocate(asked) => {
+                let Some(change) = space::change(&asked) else {
+                    return Response::error(libc::EOPNOTSUPP);
+                };
+                let changed = self.fs.change_space(&cred, ino, OpenId(asked.fh), change);
+                self.respond(changed, (), Door::done)
+            }
+            Operation::Lseek(asked) => {
+                let Some(what) = space::wanted(&asked) else {
+                    return Response::error(libc::EINVAL);
+                };
+                let found = self.fs.seek(&cred, ino, OpenId(asked.fh), asked.offset, what);
+                self.respond(found, (), |_, (), found| space::found(found))
+            }
             _ => Response::error(libc::ENOSYS),
         }
     }

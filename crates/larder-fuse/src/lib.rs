@@ -56,6 +56,7 @@ mod reader;
 pub mod request;
 mod ring;
 mod session;
+mod space;
 mod waits;
 mod xattrs;
 

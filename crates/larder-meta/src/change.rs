@@ -93,6 +93,7 @@ changes! {
     Alloc, |call| Bearer::Slot(call.sequence);
     CommitExtents, |call| Bearer::Slot(call.sequence);
     Punch, |call| Bearer::Slot(call.sequence);
+    Preallocate, |call| Bearer::Slot(call.sequence);
     MkDir, |call| Bearer::Slot(call.sequence);
     Symlink, |call| Bearer::Slot(call.sequence);
     MkNod, |call| Bearer::Slot(call.sequence);

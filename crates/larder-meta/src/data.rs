@@ -31,19 +31,17 @@ use std::ops::Range;
 
 use larder_wire::meta::calls::FileChanged;
 use larder_wire::meta::words::{ByteRange, DiskId, FileId, SessionId};
-use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
+use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
 use crate::inode;
 use crate::request::Request;
+use crate::rights::without_privileges;
 use crate::store::records::{Extent, Inode};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key};
 
 /// Which of a session's maps of a file.
 type MapOf = fn(SessionId, FileId) -> Map;
-
-/// Most bytes that one call allocates.
-const ALLOCATE_BYTES_MAX: u64 = 256 << 20;
 
 /// Gives the holes of `range` blocks, which are the session's until it commits them; behind
 /// [`ALLOCATE_BYTES_MAX`] holes stay.
@@ -61,7 +59,7 @@ pub(crate) fn allocate(
     for piece in Map::Ahead(session, file).cut(txn, &wanted)? {
         Map::Own(session, file).put(txn, piece)?;
     }
-    fill_holes(txn, Map::Own(session, file), &wanted, cursor, is_there)
+    fill_holes(txn, Map::Own(session, file), &wanted, cursor, is_there).map(drop)
 }
 
 /// The same ahead of being asked: the blocks go with the session's last open for writing.
@@ -73,7 +71,40 @@ pub(crate) fn allocate_ahead(
     cursor: &mut blocks::Cursor,
     is_there: &dyn Fn(DiskId) -> bool,
 ) -> Result<(), Status> {
-    fill_holes(txn, Map::Ahead(session, file), &within_limit(range), cursor, is_there)
+    let wanted = within_limit(range);
+    fill_holes(txn, Map::Ahead(session, file), &wanted, cursor, is_there).map(drop)
+}
+
+/// Gives the holes of `range` blocks that are the file's at once. They read as zeros: a block that
+/// somebody gets was cleared.
+///
+/// # Errors
+/// [`Status::NoSpace`] if there are not enough; [`Status::Invalid`] if the range is longer than
+/// [`ALLOCATE_BYTES_MAX`].
+pub(crate) fn preallocate(
+    txn: &mut Txn<'_>,
+    request: &Request<'_>,
+    file: FileId,
+    range: ByteRange,
+    cursor: &mut blocks::Cursor,
+    is_there: &dyn Fn(DiskId) -> bool,
+) -> Result<FileChanged, Status> {
+    let mut inode = inode::regular(txn, file)?;
+    let range = range.get().ok_or(Status::Invalid)?;
+    if range.end - range.start > ALLOCATE_BYTES_MAX {
+        return Err(Status::Invalid);
+    }
+    let before = inode.attributes.version();
+    let wanted = rounded(&range);
+    inode.attributes.used += fill_holes(txn, Map::File(file), &wanted, cursor, is_there)?;
+    drop_useless(txn, request.session, file, &wanted)?;
+    inode.attributes.size = inode.attributes.size.max(range.end);
+    if !request.caller.is_root() {
+        inode.attributes.mode = without_privileges(inode.attributes.mode);
+    }
+    inode.touch(request.now, true);
+    inode::put(txn, &inode);
+    Ok(FileChanged { file: inode.changed(before) })
 }
 
 /// Gives up blocks of a session that lie where the file has some by now: somebody else was faster.
@@ -107,15 +138,15 @@ fn within_limit(range: &Range<u64>) -> Range<u64> {
     wanted.start..wanted.end.min(wanted.start + ALLOCATE_BYTES_MAX)
 }
 
-/// Gives `own` blocks where neither the file nor the session has any in `wanted`, which is within
-/// the limit.
+/// Gives `own` blocks where neither the file nor the session, if they are to be the session's, has
+/// any in `wanted`, which is within the limit. Answers how many bytes.
 fn fill_holes(
     txn: &mut Txn<'_>,
     own: Map,
     wanted: &Range<u64>,
     cursor: &mut blocks::Cursor,
     is_there: &dyn Fn(DiskId) -> bool,
-) -> Result<(), Status> {
+) -> Result<u64, Status> {
     // And the block before, whose disk goes on.
     let around = wanted.start.saturating_sub(BLOCK_BYTES)..wanted.end;
     let mut there = Vec::new();
@@ -124,19 +155,20 @@ fn fill_holes(
     }
     there.sort_by_key(|piece| piece.offset);
     let taken = there.iter().map(|piece| (piece.offset..piece.end(), Some(piece.disk)));
-    let (mut at, mut before) = (wanted.start, None);
+    let (mut at, mut before, mut given) = (wanted.start, None, 0);
     for (next, disk) in taken.chain(std::iter::once((wanted.end..wanted.end, None))) {
         while at < next.start {
             let wanted = blocks::Wanted { offset: at, length: next.start - at, before };
             let taken = blocks::take(txn, &wanted, cursor, is_there)?;
             own.put(txn, Piece::new(at, taken.disk, &taken.bytes))?;
             at += taken.bytes.end - taken.bytes.start;
+            given += taken.bytes.end - taken.bytes.start;
             before = Some(taken.disk);
         }
         at = at.max(next.end);
         before = disk;
     }
-    Ok(())
+    Ok(given)
 }
 
 /// Makes a block-aligned range read as zeros.

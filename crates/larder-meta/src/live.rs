@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_wire::meta::calls::{
-    CommitExtents, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open, OpenWhat,
-    Opened, ReturnLease, SessionGiven,
+    Alloc, CommitExtents, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open,
+    OpenWhat, Opened, Preallocate, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
     ByteRange, Changed, DiskId, FileId, Grant, Kind, Layout, LeaseGiven, LeaseKind, Mode, OpenId,
@@ -206,15 +206,13 @@ impl Live {
             }
             Change::Open(call) => Reply::of(&self.open(txn, request, moment, call)),
             Change::Close(call) => Reply::of(&self.close(txn, request.session, call.open)),
-            Change::Alloc(call) => {
-                let (file, open, range) = (call.file, call.open, call.range);
-                Reply::of(&self.alloc(txn, request, moment, file, open, range))
-            }
+            Change::Alloc(call) => Reply::of(&self.alloc(txn, request, moment, *call)),
             Change::CommitExtents(call) => Reply::of(&self.commit(txn, request, call)),
             Change::Punch(call) => {
                 let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
                 Reply::of(&may.and_then(|_| data::punch(txn, request, call.file, call.range)))
             }
+            Change::Preallocate(call) => Reply::of(&self.preallocate(txn, request, call)),
             Change::MkDir(call) => {
                 Reply::of(&names::make(txn, request, &call.place, Body::Directory, call.set))
             }
@@ -416,9 +414,7 @@ impl Live {
         txn: &mut Txn<'_>,
         request: &Request<'_>,
         moment: Moment,
-        file: FileId,
-        open: OpenId,
-        range: ByteRange,
+        Alloc { file, open, range, .. }: Alloc,
     ) -> Result<LayoutGiven, Status> {
         let bytes = range.get().ok_or(Status::Invalid)?;
         let inode = self.need_data(txn, request, file, open, Mode::Write)?;
@@ -429,6 +425,20 @@ impl Live {
         allocated?;
         let layout = self.layout(txn, request.session, file, Mode::Write, range, moment)?;
         Ok(LayoutGiven { attributes: inode.attributes, layout })
+    }
+
+    fn preallocate(
+        &mut self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        call: &Preallocate,
+    ) -> Result<FileChanged, Status> {
+        self.need_data(txn, request, call.file, call.open, Mode::Write)?;
+        let is_there = |disk| self.disks.is_there(disk);
+        let (file, cursor) = (call.file, &mut self.cursor);
+        let done = data::preallocate(txn, request, file, call.range, cursor, &is_there);
+        self.is_short |= matches!(done, Err(Status::NoSpace));
+        done
     }
 
     fn commit(

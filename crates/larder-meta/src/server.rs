@@ -326,6 +326,7 @@ impl Service for Metadata {
             MetaProc::Alloc => run!(call, |a: Alloc| self.change(from, a).await),
             MetaProc::CommitExtents => run!(call, |a: CommitExtents| self.change(from, a).await),
             MetaProc::Punch => run!(call, |a: Punch| self.change(from, a).await),
+            MetaProc::Preallocate => run!(call, |a: Preallocate| self.change(from, a).await),
             MetaProc::MkDir => run!(call, |a: MkDir| self.change(from, a).await),
             MetaProc::Symlink => run!(call, |a: Symlink| self.change(from, a).await),
             MetaProc::ReadLink => run!(call, |a: ReadLink| self.read(from, &a)),

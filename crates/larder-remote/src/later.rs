@@ -11,8 +11,8 @@ use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
     Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
-    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, SetAttr, SetXattr,
-    Stability, StatFs, Time, Token, Watcher,
+    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek, SetAttr,
+    SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -301,6 +301,19 @@ impl<R: Remote> Remote for Later<R> {
             open: Option<&'a Token>,
             range: Range<u64>
         ) -> Committed;
+        fn change_space(
+            cred: &'a Cred,
+            file: &'a Handle,
+            open: Option<&'a Token>,
+            change: &'a SpaceChange
+        ) -> Change;
+        fn seek(
+            cred: &'a Cred,
+            file: &'a Handle,
+            open: Option<&'a Token>,
+            offset: u64,
+            what: Seek
+        ) -> u64;
         fn make(
             cred: &'a Cred,
             dir: &'a Handle,
@@ -330,6 +343,11 @@ impl<R: Remote> Remote for Later<R> {
 
     fn gives_leases(&self) -> bool {
         self.get().map_or(self.inner.remembered.gives_leases, |remote| remote.gives_leases())
+    }
+
+    /// Perhaps, as long as it is not known.
+    fn tells_holes(&self) -> bool {
+        self.get().is_none_or(|remote| remote.tells_holes())
     }
 
     fn watch(&self, watcher: Weak<dyn Watcher>) {

@@ -48,7 +48,7 @@ use bytes::Bytes;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
     Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
-    SetAttr, Stability, StatFs, Time, Token,
+    Seek, SetAttr, SpaceChange, Stability, StatFs, Time, Token,
 };
 use rustix::io::Errno;
 use thiserror::Error as ThisError;
@@ -325,6 +325,32 @@ impl Remote for LocalDir {
     ) -> Future<'a, Committed> {
         let file = file.clone();
         self.elsewhere(move |export| export.commit(&file))
+    }
+
+    fn change_space<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        _: Option<&'a Token>,
+        change: &'a SpaceChange,
+    ) -> Future<'a, Change> {
+        let (cred, file, change) = (cred.clone(), file.clone(), change.clone());
+        self.elsewhere(move |export| export.change_space(&cred, &file, &change))
+    }
+
+    fn tells_holes(&self) -> bool {
+        true
+    }
+
+    fn seek<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        _: Option<&'a Token>,
+        offset: u64,
+        what: Seek,
+    ) -> Future<'a, u64> {
+        self.here(move |export| export.seek(cred, file, offset, what))
     }
 
     fn make<'a>(

@@ -39,8 +39,8 @@ use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Intent,
     Judged, KeptLock, Lease, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
-    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, SetAttr, SetXattr,
-    Stability, StatFs, Time, Token, Watcher,
+    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek, SetAttr,
+    SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 use larder_wire::meta::calls::{self, LookAt, LookedAt};
 use larder_wire::meta::words::{
@@ -408,6 +408,35 @@ impl Remote for Native {
         _range: Range<u64>,
     ) -> Future<'a, Committed> {
         Box::pin(async move { self.commit_written(self.file(file)?).await })
+    }
+
+    fn change_space<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        change: &'a SpaceChange,
+    ) -> Future<'a, Change> {
+        Box::pin(
+            async move { self.change_space_of(cred, (self.file(file)?, held(open)), change).await },
+        )
+    }
+
+    fn tells_holes(&self) -> bool {
+        true
+    }
+
+    fn seek<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        offset: u64,
+        what: Seek,
+    ) -> Future<'a, u64> {
+        Box::pin(
+            async move { self.seek_in(cred, (self.file(file)?, held(open)), offset, what).await },
+        )
     }
 
     fn make<'a>(

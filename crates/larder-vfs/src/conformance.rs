@@ -16,6 +16,7 @@ mod locks;
 mod names;
 mod opens;
 mod rights;
+mod space;
 mod xattrs;
 
 use std::pin::Pin;
@@ -80,6 +81,12 @@ pub enum Ability {
     Xattrs,
     /// Locks on ranges, between clients; the traits name a second one.
     Locks,
+    /// Room for a range of a file before it is written.
+    Allocate,
+    /// Having a range of a file read as zeros.
+    Punch,
+    /// Telling holes from data.
+    Holes,
 }
 
 /// What is particular about a server.
@@ -165,6 +172,7 @@ impl Case {
 pub fn cases() -> Vec<Case> {
     let simple = [names::CASES, data::CASES, attributes::CASES];
     let more = [rights::CASES, listings::CASES, opens::CASES, locks::CASES, xattrs::CASES];
+    let more = [more.concat(), space::CASES.to_vec()];
     [simple.concat(), more.concat()].concat()
 }
 

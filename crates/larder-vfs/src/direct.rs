@@ -26,7 +26,8 @@ use bytes::Bytes;
 use crate::{
     Access, Answer, Attr, Change, Cookie, Cred, DataPath, DirEntry, Entry, Error, FileSystem,
     Found, Fresh, Handle, Ino, Listed, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Remote,
-    RemoteWritten, Removal, RenameFlags, Result, SetAttr, Stability, StatFs, Verifier, Written,
+    RemoteWritten, Removal, RenameFlags, Result, Seek, SetAttr, SpaceChange, Stability, StatFs,
+    Verifier, Written,
 };
 use table::{Hidden, Table, UNREFERENCED_MAX};
 
@@ -363,6 +364,29 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         _owner: Option<LockOwner>,
     ) -> Answer<()> {
         Answer::ok(())
+    }
+
+    fn change_space(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        _open: OpenId,
+        change: SpaceChange,
+    ) -> Answer<()> {
+        let cred = cred.clone();
+        self.on(ino, move |shared, file| async move {
+            shared.remote.change_space(&cred, &file, None, &change).await.map(drop)
+        })
+    }
+
+    fn seek(&self, cred: &Cred, ino: Ino, _: OpenId, offset: u64, what: Seek) -> Answer<u64> {
+        if !self.shared.remote.tells_holes() {
+            return Answer::fail(Error::NotSupported);
+        }
+        let cred = cred.clone();
+        self.on(ino, move |shared, file| async move {
+            shared.remote.seek(&cred, &file, None, offset, what).await
+        })
     }
 
     fn fsync(&self, cred: &Cred, ino: Ino) -> Answer<Verifier> {

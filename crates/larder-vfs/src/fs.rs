@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use crate::{
     Access, Attr, Change, Cred, Error, GivenUp, Handle, Ino, Kind, Lock, LockOwner, New, Removal,
-    Result, SetAttr, SetXattr, Stability, StatFs, Verifier,
+    Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Verifier,
 };
 
 /// An answer that is there, or one that will be.
@@ -198,6 +198,38 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Sets or removes an extended attribute.
     fn set_xattr(&self, _cred: &Cred, _ino: Ino, _set: SetXattr) -> Answer<()> {
+        Answer::fail(Error::NotSupported)
+    }
+
+    /// Gives a range of a file that is open for writing room, or has it read as zeros
+    /// (fallocate(2)). All earlier writes of the file, and this change, are durable at the server
+    /// on return, and everybody sees it.
+    ///
+    /// [`Error::NotSupported`], by default too, if the server cannot do it; [`Error::NoSpace`] if
+    /// there is not room for all of the range: some of it may have room then.
+    fn change_space(
+        &self,
+        _cred: &Cred,
+        _ino: Ino,
+        _open: OpenId,
+        _change: SpaceChange,
+    ) -> Answer<()> {
+        Answer::fail(Error::NotSupported)
+    }
+
+    /// The first byte of data or of a hole from `offset` on in a file that is open (lseek(2)).
+    /// Earlier writes count, whoever made them on this mount.
+    ///
+    /// [`Error::NoData`] if there is none. [`Error::NotSupported`], by default too, if no holes of
+    /// any file are known: who is told so may take all of every file for data from then on.
+    fn seek(
+        &self,
+        _cred: &Cred,
+        _ino: Ino,
+        _open: OpenId,
+        _offset: u64,
+        _what: Seek,
+    ) -> Answer<u64> {
         Answer::fail(Error::NotSupported)
     }
 

@@ -33,6 +33,7 @@ mod lock;
 mod mem;
 mod open;
 mod remote;
+mod space;
 mod xattr;
 
 pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Validator};
@@ -55,4 +56,5 @@ pub use remote::{
     Before, Change, Changed, Committed, Cookie, Found, Future, Judged, Listed, Listing, LookedUp,
     Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
 };
+pub use space::{Seek, SpaceChange, SpaceKind};
 pub use xattr::{SetXattr, XATTR_NAME_BYTES_MAX, XATTR_PREFIX, XATTR_VALUE_BYTES_MAX, XattrOnly};

@@ -21,6 +21,7 @@ mod open;
 mod pages;
 mod remote;
 mod server;
+mod space;
 mod xattrs;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -21,7 +21,8 @@ use bytes::Bytes;
 
 use crate::{
     Access, Attr, Cred, Error, Handle, Intent, KeptLock, Kind, Lease, LockChange, LockMode,
-    RemoteOpened, Result, SetAttr, SetXattr, StatFs, Time, Token, Validator, Watcher,
+    RemoteOpened, Result, Seek, SetAttr, SetXattr, SpaceChange, StatFs, Time, Token, Validator,
+    Watcher,
 };
 
 /// A promise of an answer. A box is nothing beside an RPC.
@@ -235,6 +236,46 @@ pub trait Remote: Send + Sync + 'static {
         open: Option<&'a Token>,
         range: Range<u64>,
     ) -> Future<'a, Committed>;
+
+    /// Gives a range of a regular file room, or has it read as zeros. Durable at the server on
+    /// return; what was written unstably before counts as written. Through `open`, if there is
+    /// one for writing.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`], by default too, if the server cannot do that, with this file or
+    /// with any; all is as before then. [`Error::NoSpace`] if there is not room for all of it:
+    /// some of it may have room then, and the size is as before.
+    fn change_space<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _open: Option<&'a Token>,
+        _change: &'a SpaceChange,
+    ) -> Future<'a, Change> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
+    /// Whether [`Remote::seek`] may find holes: if not, it need not be asked.
+    fn tells_holes(&self) -> bool {
+        false
+    }
+
+    /// The first byte of data or of a hole from `offset` on, as in [`Seek`]. What was written
+    /// through this mount is data. Through `open`, if there is one for reading.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if there is none, and if `offset` is not in the file.
+    /// [`Error::NotSupported`], by default too, if the server does not tell.
+    fn seek<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _open: Option<&'a Token>,
+        _offset: u64,
+        _what: Seek,
+    ) -> Future<'a, u64> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
 
     /// Makes a new object called `name` in `dir`. Durable at the server on return.
     fn make<'a>(

@@ -66,6 +66,8 @@ pub const SLOTS_MAX: u32 = 256;
 pub use crate::disk::BLOCK_BYTES;
 /// Largest size of a file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 60;
+/// Most bytes that one call gives blocks to.
+pub const ALLOCATE_BYTES_MAX: u64 = 256 << 20;
 
 /// Names of the procedures, by number.
 pub const PROCEDURE_NAMES: &[&str] = &[
@@ -104,6 +106,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "AWAIT_LOCK",
     "FORGO_LOCK",
     "LOCKS_CLAIMED",
+    "PREALLOCATE",
 ];
 
 xdr_enum! {
@@ -124,7 +127,7 @@ xdr_enum! {
         Symlink = 14, ReadLink = 15, MkNod = 16, Link = 17, Remove = 18, RmDir = 19, Rename = 20,
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
         RemoveXattr = 27, ReturnLease = 28, Look = 29, Lock = 30, TestLock = 31,
-        AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34,
+        AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34, Preallocate = 35,
     }
 }
 

@@ -150,6 +150,16 @@ impl Presence {
         self.known.insert(range);
     }
 
+    /// The bytes of a range are zeros now. They are as known as before, but that of more than
+    /// [`ZEROS_MAX`] the clean ones are not held: they would be charged.
+    pub(crate) fn zero(&mut self, range: Range<u64>) {
+        if range.end - range.start > ZEROS_MAX {
+            self.forget_clean(range);
+        } else {
+            self.touch(chunks_of(&range));
+        }
+    }
+
     /// Moves the end of file to where it is now; new bytes are not known yet. Answers whether it
     /// moved.
     pub(crate) fn set_size(&mut self, size: u64) -> bool {
@@ -319,6 +329,7 @@ mod tests {
         Extend(u64),
         SetSize(u64),
         Forget(Range<u64>),
+        Zero(Range<u64>),
         Found(u64, u32),
         BeginSending,
         Sent(Range<u64>),
@@ -333,6 +344,7 @@ mod tests {
             1 => (0..UNITS).prop_map(Step::Extend),
             2 => (0..UNITS).prop_map(Step::SetSize),
             2 => range().prop_map(Step::Forget),
+            1 => range().prop_map(Step::Zero),
             2 => (0..UNITS.div_ceil(4), any::<u32>()).prop_map(|(at, sum)| Step::Found(at, sum)),
             1 => Just(Step::BeginSending),
             3 => range().prop_map(Step::Sent),
@@ -428,6 +440,10 @@ mod tests {
                 model.known.retain(|unit| !range.contains(unit) || dirty.contains(unit));
                 model.touch(chunks(&range));
                 found.forget_clean(bytes(&range));
+            }
+            Step::Zero(range) => {
+                model.touch(chunks(&range));
+                found.zero(bytes(&range));
             }
             Step::Found(chunk, sum) if model.is_known(chunk) => {
                 model.sums.insert(chunk, sum);

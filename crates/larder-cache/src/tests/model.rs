@@ -80,6 +80,7 @@ struct Seen {
     restarts_with_data: u64,
     bypass_writes: u64,
     dirty_sent: u64,
+    zeroed_bytes: u64,
 }
 
 impl Run {
@@ -128,6 +129,7 @@ impl Run {
             11 => self.restart(),
             12 => self.toggle_bypass(),
             13..=15 => self.kernel_writes(),
+            16 => self.zero(),
             _ => (),
         }
         self.check();
@@ -189,6 +191,24 @@ impl Run {
         self.model.resize(size);
         // The client sends the new size at once, so the server's bytes follow.
         self.model.remote.resize(size as usize, 0);
+        if self.bypass.is_some() {
+            self.after_collect();
+        }
+    }
+
+    fn zero(&mut self) {
+        let range = self.range(END);
+        if self.file.zero(range.clone()).is_err() {
+            assert!(self.faulty);
+            self.resync();
+            return;
+        }
+        // The server did it first.
+        for content in [&mut self.model.local, &mut self.model.remote] {
+            let end = content.len().min(range.end as usize);
+            content[end.min(range.start as usize)..end].fill(0);
+        }
+        self.seen.zeroed_bytes += range.end - range.start;
         if self.bypass.is_some() {
             self.after_collect();
         }
@@ -363,13 +383,14 @@ fn run(test: &str, faulty: bool) {
         all.restarts_with_data += run.seen.restarts_with_data;
         all.bypass_writes += run.seen.bypass_writes;
         all.dirty_sent += run.seen.dirty_sent;
+        all.zeroed_bytes += run.seen.zeroed_bytes;
     }
     println!("{} bytes read, {} restarts with data", all.read_bytes, all.restarts_with_data);
     println!("{} bypass writes, {} dirty ranges sent", all.bypass_writes, all.dirty_sent);
     println!("{} bytes read from memory", all.recent_bytes);
     assert!(all.recent_bytes > 0);
     assert!(all.read_bytes > 0 && all.restarts_with_data > 0);
-    assert!(all.bypass_writes > 0 && all.dirty_sent > 0);
+    assert!(all.bypass_writes > 0 && all.dirty_sent > 0 && all.zeroed_bytes > 0);
 }
 
 #[test]

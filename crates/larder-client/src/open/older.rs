@@ -12,6 +12,7 @@
 //! meanwhile shows the older version.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use larder_cache::{BackingFile, CachedFile};
@@ -51,6 +52,11 @@ impl Core {
     /// The same when the file is cut or extended.
     pub(crate) fn cut_older(&self, node: &Node, file: &CachedFile, size: u64) {
         self.change_older(node, file, |older| older.set_len(size));
+    }
+
+    /// The same when a range is zeroed.
+    pub(crate) fn zero_older(&self, node: &Node, file: &CachedFile, range: Range<u64>) {
+        self.change_older(node, file, |older| older.punch_hole(range));
     }
 
     fn change_older(

@@ -5,6 +5,7 @@
 //! - [`as_it_is`]: what the server has at this moment, of a file that holds no version long enough.
 //! - [`storing`]: what landed goes into the cache, file by file in order.
 //! - [`stream`]: what is known of the reads of one open file.
+//! - [`holes`]: where a file has holes, as the server knows it.
 //! - [`fill`]: completes partly cached files when the link is quiet, by its [`fill_queue`].
 
 mod as_it_is;
@@ -12,6 +13,7 @@ mod fetch;
 mod fill;
 mod fill_queue;
 mod flights;
+mod holes;
 mod plan;
 mod storing;
 mod stream;

@@ -1,7 +1,7 @@
 //! Writes, and unsent data.
 //!
 //! - [`take`]: takes writes into the cache; [`upload`]: carries them to the server; [`setattr`]:
-//!   sets attributes and size.
+//!   sets attributes and size; [`space`]: gives ranges room, and has them read as zeros.
 //! - [`send`]: the requests of one write-back.
 //! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`schedule`]: when it
 //!   goes; [`engine`] carries both out, by its [`queue`]; [`events`] are told here.
@@ -13,6 +13,7 @@ mod queue;
 mod schedule;
 mod send;
 mod setattr;
+mod space;
 mod sync;
 mod take;
 mod unsent;

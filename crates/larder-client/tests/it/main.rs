@@ -29,6 +29,7 @@ mod passthrough;
 mod privileges;
 mod retried;
 mod rig;
+mod space;
 mod takeover;
 mod troubled;
 mod uncached;

@@ -46,6 +46,7 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Claim>, Status> {
         Change::SetAttr(call) => vec![whole(call.file)],
         Change::CommitExtents(call) => vec![whole(call.file)],
         Change::Punch(call) => vec![whole(call.file)],
+        Change::Preallocate(call) => vec![whole(call.file)],
         Change::SetXattr(call) => vec![whole(call.file)],
         Change::RemoveXattr(call) => vec![whole(call.file)],
         Change::MkDir(call) => vec![whole(call.place.dir)],

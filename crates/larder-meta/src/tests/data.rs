@@ -2,7 +2,7 @@
 
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{ByteRange, ExtentState, FileId, Layout, Mode, OpenId, SessionId};
-use larder_wire::meta::{BLOCK_BYTES, EXTENTS_MAX, FILE_BYTES_MAX, Status};
+use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, EXTENTS_MAX, FILE_BYTES_MAX, Status};
 use larder_wire::xdr::Array;
 
 use super::rig::{Rig, mode, refused, size, user};
@@ -187,6 +187,70 @@ fn a_hole_is_punched() {
     let wanted = [(0, B, ExtentState::Committed), (3 * B, 2 * B, ExtentState::Committed)];
     assert_eq!(extents(&given.layout), wanted);
     assert_eq!(given.layout.covered.length, 1 << 30);
+}
+
+#[test]
+fn preallocated_blocks_are_the_files_at_once() {
+    let mut rig = Rig::new(64);
+    let file = file(&mut rig);
+    rig.write(file, B..2 * B + 10).unwrap();
+    let preallocate = |rig: &mut Rig, offset, length| {
+        let (sequence, range) = (rig.next(), ByteRange { offset, length });
+        let call = calls::Preallocate { sequence, file, open: OpenId::NONE, range };
+        let done = rig.call(&Caller::root(), call).map(|changed| changed.file);
+        rig.check();
+        done
+    };
+    // Within the file, then behind its end, then where all is there: only the version changes.
+    let done = preallocate(&mut rig, 100, 2 * B - 90).unwrap().after;
+    assert_eq!((done.size, done.used), (2 * B + 10, 3 * B));
+    let done = preallocate(&mut rig, 4 * B + 1, 2 * B - 2).unwrap();
+    assert_eq!((done.after.size, done.after.used), (6 * B - 1, 5 * B));
+    let again = preallocate(&mut rig, 4 * B, B).unwrap();
+    assert_eq!((again.after.size, again.after.used), (6 * B - 1, 5 * B));
+    assert!(again.before == done.after.version() && again.after.data_change > again.before.change);
+    let given = rig.layout(file, Mode::Read).unwrap();
+    let spans = |layout: &larder_wire::meta::words::Layout| -> Vec<(u64, u64)> {
+        layout.extents.0.iter().map(|one| (one.offset, one.offset + one.length)).collect()
+    };
+    assert_eq!(spans(&given.layout).last(), Some(&(4 * B, 6 * B)));
+    assert!(given.layout.extents.0.iter().all(|one| one.state == ExtentState::Committed));
+
+    for (offset, length) in [(0, 0), (0, ALLOCATE_BYTES_MAX + 1), (FILE_BYTES_MAX, 1)] {
+        assert_eq!(refused(preallocate(&mut rig, offset, length)), Status::Invalid);
+    }
+    // There is room for all of it, or nothing is given.
+    let free = rig.free_bytes();
+    assert_eq!(refused(preallocate(&mut rig, 10 * B, free + B)), Status::NoSpace);
+    assert_eq!((rig.free_bytes(), rig.attributes(file).unwrap().size), (free, 6 * B - 1));
+    let after = preallocate(&mut rig, 10 * B, free).unwrap().after;
+    assert_eq!((rig.free_bytes(), after.used), (0, 64 * B));
+}
+
+/// Who has blocks of a hole that is preallocated meanwhile writes them in vain: what he commits
+/// goes into the file's blocks, and his own are not seen again.
+#[test]
+fn preallocating_where_somebody_is_about_to_write() {
+    let mut rig = Rig::new(64);
+    let file = file(&mut rig);
+    let own = rig.session;
+    let one = rig.alloc(file, 0..2 * B).unwrap();
+    rig.session = rig.begin_session([2; 16], 1).unwrap().session;
+    let two = rig.alloc(file, 0..2 * B).unwrap();
+    let (sequence, range) = (rig.next(), ByteRange { offset: 0, length: 2 * B });
+    let call = calls::Preallocate { sequence, file, open: OpenId::NONE, range };
+    rig.call(&Caller::root(), call).unwrap();
+    rig.check();
+    // Its own provisional ones are gone, and the capabilities on them.
+    assert_eq!(refused(rig.commit(file, &two.layout, 0..100)), Status::NotAllocated);
+    rig.session = own;
+    // Half of a block of the file would be lost.
+    assert_eq!(refused(rig.commit(file, &one.layout, 100..2 * B)), Status::Changed);
+    rig.check();
+    let now = rig.layout(file, Mode::ReadWrite).unwrap();
+    assert_eq!(extents(&now.layout), [(0, 2 * B, ExtentState::Committed)]);
+    rig.commit(file, &now.layout, 100..2 * B).unwrap();
+    rig.check();
 }
 
 #[test]

@@ -217,6 +217,7 @@ impl Fuzzed {
             | calls::Close::NUMBER
             | calls::SetAttr::NUMBER
             | calls::Alloc::NUMBER
+            | calls::Preallocate::NUMBER
             | calls::Punch::NUMBER
             | calls::CommitExtents::NUMBER
             | calls::GetCaps::NUMBER
@@ -417,11 +418,9 @@ impl Source<'_> {
                 let guard = self.is().then(|| self.time());
                 bytes(&calls::SetAttr { sequence, file, open, set, guard })
             }
-            calls::Alloc::NUMBER => {
+            // These have the same arguments.
+            calls::Alloc::NUMBER | calls::Preallocate::NUMBER | calls::Punch::NUMBER => {
                 bytes(&calls::Alloc { sequence, file, open, range: self.range() })
-            }
-            calls::Punch::NUMBER => {
-                bytes(&calls::Punch { sequence, file, open, range: self.range() })
             }
             calls::CommitExtents::NUMBER => {
                 let written: Vec<_> =

@@ -17,6 +17,9 @@ fn traits() -> Traits {
     Traits::default()
         .without(Ability::Locks, "NFSv3 leaves locks to another protocol")
         .without(Ability::Xattrs, "NFSv3 has none")
+        .without(Ability::Allocate, "NFSv3 has none")
+        .without(Ability::Punch, "NFSv3 has none")
+        .without(Ability::Holes, "NFSv3 has none")
 }
 
 async fn mount(address: SocketAddr, transport: Transport) -> Arc<dyn Remote> {

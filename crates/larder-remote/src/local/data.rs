@@ -1,4 +1,4 @@
-//! Reading, writing and committing data.
+//! Reading, writing and committing data; its room and its holes, which are the local file system's.
 //!
 //! The attributes that come with a read were taken *before* the bytes: if somebody writes between
 //! the two, the bytes are newer than the attributes say, and a cache that holds them by these
@@ -9,9 +9,10 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use larder_vfs::{
-    Attr, Committed, Cred, Error, Handle, Kind, RemoteRead, RemoteWritten, Result, Stability,
+    Attr, Change, Committed, Cred, Error, Handle, Kind, RemoteRead, RemoteWritten, Result, Seek,
+    SpaceChange, SpaceKind, Stability,
 };
-use rustix::fs::{fdatasync, fsync};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, fsync, seek};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
 use super::attributes::{may_read, may_write, owns};
@@ -139,6 +140,68 @@ impl Export {
             self.lost_data();
             error(cause)
         })
+    }
+}
+
+impl Export {
+    /// Durable on return. Blocks on the disk.
+    pub(super) fn change_space(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        change: &SpaceChange,
+    ) -> Result<Change> {
+        self.writable()?;
+        change.check(i64::MAX.cast_unsigned())?;
+        let file = self.data(handle, Purpose::Write)?;
+        let who = self.identity(cred);
+        let keep = match change.keep_size {
+            true => FallocateFlags::KEEP_SIZE,
+            false => FallocateFlags::empty(),
+        };
+        let flags = keep
+            | match change.kind {
+                SpaceKind::Allocate => FallocateFlags::empty(),
+                SpaceKind::Punch => FallocateFlags::PUNCH_HOLE,
+                SpaceKind::Zero => FallocateFlags::ZERO_RANGE,
+            };
+        let (start, length) = (change.range.start, change.range.end - change.range.start);
+        let changed = self.change_file(handle, &file, Some(&file), |before| {
+            // As the caller, as for a write.
+            let _acting = self.act_as(&who)?;
+            may_write(&who, &file, before)?;
+            fallocate(&*file, flags, start, length).map_err(error)
+        })?;
+        self.flush(&file, |file| fsync(file))?;
+        Ok(changed)
+    }
+
+    pub(super) fn seek(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        offset: u64,
+        what: Seek,
+    ) -> Result<u64> {
+        let file = self.data(handle, Purpose::Read)?;
+        if file.kind != Kind::File {
+            return Err(Error::InvalidArgument);
+        }
+        let attr = self.attr(&*file)?;
+        let who = self.identity(cred);
+        if !owns(&who, &attr) {
+            let _acting = self.act_as(&who)?;
+            may_read(&who, &file, &attr)?;
+        }
+        if i64::try_from(offset).is_err() {
+            return Err(Error::NoData);
+        }
+        // Nobody reads by the place where the descriptor is.
+        let found = match what {
+            Seek::Data => seek(&*file, SeekFrom::Data(offset)),
+            Seek::Hole => seek(&*file, SeekFrom::Hole(offset)),
+        };
+        found.map_err(|errno| if errno == Errno::NXIO { Error::NoData } else { error(errno) })
     }
 }
 

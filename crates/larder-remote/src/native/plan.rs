@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::words::{ByteRange, DiskId, Extent, Layout};
 
 /// Some bytes of a file that lie together.
@@ -77,6 +78,30 @@ fn push(pieces: &mut Vec<Piece>, range: Range<u64>, at: Option<Place>, length_ma
         pieces.push(Piece { offset, length, at: at.map(moved) });
         offset += length;
     }
+}
+
+/// What of a layout is no hole.
+pub(super) fn spans(layout: &Layout) -> impl Iterator<Item = Range<u64>> {
+    let end = |extent: &Extent| extent.offset.saturating_add(extent.length);
+    layout.extents.0.iter().map(move |extent| extent.offset..end(extent))
+}
+
+/// Where the block of a byte begins.
+pub(super) fn block_of(offset: u64) -> u64 {
+    offset / BLOCK_BYTES * BLOCK_BYTES
+}
+
+/// A range of a file of `size` bytes, which it begins in: whole blocks, and what is left before and
+/// behind them, either of which may be nothing. The last block of the file is whole, wherever the
+/// file ends in it.
+pub(super) fn parts(range: &Range<u64>, size: u64) -> (Range<u64>, [Range<u64>; 2]) {
+    let end = range.end.min(size);
+    let first = range.start.next_multiple_of(BLOCK_BYTES);
+    let last = if end == size { size.next_multiple_of(BLOCK_BYTES) } else { block_of(end) };
+    if first >= last {
+        return (first..first, [range.start..end, end..end]);
+    }
+    (first..last, [range.start..first, last..end])
 }
 
 fn end_of(range: ByteRange) -> Result<Range<u64>, Senseless> {
@@ -173,5 +198,33 @@ mod tests {
         assert_eq!(pieces(&too_far, 0..10, 8), Err(Senseless));
         let endless = Layout { covered: ByteRange { offset: 1, length: u64::MAX }, ..far };
         assert_eq!(pieces(&endless, 1..2, 8), Err(Senseless));
+    }
+
+    /// Ranges that begin and end around blocks' ends, in files that end there: every byte of the
+    /// range that the file has is in a block or in an edge, and none that it does not name.
+    #[test]
+    fn blocks_and_edges_are_the_range() {
+        const B: u64 = BLOCK_BYTES;
+        let places = [0, 1, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 1, 3 * B];
+        for size in places.into_iter().skip(1) {
+            for start in places.into_iter().filter(|start| *start < size) {
+                for end in places.into_iter().filter(|end| *end > start) {
+                    let (blocks, edges) = parts(&(start..end), size);
+                    let what = format!("{start}..{end} of {size}: {blocks:?} {edges:?}");
+                    assert!(blocks.start % B == 0 && blocks.end % B == 0, "{what}");
+                    for at in (0..4 * B).step_by(7).chain(places).chain([size - 1, end - 1]) {
+                        let is_edge = edges.iter().filter(|edge| edge.contains(&at)).count();
+                        let taken = is_edge + usize::from(blocks.contains(&at));
+                        let wanted = usize::from((start..end).contains(&at) && at < size);
+                        let is_behind = at >= size && blocks.contains(&at);
+                        assert!(taken == wanted || is_behind, "{at} in {what}");
+                    }
+                    assert!(
+                        edges.iter().all(|edge| edge.end.saturating_sub(edge.start) < 2 * B),
+                        "{what}"
+                    );
+                }
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use larder_vfs::{Attr, Change, Cred, Error, RemoteRead, Result};
+use larder_vfs::{Attr, Change, Cred, Error, RemoteRead, Result, Seek};
 use larder_wire::meta::calls::{GetCaps, LayoutGiven};
 use larder_wire::meta::words::{Attributes, ByteRange, Changed, FileId, Layout, Mode, OpenId};
 use larder_wire::meta::{FILE_BYTES_MAX, Status};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::disks::{Grants, NotDone};
 use super::opens::Open;
-use super::plan::{self, Piece};
+use super::plan::{self, Piece, spans};
 use super::session::Failed;
 use super::{Native, convert};
 
@@ -78,6 +78,32 @@ impl Native {
             }
         }
         Err(self.refused_again_and_again(file))
+    }
+
+    /// See [`larder_vfs::Remote::seek`]. Under a lease the layout is known that was read by.
+    pub(super) async fn seek_in(
+        &self,
+        cred: &Cred,
+        of: (FileId, Option<&Open>),
+        offset: u64,
+        what: Seek,
+    ) -> Result<u64> {
+        self.settle(of.0).await?;
+        let size = self.look_at(cred, of.0).await?.0.size;
+        let mut at = offset;
+        while at < size {
+            let (attributes, layout) = self.layout(cred, of, &(at..size)).await?;
+            let covered = layout.covered;
+            let told = covered.offset.saturating_add(covered.length).min(attributes.size);
+            match what.among(at, told, spans(&layout)) {
+                Ok(found) if found < told => return Ok(found),
+                // It was cut meanwhile, or the server talks nonsense.
+                _ if told <= at => return Err(Error::NoData),
+                _ => at = told,
+            }
+        }
+        // What was gone through had nothing of the kind, and ends in a hole.
+        if what == Seek::Hole && offset < size { Ok(size) } else { Err(Error::NoData) }
     }
 
     /// Where a range lies, from its start on, and how the file is.

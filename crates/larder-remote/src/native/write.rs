@@ -1,29 +1,61 @@
 //! Writing: straight to the disks; the metadata server gives the blocks, and makes them the file's.
+//!
+//! To punch a range, the metadata server takes its whole blocks away, as a truncation does; what is
+//! left of the first and the last one is written over with zeros, unless it is a hole. (If somebody
+//! else cuts the file meanwhile it may be as long as before again, as with any write.) What is
+//! allocated gets blocks that nobody has written, which read as zeros.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use larder_vfs::{Change, Committed, Cred, Error, RemoteWritten, Result, Stability, Verifier};
-use larder_wire::meta::calls::{Alloc, CommitExtents, GetCaps};
+use larder_vfs::{
+    Change, Committed, Cred, Error, RemoteWritten, Result, SetAttr, SpaceChange, SpaceKind,
+    Stability, Verifier,
+};
+use larder_wire::meta::calls::{self, Alloc, CommitExtents, GetCaps};
 use larder_wire::meta::words::{ByteRange, DiskId, FileId, Layout, Mode, OpenId, Written};
-use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, RANGES_MAX, Status};
+use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, FILE_BYTES_MAX, RANGES_MAX, Status};
 use larder_wire::xdr::Array;
 use tokio::task::JoinSet;
 
-use super::Native;
 use super::disks::{self, Grants, NotDone};
 use super::opens::Open;
-use super::plan::Piece;
+use super::plan::{Piece, block_of, parts, spans};
 use super::read::GRANTS_MAX;
 use super::session::Failed;
 use super::uncommitted::{Uncommitted, Unflushed};
+use super::{Native, convert};
 
 /// How often the same is written if it is lost before it is committed each time.
 const WRITES_MAX: u32 = 8;
 
 /// How often a volume without room is asked again: the last time after 300 ms.
 const ROOM_TRIES_MAX: u32 = 3;
+
+/// Changes of a file that follow each other, as one.
+#[derive(Default)]
+struct Chain(Option<Change>);
+
+impl Chain {
+    /// Adds the next one. If somebody else has changed the file in between, it is not known how it
+    /// was before the first.
+    fn add(&mut self, next: Change) {
+        let is_next =
+            |before: &Change| before.after.is_some_and(|attr| next.follows(&attr.validator()));
+        self.0 = Some(match self.0 {
+            None => next,
+            Some(first) if is_next(&first) => Change { before: first.before, ..next },
+            Some(_) => Change { before: None, ..next },
+        });
+    }
+
+    /// All of them; `None` if there were none.
+    fn whole(&self) -> Option<Change> {
+        self.0
+    }
+}
 
 impl Native {
     /// Writes all of `data`.
@@ -182,7 +214,7 @@ impl Native {
         for (disk, unflushed) in &written.unflushed {
             is_lost |= self.is_lost(file, written, *disk, unflushed).await?;
         }
-        let mut whole: Option<Change> = None;
+        let mut chain = Chain::default();
         for pieces in written.pieces.chunks(RANGES_MAX) {
             if is_lost {
                 break;
@@ -196,17 +228,7 @@ impl Native {
                 close: false,
             });
             match self.note_changes(done.await, |done| vec![done.file]) {
-                Ok(done) => {
-                    let change = self.changed(&done.file);
-                    let is_next = |before: &Change| {
-                        before.after.is_some_and(|attr| change.follows(&attr.validator()))
-                    };
-                    whole = Some(match whole {
-                        None => change,
-                        Some(first) if is_next(&first) => Change { before: first.before, ..change },
-                        Some(_) => Change { before: None, ..change },
-                    });
-                }
+                Ok(done) => chain.add(self.changed(&done.file)),
                 // The blocks went with the session that had them, or somebody else's are there now.
                 Err(Failed::Status(Status::NotAllocated | Status::Changed)) => is_lost = true,
                 Err(failed) => return Err(failed.into()),
@@ -218,7 +240,7 @@ impl Native {
             self.note_loss();
             return Ok(None);
         }
-        Ok(whole)
+        Ok(chain.whole())
     }
 
     /// Flushes a disk, under another capability if the one that was used for writing is over;
@@ -265,9 +287,141 @@ impl Native {
     }
 }
 
-/// Where the block of a byte begins.
-fn block_of(offset: u64) -> u64 {
-    offset / BLOCK_BYTES * BLOCK_BYTES
+/// Room for ranges of files.
+impl Native {
+    /// See [`larder_vfs::Remote::change_space`].
+    pub(super) async fn change_space_of(
+        &self,
+        cred: &Cred,
+        of: (FileId, Option<&Open>),
+        change: &SpaceChange,
+    ) -> Result<Change> {
+        change.check(FILE_BYTES_MAX)?;
+        self.settle(of.0).await?;
+        // Who may not write the file is told so.
+        let (size, _) = self.to_write(cred, of.0, &change.range).await?;
+        if change.kind != SpaceKind::Punch && change.range.end > change.size_after(size) {
+            // Extents end where the file does.
+            return Err(Error::NotSupported);
+        }
+        let mut chain = Chain::default();
+        if change.kind != SpaceKind::Allocate && change.range.start < size {
+            self.punch(cred, of, &change.range, size, &mut chain).await?;
+        }
+        if change.kind != SpaceKind::Punch {
+            self.allocate(cred, of.0, &change.range, size, &mut chain).await?;
+        }
+        Ok(chain.whole().unwrap_or_default())
+    }
+
+    /// The size of a file that the caller may write, and what of a range is no hole, from its start
+    /// on.
+    async fn to_write(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        range: &Range<u64>,
+    ) -> Result<(u64, Layout)> {
+        let (open, mode, range) = (OpenId::NONE, Mode::Write, range.clone().into());
+        let given =
+            self.session.ask(cred, |session| GetCaps { session, file, open, mode, range }).await?;
+        Ok((given.attributes.size, given.layout))
+    }
+
+    /// Has a range of a file of `size` bytes read as zeros.
+    async fn punch(
+        &self,
+        cred: &Cred,
+        of: (FileId, Option<&Open>),
+        range: &Range<u64>,
+        size: u64,
+        chain: &mut Chain,
+    ) -> Result<()> {
+        let (blocks, edges) = parts(range, size);
+        if !blocks.is_empty() {
+            let punched = self.session.change(cred, |sequence| calls::Punch {
+                sequence,
+                file: of.0,
+                open: OpenId::NONE,
+                range: blocks.clone().into(),
+            });
+            let punched = self.note_changes(punched.await, |punched| vec![punched.file])?;
+            chain.add(self.changed(&punched.file));
+        }
+        for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
+            let (_, layout) = self.to_write(cred, of.0, &edge).await?;
+            let is_data = |span: Range<u64>| span.start < edge.end && edge.start < span.end;
+            if spans(&layout).any(is_data) {
+                let length = usize::try_from(edge.end - edge.start).expect("less than two blocks");
+                let (zeros, stable) = (Bytes::from(vec![0; length]), Stability::FileSync);
+                chain.add(self.write_all(cred, of, edge.start, zeros, stable).await?.change);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the holes of a range blocks, in a file of `size` bytes, which it keeps if there are
+    /// not enough.
+    async fn allocate(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        range: &Range<u64>,
+        size: u64,
+        chain: &mut Chain,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min(at.saturating_add(ALLOCATE_BYTES_MAX));
+            match self.preallocate(cred, file, at..end).await {
+                Ok(change) => chain.add(change),
+                Err(error) => {
+                    self.take_growth_back(cred, file, size, chain).await;
+                    return Err(error);
+                }
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    async fn preallocate(&self, cred: &Cred, file: FileId, range: Range<u64>) -> Result<Change> {
+        let mut tried = 0;
+        loop {
+            self.before_try(tried).await;
+            let done = self.session.change(cred, |sequence| calls::Preallocate {
+                sequence,
+                file,
+                open: OpenId::NONE,
+                range: range.clone().into(),
+            });
+            match self.note_changes(done.await, |done| vec![done.file]) {
+                // Now that somebody is short of room, the server gives up what closed files do not
+                // use.
+                Err(Failed::Status(Status::NoSpace)) if tried < ROOM_TRIES_MAX => tried += 1,
+                done => return Ok(self.changed(&done?.file)),
+            }
+        }
+    }
+
+    /// A part of a range has got blocks, and the rest has not: the file is as long as it was, if
+    /// nobody else has changed it.
+    async fn take_growth_back(&self, cred: &Cred, file: FileId, size: u64, chain: &Chain) {
+        let grown = chain.whole().and_then(|whole| whole.after);
+        let Some(grown) = grown.filter(|grown| grown.size > size) else { return };
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let cut = self.session.change(cred, |sequence| calls::SetAttr {
+            sequence,
+            file,
+            open: OpenId::NONE,
+            set: convert::set(&set),
+            guard: Some(convert::sent_time(grown.ctime)),
+        });
+        if let Err(failed) = self.note_changes(cut.await, |cut| vec![cut.file]) {
+            let error = Error::from(failed);
+            tracing::warn!(file = file.0, %error, "a file that was to get room is longer now");
+        }
+    }
 }
 
 /// Has each extent end with a block: what is written behind the end of one that a smaller size has

@@ -123,7 +123,10 @@ async fn conforms(change: impl FnOnce(&mut MountOptions)) {
     let traits = Traits::default()
         .without(Ability::Before, silent)
         .without(Ability::Locks, "they have a protocol of their own, which is not spoken")
-        .without(Ability::Xattrs, "NFSv3 has none");
+        .without(Ability::Xattrs, "NFSv3 has none")
+        .without(Ability::Allocate, "NFSv3 has none")
+        .without(Ability::Punch, "NFSv3 has none")
+        .without(Ability::Holes, "NFSv3 has none");
     let Setup { nfs, root, server, dir, .. } = setup(change).await;
     let nfs: Arc<dyn Remote> = Arc::new(nfs);
     let mut failures = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -67,6 +68,36 @@ impl Pages {
         }
         self.size = size;
     }
+
+    /// Has a range read as zeros, within the file. Whole pages of it are not stored any more.
+    pub(super) fn punch(&mut self, range: Range<u64>) {
+        let end = range.end.min(self.size);
+        let mut at = range.start;
+        while at < end {
+            let (page, start) = locate(at);
+            let len = ((PAGE_BYTES - start) as u64).min(end - at);
+            if start == 0 && (len == PAGE_BYTES as u64 || at + len == self.size) {
+                self.pages.remove(&page);
+            } else if let Some(bytes) = self.pages.get_mut(&page) {
+                bytes[start..start + len as usize].fill(0);
+            }
+            at += len;
+        }
+    }
+
+    /// Stores all pages of a range, within the file.
+    pub(super) fn allocate(&mut self, range: Range<u64>) {
+        let end = range.end.min(self.size).div_ceil(PAGE_BYTES as u64);
+        for page in range.start / PAGE_BYTES as u64..end {
+            self.pages.entry(page).or_insert_with(|| Box::new([0; PAGE_BYTES]));
+        }
+    }
+
+    /// What is stored, page by page.
+    pub(super) fn data(&self) -> impl Iterator<Item = Range<u64>> {
+        let span = |page: &u64| page * PAGE_BYTES as u64..(page + 1) * PAGE_BYTES as u64;
+        self.pages.keys().map(span)
+    }
 }
 
 fn locate(offset: u64) -> (u64, usize) {
@@ -91,6 +122,10 @@ mod tests {
         assert_eq!(pages.used(), 0);
         pages.write(1 << 60, b"");
         assert_eq!(pages.size(), 8192);
+        pages.allocate(0..8192);
+        assert_eq!(pages.used(), 8192);
+        pages.punch(4095..8192);
+        assert_eq!((pages.size(), pages.used()), (8192, 4096));
     }
 
     #[test]
@@ -103,11 +138,17 @@ mod tests {
         let (mut pages, mut model) = (Pages::default(), Vec::new());
         for _ in 0..2000 {
             let (offset, len) = (random(20_000), random(9_000));
-            match random(3) {
+            match random(5) {
                 0 => {
                     pages.set_size(offset);
                     model.resize(offset as usize, 0);
                 }
+                1 => {
+                    pages.punch(offset..offset + len);
+                    let end = model.len().min((offset + len) as usize);
+                    model[end.min(offset as usize)..end].fill(0);
+                }
+                2 => pages.allocate(offset..offset + len),
                 _ => {
                     let data = vec![random(255) as u8 + 1; len as usize];
                     pages.write(offset, &data);
@@ -119,6 +160,10 @@ mod tests {
                 }
             }
             assert!(pages.read(0, 100_000) == model);
+            let is_data = |at: u64| pages.data().any(|range| range.contains(&at));
+            let told =
+                (0_u64..).zip(&model).step_by(997).all(|(at, byte)| *byte == 0 || is_data(at));
+            assert!(told, "a hole where there is data");
         }
     }
 }

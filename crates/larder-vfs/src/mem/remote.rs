@@ -11,7 +11,8 @@ use super::{MemRemote, Reach};
 use crate::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
     Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
-    RemoteRead, RemoteWritten, Removal, SetAttr, SetXattr, Stability, StatFs, Time, Token, Watcher,
+    RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs,
+    Time, Token, Watcher,
 };
 
 impl Remote for MemRemote {
@@ -218,6 +219,35 @@ impl Remote for MemRemote {
     ) -> Future<'a, Committed> {
         self.count_opened("commit", file, open);
         self.call("commit", |server| server.commit(cred, file))
+    }
+
+    fn change_space<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        change: &'a SpaceChange,
+    ) -> Future<'a, Change> {
+        self.count_opened("change_space", file, open);
+        self.change("change_space", vec![file.clone()], move |server| {
+            server.change_space(cred, file, change)
+        })
+    }
+
+    fn tells_holes(&self) -> bool {
+        true
+    }
+
+    fn seek<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        offset: u64,
+        what: Seek,
+    ) -> Future<'a, u64> {
+        self.count_opened("seek", file, open);
+        self.call("seek", move |server| server.seek(cred, file, offset, what))
     }
 
     fn make<'a>(

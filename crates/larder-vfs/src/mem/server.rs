@@ -288,7 +288,7 @@ impl Server {
     }
 
     /// The data of a file that the caller may use so.
-    fn data(&self, cred: &Cred, number: u64, right: u32) -> Result<&Pages> {
+    pub(super) fn data(&self, cred: &Cred, number: u64, right: u32) -> Result<&Pages> {
         let node = self.node(number);
         match &node.body {
             Body::File { data, .. } if node.owned_by(cred) => Ok(data),

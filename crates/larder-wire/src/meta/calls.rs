@@ -107,6 +107,12 @@ xdr_struct! {
     #[derive(Copy)]
     Punch { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
 
+    /// Arguments of PREALLOCATE: the holes of `range`, which has at most
+    /// [`super::ALLOCATE_BYTES_MAX`], get blocks that are the file's at once, and read as zeros.
+    /// All of them, or none. The file's size becomes the end of the range, if it was smaller.
+    #[derive(Copy)]
+    Preallocate { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
+
     /// Arguments of MKDIR.
     MkDir { sequence: Sequence, place: Place, set: SetAttributes }
     /// Arguments of SYMLINK.
@@ -171,7 +177,7 @@ xdr_struct! {
 
     /// Arguments of SETXATTR.
     SetXattr { sequence: Sequence, file: FileId, name: Name, value: XattrValue, if_set: IfSet }
-    /// Answer of SETXATTR, REMOVEXATTR, SETATTR, PUNCH and COMMIT_EXTENTS.
+    /// Answer of SETXATTR, REMOVEXATTR, SETATTR, PUNCH, PREALLOCATE and COMMIT_EXTENTS.
     #[derive(Copy)]
     FileChanged { file: Changed }
 
@@ -253,7 +259,7 @@ procedures! { PROGRAM, VERSION;
     26 ListXattr => Res<XattrNames>, 27 RemoveXattr => Res<FileChanged>, 28 ReturnLease => Res<()>,
     29 Look => Res<LookedAt>, 30 Lock => Res<Attributes>, 31 TestLock => Res<LockTested>,
     32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
-    34 LocksClaimed => Res<()>,
+    34 LocksClaimed => Res<()>, 35 Preallocate => Res<FileChanged>,
 }
 
 impl Entry {

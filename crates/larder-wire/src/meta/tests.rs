@@ -14,7 +14,7 @@ check_types!(arguments_survive:
     Null, Session, Renew, EndSession, GetAttr, SetAttr, Lookup, Open, Close, GetCaps, Alloc,
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
-    Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed,
+    Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed, Preallocate,
     RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
@@ -251,6 +251,25 @@ fn locks_are_what_the_document_says() {
 }
 
 #[test]
+fn changes_of_space_are_what_the_document_says() {
+    let (sequence, file, open) = (sequence(), FileId(0x1122), OpenId(4));
+    let range = ByteRange { offset: 5, length: 1 << 20 };
+    golden(
+        &Preallocate { sequence, file, open, range },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000004
+         00000000 00000005 00000000 00100000",
+    );
+    let range = ByteRange { offset: 4096, length: 8192 };
+    golden(
+        &Punch { sequence, file, open: OpenId::NONE, range },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000000
+         00000000 00001000 00000000 00002000",
+    );
+}
+
+#[test]
 fn attributes_have_the_stated_length() {
     assert_eq!(to_segments(&attributes()).len(), ATTRIBUTES_BYTES);
     let entry = |attributes| Entry { name: name("abcde"), file: FileId(1), cookie: 2, attributes };
@@ -303,11 +322,12 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), LocksClaimed::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), Preallocate::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
-    assert!(MetaProc::try_from(LocksClaimed::NUMBER).is_ok());
+    assert_eq!(PROCEDURE_NAMES[Preallocate::NUMBER as usize], "PREALLOCATE");
+    assert!(MetaProc::try_from(Preallocate::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

@@ -39,6 +39,7 @@ mod share_programs;
 mod shell;
 mod small_disk;
 mod smb;
+mod space;
 mod survive;
 mod two_mounts;
 mod unmounts;

@@ -1,0 +1,74 @@
+//! Room for a range of a file, and zeros in it (fallocate(2)): at the server, with what is unsent
+//! sent first. What is held follows, so that it goes on under the new version.
+
+use std::sync::Arc;
+
+use larder_vfs::{Ino, OpenId, Result, SpaceChange, SpaceKind};
+
+use crate::core::{Core, blocking};
+use crate::names::on_handle;
+use crate::node::Node;
+
+impl Core {
+    /// See [`larder_vfs::FileSystem::change_space`].
+    pub(crate) async fn change_space(
+        self: &Arc<Self>,
+        ino: Ino,
+        open: OpenId,
+        change: SpaceChange,
+    ) -> Result<()> {
+        self.refuse_read_only()?;
+        self.refuse_lost(ino, Some(open))?;
+        let (node, opened) = (self.node(ino)?, self.open_file(open)?);
+        change.check(self.remote.limits().file_size_max)?;
+        let deadline = self.deadline();
+        let transfer = node.transfer.begin(deadline).await?;
+        // What the kernel wrote itself is among it.
+        self.upload_locked(&node, &transfer, deadline).await?;
+        let cred = &opened.cred.until(transfer.extend(deadline));
+        self.begin_change(&node);
+        let token = self.open_files.token(ino, true);
+        let answer = on_handle!(self, cred, node, handle =>
+            self.remote.change_space(cred, &handle, token.as_ref(), &change));
+        let followed = match &answer {
+            Ok(_) => self.follow_space(&node, &change).await,
+            Err(_) => Ok(()),
+        };
+        // As of a truncation: what is held without it is of no version.
+        let told = answer.as_ref().ok().filter(|_| followed.is_ok());
+        self.end_change(&node, told.copied());
+        answer?;
+        followed
+    }
+
+    /// What is held, and what the kernel shows of it, follows a change that the server has made.
+    async fn follow_space(&self, node: &Node, change: &SpaceChange) -> Result<()> {
+        if change.kind != SpaceKind::Allocate {
+            self.zero_held(node, change).await?;
+        }
+        let size = node.state().attr().size;
+        let grown = change.size_after(size);
+        if grown > size { self.truncate_held(node, grown).await } else { Ok(()) }
+    }
+
+    async fn zero_held(&self, node: &Node, change: &SpaceChange) -> Result<()> {
+        let (file, range) = (self.file(node), change.range.clone());
+        let held = {
+            let state = node.state();
+            file.version() == Some(state.version().bytes()) || state.opens().bypassing()
+        };
+        if held {
+            let (zeroed, range) = (file.clone(), range.clone());
+            if blocking(move || zeroed.zero(range)).await?.is_err() {
+                tracing::warn!(ino = node.ino.0, "no room to zero a range of the cached copy");
+            }
+        }
+        self.zero_older(node, &file, range);
+        if held {
+            let mut state = node.state();
+            let end = state.opens().local_end();
+            state.opens_mut().set_collected(end);
+        }
+        Ok(())
+    }
+}
