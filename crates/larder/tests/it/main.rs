@@ -21,6 +21,7 @@ mod detached;
 mod disk;
 mod fdstore;
 mod harness;
+mod kills;
 mod limits;
 mod locks;
 mod logs;

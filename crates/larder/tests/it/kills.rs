@@ -1,0 +1,222 @@
+//! kill -9 of the metadata server, of the disk and of clients, at any moment, under load.
+//!
+//! Several mounts write, sync, rename, remove and cut files ([`load`]). After each kill and restart
+//! the volume is checked, what was acknowledged as durable is there, and no byte that a file shows
+//! is another's.
+
+mod load;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use crate::harness::{Mount, eventually, larder, scratch, succeed};
+use crate::server::{Server, free_address};
+use load::{Random, Worker};
+
+/// In the environment of a process in which one of these tests runs alone.
+const ALONE: &str = "LARDER_KILLS_ALONE";
+/// Kills of each kind, unless the variable `LARDER_KILLS` says otherwise.
+const KILLS: u64 = 3;
+const MOUNTS: usize = 3;
+const WORKERS_PER_MOUNT: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Meta,
+    Disk,
+    Client,
+}
+
+/// A volume whose servers are processes of their own, and mounts of it.
+struct Stand {
+    dir: TempDir,
+    disk_address: String,
+    disk: Option<Child>,
+    meta: Server,
+    mounts: Vec<Mount>,
+    /// Has no cache, and sees what the servers have.
+    observer: Mount,
+}
+
+impl Stand {
+    fn new() -> Stand {
+        let (dir, disk_address) = (scratch("larder-kills-"), free_address().to_string());
+        let engine = format!("embedded:{}", dir.path().join("meta").display());
+        succeed(larder().args(["volume", "create", "--engine", &engine]));
+        let mut enrol = larder();
+        enrol.args(["disk", "enrol", "--size", "256M", "--address", &disk_address]);
+        succeed(enrol.arg(dir.path().join("key")).args(["--engine", &engine]));
+        let disk = Some(start_disk(&dir, &disk_address));
+        let meta = Server::meta(&engine);
+        let mounts = (0..MOUNTS).map(|_| Mount::new(&meta, &[])).collect();
+        let observer = Mount::plain(&meta, &["noac"]);
+        Stand { dir, disk_address, disk, meta, mounts, observer }
+    }
+
+    fn kill(&mut self, victim: Victim, which: usize) {
+        match victim {
+            Victim::Meta => self.meta.kill(),
+            Victim::Disk => end(&mut self.disk),
+            Victim::Client => self.mounts[which].kill(),
+        }
+    }
+
+    fn restart(&mut self, victim: Victim, which: usize) {
+        match victim {
+            Victim::Meta => {
+                self.check();
+                self.meta.restart();
+                // Whoever is idle hears of it now, and holds nobody up.
+                let _ = self.observer.path("nothing").try_exists();
+            }
+            Victim::Disk => self.disk = Some(start_disk(&self.dir, &self.disk_address)),
+            Victim::Client => self.mounts[which].mount(),
+        }
+    }
+
+    /// Nothing is wrong with the volume, which nobody serves.
+    fn check(&self) {
+        let engine = format!("embedded:{}", self.dir.path().join("meta").display());
+        let mut check = larder();
+        let done = check.args(["volume", "check", "-n", "--engine", &engine]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert_eq!((done.status.code(), &said[..]), (Some(0), "nothing is wrong\n"));
+    }
+
+    /// Everything that was written is at the servers.
+    fn settle(&self) {
+        for mount in &self.mounts {
+            succeed(mount.larder().arg("sync").arg(mount.path("")));
+        }
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        if self.disk.is_some() {
+            end(&mut self.disk);
+        }
+    }
+}
+
+fn start_disk(dir: &TempDir, address: &str) -> Child {
+    let mut command: Command = larder();
+    command.args(["disk", "--size", "256M", "--listen", address]);
+    command.arg("--key").arg(dir.path().join("key")).arg("--store").arg(dir.path().join("store"));
+    let disk = command.stdin(Stdio::null()).spawn().unwrap();
+    eventually("the disk listens", || std::net::TcpStream::connect(address).is_ok());
+    disk
+}
+
+fn end(process: &mut Option<Child>) {
+    let mut process = process.take().unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+/// Works until it is told to stop, or the mount dies.
+fn run(workers: &mut [Worker], stop: &AtomicBool, done: &AtomicU64) {
+    let ready = &Barrier::new(workers.len());
+    std::thread::scope(|scope| {
+        for worker in workers {
+            scope.spawn(move || {
+                keep_own_files();
+                ready.wait();
+                while !stop.load(SeqCst) && worker.step() {
+                    done.fetch_add(1, SeqCst);
+                }
+            });
+        }
+    });
+}
+
+/// What this thread opens from now on is its own: a process that another thread begins does not
+/// inherit it, and does not wait at its exec, which closes that, for a server that is dead.
+fn keep_own_files() {
+    #[expect(deprecated, reason = "this thread uses no file of another one")]
+    rustix::thread::unshare(rustix::thread::UnshareFlags::FILES).unwrap();
+}
+
+/// Runs a test in a process of its own, where nobody else has files open.
+fn alone(name: &str, victim: Victim) {
+    if std::env::var_os(ALONE).is_some() {
+        return kill_again_and_again(victim);
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("kills::{name}"), "--nocapture"]).env(ALONE, "1");
+    let done = succeed(&mut command);
+    print!("{}", String::from_utf8_lossy(&done.stdout));
+}
+
+fn kill_again_and_again(victim: Victim) {
+    let kills = std::env::var("LARDER_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let seed = std::env::var("LARDER_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let (mut stand, mut random, begin) = (Stand::new(), Random(seed), Instant::now());
+    let mut workers: Vec<Worker> = (0..MOUNTS * WORKERS_PER_MOUNT)
+        .map(|number| {
+            let dir = format!("w{number}");
+            fs::create_dir(stand.mounts[number / WORKERS_PER_MOUNT].path(&dir)).unwrap();
+            let path = stand.mounts[number / WORKERS_PER_MOUNT].path(&dir);
+            Worker::new(number as u32, path, random.next())
+        })
+        .collect();
+    let mut errors: BTreeMap<String, u64> = BTreeMap::new();
+    let mut steps = 0;
+    for round in 0..kills {
+        let which = random.below(MOUNTS);
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let load = scope.spawn(|| run(&mut workers, &stop, &done));
+            let moment = 5 + random.below(60) as u64;
+            eventually("there is load", || done.load(SeqCst) >= moment);
+            stand.kill(victim, which);
+            let killed_at = done.load(SeqCst);
+            stand.restart(victim, which);
+            eventually("the others go on", || done.load(SeqCst) >= killed_at + 15);
+            stop.store(true, SeqCst);
+            load.join().unwrap();
+        });
+        steps += done.load(SeqCst);
+        stand.settle();
+        for (number, worker) in workers.iter_mut().enumerate() {
+            let seen_by_others = stand.observer.path(&format!("w{number}"));
+            worker.verify(&seen_by_others).unwrap_or_else(|fault| {
+                panic!("kill {round} of {victim:?}, LARDER_SEED={seed}, w{number}: {fault}")
+            });
+            for error in worker.errors.drain(..) {
+                *errors.entry(error).or_default() += 1;
+            }
+        }
+        if victim != Victim::Meta && round % 5 == 4 {
+            stand.kill(Victim::Meta, 0);
+            stand.restart(Victim::Meta, 0);
+        }
+    }
+    stand.kill(Victim::Meta, 0);
+    stand.check();
+    println!(
+        "{kills} kills of {victim:?}, seed {seed}: {steps} operations in {:.0?}, not answered: {errors:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn a_metadata_server_that_is_killed_under_load_loses_nothing() {
+    alone("a_metadata_server_that_is_killed_under_load_loses_nothing", Victim::Meta);
+}
+
+#[test]
+fn a_disk_that_is_killed_under_load_loses_nothing() {
+    alone("a_disk_that_is_killed_under_load_loses_nothing", Victim::Disk);
+}
+
+#[test]
+fn a_client_that_is_killed_under_load_leaves_nothing_behind() {
+    alone("a_client_that_is_killed_under_load_leaves_nothing_behind", Victim::Client);
+}
