@@ -6,12 +6,14 @@
 //! ([`crate::committer`]), for many callers together, so an engine needs no group commit of its
 //! own.
 //!
-//! [`embedded`] keeps the map in one file on a local disk; [`memory`] is for tests.
+//! [`embedded`] keeps the map in one file on a local disk, [`postgres`] in a database that several
+//! machines reach; [`memory`] is for tests.
 
 pub mod embedded;
 pub mod layers;
 mod log;
 pub mod memory;
+pub mod postgres;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -34,6 +36,13 @@ pub enum EngineError {
     /// Another process has the store.
     #[error("another process has the store open")]
     Busy,
+    /// There is no store there.
+    #[error("it holds no volume")]
+    None,
+    /// The store cannot be reached now. Nothing that was answered is lost, and what was asked can
+    /// be asked again.
+    #[error("the metadata store cannot be reached: {0}")]
+    Away(String),
     /// The store failed, or holds what no engine of ours wrote. It promises nothing from now on.
     #[error("the metadata store failed: {0}")]
     Failed(String),
@@ -53,14 +62,15 @@ pub trait Engine: Send + Sync + 'static {
     /// The state after the last commit.
     ///
     /// # Errors
-    /// [`EngineError::Failed`]
+    /// [`EngineError::Away`], [`EngineError::Failed`]
     fn view(&self) -> Result<Box<dyn View>, EngineError>;
 
     /// Carries out all of `writes`, if `owner` is as expected. Durable on return.
     ///
     /// # Errors
-    /// [`EngineError::NotOwner`]: nothing was written. [`EngineError::Failed`]: a view may have all
-    /// of it or nothing; the engine takes no more commits.
+    /// [`EngineError::NotOwner`]: nothing was written, or all of it before another owner took the
+    /// volume. [`EngineError::Away`], [`EngineError::Failed`]: a view may have all of it or
+    /// nothing; the engine takes no more commits.
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError>;
 }
 
@@ -69,13 +79,13 @@ pub trait View: Send {
     /// The value of `key`.
     ///
     /// # Errors
-    /// [`EngineError::Failed`]
+    /// [`EngineError::Away`], [`EngineError::Failed`]
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError>;
 
     /// Calls `each` with keys and values from `from` on, in order, while they are below `until` and
     /// it says to go on.
     ///
     /// # Errors
-    /// [`EngineError::Failed`]
+    /// [`EngineError::Away`], [`EngineError::Failed`]
     fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError>;
 }

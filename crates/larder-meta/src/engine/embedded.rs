@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use larder_io::{Disk, DiskFile, OpenMode};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 
+use super::layers::{Above, Stack};
 use super::log::Log;
-use super::{Engine, EngineError, Owner, View, Visitor, Writes, layers};
+use super::{Engine, EngineError, Owner, View, Visitor, Writes};
 
 const TREE_FILE: &str = "tree.redb";
 const TABLE: TableDefinition<'static, &'static [u8], &'static [u8]> =
@@ -68,9 +69,8 @@ struct Writing {
 
 /// What is in the tree and in the log, as far as it was synced.
 struct Durable {
-    /// What the tree does not have, newest last; each is larger than the next.
-    layers: Vec<Arc<Writes>>,
-    layers_bytes: usize,
+    /// What the tree does not have.
+    layers: Stack,
     tree: Arc<Tree>,
 }
 
@@ -96,8 +96,9 @@ impl Embedded {
         let (seed, applied) = (number(SEED)?, number(APPLIED)?);
         let (log, records) = Log::open(&**disk, sizes.log_bytes, seed, applied).map_err(failed)?;
         let tree = Arc::new(tree);
-        let mut durable = Durable { layers: Vec::new(), layers_bytes: 0, tree };
-        records.into_iter().for_each(|record| durable.push(record));
+        let mut layers = Stack::default();
+        records.into_iter().for_each(|record| layers.push(record));
+        let durable = Durable { layers, tree };
         let writing = Mutex::new(Writing { log, has_failed: false });
         Ok(Embedded { database, sizes, writing, durable: Mutex::new(durable) })
     }
@@ -107,7 +108,7 @@ impl Embedded {
     }
 
     fn append(&self, log: &mut Log, writes: &Writes) -> Result<(), EngineError> {
-        if self.durable().layers_bytes > self.sizes.layers_bytes {
+        if self.durable().layers.bytes() > self.sizes.layers_bytes {
             self.checkpoint(log)?;
         }
         if !log.append(writes).map_err(failed)? {
@@ -117,20 +118,18 @@ impl Embedded {
                 return Err(failed("a record does not fit into an empty log"));
             }
         }
-        self.durable().push(writes.clone());
+        self.durable().layers.push(writes.clone());
         Ok(())
     }
 
     /// Brings the layers into the tree, and begins the log again.
     fn checkpoint(&self, log: &mut Log) -> Result<(), EngineError> {
+        // Not under the lock: who looks does not wait for it.
         let layers = self.durable().layers.clone();
-        let mut all = Writes::new();
-        for layer in layers {
-            all.extend(layer.iter().map(|(key, value)| (key.clone(), value.clone())));
-        }
+        let mut all = layers.merged();
         all.insert(APPLIED.to_vec(), Some(log.last().to_le_bytes().to_vec()));
         let tree = Arc::new(guarded(|| write_tree(&self.database, &all))?);
-        *self.durable() = Durable { layers: Vec::new(), layers_bytes: 0, tree };
+        *self.durable() = Durable { layers: Stack::default(), tree };
         log.rewind();
         Ok(())
     }
@@ -143,24 +142,8 @@ impl std::fmt::Debug for Embedded {
 }
 
 impl Durable {
-    /// Puts a layer on top. Layers that are not larger than twice the next one become one with it:
-    /// a lookup has few layers to look at, and each write is moved few times.
-    fn push(&mut self, mut newest: Writes) {
-        let bytes = |(key, value): (&Vec<u8>, &Option<Vec<u8>>)| {
-            key.len() + value.as_ref().map_or(0, Vec::len) + 64
-        };
-        self.layers_bytes += newest.iter().map(bytes).sum::<usize>();
-        while let Some(last) = self.layers.pop_if(|last| last.len() <= 2 * newest.len()) {
-            let mut merged = Arc::unwrap_or_clone(last);
-            merged.append(&mut newest);
-            newest = merged;
-        }
-        self.layers.push(Arc::new(newest));
-    }
-
-    fn view(&self) -> LayeredView {
-        let layers = self.layers.iter().rev().map(Arc::clone).collect();
-        LayeredView { layers, tree: TreeView(Arc::clone(&self.tree)) }
+    fn view(&self) -> Above<TreeView> {
+        self.layers.above(TreeView(Arc::clone(&self.tree)))
     }
 }
 
@@ -182,28 +165,6 @@ impl Engine for Embedded {
         let appended = self.append(&mut writing.log, writes);
         writing.has_failed = appended.is_err();
         appended
-    }
-}
-
-/// Layers, newest first, above a state of the tree.
-struct LayeredView {
-    layers: Vec<Arc<Writes>>,
-    tree: TreeView,
-}
-
-impl LayeredView {
-    fn layers(&self) -> Vec<&Writes> {
-        self.layers.iter().map(|layer| &**layer).collect()
-    }
-}
-
-impl View for LayeredView {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        layers::get(&self.layers(), &self.tree, key)
-    }
-
-    fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
-        layers::scan(&self.layers(), &self.tree, from, until, each)
     }
 }
 

@@ -1,13 +1,82 @@
 //! Writes that lie above a view, newest first, as one map.
 //!
-//! A transaction lies above those of its group, the group above the store; and the embedded engine
-//! keeps what its tree does not have yet in layers, too.
+//! A transaction lies above those of its group, the group above the store; and engines keep what is
+//! not yet in the state that they read from in layers, too ([`Stack`]).
 
 use std::collections::btree_map::Range;
 use std::iter::Peekable;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 use super::{EngineError, View, Visitor, Writes};
+
+/// Layers that commits leave above a state of the store, newest last. Each is larger than the
+/// next: a lookup has few layers to look at, and each write is moved few times.
+#[derive(Clone, Debug, Default)]
+pub struct Stack {
+    layers: Vec<Arc<Writes>>,
+    bytes: usize,
+}
+
+impl Stack {
+    /// Puts a layer on top. Those that are not larger than twice the next one become one with it.
+    pub fn push(&mut self, mut newest: Writes) {
+        self.bytes += newest.iter().map(|(key, value)| bytes(key, value.as_deref())).sum::<usize>();
+        while let Some(last) = self.layers.pop_if(|last| last.len() <= 2 * newest.len()) {
+            let mut merged = Arc::unwrap_or_clone(last);
+            merged.append(&mut newest);
+            newest = merged;
+        }
+        self.layers.push(Arc::new(newest));
+    }
+
+    /// How much memory was written to it, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// All layers as one.
+    pub fn merged(&self) -> Writes {
+        let mut all = Writes::new();
+        for layer in &self.layers {
+            all.extend(layer.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        all
+    }
+
+    /// What one sees who looks from above at these layers and at what is below.
+    pub fn above<V: View>(&self, below: V) -> Above<V> {
+        Above { layers: self.layers.iter().rev().map(Arc::clone).collect(), below }
+    }
+}
+
+/// About how much memory an entry takes, in bytes.
+pub(super) fn bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+    key.len() + value.map_or(0, <[u8]>::len) + 64
+}
+
+/// A view with layers above it, newest first.
+#[derive(Debug)]
+pub struct Above<V> {
+    layers: Vec<Arc<Writes>>,
+    below: V,
+}
+
+impl<V> Above<V> {
+    fn layers(&self) -> Vec<&Writes> {
+        self.layers.iter().map(|layer| &**layer).collect()
+    }
+}
+
+impl<V: View> View for Above<V> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        get(&self.layers(), &self.below, key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
+        scan(&self.layers(), &self.below, from, until, each)
+    }
+}
 
 /// The value of `key`: that of the newest layer which has something on it, else that of `below`.
 ///

@@ -8,6 +8,7 @@ mod client;
 mod disks;
 mod fuzz;
 mod killed;
+mod postgres;
 mod relay;
 mod serving;
 mod store;

@@ -17,12 +17,12 @@ fn open(disk: &SimDisk) -> Result<Embedded, EngineError> {
     Embedded::open(&disk, sizes())
 }
 
-fn nobody() -> Owner {
+pub(crate) fn nobody() -> Owner {
     Owner { key: NOBODY.to_vec(), value: None }
 }
 
 /// The batch of a number: two keys that change together, and one of its own.
-fn batch(number: u64) -> Writes {
+pub(crate) fn batch(number: u64) -> Writes {
     let value = || Some(number.to_be_bytes().to_vec());
     let filler = Some(vec![number as u8; 700]);
     let mut writes = Writes::from([(b"a".to_vec(), value()), (b"z".to_vec(), value())]);
@@ -34,7 +34,7 @@ fn batch(number: u64) -> Writes {
 }
 
 /// The last batch that the store has, all of it.
-fn last(engine: &Embedded) -> u64 {
+pub(crate) fn last(engine: &dyn Engine) -> u64 {
     let view = engine.view().unwrap();
     let number = |key: &[u8]| {
         view.get(key).unwrap().map_or(0, |value| u64::from_be_bytes(value.try_into().unwrap()))

@@ -1,0 +1,320 @@
+//! One connection to the server, used by one thread at a time, which waits for each answer.
+//!
+//! Each method is one round trip: what has several statements goes out as one message.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use larder_io::Clock;
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage, Statement};
+
+use super::{Last, Target};
+use crate::engine::{Owner, Writes};
+
+/// How long an answer is waited for: then the server counts as gone.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Of the session: each statement sees one state, plans use the index whatever the statistics say,
+/// and an answer means that the server's disk has it.
+const SETTINGS: &str = "SET default_transaction_isolation = 'repeatable read'; \
+    SET enable_seqscan = off; SET jit = off; SET bytea_output = 'hex'; \
+    SELECT set_config('synchronous_commit', 'on', false) \
+    WHERE current_setting('synchronous_commit') IN ('off', 'local')";
+const TABLES: [&str; 3] = [
+    "CREATE TABLE IF NOT EXISTS larder_store \
+     (format text NOT NULL, commits bigint NOT NULL, mark bytea NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS larder_records (key bytea PRIMARY KEY, value bytea NOT NULL)",
+    "LOCK TABLE larder_store IN EXCLUSIVE MODE",
+];
+const CHECK: &str = "SELECT current_setting('fsync'), to_regclass('larder_store')::text";
+const BEGIN: &str = "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; \
+    SELECT commits FROM larder_store";
+const GET: &str = "SELECT value FROM larder_records WHERE key = $1";
+const SCAN: &str =
+    "SELECT key, value FROM larder_records WHERE key >= $1 AND key < $2 ORDER BY key LIMIT $3";
+/// Two that run at the same time change the same row, so the later one fails; if it does not, its
+/// snapshot has every commit before it.
+const COMMIT: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 1, mark = $1 \
+      WHERE commits = $2 \
+        AND (SELECT value FROM larder_records WHERE key = $3) IS NOT DISTINCT FROM $4 \
+      RETURNING commits), \
+    removed AS (DELETE FROM larder_records USING turn WHERE key = ANY($5)), \
+    written AS (INSERT INTO larder_records (key, value) \
+      SELECT w.key, w.value FROM turn, unnest($6::bytea[], $7::bytea[]) AS w (key, value) \
+      ON CONFLICT (key) DO UPDATE SET value = excluded.value) \
+    SELECT commits FROM turn";
+const FENCE: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 1, mark = $1 \
+      WHERE commits = $2 RETURNING commits, mark) \
+    SELECT commits, mark FROM turn UNION ALL \
+    SELECT commits, mark FROM larder_store WHERE NOT EXISTS (SELECT FROM turn)";
+
+/// The process that has it is the only one. One that was killed has left it when the server has
+/// noticed, which is waited for.
+const LOCK: &str = "SET lock_timeout = '5s'; \
+    SELECT pg_advisory_lock('larder_store'::regclass::oid::bigint); SET lock_timeout = 0";
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server cannot be reached, or is not there for this now.
+    Away(String),
+    /// Somebody else's commit came first.
+    Conflict,
+    /// Another process has the store for itself.
+    Busy,
+    /// It does not do that.
+    Refused(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Away(text) | Trouble::Refused(text) => f.write_str(text),
+            Trouble::Conflict => f.write_str("others commit to it"),
+            Trouble::Busy => f.write_str("another process has the store open"),
+        }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        let Some(said) = error.as_db_error() else {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            return Trouble::Away(cause.unwrap_or_else(|| error.to_string()));
+        };
+        let code = said.code();
+        let text = match code {
+            &SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+                format!("{}: check the user, and the password file", said.message())
+            }
+            &SqlState::UNDEFINED_DATABASE => {
+                format!("{}: check its name, or make it by createdb", said.message())
+            }
+            _ => said.message().to_owned(),
+        };
+        match code {
+            &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED => {
+                Trouble::Conflict
+            }
+            &SqlState::LOCK_NOT_AVAILABLE => Trouble::Busy,
+            // Classes 08, 53 and 57: connections, resources, an operator.
+            code if ["08", "53", "57"].iter().any(|class| code.code().starts_with(class)) => {
+                Trouble::Away(text)
+            }
+            _ => Trouble::Refused(text),
+        }
+    }
+}
+
+/// What a store says of itself.
+pub(super) struct Checked {
+    pub(super) fsync: String,
+    /// Nothing if there is no store.
+    pub(super) format: Option<String>,
+}
+
+/// A connection.
+pub(super) struct Line {
+    /// What moves its bytes, while somebody waits. There until the end.
+    runtime: Option<Runtime>,
+    client: Client,
+    /// Prepared when they are used first.
+    statements: Mutex<HashMap<&'static str, Statement>>,
+    clock: Arc<dyn Clock>,
+    trips: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // Its tasks are not waited for, which a task must not do.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+type Row = (Vec<u8>, Vec<u8>);
+
+impl Line {
+    /// Connects.
+    pub(super) fn open(
+        target: &Target,
+        clock: &Arc<dyn Clock>,
+        trips: &Arc<AtomicU64>,
+    ) -> Result<Line, Trouble> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Trouble::Away(error.to_string()))?;
+        let config = target.config()?;
+        let connecting = async {
+            let (client, connection) = config.connect(NoTls).await?;
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!("a connection to the metadata's database ended: {error}");
+                }
+            });
+            client.batch_execute(SETTINGS).await?;
+            Ok::<Client, Error>(client)
+        };
+        let connected = blocking(|| runtime.block_on(clock.timeout(ANSWER_MAX, connecting)));
+        trips.fetch_add(1, Ordering::Relaxed);
+        let trouble = match connected {
+            Ok(Ok(client)) => {
+                let (statements, clock) = (Mutex::default(), Arc::clone(clock));
+                let trips = Arc::clone(trips);
+                return Ok(Line { runtime: Some(runtime), client, statements, clock, trips });
+            }
+            Ok(Err(error)) => Trouble::from(error),
+            Err(_) => silent(),
+        };
+        runtime.shutdown_background();
+        Err(trouble)
+    }
+
+    /// Waits for an answer.
+    fn run<T>(&self, ask: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
+        self.trips.fetch_add(1, Ordering::Relaxed);
+        let runtime = self.runtime.as_ref().expect("it ends with the line");
+        let answered = blocking(|| runtime.block_on(self.clock.timeout(ANSWER_MAX, ask)));
+        Ok(answered.map_err(|_| silent())??)
+    }
+
+    fn prepared(&self, text: &'static str) -> Result<Statement, Trouble> {
+        let mut statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(statement) = statements.get(text) {
+            return Ok(statement.clone());
+        }
+        let statement = self.run(self.client.prepare(text))?;
+        statements.insert(text, statement.clone());
+        Ok(statement)
+    }
+
+    pub(super) fn make_tables(&self, format: &str) -> Result<(), Trouble> {
+        let script = format!(
+            "BEGIN; {}; INSERT INTO larder_store SELECT '{format}', 0, '' \
+             WHERE NOT EXISTS (SELECT FROM larder_store); COMMIT",
+            TABLES.join("; ")
+        );
+        self.run(self.client.batch_execute(&script))
+    }
+
+    pub(super) fn check(&self) -> Result<Checked, Trouble> {
+        let row = first(&self.run(self.client.simple_query(CHECK))?);
+        let mut row = row.into_iter();
+        let fsync = row.next().flatten().unwrap_or_default();
+        let format = match row.next().flatten() {
+            Some(_) => {
+                let said = self.run(self.client.simple_query("SELECT format FROM larder_store"))?;
+                first(&said).into_iter().next().flatten()
+            }
+            None => None,
+        };
+        Ok(Checked { fsync, format })
+    }
+
+    /// Has the store for itself, as long as this connection lasts.
+    pub(super) fn lock(&self) -> Result<(), Trouble> {
+        self.run(self.client.batch_execute(LOCK))
+    }
+
+    /// Begins a transaction that sees one state. Answers which.
+    pub(super) fn begin(&self) -> Result<u64, Trouble> {
+        let row = first(&self.run(self.client.simple_query(BEGIN))?);
+        let number = row.into_iter().next().flatten().and_then(|text| text.parse().ok());
+        number.ok_or_else(|| {
+            Trouble::Refused("the store does not say how many commits it has".into())
+        })
+    }
+
+    pub(super) fn end(&self) -> Result<(), Trouble> {
+        self.run(self.client.batch_execute("COMMIT"))
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
+        let get = self.prepared(GET)?;
+        let row = self.run(self.client.query_opt(&get, &[&key]))?;
+        Ok(row.map(|row| row.try_get(0)).transpose()?)
+    }
+
+    pub(super) fn scan(&self, from: &[u8], until: &[u8], rows: i64) -> Result<Vec<Row>, Trouble> {
+        let scan = self.prepared(SCAN)?;
+        let found = self.run(self.client.query(&scan, &[&from, &until, &rows]))?;
+        found.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    }
+
+    /// Commits as number `number` and one. Answers whether it was carried out.
+    pub(super) fn commit(
+        &self,
+        writes: &Writes,
+        owner: &Owner,
+        number: u64,
+        mark: &[u8],
+    ) -> Result<bool, Trouble> {
+        let commit = self.prepared(COMMIT)?;
+        let mut removed: Vec<&[u8]> = Vec::new();
+        let (mut keys, mut values): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
+        for (key, value) in writes {
+            match value {
+                Some(value) => {
+                    keys.push(key);
+                    values.push(value);
+                }
+                None => removed.push(key),
+            }
+        }
+        let number = number.cast_signed();
+        let done = self.run(self.client.query_opt(
+            &commit,
+            &[&mark, &number, &owner.key, &owner.value, &removed, &keys, &values],
+        ))?;
+        Ok(done.is_some())
+    }
+
+    /// Raises the number of commits if it is `number`. Answers what the row says then.
+    pub(super) fn fence(&self, number: u64, mark: &[u8]) -> Result<Last, Trouble> {
+        let fence = self.prepared(FENCE)?;
+        let row = self.run(self.client.query_one(&fence, &[&mark, &number.cast_signed()]))?;
+        let number: i64 = row.try_get(0)?;
+        Ok(Last { number: number.cast_unsigned(), mark: row.try_get(1)? })
+    }
+}
+
+/// The first row of an answer in text.
+fn first(messages: &[SimpleQueryMessage]) -> Vec<Option<String>> {
+    let row = messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let Some(row) = row else { return Vec::new() };
+    (0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect()
+}
+
+fn silent() -> Trouble {
+    Trouble::Away(format!("no answer within {} s", ANSWER_MAX.as_secs()))
+}
+
+/// Lets a thread wait, whatever else runs on it.
+fn blocking<T>(wait: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+        _ => wait(),
+    }
+}
+
+/// Lets this thread pause.
+pub(super) fn wait(clock: &Arc<dyn Clock>, pause: Duration) {
+    // Without a runtime there is nothing to wait by, and nothing could have been asked either.
+    if let Ok(runtime) = Builder::new_current_thread().enable_time().build() {
+        blocking(|| runtime.block_on(async { clock.sleep_until(clock.instant() + pause).await }));
+    }
+}
