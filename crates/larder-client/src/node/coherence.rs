@@ -101,7 +101,7 @@ impl Core {
             self.carry(node, &mut state, from);
         }
         if matches!(seen, Seen::SameData { .. }) && is_shown {
-            self.outdate_attributes(node.ino);
+            self.outdate_attributes(node.ino, &mut state);
         }
         if seen == Seen::Changed {
             tracing::debug!(ino = node.ino.0, "changed on the server");
@@ -181,7 +181,8 @@ impl Core {
     }
 
     /// The same of attributes alone: the bytes are those that the kernel holds.
-    fn outdate_attributes(&self, ino: Ino) {
+    pub(super) fn outdate_attributes(&self, ino: Ino, state: &mut State) {
+        state.opens_mut().tell();
         if let Some(kernel) = self.kernel.get() {
             kernel.invalidate(ino, true);
         }

@@ -50,9 +50,7 @@ impl Core {
             if !state.dropped_mut().by_write(mode) {
                 return;
             }
-            if let Some(kernel) = self.kernel.get() {
-                kernel.invalidate(node.ino, true);
-            }
+            self.outdate_attributes(node.ino, &mut state);
         }
         self.told(node).await;
     }

@@ -29,6 +29,8 @@ pub(crate) struct Opens {
     stray: bool,
     /// The version that the kernel's page cache holds pages of.
     pages: Option<Version>,
+    /// How often the kernel was to drop something of the node.
+    tellings: u64,
     /// Directories: programs sync files of it again and again while they write them.
     is_synced_inside: bool,
     /// Releases of its last writer by way of the kernel that still look for what he wrote.
@@ -191,7 +193,18 @@ impl Opens {
     /// The kernel's pages are of no version. Answers whether it may hold any: who has the file open
     /// by way of pages reads new ones all the time, whatever was dropped before.
     pub(crate) fn drop_pages(&mut self) -> bool {
+        self.tell();
         self.pages.take().is_some() || self.cached > 0
+    }
+
+    /// The kernel is to drop something of the node.
+    pub(crate) fn tell(&mut self) {
+        self.tellings += 1;
+    }
+
+    /// How often it was to.
+    pub(crate) fn tellings(&self) -> u64 {
+        self.tellings
     }
 
     /// What the kernel shows of the version `from` is of the version `to` too.

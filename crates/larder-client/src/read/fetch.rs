@@ -64,9 +64,15 @@ impl Core {
         }
         let open = open.and_then(|id| self.open_file(id).ok());
         let wanted = offset..offset.saturating_add(u64::from(len));
+        let hearing = self.hearing(&node, open.as_deref());
+        let is_short = move |bytes: &Bytes| bytes.len() < len as usize;
         if open.is_some()
             && let Some(answer) = self.read_held(&node, open.as_deref(), wanted.clone())
         {
+            if answer.as_ref().is_ok_and(is_short) && !self.hears(&node, hearing) {
+                let core = self.clone();
+                return Answer::later(async move { core.have_asked_again(&node).await });
+            }
             return Answer::Now(answer);
         }
         self.fill.link_used(self.now());
@@ -75,7 +81,11 @@ impl Core {
             if open.is_none() {
                 core.check_read_without_open(&node, &cred).await?;
             }
-            core.read_remote(&node, &cred, open.as_deref(), wanted).await
+            let bytes = core.read_remote(&node, &cred, open.as_deref(), wanted).await?;
+            if is_short(&bytes) && !core.hears(&node, hearing) {
+                return core.have_asked_again(&node).await;
+            }
+            Ok(bytes)
         })
     }
 

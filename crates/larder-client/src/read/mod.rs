@@ -3,12 +3,14 @@
 //! - [`plan`]: which parts of a read come from where, as a pure function; [`fetch`] carries it out,
 //!   by [`flights`].
 //! - [`as_it_is`]: what the server has at this moment, of a file that holds no version long enough.
+//! - [`ends`]: that the kernel hears where a file ends.
 //! - [`storing`]: what landed goes into the cache, file by file in order.
 //! - [`stream`]: what is known of the reads of one open file.
 //! - [`holes`]: where a file has holes, as the server knows it.
 //! - [`fill`]: completes partly cached files when the link is quiet, by its [`fill_queue`].
 
 mod as_it_is;
+mod ends;
 mod fetch;
 mod fill;
 mod fill_queue;

@@ -5,10 +5,10 @@ use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
 use larder_client::Options;
-use larder_vfs::{DataPath, FileSystem, Ino, Kernel, SetAttr, Told};
+use larder_vfs::{DataPath, Error, FileSystem, Ino, Kernel, SetAttr, Told};
 use tokio::sync::{Notify, oneshot};
 
-use crate::rig::{PATIENCE, READ, Rig, root};
+use crate::rig::{PATIENCE, READ, Rig, WRITE, root};
 
 /// A kernel without passthrough that remembers of which files it was to drop pages.
 #[derive(Default)]
@@ -135,4 +135,43 @@ async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
         // Nothing is queued, and nobody waits.
         assert_eq!(rig.cat("file").await.len(), 14);
     }
+}
+
+/// The kernel does not listen to where an answer ends if it was told to drop something since it
+/// asked, and would show zeros behind that. So it is to ask again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
+    let rig = Rig::new(Options::default()).await;
+    let kernel = Arc::new(SlowKernel::default());
+    rig.client.attach(kernel.clone());
+    let other = rig.foreigner().await;
+    other.put("file", &[b'x'; 50_000]).await;
+    let ino = rig.find("file").await.unwrap();
+    let opened = rig.client.open(&root(), ino, READ).wait().await.unwrap();
+    assert!(matches!(opened.path, DataPath::Cached { .. }), "not by pages of the kernel");
+    let read = async |len: u32| {
+        let read = rig.client.read(&root(), ino, Some(opened.id), 0, len).wait();
+        rig.in_vain(read).await.map(|bytes| bytes.len())
+    };
+    assert_eq!(read(60_000).await, Ok(50_000));
+    let there = other.open(&root(), "file", WRITE).await.unwrap();
+    there.truncate(2).await.unwrap();
+    rig.advance(60);
+    assert_eq!(rig.stat("file").await.attr.size, 2);
+    assert_eq!(read(4096).await, Err(Error::Changed), "it is about to be told");
+    assert_eq!(read(2).await, Ok(2), "there is nothing to listen to");
+    kernel.drop_now();
+    assert_eq!(read(4096).await, Ok(2));
+    // Found out by the read itself: from the server, since less is held.
+    there.write(100_000, b"more").await.unwrap();
+    there.flush().await.unwrap();
+    rig.advance(60);
+    assert_eq!(rig.stat("file").await.attr.size, 100_004);
+    kernel.drop_now();
+    there.truncate(1).await.unwrap();
+    assert_eq!(read(60_000).await, Err(Error::Changed));
+    kernel.drop_now();
+    assert_eq!(read(60_000).await, Ok(1));
+    rig.client.release(ino, opened.id).wait().await.unwrap();
+    there.close().await.unwrap();
 }

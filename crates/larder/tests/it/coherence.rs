@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use crate::harness::{BOTH, Kind, Mount, Server, eventually, pattern};
 
@@ -129,4 +130,29 @@ fn file_grows_under_a_reader_that_follows_it() {
         reader.read_to_string(&mut text).unwrap();
         text == "one\ntwo\n"
     });
+}
+
+/// A file that somebody cuts ends there for who has it open and reads it through the kernel's
+/// pages, whatever else he makes of it meanwhile: there are no zeros in the place of what was cut
+/// off.
+#[test]
+fn a_file_that_another_mount_cuts_ends_there_for_its_readers() {
+    let server = Server::start(Kind::Volume);
+    let options = ["noac", "nopassthrough"];
+    let (one, two) = (Mount::new(&server, &options), Mount::new(&server, &options));
+    for round in 0..60 {
+        let data = pattern(round, 161_384);
+        let name = format!("file{round}");
+        fs::write(one.path(&name), &data).unwrap();
+        let there = fs::File::options().write(true).open(one.path(&name)).unwrap();
+        let reader = fs::File::open(two.path(&name)).unwrap();
+        let mut bytes = vec![0; 200_000];
+        assert_eq!(reader.read_at(&mut bytes, 0).unwrap(), data.len());
+        there.set_len(2).unwrap();
+        assert_eq!(reader.metadata().unwrap().len(), 2);
+        // Attributes are told anew, and no bytes.
+        there.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+        let read = reader.read_at(&mut bytes[..38_963], 1).unwrap();
+        assert!(bytes[..read] == data[1..2], "round {round}: {read} bytes");
+    }
 }
