@@ -56,6 +56,8 @@ pub(crate) enum Of {
     Ganesha,
     /// Samba.
     Samba,
+    /// A volume of our own.
+    Volume,
 }
 
 impl Of {
@@ -66,6 +68,7 @@ impl Of {
             Of::Shared => Server::larder(&["--no-root-squash", "--shared"]),
             Of::Ganesha => Server::start(Kind::Ganesha),
             Of::Samba => Server::start(Kind::Samba),
+            Of::Volume => Server::start(Kind::Volume),
         }
     }
 }
@@ -120,6 +123,8 @@ pub(crate) fn configurations(of: Of, chosen: &[(Other, usize)]) -> Vec<Configura
     };
     let has = |configuration: &Configuration, option| configuration.options.contains(&option);
     wanted.retain(|one| of == Of::Samba || !has(one, "nolease"));
+    // Nobody gets past the servers of a volume.
+    wanted.retain(|one| of != Of::Volume || one.other == Other::Mount);
     if !Path::new(URING_PARAMETER).exists() {
         wanted.retain(|one| !has(one, "transport=uring"));
     }
@@ -447,6 +452,12 @@ fn an_open_sees_what_was_closed_before_on_samba() {
     an_open_sees_what_was_closed_before(Of::Samba, &chosen);
 }
 
+#[test]
+fn an_open_sees_what_was_closed_before_on_a_volume() {
+    let chosen = [(Other::Mount, 0), (Other::Mount, 2)];
+    an_open_sees_what_was_closed_before(Of::Volume, &chosen);
+}
+
 /// A file is made just after an open one was removed and closed, with its write permission or
 /// without. Where handles are inode numbers, the new one gets that of the removed one.
 struct MadeAnew;
@@ -486,21 +497,26 @@ impl Round for MadeAnew {
     }
 }
 
-fn a_file_made_after_a_removal_is_itself(of: Of) {
-    hold("made anew", &configurations(of, &[(Other::Server, 0)]), |_| MadeAnew);
+fn a_file_made_after_a_removal_is_itself(of: Of, other: Other) {
+    hold("made anew", &configurations(of, &[(other, 0)]), |_| MadeAnew);
 }
 
 #[test]
 fn a_file_made_after_a_removal_is_itself_on_our_export() {
-    a_file_made_after_a_removal_is_itself(Of::Own);
+    a_file_made_after_a_removal_is_itself(Of::Own, Other::Server);
 }
 
 #[test]
 fn a_file_made_after_a_removal_is_itself_on_ganesha() {
-    a_file_made_after_a_removal_is_itself(Of::Ganesha);
+    a_file_made_after_a_removal_is_itself(Of::Ganesha, Other::Server);
 }
 
 #[test]
 fn a_file_made_after_a_removal_is_itself_on_samba() {
-    a_file_made_after_a_removal_is_itself(Of::Samba);
+    a_file_made_after_a_removal_is_itself(Of::Samba, Other::Server);
+}
+
+#[test]
+fn a_file_made_after_a_removal_is_itself_on_a_volume() {
+    a_file_made_after_a_removal_is_itself(Of::Volume, Other::Mount);
 }

@@ -140,6 +140,12 @@ fn what_another_writes_during_a_close_of_our_own_is_there_on_other_servers() {
     check(When::Meanwhile, 8, Of::Ganesha, &[(Other::Mount, 0), (Other::Server, 0)]);
 }
 
+#[test]
+fn what_two_mounts_of_a_volume_write_is_there() {
+    check(When::Before, 8, Of::Volume, &[(Other::Mount, 0)]);
+    check(When::Meanwhile, 8, Of::Volume, &[(Other::Mount, 1)]);
+}
+
 /// As much as takes many requests; a round takes long, so there are few without `LARDER_ROUNDS`.
 #[test]
 fn what_another_writes_while_much_is_sent_is_there() {

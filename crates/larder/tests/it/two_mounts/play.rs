@@ -28,6 +28,8 @@ pub(crate) struct Kind {
     pub(crate) leases: bool,
     /// Open files of one client can stand in the way of another one's changes of names.
     pub(crate) opens_hinder: bool,
+    /// An open file is there, whoever removes its names.
+    pub(crate) opens_keep: bool,
 }
 
 /// Two mounts at work.
@@ -315,7 +317,8 @@ impl Play {
     }
 
     fn may_be_stale(&self, who: Who, id: Id, error: &io::Error) -> bool {
-        error.raw_os_error() == Some(libc::ESTALE) && self.model.may_be_stale(who, id)
+        let may_go = !self.kind.opens_keep;
+        may_go && is(error, libc::ESTALE) && self.model.may_be_stale(who, id)
     }
 
     /// What is closed or synced is at the server, as far as it has a name that is ours to know.
@@ -341,7 +344,7 @@ impl Play {
             Ok(_) if self.model.object(id).written_in_vain[who] => Ok(()),
             Ok(seen) => {
                 let same = self.model.view(open).explain(at, len, &seen);
-                same.map_err(|text| format!("file {id}: {text}"))
+                same.map_err(|text| format!("file {id}, {} bytes at {at}: {text}", seen.len()))
             }
             Err(error) => {
                 let is_overtaken = is(&error, libc::ESTALE) && self.model.may_be_overtaken(open);
