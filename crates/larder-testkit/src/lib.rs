@@ -1,8 +1,9 @@
-//! Real third-party servers for tests.
+//! For tests: real third-party servers, volumes of our own, and what checks histories.
 //!
-//! Each server runs in namespaces of its own (network, mounts, processes), so tests run side by
-//! side and leave nothing behind: its first process is a shell that reads commands from us, and
-//! when that pipe closes, by drop or because the test died, the kernel ends all the others with it.
+//! Each server of others runs in namespaces of its own (network, mounts, processes), so tests run
+//! side by side and leave nothing behind: its first process is a shell that reads commands from us,
+//! and when that pipe closes, by drop or because the test died, the kernel ends all the others with
+//! it.
 //!
 //! Needs root and Linux, and the server's package; what is missing is named in the error. Not for
 //! programs: nothing here is robust against hostile input.
@@ -14,8 +15,10 @@ mod ganesha;
 mod kdc;
 mod samba;
 mod sandbox;
+mod volume;
 
 pub use ganesha::{Ganesha, Network, Options, Squash};
 pub use kdc::KdcOptions;
 pub use samba::{Samba, SambaOptions};
 pub use sandbox::StartError;
+pub use volume::Volume;

@@ -1,166 +1,30 @@
 //! larder's own servers: a metadata server and a disk, each behind its sockets.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_disk::{Config as DiskConfig, Device, DiskService, Identity, OpenError, Store};
-use larder_io::{Clock, Disk, RealClock, RealDisk};
-use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
-use larder_meta::engine::embedded::{Embedded, Sizes};
-use larder_meta::engine::{Engine, EngineError};
-use larder_meta::volume::{self, NewDisk};
-use larder_meta::{Metadata, Options};
+use larder_meta::Options;
 use larder_remote::native::{MountOptions, Native};
-use larder_rpc::server::{Config, Server, Service, SourcePorts};
+use larder_testkit::Volume;
 use larder_vfs::conformance::{Traits, Verdict, cases};
 use larder_vfs::{Cred, Error, Handle, Intent, New, Remote, Removal, SetAttr, Stability};
-use larder_wire::capability::VolumeId;
-use larder_wire::meta::words::Time;
-use larder_wire::seal::{MasterKey, Setup};
-use tempfile::TempDir;
-use tokio::runtime::Runtime;
+use larder_wire::seal::Setup;
 
 mod locks;
 
-const VOLUME: VolumeId = VolumeId([9; 16]);
-const DISK_BYTES: u64 = 256 << 20;
-
-/// Where the servers are. Port 0 is any, the first time.
-#[derive(Clone, Copy)]
-struct Addresses {
-    meta: SocketAddr,
-    disk: SocketAddr,
-}
-
-/// A volume that is served, on its way through the life of its servers.
-struct Volume {
-    dir: TempDir,
-    setup: Setup,
-    options: Options,
-    at: Addresses,
-    /// What the servers run on, so that they can be ended as by a signal.
-    servers: Option<Runtime>,
-}
-
-impl Drop for Volume {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn master() -> MasterKey {
-    MasterKey::new([3; 32])
-}
-
-/// Serves from now on; where.
-async fn serve<S: Service>(service: S, listen: SocketAddr) -> SocketAddr {
-    let config = Config { udp: false, source_ports: SourcePorts::Any, ..Config::new(listen) };
-    let server = Server::bind(config, service).await.unwrap();
-    let address = server.addr();
-    tokio::spawn(server.run());
-    address
-}
-
-impl Volume {
-    /// A new volume.
-    fn new(setup: Setup) -> Volume {
-        Volume::with_options(setup, Options::default())
-    }
-
-    fn with_options(setup: Setup, options: Options) -> Volume {
-        let dir = tempfile::tempdir().unwrap();
-        let engine = engine(dir.path());
-        volume::create(&*engine, VOLUME, Time::default()).unwrap();
-        let disk = NewDisk { id: [1; 16], address: "disk".into(), bytes: DISK_BYTES };
-        volume::add_disk(&*engine, &disk).unwrap();
-        drop(engine);
-        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let at = Addresses { meta: anywhere, disk: anywhere };
-        let mut volume = Volume { dir, setup, options, at, servers: None };
-        volume.start();
-        volume
-    }
-
-    /// Starts its servers, where they were before.
-    fn start(&mut self) {
-        let servers = Runtime::new().unwrap();
-        let begun =
-            servers.spawn(begin(self.dir.path().to_owned(), self.setup, self.options, self.at));
-        self.at = tokio::task::block_in_place(|| {
-            tokio::runtime::Handle::current().block_on(begun).unwrap()
-        });
-        self.servers = Some(servers);
-    }
-
-    /// Ends them in the middle of what they do.
-    fn kill(&mut self) {
-        if let Some(servers) = self.servers.take() {
-            servers.shutdown_background();
-        }
-    }
-
-    async fn mount(&self) -> Native {
-        let host = self.at.meta.ip().to_string();
-        let options = MountOptions { port: self.at.meta.port(), ..MountOptions::new(&host) };
-        Native::mount(&options).await.unwrap_or_else(|error| panic!("{error}"))
-    }
-}
-
-/// Begins to serve the volume in `dir`; where.
-async fn begin(dir: PathBuf, setup: Setup, options: Options, at: Addresses) -> Addresses {
-    let clock: Arc<dyn Clock> = Arc::new(RealClock);
-    let engine = engine(&dir);
-    let (disk, _) = volume::disks(&*engine).unwrap()[0];
-    let identity = Identity { volume: VOLUME, disk, setup };
-    let medium = RealDisk::open(&dir).unwrap();
-    let store = once_free(|| match Store::open(&medium, "disk", &identity, DISK_BYTES) {
-        Err(OpenError::InUse) => None,
-        opened => Some(opened.unwrap()),
-    });
-    let device = Device::start(DiskConfig::new(identity, master(), Arc::clone(&clock)), store);
-    let address = serve(DiskService::new(Arc::new(device)), at.disk).await;
-    let owned = volume::take(&*engine).unwrap();
-    let public = format!(":{}", address.port());
-    let disks = vec![DiskAddress { disk, address, public, master: master() }];
-    let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
-    let disks = Arc::new(disks);
-    let own = Arc::clone(&disks) as Arc<dyn Disks>;
-    let metadata = Metadata::start(engine, owned, own, clock, options);
-    disks.ready().await;
-    Addresses { meta: serve(metadata.unwrap(), at.meta).await, disk: address }
-}
-
-fn engine(dir: &Path) -> Arc<dyn Engine> {
-    let path = dir.join("meta");
-    std::fs::create_dir_all(&path).unwrap();
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&path).unwrap());
-    once_free(|| match Embedded::open(&disk, Sizes::default()) {
-        Err(EngineError::Busy) => None,
-        opened => Some(Arc::new(opened.unwrap())),
-    })
-}
-
-/// Waits for whoever had it: threads of a server that was ended go a little later.
-fn once_free<T>(mut open: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(opened) = open() {
-            return opened;
-        }
-        assert!(Instant::now() < until, "nobody lets go of it");
-        std::thread::yield_now();
-    }
+async fn mount(volume: &Volume) -> Native {
+    let (host, port) = (volume.address().ip().to_string(), volume.address().port());
+    let options = MountOptions { port, ..MountOptions::new(&host) };
+    Native::mount(&options).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The suite of `larder-vfs`, all cases on one mount.
 async fn conforms(setup: Setup) {
     let volume = Volume::new(setup);
-    let native: Arc<dyn Remote> = Arc::new(volume.mount().await);
+    let native: Arc<dyn Remote> = Arc::new(mount(&volume).await);
     let root = native.root().await.unwrap().handle;
-    let traits = Traits::default().with_elsewhere(Arc::new(volume.mount().await));
+    let traits = Traits::default().with_elsewhere(Arc::new(mount(&volume).await));
     let mut failed = Vec::new();
     for case in cases() {
         match case.check(&native, &root, &traits).await {
@@ -198,7 +62,7 @@ fn pattern(length: usize) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_goes_straight_to_the_disk_and_comes_back() {
     let volume = Volume::new(Setup::Secure);
-    let (one, two, root) = (volume.mount().await, volume.mount().await, Cred::root());
+    let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
     let file = make(&one, "data").await;
     let data = pattern(3_000_001);
     let whole = Bytes::from(data.clone());
@@ -228,7 +92,7 @@ fn calls(native: &Native, name: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_file_is_written_without_asking_for_blocks() {
     let volume = Volume::new(Setup::Secure);
-    let (native, root) = (volume.mount().await, Cred::root());
+    let (native, root) = (mount(&volume).await, Cred::root());
     let dir = native.root().await.unwrap().handle;
     let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
     for (number, stability) in [Stability::FileSync, Stability::Unstable].into_iter().enumerate() {
@@ -264,7 +128,7 @@ async fn a_new_file_is_written_without_asking_for_blocks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_file_that_another_mount_removes_is_there_until_its_close() {
     let volume = Volume::new(Setup::Secure);
-    let (one, two, root) = (volume.mount().await, volume.mount().await, Cred::root());
+    let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
     let dir = one.root().await.unwrap().handle;
     let file = make(&one, "open").await;
     let data = Bytes::from(pattern(10_000));
@@ -285,7 +149,7 @@ async fn an_open_file_that_another_mount_removes_is_there_until_its_close() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_file_is_read_on_whatever_another_mount_makes_of_its_mode() {
     let volume = Volume::new(Setup::Secure);
-    let (one, two, root) = (volume.mount().await, volume.mount().await, Cred::root());
+    let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
     let file = make(&one, "open").await;
     let data = Bytes::from(pattern(10_000));
     one.write(&root, &file, None, 0, data.clone(), Stability::FileSync).await.unwrap();
@@ -304,7 +168,7 @@ async fn an_open_file_is_read_on_whatever_another_mount_makes_of_its_mode() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_file_is_written_over_a_restart_of_its_servers() {
     let mut volume = Volume::new(Setup::Secure);
-    let (native, root) = (volume.mount().await, Cred::root());
+    let (native, root) = (mount(&volume).await, Cred::root());
     let dir = native.root().await.unwrap().handle;
     let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
     let made = native.make(&root, &dir, "new".as_ref(), New::File, set).await.unwrap();
@@ -314,7 +178,7 @@ async fn a_new_file_is_written_over_a_restart_of_its_servers() {
     let data = Bytes::from(pattern(40_000));
     let token = Some(&token);
     native.write(&root, &file, token, 0, data.clone(), Stability::FileSync).await.unwrap();
-    let other = volume.mount().await;
+    let other = mount(&volume).await;
     assert!(other.read(&root, &file, None, 0, 50_000).await.unwrap().data == data);
     native.remove(&root, &dir, "new".as_ref(), Removal::File).await.unwrap();
     assert!(native.read(&root, &file, token, 0, 50_000).await.unwrap().data == data);
@@ -324,7 +188,7 @@ async fn a_new_file_is_written_over_a_restart_of_its_servers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_behind_a_cut_stay_away() {
     let volume = Volume::new(Setup::Secure);
-    let (native, root) = (volume.mount().await, Cred::root());
+    let (native, root) = (mount(&volume).await, Cred::root());
     let file = make(&native, "cut").await;
     let write = async |offset: u64, data: &[u8]| {
         let data = Bytes::copy_from_slice(data);
@@ -349,7 +213,7 @@ async fn bytes_behind_a_cut_stay_away() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_goes_on_after_its_servers_were_started_anew() {
     let mut volume = Volume::new(Setup::Secure);
-    let (native, root) = (volume.mount().await, Cred::root());
+    let (native, root) = (mount(&volume).await, Cred::root());
     let file = make(&native, "kept").await;
     let (old, new) = (Bytes::from(pattern(10_000)), Bytes::from(pattern(9_000)));
     native.write(&root, &file, None, 0, old.clone(), Stability::FileSync).await.unwrap();

@@ -40,9 +40,9 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_end_with_the_session_that_has_them() {
     let volume = Volume::with_options(Setup::Secure, SHORT);
-    let mine = volume.mount().await;
+    let mine = mount(&volume).await;
     let file = make(&mine, "file").await;
-    let theirs = volume.mount().await;
+    let theirs = mount(&volume).await;
     lock(&theirs, &file, 0..10, Some(Exclusive)).await.unwrap();
     lock(&mine, &file, 10..20, Some(Shared)).await.unwrap();
     assert_eq!(lock(&mine, &file, 5..6, Some(Shared)).await, Err(Error::Locked));
@@ -51,7 +51,7 @@ async fn locks_end_with_the_session_that_has_them() {
     lock(&mine, &file, 5..6, Some(Exclusive)).await.unwrap();
     lock(&mine, &file, ALL, None).await.unwrap();
 
-    let theirs = volume.mount().await;
+    let theirs = mount(&volume).await;
     lock(&theirs, &file, ALL, Some(Exclusive)).await.unwrap();
     theirs.shutdown();
     drop(theirs);
@@ -78,9 +78,9 @@ fn calls(native: &Native, name: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_is_called_when_it_is_his_turn() {
     let volume = Volume::with_options(Setup::Secure, SHORT);
-    let (one, two) = (Arc::new(volume.mount().await), Arc::new(volume.mount().await));
+    let (one, two) = (Arc::new(mount(&volume).await), Arc::new(mount(&volume).await));
     let file = make(&one, "file").await;
-    let dead = volume.mount().await;
+    let dead = mount(&volume).await;
     lock(&dead, &file, 0..1, Some(Exclusive)).await.unwrap();
     dead.shutdown();
     drop(dead);
@@ -113,7 +113,7 @@ async fn who_waits_is_called_when_it_is_his_turn() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gives_up_stands_in_nobodys_way() {
     let volume = Volume::new(Setup::Secure);
-    let (one, two, three) = (volume.mount().await, volume.mount().await, volume.mount().await);
+    let (one, two, three) = (mount(&volume).await, mount(&volume).await, mount(&volume).await);
     let file = make(&one, "file").await;
     lock(&one, &file, ALL, Some(Exclusive)).await.unwrap();
     let changes = [LockChange { range: ALL, mode: Some(Exclusive) }];
@@ -142,7 +142,7 @@ async fn who_gives_up_stands_in_nobodys_way() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_are_claimed_after_the_metadata_server_was_started_anew() {
     let mut volume = Volume::with_options(Setup::Secure, SHORT);
-    let (one, two) = (volume.mount().await, Arc::new(volume.mount().await));
+    let (one, two) = (mount(&volume).await, Arc::new(mount(&volume).await));
     let file = make(&one, "file").await;
     lock(&one, &file, 0..10, Some(Exclusive)).await.unwrap();
     lock(&one, &file, 10..20, Some(Shared)).await.unwrap();
@@ -159,7 +159,7 @@ async fn locks_are_claimed_after_the_metadata_server_was_started_anew() {
     eventually("he stands in line", async || calls(&two, "AWAIT_LOCK") == 1).await;
     volume.kill();
     volume.start();
-    let new = volume.mount().await;
+    let new = mount(&volume).await;
     assert_eq!(lock(&new, &file, 5..6, Some(Shared)).await, Err(Error::Locked));
     assert_eq!(lock(&new, &file, 10..11, Some(Exclusive)).await, Err(Error::Locked));
     assert_eq!(lock(&new, &file, 39..41, Some(Shared)).await, Err(Error::Locked));
@@ -193,11 +193,11 @@ impl Watcher for Loss {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_lost_his_locks_with_his_session_is_told() {
     let volume = Volume::with_options(Setup::Secure, SHORT);
-    let two = volume.mount().await;
+    let two = mount(&volume).await;
     let (kept, lost) = (make(&two, "kept").await, make(&two, "lost").await);
     let clock = Arc::new(larder_io::SimClock::new());
-    let host = volume.at.meta.ip().to_string();
-    let options = MountOptions { port: volume.at.meta.port(), clock, ..MountOptions::new(&host) };
+    let (host, port) = (volume.address().ip().to_string(), volume.address().port());
+    let options = MountOptions { port, clock, ..MountOptions::new(&host) };
     let one = Native::mount(&options).await.unwrap();
     let loss = Arc::new(Loss::default());
     let watcher: Weak<Loss> = Arc::downgrade(&loss);

@@ -1,0 +1,227 @@
+//! Volumes of larder's own servers, served by this process: a metadata server and a disk, each
+//! behind its sockets, each on a runtime of its own, so that it can be ended as by a signal.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use larder_disk::{Config as DiskConfig, Device, DiskService, Identity, OpenError, Store};
+use larder_io::{Clock, Disk, Fault, Image, RealClock, RealDisk, SimDisk};
+use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
+use larder_meta::engine::embedded::{Embedded, Sizes};
+use larder_meta::engine::{Engine, EngineError};
+use larder_meta::volume::{self, NewDisk};
+use larder_meta::{Metadata, Options};
+use larder_rpc::server::{Config, Server, Service, SourcePorts};
+use larder_wire::capability::VolumeId;
+use larder_wire::meta::words::Time;
+use larder_wire::seal::{MasterKey, Setup};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+const VOLUME: VolumeId = VolumeId([9; 16]);
+
+/// Where a server keeps what it has.
+#[derive(Debug)]
+enum Medium {
+    Real(Arc<TempDir>, &'static str),
+    Simulated(SimDisk),
+}
+
+/// One of the servers.
+#[derive(Debug)]
+struct Host {
+    medium: Medium,
+    /// Where it listens. Port 0 is any, the first time.
+    at: SocketAddr,
+    running: Option<Runtime>,
+}
+
+/// A volume that is served, on its way through the life of its servers.
+#[derive(Debug)]
+pub struct Volume {
+    setup: Setup,
+    options: Options,
+    disk_bytes: u64,
+    meta: Host,
+    disk: Host,
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Medium {
+    fn open(&self) -> Arc<dyn Disk> {
+        match self {
+            Medium::Real(dir, name) => {
+                let path = dir.path().join(name);
+                std::fs::create_dir_all(&path).expect("a directory in a temporary one");
+                Arc::new(RealDisk::open(&path).expect("it is there"))
+            }
+            Medium::Simulated(disk) => Arc::new(disk.clone()),
+        }
+    }
+}
+
+impl Host {
+    fn new(medium: Medium) -> Host {
+        Host { medium, at: SocketAddr::from(([127, 0, 0, 1], 0)), running: None }
+    }
+
+    fn kill(&mut self, image: Image) {
+        let Some(running) = self.running.take() else { return };
+        running.shutdown_background();
+        if let Medium::Simulated(disk) = &mut self.medium {
+            // Threads of the dead may be about to write.
+            disk.inject(Fault::EioFrom(0));
+            *disk = disk.crash(image);
+        }
+    }
+
+    /// Serves what `begin` makes from now on.
+    fn run<S: Service>(&mut self, begin: impl Future<Output = S> + Send + 'static) {
+        let running = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let running = running.expect("threads");
+        let at = self.at;
+        let begun = running.spawn(async move {
+            let service = begin.await;
+            let config = Config { udp: false, source_ports: SourcePorts::Any, ..Config::new(at) };
+            let server = Server::bind(config, service).await.expect("the address is free");
+            let address = server.addr();
+            tokio::spawn(server.run());
+            address
+        });
+        let (tell, told) = std::sync::mpsc::channel();
+        running.spawn(async move { tell.send(begun.await.expect("it begins")) });
+        self.at = told.recv().expect("it tells");
+        self.running = Some(running);
+    }
+}
+
+impl Volume {
+    /// A new volume on a real disk. Blocks until it is served.
+    pub fn new(setup: Setup) -> Volume {
+        Volume::with_options(setup, Options::default())
+    }
+
+    /// The same with options of the metadata server.
+    pub fn with_options(setup: Setup, options: Options) -> Volume {
+        let dir = Arc::new(tempfile::tempdir().expect("a temporary directory"));
+        let (meta, disk) =
+            (Medium::Real(Arc::clone(&dir), "meta"), Medium::Real(Arc::clone(&dir), "disk"));
+        Volume::on([meta, disk], setup, options, 256 << 20)
+    }
+
+    /// The same with both servers on simulated disks.
+    pub fn simulated(setup: Setup, options: Options, disk_bytes: u64) -> Volume {
+        let media = [(); 2].map(|()| Medium::Simulated(SimDisk::new()));
+        Volume::on(media, setup, options, disk_bytes)
+    }
+
+    fn on([meta, disk]: [Medium; 2], setup: Setup, options: Options, disk_bytes: u64) -> Volume {
+        let engine = engine(&meta.open());
+        volume::create(&*engine, VOLUME, Time::default()).expect("an empty engine");
+        let new = NewDisk { id: [1; 16], address: "disk".into(), bytes: disk_bytes };
+        volume::add_disk(&*engine, &new).expect("a new disk");
+        drop(engine);
+        let (meta, disk) = (Host::new(meta), Host::new(disk));
+        let mut volume = Volume { setup, options, disk_bytes, meta, disk };
+        volume.start();
+        volume
+    }
+
+    /// Where the metadata server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.meta.at
+    }
+
+    /// Starts the servers that do not run, where they were before. Blocks until they serve.
+    pub fn start(&mut self) {
+        // The metadata server is told where the disk is.
+        if self.disk.running.is_none() {
+            self.start_disk();
+        }
+        if self.meta.running.is_none() {
+            self.start_meta();
+        }
+    }
+
+    fn start_disk(&mut self) {
+        let (setup, bytes, medium) = (self.setup, self.disk_bytes, self.disk.medium.open());
+        self.disk.run(async move {
+            // It is the volume's first.
+            let identity =
+                Identity { volume: VOLUME, disk: larder_wire::capability::DiskId(1), setup };
+            let store = once_free(|| match Store::open(&*medium, "disk", &identity, bytes) {
+                Err(OpenError::InUse) => None,
+                opened => Some(opened.expect("the disk's own store")),
+            });
+            let device = Device::start(DiskConfig::new(identity, master(), clock()), store);
+            DiskService::new(Arc::new(device))
+        });
+    }
+
+    fn start_meta(&mut self) {
+        let (options, medium, address) = (self.options, self.meta.medium.open(), self.disk.at);
+        self.meta.run(async move {
+            let engine = engine(&medium);
+            let (disk, _) = volume::disks(&*engine).expect("a volume")[0];
+            let owned = volume::take(&*engine).expect("a volume");
+            let public = format!(":{}", address.port());
+            let disks = vec![DiskAddress { disk, address, public, master: master() }];
+            let clock = clock();
+            let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
+            let disks = Arc::new(disks);
+            let own = Arc::clone(&disks) as Arc<dyn Disks>;
+            let metadata = Metadata::start(engine, owned, own, clock, options);
+            disks.ready().await;
+            metadata.expect("a volume that nobody else has")
+        });
+    }
+
+    /// Ends both servers in the middle of what they do. What they have written is there.
+    pub fn kill(&mut self) {
+        self.kill_meta(Image::Written);
+        self.kill_disk(Image::Written);
+    }
+
+    /// Ends the metadata server so. Of a simulated disk `image` is left.
+    pub fn kill_meta(&mut self, image: Image) {
+        self.meta.kill(image);
+    }
+
+    /// Ends the disk so.
+    pub fn kill_disk(&mut self, image: Image) {
+        self.disk.kill(image);
+    }
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(RealClock)
+}
+
+fn master() -> MasterKey {
+    MasterKey::new([3; 32])
+}
+
+fn engine(disk: &Arc<dyn Disk>) -> Arc<dyn Engine> {
+    once_free(|| match Embedded::open(disk, Sizes::default()) {
+        Err(EngineError::Busy) => None,
+        opened => Some(Arc::new(opened.expect("the engine's own directory"))),
+    })
+}
+
+/// Waits for whoever had it: threads of a server that was ended go a little later.
+fn once_free<T>(mut open: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(opened) = open() {
+            return opened;
+        }
+        assert!(Instant::now() < until, "nobody lets go of it");
+        std::thread::yield_now();
+    }
+}
