@@ -1,4 +1,4 @@
-//! For tests: real third-party servers, volumes of our own, and what checks histories.
+//! For tests: real third-party servers, and volumes of our own.
 //!
 //! Each server of others runs in namespaces of its own (network, mounts, processes), so tests run
 //! side by side and leave nothing behind: its first process is a shell that reads commands from us,
