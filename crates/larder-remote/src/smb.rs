@@ -53,6 +53,7 @@ mod pieces;
 mod places;
 mod set;
 mod share;
+mod space;
 mod status;
 mod tap;
 mod tickets;
@@ -71,8 +72,8 @@ use larder_rpc::{RecordError, Recording, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Intent,
     Judged, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteOpened, RemoteRead, RemoteWritten, Removal, SetAttr, SetXattr, Stability, StatFs, Time,
-    Token, Watcher,
+    RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr, SpaceChange,
+    Stability, StatFs, Time, Token, Watcher,
 };
 use line::{Line, call};
 use share::Share;
@@ -298,6 +299,37 @@ impl Remote for Smb {
         Box::pin(async move {
             let share = &self.share;
             upon!(share, cred, file, |link, again| share.set_xattr(&link, cred, file, &set, again))
+        })
+    }
+
+    fn change_space<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        _: Option<&'a Token>,
+        change: &'a SpaceChange,
+    ) -> Future<'a, Change> {
+        Box::pin(async move {
+            let share = &self.share;
+            upon!(share, cred, file, |link, _again| share.change_space(&link, cred, file, change))
+        })
+    }
+
+    fn tells_holes(&self) -> bool {
+        true
+    }
+
+    fn seek<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        _: Option<&'a Token>,
+        offset: u64,
+        what: Seek,
+    ) -> Future<'a, u64> {
+        Box::pin(async move {
+            let share = &self.share;
+            upon!(share, cred, file, |link, _again| share.seek(&link, cred, file, offset, what))
         })
     }
 

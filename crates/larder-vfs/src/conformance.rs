@@ -87,6 +87,8 @@ pub enum Ability {
     Punch,
     /// Telling holes from data.
     Holes,
+    /// What was never written of a file is a hole that is told of.
+    UnwrittenHoles,
 }
 
 /// What is particular about a server.

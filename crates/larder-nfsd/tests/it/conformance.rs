@@ -20,6 +20,7 @@ fn traits() -> Traits {
         .without(Ability::Allocate, "NFSv3 has none")
         .without(Ability::Punch, "NFSv3 has none")
         .without(Ability::Holes, "NFSv3 has none")
+        .without(Ability::UnwrittenHoles, "NFSv3 has none")
 }
 
 async fn mount(address: SocketAddr, transport: Transport) -> Arc<dyn Remote> {

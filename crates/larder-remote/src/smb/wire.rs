@@ -9,6 +9,7 @@ use smb2::msg::create::{CreateDisposition, CreateRequest, ImpersonationLevel, Sh
 use smb2::msg::create_context::{CreateContext, find, pack_contexts, parse_contexts};
 use smb2::msg::echo::EchoRequest;
 use smb2::msg::flush::FlushRequest;
+use smb2::msg::ioctl::{IoctlRequest, SMB2_0_IOCTL_IS_FSCTL};
 use smb2::msg::lock::{LockElement, LockRequest};
 use smb2::msg::query_directory::{
     FileInformationClass, QueryDirectoryFlags, QueryDirectoryRequest,
@@ -42,6 +43,11 @@ pub(super) const END_OF_FILE_INFORMATION: u8 = 20;
 pub(super) const FS_ATTRIBUTE_INFORMATION: u8 = 5;
 pub(super) const FS_VOLUME_INFORMATION: u8 = 1;
 pub(super) const FS_FULL_SIZE_INFORMATION: u8 = 7;
+
+/// Controls (MS-FSCC, 2.3).
+pub(super) const SET_SPARSE: u32 = 0x9_00c4;
+pub(super) const SET_ZERO_DATA: u32 = 0x9_80c8;
+pub(super) const QUERY_RANGES: u32 = 0x9_40cf;
 
 /// What a watch on a directory hears of: names, attributes, sizes, times of writing, of creation.
 const CHANGES: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x40;
@@ -246,6 +252,19 @@ pub(super) fn target(path: &str, replace: bool) -> Vec<u8> {
 /// FLUSH.
 pub(super) fn flush(file_id: FileId) -> Op {
     Op::new(Command::Flush, FlushRequest { file_id })
+}
+
+/// IOCTL for a control of file systems, which answers that many bytes at most.
+pub(super) fn control(file_id: FileId, control: u32, input_data: Vec<u8>, bytes_max: u32) -> Op {
+    let request = IoctlRequest {
+        ctl_code: control,
+        file_id,
+        max_input_response: 0,
+        max_output_response: bytes_max,
+        flags: SMB2_0_IOCTL_IS_FSCTL,
+        input_data,
+    };
+    Op::new(Command::Ioctl, request).with_payload(bytes_max as usize)
 }
 
 /// LOCK, of ranges with the flags of MS-SMB2, 2.2.26.1: all of them lock, or all unlock.

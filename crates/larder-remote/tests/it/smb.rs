@@ -33,9 +33,8 @@ fn traits() -> Traits {
         .without(Ability::Before, "only a lease proves what was before, and the cases take none")
         .without(Ability::ChangeTime, "Samba tells mtime for the change time")
         .without(Ability::HandlesOnce, "numbers come again, and Samba makes creation times up")
-        .without(Ability::Allocate, "not asked for")
-        .without(Ability::Punch, "not asked for")
-        .without(Ability::Holes, "not asked for")
+        .without(Ability::Allocate, "servers promise no room for a range")
+        .without(Ability::UnwrittenHoles, "only files that are marked sparse have holes")
         .without(Ability::DirectoryLinks, "the link count of directories is not told")
 }
 

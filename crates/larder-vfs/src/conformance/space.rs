@@ -16,7 +16,7 @@ super::table! {
     a_change_of_space_is_a_change [Punch];
     space_needs_rights [Punch];
     senseless_ranges_are_refused [Punch];
-    holes_and_data_are_found [Holes];
+    holes_and_data_are_found [Holes, UnwrittenHoles];
     a_punched_hole_is_found [Holes, Punch];
     nothing_is_found_behind_the_end [Holes];
     what_is_unstable_is_data [Holes];

@@ -194,6 +194,35 @@ os.close(file)
     }
 }
 
+/// A share punches holes, and tells of those; room it does not promise.
+#[test]
+fn a_share_punches_holes_and_promises_no_room() {
+    let server = Server::start(Kind::Samba);
+    let two = Mount::new(&server, &[]);
+    for options in [&[][..], &["nopassthrough"], &["plain"]] {
+        let one = Mount::new(&server, options);
+        let mut content = pattern(1, 3 << 20);
+        fs::write(one.path("file"), &content).unwrap();
+        let file = open(&one.path("file"));
+        file.write_all_at(b"unsent", 2 << 20).unwrap();
+        content[2 << 20..(2 << 20) + 6].copy_from_slice(b"unsent");
+        fallocate(&file, PUNCH, 5000, 1 << 20).unwrap();
+        content[5000..5000 + (1 << 20)].fill(0);
+        let mut read = vec![0; content.len()];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert!(read == content, "{options:?}");
+        assert!(fs::read(two.path("file")).unwrap() == content, "{options:?}");
+        holes_are_zeros(&file, &content, "a share");
+        let hole = seek(&file, SeekFrom::Hole(0)).unwrap();
+        assert!((5000..1 << 20).contains(&hole), "{hole}");
+        for flags in [ALLOCATE, ZERO, FallocateFlags::KEEP_SIZE] {
+            assert_eq!(fallocate(&file, flags, 0, 4096), Err(Errno::OPNOTSUPP), "{flags:?}");
+        }
+        drop(file);
+        assert!(fs::read(one.path("file")).unwrap() == content, "{options:?}");
+    }
+}
+
 /// NFSv3 has no call for it: programs are told so, and do what they do then.
 #[test]
 fn servers_without_room_and_holes_say_so() {

@@ -5,7 +5,8 @@ use larder_remote::smb::Smb;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
     Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
-    RemoteRead, RemoteWritten, Removal, SetAttr, SetXattr, Stability, StatFs, Time, Token,
+    RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs,
+    Time, Token,
 };
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -157,6 +158,31 @@ impl Remote for Eager {
         range: Range<u64>,
     ) -> Future<'a, Committed> {
         leased!(self, [file], self.0.commit(cred, file, open, range))
+    }
+
+    fn change_space<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        change: &'a SpaceChange,
+    ) -> Future<'a, Change> {
+        leased!(self, [file], self.0.change_space(cred, file, open, change))
+    }
+
+    fn tells_holes(&self) -> bool {
+        self.0.tells_holes()
+    }
+
+    fn seek<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        offset: u64,
+        what: Seek,
+    ) -> Future<'a, u64> {
+        leased!(self, [file], self.0.seek(cred, file, open, offset, what))
     }
 
     fn make<'a>(
