@@ -15,19 +15,32 @@ use crate::Handle;
 pub struct Lease {
     holds: Arc<AtomicBool>,
     keeps_name: bool,
+    ends_late: bool,
 }
 
 impl Lease {
     /// A lease that holds.
     #[allow(clippy::new_without_default, reason = "a lease is granted, not made up")]
     pub fn new() -> Lease {
-        Lease { holds: Arc::new(AtomicBool::new(true)), keeps_name: true }
+        Lease { holds: Arc::new(AtomicBool::new(true)), keeps_name: true, ends_late: false }
     }
 
     /// A lease that holds, but does not end when somebody else renames or removes the file: by its
     /// name another one may be found.
     pub fn of_bytes() -> Lease {
         Lease { keeps_name: false, ..Lease::new() }
+    }
+
+    /// The same lease of a server that does not wait until it is given back: the word of its end
+    /// may come after the change that ended it, and after answers from after that change.
+    #[must_use]
+    pub fn ending_late(self) -> Lease {
+        Lease { ends_late: true, ..self }
+    }
+
+    /// Whether somebody else may have changed the file while it still holds.
+    pub fn ends_late(&self) -> bool {
+        self.ends_late
     }
 
     /// Whether it still holds.

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
 use crate::{
-    Access, Cred, Error, Future, Handle, Judged, RemoteLimits, Result, Time, Token, Watcher,
+    Access, Cred, Error, Future, Handle, Judged, Lease, RemoteLimits, Result, Time, Token, Watcher,
 };
 use open::Open;
 use server::Server;
@@ -63,7 +63,8 @@ struct Connection {
     unanswered: Option<&'static str>,
     /// Calls that wait, for the server to come back or to be let go.
     waiting: Vec<Waker>,
-    gives_leases: bool,
+    /// How a lease begins, if it gives any.
+    gives_leases: Option<fn() -> Lease>,
     /// Somebody else writes to whatever is read.
     grows: bool,
     /// Somebody else cuts what is read next to this size.
@@ -139,7 +140,23 @@ impl MemRemote {
 
     /// From now on this connection gets leases.
     pub fn give_leases(&self) {
-        self.connection().gives_leases = true;
+        self.connection().gives_leases = Some(Lease::new);
+    }
+
+    /// The same of leases whose end may be told late ([`Lease::ending_late`]).
+    pub fn give_leases_ending_late(&self) {
+        self.connection().gives_leases = Some(|| Lease::new().ending_late());
+    }
+
+    /// The server takes all leases of this connection back, for no reason that is to be seen here.
+    /// When the future ends, their end was told.
+    pub async fn take_leases_back(&self) {
+        let taken = self.server().leases.take_back(self.number);
+        for (file, held) in taken {
+            if let Some(watcher) = held.watcher.and_then(|watcher| watcher.upgrade()) {
+                watcher.broken(&file).await;
+            }
+        }
     }
 
     /// The server crashes and comes back: unstable writes are lost, the write verifier is a new
@@ -404,7 +421,7 @@ impl MemRemote {
             let connection = self.connection();
             (connection.gives_leases, connection.watcher.clone())
         };
-        judged.lease = gives.then(|| server.leases.grant(self.number, file, watcher));
+        judged.lease = gives.map(|new| server.leases.grant((self.number, new), file, watcher));
         Ok(judged)
     }
 

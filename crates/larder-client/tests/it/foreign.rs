@@ -202,3 +202,24 @@ async fn what_a_change_says_of_a_name_is_so_for_the_next_lookup() {
     assert_eq!(rig.rename("moved", "elsewhere").await, Err(Error::NotFound));
     assert_eq!(rig.find("moved").await, None);
 }
+
+/// Times that come back to what they were make no older version of the present one: a clock is set
+/// back, or a server tells times late, as Samba does of a file that somebody has open to write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_held_of_times_that_come_back_is_not_believed() {
+    for cache_data in [true, false] {
+        let rig = Rig::new(Options { cache_data, ..Options::default() }).await;
+        let other = rig.foreigner().await;
+        let time = |sec| rig.server.set_time(Time { sec, nsec: 123_456_789 });
+        for (at, seed, is_read) in
+            [(1_000_000, 1, true), (1_000_010, 2, false), (1_000_000, 3, true)]
+        {
+            time(at);
+            let bytes = pattern(seed, 50_000);
+            other.put("file", &bytes).await;
+            rig.advance(60);
+            assert_eq!(rig.stat("file").await.attr.mtime.sec, at);
+            assert!(!is_read || rig.cat("file").await == bytes, "{cache_data}, written {seed}.");
+        }
+    }
+}

@@ -140,3 +140,31 @@ async fn options_that_distrust_are_obeyed_under_leases() {
     assert!(rig.server.calls("lookup") > 0 && rig.server.calls_total() > 1);
     open.close().await.unwrap();
 }
+
+/// Samba tells late that somebody else has written: after the answer to a write of ours that came
+/// behind his. What he wrote is not missing for longer than that word takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_else_wrote_before_us_is_seen_when_the_lease_ends_late() {
+    for ends_late in [true, false] {
+        let (rig, other) = leased().await;
+        if ends_late {
+            rig.server.give_leases_ending_late();
+        }
+        other.put("file", &pattern(1, 100_000)).await;
+        assert_eq!(rig.cat("file").await, pattern(1, 100_000));
+        rig.landed("file").await;
+        rig.server.meddle_after(0);
+        let open = rig.open(&root(), "file", WRITE).await.unwrap();
+        open.write(50_000, b"ours").await.unwrap();
+        open.close().await.unwrap();
+        rig.server.take_leases_back().await;
+        // A server that waits until its leases are given back lets nobody write meanwhile.
+        let is_seen = rig.cat("file").await[0] == b'!';
+        assert_eq!(is_seen, ends_late);
+        // Once is enough.
+        let reads = rig.server.calls("read");
+        rig.server.take_leases_back().await;
+        assert_eq!(&rig.cat("file").await[50_000..50_004], b"ours");
+        assert_eq!(rig.server.calls("read"), reads, "{ends_late}");
+    }
+}

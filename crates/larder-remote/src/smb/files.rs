@@ -248,7 +248,9 @@ impl File {
             other => {
                 // Who has it may believe in the name.
                 other.inspect(Lease::end);
-                if keeps_name { Lease::new() } else { Lease::of_bytes() }
+                let lease = if keeps_name { Lease::new() } else { Lease::of_bytes() };
+                // One to read is taken back without waiting (MS-SMB2, 3.3.4.7).
+                lease.ending_late()
             }
         };
         held.lease = Some(lease.clone());

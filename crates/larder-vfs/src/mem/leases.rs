@@ -27,10 +27,10 @@ impl Leases {
         self.next
     }
 
-    /// The lease of `connection` on `file`, an old one or a new one.
+    /// The lease of `connection` on `file`, an old one or a `new` one.
     pub(super) fn grant(
         &mut self,
-        connection: u64,
+        (connection, new): (u64, fn() -> Lease),
         file: &Handle,
         watcher: Option<Weak<dyn Watcher>>,
     ) -> Lease {
@@ -38,7 +38,7 @@ impl Leases {
         if let Some(own) = held.iter().find(|held| held.connection == connection) {
             return own.lease.clone();
         }
-        let lease = Lease::new();
+        let lease = new();
         held.push(Held { connection, lease: lease.clone(), watcher });
         lease
     }
@@ -53,6 +53,17 @@ impl Leases {
             other.lease.end();
             Some((file.clone(), other))
         })
+    }
+
+    /// Takes all leases of `connection` back, and ends them.
+    pub(super) fn take_back(&mut self, connection: u64) -> Vec<(Handle, Held)> {
+        let mut taken = Vec::new();
+        for (file, held) in &mut self.held {
+            let own = held.extract_if(.., |held| held.connection == connection);
+            taken.extend(own.map(|held| (file.clone(), held)));
+        }
+        taken.iter().for_each(|(_, held)| held.lease.end());
+        taken
     }
 
     /// `connection` is lost.

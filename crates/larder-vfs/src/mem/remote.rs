@@ -75,7 +75,7 @@ impl Remote for MemRemote {
     }
 
     fn gives_leases(&self) -> bool {
-        self.connection().gives_leases
+        self.connection().gives_leases.is_some()
     }
 
     fn watch(&self, watcher: Weak<dyn Watcher>) {
