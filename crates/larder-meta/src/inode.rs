@@ -69,6 +69,32 @@ pub(crate) fn put(txn: &mut Txn<'_>, inode: &Inode) {
     txn.put(key::inode(inode.attributes.file), inode);
 }
 
+/// An inode of the superuser's that has nothing in it, with one name; a directory has its own, too.
+pub(crate) fn empty(file: FileId, parent: FileId, kind: Kind, mode: u32, now: Time) -> Inode {
+    let (links, size) = match kind {
+        Kind::Directory => (2, DIRECTORY_BYTES),
+        _ => (1, 0),
+    };
+    let attributes = Attributes {
+        file,
+        kind,
+        mode,
+        links,
+        uid: 0,
+        gid: 0,
+        device: Device::default(),
+        size,
+        used: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        birth: now,
+        change: ChangeId(1),
+        data_change: ChangeId(1),
+    };
+    Inode { attributes, parent, entries: 0, next_cookie: 1, target: Opaque::default() }
+}
+
 /// A new file of the caller's in `parent`, which nothing names yet and which is not written yet.
 ///
 /// # Errors
@@ -80,33 +106,23 @@ pub(crate) fn new(
     body: Body,
 ) -> Result<Inode, Status> {
     let file = next_number(txn)?;
-    let kind = body.kind();
-    let (mode, links, size) = match &body {
-        Body::File | Body::Special(..) => (0o644, 1, 0),
-        Body::Directory => (0o755, 2, DIRECTORY_BYTES),
-        Body::Symlink(target) => (0o777, 1, target.len() as u64),
+    let mode = match &body {
+        Body::File | Body::Special(..) => 0o644,
+        Body::Directory => 0o755,
+        Body::Symlink(_) => 0o777,
     };
-    let device = if let Body::Special(_, device) = body { device } else { Device::default() };
-    let now = request.now;
-    let attributes = Attributes {
-        file,
-        kind,
-        mode,
-        links,
-        uid: request.caller.uid,
-        gid: request.caller.gid,
-        device,
-        size,
-        used: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        birth: now,
-        change: ChangeId(1),
-        data_change: ChangeId(1),
-    };
-    let target = if let Body::Symlink(target) = body { target } else { Bytes::new() };
-    Ok(Inode { attributes, parent, entries: 0, next_cookie: 1, target: Opaque(target) })
+    let mut inode = empty(file, parent, body.kind(), mode, request.now);
+    let attributes = &mut inode.attributes;
+    (attributes.uid, attributes.gid) = (request.caller.uid, request.caller.gid);
+    match body {
+        Body::Special(_, device) => attributes.device = device,
+        Body::Symlink(target) => {
+            attributes.size = target.len() as u64;
+            inode.target = Opaque(target);
+        }
+        Body::File | Body::Directory => {}
+    }
+    Ok(inode)
 }
 
 /// A number that no file ever had.

@@ -1,14 +1,13 @@
 //! The volume as a whole: making one, taking it over, adding disks.
 
-use larder_wire::meta::words::{
-    Attributes, ChangeId, Device, DiskId, FileId, Kind, Time, VolumeId,
-};
+use larder_wire::meta::words::{DiskId, FileId, Kind, Time, VolumeId};
 use larder_wire::meta::{BLOCK_BYTES, DISKS_MAX, Status};
 use larder_wire::xdr::Opaque;
 use thiserror::Error;
 
 use crate::data::{self, blocks};
 use crate::engine::{self, Engine, EngineError, Writes};
+use crate::inode;
 use crate::store::records::{Disk, Inode, Owner, Volume};
 use crate::store::{Record, Txn, key};
 
@@ -83,25 +82,7 @@ pub fn create(engine: &dyn Engine, id: VolumeId, now: Time) -> Result<(), Volume
 }
 
 fn root(now: Time) -> Inode {
-    let attributes = Attributes {
-        file: FileId::ROOT,
-        kind: Kind::Directory,
-        mode: 0o755,
-        links: 2,
-        uid: 0,
-        gid: 0,
-        device: Device::default(),
-        size: 4096,
-        used: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        birth: now,
-        change: ChangeId(1),
-        data_change: ChangeId(1),
-    };
-    let target = Opaque::default();
-    Inode { attributes, parent: FileId::ROOT, entries: 0, next_cookie: 1, target }
+    inode::empty(FileId::ROOT, FileId::ROOT, Kind::Directory, 0o755, now)
 }
 
 /// Adds a disk to a volume that no server owns now. All of it is free.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use larder_vfs::{Cred, Entry, Error, Ino, Kind, New, Removal, RenameFlags, Result, SetAttr};
 
+use super::hiding::Ending;
 use super::recover::on_handle;
 use crate::core::Core;
 
@@ -90,8 +91,8 @@ impl Core {
         }
         let doubtful = [self.doubtful(&from_dir, from.1), self.doubtful(&to_dir, to.1)];
         let renamed = self.rename_entry(cred, (&from_dir, from.1), (&to_dir, to.1)).await;
-        let late = [Err(Error::TimedOut), Err(Error::Shutdown)].contains(&renamed);
-        if let Some(hidden) = replaced.as_ref().filter(|_| hidden && renamed.is_err() && !late) {
+        let is_refused = Ending::of(&renamed) == Ending::Refused;
+        if let Some(hidden) = replaced.as_ref().filter(|_| hidden && is_refused) {
             self.show_again(cred, (&to_dir, to.1), hidden).await;
         }
         renamed?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use larder_vfs::{Cred, Error, Lookup, Removal, Result};
 
-use super::hiding::Hiding;
+use super::hiding::Ending;
 use crate::core::Core;
 use crate::node::Node;
 use crate::open::OpenFile;
@@ -104,17 +104,17 @@ impl Core {
             dir.state().hidden_mut().add_inside();
         }
         let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
-        let hiding = Hiding::of(&renamed);
-        if hiding == Hiding::Refused {
+        let ending = Ending::of(&renamed);
+        if ending == Ending::Refused {
             dir.hidden_name_is_gone();
         }
         let released = {
             let mut state = child.state();
-            state.hidden_mut().end(hiding);
+            state.hidden_mut().end(ending);
             self.note_unfinished(child.ino, &mut state);
             state.opens().is_empty()
         };
-        if released && hiding != Hiding::Refused {
+        if released && ending != Ending::Refused {
             // The last release came while the file was being hidden, and found nothing to remove.
             let removed = self.remove_hidden(child, cred).await;
             renamed.and(removed)?;
@@ -162,7 +162,7 @@ impl Core {
             self.unlinked(child, (&dir, &name), Removal::File);
         }
         let mut state = child.state();
-        if matches!(removed, Err(Error::TimedOut | Error::Shutdown)) {
+        if Ending::of(&removed) == Ending::Unanswered {
             // The next mount will find it, or find that it is gone.
             state.hidden_mut().set(Some((dir_ino, name)));
         }

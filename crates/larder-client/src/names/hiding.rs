@@ -30,10 +30,10 @@ enum HiddenName {
     Given(Place),
 }
 
-/// How it ended that the server was asked to give a file a hidden name.
+/// How it ended that the server was asked to change a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hiding {
-    /// It has given it.
+pub(crate) enum Ending {
+    /// It has.
     Done,
     /// It has not.
     Refused,
@@ -41,13 +41,13 @@ pub(crate) enum Hiding {
     Unanswered,
 }
 
-impl Hiding {
-    /// What an answer to the renaming says.
-    pub(crate) fn of<T>(answer: &Result<T>) -> Hiding {
+impl Ending {
+    /// What an answer says.
+    pub(crate) fn of<T>(answer: &Result<T>) -> Ending {
         match answer {
-            Ok(_) => Hiding::Done,
-            Err(Error::TimedOut | Error::Shutdown) => Hiding::Unanswered,
-            Err(_) => Hiding::Refused,
+            Ok(_) => Ending::Done,
+            Err(Error::TimedOut | Error::Shutdown) => Ending::Unanswered,
+            Err(_) => Ending::Refused,
         }
     }
 }
@@ -96,11 +96,11 @@ impl Hidden {
 
     /// What became of the name that the server was asked for. If it was not asked any more, nothing
     /// is changed.
-    pub(crate) fn end(&mut self, hiding: Hiding) {
-        self.name = match (std::mem::take(&mut self.name), hiding) {
-            (HiddenName::Asked(place), Hiding::Done) => HiddenName::Given(place),
-            (HiddenName::Asked(place), Hiding::Unanswered) => HiddenName::Unanswered(place),
-            (HiddenName::Asked(_), Hiding::Refused) => HiddenName::None,
+    pub(crate) fn end(&mut self, ending: Ending) {
+        self.name = match (std::mem::take(&mut self.name), ending) {
+            (HiddenName::Asked(place), Ending::Done) => HiddenName::Given(place),
+            (HiddenName::Asked(place), Ending::Unanswered) => HiddenName::Unanswered(place),
+            (HiddenName::Asked(_), Ending::Refused) => HiddenName::None,
             (other, _) => other,
         };
     }
@@ -144,7 +144,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Begin(u64),
-        End(Hiding),
+        End(Ending),
         Set(u64),
         Take,
     }
@@ -152,9 +152,9 @@ mod tests {
     const STEPS: [Step; 7] = [
         Step::Begin(1),
         Step::Begin(2),
-        Step::End(Hiding::Done),
-        Step::End(Hiding::Refused),
-        Step::End(Hiding::Unanswered),
+        Step::End(Ending::Done),
+        Step::End(Ending::Refused),
+        Step::End(Ending::Unanswered),
         Step::Set(3),
         Step::Take,
     ];
@@ -186,11 +186,11 @@ mod tests {
                         assert!(begun.0 == wanted.1 && (!begun.1 || is_new), "{sequence}");
                         (asked, given) = (Some(wanted), None);
                     }
-                    Step::End(hiding) => {
-                        hidden.end(hiding);
-                        match (asked.take(), hiding) {
-                            (Some(place), Hiding::Done) => given = Some(place),
-                            (Some(place), Hiding::Unanswered) => unanswered = Some(place),
+                    Step::End(ending) => {
+                        hidden.end(ending);
+                        match (asked.take(), ending) {
+                            (Some(place), Ending::Done) => given = Some(place),
+                            (Some(place), Ending::Unanswered) => unanswered = Some(place),
                             _ => {}
                         }
                     }
@@ -217,14 +217,14 @@ mod tests {
     fn a_name_that_was_not_answered_is_asked_for_again() {
         let mut hidden = Hidden::default();
         assert_eq!(hidden.begin(Ino(1), || name(1)), (name(1), true));
-        hidden.end(Hiding::of(&Err::<(), _>(Error::TimedOut)));
+        hidden.end(Ending::of(&Err::<(), _>(Error::TimedOut)));
         assert_eq!(hidden.begin(Ino(1), || name(2)), (name(1), false));
-        hidden.end(Hiding::of(&Err::<(), _>(Error::Shutdown)));
+        hidden.end(Ending::of(&Err::<(), _>(Error::Shutdown)));
         assert_eq!(hidden.begin(Ino(2), || name(3)), (name(3), true));
-        hidden.end(Hiding::of(&Err::<(), _>(Error::Exists)));
+        hidden.end(Ending::of(&Err::<(), _>(Error::Exists)));
         assert!(hidden.is_none());
         hidden.begin(Ino(1), || name(4));
-        hidden.end(Hiding::of(&Ok(())));
+        hidden.end(Ending::of(&Ok(())));
         assert_eq!(hidden.name(), Some(&place(4)));
     }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use larder_wire::meta::Status;
-use larder_wire::meta::words::{Attributes, ChangeId, Device, FileId, Kind};
-use larder_wire::xdr::Opaque;
+use larder_wire::meta::words::{FileId, Kind};
 
 use super::{Check, FaultKind, directory, number, shown};
+use crate::inode;
 use crate::store::key;
 use crate::store::records::{Entry, Extent, Inode, Listed, Xattr};
 
@@ -93,26 +93,7 @@ impl Check<'_> {
 
     /// An inode of the superuser's. Counts are set when all is counted.
     pub(super) fn new_inode(&self, file: FileId, kind: Kind, mode: u32) -> Inode {
-        let now = self.now;
-        let attributes = Attributes {
-            file,
-            kind,
-            mode,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            device: Device::default(),
-            size: if kind == Kind::Directory { 4096 } else { 0 },
-            used: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            birth: now,
-            change: ChangeId(1),
-            data_change: ChangeId(1),
-        };
-        let (parent, target) = (FileId::ROOT, Opaque::default());
-        Inode { attributes, parent, entries: 0, next_cookie: 1, target }
+        inode::empty(file, FileId::ROOT, kind, mode, self.now)
     }
 
     pub(super) fn add_inode(&mut self, inode: Inode) {
