@@ -6,6 +6,10 @@
 //! counts if nobody has changed the file here meanwhile; else the piece is read once more, with the
 //! lock. What the kernel writes while it is compared is found by the next comparing: the local
 //! file's times have changed then.
+//!
+//! Of a chunk that has changed the bytes are sent that somebody may have written. Nobody wrote what
+//! is a hole, nor the zeros beside other bytes in a block that was a hole when it was compared
+//! last: another client may have written there meanwhile, and zeros must not go over that.
 
 use std::io;
 use std::ops::Range;
@@ -19,9 +23,14 @@ use crate::ranges::RangeSet;
 use crate::state::State;
 use crate::sums::{Summer, chunk_range, chunks_of, pieces_of};
 
+/// File systems tell data from holes by blocks that are no smaller.
+const BLOCK_BYTES: u64 = 4096;
+
 /// What was read of a piece.
 struct Read {
     sums: Vec<u32>,
+    /// Of each block, from its first byte that is not zero to its last one; all of it without one.
+    inner: Vec<Range<u64>>,
     /// Where the piece is not a hole. Looked for after the sums, so that nothing is in them that
     /// is not here.
     data: RangeSet,
@@ -114,23 +123,20 @@ impl CachedFile {
 
     /// What has another sum than before, or had none, is dirty.
     fn take_piece(&self, state: &mut State, piece: Range<u64>, read: &Read) {
+        let written = may_be_written(state.data(), read, piece.start);
         for (chunk, sum) in piece.zip(&read.sums) {
             let before = state.sums().get(chunk);
             if before == Some(*sum) {
                 continue;
             }
             let range = chunk_range(chunk, state.size());
-            let changed = if before.is_some() {
-                vec![range]
-            } else {
-                // Behind the old end. What nobody wrote there is zero at the server too once it has
-                // the last byte, or it is somebody else's by now, and not to be
-                // overwritten with zeros.
-                let last = (range.end == state.size()).then(|| range.end - 1..range.end);
-                read.data.clip(range).into_iter().chain(last).collect()
-            };
+            // Behind the old end. The server is told where the end is now by the last byte.
+            let is_last = before.is_none() && range.end == state.size();
+            let last = is_last.then(|| range.end - 1..range.end);
+            let changed = written.clip(range).into_iter().chain(last).collect();
             state.find_change(chunk, *sum, changed);
         }
+        state.note_data(&read.data);
     }
 
     fn end_comparing(&self, state: &mut State, stamp: Stamp) {
@@ -144,16 +150,46 @@ impl CachedFile {
 fn read_piece(file: &dyn DiskFile, piece: &Range<u64>, size: u64) -> io::Result<Read> {
     let piece = piece.start..piece.end.min(chunks_of(&(0..size)).end);
     let mut summer = Summer::new();
-    let sums: io::Result<Vec<u32>> =
-        piece.clone().map(|chunk| summer.sum(file, chunk, size)).collect();
-    let sums = sums?;
+    let (mut sums, mut inner) = (Vec::new(), Vec::new());
+    for chunk in piece.clone() {
+        sums.push(summer.sum(file, chunk, size)?);
+        let starts = (chunk * crate::CHUNK_BYTES..).step_by(BLOCK_BYTES as usize);
+        let blocks = summer.bytes().chunks(BLOCK_BYTES as usize).zip(starts);
+        inner.extend(blocks.map(|(block, start)| without_zeros(block, start)));
+    }
     let mut data = RangeSet::default();
-    if size <= crate::CHUNK_BYTES {
-        // Not worth a call of the disk: its one chunk is sent.
+    if size <= BLOCK_BYTES {
+        // Not worth a call of the disk.
         data.insert(0..size);
     } else if !piece.is_empty() {
         let bytes = piece.start * crate::CHUNK_BYTES..chunk_range(piece.end - 1, size).end;
         file.data_ranges(bytes)?.into_iter().for_each(|range| data.insert(range));
     }
-    Ok(Read { sums, data })
+    Ok(Read { sums, inner, data })
+}
+
+/// A block at `start` but for the zeros at its edges; all of it if there is nothing else.
+fn without_zeros(block: &[u8], start: u64) -> Range<u64> {
+    let first = block.iter().position(|byte| *byte != 0).unwrap_or(0);
+    let last = block.iter().rposition(|byte| *byte != 0).unwrap_or(block.len() - 1);
+    start + first as u64..start + last as u64 + 1
+}
+
+/// The parts of what was read from chunk `first` on that somebody may have written, if there was
+/// data in `before` and nowhere else: all data but the zeros at the edges of what is new. A block
+/// of nothing but zeros was written.
+fn may_be_written(before: &RangeSet, read: &Read, first: u64) -> RangeSet {
+    let inner = |at: u64| {
+        let block = (at - first * crate::CHUNK_BYTES) / BLOCK_BYTES;
+        &read.inner[usize::try_from(block).expect("a piece is short")]
+    };
+    let mut written = RangeSet::default();
+    for range in read.data.iter() {
+        before.clip(range.clone()).into_iter().for_each(|old| written.insert(old));
+        for new in before.gaps(range) {
+            let start = new.start.max(inner(new.start).start);
+            written.insert(start..new.end.min(inner(new.end - 1).end));
+        }
+    }
+    written
 }

@@ -118,6 +118,11 @@ impl State {
         self.presence.sums()
     }
 
+    /// See [`Presence::data`].
+    pub(crate) fn data(&self) -> &RangeSet {
+        self.presence.data()
+    }
+
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -371,6 +376,9 @@ impl State {
 impl State {
     /// See [`bypasses::Event::Begun`].
     pub(crate) fn begin_bypass(&mut self, looks: Stamp) {
+        if !self.is_bypassed() {
+            self.presence.all_is_data();
+        }
         self.bypasses.apply(bypasses::Event::Begun(looks));
     }
 
@@ -382,6 +390,11 @@ impl State {
     /// See [`bypasses::Event::Collected`].
     pub(crate) fn set_collected(&mut self, looked: Stamp) {
         self.bypasses.apply(bypasses::Event::Collected(looked));
+    }
+
+    /// The local file had data here when it was compared.
+    pub(crate) fn note_data(&mut self, data: &RangeSet) {
+        self.presence.note_data(data);
     }
 
     /// See [`bypasses::Event::Flushed`].

@@ -142,19 +142,29 @@ pub(crate) fn pieces_of(chunks: Range<u64>) -> impl Iterator<Item = Range<u64>> 
 }
 
 /// Sums chunks of local files as the disk has them, with one buffer for all.
-pub(crate) struct Summer(Vec<u8>);
+pub(crate) struct Summer {
+    buffer: Vec<u8>,
+    /// Bytes of the last chunk.
+    len: usize,
+}
 
 impl Summer {
     pub(crate) fn new() -> Summer {
-        Summer(vec![0; usize::try_from(CHUNK_BYTES).unwrap_or(0)])
+        Summer { buffer: vec![0; usize::try_from(CHUNK_BYTES).unwrap_or(0)], len: 0 }
     }
 
     /// The checksum of a chunk in a file of `size` bytes.
     pub(crate) fn sum(&mut self, file: &dyn DiskFile, chunk: u64, size: u64) -> io::Result<u32> {
         let range = chunk_range(chunk, size);
-        let bytes = &mut self.0[..usize::try_from(range.end - range.start).unwrap_or(0)];
+        self.len = usize::try_from(range.end - range.start).unwrap_or(0);
+        let bytes = &mut self.buffer[..self.len];
         file.read_exact_at(bytes, range.start)?;
         Ok(crc32c::crc32c(bytes))
+    }
+
+    /// The bytes of the chunk that was summed last.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Presence {
     charged: u64,
     /// Chunks changed since the last save.
     touched: RangeSet,
+    /// See [`Presence::data`].
+    data: RangeSet,
 }
 
 impl Presence {
@@ -83,6 +85,12 @@ impl Presence {
 
     pub(crate) fn sums(&self) -> &Sums {
         &self.sums
+    }
+
+    /// Of a local file in a bypass: outside of this it was a hole, or had its end, when it was
+    /// compared last.
+    pub(crate) fn data(&self) -> &RangeSet {
+        &self.data
     }
 
     /// The sums alone.
@@ -170,6 +178,7 @@ impl Presence {
         let edge = size.min(self.size);
         self.known.remove(size..u64::MAX);
         self.dirty.remove(size..u64::MAX);
+        self.data.remove(size..u64::MAX);
         let last = size.max(self.size).div_ceil(CHUNK_BYTES);
         self.touch(edge / CHUNK_BYTES..last);
         self.size = size;
@@ -199,6 +208,17 @@ impl Presence {
             self.known.insert(start..end.min(len));
         }
         Ok(has_moved)
+    }
+
+    /// The local file may have data everywhere, as far as anybody knows.
+    pub(crate) fn all_is_data(&mut self) {
+        self.data = RangeSet::default();
+        self.data.insert(0..self.size);
+    }
+
+    /// The local file has data here.
+    pub(crate) fn note_data(&mut self, data: &RangeSet) {
+        data.iter().for_each(|range| self.data.insert(range));
     }
 
     /// All bytes are known, since somebody has looked at them.

@@ -1,5 +1,7 @@
 //! What a file promises, on a disk that works.
 
+use std::ops::Range;
+
 use larder_io::{Disk, MemDisk, RealClock, RealDisk};
 
 use super::*;
@@ -254,9 +256,35 @@ fn holes_that_the_kernel_made_are_no_changes() {
     assert_eq!(file.dirty(), [4 * CHUNK + 8192..4 * CHUNK + 8195], "nor is the tail of before");
     kernel.write_at(b"between", 2 * CHUNK).unwrap();
     file.end_bypass().unwrap();
-    let expected = [2 * CHUNK..3 * CHUNK, 4 * CHUNK + 8192..4 * CHUNK + 8195];
+    let expected = [2 * CHUNK..2 * CHUNK + 7, 4 * CHUNK + 8192..4 * CHUNK + 8195];
     assert_eq!(file.dirty(), expected);
     assert_eq!(read(&file, CHUNK..2 * CHUNK).unwrap(), vec![0; usize::try_from(CHUNK).unwrap()]);
+}
+
+/// Another client may have written right beside what was written here, in the same block.
+#[test]
+fn zeros_beside_what_the_kernel_wrote_are_no_changes() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 0);
+    let kernel = begin_bypass(&file).unwrap();
+    let found = |expected: &[Range<u64>]| {
+        file.collect_bypass().unwrap();
+        assert_eq!(file.dirty(), expected);
+        file.mark_clean(0..u64::MAX);
+    };
+    kernel.write_at(&[7; 61_568], 20_001).unwrap();
+    found(&[20_001..81_569]);
+    kernel.write_at(b"in the hole", 5000).unwrap();
+    found(&[5000..5011]);
+    kernel.write_at(b"behind the end", 100_000).unwrap();
+    found(&[100_000..100_014]);
+    // Zeros that were written: a block of them, and where there were bytes.
+    kernel.write_at(&[0; 5000], 8 * CHUNK).unwrap();
+    found(&[8 * CHUNK..8 * CHUNK + 5000]);
+    kernel.write_at(&[0; 11], 5000).unwrap();
+    let block = 4096..8192;
+    found(&[block]);
+    file.end_bypass().unwrap();
 }
 
 /// What the last chunk had is sent once more only if something in it was changed: somebody else may
@@ -329,7 +357,7 @@ fn large_hole_that_the_kernel_made_is_not_looked_at() {
     file.collect_bypass().unwrap();
     assert_eq!(file.size(), end);
     // The last byte is sent too, for the size.
-    let dirty = [far..far + 4096, end - 1..end];
+    let dirty = [far..far + 3, end - 1..end];
     assert_eq!(file.dirty(), dirty);
     assert_eq!(cache.usage().bytes, 5 * CHUNK);
 
@@ -338,7 +366,7 @@ fn large_hole_that_the_kernel_made_is_not_looked_at() {
     file.end_bypass().unwrap();
     let between = far / 2..far / 2 + CHUNK;
     let [written, last] = dirty;
-    assert_eq!(file.dirty(), [far / 2..far / 2 + 4096, written, last]);
+    assert_eq!(file.dirty(), [far / 2 + 1..far / 2 + 8, written, last]);
     file.mark_clean(0..u64::MAX);
     file.set_version(b"v2", 2 * end);
     assert_eq!(file.held(0..u64::MAX), [0..2 * CHUNK, between, far..end]);
@@ -358,7 +386,7 @@ fn bypass_and_local_changes_mix() {
     file.write(150, b"w").unwrap();
     file.end_bypass().unwrap();
     assert_eq!(file.size(), 200);
-    assert_eq!(file.dirty(), [0..200]);
+    assert_eq!(file.dirty(), [0..151, 199..200], "and the end");
     let mut expected = bytes(3, 0..100);
     expected.resize(200, 0);
     expected[150] = b'w';

@@ -104,7 +104,8 @@ fn run(configuration: Configuration, seed: u64) -> Result<String, String> {
     let mount = || mount_over(Mount::unmounted(&server, options), options);
     let mut mounts = [mount(), mount()];
     let tops = [0, 1].map(|who| mounts[who].path(""));
-    let mut play = Play::new(kind, Model::new(ages, kernel_writes), tops, truth.clone());
+    let model = Model::new(ages, kernel_writes, kind.leases || kind.opens_keep);
+    let mut play = Play::new(kind, model, tops, truth.clone());
     let checks_all = number("LARDER_CHECK_ALL").is_some();
     let (mut random, mut done) = (Random(seed), Vec::new());
     let (last, calls) = (number("LARDER_OPERATIONS"), number("LARDER_CALLS").unwrap_or(CALLS));

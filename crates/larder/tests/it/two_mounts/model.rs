@@ -151,13 +151,8 @@ pub(crate) struct Path {
 
 impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}{}{}",
-            self.dir.unwrap_or(""),
-            if self.dir.is_some() { "/" } else { "" },
-            self.name
-        )
+        let (dir, slash) = self.dir.map_or(("", ""), |dir| (dir, "/"));
+        write!(f, "{dir}{slash}{}", self.name)
     }
 }
 
@@ -205,6 +200,8 @@ pub(crate) struct Model {
     pub(crate) ages: Ages,
     /// The kernel reads files itself, and may write those that are open for writing.
     pub(crate) kernel_writes: bool,
+    /// Who changes a file has the other one asked for what he has unsent.
+    recalls: bool,
     pub(crate) now: Duration,
     objects: Vec<Object>,
     names: BTreeMap<(Id, &'static str), Name>,
@@ -214,10 +211,11 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(ages: Ages, kernel_writes: bool) -> Model {
+    pub(crate) fn new(ages: Ages, kernel_writes: bool, recalls: bool) -> Model {
         Model {
             ages,
             kernel_writes,
+            recalls,
             now: Duration::ZERO,
             objects: vec![Object::new()],
             names: BTreeMap::new(),
@@ -515,16 +513,16 @@ impl Model {
         }
         object.unsent[who] = Unsent { layers: Layers::empty(), end: 0 };
         object.settled = object.settled.max(end);
+        if self.recalls {
+            self.send_whole_chunks(1 - who, id);
+        }
         self.resize(who, id, |size| size);
     }
 
     /// Of what the kernel wrote whole chunks are sent, with what their writer has of the rest.
     fn send_whole_chunks(&mut self, who: Who, id: Id) {
-        if !self.kernel_writes {
-            return;
-        }
         let object = &mut self.objects[id];
-        let is_own = |open: &&Open| open.id == id && open.who == who;
+        let is_own = |open: &&Open| self.kernel_writes && open.id == id && open.who == who;
         let own: Vec<Open> = self.opens.values().filter(is_own).cloned().collect();
         let size = own.iter().flat_map(|open| &open.sizes).map(|size| size.1).max().unwrap_or(0);
         for open in &own {

@@ -328,11 +328,25 @@ impl Play {
         let Some(path) = paths.into_iter().find(|path| self.model.truth(*path) == Some(id)) else {
             return Ok(());
         };
-        let bytes = fs::read(self.at_server(path))
+        let bytes = self
+            .read_at_server(id, path)
             .map_err(|error| format!("file {id} at the server by {path:?}: {error}"))?;
         let same = self.model.at_server(id).explain(0, ALL, &bytes);
         self.model.settle(id, bytes.len() as u64);
         same.map_err(|text| format!("at the server, file {id}: {text}"))
+    }
+
+    /// Who still had something unsent may just be sending it, since a lease of his was taken back:
+    /// the reader is told that the file has changed, once for each of them.
+    fn read_at_server(&self, id: Id, path: Path) -> io::Result<Vec<u8>> {
+        let object = self.model.object(id);
+        let mut sending = (0..2).filter(|who| object.is_unsent(*who));
+        loop {
+            match fs::read(self.at_server(path)) {
+                Err(error) if is(&error, libc::ESTALE) && sending.next().is_some() => {}
+                read => return read,
+            }
+        }
     }
 
     fn read(&mut self, who: Who, slot: usize, at: u64, len: u64) -> Wrong {
