@@ -13,7 +13,7 @@ use crate::config::{
 use crate::file::CachedFile;
 use crate::index::INDEX_FILE;
 use crate::local::with_local_changes;
-use crate::records::{bytes_key, decode_number, encode_number, key, tag};
+use crate::records::{bytes_key, decode_number, encode_number, key, number_in_key, tag};
 use crate::save::Saves;
 use crate::store::Store;
 use crate::{FileNo, lock, open};
@@ -124,7 +124,8 @@ impl Cache {
     /// [`Cache::drop_file`], its pages with [`Cache::drop_listing`].
     pub fn drop_node(&self, no: FileNo) {
         let _turn = lock(&self.store.assigning);
-        let mut changes = vec![(key(tag::NODE, no, &[]), None), (key(tag::PIN, no, &[]), None)];
+        let tags = [tag::NODE, tag::PIN, tag::CLASS];
+        let mut changes: Vec<_> = tags.map(|tag| (key(tag, no, &[]), None)).into();
         changes.extend(self.without_key(no));
         self.store.index.put_all(changes);
     }
@@ -168,6 +169,19 @@ impl Cache {
         self.store.file(no)
     }
 
+    /// Keeps a record of the caller about a file's class until the file's number is dropped, or
+    /// takes it away.
+    pub fn put_class(&self, no: FileNo, record: Option<&[u8]>) {
+        self.store.index.put(key(tag::CLASS, no, &[]), record.map(<[u8]>::to_vec));
+    }
+
+    /// All records of [`Cache::put_class`], by number.
+    pub fn classes(&self) -> Vec<(FileNo, Vec<u8>)> {
+        let records = self.store.index.scan_all(&[tag::CLASS]);
+        let record = |(key, value): (Vec<u8>, _)| Some((number_in_key(&key)?, value));
+        records.into_iter().filter_map(record).collect()
+    }
+
     /// Keeps a record of the caller about the volume, in the place of the one before.
     pub fn put_volume(&self, record: &[u8]) {
         self.store.index.put(vec![tag::VOLUME], Some(record.to_vec()));
@@ -191,6 +205,11 @@ impl Cache {
         if self.store.index.is_logged() {
             self.store.index.put(bytes_key(tag::SESSION, record), None);
         }
+    }
+
+    /// The record of [`Cache::put_session`].
+    pub fn session_record(&self, record: &[u8]) -> Option<Vec<u8>> {
+        self.store.index.get(&bytes_key(tag::SESSION, record))
     }
 
     /// All records of [`Cache::put_session`], also of runs that died since the machine was booted,

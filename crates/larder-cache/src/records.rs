@@ -26,6 +26,7 @@ pub(crate) mod tag {
     pub(crate) const SESSION: u8 = b's';
     pub(crate) const VOLUME: u8 = b'v';
     pub(crate) const PIN: u8 = b'p';
+    pub(crate) const CLASS: u8 = b'c';
 }
 
 /// Key of a record that belongs to a number: tag, number, rest.

@@ -9,6 +9,7 @@ use larder_io::{Clock, Monotonic};
 use larder_vfs::{Cred, Deadline, Error, Ino, Kernel, Kind, Remote, Result, StatFs, Time};
 use tokio::sync::Semaphore;
 
+use crate::class::SetClasses;
 use crate::limits::Budget;
 use crate::locks::Locks;
 use crate::node::{Node, ServerTimes, Squash, Table};
@@ -46,6 +47,8 @@ pub(crate) struct Core {
     pub(crate) fill: FillQueue,
     /// Locks of processes, where the mount passes them on.
     pub(crate) locks: Locks,
+    /// The classes that were set for single files and directories.
+    pub(crate) set_classes: SetClasses,
     /// Sends what nobody waits for.
     pub(crate) engine: Arc<Queue>,
 }
@@ -75,6 +78,7 @@ impl Core {
     ) -> Core {
         let budget_kib =
             usize::try_from(options.buffer_bytes_max >> 10).unwrap_or(1 << 20).max(4096);
+        let set_classes = SetClasses::read(&cache);
         let transfer_budget = Arc::new(Budget::new(budget_kib / 2, clock.clone()));
         Core {
             call_limit: remote.call_limit(),
@@ -96,6 +100,7 @@ impl Core {
             in_air: tokio::sync::watch::Sender::new(0),
             fill: FillQueue::default(),
             locks: Locks::default(),
+            set_classes,
             engine: Arc::default(),
             options,
         }

@@ -23,6 +23,7 @@
 )]
 #![forbid(unsafe_code)]
 
+mod class;
 mod client;
 mod core;
 #[cfg(test)]
@@ -38,8 +39,9 @@ mod options;
 mod read;
 mod write;
 
+pub use class::{Durability, offer};
 pub use client::{Client, Status};
 pub use names::{last_path, parent_in_record};
 pub use options::{LookupCache, Options, Start};
 pub use read::Fill;
-pub use write::UnsentTotal;
+pub use write::{Due, Unsaved, UnsentTotal};

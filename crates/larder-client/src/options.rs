@@ -1,6 +1,9 @@
 //! What a mount may ask of the client. Names and defaults follow mount.nfs(8) where it has them.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use larder_class::Classes;
 
 /// Options of a [`crate::Client`].
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub struct Options {
     pub has_xattrs: bool,
     /// Every write is durable at the server before it is answered (`sync`).
     pub sync: bool,
+    /// How durable files are (`class`, `rules`); fitted to [`crate::offer`].
+    pub classes: Arc<Classes>,
     /// Refuse every change (`ro`).
     pub read_only: bool,
     /// Keep clean data in the cache. Without it (`plain`) only dirty data is held, until it is
@@ -95,6 +100,9 @@ impl Default for Options {
             pass_locks: false,
             has_xattrs: false,
             sync: false,
+            classes: Arc::new(
+                Classes::shipped(&crate::offer("a mount")).expect("what larder brings, it keeps"),
+            ),
             read_only: false,
             cache_data: true,
             read_bytes_max: 1 << 20,

@@ -1,10 +1,13 @@
 //! What is behind a door: from what was typed to what is served, from which cache, and how.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use larder_class::{Classes, LoadError};
 use larder_remote::smb::{Credentials, Password};
 
+use crate::classes::{self, IfWrong};
 use crate::error::Usage;
 use crate::login::Login;
 use crate::mountpoint;
@@ -27,6 +30,10 @@ pub(crate) struct Back {
     pub(crate) cache: Option<PathBuf>,
     /// How.
     pub(crate) options: Options,
+    /// How durable files are.
+    pub(crate) classes: Arc<Classes>,
+    /// Why that is not what was wanted.
+    pub(crate) wrong_classes: Option<LoadError>,
     /// The options as they were typed, for people; a password is never among them.
     pub(crate) typed: Vec<String>,
 }
@@ -36,7 +43,12 @@ impl Back {
     ///
     /// # Errors
     /// Of kind [`Usage`] for what was typed wrongly.
-    pub(crate) fn find(source: &str, cache: Option<&Path>, options: &[String]) -> Result<Back> {
+    pub(crate) fn find(
+        source: &str,
+        cache: Option<&Path>,
+        options: &[String],
+        if_wrong: IfWrong,
+    ) -> Result<Back> {
         let mut source = Source::parse(source).map_err(Usage)?;
         let typed = options.iter().flat_map(|one| one.split(',')).filter(|one| !one.is_empty());
         let typed: Vec<_> = typed.map(str::to_owned).collect();
@@ -51,6 +63,8 @@ impl Back {
                 "option plain needs --cache none: it is the client without one".to_owned()
             ));
         }
+        let (class, rules) = (options.class.clone(), options.rules.clone());
+        let (classes, wrong_classes) = classes::of_mount(class, rules, source.protocol, if_wrong)?;
         let login = match source.protocol {
             Protocol::Nfs | Protocol::Native => Login::nobody(),
             Protocol::Smb => Login::find(&mut source, &options.smb)?,
@@ -65,7 +79,7 @@ impl Back {
             (Some(dir), false) => Some(std::path::absolute(dir).context("--cache")?),
             (None, false) => Some(default_cache_dir(&source)?),
         };
-        Ok(Back { source, login, asked, cache, options, typed })
+        Ok(Back { source, login, asked, cache, options, classes, wrong_classes, typed })
     }
 
     /// Whether locks of processes are passed on to the server.

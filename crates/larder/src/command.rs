@@ -2,7 +2,9 @@
 
 pub(crate) mod bench;
 pub(crate) mod cache;
+pub(crate) mod class;
 pub(crate) mod disk;
+pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod meta;
 pub(crate) mod mount;

@@ -56,6 +56,23 @@ pub(crate) enum Request {
         /// The path below the mountpoint; all, if it is empty.
         path: PathBuf,
     },
+    /// The durability classes: answers a list of [`crate::report::ClassShown`].
+    Classes,
+    /// Which class a file has and why, and how durable it is: answers a
+    /// [`crate::report::Explained`].
+    Explain {
+        /// The path below the mountpoint.
+        path: PathBuf,
+    },
+    /// Sets the class of a file or directory.
+    SetClass {
+        /// The path below the mountpoint.
+        path: PathBuf,
+        /// The class; none: what was set is taken back.
+        class: Option<String>,
+    },
+    /// Files of which the server has not all: answers a list of [`crate::report::Unsaved`].
+    Unsaved,
     /// Lists what the cache holds: an item per file.
     CacheLs {
         /// Only files of which the server has not all yet.
@@ -89,7 +106,14 @@ pub(crate) enum Request {
 impl Request {
     /// Whether it changes nothing, and is answered at once.
     pub(crate) fn can_be_repeated(&self) -> bool {
-        matches!(self, Request::Status | Request::Stat)
+        matches!(
+            self,
+            Request::Status
+                | Request::Stat
+                | Request::Classes
+                | Request::Explain { .. }
+                | Request::Unsaved
+        )
     }
 }
 

@@ -116,13 +116,16 @@ pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
 mod tests {
     use super::*;
     use crate::back::Back;
+    use crate::classes::IfWrong;
 
     #[test]
     fn the_kernel_is_offered_local_files_unless_that_is_declined() {
         for (typed, cache_on_disk, offered) in
             [("rw", true, true), ("rw", false, false), ("nopassthrough", true, false)]
         {
-            let back = Back::find("server:/export", Some("/cache".as_ref()), &[typed.to_owned()]);
+            let typed_so = [typed.to_owned()];
+            let back =
+                Back::find("server:/export", Some("/cache".as_ref()), &typed_so, IfWrong::Refuse);
             let plan = Plan { back: back.unwrap(), mountpoint: "/mnt".into() };
             let probed = fuse_options(&plan, cache_on_disk).probe_dir;
             assert_eq!(probed.is_some(), offered, "{typed}, {cache_on_disk}");

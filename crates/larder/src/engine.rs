@@ -99,6 +99,15 @@ impl Engine {
                 let synced = runtime.block_on(self.sync(path, sink))?;
                 Ok(serde_json::to_value(synced)?)
             }
+            Request::Classes => Ok(serde_json::to_value(self.classes())?),
+            Request::Unsaved => Ok(serde_json::to_value(self.unsaved())?),
+            Request::Explain { path } => {
+                Ok(serde_json::to_value(runtime.block_on(self.explain(path))?)?)
+            }
+            Request::SetClass { path, class } => {
+                runtime.block_on(self.set_class(path, class.as_deref()))?;
+                Ok(Value::Null)
+            }
             other => maintenance::carry_out(&self.cache, other, sink),
         }
     }
@@ -134,7 +143,7 @@ impl Engine {
     }
 
     /// The file at a path below the root, as the superuser finds it.
-    async fn find(&self, path: &Path) -> Result<Ino> {
+    pub(crate) async fn find(&self, path: &Path) -> Result<Ino> {
         let mut ino = Ino::ROOT;
         for part in path.components() {
             let Component::Normal(name) = part else { bail!("{part:?} in a path") };

@@ -12,10 +12,12 @@
 mod back;
 mod broken;
 mod cache_dir;
+mod classes;
 mod command;
 mod control;
 mod daemon;
 mod door;
+mod durability;
 mod engine;
 mod error;
 mod exported;
@@ -44,8 +46,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use command::{
-    bench, cache, disk, export, meta, mount, mount_helper, serve, stat, status, sync, umount,
-    upgrade, volume as volume_command,
+    bench, cache, class, disk, explain, export, meta, mount, mount_helper, serve, stat, status,
+    sync, umount, upgrade, volume as volume_command,
 };
 
 /// Mount NFS exports through a persistent local cache.
@@ -75,6 +77,10 @@ enum Command {
     Stat(stat::Args),
     /// Inspect and trim a cache
     Cache(cache::Args),
+    /// How durable files are: classes, rules, and which file has which
+    Class(class::Args),
+    /// Show how durable a file is, and is to be
+    Explain(explain::Args),
     /// Export a directory over NFS
     Export(export::Args),
     /// Serve a volume: names, data and one disk, in one process
@@ -112,6 +118,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Status(args) => status::run(args)?,
         Command::Sync(args) => sync::run(args)?,
         Command::Stat(args) => stat::run(args)?,
+        Command::Class(args) => class::run(args)?,
+        Command::Explain(args) => explain::run(args)?,
         Command::Export(args) => export::run(args)?,
         Command::Serve(args) => serve::run(args)?,
         Command::Meta(args) => meta::run(args)?,

@@ -15,7 +15,7 @@ mod smb;
 mod span;
 mod typed;
 
-pub(crate) use meant::{CacheLimits, Fill, LookupCache, Options, ServerLost, Transport};
+pub(crate) use meant::{CacheLimits, Fill, LookupCache, Options, ServerLost, Transport, rule_file};
 pub(crate) use size::{Bytes, parse_size};
 pub(crate) use smb::SmbOptions;
 pub(crate) use span::parse_span;

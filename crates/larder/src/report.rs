@@ -3,6 +3,7 @@
 //! [`Status`], [`Stat`] and [`ExportStat`] are an interface: other tools read their JSON. Fields
 //! may be added, not renamed. All counts run since the mount was made or the export began.
 
+mod class;
 mod export;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::options::Bytes;
 use larder_client::UnsentTotal;
 
+pub(crate) use class::{ClassShown, Durable, Explained, Unsaved};
 pub(crate) use export::{Behind, ExportStat, Served};
 
 /// A limit from which on it is none: the free space of the disk decides then.

@@ -98,6 +98,9 @@ impl Engine {
         start: Start,
         patience: Patience,
     ) -> Result<Engine, Unreached> {
+        if let Some(error) = &back.wrong_classes {
+            tracing::error!(%error, "every file has the strongest class until that is mended");
+        }
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let open = || back.open_cache(mountpoint, clock.clone());
         let known = match back.may_begin_without_server(start).then(open).transpose()? {
@@ -230,6 +233,7 @@ fn client_options(back: &Back) -> larder_client::Options {
             LookupCache::None => larder_client::LookupCache::None,
         },
         sync: options.sync,
+        classes: back.classes.clone(),
         pass_locks: back.passes_locks(),
         has_xattrs: back.has_xattrs(),
         unsent_age_max: options.unsent_age_max.unwrap_or(default.unsent_age_max),

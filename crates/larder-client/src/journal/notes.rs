@@ -24,6 +24,15 @@ impl Core {
         self.cache.put_session(&key(OPEN, id.0), &open.encode());
     }
 
+    /// Brings the class of an open file on record up to date.
+    pub(crate) fn note_class(&self, id: OpenId, class: &str) {
+        let record = self.cache.session_record(&key(OPEN, id.0));
+        if let Some(open) = record.as_deref().and_then(OpenRecord::decode) {
+            let class = Some(class.to_owned());
+            self.note_open(id, &OpenRecord { class, ..open });
+        }
+    }
+
     pub(crate) fn forget_open(&self, id: OpenId) {
         self.cache.drop_session(&key(OPEN, id.0));
     }

@@ -208,7 +208,11 @@ impl Core {
         }
         let now = node.state().shown();
         let epoch = now.epoch.filter(|_| now.version.same(&open.version));
-        let opened = OpenFile::new(node, file, open.cred.clone(), open.flags, open.mode);
+        let class = self.class_on_record(open.class.as_deref());
+        if open.flags.write {
+            self.promise(&node, &class);
+        }
+        let opened = OpenFile::new(node, file, open.cred.clone(), open.flags, open.mode, class);
         opened.stream().shown = Some(Shown { version: open.version, epoch });
         let opened = Arc::new(opened);
         self.open_files.insert(id, opened.clone());

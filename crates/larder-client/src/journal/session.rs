@@ -53,6 +53,8 @@ pub(crate) struct OpenRecord {
     pub(crate) local: u64,
     /// The version that was opened.
     pub(crate) version: Validator,
+    /// The class that it was opened with, if that is not the mount's.
+    pub(crate) class: Option<String>,
 }
 
 /// What one owner has locked of a file.
@@ -144,6 +146,10 @@ impl Record for OpenRecord {
         out.u8(self.mode as u8);
         out.u64(self.local);
         put_validator(out, &self.version);
+        // Left out of most records, as it was of all before there were classes.
+        if let Some(class) = &self.class {
+            out.bytes(class.as_bytes());
+        }
     }
 
     fn take(format: u8, input: &mut Reader<'_>) -> Option<OpenRecord> {
@@ -155,6 +161,10 @@ impl Record for OpenRecord {
             mode: Mode::of(input.u8()?)?,
             local: input.u64()?,
             version: validator(format, input)?,
+            class: match input.is_at_end() {
+                true => None,
+                false => Some(String::from_utf8(input.bytes()?.to_vec()).ok()?),
+            },
         })
     }
 }
@@ -311,7 +321,8 @@ mod tests {
                 Validator { change: None, data_change: None, size: 9, mtime: time, ctime: time };
             let flags = flags_of(0b1010_0101 + code);
             let (ino, local) = (Ino(8), 77);
-            let open = OpenRecord { ino, cred: cred(), flags, mode, local, version };
+            let class = (code > 0).then(|| "critical".to_owned());
+            let open = OpenRecord { ino, cred: cred(), flags, mode, local, version, class };
             assert_eq!(OpenRecord::decode(&open.encode()), Some(open));
         }
         for write_error in [None, Some(Error::NoSpace), Some(Error::Io)] {
@@ -365,7 +376,8 @@ mod tests {
         let version =
             Validator { change: Some(3), data_change: Some(3), size: 9, mtime: time, ctime: time };
         let (ino, flags, mode) = (Ino(8), flags_of(3), Mode::Cached);
-        let open = OpenRecord { ino, cred: cred(), flags, mode, local: 77, version };
+        let class = Some("critical".to_owned());
+        let open = OpenRecord { ino, cred: cred(), flags, mode, local: 77, version, class };
         let silly = Some((Ino(1), ".nfs1".into()));
         let left = Unfinished { silly, removed: true, write_error: None, writer: Some(cred()) };
         let mut held = LockMap::default();
@@ -397,7 +409,9 @@ mod tests {
         let version =
             Validator { change: None, data_change: None, size: 9, mtime: time, ctime: time };
         let (flags, mode) = (flags_of(1), Mode::Direct);
-        let open = OpenRecord { ino: Ino(8), cred: cred(), flags, mode, local: 0, version };
+        let (cred_of_open, class) = (cred(), None);
+        let open =
+            OpenRecord { ino: Ino(8), cred: cred_of_open, flags, mode, local: 0, version, class };
         let writer = Cred { pid: 9, ..Cred::new(5, 6, &[]) };
         let left = Unfinished { writer: Some(writer.clone()), ..Unfinished::default() };
         let run = Run { session: 3, next_open: 4 };

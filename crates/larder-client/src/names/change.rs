@@ -81,6 +81,7 @@ impl Core {
             .child_to_go(cred, &to_dir, to.1, false)
             .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
+        let inherited = self.send_to_inherit(source.as_ref(), replaced.as_ref()).await?;
         let mut hidden = false;
         if let Some(replaced) = &replaced
             && replaced.state().known().attr.kind != Kind::Directory
@@ -97,6 +98,9 @@ impl Core {
         }
         renamed?;
         self.doubt(doubtful);
+        if let (Some(source), Some(class)) = (source, inherited) {
+            self.inherit_class(&source, class).await;
+        }
         if let Some(replaced) = replaced.filter(|_| !hidden) {
             let directory = replaced.state().is_directory();
             let what = if directory { Removal::Directory } else { Removal::File };

@@ -1,7 +1,8 @@
 //! Extended attributes: asked for and set at the server each time, as it judges its caller. Nothing
-//! of them is held here.
+//! of them is held here, but those that tell of classes ([`crate::class`]).
 
 use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_vfs::{Cred, Error, Ino, Result, SetXattr};
@@ -14,6 +15,9 @@ impl Core {
     pub(crate) async fn xattr(&self, cred: &Cred, ino: Ino, name: &OsStr) -> Result<Option<Bytes>> {
         let node = self.node(ino)?;
         self.demand_path(&node, cred).await?;
+        if let Some(own) = self.own_xattr(&node, name) {
+            return Ok(own);
+        }
         on_handle!(self, cred, node, handle => self.remote.xattr(cred, &handle, name))
     }
 
@@ -21,12 +25,29 @@ impl Core {
     pub(crate) async fn xattrs(&self, cred: &Cred, ino: Ino) -> Result<Vec<OsString>> {
         let node = self.node(ino)?;
         self.demand_path(&node, cred).await?;
-        on_handle!(self, cred, node, handle => self.remote.xattrs(cred, &handle))
+        let own = self.own_xattrs(&node);
+        let there = on_handle!(self, cred, node, handle => self.remote.xattrs(cred, &handle));
+        let mut all = match there {
+            // It has none; we may.
+            Err(Error::NotSupported) => Vec::new(),
+            there => there?,
+        };
+        all.retain(|name| Some(name) != own.as_ref());
+        all.extend(own);
+        Ok(all)
     }
 
     /// See [`larder_vfs::FileSystem::set_xattr`].
-    pub(crate) async fn set_xattr(&self, cred: &Cred, ino: Ino, set: SetXattr) -> Result<()> {
+    pub(crate) async fn set_xattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        set: SetXattr,
+    ) -> Result<()> {
         self.refuse_read_only()?;
+        if let Some(done) = self.set_own_xattr(cred, ino, &set).await {
+            return done;
+        }
         let node = self.node(ino)?;
         self.demand_path(&node, cred).await?;
         self.begin_change(&node);

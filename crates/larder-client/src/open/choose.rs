@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use larder_cache::{BackingFile, CachedFile};
+use larder_class::Class;
 use larder_vfs::{Cred, DataPath, OpenFlags, Opened};
 
 use super::mode::{BYPASSED_BYTES_MAX, Case, Mode, mode};
@@ -89,8 +90,15 @@ impl Core {
         file.is_ready(&version, wanted == Mode::Bypass)
     }
 
-    /// Chooses the mode of a new open file and counts it. May wait for the local disk.
-    pub(crate) fn choose(&self, node: &Arc<Node>, cred: Cred, flags: OpenFlags) -> Opened {
+    /// Chooses the mode of a new open file of this class and counts it. May wait for the local
+    /// disk.
+    pub(crate) fn choose(
+        &self,
+        node: &Arc<Node>,
+        cred: Cred,
+        flags: OpenFlags,
+        class: Arc<Class>,
+    ) -> Opened {
         if let Some(opened) = self.opened_before(node, &cred) {
             return opened;
         }
@@ -107,8 +115,16 @@ impl Core {
         let local = if mode.passes_through() { file.local_number() } else { 0 };
         let (noted_cred, shown) = (cred.clone(), node.state().shown());
         let version = shown.version;
-        self.note_open(id, &OpenRecord { ino, cred: noted_cred, flags, mode, local, version });
-        let open = OpenFile::new(node.clone(), file, cred, flags, mode);
+        let is_usual = class.name == self.options.classes.mount().name;
+        let noted_class = (!is_usual).then(|| class.name.clone());
+        self.note_open(
+            id,
+            &OpenRecord { ino, cred: noted_cred, flags, mode, local, version, class: noted_class },
+        );
+        if flags.write {
+            self.promise(node, &class);
+        }
+        let open = OpenFile::new(node.clone(), file, cred, flags, mode, class);
         open.stream().shown = Some(shown);
         self.open_files.insert(id, Arc::new(open));
         Opened { id, path }

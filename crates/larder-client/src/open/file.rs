@@ -113,10 +113,12 @@ impl Core {
         if flags.read {
             self.update_older(&node, &cred).await;
         }
+        let class = self.class_for(&node, &cred);
+        let flags = OpenFlags { sync: flags.sync || class.is_synchronous(), ..flags };
         let file = self.file(&node);
         let quick = self.chooses_quickly(&node, &file, &flags);
         let core = self.clone();
-        let opened = blocking_unless(quick, move || core.choose(&node, cred, flags)).await?;
+        let opened = blocking_unless(quick, move || core.choose(&node, cred, flags, class)).await?;
         if let Ok(open) = self.open_file(opened.id) {
             match token {
                 Some(token) => drop(open.replace_token(Some(token))),

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_cache::{CachedFile, InUse};
+use larder_class::Class;
 use larder_vfs::{Cred, Intent, OpenFlags, Token};
 
 use super::mode::Mode;
@@ -23,6 +24,8 @@ pub(crate) struct OpenFile {
     /// So that its data is not culled, and what is known of it stays in memory, while it is open.
     _file: InUse,
     pub(crate) mode: Mode,
+    /// How durable what is written by it is to be.
+    class: Mutex<Arc<Class>>,
     stream: Mutex<Stream>,
     /// A descriptor of it was closed: the last one, unless it was duplicated or inherited.
     flushed: AtomicBool,
@@ -40,10 +43,28 @@ impl OpenFile {
         cred: Cred,
         flags: OpenFlags,
         mode: Mode,
+        class: Arc<Class>,
     ) -> OpenFile {
-        let (stream, token) = (Mutex::default(), Mutex::default());
+        let (stream, token, class) = (Mutex::default(), Mutex::default(), Mutex::new(class));
         let [flushed, refused] = Default::default();
-        OpenFile { node, cred, flags, _file: file.hold(), mode, stream, flushed, refused, token }
+        let _file = file.hold();
+        OpenFile { node, cred, flags, _file, mode, class, stream, flushed, refused, token }
+    }
+
+    /// How durable what is written by it is to be.
+    pub(crate) fn class(&self) -> Arc<Class> {
+        self.class.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts another class in its place. Answers the one before.
+    pub(crate) fn set_class(&self, class: Arc<Class>) -> Arc<Class> {
+        std::mem::replace(&mut *self.class.lock().unwrap_or_else(PoisonError::into_inner), class)
+    }
+
+    /// Whether a write by it is to be on the server's disk when it is answered.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        self.flags.sync
+            || self.class.lock().unwrap_or_else(PoisonError::into_inner).is_synchronous()
     }
 
     /// The server's open.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use larder_class::Class;
 use larder_vfs::{Ino, OpenId, Token};
 
 use super::open_file::OpenFile;
@@ -72,13 +73,24 @@ impl OpenFiles {
         self.lock().by_id.values().cloned().collect()
     }
 
+    /// Gives those of one file another class. Answers the ones before.
+    pub(crate) fn set_class(
+        &self,
+        ino: Ino,
+        class: &Arc<Class>,
+    ) -> Vec<(Arc<OpenFile>, Arc<Class>)> {
+        let inner = self.lock();
+        let opens = inner.of(ino).map(|(_, open)| open);
+        opens.map(|open| (open.clone(), open.set_class(class.clone()))).collect()
+    }
+
     /// Those of one file, in the order in which they were opened.
-    pub(super) fn of(&self, ino: Ino) -> Vec<(OpenId, Arc<OpenFile>)> {
+    pub(crate) fn of(&self, ino: Ino) -> Vec<(OpenId, Arc<OpenFile>)> {
         self.lock().of(ino).map(|(id, open)| (id, open.clone())).collect()
     }
 
     /// Whether one of those of a file is as wanted. Asked under the lock.
-    pub(super) fn any_of(&self, ino: Ino, is_wanted: impl Fn(&OpenFile) -> bool) -> bool {
+    pub(crate) fn any_of(&self, ino: Ino, is_wanted: impl Fn(&OpenFile) -> bool) -> bool {
         self.lock().of(ino).any(|(_, open)| is_wanted(open))
     }
 }

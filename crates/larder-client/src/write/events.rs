@@ -25,7 +25,7 @@ impl Core {
         let context = Context {
             kernel_writes: state.opens().bypassing(),
             now: self.clock.instant(),
-            age: self.options.unsent_age_max,
+            age: state.unsent().age(self.options.unsent_age_max),
         };
         let actions = state.unsent_mut().apply(event, context);
         self.engine.replan(ino, before, state.unsent().schedule());
@@ -42,6 +42,17 @@ impl Core {
     /// for as long as the server is out of reach. What it refuses then is set aside.
     pub(crate) fn leave_unsent(&self, node: &Node, wait: Duration) {
         self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
+    }
+
+    /// Somebody opens the file whose class lets bytes be unsent for `age`, or for as long as the
+    /// mount says.
+    pub(crate) fn unsent_promise(&self, node: &Node, age: Option<Duration>) {
+        let (usual, mut state) = (self.options.unsent_age_max, node.state());
+        let others = self.open_files.any_of(node.ino, |open| open.flags.write);
+        if state.unsent_mut().promise(age, usual, others) {
+            let wait = state.unsent().age(usual);
+            self.unsent_event(node.ino, &mut state, Event::Left { wait });
+        }
     }
 
     /// Brings size and time of a file that the kernel writes itself up to date.

@@ -21,7 +21,8 @@ mod upload;
 
 pub(crate) use engine::start as start_engine;
 pub(crate) use queue::Queue;
+pub use schedule::Due;
 pub(crate) use schedule::RETRY_AFTER;
-pub use sync::UnsentTotal;
+pub use sync::{Unsaved, UnsentTotal};
 pub(crate) use unsent::{Event, LocalEnd, Unsent};
 pub(crate) use upload::set_aside;

@@ -31,6 +31,27 @@ pub(crate) enum Schedule {
     Kept,
 }
 
+/// When what is unsent goes to the server; the sooner, the smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Due {
+    /// It is on its way.
+    Now,
+    /// At the latest in so long.
+    In(Duration),
+    /// The next mount sends it.
+    NextMount,
+}
+
+impl std::fmt::Display for Due {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Due::In(time) => write!(f, "{}s", time.as_secs_f64().ceil()),
+            Due::Now => f.write_str("now"),
+            Due::NextMount => f.write_str("next-mount"),
+        }
+    }
+}
+
 /// What happened to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
@@ -82,6 +103,16 @@ pub(crate) enum Action {
 }
 
 impl Schedule {
+    /// When what is unsent goes, for people; `None`: nothing is.
+    pub(super) fn due_at(self, now: Instant) -> Option<Due> {
+        match self {
+            Schedule::Clean => None,
+            Schedule::Dirty { due } => Some(Due::In(due.saturating_duration_since(now))),
+            Schedule::Sending => Some(Due::Now),
+            Schedule::Kept => Some(Due::NextMount),
+        }
+    }
+
     /// The schedule after `event` at `now`, where bytes may stay unsent for `age`, and what
     /// follows.
     pub(crate) fn apply(self, event: Event, now: Instant, age: Duration) -> (Schedule, Action) {
@@ -241,6 +272,23 @@ mod tests {
         let count = walk(&World::new(), 6, &mut Vec::new());
         println!("{count} histories of up to six events");
         assert!(count > 1_000_000);
+    }
+
+    #[test]
+    fn when_it_goes_is_told() {
+        let now = SimClock::new().instant();
+        let due = Schedule::Dirty { due: now + Duration::from_millis(1500) };
+        for (schedule, told) in [
+            (Schedule::Clean, None),
+            (Schedule::Sending, Some("now")),
+            (due, Some("2s")),
+            (Schedule::Dirty { due: now }, Some("0s")),
+            (Schedule::Kept, Some("next-mount")),
+        ] {
+            let due = schedule.due_at(now).map(|due| due.to_string());
+            assert_eq!(due.as_deref(), told);
+        }
+        assert!(Due::Now < Due::In(Duration::ZERO) && Due::In(AGE) < Due::NextMount);
     }
 
     #[test]

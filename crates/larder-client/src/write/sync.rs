@@ -7,6 +7,7 @@ use std::time::Duration;
 use larder_vfs::{Error, Ino, Result};
 use tokio::task::JoinSet;
 
+use crate::class::Durability;
 use crate::client::Client;
 use crate::core::Core;
 use crate::node::Node;
@@ -25,7 +26,38 @@ pub struct UnsentTotal {
     pub is_bound: bool,
 }
 
+/// A file of which the server lacks something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsaved {
+    /// Which.
+    pub ino: Ino,
+    /// What the server lacks of it.
+    pub total: UnsentTotal,
+    /// How durable it is, and when the rest goes.
+    pub durability: Durability,
+    /// What the last try met that nobody was told of yet.
+    pub failure: Option<Error>,
+}
+
 impl Client {
+    /// Each file of which the server lacks something, as [`Client::unsent`] counts it, those that
+    /// go first first. Asks nobody.
+    pub fn unsaved(&self) -> Vec<Unsaved> {
+        let one = |node: Arc<Node>| {
+            let unsent = self.core.file(&node).unsent();
+            Unsaved {
+                ino: node.ino,
+                total: UnsentTotal { files: 1, bytes: unsent.bytes, is_bound: unsent.is_bound },
+                durability: self.core.durability(&node),
+                failure: node.state().unsent().failure(),
+            }
+        };
+        let files = self.core.with_unsent(&|_| true).into_iter().map(one);
+        let mut unsaved: Vec<_> = files.filter(|file| file.total.bytes > 0).collect();
+        unsaved.sort_by_key(|file| (file.durability.due, file.ino));
+        unsaved
+    }
+
     /// What the server lacks of the files that are `wanted`, also of those that are open, or that
     /// the kernel writes itself. Asks nobody.
     pub fn unsent(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> UnsentTotal {

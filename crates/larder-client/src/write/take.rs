@@ -33,9 +33,7 @@ impl Core {
             return Answer::fail(lost);
         }
         let open = open.and_then(|id| self.open_file(id).ok());
-        let synchronous = stability != Stability::Unstable
-            || self.options.sync
-            || open.as_ref().is_some_and(|open| open.flags.sync);
+        let synchronous = self.is_synchronous(&node, open.as_deref(), cred, stability);
         let (retried, deadline) = (cred.retried, self.deadline());
         let cred = open.as_ref().map_or(cred, |open| &open.cred);
         let cred = Cred { retried, ..cred.until(deadline) };
@@ -84,6 +82,21 @@ impl Core {
             }
             Ok(written)
         })
+    }
+
+    /// Whether a write is to be on the server's disk when it is answered.
+    fn is_synchronous(
+        &self,
+        node: &Node,
+        open: Option<&OpenFile>,
+        cred: &Cred,
+        stability: Stability,
+    ) -> bool {
+        let asks = stability != Stability::Unstable || self.options.sync;
+        asks || match open {
+            Some(open) => open.is_synchronous(),
+            None => self.class_for(node, cred).is_synchronous(),
+        }
     }
 
     /// Changes the local file; `None` if the cache has no room or too much is dirty already.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use larder_io::Stamp;
 use larder_vfs::{Cred, Error, Result, Time};
 
-use super::schedule::{self, Outcome, Schedule};
+use super::schedule::{self, Due, Outcome, Schedule};
 
 /// Size and modification time that applications see while the server does not know them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(crate) struct Unsent {
     is_late: bool,
     /// How long the last comparing of the local file took.
     comparing_took: Duration,
+    /// For how long they may be unsent, if that is not for the mount to say.
+    age: Option<Duration>,
     /// When they go if nobody asks for it.
     schedule: Schedule,
 }
@@ -177,6 +179,29 @@ impl Unsent {
     /// Whether somebody was told that the data is late, and nobody that it is refused.
     pub(crate) fn is_late(&self) -> bool {
         self.is_late
+    }
+
+    /// When it goes, for people; `None`: nothing is unsent.
+    pub(crate) fn due(&self, now: Instant) -> Option<Due> {
+        self.schedule.due_at(now)
+    }
+
+    /// How long bytes may be unsent, where a mount says `usual`.
+    pub(super) fn age(&self, usual: Duration) -> Duration {
+        self.age.unwrap_or(usual)
+    }
+
+    /// Somebody opens the file whose class lets bytes be unsent for `age`, or for as long as the
+    /// mount says: `usual`. The shortest of all who have it open counts, `others` included. Answers
+    /// whether it is shorter than it was.
+    pub(super) fn promise(&mut self, age: Option<Duration>, usual: Duration, others: bool) -> bool {
+        let before = self.age(usual);
+        self.age = match (age, others) {
+            (age, false) => age,
+            (None, true) if self.age.is_none() => None,
+            (age, true) => Some(age.unwrap_or(usual).min(before)),
+        };
+        self.age(usual) < before
     }
 
     /// When it goes.

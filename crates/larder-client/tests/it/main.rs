@@ -7,6 +7,7 @@
 mod appends;
 mod attributes;
 mod breaks;
+mod classes;
 mod coarse;
 mod coherence;
 mod damaged;

@@ -162,6 +162,12 @@ impl Rig {
         rig.kill(Start::NewMount).await
     }
 
+    /// The process dies, and another one with other options resumes the mount.
+    pub(crate) async fn resume_with(self, options: Options) -> Rig {
+        let rig = Rig { options, ..self };
+        rig.kill(Start::Resume).await
+    }
+
     /// Its cache.
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::back::Back;
+use crate::classes::IfWrong;
 use crate::control::{Request, Sink};
 use crate::error::Usage;
 use crate::exported::{self, Answering, Asked};
@@ -226,7 +227,7 @@ impl Args {
 
     /// A server, behind a cache.
     async fn cached(&self, source: &str) -> Result<(Exported, Arc<dyn FileSystem>)> {
-        let mut back = Back::find(source, self.cache.as_deref(), &self.options)?;
+        let mut back = Back::find(source, self.cache.as_deref(), &self.options, IfWrong::Refuse)?;
         back.options.flags.read_only |= self.read_only;
         let engine = Engine::build(&back, None, Start::NewMount, Patience::Full).await;
         let engine = engine.map_err(|unreached| unreached.why)?;

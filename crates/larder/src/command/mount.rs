@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use larder_fuse::Session;
 
 use crate::back::Back;
+use crate::classes::{IfWrong, raised};
 use crate::control::daemon_lives;
 use crate::log::Service;
 use crate::mounted::{self, Announce};
@@ -25,6 +26,10 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
   lookupcache=all|positive|none which lookups are remembered (all)
   cto, nocto                    whether an open asks the server for changes (cto)
   sync                          every write is at the server's disk when it returns
+  class=NAME                    how durable files are about which no rule says anything (edited); `larder
+                                class list` shows the classes
+  rules=FILE|build              rules that choose classes, before those of /etc/larder/larder.toml and
+                                ~/.config/larder/larder.toml; build: what a build can make again
   wback=S                       seconds after which written bytes go to the server although the file is still
                                 open and nobody asks for it (30); fsync and close wait for that anyway
   rsize=SIZE, wsize=SIZE        most bytes of a READ or WRITE (what the server prefers, up to 1M)
@@ -54,7 +59,7 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
                                 begins, nothing more is stored (10, 7, 3), as in cachefilesd.conf(5)
   memory=SIZE                   budget for buffers and tables (256M)
   user_xattr, nouser_xattr      whether files have extended attributes of users (nouser_xattr); NFS
-                                servers have none
+                                servers have none but those that tell of classes
 
 Of SMB shares, as in mount.cifs(8):
   credentials=FILE              lines username=, password=, domain=; only its owner may read it
@@ -164,7 +169,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// What the arguments mean. `kept` is the mountpoint of a mount that is to go on.
 fn plan(args: &Args, kept: Option<&Path>) -> Result<Plan> {
-    let back = Back::find(&args.source, args.cache.as_deref(), &args.options)?;
+    // A mount that goes on is not to end because somebody made a mistake in a file of rules.
+    let if_wrong = if args.worker.is_some() { IfWrong::Strongest } else { IfWrong::Refuse };
+    let back = Back::find(&args.source, args.cache.as_deref(), &args.options, if_wrong)?;
+    if !args.daemon && args.worker.is_none() {
+        raised(&back.classes).iter().for_each(|line| eprintln!("larder: {line}"));
+    }
     let mountpoint = match (&args.at, kept) {
         (Some(mountpoint), _) => mountpoint.clone(),
         (None, Some(kept)) => same_mountpoint(&args.mountpoint, kept)?,

@@ -1,7 +1,7 @@
 //! `larder status`: how mounts do, and exports of cached servers, from their daemons and never by
 //! touching a mount.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -9,7 +9,7 @@ use super::{Target, print, print_json};
 use crate::control::{CallError, Request};
 use crate::exported;
 use crate::mountpoint;
-use crate::report::{State, Status};
+use crate::report::{State, Status, Unsaved};
 use crate::runtime_dir::{Record, RuntimeDir};
 
 /// Arguments of `larder status`.
@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// The mount, or a path in it, or the address of an export; without it, all of this user
     #[arg(value_name = "MNT|IP:PORT")]
     mountpoint: Option<PathBuf>,
+    /// List the files of which the server has not all, and when it gets the rest; open ones too
+    #[arg(long)]
+    unsaved: bool,
     /// Print JSON: an object for MNT, else an array
     #[arg(long)]
     json: bool,
@@ -31,13 +34,11 @@ pub(crate) struct Args {
 /// listed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let runtime = RuntimeDir::open()?;
+    if args.unsaved {
+        return unsaved(&runtime, args);
+    }
     if let Some(typed) = &args.mountpoint {
-        let target = match exported::named(typed) {
-            Some((address, _)) => {
-                Target { mountpoint: typed.clone(), socket: runtime.export_socket(address) }
-            }
-            None => Target::around(&runtime, typed)?,
-        };
+        let target = target(&runtime, typed)?;
         let status: Status = target
             .ask(&Request::Status)
             .with_context(|| target.mountpoint.display().to_string())?;
@@ -55,6 +56,43 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [] => print("nothing is mounted\n"),
         all => print(&all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
     }
+}
+
+/// The mount in which a path is, or the export with an address.
+fn target(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
+    match exported::named(typed) {
+        Some((address, _)) => {
+            Ok(Target { mountpoint: typed.to_owned(), socket: runtime.export_socket(address) })
+        }
+        None => Target::around(runtime, typed),
+    }
+}
+
+/// Lists what the servers lack of a mount, or of all.
+fn unsaved(runtime: &RuntimeDir, args: &Args) -> Result<()> {
+    let targets = match &args.mountpoint {
+        Some(typed) => vec![target(runtime, typed)?],
+        None => {
+            let all = runtime.list()?.into_iter();
+            let all = all.map(|record| Target::find(runtime, &record.mountpoint));
+            all.collect::<Result<_>>()?
+        }
+    };
+    let mut all = Vec::new();
+    for target in targets {
+        let shown = target.mountpoint.display().to_string();
+        let files: Vec<Unsaved> = target.ask(&Request::Unsaved).with_context(|| shown.clone())?;
+        all.extend(
+            files.into_iter().map(|file| Unsaved {
+                path: file.path.map(|path| format!("{shown}/{path}")),
+                ..file
+            }),
+        );
+    }
+    if args.json {
+        return print_json(&all);
+    }
+    all.iter().try_for_each(|file| print(&file.to_string()))
 }
 
 /// State of the mount that a record tells of. The traces of a daemon that died without leaving a

@@ -1,7 +1,9 @@
 //! Options as meant: one value for everything that the stack needs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use larder_class::RuleFile;
 
 use super::smb::SmbOptions;
 use super::typed::{Typed, Value};
@@ -19,6 +21,10 @@ pub(crate) struct Options {
     pub(crate) close_to_open: bool,
     /// Whether every write goes to the server before it returns.
     pub(crate) sync: bool,
+    /// The class of files about which nothing else says anything; `None`: the usual one.
+    pub(crate) class: Option<String>,
+    /// Rules before those of the machine and the user.
+    pub(crate) rules: Option<RuleFile>,
     /// How long written bytes may be unsent; `None`: the client's default.
     pub(crate) unsent_age_max: Option<Duration>,
     /// Most bytes of a READ; `None`: what the server prefers.
@@ -67,6 +73,14 @@ pub(crate) struct Options {
     /// Most bytes of memory for buffers and tables; `None`: the client's default.
     pub(crate) memory_bytes_max: Option<u64>,
     pub(crate) fill: Fill,
+}
+
+/// The rules that an option names: those that larder brings for build trees, or a file.
+pub(crate) fn rule_file(typed: &Path) -> RuleFile {
+    match typed == Path::new("build") {
+        true => RuleFile::Build,
+        false => RuleFile::File(typed.to_owned()),
+    }
 }
 
 /// What the kernel is told of the mount (mount(8)).
@@ -212,6 +226,8 @@ impl Options {
             close_to_open: typed.flag("cto", "nocto", true),
             // nfs(5): noac makes writes synchronous, else another client would see old sizes.
             sync: no_attr_cache || typed.flag("sync", "async", false),
+            class: typed.text("class"),
+            rules: typed.text("rules").map(|typed| rule_file(Path::new(&typed))),
             unsent_age_max: typed.number("wback").map(Duration::from_secs),
             read_max: typed.transfer_size("rsize")?,
             write_max: typed.transfer_size("wsize")?,
@@ -484,6 +500,17 @@ mod tests {
     fn noac_writes_synchronously() {
         assert!(parse(["noac"]).unwrap().sync);
         assert!(!parse(["actimeo=0"]).unwrap().sync);
+    }
+
+    #[test]
+    fn classes_and_rules_are_named() {
+        assert_eq!(rule_file(Path::new("./build")), RuleFile::File("./build".into()));
+        let options = parse(["class=critical,rules=build"]).unwrap();
+        assert_eq!(options.class.as_deref(), Some("critical"));
+        assert_eq!(options.rules, Some(RuleFile::Build));
+        let file = parse(["rules=build,rules=/etc/rules.toml"]).unwrap().rules;
+        assert_eq!(file, Some(RuleFile::File("/etc/rules.toml".into())));
+        assert_eq!(parse(["ro"]).unwrap().rules, None);
     }
 
     #[test]

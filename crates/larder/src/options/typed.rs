@@ -107,6 +107,8 @@ const KNOWN: &[(&str, Shape)] = &[
     ("plain", Flag),
     ("sync", Flag),
     ("async", Flag),
+    ("class", Text("generated")),
+    ("rules", Text("build")),
     ("wback", Number(1, WBACK_SECONDS_MAX)),
     ("atime", Flag),
     ("noatime", Flag),
@@ -186,11 +188,9 @@ const ONLY: &[(Protocol, &[&str])] = &[
             "nolease",
             "brl",
             "nobrl",
-            "user_xattr",
-            "nouser_xattr",
         ],
     ),
-    (Protocol::Native, &["ca", "brl", "nobrl", "user_xattr", "nouser_xattr"]),
+    (Protocol::Native, &["ca", "brl", "nobrl"]),
 ];
 
 /// Words of options that have others for each protocol.
@@ -350,6 +350,8 @@ mod tests {
         check("user", Ok(("user", Value::Flag)));
         check("cred=/etc/c", Ok(("credentials", Value::Text("/etc/c".to_owned()))));
         check("dir_mode=0750", Ok(("dir_mode", Value::Number(0o750))));
+        check("class=log", Ok(("class", Value::Text("log".to_owned()))));
+        check("rules=", Err("empty"));
         check("x-systemd.automount", Ok(("defaults", Value::Flag)));
     }
 
@@ -394,6 +396,8 @@ mod tests {
             (Protocol::Smb, "vers=3.1.1"),
             (Protocol::Smb, "ro"),
             (Protocol::Smb, "nconnect=4"),
+            (Protocol::Nfs, "user_xattr"),
+            (Protocol::Nfs, "class=critical"),
             (Protocol::Native, "ca=/etc/ca.pem"),
             (Protocol::Native, "nconnect=4"),
         ] {

@@ -12,6 +12,7 @@ mod away;
 mod basics;
 mod bench;
 mod budget;
+mod classes;
 mod cli;
 mod coarse;
 mod coherence;

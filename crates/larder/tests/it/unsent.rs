@@ -8,13 +8,13 @@ use crate::harness::{Kind, Mount, Server, eventually, said};
 
 /// A program that writes what it is sent to a file and keeps it open. (What a test has open itself
 /// is flushed when it starts a program.)
-struct Writer {
+pub(crate) struct Writer {
     child: Child,
     input: Option<ChildStdin>,
 }
 
 impl Writer {
-    fn new(mount: &Mount, name: &str) -> Writer {
+    pub(crate) fn new(mount: &Mount, name: &str) -> Writer {
         let output = fs::File::create(mount.path(name)).unwrap();
         let mut child = Command::new("cat");
         let mut child = child.stdin(Stdio::piped()).stdout(output).spawn().unwrap();
@@ -22,7 +22,7 @@ impl Writer {
         Writer { child, input }
     }
 
-    fn write(&mut self, text: &str) {
+    pub(crate) fn write(&mut self, text: &str) {
         self.input.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
     }
 }

@@ -1,0 +1,192 @@
+//! Which class a file has, and why.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::rule::Rule;
+use crate::specification::{Deadline, Level, Specification};
+
+/// The class of files about which nobody says anything.
+pub(crate) const DEFAULT: &str = "edited";
+
+/// The strongest class that larder brings.
+pub(crate) const STRONGEST: &str = "critical";
+
+/// A class as a mount keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Its name.
+    pub name: String,
+    /// What the mount promises.
+    pub promised: Specification,
+    /// What the mount promises beyond what the class asks for, since it has no such level: a line,
+    /// or nothing.
+    pub raised: String,
+    /// The file that says so; `None`: larder brings it.
+    pub file: Option<String>,
+}
+
+impl Class {
+    /// Whether bytes are on the server's disk when their write is answered.
+    pub fn is_synchronous(&self) -> bool {
+        self.promised.write() >= Some(Level::Durable)
+    }
+
+    /// How long bytes may be on their way to the server's disk although nobody waits for them;
+    /// `None`: the class does not say.
+    pub fn durable_within(&self) -> Option<Duration> {
+        match self.promised.due(Level::Durable) {
+            Deadline::Within(time) => Some(time),
+            Deadline::Never => None,
+        }
+    }
+}
+
+/// The classes, rules and default of a mount.
+#[derive(Clone, Debug)]
+pub struct Classes {
+    /// By name; those that the mount cannot keep with the reason.
+    pub(crate) classes: BTreeMap<String, Result<Arc<Class>, String>>,
+    /// In order: the first one that applies counts.
+    pub(crate) rules: Vec<Rule>,
+    /// What files are about which nothing else says anything.
+    pub(crate) mount: Arc<Class>,
+    /// It was asked for.
+    pub(crate) is_mount_typed: bool,
+    /// Of files whose own class is not known: the strongest that larder brings, since what it was
+    /// is not known.
+    pub(crate) strongest: Arc<Class>,
+}
+
+/// A file whose class is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Where it is below the mount.
+    pub path: &'a Path,
+    /// Who opens it.
+    pub uid: u32,
+    /// Its size, in bytes.
+    pub size: u64,
+    /// The program that opens it, if that is known.
+    pub program: Option<&'a OsStr>,
+    /// The class that was set for the file itself.
+    pub own: Option<&'a str>,
+    /// The nearest directory above it for which a class was set, and that.
+    pub dir: Option<(&'a Path, &'a str)>,
+}
+
+/// The class of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The class.
+    pub class: Arc<Class>,
+    /// Who decided.
+    pub why: Why,
+}
+
+/// Who decided on a class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was set for the file itself.
+    Own,
+    /// It was set for this directory.
+    Directory(PathBuf),
+    /// This rule.
+    Rule(String),
+    /// The mount's options.
+    Mount,
+    /// Nobody said anything.
+    Default,
+    /// A class was set that is not known any more, or that this mount cannot keep.
+    Lost(String),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Own => f.write_str("set for the file itself"),
+            Why::Directory(dir) if dir.as_os_str().is_empty() => {
+                f.write_str("set for the root of the mount")
+            }
+            Why::Directory(dir) => write!(f, "set for directory {}", dir.display()),
+            Why::Rule(rule) => f.write_str(rule),
+            Why::Mount => f.write_str("the mount's option class"),
+            Why::Default => f.write_str("the default: no rule applies"),
+            Why::Lost(name) => {
+                write!(f, "class {name}, which was set for it, is not known here: the strongest")
+            }
+        }
+    }
+}
+
+impl Classes {
+    /// The class of a file: what was set for it, or for a directory above it, or what the first
+    /// rule says that applies, or the mount's.
+    pub fn choose(&self, subject: &Subject<'_>) -> Choice {
+        let set = match (subject.own, subject.dir) {
+            (Some(own), _) => Some((own, Why::Own)),
+            (None, Some((dir, name))) => Some((name, Why::Directory(dir.to_owned()))),
+            (None, None) => None,
+        };
+        if let Some((name, why)) = set {
+            let is_known = self.get(name).is_ok();
+            let why = if is_known { why } else { Why::Lost(name.to_owned()) };
+            return Choice { class: self.get_or_strongest(name), why };
+        }
+        let rule = self.rules.iter().find(|rule| rule.applies(subject));
+        match rule.and_then(|rule| Some((rule, self.get(rule.class()).ok()?))) {
+            Some((rule, class)) => Choice { class, why: Why::Rule(rule.to_string()) },
+            None => {
+                let why = if self.is_mount_typed { Why::Mount } else { Why::Default };
+                Choice { class: self.mount.clone(), why }
+            }
+        }
+    }
+
+    /// The class with this name, as the mount keeps it.
+    ///
+    /// # Errors
+    /// A line for the user: there is none, or the mount cannot keep it.
+    pub fn get(&self, name: &str) -> Result<Arc<Class>, String> {
+        match self.classes.get(name) {
+            Some(Ok(class)) => Ok(class.clone()),
+            Some(Err(why)) => Err(format!("class {name}: {why}")),
+            None => {
+                let names: Vec<_> = self.classes.keys().map(String::as_str).collect();
+                Err(format!("there is no class {name}, but {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// The class with this name, or the strongest that larder brings if it is not known any more,
+    /// or the mount cannot keep it: what it was is not known.
+    pub fn get_or_strongest(&self, name: &str) -> Arc<Class> {
+        self.get(name).unwrap_or_else(|_| self.strongest.clone())
+    }
+
+    /// All classes by name; those that the mount cannot keep with the reason.
+    pub fn all(&self) -> impl Iterator<Item = (&str, Result<&Class, &str>)> {
+        self.classes
+            .iter()
+            .map(|(name, class)| (name.as_str(), class.as_deref().map_err(String::as_str)))
+    }
+
+    /// The rules in their order.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The class of files about which nothing else says anything.
+    pub fn mount(&self) -> &Arc<Class> {
+        &self.mount
+    }
+
+    /// Whether a rule depends on the program that opens a file.
+    pub fn ask_for_program(&self) -> bool {
+        self.rules.iter().any(Rule::asks_for_program)
+    }
+}

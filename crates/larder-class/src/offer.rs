@@ -1,0 +1,168 @@
+//! What a mount can keep, and fitting a specification to it.
+
+use std::collections::BTreeMap;
+
+use crate::specification::{Deadline, Level, OnError, Specification, Step};
+
+/// What one mount can keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Whose it is, for people: "an NFS mount".
+    pub whose: String,
+    /// The levels that there are, and the most copies at each.
+    pub copies: BTreeMap<Level, u8>,
+    /// close and fsync wait for this level at least, whatever the class asks for.
+    pub waits_for: Option<Level>,
+}
+
+/// What no level of the mount can keep.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{whose} has no level {level}{}", copies_of(*.copies))]
+pub struct Refused {
+    whose: String,
+    level: Level,
+    copies: u8,
+}
+
+fn copies_of(copies: u8) -> String {
+    if copies > 1 { format!(" in {copies} copies, nor a stronger one") } else { String::new() }
+}
+
+impl Offer {
+    /// The weakest level that keeps what is promised for `level`.
+    fn level_for(&self, level: Level, copies: u8) -> Result<Level, Refused> {
+        let keeps = |(held, most): &(&Level, &u8)| **held > level || **most >= copies;
+        let found = self.copies.range(level..).find(keeps).map(|(held, _)| *held);
+        found.ok_or_else(|| Refused { whose: self.whose.clone(), level, copies })
+    }
+
+    /// `wanted` with the levels that this mount has. Answers that, and what it had to raise, in
+    /// words; never less than `wanted`.
+    ///
+    /// # Errors
+    /// If no level here is strong enough.
+    pub fn fit(&self, wanted: &Specification) -> Result<(Specification, Vec<String>), Refused> {
+        let mut raised = Vec::new();
+        let mut fitted = Specification { steps: BTreeMap::new(), ..wanted.clone() };
+        for (level, step) in &wanted.steps {
+            if step.within == Deadline::Never {
+                continue;
+            }
+            let held = self.level_for(*level, step.copies)?;
+            let mut step = *step;
+            if held != *level {
+                raised.push(format!("what is to be {level} {} is {held} by then", step.within));
+                step.copies = 1;
+            }
+            let both = fitted.steps.entry(held).or_insert(step);
+            let (within, copies) = (both.within.min(step.within), both.copies.max(step.copies));
+            *both = Step { within, copies };
+        }
+        for (call, waits) in [("close", &mut fitted.close), ("fsync", &mut fitted.fsync)] {
+            let at_least = (*waits).max(self.waits_for);
+            let held = at_least.map(|level| self.level_for(level, 1)).transpose()?;
+            if let Some(held) = held.filter(|_| held != *waits) {
+                raised.push(format!("{call} waits for {held}"));
+                *waits = Some(held);
+            }
+        }
+        if self.waits_for.is_some() && wanted.on_error == OnError::Discard {
+            // Whoever waits is told; nothing is dropped behind his back.
+            fitted.on_error = OnError::Keep;
+        }
+        Ok((fitted, raised))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::specification::tests::any_specification;
+
+    /// A server with one copy on its disk, for which close and fsync always wait.
+    pub(crate) fn plain() -> Offer {
+        let copies = BTreeMap::from([(Level::Memory, 1), (Level::Durable, 1)]);
+        Offer { whose: "an NFS mount".into(), copies, waits_for: Some(Level::Durable) }
+    }
+
+    fn any_offer() -> impl Strategy<Value = Offer> {
+        let level = || proptest::sample::select(Level::ALL.to_vec());
+        let copies = proptest::collection::btree_map(level(), 1_u8..3, 0..5);
+        (copies, proptest::option::of(level())).prop_map(|(copies, waits_for)| {
+            let waits_for = waits_for.filter(|level| copies.contains_key(level));
+            Offer { whose: "a mount".into(), copies, waits_for }
+        })
+    }
+
+    proptest! {
+        /// What was fitted keeps everything that was wanted, by levels that are there; it is
+        /// refused only if something wanted is stronger than all of them.
+        #[test]
+        fn a_fitted_class_is_never_weaker(wanted in any_specification(), offer in any_offer()) {
+            match offer.fit(&wanted) {
+                Ok((fitted, raised)) => {
+                    prop_assert!(fitted.keeps(&wanted), "{fitted} for {wanted}");
+                    for (level, step) in &fitted.steps {
+                        prop_assert!(offer.copies[level] >= step.copies);
+                    }
+                    for waits in [fitted.close, fitted.fsync].into_iter().flatten() {
+                        prop_assert!(offer.copies.contains_key(&waits));
+                    }
+                    let is_same = |wanted: &Specification| {
+                        let steps = wanted.steps.clone().into_iter();
+                        let steps = steps.filter(|(_, step)| step.within != Deadline::Never);
+                        steps.collect::<BTreeMap<_, _>>() == fitted.steps
+                            && (wanted.close, wanted.fsync) == (fitted.close, fitted.fsync)
+                    };
+                    prop_assert_eq!(raised.is_empty(), is_same(&wanted));
+                    let again = offer.fit(&fitted).unwrap();
+                    prop_assert_eq!(again, (fitted, Vec::new()), "it stays as it is");
+                }
+                Err(refused) => {
+                    let strongest = offer.copies.last_key_value().map(|(level, most)| (*level, *most));
+                    let promised = wanted.steps.iter();
+                    let promised = promised.filter(|(_, step)| step.within != Deadline::Never);
+                    let promised = promised.map(|(level, step)| (*level, step.copies));
+                    let waits = [wanted.close, wanted.fsync].into_iter().flatten().map(|level| (level, 1));
+                    prop_assert!(promised.chain(waits).any(|it| Some(it) > strongest), "{refused}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_raised_is_said() {
+        let step = |seconds, copies| Step {
+            within: Deadline::Within(Duration::from_secs(seconds)),
+            copies,
+        };
+        let volatile = Specification {
+            steps: BTreeMap::from([(Level::Memory, step(0, 1)), (Level::Shared, step(30, 2))]),
+            fsync: Some(Level::Shared),
+            ..Specification::nothing()
+        };
+        let (fitted, raised) = plain().fit(&volatile).unwrap();
+        assert_eq!(
+            raised,
+            [
+                "what is to be shared within 30 s is durable by then",
+                "close waits for durable",
+                "fsync waits for durable"
+            ]
+        );
+        assert_eq!(fitted.due(Level::Durable), Deadline::Within(Duration::from_secs(30)));
+        let two = Specification {
+            steps: BTreeMap::from([(Level::Durable, step(0, 2))]),
+            ..Specification::nothing()
+        };
+        let refused = plain().fit(&two).unwrap_err().to_string();
+        assert_eq!(refused, "an NFS mount has no level durable in 2 copies, nor a stronger one");
+        let archive = Specification { close: Some(Level::Archive), ..Specification::nothing() };
+        let refused = plain().fit(&archive).unwrap_err().to_string();
+        assert_eq!(refused, "an NFS mount has no level archive");
+    }
+}

@@ -1,0 +1,299 @@
+//! Classes and rules as they are written in TOML.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::rule::{Rule, Wanted};
+use crate::specification::{Deadline, Level, OnError, Specification, Step};
+
+/// Longest deadline: 30 days.
+const DEADLINE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Most copies of anything.
+const COPIES_MAX: u8 = 16;
+
+/// Most rules of a file: each is tried for each file that is opened.
+const RULES_MAX: usize = 1000;
+
+/// Longest name of a class, in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 64;
+
+/// A file of classes and rules.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    class: BTreeMap<String, WrittenClass>,
+    #[serde(default)]
+    rule: Vec<Wanted>,
+}
+
+/// A class as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenClass {
+    /// The class that says what this one does not.
+    like: Option<String>,
+    memory: Option<WrittenStep>,
+    local: Option<WrittenStep>,
+    shared: Option<WrittenStep>,
+    durable: Option<WrittenStep>,
+    archive: Option<WrittenStep>,
+    close: Option<String>,
+    fsync: Option<String>,
+    on_error: Option<String>,
+}
+
+/// A deadline, with copies or without.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum WrittenStep {
+    Within(String),
+    Copies(Copies),
+}
+
+/// How many copies, by a deadline or by that of the class that this one is like.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Copies {
+    within: Option<String>,
+    copies: u8,
+}
+
+/// What a file says: its classes, in terms of those that were there before, and its rules.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) classes: Vec<(String, Specification)>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// Reads the text of a file called `file`. `known` are the classes so far.
+///
+/// # Errors
+/// A line for the user, without the file's name.
+pub(crate) fn read(
+    file: &str,
+    text: &str,
+    known: &BTreeMap<String, Specification>,
+) -> Result<Read, String> {
+    let document: Document = toml::from_str(text).map_err(|error| {
+        let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
+        let line = before.matches('\n').count() + 1;
+        format!("line {line}: {}", error.message().replace('\n', " "))
+    })?;
+    let mut known = known.clone();
+    let mut classes = Vec::new();
+    let mut left: Vec<_> = document.class.into_iter().collect();
+    // A class may be like one that is written below it.
+    while !left.is_empty() {
+        let names: Vec<String> = left.iter().map(|(name, _)| name.clone()).collect();
+        let waits = |written: &WrittenClass, name: &str| {
+            let like = written.like.as_deref().filter(|like| *like != name);
+            like.is_some_and(|like| names.iter().any(|name| name == like))
+        };
+        let (later, now): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|(name, written)| waits(written, name));
+        if now.is_empty() {
+            return Err(format!("classes {} are like each other", names.join(", ")));
+        }
+        for (name, written) in now {
+            let specification =
+                written.read(&name, &known).map_err(|why| format!("class {name}: {why}"))?;
+            known.insert(name.clone(), specification.clone());
+            classes.push((name, specification));
+        }
+        left = later;
+    }
+    if document.rule.len() > RULES_MAX {
+        return Err(format!("{} rules, where {RULES_MAX} are the most", document.rule.len()));
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    for (wanted, number) in document.rule.into_iter().zip(1..) {
+        let at = |why: String| format!("rule {number}: {why}");
+        let rule = Rule::new(wanted, file, number).map_err(at)?;
+        if let Some(earlier) = rules.iter().find(|earlier| earlier.hides(&rule)) {
+            let earlier = earlier.number();
+            return Err(at(format!(
+                "it never applies, since rule {earlier} does wherever it would"
+            )));
+        }
+        rules.push(rule);
+    }
+    Ok(Read { classes, rules })
+}
+
+impl WrittenClass {
+    fn read(
+        self,
+        name: &str,
+        known: &BTreeMap<String, Specification>,
+    ) -> Result<Specification, String> {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_word) {
+            return Err("a class is named by letters, digits, - and _".to_owned());
+        }
+        let base = match &self.like {
+            Some(like) => {
+                known.get(like).ok_or_else(|| format!("there is no class {like}"))?.clone()
+            }
+            None => Specification::nothing(),
+        };
+        let mut read = base;
+        let steps = [self.memory, self.local, self.shared, self.durable, self.archive];
+        for (level, step) in Level::ALL.into_iter().zip(steps) {
+            let Some(step) = step else { continue };
+            let step =
+                step.read(read.steps.get(&level)).map_err(|why| format!("{level}: {why}"))?;
+            read.steps.insert(level, step);
+        }
+        let waits = |call: &str, typed: Option<String>, before: Option<Level>| match typed {
+            None => Ok(before),
+            Some(word) if word == "nothing" => Ok(None),
+            Some(word) => match Level::named(&word) {
+                Some(level) => Ok(Some(level)),
+                None => Err(format!("{call} = {word:?}: neither a level nor \"nothing\"")),
+            },
+        };
+        read.close = waits("close", self.close, read.close)?;
+        read.fsync = waits("fsync", self.fsync, read.fsync)?;
+        if let Some(word) = self.on_error {
+            let known = [OnError::Discard, OnError::Keep];
+            let found = known.into_iter().find(|known| known.name() == word);
+            read.on_error = found.ok_or(format!("on_error = {word:?}: not keep or discard"))?;
+        }
+        if read.steps.is_empty() && read.close.is_none() && read.fsync.is_none() {
+            return Err("it promises nothing".to_owned());
+        }
+        Ok(read)
+    }
+}
+
+impl WrittenStep {
+    fn read(self, before: Option<&Step>) -> Result<Step, String> {
+        let (within, copies) = match self {
+            WrittenStep::Within(within) => (deadline(&within)?, before.map_or(1, |it| it.copies)),
+            WrittenStep::Copies(Copies { within: Some(within), copies }) => {
+                (deadline(&within)?, copies)
+            }
+            WrittenStep::Copies(Copies { within: None, copies }) => {
+                (before.ok_or("it has no deadline")?.within, copies)
+            }
+        };
+        if !(1..=COPIES_MAX).contains(&copies) {
+            return Err(format!("{copies} copies: not from 1 to {COPIES_MAX}"));
+        }
+        Ok(Step { within, copies })
+    }
+}
+
+/// Reads "0", "never" or a number with a unit.
+fn deadline(typed: &str) -> Result<Deadline, String> {
+    match typed {
+        "0" => return Ok(Deadline::AT_ONCE),
+        "never" => return Ok(Deadline::Never),
+        _ => {}
+    }
+    let bad = || format!("{typed:?} is no deadline: 0, never, or a time such as 30s or 10min");
+    let digits = typed.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+    let (number, unit) = typed.split_at(digits);
+    let unit_ms: u64 = match unit.trim_start() {
+        "ms" => 1,
+        "s" => 1000,
+        "min" | "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 24 * 3_600_000,
+        _ => return Err(bad()),
+    };
+    let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
+    let time = ms.map(Duration::from_millis).filter(|time| *time <= DEADLINE_MAX);
+    time.map(Deadline::Within).ok_or_else(|| format!("{typed}: longer than 30 days"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn classes(text: &str) -> Result<BTreeMap<String, String>, String> {
+        let shipped = read("shipped", include_str!("shipped.toml"), &BTreeMap::new()).unwrap();
+        let known = shipped.classes.into_iter().collect();
+        let read = read("test", text, &known)?;
+        Ok(read.classes.into_iter().map(|(name, spec)| (name, spec.to_string())).collect())
+    }
+
+    fn check(text: &str, expected: &str) {
+        match classes(text) {
+            Ok(read) => assert_eq!(read.values().next().map(String::as_str), Some(expected)),
+            Err(why) => assert!(why.contains(expected), "{text}: {why}"),
+        }
+    }
+
+    #[test]
+    fn classes_are_read() {
+        for (text, expected) in [
+            (
+                "[class.a]\ndurable = \"5s\"",
+                "durable within 5 s, close waits for nothing, fsync for nothing",
+            ),
+            (
+                "[class.a]\nlike = \"edited\"\ndurable = \"2min\"",
+                "durable within 2 min, close waits for durable, fsync for durable",
+            ),
+            (
+                "[class.a]\nlike = \"critical\"\ndurable = { copies = 2 }",
+                "durable at every write in 2 copies, close waits for durable, fsync for durable",
+            ),
+            (
+                "[class.a]\nlike = \"b\"\nclose = \"nothing\"\n[class.b]\nlike = \"generated\"\nlocal = { within = \"0\", copies = 2 }",
+                "local at every write in 2 copies, durable within 10 min, close waits for nothing, fsync for local",
+            ),
+            (
+                "[class.generated]\nlike = \"generated\"\ndurable = \"never\"",
+                "close waits for local, fsync for local",
+            ),
+        ] {
+            check(text, expected);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_in_one_line() {
+        for (text, expected) in [
+            ("[class.a]\ndurable = \"soon\"", "class a: durable: \"soon\" is no deadline"),
+            ("[class.a]\ndurable = \"5\"", "is no deadline"),
+            ("[class.a]\ndurable = \"99999999999999999999d\"", "longer than 30 days"),
+            ("[class.a]\ndurable = \"31d\"", "longer than 30 days"),
+            ("[class.a]\ndurable = { copies = 2 }", "it has no deadline"),
+            ("[class.a]\ndurable = { within = \"0\", copies = 0 }", "0 copies: not from 1 to 16"),
+            ("[class.a]\nlike = \"edit\"", "class a: there is no class edit"),
+            (
+                "[class.a]\nlike = \"b\"\n[class.b]\nlike = \"a\"",
+                "classes a, b are like each other",
+            ),
+            ("[class.a]\nclose = \"disk\"", "neither a level"),
+            ("[class.a]\nfsync = \"\"", "neither a level"),
+            ("[class.a]\non_error = \"panic\"\ndurable = \"0\"", "not keep or discard"),
+            ("[class.a]", "it promises nothing"),
+            ("[class.\"a b\"]\ndurable = \"0\"", "letters, digits"),
+            ("[class.a]\n\ndurabel = \"0\"", "line 3: unknown field"),
+            ("class = 7", "line 1: invalid type"),
+            (
+                "[[rule]]\nglob = \"*.o\"\n[[rule]]\nglob = \"*.o\"\nclass = \"edited\"",
+                "missing field `class`",
+            ),
+        ] {
+            check(text, expected);
+            assert_eq!(classes(text).unwrap_err().lines().count(), 1, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_a_panic(text in "(\\[class\\.a\\]\n|\\[\\[rule\\]\\]\n|durable = \"[0-9a-z]{0,20}\"\n|glob = \"[*a-z{\\[/]{0,9}\"\n|class = \"edited\"\n|.{0,9}){0,6}") {
+            let _ = read("test", &text, &BTreeMap::new());
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The class of a file, for whoever opens it.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_cache::FileNo;
+use larder_class::{Choice, Class, Classes, Level, Subject};
+use larder_io::program_of;
+use larder_vfs::{Cred, Error, Ino, Kind, Result};
+
+use crate::client::Client;
+use crate::core::Core;
+use crate::names::last_path;
+use crate::node::Node;
+use crate::write::Due;
+
+/// How durable a file is, and is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Durability {
+    /// The level that all of its bytes have reached.
+    pub reached: Level,
+    /// The strongest level that its class promises.
+    pub promised: Option<Level>,
+    /// When what is unsent goes to the server; `None`: nothing is.
+    pub due: Option<Due>,
+}
+
+impl std::fmt::Display for Durability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let promised = self.promised.map_or("nothing", Level::name);
+        write!(f, "level={} promised={promised}", self.reached)?;
+        match self.due {
+            None => Ok(()),
+            Some(due) => write!(f, " due={due}"),
+        }
+    }
+}
+
+impl Client {
+    /// The classes of the mount.
+    pub fn classes(&self) -> &Classes {
+        &self.core.options.classes
+    }
+
+    /// The class that a file has for its owner, and why; of a directory, which one its files have
+    /// about which nothing nearer says anything.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if there is no such file.
+    pub fn class(&self, ino: Ino) -> Result<Choice> {
+        Ok(self.core.class_for_owner(&*self.core.node(ino)?))
+    }
+
+    /// How durable a file is now. Asks nobody.
+    ///
+    /// # Errors
+    /// As [`Client::class`].
+    pub fn durability(&self, ino: Ino) -> Result<Durability> {
+        Ok(self.core.durability(&*self.core.node(ino)?))
+    }
+}
+
+impl Core {
+    /// The class of a file for who opens it, or writes it without having it open.
+    pub(crate) fn class_for(&self, node: &Node, cred: &Cred) -> Arc<Class> {
+        let classes = &self.options.classes;
+        if classes.rules().is_empty() && self.set_classes.is_empty() {
+            return classes.mount().clone();
+        }
+        let program = classes.ask_for_program().then(|| program_of(cred.pid)).flatten();
+        self.choose_class(node, Some((cred.uid, program.as_deref())), true).class
+    }
+
+    /// The class of a file that an earlier process opened, by its name on record, or as all files
+    /// have it.
+    pub(crate) fn class_on_record(&self, name: Option<&str>) -> Arc<Class> {
+        let classes = &self.options.classes;
+        match name {
+            None => classes.mount().clone(),
+            Some(name) => classes.get_or_strongest(name),
+        }
+    }
+
+    /// The class of a file for its owner.
+    pub(super) fn class_for_owner(&self, node: &Node) -> Choice {
+        self.choose_class(node, None, true)
+    }
+
+    /// The class of a file for its owner if none was set for it itself.
+    pub(super) fn class_without_own(&self, node: &Node) -> Choice {
+        self.choose_class(node, None, false)
+    }
+
+    /// The class of a file for a user and his program, or for its owner; with regard to what was
+    /// set for it itself, or without.
+    fn choose_class(
+        &self,
+        node: &Node,
+        who: Option<(u32, Option<&OsStr>)>,
+        with_own: bool,
+    ) -> Choice {
+        let (owner, size) = {
+            let state = node.state();
+            (state.known().attr.uid, state.attr().size)
+        };
+        let (uid, program) = who.unwrap_or((owner, None));
+        let path_of = |ino: Ino| last_path(&self.cache, FileNo(ino.0)).unwrap_or_default();
+        let path = path_of(node.ino);
+        let own = self.set_classes.of(node.ino).filter(|_| with_own);
+        let dir: Option<(PathBuf, String)> =
+            self.set_classes.above(&self.cache, node.ino).map(|(ino, name)| (path_of(ino), name));
+        self.options.classes.choose(&Subject {
+            path: &path,
+            uid,
+            size,
+            program,
+            own: own.as_deref(),
+            dir: dir.as_ref().map(|(dir, name)| (dir.as_path(), name.as_str())),
+        })
+    }
+
+    /// How durable a file is now.
+    pub(crate) fn durability(&self, node: &Node) -> Durability {
+        let promised = self.class_for_owner(node).class.promised.promised();
+        let unsent = self.file(node).unsent();
+        let due = node.state().unsent().due(self.clock.instant());
+        let due = due.filter(|_| unsent.bytes > 0);
+        let reached = if unsent.bytes > 0 { Level::Memory } else { Level::Durable };
+        Durability { reached, promised, due }
+    }
+
+    /// Holds an open file's class to its deadline: what is written to the file goes so soon, as
+    /// long as somebody has it open whose class says so.
+    pub(crate) fn promise(&self, node: &Node, class: &Class) {
+        let wanted = class.durable_within().filter(|time| *time > Duration::ZERO);
+        self.unsent_promise(node, wanted);
+    }
+
+    /// Fails for what has no class: symbolic links and special files.
+    pub(super) fn refuse_classless(&self, node: &Node) -> Result<()> {
+        match node.state().known().attr.kind {
+            Kind::File | Kind::Directory => Ok(()),
+            _ => Err(Error::NotPermitted),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Setting the class of a file or directory, and the extended attributes that tell of classes.
+//!
+//! `user.larder.class` is the class that was set for the file itself; setting and removing it is
+//! setting the class. `user.larder.durability` tells how durable the file is, and cannot be set.
+//! Neither is ever the server's.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_class::Class;
+use larder_vfs::{Access, Cred, Error, Ino, Result, SetXattr};
+
+use crate::client::Client;
+use crate::core::{Core, blocking};
+use crate::node::Node;
+
+/// Name of the extended attribute with a file's own class, without its prefix.
+const CLASS: &str = "larder.class";
+/// The same of how durable a file is.
+const DURABILITY: &str = "larder.durability";
+
+impl Client {
+    /// Sets the class of a file, or of a directory for what is in it, or takes it back: from the
+    /// next open on. Open files that are to be more durable from now on are sent first. The record
+    /// of it in the cache is durable on return; it goes with the file, and with the cache.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no such class; [`Error::NotPermitted`] if the caller
+    /// is not the owner and would weaken it; [`Error::Busy`] if every write is to be at the
+    /// server, and somebody has the file open to write it by way of the kernel; what the server
+    /// says of unsent data. Then nothing has changed.
+    pub async fn set_class(&self, cred: &Cred, ino: Ino, name: Option<&str>) -> Result<()> {
+        self.core.set_class(&self.core.caller(cred), ino, name).await
+    }
+}
+
+impl Core {
+    /// As [`Client::set_class`].
+    pub(super) async fn set_class(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        name: Option<&str>,
+    ) -> Result<()> {
+        self.refuse_read_only()?;
+        let node = self.node(ino)?;
+        self.demand_path(&node, cred).await?;
+        self.refuse_classless(&node)?;
+        let before = self.class_for_owner(&node).class;
+        let after = match name {
+            Some(name) => self.options.classes.get(name).map_err(|_| Error::InvalidArgument)?,
+            None => self.class_without_own(&node).class,
+        };
+        if cred.uid != 0 && cred.uid != node.state().known().attr.uid {
+            self.demand(&node, cred, Access::MODIFY, false).await?;
+            if !after.promised.keeps(&before.promised) {
+                return Err(Error::NotPermitted);
+            }
+        }
+        // Whoever opens it from now on has the new one.
+        let held = self.set_classes.set(ino, name.map(str::to_owned))?;
+        let done = match self.change_open_files(&node, &after).await {
+            Ok(()) => self.keep_class(ino).await,
+            refused => refused,
+        };
+        if done.is_err() {
+            // Never fails: it had its place, or needs none.
+            let _ = self.set_classes.set(ino, held);
+            let _ = self.keep_class(ino).await;
+        }
+        done
+    }
+
+    async fn keep_class(self: &Arc<Self>, ino: Ino) -> Result<()> {
+        let core = self.clone();
+        blocking(move || core.set_classes.keep(&core.cache, ino)).await?
+    }
+
+    /// Whoever has the file open has the class from now on. What was written before, and is to be
+    /// more durable, is sent first.
+    async fn change_open_files(&self, node: &Arc<Node>, class: &Arc<Class>) -> Result<()> {
+        if class.is_synchronous() && node.state().opens().bypassing() {
+            return Err(Error::Busy);
+        }
+        let before = self.open_files.set_class(node.ino, class);
+        let is_stronger = before.iter().any(|(_, held)| !held.promised.keeps(&class.promised));
+        if is_stronger && let Err(refused) = self.upload(node, self.deadline()).await {
+            for (open, held) in before {
+                open.set_class(held);
+            }
+            return Err(refused);
+        }
+        for (id, open) in self.open_files.of(node.ino) {
+            self.promise(node, &open.class());
+            self.note_class(id, &class.name);
+        }
+        Ok(())
+    }
+
+    /// The class that a file is to have which takes the name of another one: what was set for that,
+    /// unless it has one of its own. Editors replace files so. What is unsent of it is sent: it is
+    /// to be as durable as what it replaces before it does.
+    ///
+    /// # Errors
+    /// What the server says of unsent data.
+    pub(crate) async fn send_to_inherit(
+        &self,
+        node: Option<&Arc<Node>>,
+        replaced: Option<&Arc<Node>>,
+    ) -> Result<Option<String>> {
+        let (Some(node), Some(replaced)) = (node, replaced) else { return Ok(None) };
+        let class = self.set_classes.of(replaced.ino);
+        let class = class.filter(|_| self.set_classes.of(node.ino).is_none());
+        if class.is_some() {
+            self.upload(node, self.deadline()).await?;
+        }
+        Ok(class)
+    }
+
+    /// It has that class from its next open on.
+    pub(crate) async fn inherit_class(self: &Arc<Self>, node: &Node, name: String) {
+        if self.set_classes.set(node.ino, Some(name)).is_ok() {
+            // Said in the log if it fails.
+            let _ = self.keep_class(node.ino).await;
+        }
+    }
+
+    /// An extended attribute of ours; `None` if it is not one of ours.
+    pub(crate) fn own_xattr(&self, node: &Node, name: &OsStr) -> Option<Option<Bytes>> {
+        match name.to_str()? {
+            CLASS => Some(self.set_classes.of(node.ino).map(Bytes::from)),
+            DURABILITY => Some(Some(self.durability(node).to_string().into())),
+            _ => None,
+        }
+    }
+
+    /// The names of those of ours that a copy of the file should have, too.
+    pub(crate) fn own_xattrs(&self, node: &Node) -> Option<OsString> {
+        self.set_classes.of(node.ino).map(|_| CLASS.into())
+    }
+
+    /// Sets an extended attribute of ours; `None` if it is not one of ours.
+    pub(crate) async fn set_own_xattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        set: &SetXattr,
+    ) -> Option<Result<()>> {
+        match set.name.to_str()? {
+            CLASS => Some(self.set_class_by_xattr(cred, ino, set).await),
+            DURABILITY => Some(Err(Error::NotPermitted)),
+            _ => None,
+        }
+    }
+
+    async fn set_class_by_xattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        set: &SetXattr,
+    ) -> Result<()> {
+        let held = self.set_classes.of(ino).map(Bytes::from);
+        if cred.retried && set.is_done(held.as_ref()) {
+            return Ok(());
+        }
+        set.judge(held.as_ref())?;
+        if set.value.is_none() && held.is_none() {
+            return Err(Error::NoAttribute);
+        }
+        let name = set.value.as_deref().map(std::str::from_utf8).transpose();
+        let name = name.map_err(|_| Error::InvalidArgument)?;
+        self.set_class(cred, ino, name.map(|name| name.trim_end_matches(['\n', '\0']))).await
+    }
+}

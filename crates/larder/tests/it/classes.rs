@@ -1,0 +1,199 @@
+//! Durability classes, as programs and people see them.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::harness::{Kind, Mount, Server, eventually, kill, said, scratch};
+use crate::unsent::Writer;
+
+/// Long enough that nothing is sent unless somebody asks for it.
+const LATE: &str = "wback=3600";
+
+/// Writes a file piece by piece; the server has each when it is written.
+fn each_write_is_at_the_server(server: &Server, mount: &Mount, name: &str) {
+    let mut file = fs::File::create(mount.path(name)).unwrap();
+    let mut all = Vec::new();
+    for piece in 0..20_u8 {
+        let bytes = vec![piece; 1 + 900 * usize::from(piece)];
+        file.write_all(&bytes).unwrap();
+        all.extend(bytes);
+        assert_eq!(fs::read(server.path(name)).unwrap(), all, "{name}");
+    }
+}
+
+/// By the mount, by a rule, and by what was set; with a server of each kind.
+#[test]
+fn every_write_of_class_critical_is_at_the_server_when_it_returns() {
+    let folder = scratch("larder-rules-");
+    let rules = folder.path().join("rules.toml");
+    fs::write(&rules, "[[rule]]\nglob = '*.db'\nclass = 'critical'\n").unwrap();
+    let rules = format!("rules={}", rules.display());
+    for kind in [Kind::Larder, Kind::Ganesha, Kind::Samba] {
+        let server = Server::start(kind);
+        let mount = Mount::new(&server, &[&rules, LATE]);
+        each_write_is_at_the_server(&server, &mount, "ledger.db");
+        // Another one is not.
+        let mut usual = Writer::new(&mount, "usual");
+        usual.write("text");
+        eventually("it is written", || mount.status()["dirty"]["bytes"] == 4);
+        assert_eq!(fs::read(server.path("usual")).unwrap(), b"");
+        drop(usual);
+        assert_eq!(fs::read(server.path("usual")).unwrap(), b"text");
+        fs::create_dir(mount.path("dir")).unwrap();
+        let dir = mount.path("dir").to_str().unwrap().to_owned();
+        assert_eq!(said(&mount, &["class", "set", "critical", &dir]), (Some(0), String::new()));
+        each_write_is_at_the_server(&server, &mount, "dir/file");
+        let critical = Mount::new(&server, &["class=critical", LATE]);
+        each_write_is_at_the_server(&server, &critical, "by-mount");
+    }
+}
+
+/// What `larder class` and `larder explain` tell of a file.
+#[test]
+fn a_class_is_explained_with_its_reason() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["rules=build", LATE]);
+    for name in ["main.c", "main.o"] {
+        fs::write(mount.path(name), "text").unwrap();
+    }
+    let at = |name: &str| mount.path(name).to_str().unwrap().to_owned();
+    let told = |args: &[&str]| {
+        let (code, told) = said(&mount, args);
+        assert_eq!(code, Some(0), "{told}");
+        told
+    };
+    let explained = told(&["class", "explain", &at("main.o")]);
+    assert!(explained.contains("generated: rule 1 of rules=build glob=*.{o,"), "{explained}");
+    assert!(explained.contains("raised   close waits for durable"), "{explained}");
+    let explained = told(&["explain", &at("main.c")]);
+    assert!(explained.contains("edited: the default: no rule applies"), "{explained}");
+    assert!(explained.contains("level    durable\n"), "{explained}");
+    assert_eq!(told(&["class", "get", &at("main.o")]), format!("{}: generated\n", at("main.o")));
+    told(&["class", "set", "critical", &at("main.o"), &at("main.c")]);
+    assert!(told(&["explain", &at("main.o")]).contains("critical: set for the file itself"));
+    told(&["class", "unset", &at("main.o")]);
+    assert!(told(&["class", "get", &at("main.o")]).ends_with(": generated\n"));
+    let listed = told(&["class", "list", &at("")]);
+    assert!(listed.contains("edited (default): close waits for durable"), "{listed}");
+    assert_eq!(listed.lines().filter(|line| !line.starts_with(' ')).count(), 5);
+    let (code, refused) = said(&mount, &["class", "set", "fast", &at("main.c")]);
+    let is_told = refused.contains("there is no class fast, but critical, edited");
+    assert!(code == Some(1) && is_told && refused.lines().count() == 1, "{refused}");
+
+    // Without a mount.
+    let tested = told(&["class", "rules", "test", "a/target/b", "--rules", "build"]);
+    assert_eq!(tested, "generated: rule 2 of rules=build glob=target/\n");
+    assert!(told(&["class", "rules", "test", "a/b.c"]).starts_with("edited: "));
+    assert!(told(&["class", "list"]).contains("critical: durable at every write"));
+}
+
+#[test]
+fn status_lists_what_is_unsaved_and_when_it_is_sent() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["wback=900"]);
+    fs::create_dir(mount.path("dir")).unwrap();
+    let list = || said(&mount, &["status", "--unsaved", mount.path("").to_str().unwrap()]);
+    assert_eq!(list(), (Some(0), String::new()));
+    // The kernel writes the one by itself.
+    let mut writer = Writer::new(&mount, "dir/log");
+    writer.write("text");
+    eventually("it is written", || mount.status()["dirty"]["bytes"] == 4);
+    let (code, listed) = list();
+    let path = mount.path("dir/log");
+    let begins = format!(
+        "{}: at most 4 B unsent, class edited, memory, promised durable, sent in ",
+        path.display()
+    );
+    assert!(code == Some(0) && listed.starts_with(&begins), "{listed}");
+    let due = listed[begins.len()..].trim_end().strip_suffix('s').unwrap();
+    assert!((1..=900).contains(&due.parse::<u32>().unwrap()), "{listed}");
+    let (_, explained) = said(&mount, &["explain", path.to_str().unwrap()]);
+    assert!(explained.contains("level    memory, promised durable, sent in "), "{explained}");
+    let json = mount.json(&["status", "--unsaved"]);
+    assert_eq!(json[0]["class"], "edited");
+    assert_eq!(said(&mount, &["sync", mount.path("").to_str().unwrap()]).0, Some(0));
+    assert_eq!(list(), (Some(0), String::new()));
+    assert_eq!(fs::read(server.path("dir/log")).unwrap(), b"text");
+}
+
+fn xattr(path: &Path, name: &str) -> rustix::io::Result<String> {
+    let mut value = [0; 256];
+    let len = rustix::fs::getxattr(path, name, &mut value)?;
+    Ok(String::from_utf8(value[..len].to_vec()).unwrap())
+}
+
+/// Also where the server has no extended attributes.
+#[test]
+fn extended_attributes_tell_of_classes_on_nfs() {
+    let server = Server::start(Kind::Ganesha);
+    let mount = Mount::new(&server, &["user_xattr"]);
+    let file = mount.path("file");
+    fs::write(&file, "text").unwrap();
+    let set =
+        |value: &[u8]| rustix::fs::setxattr(&file, "user.larder.class", value, XattrFlags::empty());
+    assert_eq!(xattr(&file, "user.larder.class"), Err(Errno::NODATA));
+    assert_eq!(set(b"fast"), Err(Errno::INVAL));
+    set(b"critical").unwrap();
+    assert_eq!(xattr(&file, "user.larder.class").unwrap(), "critical");
+    let durability = xattr(&file, "user.larder.durability").unwrap();
+    assert_eq!(durability, "level=durable promised=durable");
+    let mut list = [0; 256];
+    let len = rustix::fs::listxattr(&file, &mut list).unwrap();
+    assert_eq!(&list[..len], b"user.larder.class\0");
+    assert_eq!(xattr(&file, "user.other"), Err(Errno::OPNOTSUPP), "the server has none");
+    rustix::fs::removexattr(&file, "user.larder.class").unwrap();
+    assert_eq!(xattr(&file, "user.larder.class"), Err(Errno::NODATA));
+    // A copy has what was set for the file. (Not one whose writes are to be at the server: the
+    // kernel writes the copy by itself.)
+    set(b"generated").unwrap();
+    let copy = mount.path("copy");
+    let copied = std::process::Command::new("cp").arg("-a").arg(&file).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    assert_eq!(xattr(&copy, "user.larder.class").unwrap(), "generated");
+    let open = fs::File::create(&copy).unwrap();
+    let flags = XattrFlags::empty();
+    let busy = rustix::fs::fsetxattr(&open, "user.larder.class", b"critical", flags);
+    assert_eq!(busy, Err(Errno::BUSY));
+}
+
+/// A mount whose classes cannot be kept is refused in one line, and one that goes on goes on.
+#[test]
+fn what_a_mount_cannot_keep_is_said_in_one_line() {
+    let server = Server::start(Kind::Larder);
+    let folder = scratch("larder-rules-");
+    let rules = folder.path().join("rules.toml");
+    let twice = "[class.twice]\nlike = 'critical'\ndurable = { copies = 2 }\n";
+    let option = format!("rules={}", rules.display());
+    let tried = |text: &str, options: &[&str]| {
+        fs::write(&rules, text).unwrap();
+        let all = [&[option.as_str()], options].concat();
+        let mount = Mount::unmounted(&server, &all);
+        let tried = mount.command().output().unwrap();
+        assert!(!tried.status.success(), "{text}");
+        let told = String::from_utf8(tried.stderr).unwrap();
+        assert_eq!(told.lines().count(), 1, "{told}");
+        told
+    };
+    assert!(tried(twice, &["class=twice"]).contains("no level durable in 2 copies"));
+    assert!(tried("[[rule]]\nclass = 'fast'", &[]).contains("there is no class fast"));
+    assert!(tried("[[rule]]\nregex = '('\nclass = 'edited'", &[]).contains("unclosed group"));
+    assert!(tried("[[rul]]", &[]).contains("unknown field"));
+    fs::write(&rules, twice).unwrap();
+    let mut mount = Mount::unmounted(&server, &[&option, "class=generated", LATE]);
+    let told = mount.command().output().unwrap();
+    assert!(told.status.success());
+    mount.mounted();
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert_eq!(told, "larder: class generated: close waits for durable; fsync waits for durable\n");
+
+    // The next worker cannot read the rules any more: it keeps the strongest promise of all.
+    fs::write(&rules, "[[rul]]").unwrap();
+    let worker = u32::try_from(mount.status()["worker_pid"].as_u64().unwrap()).unwrap();
+    kill([worker, worker]);
+    each_write_is_at_the_server(&server, &mount, "file");
+    assert!(mount.log().contains("every file has the strongest class until that is mended"));
+}
