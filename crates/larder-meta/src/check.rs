@@ -32,7 +32,7 @@ use larder_wire::meta::words::{FileId, Time};
 use crate::engine::{Engine, View, Writes};
 use crate::store::records::{Entry, Inode, Volume};
 use crate::store::{Record, Txn, key};
-use crate::volume::{self, VolumeError};
+use crate::volume::{self, Owned, VolumeError};
 
 /// What can be wrong with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,8 +119,12 @@ pub struct Fault {
 /// Checks a volume and answers what is wrong with it. Nothing is changed.
 ///
 /// # Errors
-/// [`VolumeError`] if it cannot be read.
+/// [`VolumeError`] if it cannot be read, or somebody serves it.
 pub fn check(engine: &dyn Engine) -> Result<Vec<Fault>, VolumeError> {
+    let left = engine.owned_for()?;
+    if !left.is_zero() {
+        return Err(VolumeError::Owned(left));
+    }
     let view = engine.view()?;
     Ok(examine(&*view, Time::default())?.0)
 }
@@ -131,11 +135,17 @@ pub fn check(engine: &dyn Engine) -> Result<Vec<Fault>, VolumeError> {
 /// # Errors
 /// [`VolumeError`] if it cannot be read, taken or written: then it is as it was.
 pub fn repair(engine: &dyn Engine, now: Time) -> Result<Vec<Fault>, VolumeError> {
-    let owner = volume::seize(engine)?;
+    let owned = volume::seize(engine)?;
+    let repaired = mend(engine, &owned, now);
+    owned.release(engine);
+    repaired
+}
+
+fn mend(engine: &dyn Engine, owned: &Owned, now: Time) -> Result<Vec<Fault>, VolumeError> {
     let view = engine.view()?;
     let (faults, writes) = examine(&*view, now)?;
     if !writes.is_empty() {
-        engine.commit(&writes, &owner)?;
+        engine.commit(&writes, &owned.owner)?;
     }
     Ok(faults)
 }

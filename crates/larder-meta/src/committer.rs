@@ -13,6 +13,7 @@
 //! Invariants:
 //! - Nothing is answered before it is durable, nor before the disks know of it.
 //! - After a commit that failed nothing is changed any more.
+//! - What the disks have cleared is free sooner or later, whatever fails meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -23,7 +24,7 @@ use larder_wire::meta::Status;
 use larder_wire::meta::recall::Recall;
 use larder_wire::meta::words::{DiskId, Sequence, SessionId, Time};
 use larder_wire::xdr::Opaque;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
@@ -33,6 +34,7 @@ use crate::held::{Held, Revoking, Ticket};
 use crate::issued::Taken;
 use crate::leases::{Action, CallNumber, claims};
 use crate::live::{Live, Moment};
+use crate::ownership::Ownership;
 use crate::request::Request;
 use crate::rights::Caller;
 use crate::sessions::Sessions;
@@ -60,6 +62,8 @@ pub(crate) enum Event {
     Reached(SessionId),
     /// Some time has passed.
     Tick,
+    /// The server is to end: nothing is changed or answered any more, and the volume is free.
+    End(oneshot::Sender<()>),
 }
 
 /// A call, and who waits for its reply.
@@ -92,9 +96,15 @@ pub(crate) struct Committer {
     /// Those of them that wait no more.
     ready: VecDeque<CallNumber>,
     next_call: CallNumber,
+    /// What the disks have cleared and could not be freed yet.
+    cleared: Vec<(DiskId, Range<u64>)>,
+    ownership: Arc<Ownership>,
     /// Until when clients may open files again that nothing names.
     grace_until: Option<std::time::Instant>,
-    has_failed: bool,
+    /// After a commit that failed: what everybody is answered.
+    failed: Option<Status>,
+    /// Why another server is to go on, if one is.
+    over: watch::Sender<Option<String>>,
 }
 
 /// A call that is to be carried out, and in whose slot it is, if it is in one.
@@ -129,6 +139,11 @@ struct Ended {
 struct Group {
     writes: Writes,
     finished: Vec<Finished>,
+    /// Whether it is committed although it has no writes: the volume is ours for another term
+    /// then.
+    renews: bool,
+    /// Who waits for the end.
+    end: Option<oneshot::Sender<()>>,
 }
 
 /// What a committer works with.
@@ -143,6 +158,7 @@ pub(crate) struct Parts {
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
     pub(crate) await_disks: Await,
     pub(crate) recaller: Arc<dyn Recaller>,
+    pub(crate) ownership: Arc<Ownership>,
 }
 
 impl Committer {
@@ -159,6 +175,7 @@ impl Committer {
             draining,
             await_disks,
             recaller,
+            ownership,
         } = parts;
         let mut held = Held::default();
         let void = held.begin(Revoking::FromBefore);
@@ -184,14 +201,22 @@ impl Committer {
             aside: BTreeMap::new(),
             ready: VecDeque::new(),
             next_call: CallNumber(1),
-            has_failed: false,
+            cleared: Vec::new(),
+            ownership,
+            failed: None,
+            over: watch::Sender::new(None),
         }
+    }
+
+    /// Tells why another server is to go on, once one is.
+    pub(crate) fn over(&self) -> watch::Receiver<Option<String>> {
+        self.over.subscribe()
     }
 
     /// Carries out a group: `first`, and what `more` has, while it has something.
     pub(crate) fn group(&mut self, first: Event, more: &mut dyn FnMut() -> Option<Event>) {
         let mut group = Group::default();
-        match self.engine.view() {
+        match self.engine.steady_view() {
             Ok(view) => {
                 self.apply(&*view, &mut group, first);
                 for event in std::iter::from_fn(more).take(GROUP_MAX) {
@@ -200,33 +225,57 @@ impl Committer {
             }
             Err(error) => {
                 self.fail(&error);
-                refuse(first);
+                self.refuse(&mut group, first);
             }
         }
         self.commit(group);
         // What ended with the group may have been what others waited for.
         if !self.ready.is_empty() {
             let mut group = Group::default();
-            if let Ok(view) = self.engine.view() {
+            if let Ok(view) = self.engine.steady_view() {
                 self.go_on(&*view, &mut group);
             }
             self.commit(group);
         }
     }
 
+    /// The store cannot be read, so nothing is carried out.
+    fn refuse(&mut self, group: &mut Group, event: Event) {
+        match event {
+            Event::Call(called) => {
+                let status = self.failed.unwrap_or(Status::Io);
+                answer(called.waiter, Reply::refused(status));
+            }
+            Event::End(done) => group.end = Some(done),
+            // There is nobody who would do anything more.
+            Event::Revoked(_) | Event::Cleared(_) | Event::Reached(_) | Event::Tick => {}
+        }
+    }
+
     /// Commits a group, and answers or has the disks revoke.
     fn commit(&mut self, group: Group) {
-        if !group.writes.is_empty()
-            && !self.has_failed
-            && let Err(error) = self.engine.commit(&group.writes, &self.volume.owner)
-        {
-            self.fail(&error);
+        if (!group.writes.is_empty() || group.renews) && self.failed.is_none() {
+            let begun = self.clock.instant();
+            match self.engine.commit(&group.writes, &self.volume.owner) {
+                Ok(()) => self.ownership.committed(begun),
+                Err(error) => self.fail(&error),
+            }
         }
         for mut finished in group.finished {
-            if self.has_failed {
-                finished.spoil();
+            if let Some(status) = self.failed {
+                finished.spoil(status);
             }
             self.settle(finished);
+        }
+        if let Some(done) = group.end {
+            // Before anybody else can begin.
+            self.ownership.end();
+            if self.failed.is_none() {
+                self.volume.release(&*self.engine);
+            }
+            self.failed = Some(Status::Later);
+            // Who has gone does not wait.
+            let _ = done.send(());
         }
     }
 
@@ -254,7 +303,12 @@ impl Committer {
 
     fn fail(&mut self, error: &crate::engine::EngineError) {
         tracing::error!("nothing is changed any more: {error}");
-        self.has_failed = true;
+        self.failed = Some(error.status());
+        // Who has the store alone can read on.
+        if self.engine.term().is_some() {
+            self.ownership.end();
+            self.over.send_replace(Some(error.to_string()));
+        }
     }
 
     /// Answers a call.
@@ -288,14 +342,16 @@ impl Committer {
         match event {
             Event::Call(called) => self.call(view, group, *called),
             Event::Revoked(ticket) => self.revoked(ticket),
-            Event::Cleared(blocks) => self.internal(view, group, |live, txn| {
-                blocks.iter().try_for_each(|(disk, bytes)| live.free(txn, *disk, bytes))
-            }),
+            Event::Cleared(blocks) => {
+                self.cleared.extend(blocks);
+                self.free_cleared(view, group);
+            }
             Event::Reached(session) => {
                 self.live.session_is_reached(session);
                 self.act();
             }
             Event::Tick => self.tick(view, group),
+            Event::End(done) => group.end = Some(done),
         }
         self.go_on(view, group);
     }
@@ -330,8 +386,9 @@ impl Committer {
             let Some(pending) = self.aside.remove(&number) else { continue };
             let session = pending.called.change.bearer().session();
             match session.map(|session| self.sessions.is_there(session)) {
-                _ if self.has_failed => {
-                    answer(pending.called.waiter, Reply::refused(Status::Io));
+                _ if self.failed.is_some() => {
+                    let status = self.failed.unwrap_or(Status::Io);
+                    answer(pending.called.waiter, Reply::refused(status));
                 }
                 Some(false) => answer(pending.called.waiter, Reply::refused(Status::BadSession)),
                 _ => self.begin(view, group, number, pending),
@@ -344,7 +401,10 @@ impl Committer {
         let instant = self.clock.instant();
         let session = bearer.session().map(|id| self.sessions.renew(id, instant)).transpose();
         let session = match session {
-            _ if self.has_failed => return answer(called.waiter, Reply::refused(Status::Io)),
+            _ if self.failed.is_some() => {
+                let status = self.failed.unwrap_or(Status::Io);
+                return answer(called.waiter, Reply::refused(status));
+            }
             Err(status) => return answer(called.waiter, Reply::refused(status)),
             Ok(session) => session,
         };
@@ -436,26 +496,43 @@ impl Committer {
         Ended { revoked, capabilities: self.live.end(untaken), draining, sessions }
     }
 
-    /// A transaction that nobody asked for.
+    /// Frees what the disks have cleared. What cannot be read now is tried again at the next tick.
+    fn free_cleared(&mut self, view: &dyn View, group: &mut Group) {
+        if self.cleared.is_empty() {
+            return;
+        }
+        let blocks = std::mem::take(&mut self.cleared);
+        let is_done = self.internal(view, group, |live, txn| {
+            blocks.iter().try_for_each(|(disk, bytes)| live.free(txn, *disk, bytes))
+        });
+        if !is_done {
+            self.cleared = blocks;
+        }
+    }
+
+    /// A transaction that nobody asked for. Answers whether it was carried out.
     fn internal(
         &mut self,
         view: &dyn View,
         group: &mut Group,
         run: impl FnOnce(&mut Live, &mut Txn<'_>) -> Result<(), Status>,
-    ) {
+    ) -> bool {
         let mut txn = Txn::new(view, &group.writes);
         if run(&mut self.live, &mut txn).is_err() {
-            return;
+            return false;
         }
         let (mut writes, effects) = txn.finish();
         group.writes.append(&mut writes);
         let ended = self.ended(effects);
         group.finished.push(Finished { sequence: None, reply: None, ended });
+        true
     }
 
     /// Ends sessions whose time is over, and forgets what nobody opened again.
     fn tick(&mut self, view: &dyn View, group: &mut Group) {
         let now = self.clock.instant();
+        group.renews = self.engine.term().is_some();
+        self.free_cleared(view, group);
         for session in self.sessions.over(now) {
             tracing::info!(?session, "a client has not called for too long: its session ends");
             self.internal(view, group, |live, txn| live.end_session(txn, session));
@@ -464,19 +541,20 @@ impl Committer {
         self.live.time_has_passed(now);
         self.act();
         if self.grace_until.is_some_and(|until| now >= until) {
-            self.grace_until = None;
             self.live.end_grace();
-            self.internal(view, group, Live::forget_orphans);
+            if self.internal(view, group, Live::forget_orphans) {
+                self.grace_until = None;
+            }
         }
     }
 }
 
 impl Finished {
     /// It was not committed.
-    fn spoil(&mut self) {
+    fn spoil(&mut self, status: Status) {
         self.ended = Ended::default();
         if let Some((_, reply)) = &mut self.reply {
-            *reply = Reply::refused(Status::Io);
+            *reply = Reply::refused(status);
         }
     }
 }
@@ -484,12 +562,6 @@ impl Finished {
 fn answer(waiter: Waiter, reply: Reply) {
     // Who has gone asks again.
     let _ = waiter.send(reply);
-}
-
-fn refuse(event: Event) {
-    if let Event::Call(called) = event {
-        answer(called.waiter, Reply::refused(Status::Io));
-    }
 }
 
 /// The time for times of files.

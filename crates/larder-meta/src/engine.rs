@@ -6,8 +6,9 @@
 //! ([`crate::committer`]), for many callers together, so an engine needs no group commit of its
 //! own.
 //!
-//! [`embedded`] keeps the map in one file on a local disk, [`postgres`] in a database that several
-//! machines reach; [`memory`] is for tests.
+//! [`embedded`] keeps the map in one file on a local disk, which one process has open. [`postgres`]
+//! keeps it in a database that several machines reach: there the owner of the volume has a
+//! [term](Engine::term), which each of its commits begins anew. [`memory`] is for tests.
 
 pub mod embedded;
 pub mod layers;
@@ -17,7 +18,9 @@ pub mod postgres;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
+use larder_wire::meta::Status;
 use thiserror::Error;
 
 /// Writes by key: a value, or that there is none any more.
@@ -48,6 +51,23 @@ pub enum EngineError {
     Failed(String),
 }
 
+impl EngineError {
+    /// What a call is answered that ends with it. Where others go on, or this server does later,
+    /// the call is to come again: then it is carried out, or answered as it was.
+    pub(crate) fn status(&self) -> Status {
+        match self {
+            EngineError::NotOwner | EngineError::Away(_) => {
+                tracing::warn!("{self}");
+                Status::Later
+            }
+            EngineError::Busy | EngineError::None | EngineError::Failed(_) => {
+                tracing::error!("{self}");
+                Status::Io
+            }
+        }
+    }
+}
+
 /// A precondition: the record of the volume's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -72,6 +92,38 @@ pub trait Engine: Send + Sync + 'static {
     /// volume. [`EngineError::Away`], [`EngineError::Failed`]: a view may have all of it or
     /// nothing; the engine takes no more commits.
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError>;
+
+    /// As [`view`](Self::view), for the owner of the volume, who alone commits: it waits for a
+    /// store that is away, and so does what is read through it.
+    ///
+    /// # Errors
+    /// [`EngineError::NotOwner`], [`EngineError::Away`] after a wait, [`EngineError::Failed`]
+    fn steady_view(&self) -> Result<Box<dyn View>, EngineError> {
+        self.view()
+    }
+
+    /// For how long each commit of the owner, with or without writes, keeps others from taking the
+    /// volume; `None`: others cannot have the store open.
+    fn term(&self) -> Option<Duration> {
+        None
+    }
+
+    /// How long the owner's term lasts yet, by the store's own clock. Until then a commit that
+    /// writes the owner's record is refused.
+    ///
+    /// # Errors
+    /// [`EngineError::Away`], [`EngineError::Failed`]
+    fn owned_for(&self) -> Result<Duration, EngineError> {
+        Ok(Duration::ZERO)
+    }
+
+    /// Ends the term of `owner`, so that the next need not wait for that.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit); then it ends by itself.
+    fn release(&self, _owner: &Owner) -> Result<(), EngineError> {
+        Ok(())
+    }
 }
 
 /// A state of the map that does not change. May block on the disk.

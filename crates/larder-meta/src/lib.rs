@@ -47,6 +47,7 @@ mod live;
 mod locks;
 mod names;
 mod opens;
+mod ownership;
 mod reads;
 mod request;
 mod rights;

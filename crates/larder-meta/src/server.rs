@@ -11,7 +11,7 @@ use larder_wire::meta::words::{DiskId, Sequence, SessionId};
 use larder_wire::meta::{self, MetaProc, Status, calls};
 use larder_wire::rpc::{AUTH_TOOWEAK, CallHeader, Credential, Outcome};
 use larder_wire::xdr::{Encode, Encoder};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
@@ -19,6 +19,7 @@ use crate::committer::{Called, Committer, Event, Parts, Waiter};
 use crate::data::blocks;
 use crate::disks::Disks;
 use crate::engine::{Engine, Writes};
+use crate::ownership::Ownership;
 use crate::reads::{Read, renewed};
 use crate::rights::Caller;
 use crate::sessions::{self, Sessions, Standing};
@@ -62,7 +63,9 @@ pub struct Metadata {
     sessions: Arc<Sessions>,
     channels: Arc<Channels>,
     epoch: u64,
+    ownership: Arc<Ownership>,
     queue: mpsc::Sender<Event>,
+    over: watch::Receiver<Option<String>>,
 }
 
 impl std::fmt::Debug for Metadata {
@@ -85,19 +88,11 @@ impl Metadata {
         options: Options,
     ) -> Result<Metadata, VolumeError> {
         let sessions = Arc::new(Sessions::new(options.lease));
+        let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock)));
         let Loaded { slots, draining } = load(&*engine, &sessions, &*clock)?;
         let (queue, events) = mpsc::channel(QUEUE_MAX);
         let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));
         let recaller = Arc::clone(&channels) as Arc<dyn Recaller>;
-        let metadata = Metadata {
-            engine: Arc::clone(&engine),
-            disks: Arc::clone(&disks),
-            clock: Arc::clone(&clock),
-            sessions: Arc::clone(&sessions),
-            channels,
-            epoch: volume.epoch,
-            queue: queue.clone(),
-        };
         let runtime = tokio::runtime::Handle::current();
         let back = queue.downgrade();
         let await_disks = Box::new(move |acknowledged: crate::disks::Acknowledged, event| {
@@ -110,24 +105,58 @@ impl Metadata {
                 }
             });
         });
-        let parts = Parts {
-            engine,
-            disks,
-            clock,
-            sessions,
+        let epoch = volume.epoch;
+        let committer = Committer::new(Parts {
+            engine: Arc::clone(&engine),
+            disks: Arc::clone(&disks),
+            clock: Arc::clone(&clock),
+            sessions: Arc::clone(&sessions),
             volume,
             slots,
             draining,
             await_disks,
             recaller,
-        };
-        let committer = Committer::new(parts);
+            ownership: Arc::clone(&ownership),
+        });
+        let over = committer.over();
+        let pause = options.lease / TICKS_PER_LEASE;
+        let pause = ownership.renewal().map_or(pause, |renewal| renewal.min(pause));
+        let metadata =
+            Metadata { engine, disks, clock, sessions, channels, epoch, ownership, queue, over };
         std::thread::Builder::new()
             .name("larder-meta".into())
             .spawn(move || run(committer, events))
             .map_err(|error| crate::engine::EngineError::Failed(error.to_string()))?;
-        tokio::spawn(tick(Arc::clone(&metadata.clock), options.lease, queue.downgrade()));
+        tokio::spawn(tick(Arc::clone(&metadata.clock), pause, metadata.queue.downgrade()));
         Ok(metadata)
+    }
+
+    /// Gives the volume up, so that the next server need not wait for the end of the term. Calls
+    /// that come after that are told to come again.
+    pub async fn end(&self) {
+        let (done, is_done) = oneshot::channel();
+        // A committer that is gone has ended.
+        if self.queue.send(Event::End(done)).await.is_ok() {
+            let _ = is_done.await;
+        }
+    }
+
+    /// Resolves when nothing can be changed here any more and another server is to go on: another
+    /// process has taken the volume, or the engine is away. Answers why. Calls are told to come
+    /// again.
+    pub async fn over(&self) -> String {
+        let mut over = self.over.clone();
+        match over.wait_for(Option::is_some).await.map(|why| why.clone()) {
+            Ok(Some(why)) => why,
+            // The committer's thread lasts as long as somebody has this.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// What is answered: nothing but that the call is to come again, if somebody else may own the
+    /// volume by now. To be asked when the reply is made, after all that it says was read.
+    fn while_ours(&self, reply: Reply) -> Reply {
+        if self.ownership.is_ours() { reply } else { Reply::refused(Status::Later) }
     }
 
     /// Answers a call that changes nothing.
@@ -139,14 +168,11 @@ impl Metadata {
         let renewed = self.sessions.renew(call.session(), self.clock.instant());
         let read = renewed.and_then(|_| {
             self.note(call.session(), channel);
-            let view = self.engine.view().map_err(|error| {
-                tracing::error!("{error}");
-                Status::Io
-            })?;
+            let view = self.engine.view().map_err(|error| error.status())?;
             let none = Writes::new();
             call.read(&Txn::new(&*view, &none), caller)
         });
-        Reply::of(&read)
+        self.while_ours(Reply::of(&read))
     }
 
     /// Has a call carried out in its turn.
@@ -165,7 +191,7 @@ impl Metadata {
         let called = Box::new(Called { caller, change, fresh, waiter });
         let sent = self.queue.send(Event::Call(called)).await;
         match (sent, reply.await) {
-            (Ok(()), Ok(reply)) => reply,
+            (Ok(()), Ok(reply)) => self.while_ours(reply),
             _ => Reply::refused(Status::Io),
         }
     }
@@ -186,7 +212,8 @@ impl Metadata {
             self.note(call.session, channel);
             renewed(self.epoch, &*self.disks)
         };
-        Reply::of(&self.sessions.renew(call.session, self.clock.instant()).map(renewed))
+        let renewed = self.sessions.renew(call.session, self.clock.instant()).map(renewed);
+        self.while_ours(Reply::of(&renewed))
     }
 }
 
@@ -234,14 +261,15 @@ fn run(mut committer: Committer, mut events: mpsc::Receiver<Event>) {
     }
 }
 
-/// Lets the committer look for sessions that are over.
-async fn tick(clock: Arc<dyn Clock>, lease: Duration, queue: mpsc::WeakSender<Event>) {
+/// Lets the committer look for sessions that are over, and begin the term anew.
+async fn tick(clock: Arc<dyn Clock>, pause: Duration, queue: mpsc::WeakSender<Event>) {
     loop {
-        clock.sleep_until(clock.instant() + lease / TICKS_PER_LEASE).await;
-        let Some(queue) = queue.upgrade() else { return };
-        if queue.send(Event::Tick).await.is_err() {
+        let Some(sender) = queue.upgrade() else { return };
+        if sender.send(Event::Tick).await.is_err() {
             return;
         }
+        drop(sender);
+        clock.sleep_until(clock.instant() + pause).await;
     }
 }
 

@@ -1,5 +1,7 @@
 //! The volume as a whole: making one, taking it over, adding disks.
 
+use std::time::Duration;
+
 use larder_wire::meta::words::{DiskId, FileId, Kind, Time, VolumeId};
 use larder_wire::meta::{BLOCK_BYTES, DISKS_MAX, Status};
 use larder_wire::xdr::Opaque;
@@ -26,6 +28,12 @@ pub enum VolumeError {
     /// The store holds what this version cannot read; the log says what.
     #[error("the store holds what this version cannot read")]
     Unreadable,
+    /// Another process has it.
+    #[error(
+        "another process has the volume: end that, or wait for {:.1} s if it was killed",
+        .0.as_secs_f32()
+    )]
+    Owned(Duration),
     /// A disk that makes no sense: too small, one too many, or an address that is too long.
     #[error("{0}")]
     Disk(&'static str),
@@ -61,6 +69,14 @@ impl Owned {
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
+
+    /// Gives the volume up: the next owner can begin at once. If the store cannot be reached, it
+    /// can when the term is over.
+    pub fn release(&self, engine: &dyn Engine) {
+        if let Err(error) = engine.release(&self.owner) {
+            tracing::debug!("the next owner waits for the end of the term: {error}");
+        }
+    }
 }
 
 /// Makes a volume in an empty store: a root directory that everybody may list and root may change.
@@ -77,7 +93,9 @@ pub fn create(engine: &dyn Engine, id: VolumeId, now: Time) -> Result<(), Volume
     txn.put(key::volume(), &Volume { id: id.0, next_file: FileId::ROOT.0 + 1 });
     txn.put(key::inode(FileId::ROOT), &root(now));
     let (writes, _) = txn.finish();
-    engine.commit(&writes, &engine::Owner { key: key::owner(), value: None })?;
+    let nobody = engine::Owner { key: key::owner(), value: None };
+    engine.commit(&writes, &nobody)?;
+    engine.release(&nobody)?;
     Ok(())
 }
 
@@ -88,14 +106,19 @@ fn root(now: Time) -> Inode {
 /// Adds a disk to a volume that no server owns now. All of it is free.
 ///
 /// # Errors
-/// [`VolumeError::None`], [`VolumeError::Disk`], [`VolumeError::Engine`]
+/// [`VolumeError::None`], [`VolumeError::Disk`], [`VolumeError::Owned`], [`VolumeError::Engine`]
 pub fn add_disk(engine: &dyn Engine, new: &NewDisk) -> Result<DiskId, VolumeError> {
-    let view = engine.view()?;
-    view.get(&key::volume())?.ok_or(VolumeError::None)?;
-    let owner = engine::Owner { key: key::owner(), value: view.get(&key::owner())? };
-    let none = Writes::new();
-    let mut txn = Txn::new(&*view, &none);
-    let there = blocks::disks(&txn).map_err(unreadable)?;
+    let mut added = DiskId(0);
+    let owned = take_and(engine, |txn| {
+        added = put_disk(txn, new)?;
+        Ok(())
+    })?;
+    owned.release(engine);
+    Ok(added)
+}
+
+fn put_disk(txn: &mut Txn<'_>, new: &NewDisk) -> Result<DiskId, VolumeError> {
+    let there = blocks::disks(txn).map_err(unreadable)?;
     let number = DiskId(there.last().map_or(1, |last| last.0 + 1));
     let size = new.bytes / BLOCK_BYTES;
     let address = Opaque::copy_from_slice(new.address.as_bytes());
@@ -108,9 +131,7 @@ pub fn add_disk(engine: &dyn Engine, new: &NewDisk) -> Result<DiskId, VolumeErro
         () => (),
     }
     txn.put(key::disk(number), &Disk { id: new.id, address, blocks: size });
-    blocks::add_free(&mut txn, number, 0..size * BLOCK_BYTES).map_err(unreadable)?;
-    let (writes, _) = txn.finish();
-    engine.commit(&writes, &owner)?;
+    blocks::add_free(txn, number, 0..size * BLOCK_BYTES).map_err(unreadable)?;
     Ok(number)
 }
 
@@ -167,20 +188,21 @@ pub struct Space {
 /// Takes the volume: who owned it before can commit nothing any more.
 ///
 /// # Errors
-/// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+/// [`VolumeError::None`], [`VolumeError::Owned`], [`VolumeError::Unreadable`],
+/// [`VolumeError::Engine`]
 pub fn take(engine: &dyn Engine) -> Result<Owned, VolumeError> {
-    take_and(engine, data::release_all_ahead)
+    take_and(engine, |txn| data::release_all_ahead(txn).map_err(unreadable))
 }
 
-/// The same to repair it. Answers what each commit expects.
-pub(crate) fn seize(engine: &dyn Engine) -> Result<engine::Owner, VolumeError> {
-    take_and(engine, |_| Ok(())).map(|owned| owned.owner)
+/// The same to repair it.
+pub(crate) fn seize(engine: &dyn Engine) -> Result<Owned, VolumeError> {
+    take_and(engine, |_| Ok(()))
 }
 
 /// Takes the volume, and does something else with the same commit.
 fn take_and(
     engine: &dyn Engine,
-    also: impl FnOnce(&mut Txn<'_>) -> Result<(), Status>,
+    also: impl FnOnce(&mut Txn<'_>) -> Result<(), VolumeError>,
 ) -> Result<Owned, VolumeError> {
     let process = larder_rpc::random_u64();
     let view = engine.view()?;
@@ -191,13 +213,23 @@ fn take_and(
     let epoch = before.map_or(0, |owner| owner.epoch) + 1;
     let owner = Owner { epoch, process };
     txn.put(key::owner(), &owner);
-    also(&mut txn).map_err(unreadable)?;
+    also(&mut txn)?;
     let expected = engine::Owner { key: key::owner(), value: view.get(&key::owner())? };
-    engine.commit(&txn.finish().0, &expected)?;
+    engine.commit(&txn.finish().0, &expected).map_err(|error| match error {
+        // Its term is not over, or another one was faster.
+        EngineError::NotOwner => match engine.owned_for() {
+            Ok(left) => VolumeError::Owned(left),
+            Err(error) => error.into(),
+        },
+        error => error.into(),
+    })?;
     let owner = engine::Owner { key: key::owner(), value: Some(owner.to_bytes()) };
     Ok(Owned { id: VolumeId(volume.id), epoch, owner })
 }
 
-fn unreadable(_logged: Status) -> VolumeError {
-    VolumeError::Unreadable
+fn unreadable(logged: Status) -> VolumeError {
+    match logged {
+        Status::Later => EngineError::Away("it went away while it was read".to_owned()).into(),
+        _ => VolumeError::Unreadable,
+    }
 }

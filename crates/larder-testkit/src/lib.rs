@@ -13,12 +13,14 @@
 
 mod ganesha;
 mod kdc;
+mod postgres;
 mod samba;
 mod sandbox;
 mod volume;
 
 pub use ganesha::{Ganesha, Network, Options, Squash};
 pub use kdc::KdcOptions;
+pub use postgres::PostgresServer;
 pub use samba::{Samba, SambaOptions};
 pub use sandbox::StartError;
 pub use volume::Volume;

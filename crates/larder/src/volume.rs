@@ -9,9 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use larder_io::{Clock, Disk, RealClock, RealDisk, secret};
 use larder_meta::disks::{ControlledDisks, DiskAddress, DiskState, Disks};
-use larder_meta::engine::Engine;
 use larder_meta::engine::embedded::{Embedded, Sizes};
-use larder_meta::{Metadata, Options, volume};
+use larder_meta::engine::postgres::{Postgres, Target, Waits};
+use larder_meta::engine::{Engine, EngineError};
+use larder_meta::volume::{self, Owned};
+use larder_meta::{Metadata, Options};
 use larder_nfsd::Network;
 use larder_rpc::server::{self, Server, Service, SourcePorts};
 use larder_rpc::{Identity as Certificate, ServerTls};
@@ -32,51 +34,83 @@ use crate::runtime_dir::{RuntimeDir, make_private};
 pub(crate) const END_MAX: Duration = Duration::from_secs(10);
 /// How long a metadata server that begins waits for its disks, to serve whoever comes first.
 const READY_MAX: Duration = Duration::from_secs(5);
+/// How long a change waits for a database that is away. Then the metadata server ends.
+const DATABASE_AWAY_MAX: Duration = Duration::from_secs(60);
+/// For how long who changes a volume keeps others from it, unless something else is said.
+pub(crate) const TERM: Duration = Duration::from_secs(10);
 /// Most connections, in all: each client has one or a few to either server.
 const CONNECTIONS_MAX: usize = 1024;
 /// A file of every store of the embedded engine.
 const TREE_FILE: &str = "tree.redb";
 
 /// Where a volume's metadata is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum EngineAt {
     /// In a directory of this machine.
     Embedded(PathBuf),
+    /// In a database, as it was typed. It may have a password, which is refused later: what is
+    /// refused while arguments are read is shown.
+    Postgres(String),
 }
 
-/// Reads `embedded:DIR`.
+impl std::fmt::Debug for EngineAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            EngineAt::Embedded(dir) => f.debug_tuple("Embedded").field(dir).finish(),
+            EngineAt::Postgres(_) => f.write_str("Postgres"),
+        }
+    }
+}
+
+/// Reads `embedded:DIR`, `postgres:KEY=VALUE...` or `postgres://...`.
 pub(crate) fn engine_at(typed: &str) -> Result<EngineAt, String> {
     match typed.split_once(':') {
         Some(("embedded", dir)) if !dir.is_empty() => Ok(EngineAt::Embedded(dir.into())),
-        Some(("postgres" | "postgresql", _)) => {
-            Err("this larder has no engine but embedded:DIR".to_owned())
+        Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+            Ok(EngineAt::Postgres(typed.to_owned()))
         }
-        _ => Err("use embedded:DIR".to_owned()),
+        Some(("postgres", rest)) => Ok(EngineAt::Postgres(rest.to_owned())),
+        _ => Err("use embedded:DIR or postgres:URL".to_owned()),
     }
 }
 
 /// Where a volume's metadata is kept, and its disks' keys.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Kept {
-    /// Where the metadata is kept
-    #[arg(long, value_name = "embedded:DIR", value_parser = engine_at)]
+    /// Where the metadata is kept: a directory, or a database as libpq names it
+    #[arg(long, value_name = "embedded:DIR|postgres:URL", value_parser = engine_at)]
     engine: EngineAt,
-    /// Where the disks' keys are kept, which only their owner may read [default: DIR/keys]
+    /// Where the disks' keys are kept, which only their owner may read [default: DIR/keys; needed
+    /// with postgres:]
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
 }
 
 impl Kept {
-    /// Opens the metadata. Nobody else has it open until it is dropped.
+    /// Opens the metadata. `term`: for how long a commit keeps others from taking the volume, where
+    /// they can open it.
     ///
     /// # Errors
-    /// If there is none, or another process has it.
-    pub(crate) fn open(&self) -> Result<Arc<dyn Engine>> {
-        let EngineAt::Embedded(dir) = &self.engine;
-        let about = || format!("cannot use the volume in {}", dir.display());
-        let is_there = dir.join(TREE_FILE).exists();
-        ensure!(is_there, "{}: it holds none: make one by larder volume create", about());
-        open_embedded(dir).with_context(about)
+    /// If there is none, or another process has it for itself.
+    pub(crate) fn open(&self, term: Duration) -> Result<Arc<dyn Engine>> {
+        match &self.engine {
+            EngineAt::Embedded(dir) => {
+                let about = || format!("cannot use the volume in {}", dir.display());
+                let is_there = dir.join(TREE_FILE).exists();
+                ensure!(is_there, "{}: it holds none: make one by larder volume create", about());
+                open_embedded(dir).with_context(about)
+            }
+            EngineAt::Postgres(typed) => {
+                let target = target(typed)?;
+                let about = format!("cannot use the volume in {target}");
+                match open_postgres(target, term) {
+                    Err(EngineError::None) => {
+                        bail!("{about}: it holds none: make one by larder volume create")
+                    }
+                    opened => Ok(Arc::new(opened.context(about)?)),
+                }
+            }
+        }
     }
 
     /// Makes a volume where there is none.
@@ -84,22 +118,42 @@ impl Kept {
     /// # Errors
     /// If there is something.
     pub(crate) fn create(&self) -> Result<VolumeId> {
-        let EngineAt::Embedded(dir) = &self.engine;
-        let about = || format!("cannot make a volume in {}", dir.display());
-        let is_used = std::fs::read_dir(dir).is_ok_and(|mut names| names.next().is_some());
-        ensure!(!is_used, "{}: it is not empty", about());
-        make_private(dir, "directory of the metadata")?;
-        make_private(&self.keys(), "directory of the keys")?;
-        let engine = open_embedded(dir).with_context(about)?;
+        let keys = self.keys()?;
+        let (engine, about): (Arc<dyn Engine>, _) = match &self.engine {
+            EngineAt::Embedded(dir) => {
+                let about = format!("cannot make a volume in {}", dir.display());
+                let is_used = std::fs::read_dir(dir).is_ok_and(|mut names| names.next().is_some());
+                ensure!(!is_used, "{about}: it is not empty");
+                make_private(dir, "directory of the metadata")?;
+                (open_embedded(dir).with_context(|| about.clone())?, about)
+            }
+            EngineAt::Postgres(typed) => {
+                let target = target(typed)?;
+                let about = format!("cannot make a volume in {target}");
+                let clock: Arc<dyn Clock> = Arc::new(RealClock);
+                Postgres::create(&target, &clock).with_context(|| about.clone())?;
+                (Arc::new(open_postgres(target, TERM).with_context(|| about.clone())?), about)
+            }
+        };
         let id = VolumeId(secret::random());
-        volume::create(&*engine, id, now()).with_context(about)?;
+        volume::create(&*engine, id, now()).context(about)?;
+        make_private(&keys, "directory of the keys")?;
         Ok(id)
     }
 
     /// Where the keys are.
-    pub(crate) fn keys(&self) -> PathBuf {
-        let EngineAt::Embedded(dir) = &self.engine;
-        self.keys.clone().unwrap_or_else(|| dir.join("keys"))
+    ///
+    /// # Errors
+    /// If that is to be said and was not.
+    pub(crate) fn keys(&self) -> Result<PathBuf> {
+        match (&self.keys, &self.engine) {
+            (Some(keys), _) => Ok(keys.clone()),
+            (None, EngineAt::Embedded(dir)) => Ok(dir.join("keys")),
+            (None, EngineAt::Postgres(_)) => bail!(Usage(
+                "the disks' keys are not kept in a database: say where they are by --keys DIR"
+                    .into()
+            )),
+        }
     }
 
     /// The disks of a volume, as its metadata server reaches them.
@@ -107,16 +161,27 @@ impl Kept {
     /// # Errors
     /// If a key or an address cannot be used.
     pub(crate) fn disks(&self, engine: &dyn Engine) -> Result<Vec<DiskAddress>> {
-        let id = volume::id(engine)?;
+        let (id, keys) = (volume::id(engine)?, self.keys()?);
         let address = |(disk, about): (DiskId, volume::NewDisk)| {
             let address = about.address.parse().with_context(|| {
                 format!("disk {} is one of larder serve, not of larder disk", disk.0)
             })?;
-            let key = read_key(&key_path(&self.keys(), disk), id, disk)?;
+            let key = read_key(&key_path(&keys, disk), id, disk)?;
             Ok(DiskAddress { disk, address, public: about.address, master: key.master })
         };
         volume::disks(engine)?.into_iter().map(address).collect()
     }
+}
+
+/// Reads what names a database.
+fn target(typed: &str) -> Result<Target> {
+    Target::parse(typed).map_err(|error| Usage(format!("--engine: {error}")).into())
+}
+
+/// Opens the store in a database.
+fn open_postgres(target: Target, term: Duration) -> Result<Postgres, EngineError> {
+    let waits = Waits { patience: DATABASE_AWAY_MAX, term };
+    Postgres::open(target, Arc::new(RealClock), waits)
 }
 
 /// Opens the store of the embedded engine in a directory, or makes one.
@@ -271,21 +336,22 @@ impl Ends {
 /// A metadata server that is about to serve.
 pub(crate) struct MetaServer {
     pub(crate) server: Server<Metadata>,
+    /// What it serves.
+    pub(crate) metadata: Metadata,
     /// Its control socket goes with it.
     _answering: Option<Answering>,
 }
 
-/// Takes the volume, begins to control its disks, and listens.
+/// Begins to control the disks of a volume that was taken, and listens.
 ///
 /// # Errors
-/// If the volume or the address cannot be had.
+/// If the volume cannot be read, or the address cannot be had.
 pub(crate) async fn begin_meta(
-    engine: Arc<dyn Engine>,
+    (engine, owned): (Arc<dyn Engine>, Owned),
     disks: Vec<DiskAddress>,
     config: server::Config,
     clock: &Arc<dyn Clock>,
 ) -> Result<MetaServer> {
-    let owned = volume::take(&*engine)?;
     let id = owned.id();
     let disks = Arc::new(ControlledDisks::start(disks, id, owned.epoch(), clock));
     let asked = Arc::clone(&disks) as Arc<dyn Disks>;
@@ -294,13 +360,13 @@ pub(crate) async fn begin_meta(
     if clock.timeout(READY_MAX, disks.ready()).await.is_err() {
         tracing::warn!("not all disks answer: what lies on the others can be used");
     }
-    let server = bind(config, metadata).await?;
+    let server = bind(config, metadata.clone()).await?;
     let asked = Asked { volume: id, address: server.addr(), engine: kept, disks };
     let answering =
         RuntimeDir::open().and_then(|runtime| asked.answer(&runtime, Handle::current()));
     let answering =
         answering.inspect_err(|error| tracing::warn!("larder volume status cannot ask: {error:#}"));
-    Ok(MetaServer { server, _answering: answering.ok() })
+    Ok(MetaServer { server, metadata, _answering: answering.ok() })
 }
 
 /// How a volume does.

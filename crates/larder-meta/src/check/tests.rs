@@ -485,5 +485,5 @@ fn who_repairs_owns_the_volume() {
     let mut rig = Rig::new(8);
     assert_eq!(repair(&rig.engine, LATER).unwrap(), []);
     let made = rig.mkdir(&Caller::root(), FileId::ROOT, "late");
-    assert_eq!(made.unwrap_err(), Status::Io);
+    assert_eq!(made.unwrap_err(), Status::Later);
 }

@@ -1,7 +1,9 @@
 //! The engine of tests: a map in memory, and each state that it ever had.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{Engine, EngineError, Owner, View, Visitor, Writes};
 
@@ -16,7 +18,10 @@ struct State {
     map: Arc<Map>,
     /// After how many more commits the store fails.
     fails_after: Option<u32>,
+    /// Whether nothing can be read.
+    is_unreadable: Arc<AtomicBool>,
     commits: u64,
+    term: Option<Duration>,
 }
 
 impl MemoryEngine {
@@ -29,13 +34,23 @@ impl MemoryEngine {
     pub fn after_crash(&self) -> MemoryEngine {
         let state = self.lock();
         let (map, commits) = (Arc::clone(&state.map), state.commits);
-        let state = State { map, commits, fails_after: None };
+        let state = State { map, commits, term: state.term, ..State::default() };
         MemoryEngine(Arc::new(Mutex::new(state)))
     }
 
     /// Lets `commits` more commits succeed, and then none.
     pub fn fail_after(&self, commits: u32) {
         self.lock().fails_after = Some(commits);
+    }
+
+    /// Lets all reads fail from now on, or none.
+    pub fn fail_reads(&self, do_fail: bool) {
+        self.lock().is_unreadable.store(do_fail, Ordering::SeqCst);
+    }
+
+    /// Lets owners have terms, which nothing here holds anybody to.
+    pub fn give_terms(&self, term: Duration) {
+        self.lock().term = Some(term);
     }
 
     /// How many batches were committed.
@@ -50,7 +65,9 @@ impl MemoryEngine {
 
 impl Engine for MemoryEngine {
     fn view(&self) -> Result<Box<dyn View>, EngineError> {
-        Ok(Box::new(MemoryView(Arc::clone(&self.lock().map))))
+        let state = self.lock();
+        let (map, is_unreadable) = (Arc::clone(&state.map), Arc::clone(&state.is_unreadable));
+        Ok(Box::new(MemoryView { map, is_unreadable }))
     }
 
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
@@ -73,13 +90,29 @@ impl Engine for MemoryEngine {
         state.commits += 1;
         Ok(())
     }
+
+    fn term(&self) -> Option<Duration> {
+        self.lock().term
+    }
 }
 
-struct MemoryView(Arc<Map>);
+struct MemoryView {
+    map: Arc<Map>,
+    is_unreadable: Arc<AtomicBool>,
+}
+
+impl MemoryView {
+    fn map(&self) -> Result<&Map, EngineError> {
+        match self.is_unreadable.load(Ordering::SeqCst) {
+            true => Err(EngineError::Failed("as the test has it".into())),
+            false => Ok(&self.map),
+        }
+    }
+}
 
 impl View for MemoryView {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        Ok(self.0.get(key).cloned())
+        Ok(self.map()?.get(key).cloned())
     }
 
     fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
@@ -87,7 +120,7 @@ impl View for MemoryView {
             return Ok(());
         }
         let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(until));
-        for (key, value) in self.0.range::<[u8], _>(bounds) {
+        for (key, value) in self.map()?.range::<[u8], _>(bounds) {
             if each(key, value).is_break() {
                 break;
             }

@@ -11,14 +11,16 @@
 //!   raises the number, after which the first one cannot be carried out any more, or finds that it
 //!   was, by its mark.
 //! - Nobody's settings make a commit less durable than the server's disk.
+//! - While the owner's term lasts, by the server's own clock, nobody else becomes the owner.
 //!
-//! Absent on purpose: memory of what was read ([`super::cached`]), more than one commit at a time.
+//! Absent on purpose: more than one commit at a time.
 
 mod line;
 mod target;
 
 pub use target::{Target, TargetError};
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +29,7 @@ use std::time::Duration;
 use larder_io::Clock;
 
 use super::{Engine, EngineError, Owner, View, Visitor, Writes};
-use line::{Line, Trouble};
+use line::{Line, Row, Trouble};
 
 /// The format of the store.
 const FORMAT: &str = "larder metadata store 1";
@@ -37,6 +39,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 const SCAN_ROWS: i64 = 256;
 /// Connections that are kept for the next view.
 const IDLE_MAX: usize = 4;
+
+/// How long what takes is.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// How long a commit, and what the owner reads, waits for a server that is away.
+    pub patience: Duration,
+    /// For how long a commit of the owner keeps others from taking the volume.
+    pub term: Duration,
+}
 
 /// A store in a database. Any number of processes may have it open: who may commit is said by the
 /// owner's record.
@@ -50,8 +61,7 @@ pub struct Postgres {
 struct Server {
     target: Target,
     clock: Arc<dyn Clock>,
-    /// How long a commit waits for a server that is away.
-    patience: Duration,
+    waits: Waits,
     /// Commits up to this number were seen.
     seen: AtomicU64,
     trips: Arc<AtomicU64>,
@@ -61,8 +71,6 @@ struct Server {
 #[derive(Debug, Default)]
 struct Committing {
     line: Option<Line>,
-    /// Whether no other process may have the store.
-    is_alone: bool,
     has_failed: bool,
 }
 
@@ -72,10 +80,18 @@ struct Last {
     mark: Vec<u8>,
 }
 
+/// What is to be committed.
+struct Batch<'a> {
+    writes: &'a Writes,
+    owner: &'a Owner,
+    term: Duration,
+}
+
 /// How one try to commit went.
 enum Tried {
     Done,
-    /// Nothing was written, nor will be: the number or the owner is another.
+    /// Nothing was written, nor will be: the number or the owner is another, or the volume is to be
+    /// taken and the term of its owner is not over.
     Refused,
     /// Nothing was written because somebody else was faster.
     Again,
@@ -86,8 +102,8 @@ enum Tried {
 }
 
 impl Postgres {
-    /// Opens a store that was [made](Self::create). `patience`: how long a commit waits for a
-    /// server that is away. To be called, and used, by threads that may block.
+    /// Opens a store that was [made](Self::create). To be called, and used, by threads that may
+    /// block.
     ///
     /// # Errors
     /// [`EngineError::Away`] if the server cannot be reached, [`EngineError::Failed`] if it is not
@@ -95,10 +111,10 @@ impl Postgres {
     pub fn open(
         target: Target,
         clock: Arc<dyn Clock>,
-        patience: Duration,
+        waits: Waits,
     ) -> Result<Postgres, EngineError> {
         let (trips, idle) = (Arc::default(), Mutex::default());
-        let server = Server { target, clock, patience, seen: AtomicU64::new(0), trips, idle };
+        let server = Server { target, clock, waits, seen: AtomicU64::new(0), trips, idle };
         let server = Arc::new(server);
         let line = server.connect()?;
         let checked = line.check().map_err(|trouble| report(&trouble))?;
@@ -129,20 +145,6 @@ impl Postgres {
         line.make_tables(FORMAT).map_err(|trouble| report(&trouble))
     }
 
-    /// Keeps other processes that ask for the same from the store, until this is dropped or its
-    /// connection breaks. Who commits without asking is kept off by the owner's record alone.
-    ///
-    /// # Errors
-    /// [`EngineError::Busy`] if another process has it after some seconds; those of
-    /// [`open`](Self::open).
-    pub fn lock(&self) -> Result<(), EngineError> {
-        let mut committing = self.committing();
-        let line = self.server.connect()?;
-        line.lock().map_err(|trouble| report(&trouble))?;
-        (committing.line, committing.is_alone) = (Some(line), true);
-        Ok(())
-    }
-
     fn committing(&self) -> MutexGuard<'_, Committing> {
         self.committing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,14 +157,14 @@ impl Postgres {
     fn try_commit(
         &self,
         committing: &mut Committing,
-        (writes, owner): (&Writes, &Owner),
+        batch: &Batch<'_>,
         (number, mark): (u64, &[u8]),
     ) -> Tried {
         let line = match self.line(committing) {
             Ok(line) => line,
             Err(away) => return Tried::Unknown(away),
         };
-        match line.commit(writes, owner, number, mark) {
+        match line.commit(batch, number, mark) {
             Ok(true) => Tried::Done,
             Ok(false) => Tried::Refused,
             Err(Trouble::Conflict) => Tried::Again,
@@ -177,13 +179,7 @@ impl Postgres {
     fn line<'a>(&self, committing: &'a mut Committing) -> Result<&'a Line, String> {
         let line = match committing.line.take() {
             Some(line) => line,
-            None => {
-                let line = self.server.connect().map_err(|error| error.to_string())?;
-                if committing.is_alone {
-                    line.lock().map_err(|trouble| trouble.to_string())?;
-                }
-                line
-            }
+            None => self.server.connect().map_err(|error| error.to_string())?,
         };
         Ok(committing.line.insert(line))
     }
@@ -207,11 +203,10 @@ impl Postgres {
     fn commit_once(
         &self,
         committing: &mut Committing,
-        writes: &Writes,
-        owner: &Owner,
+        batch: &Batch<'_>,
     ) -> Result<(), EngineError> {
         let server = &self.server;
-        let until = server.clock.instant() + server.patience;
+        let until = server.clock.instant() + server.waits.patience;
         let mark = |what: u8| [&larder_rpc::random_u64().to_be_bytes()[..], &[what]].concat();
         let (own, fence) = (mark(1), mark(2));
         let mut number = server.seen.load(Ordering::SeqCst);
@@ -223,7 +218,7 @@ impl Postgres {
                     Ok(last) if last.mark == own => return self.committed(last.number),
                     Ok(last) if last.mark == fence => {
                         (number, is_in_doubt) = (last.number, false);
-                        self.saw(number);
+                        server.saw(number);
                         continue;
                     }
                     // Somebody else has committed since: whether ours came before is not known, and
@@ -232,7 +227,7 @@ impl Postgres {
                     Err(away) => away,
                 }
             } else {
-                match self.try_commit(committing, (writes, owner), (number, &own)) {
+                match self.try_commit(committing, batch, (number, &own)) {
                     Tried::Done => return self.committed(number + 1),
                     Tried::Refused => return Err(EngineError::NotOwner),
                     Tried::Again => continue,
@@ -250,13 +245,19 @@ impl Postgres {
         }
     }
 
-    fn committed(&self, number: u64) -> Result<(), EngineError> {
-        self.saw(number);
-        Ok(())
+    fn commit_in_turn(&self, batch: &Batch<'_>) -> Result<(), EngineError> {
+        let mut committing = self.committing();
+        if committing.has_failed {
+            return Err(failed("it failed before"));
+        }
+        let done = self.commit_once(&mut committing, batch);
+        committing.has_failed = matches!(&done, Err(EngineError::Away(_) | EngineError::Failed(_)));
+        done
     }
 
-    fn saw(&self, number: u64) {
-        self.server.seen.fetch_max(number, Ordering::SeqCst);
+    fn committed(&self, number: u64) -> Result<(), EngineError> {
+        self.server.saw(number);
+        Ok(())
     }
 }
 
@@ -281,19 +282,25 @@ impl Server {
             idle.push(line);
         }
     }
-}
 
-impl Engine for Postgres {
-    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+    fn saw(&self, number: u64) {
+        self.seen.fetch_max(number, Ordering::SeqCst);
+    }
+
+    /// A transaction that sees one state: with `wanted`, that of this commit.
+    fn snapshot(self: &Arc<Self>, wanted: Option<u64>) -> Result<Snapshot, EngineError> {
         loop {
-            let kept = self.server.idle().pop();
+            let kept = self.idle().pop();
             let is_kept = kept.is_some();
-            let line = kept.map_or_else(|| self.server.connect(), Ok)?;
+            let line = kept.map_or_else(|| self.connect(), Ok)?;
             match line.begin() {
+                Ok(number) if wanted.is_some_and(|wanted| wanted != number) => {
+                    return Err(EngineError::NotOwner);
+                }
                 Ok(number) => {
                     self.saw(number);
-                    let server = Arc::clone(&self.server);
-                    return Ok(Box::new(Snapshot { line: Some(line), server }));
+                    let server = Arc::clone(self);
+                    return Ok(Snapshot { number, line: Some(line), server });
                 }
                 // It broke while nobody used it: the others may have, too.
                 Err(_) if is_kept => {}
@@ -302,19 +309,59 @@ impl Engine for Postgres {
         }
     }
 
-    fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
-        let mut committing = self.committing();
-        if committing.has_failed {
-            return Err(failed("it failed before"));
+    /// Does what needs the server again while that is away.
+    fn patiently<T>(
+        &self,
+        mut ask: impl FnMut() -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let until = self.clock.instant() + self.waits.patience;
+        loop {
+            match ask() {
+                Err(EngineError::Away(_)) if self.clock.instant() + PAUSE <= until => {
+                    line::wait(&self.clock, PAUSE);
+                }
+                done => return done,
+            }
         }
-        let done = self.commit_once(&mut committing, writes, owner);
-        committing.has_failed = matches!(&done, Err(EngineError::Away(_) | EngineError::Failed(_)));
-        done
+    }
+}
+
+impl Engine for Postgres {
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        Ok(Box::new(self.server.snapshot(None)?))
+    }
+
+    fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
+        self.commit_in_turn(&Batch { writes, owner, term: self.server.waits.term })
+    }
+
+    fn steady_view(&self) -> Result<Box<dyn View>, EngineError> {
+        let server = &self.server;
+        let number = server.seen.load(Ordering::SeqCst);
+        let steady = server.patiently(|| server.snapshot(Some(number)))?;
+        Ok(Box::new(Steady(RefCell::new(steady))))
+    }
+
+    fn term(&self) -> Option<Duration> {
+        Some(self.server.waits.term)
+    }
+
+    fn owned_for(&self) -> Result<Duration, EngineError> {
+        let line = self.server.connect()?;
+        let left = line.owned_for().map_err(|trouble| report(&trouble))?;
+        self.server.put_back(line);
+        Ok(left)
+    }
+
+    fn release(&self, owner: &Owner) -> Result<(), EngineError> {
+        self.commit_in_turn(&Batch { writes: &Writes::new(), owner, term: Duration::ZERO })
     }
 }
 
 /// A read-only transaction.
 struct Snapshot {
+    /// The commits that it sees.
+    number: u64,
     line: Option<Line>,
     server: Arc<Server>,
 }
@@ -322,6 +369,10 @@ struct Snapshot {
 impl Snapshot {
     fn line(&self) -> &Line {
         self.line.as_ref().expect("it is taken when the snapshot ends only")
+    }
+
+    fn rows(&self, from: &[u8], until: &[u8]) -> Result<Vec<Row>, EngineError> {
+        self.line().scan(from, until, SCAN_ROWS).map_err(|trouble| report(&trouble))
     }
 }
 
@@ -341,28 +392,68 @@ impl View for Snapshot {
     }
 
     fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
-        let mut from = from.to_vec();
-        while *from < *until {
-            let rows = self.line().scan(&from, until, SCAN_ROWS);
-            let rows = rows.map_err(|trouble| report(&trouble))?;
-            for (key, value) in &rows {
-                if let ControlFlow::Break(()) = each(key, value) {
-                    return Ok(());
-                }
-            }
-            match rows.into_iter().nth(SCAN_ROWS as usize - 1) {
-                Some((last, _)) => from = [&last[..], &[0]].concat(),
-                None => return Ok(()),
+        scan_by(|from| self.rows(from, until), from, until, each)
+    }
+}
+
+/// A read-only transaction of the owner. If it breaks, another one takes its place: as long as
+/// nobody commits it sees the same.
+struct Steady(RefCell<Snapshot>);
+
+impl Steady {
+    fn read<T>(
+        &self,
+        read: impl Fn(&Snapshot) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let mut snapshot = self.0.borrow_mut();
+        match read(&snapshot) {
+            Err(EngineError::Away(_)) => {}
+            done => return done,
+        }
+        let (server, number) = (Arc::clone(&snapshot.server), snapshot.number);
+        server.patiently(|| {
+            *snapshot = server.snapshot(Some(number))?;
+            read(&snapshot)
+        })
+    }
+}
+
+impl View for Steady {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        self.read(|snapshot| snapshot.get(key))
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
+        scan_by(|from| self.read(|snapshot| snapshot.rows(from, until)), from, until, each)
+    }
+}
+
+/// Scans what is told some rows at a time.
+fn scan_by(
+    rows: impl Fn(&[u8]) -> Result<Vec<Row>, EngineError>,
+    from: &[u8],
+    until: &[u8],
+    each: &mut Visitor<'_>,
+) -> Result<(), EngineError> {
+    let mut from = from.to_vec();
+    while *from < *until {
+        let rows = rows(&from)?;
+        for (key, value) in &rows {
+            if let ControlFlow::Break(()) = each(key, value) {
+                return Ok(());
             }
         }
-        Ok(())
+        match rows.into_iter().nth(SCAN_ROWS as usize - 1) {
+            Some((last, _)) => from = [&last[..], &[0]].concat(),
+            None => return Ok(()),
+        }
     }
+    Ok(())
 }
 
 fn report(trouble: &Trouble) -> EngineError {
     match trouble {
         Trouble::Away(_) | Trouble::Conflict => EngineError::Away(trouble.to_string()),
-        Trouble::Busy => EngineError::Busy,
         Trouble::Refused(_) => EngineError::Failed(trouble.to_string()),
     }
 }

@@ -148,6 +148,5 @@ fn read<R: Record>(key: &[u8], value: Vec<u8>) -> Result<R, Status> {
 }
 
 fn report(error: EngineError) -> Status {
-    tracing::error!("{error}");
-    Status::Io
+    error.status()
 }

@@ -182,3 +182,24 @@ fn every_order(before: &[Step], all: &[Step; 10]) {
     }
     assert_eq!(count, all.len().pow(depth as u32));
 }
+
+/// The disk has cleared blocks while the store cannot be read: nobody tells that again.
+#[test]
+fn what_a_disk_has_cleared_is_free_although_the_store_could_not_be_read_then() {
+    let mut rig = Rig::new(DISK_BLOCKS);
+    let opened = rig.create(&Caller::root(), FileId::ROOT, "a").unwrap();
+    let file = opened.file.after.file;
+    rig.write(file, 0..B).unwrap();
+    rig.close(opened.open).unwrap();
+    rig.is_quick = false;
+    let (sequence, open) = (rig.next(), OpenId::NONE);
+    let cut = calls::SetAttr { sequence, file, open, set: size(0), guard: None };
+    assert!(rig.ask(&Caller::root(), cut).is_none() && rig.acknowledge());
+    rig.engine.fail_reads(true);
+    rig.acknowledge_all();
+    rig.engine.fail_reads(false);
+    assert_eq!(rig.free_bytes(), (DISK_BLOCKS - 1) * B);
+    rig.wait(Duration::from_secs(1));
+    assert_eq!(rig.free_bytes(), DISK_BLOCKS * B);
+    rig.check();
+}

@@ -1,5 +1,7 @@
 //! Each call is carried out once, however often it comes.
 
+use std::time::Duration;
+
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
 use larder_wire::meta::words::{FileId, Mode};
@@ -170,7 +172,40 @@ fn who_lost_the_volume_changes_nothing() {
     other.session = rig.session;
     other.sequence = rig.sequence;
     other.resume_all();
-    assert_eq!(refused(rig.mkdir(&root, ROOT, "b")), Status::Io);
+    assert_eq!(refused(rig.mkdir(&root, ROOT, "b")), Status::Later);
     other.mkdir(&root, ROOT, "b").unwrap();
     other.check();
+}
+
+/// Nobody calls, and the volume stays ours; once another has taken it, it does not.
+#[test]
+fn an_owner_begins_its_term_anew_whether_somebody_calls_or_not() {
+    let second = Duration::from_secs(1);
+    let rig = Rig::new(16);
+    rig.engine.give_terms(10 * second);
+    let mut rig = rig.crash();
+    let commits = rig.engine.commits();
+    rig.wait(9 * second);
+    assert!(rig.ownership.is_ours() && rig.engine.commits() == commits + 1);
+    rig.wait(9 * second);
+    assert!(rig.ownership.is_ours());
+    rig.clock.advance(10 * second);
+    assert!(!rig.ownership.is_ours(), "it was stopped");
+    let other = Rig::over(rig.engine.clone(), Default::default(), true);
+    rig.wait(Duration::ZERO);
+    assert!(!rig.ownership.is_ours() && rig.is_over());
+    assert!(!other.is_over());
+}
+
+/// Who gives the volume up answers nothing after that.
+#[test]
+fn an_owner_that_ends_has_given_the_volume_up() {
+    let rig = Rig::new(16);
+    rig.engine.give_terms(Duration::from_secs(10));
+    let mut rig = rig.crash();
+    rig.wait(Duration::ZERO);
+    assert!(rig.ownership.is_ours());
+    rig.end();
+    assert!(!rig.ownership.is_ours());
+    assert_eq!(refused(rig.mkdir(&Caller::root(), ROOT, "a")), Status::Later);
 }

@@ -25,6 +25,7 @@ use crate::committer::{Called, Committer, Event, Parts, wall};
 use crate::disks::{Acknowledged, CapabilityName, Disks, Minted};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
+use crate::ownership::Ownership;
 use crate::reads::Read;
 use crate::rights::Caller;
 use crate::sessions::Sessions;
@@ -172,6 +173,7 @@ pub(crate) struct Rig {
     pub(crate) recaller: Arc<FakeRecaller>,
     committer: Committer,
     sessions: Arc<Sessions>,
+    pub(crate) ownership: Arc<Ownership>,
     /// Events that come when the disks have said what they were asked.
     asked: Arc<Mutex<VecDeque<Event>>>,
     /// Whether disks answer at once.
@@ -233,6 +235,8 @@ impl Rig {
         let engine_commits = engine.commits();
         let loaded = crate::server::load(&engine, &sessions, &*clock).unwrap();
         let recaller = Arc::new(FakeRecaller::default());
+        let own_clock = Arc::clone(&clock) as Arc<dyn Clock>;
+        let ownership = Arc::new(Ownership::new(engine.term(), own_clock));
         let parts = Parts {
             recaller: Arc::clone(&recaller) as Arc<dyn Recaller>,
             engine: Arc::new(engine.clone()),
@@ -243,6 +247,7 @@ impl Rig {
             slots: loaded.slots,
             draining: loaded.draining,
             await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
+            ownership: Arc::clone(&ownership),
         };
         let committer = Committer::new(parts);
         let session = SessionId([0; 16]);
@@ -255,6 +260,7 @@ impl Rig {
             recaller,
             committer,
             sessions,
+            ownership,
             asked,
             is_quick,
             session,
@@ -319,6 +325,18 @@ impl Rig {
         if self.is_quick {
             self.acknowledge_all();
         }
+    }
+
+    /// The server ends in order.
+    pub(crate) fn end(&mut self) {
+        let (done, mut is_done) = oneshot::channel();
+        self.committer.group(Event::End(done), &mut || None);
+        is_done.try_recv().unwrap();
+    }
+
+    /// Whether it is known that another server is to go on.
+    pub(crate) fn is_over(&self) -> bool {
+        self.committer.over().borrow().is_some()
     }
 
     /// The bearer of the next call.

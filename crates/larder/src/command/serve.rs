@@ -93,7 +93,8 @@ async fn serve(args: &Args) -> Result<()> {
     let disk_end = disk.shutdown();
     let disk = tokio::spawn(disk.run());
 
-    let meta = begin_meta(engine, disks, meta_config, &clock).await;
+    let owned = volume::take(&*engine).with_context(|| args.cannot())?;
+    let meta = begin_meta((engine, owned), disks, meta_config, &clock).await;
     let meta = meta.with_context(|| args.cannot())?;
     let (volume, address) = (key.volume.to_text(), meta.server.addr());
     tracing::info!(dir = %args.dir.display(), volume, %address, "serving a volume");

@@ -13,7 +13,7 @@ use crate::control::{CallError, Nowhere, Request, SILENCE_MAX, call};
 use crate::error::NotChecked;
 use crate::options::Bytes;
 use crate::runtime_dir::RuntimeDir;
-use crate::volume::{Kept, VolumeStatus, now};
+use crate::volume::{Kept, TERM, VolumeStatus, now};
 
 /// Arguments of `larder volume`.
 #[derive(Debug, clap::Args)]
@@ -121,7 +121,7 @@ impl From<Fault> for FaultFound {
 }
 
 fn check(args: &Check) -> Result<ExitCode> {
-    let engine = args.kept.open()?;
+    let engine = args.kept.open(TERM)?;
     let (faults, left) = if args.repair {
         let faults = larder_meta::repair(&*engine, now())?;
         let left = if faults.is_empty() { 0 } else { larder_meta::check(&*engine)?.len() };

@@ -1,4 +1,5 @@
-//! kill -9 of the metadata server, of the disk and of clients, at any moment, under load.
+//! kill -9 of the metadata server, of its database, of the disk and of clients, at any moment,
+//! under load.
 //!
 //! Several mounts write, sync, rename, remove and cut files ([`load`]). After each kill and restart
 //! the volume is checked, what was acknowledged as durable is there, and no byte that a file shows
@@ -8,11 +9,13 @@ mod load;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
+use larder_testkit::PostgresServer;
 use tempfile::TempDir;
 
 use crate::harness::{Mount, eventually, larder, scratch, succeed};
@@ -29,6 +32,8 @@ const WORKERS_PER_MOUNT: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Meta,
+    /// PostgreSQL, which has the metadata.
+    Database,
     Disk,
     Client,
 }
@@ -36,6 +41,7 @@ enum Victim {
 /// A volume whose servers are processes of their own, and mounts of it.
 struct Stand {
     dir: TempDir,
+    kept: Kept,
     disk_address: String,
     disk: Option<Child>,
     meta: Server,
@@ -44,24 +50,80 @@ struct Stand {
     observer: Mount,
 }
 
+/// Where the metadata is kept.
+pub(crate) struct Kept {
+    /// What says so to commands.
+    pub(crate) options: Vec<String>,
+    pub(crate) database: Option<PostgresServer>,
+}
+
+impl Kept {
+    fn embedded(dir: &Path) -> Kept {
+        let engine = format!("embedded:{}", dir.join("meta").display());
+        Kept { options: vec!["--engine".to_owned(), engine], database: None }
+    }
+
+    /// In a PostgreSQL of its own.
+    pub(crate) fn postgres(dir: &Path) -> Kept {
+        let database = PostgresServer::start("true");
+        let engine = format!("postgres:{}", database.words(&database.database()));
+        let keys = dir.join("keys").display().to_string();
+        let options = ["--engine", &engine, "--keys", &keys].map(str::to_owned).to_vec();
+        Kept { options, database: Some(database) }
+    }
+
+    /// A metadata server that is to be taken over soon, if another one can.
+    pub(crate) fn serve(&self, more: &[&str]) -> Server {
+        let mut options: Vec<_> = self.options.iter().map(String::as_str).collect();
+        if self.database.is_some() {
+            options.extend(["--take-over", "1s"]);
+        }
+        options.extend(more);
+        Server::meta(&options)
+    }
+
+    /// Nothing is wrong with the volume, which nobody serves.
+    pub(crate) fn check(&self) {
+        eventually("who was killed has the volume no more", || {
+            let mut check = larder();
+            let done = check.args(["volume", "check", "-n"]).args(&self.options).output().unwrap();
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            let (said, failed) = (text(&done.stdout), text(&done.stderr));
+            if self.database.is_some() && failed.contains("another process has the volume") {
+                return false;
+            }
+            assert_eq!(
+                (done.status.code(), &said[..]),
+                (Some(0), "nothing is wrong\n"),
+                "{failed}"
+            );
+            true
+        });
+    }
+}
+
 impl Stand {
-    fn new() -> Stand {
+    fn new(victim: Victim) -> Stand {
         let (dir, disk_address) = (scratch("larder-kills-"), free_address().to_string());
-        let engine = format!("embedded:{}", dir.path().join("meta").display());
-        succeed(larder().args(["volume", "create", "--engine", &engine]));
+        let kept = match victim {
+            Victim::Database => Kept::postgres(dir.path()),
+            Victim::Meta | Victim::Disk | Victim::Client => Kept::embedded(dir.path()),
+        };
+        succeed(larder().args(["volume", "create"]).args(&kept.options));
         let mut enrol = larder();
         enrol.args(["disk", "enrol", "--size", "256M", "--address", &disk_address]);
-        succeed(enrol.arg(dir.path().join("key")).args(["--engine", &engine]));
+        succeed(enrol.arg(dir.path().join("key")).args(&kept.options));
         let disk = Some(start_disk(&dir, &disk_address));
-        let meta = Server::meta(&engine);
+        let meta = kept.serve(&[]);
         let mounts = (0..MOUNTS).map(|_| Mount::new(&meta, &[])).collect();
         let observer = Mount::plain(&meta, &["noac"]);
-        Stand { dir, disk_address, disk, meta, mounts, observer }
+        Stand { dir, kept, disk_address, disk, meta, mounts, observer }
     }
 
     fn kill(&mut self, victim: Victim, which: usize) {
         match victim {
             Victim::Meta => self.meta.kill(),
+            Victim::Database => self.kept.database.as_mut().unwrap().kill(),
             Victim::Disk => end(&mut self.disk),
             Victim::Client => self.mounts[which].kill(),
         }
@@ -70,23 +132,15 @@ impl Stand {
     fn restart(&mut self, victim: Victim, which: usize) {
         match victim {
             Victim::Meta => {
-                self.check();
+                self.kept.check();
                 self.meta.restart();
                 // Whoever is idle hears of it now, and holds nobody up.
                 let _ = self.observer.path("nothing").try_exists();
             }
+            Victim::Database => self.kept.database.as_mut().unwrap().begin("on"),
             Victim::Disk => self.disk = Some(start_disk(&self.dir, &self.disk_address)),
             Victim::Client => self.mounts[which].mount(),
         }
-    }
-
-    /// Nothing is wrong with the volume, which nobody serves.
-    fn check(&self) {
-        let engine = format!("embedded:{}", self.dir.path().join("meta").display());
-        let mut check = larder();
-        let done = check.args(["volume", "check", "-n", "--engine", &engine]).output().unwrap();
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert_eq!((done.status.code(), &said[..]), (Some(0), "nothing is wrong\n"));
     }
 
     /// Everything that was written is at the servers.
@@ -157,7 +211,7 @@ fn alone(name: &str, victim: Victim) {
 fn kill_again_and_again(victim: Victim) {
     let kills = std::env::var("LARDER_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
     let seed = std::env::var("LARDER_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let (mut stand, mut random, begin) = (Stand::new(), Random(seed), Instant::now());
+    let (mut stand, mut random, begin) = (Stand::new(victim), Random(seed), Instant::now());
     let mut workers: Vec<Worker> = (0..MOUNTS * WORKERS_PER_MOUNT)
         .map(|number| {
             let dir = format!("w{number}");
@@ -199,7 +253,7 @@ fn kill_again_and_again(victim: Victim) {
         }
     }
     stand.kill(Victim::Meta, 0);
-    stand.check();
+    stand.kept.check();
     println!(
         "{kills} kills of {victim:?}, seed {seed}: {steps} operations in {:.0?}, not answered: {errors:?}",
         begin.elapsed()
@@ -209,6 +263,12 @@ fn kill_again_and_again(victim: Victim) {
 #[test]
 fn a_metadata_server_that_is_killed_under_load_loses_nothing() {
     alone("a_metadata_server_that_is_killed_under_load_loses_nothing", Victim::Meta);
+}
+
+/// Calls wait until it is there again.
+#[test]
+fn a_database_that_is_killed_under_load_loses_nothing() {
+    alone("a_database_that_is_killed_under_load_loses_nothing", Victim::Database);
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod logs;
 mod messages;
 mod posix;
 mod posix_cases;
+mod postgres;
 mod reexport;
 mod repair;
 mod reread;

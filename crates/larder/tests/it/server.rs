@@ -70,9 +70,9 @@ impl Server {
     }
 
     /// The metadata server of a volume whose disks are elsewhere.
-    pub(crate) fn meta(engine: &str) -> Server {
+    pub(crate) fn meta(options: &[&str]) -> Server {
         let (runtime, addr) = (scratch("larder-run-"), free_address());
-        let extra = vec!["--engine".to_owned(), engine.to_owned()];
+        let extra = options.iter().map(ToString::to_string).collect();
         let (dir, running) = (None, Running::Stopped);
         let mut server = Server { dir, runtime, addr, verb: "meta", extra, running };
         server.restart();

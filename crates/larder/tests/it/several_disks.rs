@@ -97,7 +97,7 @@ fn status(server: &Server) -> serde_json::Value {
 }
 
 /// One line, with which a command fails.
-fn refusal(command: &mut Command) -> String {
+pub(crate) fn refusal(command: &mut Command) -> String {
     let done = command.output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
     assert!(!done.status.success() && said.lines().count() == 1, "{said}");
@@ -110,7 +110,7 @@ fn refusal(command: &mut Command) -> String {
 fn a_disk_that_is_away_holds_up_what_lies_on_it_and_nothing_else() {
     let mut volume = Volume::new(3);
     volume.disks.iter_mut().for_each(Disk::start);
-    let mut server = Server::meta(&volume.engine());
+    let mut server = Server::meta(&["--engine", &volume.engine()]);
     let one = Mount::new(&server, &[]);
     let name = |number: u64| format!("f{number}");
     for number in 0..33 {
@@ -186,8 +186,18 @@ fn a_volume_that_cannot_be_made_or_served_says_why_in_one_line() {
     };
     check(refusal(&mut meta(&nowhere)), "larder volume create");
     assert!(!volume.dir.path().join("meta-not").exists());
-    let wrong = meta("postgres:host=db").output().unwrap();
-    assert_eq!(wrong.status.code(), Some(2));
+    for (typed, word) in [
+        ("postgres:host=db", "another machine"),
+        ("postgres://ann:hush@localhost/volumes", "a password on the command line"),
+        ("postgres:hosts=a", "use postgres://"),
+    ] {
+        assert_eq!(meta(typed).output().unwrap().status.code(), Some(2));
+        let said = refusal(&mut meta(typed));
+        assert!(said.contains(word) && !said.contains("hush"), "{said}");
+    }
+    let away = "postgres:host=/nowhere user=larder dbname=volumes";
+    check(refusal(&mut meta(away)), "cannot use the volume in database volumes of /nowhere");
+    check(refusal(larder().args(["volume", "create", "--engine", away])), "by --keys DIR");
     let disk = &volume.disks[0];
     check(refusal(&mut volume.enrolling(&disk.key, "127.0.0.1:9")), "cannot make");
     let key = volume.dir.path().join("other");

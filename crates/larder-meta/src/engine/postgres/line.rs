@@ -13,8 +13,7 @@ use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage, Statement};
 
-use super::{Last, Target};
-use crate::engine::{Owner, Writes};
+use super::{Batch, Last, Target};
 
 /// How long an answer is waited for: then the server counts as gone.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -27,7 +26,8 @@ const SETTINGS: &str = "SET default_transaction_isolation = 'repeatable read'; \
     WHERE current_setting('synchronous_commit') IN ('off', 'local')";
 const TABLES: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS larder_store \
-     (format text NOT NULL, commits bigint NOT NULL, mark bytea NOT NULL)",
+     (format text NOT NULL, commits bigint NOT NULL, mark bytea NOT NULL, \
+      owned_until timestamptz NOT NULL)",
     "CREATE TABLE IF NOT EXISTS larder_records (key bytea PRIMARY KEY, value bytea NOT NULL)",
     "LOCK TABLE larder_store IN EXCLUSIVE MODE",
 ];
@@ -38,9 +38,10 @@ const GET: &str = "SELECT value FROM larder_records WHERE key = $1";
 const SCAN: &str =
     "SELECT key, value FROM larder_records WHERE key >= $1 AND key < $2 ORDER BY key LIMIT $3";
 /// Two that run at the same time change the same row, so the later one fails; if it does not, its
-/// snapshot has every commit before it.
-const COMMIT: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 1, mark = $1 \
-      WHERE commits = $2 \
+/// snapshot has every commit before it. Who takes the volume ($9) waits for the end of a term.
+const COMMIT: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 1, mark = $1, \
+        owned_until = clock_timestamp() + $8::bigint * interval '1 millisecond' \
+      WHERE commits = $2 AND (NOT $9::boolean OR owned_until <= clock_timestamp()) \
         AND (SELECT value FROM larder_records WHERE key = $3) IS NOT DISTINCT FROM $4 \
       RETURNING commits), \
     removed AS (DELETE FROM larder_records USING turn WHERE key = ANY($5)), \
@@ -53,10 +54,9 @@ const FENCE: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 1
     SELECT commits, mark FROM turn UNION ALL \
     SELECT commits, mark FROM larder_store WHERE NOT EXISTS (SELECT FROM turn)";
 
-/// The process that has it is the only one. One that was killed has left it when the server has
-/// noticed, which is waited for.
-const LOCK: &str = "SET lock_timeout = '5s'; \
-    SELECT pg_advisory_lock('larder_store'::regclass::oid::bigint); SET lock_timeout = 0";
+/// In milliseconds.
+const OWNED_FOR: &str = "SELECT greatest(0, \
+    ceil(extract(epoch FROM owned_until - clock_timestamp()) * 1000))::bigint FROM larder_store";
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -65,8 +65,6 @@ pub(super) enum Trouble {
     Away(String),
     /// Somebody else's commit came first.
     Conflict,
-    /// Another process has the store for itself.
-    Busy,
     /// It does not do that.
     Refused(String),
 }
@@ -76,7 +74,6 @@ impl fmt::Display for Trouble {
         match self {
             Trouble::Away(text) | Trouble::Refused(text) => f.write_str(text),
             Trouble::Conflict => f.write_str("others commit to it"),
-            Trouble::Busy => f.write_str("another process has the store open"),
         }
     }
 }
@@ -101,7 +98,6 @@ impl From<Error> for Trouble {
             &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED => {
                 Trouble::Conflict
             }
-            &SqlState::LOCK_NOT_AVAILABLE => Trouble::Busy,
             // Classes 08, 53 and 57: connections, resources, an operator.
             code if ["08", "53", "57"].iter().any(|class| code.code().starts_with(class)) => {
                 Trouble::Away(text)
@@ -144,7 +140,8 @@ impl Drop for Line {
     }
 }
 
-type Row = (Vec<u8>, Vec<u8>);
+/// A key and its value.
+pub(super) type Row = (Vec<u8>, Vec<u8>);
 
 impl Line {
     /// Connects.
@@ -153,9 +150,9 @@ impl Line {
         clock: &Arc<dyn Clock>,
         trips: &Arc<AtomicU64>,
     ) -> Result<Line, Trouble> {
+        let config = target.config()?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Trouble::Away(error.to_string()))?;
-        let config = target.config()?;
         let connecting = async {
             let (client, connection) = config.connect(NoTls).await?;
             tokio::spawn(async move {
@@ -201,7 +198,7 @@ impl Line {
 
     pub(super) fn make_tables(&self, format: &str) -> Result<(), Trouble> {
         let script = format!(
-            "BEGIN; {}; INSERT INTO larder_store SELECT '{format}', 0, '' \
+            "BEGIN; {}; INSERT INTO larder_store SELECT '{format}', 0, '', to_timestamp(0) \
              WHERE NOT EXISTS (SELECT FROM larder_store); COMMIT",
             TABLES.join("; ")
         );
@@ -222,9 +219,13 @@ impl Line {
         Ok(Checked { fsync, format })
     }
 
-    /// Has the store for itself, as long as this connection lasts.
-    pub(super) fn lock(&self) -> Result<(), Trouble> {
-        self.run(self.client.batch_execute(LOCK))
+    /// How long the term of the owner lasts yet.
+    pub(super) fn owned_for(&self) -> Result<Duration, Trouble> {
+        let row = first(&self.run(self.client.simple_query(OWNED_FOR))?);
+        let left = row.into_iter().next().flatten().and_then(|text| text.parse().ok());
+        left.map(Duration::from_millis).ok_or_else(|| {
+            Trouble::Refused("the store does not say until when somebody owns it".into())
+        })
     }
 
     /// Begins a transaction that sees one state. Answers which.
@@ -255,15 +256,14 @@ impl Line {
     /// Commits as number `number` and one. Answers whether it was carried out.
     pub(super) fn commit(
         &self,
-        writes: &Writes,
-        owner: &Owner,
+        Batch { writes, owner, term }: &Batch<'_>,
         number: u64,
         mark: &[u8],
     ) -> Result<bool, Trouble> {
         let commit = self.prepared(COMMIT)?;
         let mut removed: Vec<&[u8]> = Vec::new();
         let (mut keys, mut values): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
-        for (key, value) in writes {
+        for (key, value) in *writes {
             match value {
                 Some(value) => {
                     keys.push(key);
@@ -273,9 +273,11 @@ impl Line {
             }
         }
         let number = number.cast_signed();
+        let term = i64::try_from(term.as_millis()).unwrap_or(i64::MAX);
+        let takes = writes.contains_key(&owner.key);
         let done = self.run(self.client.query_opt(
             &commit,
-            &[&mark, &number, &owner.key, &owner.value, &removed, &keys, &values],
+            &[&mark, &number, &owner.key, &owner.value, &removed, &keys, &values, &term, &takes],
         ))?;
         Ok(done.is_some())
     }

@@ -13,7 +13,7 @@ use larder_wire::seal::MasterKey;
 use crate::command::print;
 use crate::options::parse_size;
 use crate::runtime_dir::make_private;
-use crate::volume::{Kept, key_path, read_key};
+use crate::volume::{Kept, TERM, key_path, read_key};
 
 /// Arguments of `larder disk enrol`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub(super) struct Args {
 
 /// Adds the disk. What an earlier try has left is gone on with.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let engine = args.kept.open()?;
+    let engine = args.kept.open(TERM)?;
     let id = volume::id(&*engine)?;
     let there = volume::disks(&*engine)?;
     for (disk, about) in &there {
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         ensure!(about.address != address.to_string(), "disk {shown} is at {address}");
     }
     let disk = DiskId(there.last().map_or(1, |(last, _)| last.0 + 1));
-    let keys = args.kept.keys();
+    let keys = args.kept.keys()?;
     make_private(&keys, "directory of the keys")?;
     let path = key_path(&keys, disk);
     let key = match path.exists() {

@@ -1,0 +1,136 @@
+//! Debian's PostgreSQL in a directory of its own, reached by a socket in it.
+//!
+//! It runs below a shell that is the first process of its namespace: when it reads a line, or
+//! our end of its input is closed since the test is over, everything dies at once.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tempfile::TempDir;
+
+/// Who runs it: it refuses to be root's.
+const AS_NOBODY: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+
+/// A server, which is killed when this is dropped. All methods panic if they fail: this is for
+/// tests.
+#[derive(Debug)]
+pub struct PostgresServer {
+    dir: TempDir,
+    shell: Option<Child>,
+    /// What the shell does at its end.
+    end: &'static str,
+}
+
+impl PostgresServer {
+    /// Who may do everything there.
+    pub const USER: &str = "larder";
+
+    /// A new one. `end` is what its shell does when it was killed.
+    ///
+    /// # Panics
+    /// If it cannot be made: it takes root, and the package `postgresql`.
+    pub fn start(end: &'static str) -> PostgresServer {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(dir.path(), open).expect("it is ours");
+        let mut server = PostgresServer { dir, shell: None, end };
+        let script = format!(
+            "{AS_NOBODY} {} -D data -U {} -A trust --no-sync --no-locale -E UTF8 >/dev/null",
+            program("initdb").display(),
+            PostgresServer::USER,
+        );
+        let mut making = Command::new("sh");
+        making.args(["-c", &script]).current_dir(server.dir.path());
+        assert!(making.status().expect("a shell").success(), "initdb: is the test run by root?");
+        server.begin("on");
+        server
+    }
+
+    /// Begins again after a kill, with these words for `fsync`.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn begin(&mut self, fsync: &str) {
+        // Left by one that was killed; its number may be another process's now.
+        let _ = std::fs::remove_file(self.dir.path().join("data/postmaster.pid"));
+        let script = format!(
+            "{AS_NOBODY} {} -w -s -D data -l log start -o \"-c listen_addresses= -c fsync={fsync} \
+             -c unix_socket_directories=$PWD -c shared_buffers=16MB\" && echo ready; \
+             read _; kill -9 -1; {}",
+            program("pg_ctl").display(),
+            self.end
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--pid", "--fork", "--kill-child", "sh", "-c", &script]);
+        shell.current_dir(self.dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().expect("unshare(1)");
+        let mut said = String::new();
+        let answers = shell.stdout.take().expect("it is piped");
+        BufReader::new(answers).read_line(&mut said).expect("a shell");
+        let log = || std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        assert_eq!(said, "ready\n", "{}", log());
+        self.shell = Some(shell);
+    }
+
+    /// Kills all of it, wherever it is.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn kill(&mut self) {
+        let mut shell = self.shell.take().expect("it runs");
+        // Others may hold our end of its input, too.
+        let input = shell.stdin.as_mut().expect("it is piped");
+        input.write_all(b"\n").expect("it reads");
+        shell.wait().expect("it is our child");
+    }
+
+    /// A database of it in the words of libpq.
+    pub fn words(&self, database: &str) -> String {
+        let host = self.dir.path().display();
+        format!("host={host} user={} dbname={database}", PostgresServer::USER)
+    }
+
+    /// A database that nobody else has.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn database(&self) -> String {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("d{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        self.sql("postgres", &format!("CREATE DATABASE {name}"));
+        name
+    }
+
+    /// Has a statement carried out. Answers what it says, without headings.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn sql(&self, database: &str, text: &str) -> String {
+        let mut psql = Command::new(program("psql"));
+        psql.arg("-h").arg(self.dir.path()).args(["-U", PostgresServer::USER]);
+        let done = psql.args(["-qAtc", text, database]).output().expect("psql(1)");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        if self.shell.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// Debian keeps them away from the path, by version.
+fn program(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let mut found: Vec<_> =
+        versions.flatten().map(|one| one.path().join("bin").join(name)).collect();
+    found.retain(|path| path.exists());
+    found.sort();
+    found.pop().unwrap_or_else(|| Path::new(name).to_owned())
+}
