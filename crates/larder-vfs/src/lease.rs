@@ -13,16 +13,21 @@ use crate::Handle;
 /// given on is lost, or when whoever took it gives it back; it never holds again afterwards.
 #[derive(Clone)]
 pub struct Lease {
-    holds: Arc<AtomicBool>,
+    state: Arc<State>,
     keeps_name: bool,
-    ends_late: bool,
+}
+
+struct State {
+    holds: AtomicBool,
+    ends_late: AtomicBool,
 }
 
 impl Lease {
     /// A lease that holds.
     #[allow(clippy::new_without_default, reason = "a lease is granted, not made up")]
     pub fn new() -> Lease {
-        Lease { holds: Arc::new(AtomicBool::new(true)), keeps_name: true, ends_late: false }
+        let state = State { holds: AtomicBool::new(true), ends_late: AtomicBool::new(false) };
+        Lease { state: Arc::new(state), keeps_name: true }
     }
 
     /// A lease that holds, but does not end when somebody else renames or removes the file: by its
@@ -35,17 +40,27 @@ impl Lease {
     /// may come after the change that ended it, and after answers from after that change.
     #[must_use]
     pub fn ending_late(self) -> Lease {
-        Lease { ends_late: true, ..self }
+        self.set_ends_late(true);
+        self
     }
 
-    /// Whether somebody else may have changed the file while it still holds.
+    /// From now on the server waits until it is given back, or no longer does. Whoever took it says
+    /// so: the former when nobody has changed the file since it was given, the latter before the
+    /// server hears that somebody else may go on.
+    pub fn set_ends_late(&self, ends_late: bool) {
+        self.state.ends_late.store(ends_late, Ordering::Release);
+    }
+
+    /// Whether somebody else may have changed the file while it still holds. Who wants to know of a
+    /// change of ours whether it was the only one asks after that was answered, and then whether it
+    /// still holds.
     pub fn ends_late(&self) -> bool {
-        self.ends_late
+        self.state.ends_late.load(Ordering::Acquire)
     }
 
     /// Whether it still holds.
     pub fn holds(&self) -> bool {
-        self.holds.load(Ordering::Acquire)
+        self.state.holds.load(Ordering::Acquire)
     }
 
     /// Whether it ends before somebody else renames or removes the file.
@@ -56,12 +71,12 @@ impl Lease {
     /// Ends it. Whoever took it calls this before [`Watcher::broken`] and before the server hears
     /// that the lease was given up.
     pub fn end(&self) {
-        self.holds.store(false, Ordering::Release);
+        self.state.holds.store(false, Ordering::Release);
     }
 
     /// Whether both are the same lease.
     pub fn is(&self, other: &Lease) -> bool {
-        Arc::ptr_eq(&self.holds, &other.holds)
+        Arc::ptr_eq(&self.state, &other.state)
     }
 }
 

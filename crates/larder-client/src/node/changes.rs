@@ -180,9 +180,6 @@ pub(crate) struct Changes {
     pub(crate) ended: Monotonic,
     /// The lease under which the first one began.
     pub(crate) lease: Option<Lease>,
-    /// The lease that alone proved the last ones, if the word of its end may come late: somebody
-    /// else's change before the last of ours would still be told by that.
-    pub(crate) proven_by: Option<Lease>,
 }
 
 #[cfg(test)]

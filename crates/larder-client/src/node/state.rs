@@ -244,9 +244,6 @@ impl State {
     pub(crate) fn withdraw(&mut self, now: Monotonic) {
         self.distrust();
         self.withdrawn = Some(now);
-        // Its own change may have come before ours, which we took to be the only ones.
-        let unproven = self.changes.proven_by.take_if(|lease| !lease.holds()).is_some();
-        self.known.doubtful |= unproven && !self.is_directory();
     }
 
     /// It has lost a name, and not its last one.
@@ -436,7 +433,6 @@ impl State {
         }
         if seen == Seen::Changed {
             self.unsent.foreign_change(self.opens.is_bypassed());
-            self.changes.proven_by = None;
             // Times may come back to what they were (a coarse clock that is set back, replies that
             // a server puts together from two moments): what is held of that version stays given
             // up all the same.
@@ -513,9 +509,8 @@ impl State {
         }
         let from = self.known.attr.validator();
         let replies = std::mem::take(&mut self.changes.replies);
-        let lease = self.changes.lease.take().filter(Lease::holds);
-        let leased = lease.is_some();
-        self.changes.proven_by = lease.filter(Lease::ends_late).or(self.changes.proven_by.take());
+        let lease = self.changes.lease.take().filter(|lease| !lease.ends_late());
+        let leased = lease.as_ref().is_some_and(Lease::holds);
         let newest = replies.iter().filter_map(|change| change.after).max_by_key(recency);
         let proof = match self.known.attr.kind {
             _ if leased => newest.map_or(Proof::Untold, Proof::Ours),

@@ -104,6 +104,12 @@ impl Info {
         }
     }
 
+    /// Whether the file was not changed between the two.
+    pub(super) fn is_same_version(&self, other: &Info) -> bool {
+        let version = |info: &Info| (info.size, info.written, info.changed);
+        version(self) == version(other)
+    }
+
     /// What the server calls the file.
     pub(super) fn identity(&self) -> Identity {
         Identity { file_id: self.file_id, directory: self.is_directory() }

@@ -1,8 +1,16 @@
 //! Files that are open at the server, and the leases on them.
 //!
-//! A lease lives as long as the open that it came with, so that is kept. All opens of a file bear
-//! the same lease key, so that our own changes do not break our own lease. On a directory a pending
+//! A lease lives as long as the open that it came with, so that is kept. Opens to change a file
+//! bear its key, so that our own changes do not break our own lease. On a directory a pending
 //! CHANGE_NOTIFY stands for the lease: it ends with whatever it tells.
+//!
+//! A server takes a lease to read back without waiting: its word comes late, and by way of one of
+//! the opens under the key. Samba throws it away if that one is closed when the word gets there,
+//! whatever else is open. So whoever changes a file asks for a lease that keeps others waiting.
+//! Given that, nobody else has it open, and our change is the only one. Not given it, somebody may
+//! be writing just now: the lease ends with the first open under its key that is closed, and what
+//! is granted within the next moment is not believed, since a write that had begun before is not
+//! told of.
 //!
 //! What is known of a file under a lease is kept, so that it need not be asked for. Our own changes
 //! make it unknown while they run; an answer that overlapped one is not kept.
@@ -17,6 +25,7 @@ use super::status::Failure;
 use super::tap::LeaseKey;
 use super::wire::Granted;
 use super::{handle, wire};
+use larder_io::{Clock, Monotonic, RealClock};
 use larder_vfs::{Handle, Lease};
 use smb2::msg::close::CloseResponse;
 use smb2::msg::query_info::QueryInfoResponse;
@@ -24,10 +33,15 @@ use smb2::types::FileId;
 use smb2::types::flags::FileAccessMask;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 /// Most files kept open.
 pub(super) const FILES_MAX: usize = 512;
+
+/// So long after somebody else was writing, a file's leases are not believed: what he sent before
+/// is carried out by then.
+const DISTURBED_FOR: Duration = Duration::from_secs(2);
 
 /// An open of the server. Closed when dropped.
 pub(super) struct ServerOpen {
@@ -38,6 +52,8 @@ pub(super) struct ServerOpen {
     closed: AtomicBool,
     /// Whether the file is kept open by it ([`super::kept`]), whatever becomes of its lease.
     keeps: AtomicBool,
+    /// The file under whose lease key it was made.
+    keyed: OnceLock<Weak<File>>,
 }
 
 impl ServerOpen {
@@ -45,7 +61,24 @@ impl ServerOpen {
     pub(super) fn new(link: Arc<Link>, id: FileId, access: u32) -> ServerOpen {
         let reads = access & FileAccessMask::FILE_READ_DATA != 0;
         let [closed, keeps] = Default::default();
-        ServerOpen { link, id, reads, closed, keeps }
+        ServerOpen { link, id, reads, closed, keeps, keyed: OnceLock::new() }
+    }
+
+    /// It bears the key of the leases on this file.
+    pub(super) fn bear_key(&self, file: &Arc<File>) {
+        self.keyed.get_or_init(|| Arc::downgrade(file));
+    }
+
+    /// Whether it does.
+    pub(super) fn bears_key(&self) -> bool {
+        self.keyed.get().is_some()
+    }
+
+    /// Before it is closed.
+    fn end_key(&self) {
+        if let Some(file) = self.keyed.get().and_then(Weak::upgrade) {
+            file.closes_keyed();
+        }
     }
 
     /// Whether it can still be used on this connection.
@@ -67,6 +100,7 @@ impl ServerOpen {
     /// Closes it and waits until it is. Another open of the same file may be told of it late else.
     pub(super) async fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
+            self.end_key();
             // It is closed if there is no connection.
             let _ = self.link.ask(wire::close(self.id)).await;
         }
@@ -75,6 +109,7 @@ impl ServerOpen {
     /// Does these last things, closes it, and answers how it was in the end. If one of them fails,
     /// it stays open.
     pub(super) async fn finish(&self, mut ops: Vec<Op>) -> Result<Info, Failure> {
+        self.end_key();
         let last_things = ops.len();
         ops.extend([wire::query(self.id), wire::close(self.id)]);
         let mut replies = self.link.chain(ops).await?.into_iter();
@@ -104,6 +139,7 @@ impl ServerOpen {
 impl Drop for ServerOpen {
     fn drop(&mut self) {
         if !*self.closed.get_mut() && !self.link.is_lost() {
+            self.end_key();
             self.link.close_later(self.id);
         }
     }
@@ -148,8 +184,10 @@ struct Held {
     lease: Option<Lease>,
     info: Option<Info>,
     maximal: u32,
-    /// Times that a lease ended.
+    /// Times that a lease ended, or became one that others share.
     ends: u64,
+    /// When somebody else was last known to write.
+    disturbed: Option<Monotonic>,
     /// Changes of ours that were begun or ended.
     changes: u64,
     /// Changes of ours under way.
@@ -161,6 +199,16 @@ struct Held {
 impl Held {
     fn whole_lease(&self) -> Option<Lease> {
         self.lease.clone().filter(|lease| lease.keeps_name() && lease.holds())
+    }
+
+    /// Ends the lease; answers it if it held.
+    fn end(&mut self) -> Option<Lease> {
+        self.ends += 1;
+        self.info = None;
+        let lease = self.lease.take()?;
+        let holds = lease.holds();
+        lease.end();
+        holds.then_some(lease)
     }
 }
 
@@ -179,6 +227,7 @@ pub(super) struct File {
     pub(super) opens: tokio::sync::Mutex<Opens>,
     held: Mutex<Held>,
     used: AtomicU64,
+    clock: Arc<dyn Clock>,
 }
 
 /// A change of ours on its way.
@@ -236,23 +285,27 @@ impl File {
         }
     }
 
-    /// Takes note of a lease that the server granted; `None` if it was taken back already.
+    /// Takes note of a lease that the server granted; `None` if it was taken back already, or is
+    /// not to be believed.
     pub(super) fn granted(&self, since: Moment, known: Known, what: Granted) -> Option<Lease> {
         let mut held = self.held();
         if held.left || held.ends != since.ends {
             return None;
         }
-        let keeps_name = what == Granted::Whole;
+        let keeps_name = what != Granted::Bytes;
         let lease = match held.lease.take() {
             Some(lease) if lease.keeps_name() == keeps_name => lease,
             other => {
                 // Who has it may believe in the name.
                 other.inspect(Lease::end);
-                let lease = if keeps_name { Lease::new() } else { Lease::of_bytes() };
-                // One to read is taken back without waiting (MS-SMB2, 3.3.4.7).
-                lease.ending_late()
+                if keeps_name { Lease::new() } else { Lease::of_bytes() }
             }
         };
+        // One to read is taken back without waiting (MS-SMB2, 3.3.4.7). Names in a directory are
+        // not believed any more when its lease ends, however late that is told.
+        if what != Granted::Alone && !known.info.is_directory() {
+            lease.set_ends_late(true);
+        }
         held.lease = Some(lease.clone());
         held.maximal = known.maximal;
         held.info = (held.changes == since.changes && since.quiet).then_some(known.info);
@@ -261,13 +314,51 @@ impl File {
 
     /// Ends the lease; answers it if it held.
     pub(super) fn end(&self) -> Option<Lease> {
+        self.held().end()
+    }
+
+    /// The same of one that the server takes back, since somebody else writes.
+    pub(super) fn end_disturbed(&self) -> Option<Lease> {
+        let mut held = self.held();
+        held.disturbed = Some(self.clock.now());
+        held.end()
+    }
+
+    /// Whether somebody else was writing a moment ago.
+    pub(super) fn is_disturbed(&self) -> bool {
+        let now = self.clock.now();
+        self.held().disturbed.is_some_and(|when| now.since(when) < DISTURBED_FOR)
+    }
+
+    /// Nobody else had the file open when it was `seen` so, before a change of ours that was sent
+    /// after that moment. If it is as it was when the lease was given, nobody has changed it since,
+    /// and nobody will before the lease ends.
+    pub(super) fn found_alone(&self, since: Moment, seen: &Info) {
+        let held = self.held();
+        let is_same = held.info.is_some_and(|info| info.is_same_version(seen));
+        if let Some(lease) = held.lease.as_ref().filter(|_| held.ends == since.ends && is_same) {
+            lease.set_ends_late(false);
+        }
+    }
+
+    /// Somebody else opens the file: the lease goes on as one to read, which ends late.
+    pub(super) fn share(&self) {
         let mut held = self.held();
         held.ends += 1;
-        held.info = None;
-        let lease = held.lease.take()?;
-        let holds = lease.holds();
-        lease.end();
-        holds.then_some(lease)
+        if let Some(lease) = &held.lease {
+            lease.set_ends_late(true);
+        }
+    }
+
+    /// An open under the key is about to be closed: what the server says by way of it is lost.
+    fn closes_keyed(&self) {
+        let mut held = self.held();
+        if held.lease.as_ref().is_some_and(|lease| lease.holds() && !lease.ends_late()) {
+            return;
+        }
+        if held.end().is_some() {
+            held.disturbed = Some(self.clock.now());
+        }
     }
 }
 
@@ -280,7 +371,7 @@ impl Changing {
         held.changing -= 1;
         held.changes += 1;
         let same = match (&self.lease, &held.lease) {
-            (Some(then), Some(now)) => then.is(now) && now.holds(),
+            (Some(then), Some(now)) => then.is(now) && !now.ends_late() && now.holds(),
             _ => false,
         };
         let alone = held.changes == self.begun + 1 && held.changing == 0;
@@ -302,9 +393,15 @@ impl Drop for Changing {
 }
 
 /// Every file that is open.
-#[derive(Default)]
 pub(super) struct Files {
     table: Mutex<Table>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for Files {
+    fn default() -> Files {
+        Files::new(Arc::new(RealClock))
+    }
 }
 
 #[derive(Default)]
@@ -315,6 +412,11 @@ struct Table {
 }
 
 impl Files {
+    /// None yet. What was a moment ago is told by this clock.
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Files {
+        Files { table: Mutex::default(), clock }
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -344,6 +446,7 @@ impl Files {
             opens: tokio::sync::Mutex::default(),
             held: Mutex::default(),
             used: AtomicU64::new(table.clock),
+            clock: self.clock.clone(),
         });
         table.keys.insert(key, handle.clone());
         Arc::clone(table.files.entry(handle.clone()).or_insert(file))

@@ -220,6 +220,23 @@ impl Share {
         Some(Open::token(kept))
     }
 
+    /// Keeps a file by the open of its new lease from now on, if it is kept by one from before
+    /// that. The server takes what does not bear the lease's key for somebody else's.
+    pub(super) async fn keep_by_lease(&self, link: &Link, file: &Handle) {
+        let Some(kept) = self.kept.get(file) else { return };
+        let mut held = kept.open.lock().await;
+        let Some(entry) = self.files.get(file) else { return };
+        let opens = entry.opens.lock().await;
+        let leased = opens.read.clone().filter(|open| open.is_on(link));
+        if let (Some(former), Some(leased)) = (&mut *held, leased)
+            && !former.bears_key()
+        {
+            leased.begin_keeping();
+            drop(opens);
+            std::mem::replace(former, leased).close().await;
+        }
+    }
+
     /// Opens what is to be kept open again after a change of ours that had to close it.
     pub(super) async fn keep_on(&self, link: &Arc<Link>, file: &Handle) {
         if let Some(kept) = self.kept.get(file) {

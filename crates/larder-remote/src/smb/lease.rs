@@ -39,7 +39,14 @@ const SENT_POLL: Duration = Duration::from_micros(100);
 pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
     let Some(link) = share.link_of(generation) else { return };
     let file = share.files.by_key(&taken.key);
-    let held = file.as_ref().is_some_and(|file| file.end().is_some());
+    let is_shared = matches!(Granted::by(taken.left), Some(Granted::Whole | Granted::Alone));
+    let held = match &file {
+        Some(file) if is_shared => {
+            file.share();
+            false
+        }
+        file => file.as_ref().is_some_and(|file| file.end_disturbed().is_some()),
+    };
     let share = Arc::clone(share);
     link.runtime().clone().spawn(async move {
         // Who opens it just now waits for the server, perhaps for this very answer.
@@ -89,12 +96,16 @@ impl Share {
             true => {
                 let entry = self.files.enter(file);
                 let since = entry.moment();
-                match self.with_lease(link, file).await? {
+                let answer = match self.with_lease(link, file).await? {
                     // One that ended meanwhile crossed our question: a server that is asked again
                     // has another.
                     (_, None) if entry.ended_since(since) => self.with_lease(link, file).await?,
                     answer => answer,
+                };
+                if answer.1.is_some() {
+                    self.keep_by_lease(link, file).await;
                 }
+                answer
             }
             false => (self.without_lease(link, file).await?, None),
         };
@@ -136,6 +147,10 @@ impl Share {
         if let Some((lease, known)) = entry.known() {
             return Ok((known, Some(lease)));
         }
+        if entry.is_disturbed() {
+            opens.give_back().await;
+            return Ok((self.without_lease(link, file).await?, None));
+        }
         if let (Some(lease), Some(open)) = (entry.whole_lease(), &opens.read) {
             // Our own change made it unknown; the lease goes on.
             if let Some(info) = self.ask_again(link, &entry, open).await? {
@@ -143,11 +158,11 @@ impl Share {
                 return Ok((known, Some(lease).filter(Lease::holds)));
             }
         }
-        opens.read = None;
+        opens.give_back().await;
         let since = entry.moment();
         let opening = Opening {
             maximal: true,
-            lease: Some(share::lease_request(link, entry.key)),
+            lease: Some(share::lease_request(link, entry.key, false)),
             ..Opening::existing(self.path(file)?, wire::READ)
         };
         let opened = match share::open(link, opening).await {
@@ -161,7 +176,8 @@ impl Share {
         self.verify(file, &opened.info)?;
         let Opened { open, info, lease, maximal, .. } = opened;
         let maximal = maximal.unwrap_or(u32::MAX);
-        let lease = lease.filter(|what| *what == Granted::Whole || !info.is_directory());
+        open.bear_key(&entry);
+        let lease = lease.filter(|what| *what != Granted::Bytes || !info.is_directory());
         let open = Arc::new(open);
         let (info, granted) = if let Some(what) = lease {
             let granted = entry.granted(since, Known { info, maximal }, what);

@@ -126,15 +126,19 @@ impl Share {
         if !held.info.is_readonly() {
             return Err(Failure::Status(NtStatus::ACCESS_DENIED));
         }
+        let keyed = self.own_key(link, file, access);
         let opening = Opening {
             options: wire::NON_DIRECTORY_FILE,
-            lease: self.own_lease(link, file),
+            lease: keyed.as_ref().map(|keyed| keyed.request),
             ..Opening::existing(self.path(file)?, access)
         };
         // As a task: what was begun is ended, whoever still waits for it.
         let opened = link.runtime().spawn(open_lifted(Arc::clone(link), held, opening)).await;
         let opened = opened.unwrap_or(Err(Failure::Lost))?;
         self.verify(file, &opened.info)?;
+        if let Some(keyed) = keyed {
+            keyed.opened(&opened);
+        }
         Ok(opened)
     }
 

@@ -1,7 +1,7 @@
 //! The share: what all operations have in common. Paths in, identities checked, opens out.
 
 use super::attr::{Info, Shape};
-use super::files::{File, Files, ServerOpen};
+use super::files::{File, Files, Moment, ServerOpen};
 use super::kept::{Kept, KeptFiles};
 use super::line::Line;
 use super::lines::{self, Hook};
@@ -13,7 +13,7 @@ use super::places::Places;
 use super::status::Failure;
 use super::tap::LeaseKey;
 use super::wire::{self, Granted, LeaseRequest, Opening, PREVIOUS};
-use super::{names, status};
+use super::{handle, names, status};
 use larder_rpc::stats::Procedures;
 use larder_vfs::{Error, Found, Handle, RemoteLimits, Result, Watcher};
 use smb2::msg::create::{CreateAction, CreateResponse};
@@ -248,17 +248,36 @@ impl Share {
         access: u32,
         options: u32,
     ) -> Result<Opened, Failure> {
-        let lease = self.own_lease(link, file);
+        let keyed = self.own_key(link, file, access);
+        let lease = keyed.as_ref().map(|keyed| keyed.request);
         let opening = Opening { options, lease, ..Opening::existing(self.path(file)?, access) };
-        let opened = open(link, opening).await.map_err(|failure| self.gone(file, failure))?;
+        // Servers give no lease with an open for attributes. Whoever has one may read the file.
+        let is_blind = access & wire::DATA == 0 && lease.is_some_and(|lease| lease.alone);
+        let reading = Opening { access: access | wire::READ, ..opening.clone() };
+        let opened = match is_blind {
+            true => match open(link, reading).await {
+                Err(Failure::Status(NtStatus::ACCESS_DENIED)) => open(link, opening).await,
+                opened => opened,
+            },
+            false => open(link, opening).await,
+        };
+        let opened = opened.map_err(|failure| self.gone(file, failure))?;
         self.verify(file, &opened.info)?;
+        if let Some(keyed) = keyed {
+            keyed.opened(&opened);
+        }
         Ok(opened)
     }
 
-    /// The lease on a file, so that an open of ours does not break it.
-    pub(super) fn own_lease(&self, link: &Link, file: &Handle) -> Option<LeaseRequest> {
+    /// With which key to open a file that has a lease, so that this open does not break it; `None`
+    /// if it would not.
+    pub(super) fn own_key(&self, link: &Link, file: &Handle, access: u32) -> Option<Keyed> {
         let entry = self.files.get(file)?;
-        entry.lease().map(|_| lease_request(link, entry.key))
+        let lease = entry.lease()?;
+        // Who reads breaks no lease to read.
+        let breaks = access & wire::CHANGE != 0 || !lease.ends_late();
+        let request = lease_request(link, entry.key, !handle::is_directory(file));
+        breaks.then(|| Keyed { request, since: entry.moment(), entry })
     }
 
     /// Closes what is open of a file that is about to go; its lease ends.
@@ -296,9 +315,26 @@ impl Share {
     }
 }
 
+/// The key of a lease of ours, for another open of its file.
+pub(super) struct Keyed {
+    pub(super) request: LeaseRequest,
+    since: Moment,
+    entry: Arc<File>,
+}
+
+impl Keyed {
+    /// That open is made.
+    pub(super) fn opened(&self, opened: &Opened) {
+        opened.open.bear_key(&self.entry);
+        if opened.lease == Some(Granted::Alone) {
+            self.entry.found_alone(self.since, &opened.info);
+        }
+    }
+}
+
 /// A lease under this key, in the form that the connection speaks.
-pub(super) fn lease_request(link: &Link, key: LeaseKey) -> LeaseRequest {
-    LeaseRequest { key, v2: link.has_leases_v2() }
+pub(super) fn lease_request(link: &Link, key: LeaseKey, alone: bool) -> LeaseRequest {
+    LeaseRequest { key, alone, v2: link.has_leases_v2() }
 }
 
 /// Opens, looks and closes.

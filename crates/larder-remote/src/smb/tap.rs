@@ -26,6 +26,8 @@ pub(super) type LeaseKey = [u8; 16];
 pub(super) const LEASE_READ: u32 = 1;
 /// To keep the file open.
 pub(super) const LEASE_HANDLE: u32 = 2;
+/// To be the only one who has it open.
+pub(super) const LEASE_WRITE: u32 = 4;
 
 /// A server takes (a part of) a lease back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::attr::ALL_INFORMATION;
 use super::link::Op;
-use super::tap::{LEASE_HANDLE, LEASE_READ, LeaseKey};
+use super::tap::{LEASE_HANDLE, LEASE_READ, LEASE_WRITE, LeaseKey};
 use smb2::msg::change_notify::ChangeNotifyRequest;
 use smb2::msg::close::{CloseRequest, SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB};
 use smb2::msg::create::{CreateDisposition, CreateRequest, ImpersonationLevel, ShareAccess};
@@ -70,6 +70,15 @@ pub(super) const WRITE: u32 = FileAccessMask::FILE_WRITE_DATA
 pub(super) const READ_XATTRS: u32 = FileAccessMask::FILE_READ_EA | LOOK;
 /// Access to set them.
 pub(super) const WRITE_XATTRS: u32 = FileAccessMask::FILE_WRITE_EA | LOOK;
+/// Access to its data, whichever: an open without any takes no part in leases.
+pub(super) const DATA: u32 = FileAccessMask::FILE_READ_DATA
+    | FileAccessMask::FILE_WRITE_DATA
+    | FileAccessMask::FILE_APPEND_DATA;
+/// Access to change anything of it.
+pub(super) const CHANGE: u32 = FileAccessMask::FILE_WRITE_DATA
+    | FileAccessMask::FILE_APPEND_DATA
+    | FileAccessMask::FILE_WRITE_EA
+    | FileAccessMask::FILE_WRITE_ATTRIBUTES;
 /// Access to set its attributes.
 pub(super) const SET: u32 = FileAccessMask::FILE_WRITE_ATTRIBUTES | LOOK;
 /// Access to remove or rename it.
@@ -96,6 +105,8 @@ pub(super) struct Opening {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseRequest {
     pub(super) key: LeaseKey,
+    /// Others are to be kept waiting, too, until it is given back.
+    pub(super) alone: bool,
     /// In the form of SMB 3.
     pub(super) v2: bool,
 }
@@ -111,9 +122,10 @@ impl Opening {
 
     pub(super) fn op(&self) -> Op {
         let mut contexts = Vec::new();
-        if let Some(LeaseRequest { key, v2 }) = self.lease {
+        if let Some(LeaseRequest { key, alone, v2 }) = self.lease {
             let mut data = key.to_vec();
-            data.extend((LEASE_READ | LEASE_HANDLE).to_le_bytes());
+            let write = if alone { LEASE_WRITE } else { 0 };
+            data.extend((LEASE_READ | LEASE_HANDLE | write).to_le_bytes());
             data.resize(if v2 { 52 } else { 32 }, 0);
             contexts.push(CreateContext::new(LEASE_CONTEXT, data));
         }
@@ -147,9 +159,25 @@ impl Opening {
 pub(super) enum Granted {
     /// For the file and its name: it is taken back before the file is written, renamed or removed.
     Whole,
+    /// For all of this, and nobody else has the file open: the server keeps waiting who wants to,
+    /// until the lease is given back.
+    Alone,
     /// For its bytes alone: another file may have its name. Servers grant it beside an open that is
     /// not under this lease.
     Bytes,
+}
+
+impl Granted {
+    /// What a lease in this state vouches for, if for anything.
+    pub(super) fn by(state: u32) -> Option<Granted> {
+        let has = |bit| state & bit != 0;
+        match (has(LEASE_READ), has(LEASE_HANDLE), has(LEASE_WRITE)) {
+            (true, true, true) => Some(Granted::Alone),
+            (true, true, false) => Some(Granted::Whole),
+            (true, false, _) => Some(Granted::Bytes),
+            (false, ..) => None,
+        }
+    }
 }
 
 /// What CREATE's answer grants: the lease, and the rights if it tells them.
@@ -167,12 +195,7 @@ pub(super) fn granted(contexts: &[u8]) -> (Option<Granted>, Option<u32>) {
     let maximal = told.then(|| number(MAXIMAL_ACCESS_CONTEXT, 4)).flatten();
     let breaking = number(LEASE_CONTEXT, 20).is_some_and(|flags| flags & LEASE_BREAKING != 0);
     let state = number(LEASE_CONTEXT, 16).filter(|_| !breaking).unwrap_or(0);
-    let lease = match (state & LEASE_READ != 0, state & LEASE_HANDLE != 0) {
-        (true, true) => Some(Granted::Whole),
-        (true, false) => Some(Granted::Bytes),
-        (false, _) => None,
-    };
-    (lease, maximal)
+    (Granted::by(state), maximal)
 }
 
 /// CLOSE, which answers the final attributes.
@@ -441,6 +464,7 @@ mod tests {
             for flags in [0, 4] {
                 let whole = LEASE_READ | LEASE_HANDLE;
                 assert_eq!(vouches(whole, flags, bytes), Some(Granted::Whole));
+                assert_eq!(vouches(whole | LEASE_WRITE, flags, bytes), Some(Granted::Alone));
                 assert_eq!(vouches(LEASE_READ, flags, bytes), Some(Granted::Bytes));
                 assert_eq!(vouches(LEASE_HANDLE, flags, bytes), None);
                 assert_eq!(vouches(0, flags, bytes), None);

@@ -30,7 +30,8 @@ impl Share {
         cred: &Cred,
         file: &Handle,
     ) -> Result<Vec<Xattr>, Failure> {
-        let lease = self.own_lease(link, file);
+        let keyed = self.own_key(link, file, wire::READ_XATTRS);
+        let lease = keyed.map(|keyed| keyed.request);
         let opening = Opening { lease, ..Opening::existing(self.path(file)?, wire::READ_XATTRS) };
         let look = wire::query(PREVIOUS);
         let all = wire::query_xattrs(PREVIOUS, link.answer_max());

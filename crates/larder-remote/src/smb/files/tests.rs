@@ -2,6 +2,8 @@
 
 use super::*;
 
+use larder_io::SimClock;
+
 fn file(number: u8) -> Handle {
     Handle::new(&[number])
 }
@@ -60,6 +62,7 @@ fn a_lease_for_bytes_alone_lets_nobody_pass_unasked() {
     let bytes = one.granted(one.moment(), known(5), Granted::Bytes).unwrap();
     assert!(!whole.holds() && bytes.holds());
     assert!(one.known().is_none() && one.whole_lease().is_none() && one.lease().is_some());
+    one.found_alone(one.moment(), &info(5));
     assert!(files.changing(&file(1)).done(Some(known(6).info)).is_some());
     let again = one.granted(one.moment(), known(6), Granted::Whole).unwrap();
     assert!(again.holds() && one.known().is_some());
@@ -79,7 +82,7 @@ fn a_file_that_left_has_no_lease() {
 fn own_changes_tell_what_was_before() {
     let files = Files::default();
     let one = files.enter(&file(1));
-    let lease = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
+    let lease = one.granted(one.moment(), known(5), Granted::Alone).unwrap();
     let change = files.changing(&file(1));
     assert_eq!(size(&one), None, "not while it changes");
     assert_eq!(change.done(Some(info(6))), Some(info(5)));
@@ -98,7 +101,7 @@ fn own_changes_tell_what_was_before() {
 fn changes_that_overlap_tell_nothing() {
     let files = Files::default();
     let one = files.enter(&file(1));
-    one.granted(one.moment(), known(5), Granted::Whole).unwrap();
+    one.granted(one.moment(), known(5), Granted::Alone).unwrap();
     let (first, second) = (files.changing(&file(1)), files.changing(&file(1)));
     assert_eq!(first.done(Some(info(6))), None);
     assert_eq!(second.done(Some(info(7))), None);
@@ -115,11 +118,82 @@ fn changes_that_overlap_tell_nothing() {
 fn a_change_across_a_break_does_not_follow() {
     let files = Files::default();
     let one = files.enter(&file(1));
-    one.granted(one.moment(), known(5), Granted::Whole).unwrap();
+    one.granted(one.moment(), known(5), Granted::Alone).unwrap();
     let change = files.changing(&file(1));
     one.end();
-    one.granted(one.moment(), known(5), Granted::Whole).unwrap();
+    one.granted(one.moment(), known(5), Granted::Alone).unwrap();
     assert_eq!(change.done(Some(info(6))), None);
+}
+
+/// What was found alone, in which state, when it was looked at, and whether that proves changes.
+#[test]
+fn who_is_alone_with_a_file_changes_it_alone_if_nobody_did_before() {
+    let later = Info { written: 2, ..info(5) };
+    for (seen, happens, is_proven) in [
+        (info(5), None, true),
+        (Info { accessed: 2, ..info(5) }, None, true),
+        (later, None, false),
+        (info(6), None, false),
+        (info(5), Some(File::share as fn(&File)), false),
+        (info(5), Some(|file: &File| drop(file.end())), false),
+    ] {
+        let files = Files::default();
+        let one = files.enter(&file(1));
+        let lease = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
+        assert!(lease.ends_late() && files.changing(&file(1)).done(None).is_none());
+        one.saw(one.moment(), info(5));
+        let asked = one.moment();
+        if let Some(happens) = happens {
+            happens(&one);
+        }
+        one.found_alone(asked, &seen);
+        assert_eq!(lease.holds() && !lease.ends_late(), is_proven, "{seen:?}");
+        let before = files.changing(&file(1)).done(Some(info(6)));
+        assert_eq!(before.is_some(), is_proven, "{seen:?}");
+        // Somebody else comes: the lease goes on, and proves no more.
+        let holds = lease.holds();
+        one.share();
+        assert!(lease.holds() == holds && lease.ends_late());
+        assert_eq!(files.changing(&file(1)).done(Some(info(7))), None);
+    }
+}
+
+#[test]
+fn with_an_open_under_its_key_a_lease_ends_unless_we_are_alone() {
+    for (granted, goes_on) in [(Granted::Alone, true), (Granted::Whole, false)] {
+        let files = Files::default();
+        let one = files.enter(&file(1));
+        let lease = one.granted(one.moment(), known(5), granted).unwrap();
+        let asked = one.moment();
+        one.closes_keyed();
+        assert_eq!((lease.holds(), one.is_disturbed()), (goes_on, !goes_on));
+        // Nor is one believed that is just being granted.
+        assert_eq!(one.granted(asked, known(5), granted).is_some(), goes_on);
+    }
+}
+
+#[test]
+fn a_file_is_disturbed_for_a_while_after_a_lease_was_taken_back() {
+    let clock = Arc::new(SimClock::new());
+    let files = Files::new(clock.clone());
+    let one = files.enter(&file(1));
+    one.granted(one.moment(), known(5), Granted::Whole).unwrap();
+    one.end();
+    assert!(!one.is_disturbed(), "we gave it back");
+    one.end_disturbed();
+    clock.advance(DISTURBED_FOR / 2);
+    assert!(one.is_disturbed());
+    clock.advance(DISTURBED_FOR / 2);
+    assert!(!one.is_disturbed());
+}
+
+#[test]
+fn names_in_a_directory_need_no_word_in_time() {
+    let files = Files::default();
+    let dir = files.enter(&file(1));
+    let attributes = smb2::types::flags::FileAttributes::DIRECTORY;
+    let known = Known { info: Info { attributes, ..info(0) }, maximal: 7 };
+    assert!(!dir.granted(dir.moment(), known, Granted::Whole).unwrap().ends_late());
 }
 
 #[test]

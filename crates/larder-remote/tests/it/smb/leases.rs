@@ -1,9 +1,12 @@
 //! Leases: what they save, and that they are given back in time.
 
 use super::setup::{Setup, eventually, mount, options, pattern};
-use larder_remote::smb::MountOptions;
+use larder_remote::smb::{MountOptions, Smb};
 use larder_testkit::Samba;
-use larder_vfs::{Access, Error, Handle, LeaseTold, Remote, Removal, SetAttr, Stability, Watcher};
+use larder_vfs::{
+    Access, Cred, Error, Handle, Lease, LeaseTold, Remote, Removal, SetAttr, SetTime, Stability,
+    Watcher,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -117,7 +120,8 @@ async fn what_somebody_else_writes_is_told_and_read_after() {
     assert!(setup.smb.read(&setup.cred, &file, None, 0, 200_000).await.unwrap().data == theirs);
     let again = setup.access(&file).await;
     assert_eq!(again.attr.unwrap().size, 120_000);
-    assert!(again.lease.is_some(), "and there is a new one");
+    assert!(again.lease.is_none(), "they may be writing still");
+    assert!(leased_in_time(&setup.smb, &setup.cred, &file).await.holds());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -163,10 +167,47 @@ async fn two_mounts_see_what_each_other_writes() {
     assert!(!lease.holds());
     assert_eq!(setup.read(&file, 0, 100).await, "second");
     // Both may hold one to read.
-    let (ours, theirs) =
-        (setup.access(&file).await, other.access(&setup.cred, &file, Access::READ));
-    let theirs = theirs.await.unwrap();
-    assert!(ours.lease.is_some_and(|lease| lease.holds()) && theirs.lease.is_some());
+    let ours = leased_in_time(&setup.smb, &setup.cred, &file).await;
+    let theirs = leased_in_time(&other, &setup.cred, &file).await;
+    assert!(ours.holds() && theirs.holds());
+}
+
+/// A lease that ends when the server says so proves that a change of ours was the only one if
+/// nobody else has the file open. With somebody who has, it ends with our change: Samba throws the
+/// word of his own away if the open by which we made ours is closed when it comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_proves_changes_of_ours_where_nobody_else_has_the_file_open() {
+    let setup = Setup::new(|_| (), |_| ()).await;
+    let other = mount(&options(&setup.server)).await;
+    let file = setup.file("file", b"first").await;
+    let first = setup.access(&file).await;
+    let (alone, held) = (first.lease.expect("a lease"), first.attr.unwrap());
+    assert!(alone.ends_late(), "others may share it");
+    let written = setup.write(&file, 0, b"F", Stability::FileSync).await.unwrap().change;
+    assert!(written.follows(&held.validator()) && alone.holds() && !alone.ends_late());
+    // Times are set by an open that needs no data.
+    let times = SetAttr { mtime: Some(SetTime::To(held.birth.unwrap())), ..SetAttr::default() };
+    let touched = setup.smb.setattr(&setup.cred, &file, times, None).await.unwrap();
+    assert!(touched.follows(&written.after.unwrap().validator()) && alone.holds());
+    other.lookup(&setup.cred, &setup.root, "file".as_ref()).await.unwrap().found.unwrap();
+    let theirs = other.access(&setup.cred, &file, Access::READ).await.unwrap();
+    assert!(theirs.lease.is_some_and(|lease| lease.holds() && lease.ends_late()));
+    assert!(alone.holds() && alone.ends_late(), "from now on they share it");
+    let shared = setup.write(&file, 1, b"I", Stability::FileSync).await.unwrap().change;
+    assert!(shared.before.is_none() && !alone.holds());
+    assert!(setup.access(&file).await.lease.is_none(), "they may be writing");
+    assert_eq!(setup.read(&file, 0, 9).await, "FIrst");
+}
+
+/// The lease on a file that somebody else was writing a moment ago.
+async fn leased_in_time(smb: &Smb, cred: &Cred, file: &Handle) -> Lease {
+    let mut ticks = tokio::time::interval(Duration::from_millis(20));
+    loop {
+        if let Some(lease) = smb.access(cred, file, Access::READ).await.unwrap().lease {
+            return lease;
+        }
+        ticks.tick().await;
+    }
 }
 
 /// Samba 4.17 takes no lease back for a removal: the file stays, without its name being free, until
