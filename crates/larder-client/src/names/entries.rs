@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{Change, Cred, New, Removal, Result, SetAttr, Token};
+use larder_vfs::{Change, Cred, Kind, New, Removal, Result, SetAttr, Token};
 
 use super::recover::on_handle;
 use crate::core::Core;
@@ -99,7 +99,12 @@ impl Core {
         answer?;
         let child = child.map(|child| (child, true));
         let moved = child.or_else(|| Some((self.doubtful(from.0, from.1)?, false)));
-        self.put_name(from.0, from.1, None);
+        if moved.as_ref().is_some_and(|(child, _)| has_one_name(child)) {
+            self.put_name(from.0, from.1, None);
+        } else {
+            // To rename a file to another of its names does nothing (rename(2)).
+            self.cache.drop_name(from.0.no(), name_bytes(from.1));
+        }
         let Some((child, is_certain)) = moved else {
             self.cache.drop_name(to.0.no(), name_bytes(to.1));
             return Ok(());
@@ -115,4 +120,11 @@ impl Core {
         self.table.persist(child.ino, &mut state);
         Ok(())
     }
+}
+
+/// Whether a file has no name but one, as far as is known.
+fn has_one_name(node: &Node) -> bool {
+    let state = node.state();
+    let attr = &state.known().attr;
+    attr.kind == Kind::Directory || attr.nlink == 1
 }

@@ -99,3 +99,22 @@ async fn what_was_written_to_a_hidden_file_with_other_names_outlives_a_kill() {
     let names = tree(&rig).await;
     assert!(is(&names, &[("other", b"AFTER!")]), "{names:?}");
 }
+
+/// rename(2) does nothing then. A kernel asks nobody; of the clients of an export one does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_to_another_name_of_the_file_leaves_both() {
+    let rig = rig().await;
+    rig.put("file", b"data").await;
+    link_elsewhere(&rig, "file", "other").await;
+    assert_eq!(rig.stat("other").await.attr.nlink, 2);
+    rig.rename("other", "file").await.unwrap();
+    assert!(rig.find("other").await.is_some());
+    let names = tree(&rig).await;
+    assert!(is(&names, &[("file", b"data"), ("other", b"data")]), "{names:?}");
+    rig.remove("other").await.unwrap();
+    assert_eq!(rig.stat("file").await.attr.nlink, 1);
+    rig.rename("file", "moved").await.unwrap();
+    rig.server.reset_calls();
+    assert!(rig.find("file").await.is_none());
+    assert_eq!(rig.server.calls("lookup"), 0, "it had no other name");
+}

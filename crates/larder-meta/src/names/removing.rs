@@ -57,7 +57,8 @@ fn remove_if(
     Ok(NameChanged { file, dir: dir.changed(before) })
 }
 
-/// A file has lost a name. With its last one it goes, or is kept until nobody has it open.
+/// A file has lost a name. With its last one it goes, or is kept until nobody has it open, unless
+/// it is a directory: those are not opened.
 pub(super) fn unlink(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
@@ -68,7 +69,7 @@ pub(super) fn unlink(
     file.attributes.links = if file.is_directory() { 0 } else { file.attributes.links - 1 };
     file.touch(request.now, false);
     match file.attributes.links {
-        0 if is_open(file.file()) => {
+        0 if !file.is_directory() && is_open(file.file()) => {
             txn.put(key::orphan(file.file()), &Orphan {});
             inode::put(txn, &file);
         }

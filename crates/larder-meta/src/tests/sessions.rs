@@ -103,6 +103,20 @@ fn what_may_be_open_since_before_a_restart_stays_until_its_clients_had_time_to_s
     rig.check();
 }
 
+/// Nobody has a directory open, also right after a restart.
+#[test]
+fn a_directory_that_is_replaced_after_a_restart_goes_at_once() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let [_, replaced] = ["one", "other"].map(|name| rig.mkdir(&root, ROOT, name).unwrap());
+    let mut rig = rig.crash();
+    let (sequence, keep) = (rig.next(), false);
+    let (from, to) = (place(ROOT, "one"), place(ROOT, "other"));
+    rig.call(&root, calls::Rename { sequence, from, to, keep }).unwrap();
+    assert_eq!(refused(rig.attributes(replaced)), Status::Stale);
+    rig.check();
+}
+
 /// Where no client was, none is waited for.
 #[test]
 fn without_clients_from_before_a_removed_file_goes_at_once() {
