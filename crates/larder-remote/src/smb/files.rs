@@ -20,9 +20,9 @@
 //! - A lease is ended before anything is told to the watcher or to the server.
 
 use super::attr::Info;
+use super::frames::LeaseKey;
 use super::link::{Link, Op};
 use super::status::Failure;
-use super::tap::LeaseKey;
 use super::wire::Granted;
 use super::{handle, wire};
 use larder_io::{Clock, Monotonic, RealClock};

@@ -10,11 +10,11 @@
 //! has no more).
 
 use super::credentials::Credentials;
+use super::frames::HEADER_BYTES;
 use super::greeting::Greeting;
 use super::kdc::{Kdc, Said};
 use super::krb5_conf::Krb5Conf;
 use super::mount::{MountError, MountOptions, Step};
-use super::tap::HEADER_BYTES;
 use super::{status, tickets};
 use smb2::auth::kerberos::KerberosCredentials;
 use smb2::auth::kerberos::ccache::CCache;

@@ -16,10 +16,10 @@
 
 use super::attr::{self, Info};
 use super::files::{File, Known, ServerOpen};
+use super::frames::LeaseBreak;
 use super::link::{Link, garbled};
 use super::share::{self, Opened, Share};
 use super::status::Failure;
-use super::tap::LeaseBreak;
 use super::wire::{self, Granted, Opening};
 use larder_vfs::{Access, Cred, Handle, Judged, Lease};
 use smb2::msg::query_info::QueryInfoResponse;

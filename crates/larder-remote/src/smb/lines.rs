@@ -11,12 +11,12 @@
 //!   its attributes breaks none, and what removes or renames it closes it first.
 //! - A connection is known by its generation, which no other of the mount has.
 
+use super::frames::{ConnectionEvent, EventSink};
 use super::handle;
 use super::line::Line;
 use super::link::{Accounts, Link};
 use super::mount::{MountError, MountOptions};
 use super::share::Share;
-use super::tap::{Ear, Heard};
 use super::{lease, names, wire};
 use larder_rpc::patience::retry_pauses;
 use larder_rpc::stats::Procedures;
@@ -27,15 +27,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::task::JoinSet;
 
-/// Where connections find the share that they belong to.
+/// What connections are made with, and where they find the share that they belong to.
 #[derive(Default)]
-pub(super) struct Hook {
+pub(super) struct Connector {
     share: OnceLock<Weak<Share>>,
     /// Connections that were begun.
     begun: AtomicU64,
 }
 
-impl Hook {
+impl Connector {
     /// From now on connections find the share. What they told before is made up for. Called once.
     pub(super) fn attach(&self, share: &Arc<Share>) {
         let _ = self.share.set(Arc::downgrade(share));
@@ -44,14 +44,15 @@ impl Hook {
         }
     }
 
-    fn ear(self: &Arc<Hook>, generation: u64) -> Ear {
-        let hook = Arc::clone(self);
-        Arc::new(move |heard| {
-            let share = hook.share.get().and_then(Weak::upgrade);
+    /// Where a connection tells what it tells by itself.
+    fn events(self: &Arc<Connector>, generation: u64) -> EventSink {
+        let connector = Arc::clone(self);
+        Arc::new(move |event| {
+            let share = connector.share.get().and_then(Weak::upgrade);
             let Some(share) = share else { return };
-            match heard {
-                Heard::Break(taken) => lease::taken(&share, generation, taken),
-                Heard::End => share.cut(generation),
+            match event {
+                ConnectionEvent::Break(taken) => lease::taken(&share, generation, taken),
+                ConnectionEvent::End => share.cut(generation),
             }
         })
     }
@@ -60,25 +61,26 @@ impl Hook {
 /// Connects. The server ends the session `previous`.
 pub(super) async fn connect(
     options: &MountOptions,
-    hook: &Arc<Hook>,
+    connector: &Arc<Connector>,
     previous: SessionId,
     accounts: Accounts,
 ) -> Result<Arc<Link>, MountError> {
-    let generation = hook.begun.fetch_add(1, Ordering::Relaxed) + 1;
-    Link::establish(options, (generation, previous), hook.ear(generation), accounts).await
+    let generation = connector.begun.fetch_add(1, Ordering::Relaxed) + 1;
+    Link::establish(options, (generation, previous), connector.events(generation), accounts).await
 }
 
 /// The lines beside the first: as many as are wanted, or as the server lets us have.
 pub(super) async fn further(
     options: &MountOptions,
-    hook: &Arc<Hook>,
+    connector: &Arc<Connector>,
     commands: &Arc<Procedures>,
 ) -> Vec<Line> {
     let mut connecting = JoinSet::new();
     for _ in 1..options.connections {
-        let (options, hook, accounts) =
-            (options.clone(), Arc::clone(hook), Accounts::new(commands));
-        connecting.spawn(async move { connect(&options, &hook, SessionId::NONE, accounts).await });
+        let (options, connector, accounts) =
+            (options.clone(), Arc::clone(connector), Accounts::new(commands));
+        connecting
+            .spawn(async move { connect(&options, &connector, SessionId::NONE, accounts).await });
     }
     let (mut lines, mut refused) = (Vec::new(), None);
     while let Some(done) = connecting.join_next().await {
@@ -171,7 +173,7 @@ async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
         if line.is_shut() {
             return;
         }
-        match connect(&share.options, &share.hook, previous, line.accounts.clone()).await {
+        match connect(&share.options, &share.connector, previous, line.accounts.clone()).await {
             Ok(link) => {
                 tracing::info!(host, connection = at, "connected to the SMB server again");
                 if line.restore(Arc::clone(&link)) && link.is_lost() {

@@ -3,11 +3,11 @@
 //! Every exchange runs as a task of its own: one that was begun is ended, whoever still waits for
 //! it. The library allocates message ids before it sends, and a gap in them ends the connection.
 
+use super::frames::{ConnectionEvent, EventSink, FrameFilter};
 use super::greeting::Greeting;
 use super::kerberos;
 use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
 use super::status::{self, Failure};
-use super::tap::{Ear, Heard, Tap};
 use super::wire;
 use larder_io::RealClock;
 use larder_rpc::patience::RECONNECT_MAX;
@@ -153,7 +153,7 @@ pub(super) struct Link {
     /// Set when it is lost: since when the server has been asked in vain.
     lost: OnceLock<Instant>,
     closing: watch::Sender<Closing>,
-    ear: Ear,
+    events: EventSink,
     accounts: Accounts,
     runtime: tokio::runtime::Handle,
 }
@@ -171,10 +171,10 @@ impl Link {
     pub(super) async fn establish(
         options: &MountOptions,
         (generation, previous): (u64, SessionId),
-        ear: Ear,
+        events: EventSink,
         accounts: Accounts,
     ) -> Result<Arc<Link>, MountError> {
-        let establishing = connect(options, (generation, previous), ear, accounts);
+        let establishing = connect(options, (generation, previous), events, accounts);
         match tokio::time::timeout(CONNECT_MAX, establishing).await {
             Ok(done) => done.map(Arc::new),
             Err(_) => Err(MountError::too_slow(options)),
@@ -205,7 +205,7 @@ impl Link {
     pub(super) fn lose(&self, since: Instant) {
         if self.lost.set(since).is_ok() {
             self.connection.mark_dead();
-            (self.ear)(Heard::End);
+            (self.events)(ConnectionEvent::End);
         }
     }
 
@@ -369,7 +369,7 @@ impl Link {
         start: Instant,
         result: Result<&Frame, &smb2::Error>,
     ) {
-        const HEADER: u64 = super::tap::HEADER_BYTES as u64;
+        const HEADER: u64 = super::frames::HEADER_BYTES as u64;
         for one in [self.accounts.commands.of(command as u32), &*self.accounts.connection] {
             one.calls.fetch_add(1, Ordering::Relaxed);
             one.bytes_sent.fetch_add(HEADER + sent as u64, Ordering::Relaxed);
@@ -401,7 +401,7 @@ impl Drop for Link {
 async fn connect(
     options: &MountOptions,
     (generation, previous): (u64, SessionId),
-    ear: Ear,
+    events: EventSink,
     accounts: Accounts,
 ) -> Result<Link, MountError> {
     let at = |step: Step| move |cause| MountError::at(step, options, &cause);
@@ -410,12 +410,12 @@ async fn connect(
         TcpTransport::connect_with(options.address(), ConnectOptions::with_timeout(wait_max));
     let transport = Arc::new(transport.await.map_err(at(Step::Connect))?);
     let greeting = Arc::new(Greeting::new(options.version_max));
-    let tap = || {
+    let filter = || {
         let greeting = Arc::clone(&greeting);
-        Box::new(Tap::new(Arc::clone(&transport), greeting, Arc::clone(&ear)))
+        Box::new(FrameFilter::new(Arc::clone(&transport), greeting, Arc::clone(&events)))
     };
     let host = options.host.clone();
-    let mut connection = Connection::from_transport(tap(), tap(), host.clone());
+    let mut connection = Connection::from_transport(filter(), filter(), host.clone());
     connection.negotiate().await.map_err(at(Step::Negotiate))?;
     greeting.settle(&connection);
     connection.set_previous_session_id(previous);
@@ -447,7 +447,7 @@ async fn connect(
         params,
         lost,
         closing,
-        ear,
+        events,
         accounts,
         runtime,
     })

@@ -2,16 +2,16 @@
 
 use super::attr::{Info, Shape};
 use super::files::{File, Files, Moment, ServerOpen};
+use super::frames::LeaseKey;
 use super::kept::{Kept, KeptFiles};
 use super::line::Line;
-use super::lines::{self, Hook};
+use super::lines::{self, Connector};
 use super::link::{Accounts, COMMANDS, Link, garbled};
 use super::listing::Snapshots;
 use super::locks::LockedFiles;
 use super::mount::{MountError, MountOptions};
 use super::places::Places;
 use super::status::Failure;
-use super::tap::LeaseKey;
 use super::wire::{self, Granted, LeaseRequest, Opening, PREVIOUS};
 use super::{handle, names, status};
 use larder_rpc::stats::Procedures;
@@ -82,18 +82,18 @@ pub(super) struct Share {
     volume: u64,
     /// The server makes ids up.
     by_path: bool,
-    pub(super) hook: Arc<Hook>,
+    pub(super) connector: Arc<Connector>,
 }
 
 impl Share {
     /// Connects and looks at the root.
     pub(super) async fn mount(options: &MountOptions) -> Result<Arc<Share>, MountError> {
         let accounts = Arc::new(Procedures::new(COMMANDS));
-        let hook = Arc::new(Hook::default());
+        let connector = Arc::new(Connector::default());
         let account = Accounts::new(&accounts);
-        let link = lines::connect(options, &hook, SessionId::NONE, account).await?;
+        let link = lines::connect(options, &connector, SessionId::NONE, account).await?;
         let base = names::subpath(&options.path);
-        let further = async { Ok(lines::further(options, &hook, &accounts).await) };
+        let further = async { Ok(lines::further(options, &connector, &accounts).await) };
         let (root, further) = tokio::try_join!(root_in_time(options, &link, &base), further)?;
         let lines: Vec<_> =
             std::iter::once(Line::new(Arc::clone(&link), options)).chain(further).collect();
@@ -137,9 +137,9 @@ impl Share {
             root: handle,
             volume,
             by_path,
-            hook: Arc::clone(&hook),
+            connector: Arc::clone(&connector),
         });
-        hook.attach(&share);
+        connector.attach(&share);
         Ok(share)
     }
 

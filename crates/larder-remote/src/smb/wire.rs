@@ -1,8 +1,8 @@
 //! Requests as larder makes them, and the few structures that the library lacks.
 
 use super::attr::ALL_INFORMATION;
+use super::frames::{LEASE_HANDLE, LEASE_READ, LEASE_WRITE, LeaseKey};
 use super::link::Op;
-use super::tap::{LEASE_HANDLE, LEASE_READ, LEASE_WRITE, LeaseKey};
 use smb2::msg::change_notify::ChangeNotifyRequest;
 use smb2::msg::close::{CloseRequest, SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB};
 use smb2::msg::create::{CreateDisposition, CreateRequest, ImpersonationLevel, ShareAccess};
@@ -383,7 +383,7 @@ pub(super) fn acknowledge(key: LeaseKey, left: u32) -> Op {
 
 /// The data of a READ's answer, without copying it.
 pub(super) fn data(mut body: Vec<u8>) -> Option<bytes::Bytes> {
-    let start = usize::from(*body.get(2)?).checked_sub(super::tap::HEADER_BYTES)?;
+    let start = usize::from(*body.get(2)?).checked_sub(super::frames::HEADER_BYTES)?;
     let length = u32::from_le_bytes(body.get(4..8)?.try_into().ok()?) as usize;
     if start < 16 || body.len() < start.checked_add(length)? {
         return None;

@@ -1,4 +1,4 @@
-//! The transport under [`smb2`]'s connection, with an ear for lease breaks.
+//! The transport under [`smb2`]'s connection, which tells of lease breaks.
 //!
 //! The library drops lease breaks: it has no leases. A server sends them unasked for, with message
 //! id -1 and session 0, so neither signed nor encrypted (MS-SMB2, 3.3.4.7), and whole frames pass
@@ -58,34 +58,38 @@ pub(super) fn lease_break(frame: &[u8]) -> Option<LeaseBreak> {
     })
 }
 
-/// What is heard.
+/// What a connection tells by itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Heard {
+pub(super) enum ConnectionEvent {
     /// A lease is taken back.
     Break(LeaseBreak),
     /// The connection is gone.
     End,
 }
 
-/// Where it is told; must not block.
-pub(super) type Ear = Arc<dyn Fn(Heard) + Send + Sync>;
+/// Where that is told; must not block.
+pub(super) type EventSink = Arc<dyn Fn(ConnectionEvent) + Send + Sync>;
 
-/// One half or both of a TCP transport.
-pub(super) struct Tap {
+/// One half or both of a TCP transport, which keeps lease breaks from the library.
+pub(super) struct FrameFilter {
     transport: Arc<TcpTransport>,
     greeting: Arc<Greeting>,
-    ear: Ear,
+    events: EventSink,
 }
 
-impl Tap {
-    pub(super) fn new(transport: Arc<TcpTransport>, greeting: Arc<Greeting>, ear: Ear) -> Tap {
-        Tap { transport, greeting, ear }
+impl FrameFilter {
+    pub(super) fn new(
+        transport: Arc<TcpTransport>,
+        greeting: Arc<Greeting>,
+        events: EventSink,
+    ) -> FrameFilter {
+        FrameFilter { transport, greeting, events }
     }
 }
 
 type Sending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-impl TransportSend for Tap {
+impl TransportSend for FrameFilter {
     fn send<'life0, 'life1, 'async_trait>(
         &'life0 self,
         data: &'life1 [u8],
@@ -99,7 +103,7 @@ impl TransportSend for Tap {
     }
 }
 
-impl TransportReceive for Tap {
+impl TransportReceive for FrameFilter {
     fn receive<'life0, 'async_trait>(&'life0 self) -> Sending<'async_trait, Vec<u8>>
     where
         'life0: 'async_trait,
@@ -109,14 +113,14 @@ impl TransportReceive for Tap {
             loop {
                 match self.transport.receive().await {
                     Ok(frame) => match lease_break(&frame) {
-                        Some(taken) => (self.ear)(Heard::Break(taken)),
+                        Some(taken) => (self.events)(ConnectionEvent::Break(taken)),
                         None => {
                             self.greeting.hear(&frame);
                             return Ok(frame);
                         }
                     },
                     Err(error) => {
-                        (self.ear)(Heard::End);
+                        (self.events)(ConnectionEvent::End);
                         return Err(error);
                     }
                 }
