@@ -1,4 +1,5 @@
-//! For tests: real third-party servers, and volumes of our own.
+//! For tests: real third-party servers, volumes of our own, and checkers of what several clients
+//! saw.
 //!
 //! Each server of others runs in namespaces of its own (network, mounts, processes), so tests run
 //! side by side and leave nothing behind: its first process is a shell that reads commands from us,
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod ganesha;
+pub mod history;
 mod kdc;
 mod postgres;
 mod samba;

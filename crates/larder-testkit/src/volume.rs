@@ -43,6 +43,7 @@ pub struct Volume {
     setup: Setup,
     options: Options,
     disk_bytes: u64,
+    clock: Arc<dyn Clock>,
     meta: Host,
     disk: Host,
 }
@@ -112,23 +113,28 @@ impl Volume {
         let dir = Arc::new(tempfile::tempdir().expect("a temporary directory"));
         let (meta, disk) =
             (Medium::Real(Arc::clone(&dir), "meta"), Medium::Real(Arc::clone(&dir), "disk"));
-        Volume::on([meta, disk], setup, options, 256 << 20)
+        Volume::on([meta, disk], (setup, options), 256 << 20, Arc::new(RealClock))
     }
 
-    /// The same with both servers on simulated disks.
-    pub fn simulated(setup: Setup, options: Options, disk_bytes: u64) -> Volume {
+    /// The same with both servers on simulated disks, by a clock of the caller's.
+    pub fn simulated(setup: Setup, disk_bytes: u64, clock: Arc<dyn Clock>) -> Volume {
         let media = [(); 2].map(|()| Medium::Simulated(SimDisk::new()));
-        Volume::on(media, setup, options, disk_bytes)
+        Volume::on(media, (setup, Options::default()), disk_bytes, clock)
     }
 
-    fn on([meta, disk]: [Medium; 2], setup: Setup, options: Options, disk_bytes: u64) -> Volume {
+    fn on(
+        [meta, disk]: [Medium; 2],
+        (setup, options): (Setup, Options),
+        disk_bytes: u64,
+        clock: Arc<dyn Clock>,
+    ) -> Volume {
         let engine = engine(&meta.open());
         volume::create(&*engine, VOLUME, Time::default()).expect("an empty engine");
         let new = NewDisk { id: [1; 16], address: "disk".into(), bytes: disk_bytes };
         volume::add_disk(&*engine, &new).expect("a new disk");
         drop(engine);
         let (meta, disk) = (Host::new(meta), Host::new(disk));
-        let mut volume = Volume { setup, options, disk_bytes, meta, disk };
+        let mut volume = Volume { setup, options, disk_bytes, clock, meta, disk };
         volume.start();
         volume
     }
@@ -151,6 +157,7 @@ impl Volume {
 
     fn start_disk(&mut self) {
         let (setup, bytes, medium) = (self.setup, self.disk_bytes, self.disk.medium.open());
+        let clock = Arc::clone(&self.clock);
         self.disk.run(async move {
             // It is the volume's first.
             let identity =
@@ -159,20 +166,20 @@ impl Volume {
                 Err(OpenError::InUse) => None,
                 opened => Some(opened.expect("the disk's own store")),
             });
-            let device = Device::start(DiskConfig::new(identity, master(), clock()), store);
+            let device = Device::start(DiskConfig::new(identity, master(), clock), store);
             DiskService::new(Arc::new(device))
         });
     }
 
     fn start_meta(&mut self) {
         let (options, medium, address) = (self.options, self.meta.medium.open(), self.disk.at);
+        let clock = Arc::clone(&self.clock);
         self.meta.run(async move {
             let engine = engine(&medium);
             let (disk, _) = volume::disks(&*engine).expect("a volume")[0];
             let owned = volume::take(&*engine).expect("a volume");
             let public = format!(":{}", address.port());
             let disks = vec![DiskAddress { disk, address, public, master: master() }];
-            let clock = clock();
             let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
             let disks = Arc::new(disks);
             let own = Arc::clone(&disks) as Arc<dyn Disks>;
@@ -180,6 +187,13 @@ impl Volume {
             disks.ready().await;
             metadata.expect("a volume that nobody else has")
         });
+    }
+
+    /// What is wrong with the volume, which nobody serves.
+    pub fn check(&self) -> Vec<String> {
+        let faults = larder_meta::check(&*engine(&self.meta.medium.open()));
+        let faults = faults.expect("a volume that can be read");
+        faults.iter().map(|fault| format!("{fault:?}")).collect()
     }
 
     /// Ends both servers in the middle of what they do. What they have written is there.
@@ -197,10 +211,6 @@ impl Volume {
     pub fn kill_disk(&mut self, image: Image) {
         self.disk.kill(image);
     }
-}
-
-fn clock() -> Arc<dyn Clock> {
-    Arc::new(RealClock)
 }
 
 fn master() -> MasterKey {

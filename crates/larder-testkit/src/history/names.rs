@@ -1,0 +1,357 @@
+//! Names: directories with files and directories in them, one call at a time.
+//!
+//! A file is what its number at the server says. Of one whose maker did not hear of it the number
+//! is not known: it has a number of its own here until somebody meets it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Timed;
+use super::linear::{self, Model, Verdict};
+
+/// Number of a file or directory at the server.
+pub type Node = u64;
+
+/// From here on: numbers of those whose maker did not hear of them.
+const UNHEARD: Node = 1 << 63;
+
+/// What stands for a file of which its maker did not hear; `number` is no other's.
+pub fn unheard(number: u64) -> Node {
+    UNHEARD + number
+}
+
+/// A name in a directory.
+pub type Place = (Node, &'static str);
+
+/// What is made or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+}
+
+/// Why something was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is such a name.
+    Exists,
+    /// There is no such name.
+    Absent,
+    /// The directory has entries.
+    NotEmpty,
+    /// The directory, or the file that was to get a name, is gone.
+    Gone,
+}
+
+/// A call about names, and its answer.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// Makes something that must not be there.
+    Make {
+        /// Under which name.
+        at: Place,
+        /// What.
+        kind: Kind,
+        /// Its number.
+        answer: Result<Node, Refusal>,
+    },
+    /// Looks a name up, or finds it listed or not.
+    Look {
+        /// Which.
+        at: Place,
+        /// What it stands for.
+        answer: Result<Option<Node>, Refusal>,
+    },
+    /// Removes a name.
+    Remove {
+        /// Which.
+        at: Place,
+        /// Of what.
+        kind: Kind,
+        /// Whether it did.
+        answer: Result<(), Refusal>,
+    },
+    /// Renames; what is there already is replaced, unless it is a directory with entries.
+    Rename {
+        /// The old name.
+        from: Place,
+        /// The new one.
+        to: Place,
+        /// Whether it did.
+        answer: Result<(), Refusal>,
+    },
+    /// Gives a file another name, or one again: it may be open.
+    Link {
+        /// Which file.
+        file: Node,
+        /// The name.
+        to: Place,
+        /// Whether it did.
+        answer: Result<(), Refusal>,
+    },
+}
+
+/// What there is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tree {
+    entries: BTreeMap<Place, Node>,
+    directories: BTreeSet<Node>,
+    /// All that there ever were: no number is given twice.
+    ever: BTreeSet<Node>,
+}
+
+/// A directory that nobody removes, empty at first.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// Its number.
+    pub root: Node,
+}
+
+impl Names {
+    /// Whether one order explains all calls; see [`linear::explain`].
+    pub fn explain(&self, calls: &[Timed<Call>], states_max: usize) -> Verdict {
+        linear::explain(self, calls, states_max)
+    }
+
+    fn is_there(&self, tree: &Tree, dir: Node) -> bool {
+        let is_named = || tree.entries.values().any(|node| *node == dir);
+        dir == self.root || tree.directories.contains(&dir) && is_named()
+    }
+
+    fn refuses(&self, tree: &Tree, call: &Call, refusal: Refusal) -> bool {
+        let lacks = |at: &Place| !tree.entries.contains_key(at);
+        let is_gone = |at: &Place| !self.is_there(tree, at.0);
+        let is_full = |at: &Place| tree.entries.get(at).is_some_and(|dir| tree.has_entries(*dir));
+        match (call, refusal) {
+            (Call::Make { at, .. } | Call::Link { to: at, .. }, Refusal::Exists) => !lacks(at),
+            (Call::Link { file, to, .. }, Refusal::Gone | Refusal::Absent) => {
+                is_gone(to) || !tree.entries.values().any(|node| node == file)
+            }
+            (Call::Make { at, .. }, Refusal::Gone | Refusal::Absent) => is_gone(at),
+            (Call::Look { at, .. } | Call::Remove { at, .. }, Refusal::Gone) => is_gone(at),
+            (Call::Look { at, .. } | Call::Remove { at, .. }, Refusal::Absent) => lacks(at),
+            (Call::Remove { at, kind, .. }, Refusal::NotEmpty) => {
+                *kind == Kind::Directory && is_full(at)
+            }
+            (Call::Rename { from, to, .. }, Refusal::Gone) => is_gone(from) || is_gone(to),
+            (Call::Rename { from, to, .. }, Refusal::Absent) => lacks(from) || is_gone(to),
+            (Call::Rename { to, .. }, Refusal::NotEmpty | Refusal::Exists) => is_full(to),
+            _ => false,
+        }
+    }
+}
+
+impl Tree {
+    fn has_entries(&self, dir: Node) -> bool {
+        self.entries.keys().any(|(in_dir, _)| *in_dir == dir)
+    }
+
+    /// The file of which nobody heard has this number, if that is nobody's yet.
+    fn met(&self, unheard: Node, node: Node) -> Option<Tree> {
+        if unheard < UNHEARD || self.ever.contains(&node) {
+            return None;
+        }
+        let is = |one: Node| if one == unheard { node } else { one };
+        let entries = self.entries.iter().map(|((dir, name), node)| ((is(*dir), *name), is(*node)));
+        Some(Tree {
+            entries: entries.collect(),
+            directories: self.directories.iter().map(|one| is(*one)).collect(),
+            ever: self.ever.iter().map(|one| is(*one)).collect(),
+        })
+    }
+}
+
+impl Model for Names {
+    type Call = Call;
+    type State = Tree;
+
+    fn first(&self) -> Tree {
+        let root = BTreeSet::from([self.root]);
+        Tree { entries: BTreeMap::new(), directories: root.clone(), ever: root }
+    }
+
+    fn after(&self, tree: &Tree, call: &Call) -> Option<Tree> {
+        let refusal = match call {
+            Call::Make { answer, .. } => answer.err(),
+            Call::Look { answer, .. } => answer.err(),
+            Call::Remove { answer, .. }
+            | Call::Rename { answer, .. }
+            | Call::Link { answer, .. } => answer.err(),
+        };
+        if let Some(refusal) = refusal {
+            return self.refuses(tree, call, refusal).then(|| tree.clone());
+        }
+        let mut next = tree.clone();
+        match call {
+            Call::Make { at, kind, answer } => {
+                let node = answer.ok()?;
+                let may = self.is_there(tree, at.0) && !tree.entries.contains_key(at);
+                if !may || !next.ever.insert(node) {
+                    return None;
+                }
+                next.entries.insert(*at, node);
+                if *kind == Kind::Directory {
+                    next.directories.insert(node);
+                }
+            }
+            Call::Look { at, answer } => match (answer.ok()?, tree.entries.get(at)) {
+                (seen, there) if seen.as_ref() == there => {}
+                (Some(seen), Some(there)) => return tree.met(*there, seen),
+                _ => return None,
+            },
+            Call::Remove { at, kind, .. } => {
+                let node = next.entries.remove(at)?;
+                let is_directory = tree.directories.contains(&node);
+                if is_directory != (*kind == Kind::Directory) || tree.has_entries(node) {
+                    return None;
+                }
+            }
+            Call::Rename { from, to, .. } => {
+                let moved = next.entries.remove(from)?;
+                let replaced = tree.entries.get(to);
+                if replaced == Some(&moved) {
+                    // Two names of one file: nothing is done.
+                    return Some(tree.clone());
+                }
+                if !self.is_there(tree, to.0) || replaced.is_some_and(|dir| tree.has_entries(*dir))
+                {
+                    return None;
+                }
+                next.entries.insert(*to, moved);
+            }
+            Call::Link { file, to, .. } => {
+                let is_file = tree.ever.contains(file) && !tree.directories.contains(file);
+                let may = is_file && self.is_there(tree, to.0);
+                if !may || next.entries.insert(*to, *file).is_some() {
+                    return None;
+                }
+            }
+        }
+        Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Span;
+    use super::*;
+
+    const ROOT: Node = 1;
+    const A: Place = (ROOT, "a");
+    const B: Place = (ROOT, "b");
+    const DIR: Place = (ROOT, "dir");
+
+    fn make(at: Place, answer: Result<Node, Refusal>) -> Call {
+        Call::Make { at, kind: Kind::File, answer }
+    }
+
+    fn look(at: Place, found: Option<Node>) -> Call {
+        Call::Look { at, answer: Ok(found) }
+    }
+
+    fn remove(at: Place, answer: Result<(), Refusal>) -> Call {
+        Call::Remove { at, kind: Kind::File, answer }
+    }
+
+    fn rename(from: Place, to: Place) -> Call {
+        Call::Rename { from, to, answer: Ok(()) }
+    }
+
+    /// Calls with their spans; an end of 0 is none.
+    fn is_explained(calls: &[(u64, u64, Call)]) -> bool {
+        let calls = calls.iter().map(|(made, end, call)| {
+            let answered = (*end > 0).then_some(*end);
+            Timed { span: Span { made: *made, answered }, call: call.clone() }
+        });
+        let calls: Vec<_> = calls.collect();
+        Names { root: ROOT }.explain(&calls, 10_000) == Verdict::Explained
+    }
+
+    /// One after the other.
+    fn in_turn(calls: &[Call]) -> bool {
+        let timed = calls.iter().zip(0..).map(|(call, at)| (at * 2 + 1, at * 2 + 2, call.clone()));
+        is_explained(&timed.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_a_file_system_answers_is_explained() {
+        let link = Call::Link { file: 7, to: B, answer: Ok(()) };
+        let dir = |answer| Call::Make { at: DIR, kind: Kind::Directory, answer };
+        let rmdir = |answer| Call::Remove { at: DIR, kind: Kind::Directory, answer };
+        assert!(in_turn(&[
+            look(A, None),
+            make(A, Ok(7)),
+            make(A, Err(Refusal::Exists)),
+            link,
+            look(B, Some(7)),
+            rename(A, B),
+            look(A, Some(7)),
+            remove(A, Ok(())),
+            remove(A, Err(Refusal::Absent)),
+            dir(Ok(8)),
+            rename(B, (8, "a")),
+            rmdir(Err(Refusal::NotEmpty)),
+            remove((8, "a"), Ok(())),
+            rmdir(Ok(())),
+            make((8, "a"), Err(Refusal::Gone)),
+            dir(Ok(9)),
+        ]));
+    }
+
+    #[test]
+    fn what_no_file_system_answers_is_refused() {
+        let wrong: [&[Call]; 10] = [
+            &[make(A, Ok(7)), look(A, None)],
+            &[make(A, Ok(7)), make(A, Ok(8))],
+            &[make(A, Ok(7)), remove(A, Ok(())), look(A, Some(7))],
+            &[make(A, Ok(7)), remove(A, Ok(())), make(B, Ok(7))],
+            &[make(A, Ok(7)), rename(A, B), look(A, Some(7))],
+            &[make(A, Ok(7)), rename(A, B), look(B, None)],
+            &[make(A, Err(Refusal::Exists))],
+            &[make(A, Ok(7)), remove(A, Err(Refusal::Absent))],
+            &[make(A, Ok(7)), Call::Look { at: A, answer: Err(Refusal::Gone) }],
+            &[
+                Call::Make { at: DIR, kind: Kind::Directory, answer: Ok(8) },
+                make((8, "a"), Ok(9)),
+                Call::Remove { at: DIR, kind: Kind::Directory, answer: Ok(()) },
+            ],
+        ];
+        for calls in wrong {
+            assert!(!in_turn(calls), "{calls:?}");
+        }
+    }
+
+    /// Two who exclude each other by a name: one of them makes it.
+    #[test]
+    fn calls_at_the_same_time_have_an_order() {
+        let both = |one, two| is_explained(&[(1, 10, make(A, one)), (2, 9, make(A, two))]);
+        assert!(both(Ok(7), Err(Refusal::Exists)) && both(Err(Refusal::Exists), Ok(7)));
+        assert!(!both(Ok(7), Ok(8)) && !both(Err(Refusal::Exists), Err(Refusal::Exists)));
+        // A rename shows both of its sides at once.
+        let seen = |a, b| {
+            is_explained(&[
+                (1, 2, make(A, Ok(7))),
+                (3, 20, rename(A, B)),
+                (4, 5, look(B, b)),
+                (6, 7, look(A, a)),
+            ])
+        };
+        assert!(seen(None, Some(7)) && seen(None, None) && seen(Some(7), None));
+        assert!(!seen(Some(7), Some(7)));
+    }
+
+    #[test]
+    fn a_file_of_which_its_maker_did_not_hear_is_one_file() {
+        let lost = (1, 0, make(A, Ok(unheard(1))));
+        let looks = |first, second| {
+            is_explained(&[lost.clone(), (2, 3, look(A, first)), (4, 5, look(A, second))])
+        };
+        assert!(looks(None, None) && looks(None, Some(7)) && looks(Some(7), Some(7)));
+        assert!(!looks(Some(7), Some(8)) && !looks(Some(7), None));
+        let other = (6, 7, make(B, Ok(7)));
+        assert!(!is_explained(&[lost.clone(), (2, 3, look(A, Some(7))), other]));
+        let once = [lost.clone(), (2, 3, remove(A, Ok(()))), (4, 5, look(A, Some(7)))];
+        assert!(!is_explained(&once), "it is not made twice");
+    }
+}

@@ -1,0 +1,256 @@
+//! A process on one of the clients, which makes one call after the other on the files of its
+//! history, and writes down what it asked and what it was told.
+//!
+//! Processes of a history share a directory. In it are names that they make, move and remove
+//! ([`names`]), and one file that they write, read and lock ([`data`], [`locks`]).
+
+mod bytes;
+mod entries;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use larder_testkit::history::names::{self, Node};
+use larder_testkit::history::{Span, Timed, data, locks};
+use larder_vfs::{
+    Answer, Cred, FileSystem, Ino, Lookup, New, OpenFlags, OpenId, SetAttr, Stability,
+};
+
+use crate::world::{Life, Lives, Outcome, Ticks};
+
+/// Names of files, and of directories.
+const FILES: [&str; 2] = ["a", "b"];
+const DIRS: [&str; 2] = ["p", "q"];
+
+/// The file that is written, and where: on one page and on several, in one chunk of a cache and in
+/// several.
+pub(crate) const FILE: u64 = 1;
+pub(crate) const PLACES: [u64; 5] = [0, 100, 5000, 20_000, 70_000];
+const FILE_BYTES: u64 = 80_000;
+const FILE_NAME: &str = "data";
+
+/// What the callers saw.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) names: Vec<Timed<names::Call>>,
+    /// The lives of the clients that made those, for people.
+    pub(crate) by: Vec<u64>,
+    pub(crate) locks: Vec<Timed<locks::Call>>,
+    pub(crate) writes: Vec<data::Write>,
+    pub(crate) reads: Vec<data::Read>,
+    /// Answers that make no sense.
+    pub(crate) odd: Vec<String>,
+    /// Calls of which nobody knows what became of them.
+    pub(crate) unknown: u64,
+}
+
+/// What its processes have in common.
+#[derive(Debug)]
+pub(crate) struct History {
+    pub(crate) dir: String,
+    /// The number of its directory.
+    pub(crate) root: Node,
+    pub(crate) record: Mutex<Record>,
+    ticks: Ticks,
+    values: AtomicU64,
+}
+
+/// A directory in use: as its client calls it, and as the server does.
+type Dir = (Ino, Node);
+
+/// The open file.
+struct Open {
+    id: OpenId,
+    ino: Ino,
+    writes: bool,
+    /// When it was opened; 0 if the server may not have been asked.
+    since: u64,
+    /// Of each place, when it was locked.
+    locked: [Option<u64>; PLACES.len()],
+    /// What was written by it, as places in the record.
+    written: Vec<usize>,
+}
+
+/// A process.
+pub(crate) struct Player {
+    history: Arc<History>,
+    number: u64,
+    lives: Lives,
+    random: Random,
+    /// The life of its client in which it has what follows.
+    life: Option<Life>,
+    root: Option<Dir>,
+    open: Option<Open>,
+}
+
+/// A small generator of random numbers (splitmix64).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % bound
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+    }
+}
+
+fn root() -> Cred {
+    Cred::root()
+}
+
+fn mode(mode: u32) -> SetAttr {
+    SetAttr { mode: Some(mode), ..SetAttr::default() }
+}
+
+/// What must be done for a history to begin.
+async fn must<T: Send + 'static>(
+    life: &Life,
+    make: impl FnOnce(&larder_client::Client) -> Answer<T> + Send + 'static,
+) -> T {
+    match life.call(make).await {
+        Outcome::Done(done) => done,
+        Outcome::Refused(error) => panic!("{error}"),
+        Outcome::Unknown => panic!("nobody knows"),
+    }
+}
+
+impl History {
+    /// Makes its directory, and the file in it, which is durable then.
+    pub(crate) async fn begin(number: u64, ticks: Ticks, life: &Life) -> Arc<History> {
+        let dir = format!("history{number}");
+        let name = dir.clone();
+        let made = must(life, move |client| {
+            client.make(&root(), Ino::ROOT, name.as_ref(), New::Directory, mode(0o755))
+        });
+        let made = made.await;
+        let (entry, opened) = must(life, move |client| {
+            let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
+            client.create(&root(), made.ino, FILE_NAME.as_ref(), mode(0o644), flags)
+        })
+        .await;
+        let (ino, id) = (entry.ino, opened.id);
+        must(life, move |client| {
+            client.write(&root(), ino, Some(id), FILE_BYTES - 1, b"e", Stability::Unstable)
+        })
+        .await;
+        must(life, move |client| client.flush(&root(), ino, id, None)).await;
+        must(life, move |client| client.release(ino, id)).await;
+        Arc::new(History {
+            dir,
+            root: made.fresh.attr.fileid,
+            record: Mutex::default(),
+            ticks,
+            values: AtomicU64::new(1),
+        })
+    }
+
+    fn tick(&self) -> u64 {
+        self.ticks.next()
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Record)) {
+        change(&mut self.record.lock().unwrap());
+    }
+
+    fn note_name(&self, life: &Life, span: Span, call: names::Call) {
+        self.note(|record| {
+            record.names.push(Timed { span, call });
+            record.by.push(life.number);
+        });
+    }
+
+    /// A client has died: what it had locked goes some time.
+    pub(crate) fn died(&self, client: u64) {
+        let span = Span { made: self.tick(), answered: None };
+        let call = locks::Call::End { client };
+        self.note(|record| record.locks.push(Timed { span, call }));
+    }
+}
+
+impl Player {
+    pub(crate) fn new(history: Arc<History>, number: u64, lives: Lives, seed: u64) -> Player {
+        let random = Random(seed);
+        Player { history, number, lives, random, life: None, root: None, open: None }
+    }
+
+    /// Makes so many steps, and closes what it has open.
+    pub(crate) async fn play(mut self, steps: u64) -> Player {
+        for _ in 0..steps {
+            let Some(life) = self.living().await else { continue };
+            match self.random.below(5) {
+                0..2 => self.step_of_names(&life).await,
+                _ => self.step_of_data(&life).await,
+            }
+        }
+        if let Some(life) = self.living().await {
+            self.close(&life).await;
+        }
+        self
+    }
+
+    /// Looks at all names.
+    pub(crate) async fn look_at_names(&mut self) {
+        let life = self.living().await.expect("it lives to the end");
+        let top = self.root.unwrap();
+        self.list(&life, top, &[FILES, DIRS].concat()).await;
+        for name in DIRS {
+            if let Some(dir) = self.look(&life, top, name).await {
+                self.list(&life, dir, &FILES).await;
+            }
+        }
+    }
+
+    /// Reads all places.
+    pub(crate) async fn read_places(&mut self) -> Vec<data::Read> {
+        let life = self.living().await.expect("it lives to the end");
+        self.open(&life, false).await;
+        let mut last = Vec::new();
+        for place in 0..PLACES.len() {
+            last.extend(self.read(&life, place).await);
+        }
+        self.close(&life).await;
+        last
+    }
+
+    /// The present life of its client, once there is one; `None` if it ended before this process
+    /// had begun in it.
+    async fn living(&mut self) -> Option<Life> {
+        let now = self.lives.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+        if self.life.as_ref().is_some_and(|life| life.number == now.number) {
+            return Some(now);
+        }
+        (self.life, self.root, self.open) = (None, None, None);
+        let name = self.history.dir.clone();
+        let found = now.call(move |client| client.lookup(&root(), Ino::ROOT, name.as_ref()));
+        match found.await {
+            Outcome::Done(Lookup::Found(entry)) => {
+                let seen = entry.fresh.attr.fileid;
+                assert_eq!(seen, self.history.root, "{}", self.history.dir);
+                self.root = Some((entry.ino, seen));
+                self.life = Some(now.clone());
+                Some(now)
+            }
+            Outcome::Unknown => None,
+            other => panic!("{}: {other:?}", self.history.dir),
+        }
+    }
+
+    /// Makes a call, and tells when.
+    async fn timed<T: Send + 'static>(
+        &self,
+        life: &Life,
+        make: impl FnOnce(&larder_client::Client) -> Answer<T> + Send + 'static,
+    ) -> (Span, Outcome<T>) {
+        let made = self.history.tick();
+        let outcome = life.call(make).await;
+        let is_known = !matches!(outcome, Outcome::Unknown);
+        self.history.note(|record| record.unknown += u64::from(!is_known));
+        (Span { made, answered: is_known.then(|| self.history.tick()) }, outcome)
+    }
+}

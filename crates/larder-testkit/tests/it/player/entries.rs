@@ -1,0 +1,192 @@
+//! What a process asks about names.
+
+use std::ffi::{OsStr, OsString};
+
+use larder_testkit::history::Span;
+use larder_testkit::history::names::{self, Kind, Node, Refusal};
+use larder_vfs::{Error, FileSystem, Ino, Lookup, New, OpenFlags, Removal, RenameFlags};
+
+use super::{DIRS, Dir, FILES, Player, mode, root};
+use crate::world::{Life, Outcome};
+
+/// So many calls about names are made in one history, beside those at its end.
+const NAME_CALLS_MAX: usize = 100;
+
+impl Player {
+    pub(super) async fn step_of_names(&mut self, life: &Life) {
+        if self.history.record.lock().unwrap().names.len() >= NAME_CALLS_MAX {
+            return;
+        }
+        let top = self.root.unwrap();
+        let Some(dir) = self.some_dir(life).await else { return };
+        let name = self.random.one_of(&FILES);
+        match self.random.below(12) {
+            0..3 => self.make(life, dir, name, Kind::File).await,
+            3..5 => {
+                self.look(life, dir, name).await;
+            }
+            5..7 => self.remove(life, dir, name, Kind::File).await,
+            7 => {
+                let Some(other) = self.some_dir(life).await else { return };
+                let to = self.random.one_of(&FILES);
+                self.rename(life, (dir, name), (other, to)).await;
+            }
+            8 => {
+                let Some(other) = self.some_dir(life).await else { return };
+                let to = self.random.one_of(&FILES);
+                self.link(life, (dir, name), (other, to)).await;
+            }
+            9 => {
+                let is_top = dir.1 == top.1;
+                let all = [FILES, DIRS].concat();
+                self.list(life, dir, if is_top { &all } else { &FILES }).await;
+            }
+            10 => {
+                let name = self.random.one_of(&DIRS);
+                self.make(life, top, name, Kind::Directory).await;
+            }
+            _ if self.random.below(2) == 0 => {
+                let name = self.random.one_of(&DIRS);
+                self.remove(life, top, name, Kind::Directory).await;
+            }
+            _ => {
+                let (from, to) = (self.random.one_of(&DIRS), self.random.one_of(&DIRS));
+                self.rename(life, (top, from), (top, to)).await;
+            }
+        }
+    }
+
+    /// The directory of the history, or one in it.
+    async fn some_dir(&mut self, life: &Life) -> Option<Dir> {
+        let top = self.root.unwrap();
+        match self.random.below(4) {
+            0..2 => Some(top),
+            below => self.look(life, top, DIRS[usize::from(below == 2)]).await,
+        }
+    }
+
+    /// What a call about names came to, or what makes no sense of it.
+    fn judged<T>(&self, what: &str, outcome: Outcome<T>) -> Option<Result<T, Refusal>> {
+        let refusal = match outcome {
+            Outcome::Done(done) => return Some(Ok(done)),
+            Outcome::Unknown => return None,
+            Outcome::Refused(Error::Exists) => Refusal::Exists,
+            Outcome::Refused(Error::NotFound) => Refusal::Absent,
+            Outcome::Refused(Error::NotEmpty) => Refusal::NotEmpty,
+            Outcome::Refused(Error::Stale) => Refusal::Gone,
+            Outcome::Refused(error) => {
+                self.history.note(|record| record.odd.push(format!("{what}: {error}")));
+                return None;
+            }
+        };
+        Some(Err(refusal))
+    }
+
+    pub(super) async fn look(&self, life: &Life, dir: Dir, name: &'static str) -> Option<Dir> {
+        let lock = life.dir(dir.0);
+        let alone = lock.read().await;
+        let look = self.timed(life, move |client| client.lookup(&root(), dir.0, name.as_ref()));
+        let ((span, found), is_attended) = life.attended(look).await;
+        drop(alone);
+        let found = self.judged("lookup", found)?.map(|found| match found {
+            Lookup::Found(entry) => Some((entry.ino, entry.fresh.attr.fileid)),
+            Lookup::Absent { .. } => None,
+        });
+        if !is_attended {
+            return None;
+        }
+        let answer = found.map(|found| found.map(|found| found.1));
+        self.history.note_name(life, span, names::Call::Look { at: (dir.1, name), answer });
+        found.ok().flatten()
+    }
+
+    pub(super) async fn list(&self, life: &Life, dir: Dir, all: &[&'static str]) {
+        let lock = life.dir(dir.0);
+        let _alone = lock.read().await;
+        let made = self.history.tick();
+        let (Some(seen), true) = life.attended(self.listed(life, dir.0)).await else { return };
+        let span = Span { made, answered: Some(self.history.tick()) };
+        for name in all {
+            let found = seen.iter().find(|(seen, _)| seen == OsStr::new(name));
+            let answer = Ok(found.map(|found| found.1));
+            self.history.note_name(life, span, names::Call::Look { at: (dir.1, name), answer });
+        }
+    }
+
+    /// All entries of a directory, and their numbers.
+    async fn listed(&self, life: &Life, dir: Ino) -> Option<Vec<(OsString, Node)>> {
+        let (mut seen, mut offset) = (Vec::new(), 0);
+        loop {
+            let page =
+                life.call(move |client| client.readdir(&root(), dir, offset, 1 << 16, false));
+            let Outcome::Done(page) = page.await else { return None };
+            let Some(last) = page.last() else { return Some(seen) };
+            offset = last.offset;
+            seen.extend(page.into_iter().map(|entry| (entry.name, entry.fileid)));
+        }
+    }
+
+    async fn make(&self, life: &Life, dir: Dir, name: &'static str, kind: Kind) {
+        let lock = life.dir(dir.0);
+        let _alone = lock.write().await;
+        let (span, made) = if kind == Kind::Directory {
+            let make = move |client: &larder_client::Client| {
+                client.make(&root(), dir.0, name.as_ref(), New::Directory, mode(0o755))
+            };
+            let (span, made) = self.timed(life, make).await;
+            (span, self.judged("mkdir", made).map(|made| made.map(|entry| entry.fresh.attr.fileid)))
+        } else {
+            let make = move |client: &larder_client::Client| {
+                let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
+                client.create(&root(), dir.0, name.as_ref(), mode(0o644), flags)
+            };
+            let (span, made) = self.timed(life, make).await;
+            let made = self.judged("create", made);
+            if let Some(Ok((entry, opened))) = &made {
+                let (ino, id) = (entry.ino, opened.id);
+                life.call(move |client| client.release(ino, id)).await;
+            }
+            (span, made.map(|made| made.map(|(entry, _)| entry.fresh.attr.fileid)))
+        };
+        let unheard = || Ok(names::unheard(span.made));
+        let answer = made.unwrap_or_else(unheard);
+        self.history.note_name(life, span, names::Call::Make { at: (dir.1, name), kind, answer });
+    }
+
+    async fn remove(&self, life: &Life, dir: Dir, name: &'static str, kind: Kind) {
+        let what = if kind == Kind::File { Removal::File } else { Removal::Directory };
+        let lock = life.dir(dir.0);
+        let _alone = lock.write().await;
+        let (span, removed) = self
+            .timed(life, move |client| client.remove(&root(), dir.0, name.as_ref(), what))
+            .await;
+        let answer = self.judged("remove", removed).unwrap_or(Ok(()));
+        self.history.note_name(life, span, names::Call::Remove { at: (dir.1, name), kind, answer });
+    }
+
+    async fn rename(&self, life: &Life, from: (Dir, &'static str), to: (Dir, &'static str)) {
+        let dirs = [from.0.0.min(to.0.0), from.0.0.max(to.0.0)];
+        let locks = dirs.map(|dir| life.dir(dir));
+        let _first = locks[0].write().await;
+        let _second = if dirs[0] == dirs[1] { None } else { Some(locks[1].write().await) };
+        let rename = move |client: &larder_client::Client| {
+            let (old, new) = ((from.0.0, from.1.as_ref()), (to.0.0, to.1.as_ref()));
+            client.rename(&root(), old, new, RenameFlags::default())
+        };
+        let (span, renamed) = self.timed(life, rename).await;
+        let answer = self.judged("rename", renamed).unwrap_or(Ok(()));
+        let (from, to) = ((from.0.1, from.1), (to.0.1, to.1));
+        self.history.note_name(life, span, names::Call::Rename { from, to, answer });
+    }
+
+    async fn link(&self, life: &Life, from: (Dir, &'static str), to: (Dir, &'static str)) {
+        let Some((ino, file)) = self.look(life, from.0, from.1).await else { return };
+        let lock = life.dir(to.0.0);
+        let _alone = lock.write().await;
+        let (span, linked) =
+            self.timed(life, move |client| client.link(&root(), ino, to.0.0, to.1.as_ref())).await;
+        let linked = self.judged("link", linked);
+        let answer = linked.map_or(Ok(()), |linked| linked.map(drop));
+        self.history.note_name(life, span, names::Call::Link { file, to: (to.0.1, to.1), answer });
+    }
+}

@@ -1,0 +1,223 @@
+//! A volume and its clients, all in this process, and their lives: each can be killed at any moment
+//! and begins again with what its disk has then.
+//!
+//! A client is the real one over the real remote, with a cache on a simulated disk and a runtime of
+//! its own, which ends with it. Sockets are real. Time is simulated and goes [`SPEED`] times as
+//! fast as the machine's: what waits for a session to end or for a disk to be trusted does not wait
+//! long.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use larder_cache::{Cache, Config};
+use larder_client::{Client, Options, Start};
+use larder_io::{BootId, Clock, Fault, Image, RealClock, SimClock, SimDisk};
+use larder_remote::native::{MountOptions, Native};
+use larder_rpc::{Recovery, ServerState};
+use larder_testkit::Volume;
+use larder_vfs::{Answer, Error, Ino, Remote};
+use larder_wire::seal::Setup;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{RwLock, watch};
+
+/// Seconds of simulated time in one of the machine's.
+const SPEED: u32 = 20;
+
+/// So often simulated time moves.
+const STEP: Duration = Duration::from_millis(1);
+
+/// A volume, and clients of it.
+pub(crate) struct World {
+    pub(crate) volume: Volume,
+    seats: Vec<Seat>,
+    clock: Arc<SimClock>,
+    ends: Arc<AtomicBool>,
+    lives: u64,
+    pub(crate) ticks: Ticks,
+}
+
+/// A clock that moves whenever somebody looks at it. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticks(Arc<watch::Sender<u64>>);
+
+impl Ticks {
+    /// The next tick.
+    pub(crate) fn next(&self) -> u64 {
+        let mut now = 0;
+        self.0.send_modify(|tick| {
+            *tick += 1;
+            now = *tick;
+        });
+        now
+    }
+
+    /// Waits until it has come so far.
+    pub(crate) async fn reach(&self, tick: u64) {
+        self.0.subscribe().wait_for(|now| *now >= tick).await.unwrap();
+    }
+}
+
+/// A client on its way through its lives.
+struct Seat {
+    name: [u8; 16],
+    boot: u64,
+    disk: SimDisk,
+    running: Option<(Runtime, Arc<Native>)>,
+    now: watch::Sender<Option<Life>>,
+}
+
+/// A client from its start to its death. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Life {
+    /// No two lives have the same.
+    pub(crate) number: u64,
+    pub(crate) client: Client,
+    native: Arc<Native>,
+    runtime: Handle,
+    dirs: Arc<Mutex<BTreeMap<Ino, Arc<RwLock<()>>>>>,
+}
+
+/// Where to learn which life a client has now.
+pub(crate) type Lives = watch::Receiver<Option<Life>>;
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome<T> {
+    /// It was done.
+    Done(T),
+    /// It was refused, and nothing was done.
+    Refused(Error),
+    /// Nobody knows what became of it: the client died, or says that it does not know.
+    Unknown,
+}
+
+impl Life {
+    /// The lock that a kernel has on a directory: it makes one change in it at a time, and looks
+    /// nothing up meanwhile.
+    pub(crate) fn dir(&self, dir: Ino) -> Arc<RwLock<()>> {
+        Arc::clone(self.dirs.lock().unwrap().entry(dir).or_default())
+    }
+
+    /// Does something, and tells whether the metadata server was there all the time, as far as the
+    /// client knows. If it was not, what the client holds may have been the answer.
+    pub(crate) async fn attended<T>(&self, work: impl Future<Output = T>) -> (T, bool) {
+        let mut state = self.native.rpc().state();
+        let was_there = matches!(*state.borrow_and_update(), ServerState::Reachable);
+        let done = work.await;
+        (done, was_there && state.has_changed().is_ok_and(|changed| !changed))
+    }
+
+    /// Makes a call as the kernel does. It ends with the client.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        make: impl FnOnce(&Client) -> Answer<T> + Send + 'static,
+    ) -> Outcome<T> {
+        let client = self.client.clone();
+        match self.runtime.spawn(async move { make(&client).wait().await }).await {
+            Ok(Ok(done)) => Outcome::Done(done),
+            Ok(Err(Error::TimedOut | Error::Io | Error::Shutdown)) | Err(_) => Outcome::Unknown,
+            Ok(Err(error)) => Outcome::Refused(error),
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn new(clients: usize) -> World {
+        let clock = Arc::new(SimClock::ticking());
+        clock.advance(Duration::from_secs(1000));
+        let ends = Arc::new(AtomicBool::new(false));
+        let (moved, stop) = (Arc::clone(&clock), Arc::clone(&ends));
+        let time = Builder::new_current_thread().enable_time().build().unwrap();
+        std::thread::spawn(move || {
+            let real: &dyn Clock = &RealClock;
+            while !stop.load(SeqCst) {
+                time.block_on(async { real.sleep(STEP).await });
+                moved.advance(STEP * SPEED);
+            }
+        });
+        let volume = Volume::simulated(Setup::Secure, 256 << 20, Arc::clone(&clock) as _);
+        let ticks = Ticks(Arc::new(watch::Sender::new(0)));
+        let mut world = World { volume, seats: Vec::new(), clock, ends, lives: 0, ticks };
+        for _ in 0..clients {
+            world.add();
+        }
+        world
+    }
+
+    /// One more client. Answers its number.
+    pub(crate) fn add(&mut self) -> usize {
+        let number = self.seats.len();
+        let name = [u8::try_from(number).unwrap(); 16];
+        let (disk, now) = (SimDisk::new(), watch::Sender::new(None));
+        self.seats.push(Seat { name, boot: 1, disk, running: None, now });
+        self.begin(number);
+        number
+    }
+
+    pub(crate) fn lives(&self, client: usize) -> Lives {
+        self.seats[client].now.subscribe()
+    }
+
+    /// Ends a client in the middle of what it does: the process, or, unless all that was written is
+    /// left, the machine. Answers which life it was.
+    pub(crate) fn kill_client(&mut self, client: usize, image: Image) -> u64 {
+        let seat = &mut self.seats[client];
+        let life = seat.now.send_replace(None).unwrap();
+        seat.disk.inject(Fault::EioFrom(0));
+        let (runtime, native) = seat.running.take().unwrap();
+        native.shutdown();
+        runtime.shutdown_background();
+        seat.disk = seat.disk.crash(image);
+        seat.boot += u64::from(image != Image::Written);
+        life.number
+    }
+
+    /// Begins the next life of a client.
+    pub(crate) fn begin(&mut self, client: usize) {
+        let (clock, port) = (Arc::clone(&self.clock), self.volume.address().port());
+        self.lives += 1;
+        let (number, seat) = (self.lives, &mut self.seats[client]);
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let config = Config {
+            checkpoint_interval: None,
+            boot: Some(BootId(u128::from(seat.boot))),
+            ..Config::new(b"volume")
+        };
+        let cache = Cache::open(Arc::new(seat.disk.clone()), Arc::clone(&clock) as _, config);
+        let cache = cache.unwrap();
+        let mount = MountOptions {
+            port,
+            client: Some(seat.name),
+            clock: Arc::clone(&clock) as _,
+            recovery: Recovery::Hard,
+            ..MountOptions::new("127.0.0.1")
+        };
+        let options = Options { pass_locks: true, ..Options::default() };
+        let begun = runtime.spawn(async move {
+            let native = Arc::new(Native::mount(&mount).await.unwrap());
+            let (remote, clock) = (Arc::clone(&native) as Arc<dyn Remote>, clock as Arc<dyn Clock>);
+            let new = Client::new(remote, cache, clock, options, number, Start::NewMount);
+            (native, new.await.unwrap())
+        });
+        let (tell, told) = std::sync::mpsc::channel();
+        runtime.spawn(async move { tell.send(begun.await.unwrap()) });
+        let (native, client) = told.recv().unwrap();
+        let handle = runtime.handle().clone();
+        let life =
+            Life { number, client, native: native.clone(), runtime: handle, dirs: Arc::default() };
+        seat.running = Some((runtime, native));
+        seat.now.send_replace(Some(life));
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for client in 0..self.seats.len() {
+            self.kill_client(client, Image::Written);
+        }
+        self.volume.kill();
+        self.ends.store(true, SeqCst);
+    }
+}
