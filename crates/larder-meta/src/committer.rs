@@ -302,6 +302,9 @@ impl Committer {
     }
 
     fn fail(&mut self, error: &crate::engine::EngineError) {
+        if self.failed.is_some() {
+            return;
+        }
         tracing::error!("nothing is changed any more: {error}");
         self.failed = Some(error.status());
         // Who has the store alone can read on.

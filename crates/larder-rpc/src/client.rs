@@ -25,11 +25,13 @@
 //! Absent on purpose: RPCSEC_GSS. What the procedures mean is the caller's business.
 
 mod connection;
+mod places;
 mod pool;
 mod retry;
 mod socket;
 
 pub use connection::{CALLBACK_BYTES_MAX, Callbacks};
+pub use places::Place;
 pub use retry::TimerClass;
 
 use crate::patience::{gives_up, retry_pauses};
@@ -39,12 +41,13 @@ use crate::stats::{self, Snapshot};
 use crate::tls::ClientTls;
 use bytes::Bytes;
 use connection::{Connection, Wait};
-use larder_io::{Clock, Elapsed, RealClock};
+use larder_io::{Clock, RealClock};
 use larder_wire::Procedure;
 use larder_wire::rpc::{
     AuthSys, CallHeader, Credential, GROUPS_MAX, MACHINE_NAME_BYTES_MAX, Outcome, Xid, encode_call,
 };
 use larder_wire::xdr::{Array, Decode, Encode, Encoder, Opaque, XdrError};
+use places::Places;
 use pool::Pool;
 use socket::Socket;
 use std::net::SocketAddr;
@@ -53,9 +56,6 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::watch;
-
-/// Longest wait for a connection to be made. A server further away than this is as good as gone.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// Which port calls come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,9 @@ pub struct Config {
     pub server: String,
     /// Where the program listens.
     pub address: SocketAddr,
+    /// Where else it may listen: one who takes its place if it is gone. A place that cannot be
+    /// reached, or is silent, is left for the next, in turn.
+    pub others: Vec<Place>,
     /// How messages travel.
     pub transport: Transport,
     /// The program.
@@ -132,6 +135,7 @@ impl Config {
         Config {
             server: address.to_string(),
             address,
+            others: Vec::new(),
             transport,
             program,
             connections: 1,
@@ -145,6 +149,14 @@ impl Config {
             tls: None,
             callbacks: None,
             clock: Arc::new(RealClock),
+        }
+    }
+
+    /// The place of this number.
+    pub(super) fn place(&self, number: usize) -> (SocketAddr, Option<&ClientTls>) {
+        match number % (1 + self.others.len()) {
+            0 => (self.address, self.tls.as_ref()),
+            other => (self.others[other - 1].address, self.others[other - 1].tls.as_ref()),
         }
     }
 
@@ -276,6 +288,7 @@ struct Shared {
     pool: Arc<Pool>,
     machine_name: Opaque<MACHINE_NAME_BYTES_MAX>,
     xid: AtomicU32,
+    places: Places,
 }
 
 impl RpcClient {
@@ -283,19 +296,10 @@ impl RpcClient {
     /// the server: [`ping`](Self::ping) does.
     ///
     /// # Errors
-    /// [`ConnectError`], at the latest after ten seconds or the configured limit, for the first
-    /// connection. The others are made in the background.
+    /// [`ConnectError`], at the latest after ten seconds or the configured limit for each place,
+    /// for the first connection. The others are made in the background.
     pub async fn connect(config: Config) -> Result<RpcClient, ConnectError> {
-        let limit = config.limit().min(CONNECT_MAX);
-        let connecting = Socket::connect(&config, None);
-        let server = || config.server.clone();
-        let first = config
-            .clock
-            .timeout(limit, connecting)
-            .await
-            .map_err(|Elapsed| ConnectError::TimedOut { server: server(), limit })?
-            .map_err(|cause| ConnectError::Failed { server: server(), cause })?;
-
+        let (first, place) = Socket::first(&config).await?;
         let shared = Arc::new(Shared {
             procedures: stats::Procedures::new(config.program.procedures),
             state: watch::Sender::new(ServerState::Reachable),
@@ -305,6 +309,7 @@ impl RpcClient {
             // Servers take an xid that they have seen lately for a retransmission, also if it was
             // sent by the client's previous life.
             xid: AtomicU32::new(random_u64() as u32),
+            places: Places::new(place),
             config,
         });
         let mut sockets = std::iter::once(first).map(Some).chain(std::iter::repeat_with(|| None));

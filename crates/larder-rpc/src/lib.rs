@@ -36,8 +36,8 @@ pub mod stats;
 mod tls;
 
 pub use client::{
-    CALLBACK_BYTES_MAX, CallOptions, Callbacks, Config, ConnectError, Recovery, Reply, RpcClient,
-    RpcError, ServerState, SourcePort, TimerClass, random_u64,
+    CALLBACK_BYTES_MAX, CallOptions, Callbacks, Config, ConnectError, Place, Recovery, Reply,
+    RpcClient, RpcError, ServerState, SourcePort, TimerClass, random_u64,
 };
 pub use network::{Network, ParseNetworkError};
 pub use program::{Program, Transport};

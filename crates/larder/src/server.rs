@@ -291,8 +291,10 @@ fn native_options(back: &Back) -> native::MountOptions {
     let Back { source, options, .. } = back;
     let default = native::MountOptions::new(&source.host);
     let asked = options.read_max.unwrap_or(default.data_max);
+    let port = |own: Option<u16>| options.port.or(own).unwrap_or(default.port);
     native::MountOptions {
-        port: options.port.or(source.port).unwrap_or(default.port),
+        port: port(source.port),
+        others: source.others.iter().map(|(host, own)| (host.clone(), port(*own))).collect(),
         connections: options.connections.into(),
         timeout: options.timeout,
         recovery: recovery(options),

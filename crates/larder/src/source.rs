@@ -1,5 +1,6 @@
 //! What is mounted: `nfs://HOST[:PORT][/EXPORT]`, `smb://[USER@]HOST[:PORT]/SHARE[/FOLDER]`,
-//! `larder://HOST[:PORT]/`, or as fstab(5) has them: `HOST:/EXPORT`, `//HOST/SHARE[/FOLDER]`.
+//! `larder://HOST[:PORT][,HOST[:PORT]...]/`, or as fstab(5) has them: `HOST:/EXPORT`,
+//! `//HOST/SHARE[/FOLDER]`.
 //!
 //! Parsing is pure. A host stays a name here; it is looked up when the mount is made.
 
@@ -45,6 +46,8 @@ pub(crate) struct Source {
     pub(crate) user: Option<String>,
     /// Name or address; an IPv6 address without its brackets.
     pub(crate) host: String,
+    /// Where a standby takes over, each with its port (of a volume).
+    pub(crate) others: Vec<(String, Option<u16>)>,
     /// Port of the service (NFS and MOUNT; SMB; the metadata server). `None`: the portmapper is
     /// asked; 445; 2050.
     pub(crate) port: Option<u16>,
@@ -57,8 +60,7 @@ pub(crate) struct Source {
 const BYTES_MAX: usize = 1024;
 
 /// What a source looks like, for errors.
-const FORMS: &str =
-    "nfs://HOST[:PORT][/EXPORT], smb://[USER@]HOST[:PORT]/SHARE or larder://HOST[:PORT]/";
+const FORMS: &str = "nfs://HOST[:PORT][/EXPORT], smb://[USER@]HOST[:PORT]/SHARE or larder://HOST[:PORT][,HOST[:PORT]...]/";
 
 impl Source {
     /// Reads a source as it was typed.
@@ -94,7 +96,8 @@ impl Source {
     }
 
     fn nfs(host: String, port: Option<u16>, export: String) -> Source {
-        Source { protocol: Protocol::Nfs, user: None, host, port, export }
+        let others = Vec::new();
+        Source { protocol: Protocol::Nfs, user: None, host, others, port, export }
     }
 
     fn parse_nfs(rest: &str) -> Result<Source, String> {
@@ -108,12 +111,14 @@ impl Source {
 
     fn parse_native(rest: &str) -> Result<Source, String> {
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let (host, port) = split_port(authority)?;
+        let mut places = authority.split(',').map(split_port);
+        let (host, port) = places.next().unwrap_or_else(|| split_port(authority))?;
+        let others = places.collect::<Result<_, _>>()?;
         if !path.trim_matches('/').is_empty() {
             return Err(format!("a volume is mounted whole: use larder://{authority}/"));
         }
         let export = "/".to_owned();
-        Ok(Source { protocol: Protocol::Native, user: None, host, port, export })
+        Ok(Source { protocol: Protocol::Native, user: None, host, others, port, export })
     }
 
     fn parse_smb(
@@ -137,7 +142,8 @@ impl Source {
             return Err(format!("the source names no share: use smb://{host}/SHARE"));
         }
         let user = user.filter(|user| !user.is_empty());
-        Ok(Source { protocol: Protocol::Smb, user, host, port, export })
+        let others = Vec::new();
+        Ok(Source { protocol: Protocol::Smb, user, host, others, port, export })
     }
 
     /// Share, and folder in it, of an SMB source.
@@ -153,15 +159,21 @@ impl fmt::Display for Source {
         if let Some(user) = &self.user {
             write!(f, "{user}@")?;
         }
-        match self.host.contains(':') {
-            true => write!(f, "[{}]", self.host)?,
-            false => write!(f, "{}", self.host)?,
-        }
-        if let Some(port) = self.port {
-            write!(f, ":{port}")?;
+        write_place(f, &self.host, self.port)?;
+        for (host, port) in &self.others {
+            f.write_str(",")?;
+            write_place(f, host, *port)?;
         }
         f.write_str(&self.export)
     }
+}
+
+fn write_place(f: &mut fmt::Formatter<'_>, host: &str, port: Option<u16>) -> fmt::Result {
+    match host.contains(':') {
+        true => write!(f, "[{host}]")?,
+        false => write!(f, "{host}")?,
+    }
+    port.map_or(Ok(()), |port| write!(f, ":{port}"))
 }
 
 /// Splits `HOST[:PORT]`; an IPv6 address stands in brackets.
@@ -247,6 +259,10 @@ mod tests {
             "larder://",
             "larder://server/folder",
             "larder://server:0/",
+            "larder://server,/",
+            "larder://,server/",
+            "larder://server,server:0/",
+            "nfs://[::1],server/",
         ] {
             assert!(Source::parse(typed).is_err(), "{typed}");
         }
@@ -282,6 +298,7 @@ mod tests {
             "nfs://server:12049/export/home",
             "larder://server/",
             "larder://[::1]:2051/",
+            "larder://one,other:2051,[::1]/",
         ] {
             assert_eq!(Source::parse(typed).unwrap().to_string(), typed);
         }

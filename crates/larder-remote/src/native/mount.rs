@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use larder_io::{Clock, RealClock};
 use larder_rpc::{
-    Callbacks, ClientTls, Config, ConnectError, Program, Recovery, RpcClient, SourcePort, TlsError,
-    Transport, random_u64,
+    Callbacks, ClientTls, Config, ConnectError, Place, Program, Recovery, RpcClient, SourcePort,
+    TlsError, Transport, random_u64,
 };
 use larder_vfs::Error;
 use larder_wire::disk::DATA_BYTES_MAX;
@@ -29,6 +29,9 @@ pub struct MountOptions {
     pub host: String,
     /// Where it listens.
     pub port: u16,
+    /// Other names, with ports, under which one may be that takes its place. They are tried in
+    /// turn.
+    pub others: Vec<(String, u16)>,
     /// How many connections to use, to it and to each disk.
     pub connections: usize,
     /// How long to wait for a reply; else as [`Config::new`] has it.
@@ -56,6 +59,7 @@ impl MountOptions {
         MountOptions {
             host: host.to_owned(),
             port: PORT,
+            others: Vec::new(),
             connections: 1,
             timeout: None,
             recovery: Recovery::Soft,
@@ -124,13 +128,15 @@ impl MountError {
 
 /// Mounts a volume.
 pub(super) async fn mount(options: &MountOptions) -> Result<Native, MountError> {
-    let address = SocketAddr::new(resolve(&options.host).await?, options.port);
-    let tls = options.authorities.as_deref();
-    let tls =
-        tls.map(|authorities| ClientTls::new(&options.host, authorities, None)).transpose()?;
+    let Place { address, tls } = place(options, &options.host, options.port).await?;
+    let mut others = Vec::new();
+    for (host, port) in &options.others {
+        others.push(place(options, host, *port).await?);
+    }
     let recalls = Recalls::new(Arc::clone(&options.clock));
     let callbacks = Some(Callbacks::new(recalls.clone()));
-    let client = RpcClient::connect(Config { tls, callbacks, ..config(options, address) }).await;
+    let config = Config { tls, others, callbacks, ..config(options, address) };
+    let client = RpcClient::connect(config).await;
     let client = client.map_err(|cause| MountError::Unreachable { cause })?;
     let limit = client.config().limit();
     // A hard mount waits for its server when it is mounted, not before.
@@ -151,6 +157,14 @@ pub(super) async fn mount(options: &MountOptions) -> Result<Native, MountError> 
     })
 }
 
+/// Where a metadata server may be.
+async fn place(options: &MountOptions, host: &str, port: u16) -> Result<Place, MountError> {
+    let address = SocketAddr::new(resolve(host).await?, port);
+    let tls = options.authorities.as_deref();
+    let tls = tls.map(|authorities| ClientTls::new(host, authorities, None)).transpose()?;
+    Ok(Place { address, tls })
+}
+
 async fn resolve(host: &str) -> Result<IpAddr, MountError> {
     let failed = |cause| MountError::Resolve { host: host.to_owned(), cause };
     let mut addresses = tokio::net::lookup_host((host, 0)).await.map_err(failed)?;
@@ -158,11 +172,17 @@ async fn resolve(host: &str) -> Result<IpAddr, MountError> {
     first.ok_or_else(|| failed(std::io::Error::other("it has no address")))
 }
 
+/// The server as messages name it.
+fn server(options: &MountOptions, port: u16) -> String {
+    let first = format!("{}:{port}", options.host);
+    options.others.iter().fold(first, |all, (host, port)| format!("{all},{host}:{port}"))
+}
+
 fn config(options: &MountOptions, address: SocketAddr) -> Config {
     let program = Program { number: PROGRAM, version: VERSION, procedures: PROCEDURE_NAMES };
     let defaults = Config::new(address, Transport::Tcp, program);
     Config {
-        server: format!("{}:{}", options.host, address.port()),
+        server: server(options, address.port()),
         connections: options.connections,
         timeout: options.timeout.unwrap_or(defaults.timeout),
         recovery: options.recovery,

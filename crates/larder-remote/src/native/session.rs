@@ -387,8 +387,22 @@ async fn given(
 ) -> Result<Arc<Begun>> {
     let credential = client.auth_sys(0, 0, &[]);
     let args = BeginSession { client: name, boot, slots: SLOTS_MAX };
-    let reply = client.call(&credential, &args, CallOptions::default()).await;
-    let given = reply.map_err(convert::rpc_error)?.results.map_err(convert::error)?;
+    let config = client.config();
+    let ends = config.clock.instant() + config.limit();
+    let mut backoff = Backoff::new(LATER_PAUSES.0, LATER_PAUSES.1);
+    let given = loop {
+        let reply = client.call(&credential, &args, CallOptions::default()).await;
+        let results = reply.map_err(convert::rpc_error)?.results;
+        // Its server is about to be another one, or waits for its database.
+        let is_later = results == Err(Status::Later);
+        if !is_later {
+            break results.map_err(convert::error)?;
+        }
+        if config.recovery == Recovery::Soft && config.clock.instant() > ends {
+            return Err(Error::TimedOut);
+        }
+        config.clock.sleep(backoff.pause()).await;
+    };
     if before.is_some_and(|before| before.given.volume != given.volume) {
         tracing::warn!(server = %client.config().server, "another volume is served there now");
         return Err(Error::Stale);

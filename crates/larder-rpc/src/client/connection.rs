@@ -35,7 +35,7 @@ use sending::{Outgoing, Sender};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
@@ -115,6 +115,8 @@ pub(super) struct Connection {
     /// Calls that are here, for choosing among connections.
     load: AtomicU32,
     connected: AtomicBool,
+    /// The place of the current socket, or of the last one.
+    place: AtomicUsize,
 }
 
 /// How long a call waits.
@@ -229,6 +231,7 @@ impl Connection {
             stats: ConnectionStats::default(),
             load: AtomicU32::new(0),
             connected: AtomicBool::new(false),
+            place: AtomicUsize::new(shared.places.current()),
         });
         tokio::spawn(Arc::clone(&connection).run(socket));
         connection
@@ -501,6 +504,7 @@ impl Connection {
                 // the whole limit was lost by the server, which only a replay can mend.
                 if waited >= config.timeout && quiet >= config.timeout || waited >= config.limit() {
                     tracing::debug!(xid = call.xid.0, ?waited, "no reply: connecting again");
+                    self.shared.places.leave(self.place.load(Relaxed));
                     socket.shut_down();
                 }
             }

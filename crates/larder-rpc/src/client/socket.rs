@@ -4,8 +4,10 @@
 //! others. Callers send on their own thread by [`Socket::send`]; the tasks of a connection wait for
 //! readiness here.
 
-use super::{Config, SourcePort};
+use super::{Config, ConnectError, SourcePort};
 use crate::program::{Program, Transport};
+use crate::tls::ClientTls;
+use larder_io::Elapsed;
 use larder_io::sockets::grow_buffers;
 use larder_wire::record::{Heap, RecordAssembler};
 use larder_wire::rpc::{Xid, encode_tls_probe, is_starttls};
@@ -17,9 +19,13 @@ use rustix::net::{
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, ReadHalf, WriteHalf};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio_rustls::client::TlsStream;
+
+/// Longest wait for a connection to be made. A server further away than this is as good as gone.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// Source ports that servers take for a sign of a privileged client. Linux's NFS client uses the
 /// same range: the ports below 665 belong to services that start later.
@@ -82,30 +88,58 @@ impl TlsSocket {
 }
 
 impl Socket {
-    /// Connects to `address`.
+    /// The first connection, and to which place. Each is tried once.
+    pub(super) async fn first(config: &Config) -> Result<(Socket, usize), ConnectError> {
+        let limit = config.limit().min(CONNECT_MAX);
+        let mut place = 0;
+        loop {
+            let server = config.server.clone();
+            let connecting = Socket::connect(config, place, None);
+            let failed = match config.clock.timeout(limit, connecting).await {
+                Ok(Ok(socket)) => return Ok((socket, place)),
+                Ok(Err(cause)) => ConnectError::Failed { server, cause },
+                Err(Elapsed) => ConnectError::TimedOut { server, limit },
+            };
+            place += 1;
+            if place > config.others.len() {
+                return Err(failed);
+            }
+        }
+    }
+
+    /// Connects to a place of the server.
     ///
     /// The port of `previous`, if there was one, is tried first: servers know a client's
     /// retransmissions by their source.
     ///
     /// # Errors
     /// What the operating system says. Waits as long as it does: the caller sets the limit.
-    pub(super) async fn connect(config: &Config, previous: Option<u16>) -> io::Result<Socket> {
-        let (address, transport) = (config.address, config.transport);
+    pub(super) async fn connect(
+        config: &Config,
+        place: usize,
+        previous: Option<u16>,
+    ) -> io::Result<Socket> {
+        let (address, tls) = config.place(place);
+        let (transport, program) = (config.transport, config.program);
         for port in source_ports(config.source_port, previous) {
             match Self::connect_from(address, transport, port).await {
                 Err(error) if is_about_our_port(&error) => (),
-                done => return Self::secured(done?, config).await,
+                done => return Self::secured(done?, tls, program).await,
             }
         }
-        Self::secured(Self::connect_from(address, transport, 0).await?, config).await
+        Self::secured(Self::connect_from(address, transport, 0).await?, tls, program).await
     }
 
     /// The same under TLS, if that is wanted. Nothing but the question for it goes out in the
     /// clear.
-    async fn secured(socket: Socket, config: &Config) -> io::Result<Socket> {
-        match (&config.tls, socket) {
+    async fn secured(
+        socket: Socket,
+        tls: Option<&ClientTls>,
+        program: Program,
+    ) -> io::Result<Socket> {
+        match (tls, socket) {
             (Some(tls), Socket::Tcp(mut stream)) => {
-                ask_for_tls(&mut stream, config.program).await?;
+                ask_for_tls(&mut stream, program).await?;
                 Ok(Socket::Tls(TlsSocket::new(tls.connect(stream).await?)?))
             }
             (Some(_), _) => Err(io::Error::new(ErrorKind::Unsupported, "there is no TLS over UDP")),

@@ -5,5 +5,6 @@
 
 mod callbacks;
 mod hostile;
+mod places;
 mod tls;
 mod toy;

@@ -32,6 +32,10 @@ const WORKERS_PER_MOUNT: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Meta,
+    /// The metadata server beside which a standby waits.
+    Owner,
+    /// The same, which is not killed but stopped, and goes on when it has been replaced.
+    Stopped,
     /// PostgreSQL, which has the metadata.
     Database,
     Disk,
@@ -45,6 +49,7 @@ struct Stand {
     disk_address: String,
     disk: Option<Child>,
     meta: Server,
+    standby: Option<Server>,
     mounts: Vec<Mount>,
     /// Has no cache, and sees what the servers have.
     observer: Mount,
@@ -72,14 +77,15 @@ impl Kept {
         Kept { options, database: Some(database) }
     }
 
-    /// A metadata server that is to be taken over soon, if another one can.
-    pub(crate) fn serve(&self, more: &[&str]) -> Server {
+    /// A metadata server that does not run yet, and soon gives way to another if that is possible.
+    pub(crate) fn server(&self, more: &[&str]) -> Server {
         let mut options: Vec<_> = self.options.iter().map(String::as_str).collect();
         if self.database.is_some() {
-            options.extend(["--take-over", "1s"]);
+            // Long enough for a busy machine to renew it.
+            options.extend(["--take-over", "3s"]);
         }
         options.extend(more);
-        Server::meta(&options)
+        Server::standby(&options)
     }
 
     /// Nothing is wrong with the volume, which nobody serves.
@@ -106,7 +112,7 @@ impl Stand {
     fn new(victim: Victim) -> Stand {
         let (dir, disk_address) = (scratch("larder-kills-"), free_address().to_string());
         let kept = match victim {
-            Victim::Database => Kept::postgres(dir.path()),
+            Victim::Database | Victim::Owner | Victim::Stopped => Kept::postgres(dir.path()),
             Victim::Meta | Victim::Disk | Victim::Client => Kept::embedded(dir.path()),
         };
         succeed(larder().args(["volume", "create"]).args(&kept.options));
@@ -114,15 +120,33 @@ impl Stand {
         enrol.args(["disk", "enrol", "--size", "256M", "--address", &disk_address]);
         succeed(enrol.arg(dir.path().join("key")).args(&kept.options));
         let disk = Some(start_disk(&dir, &disk_address));
-        let meta = kept.serve(&[]);
-        let mounts = (0..MOUNTS).map(|_| Mount::new(&meta, &[])).collect();
-        let observer = Mount::plain(&meta, &["noac"]);
-        Stand { dir, kept, disk_address, disk, meta, mounts, observer }
+        let has_standby = matches!(victim, Victim::Owner | Victim::Stopped);
+        let roles: &[&str] = if has_standby { &["--standby"] } else { &[] };
+        let mut meta = kept.server(roles);
+        meta.restart();
+        let mut standby = has_standby.then(|| kept.server(roles));
+        standby.iter_mut().for_each(Server::begin);
+        let url = match &standby {
+            Some(standby) => format!("larder://{},{}/", meta.address(), standby.address()),
+            None => meta.url(),
+        };
+        let mount = |options: &[&str]| {
+            // Who is silent for a second is not there.
+            let more: &[&str] = if victim == Victim::Stopped { &["hard,timeo=10"] } else { &[] };
+            let mut mount = Mount::unmounted(&meta, &[options, more].concat());
+            mount.set_url(url.clone());
+            mount.mount();
+            mount
+        };
+        let mounts = (0..MOUNTS).map(|_| mount(&[])).collect();
+        let observer = mount(&["plain", "noac"]);
+        Stand { dir, kept, disk_address, disk, meta, standby, mounts, observer }
     }
 
     fn kill(&mut self, victim: Victim, which: usize) {
         match victim {
-            Victim::Meta => self.meta.kill(),
+            Victim::Meta | Victim::Owner => self.meta.kill(),
+            Victim::Stopped => self.meta.freeze(),
             Victim::Database => self.kept.database.as_mut().unwrap().kill(),
             Victim::Disk => end(&mut self.disk),
             Victim::Client => self.mounts[which].kill(),
@@ -135,6 +159,17 @@ impl Stand {
                 self.kept.check();
                 self.meta.restart();
                 // Whoever is idle hears of it now, and holds nobody up.
+                let _ = self.observer.path("nothing").try_exists();
+            }
+            Victim::Owner | Victim::Stopped => {
+                let standby = self.standby.as_mut().unwrap();
+                std::mem::swap(&mut self.meta, standby);
+                self.meta.listens();
+                if victim == Victim::Stopped {
+                    standby.thaw();
+                    standby.fails();
+                }
+                standby.begin();
                 let _ = self.observer.path("nothing").try_exists();
             }
             Victim::Database => self.kept.database.as_mut().unwrap().begin("on"),
@@ -247,11 +282,13 @@ fn kill_again_and_again(victim: Victim) {
                 *errors.entry(error).or_default() += 1;
             }
         }
-        if victim != Victim::Meta && round % 5 == 4 {
+        let is_checked = matches!(victim, Victim::Database | Victim::Disk | Victim::Client);
+        if is_checked && round % 5 == 4 {
             stand.kill(Victim::Meta, 0);
             stand.restart(Victim::Meta, 0);
         }
     }
+    stand.standby = None;
     stand.kill(Victim::Meta, 0);
     stand.kept.check();
     println!(
@@ -263,6 +300,18 @@ fn kill_again_and_again(victim: Victim) {
 #[test]
 fn a_metadata_server_that_is_killed_under_load_loses_nothing() {
     alone("a_metadata_server_that_is_killed_under_load_loses_nothing", Victim::Meta);
+}
+
+/// Its standby goes on.
+#[test]
+fn a_metadata_server_that_is_killed_beside_its_standby_loses_nothing() {
+    alone("a_metadata_server_that_is_killed_beside_its_standby_loses_nothing", Victim::Owner);
+}
+
+/// It does not notice that it was away, answers nothing, and ends.
+#[test]
+fn a_metadata_server_that_was_stopped_and_replaced_does_no_harm() {
+    alone("a_metadata_server_that_was_stopped_and_replaced_does_no_harm", Victim::Stopped);
 }
 
 /// Calls wait until it is there again.

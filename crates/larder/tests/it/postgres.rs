@@ -32,7 +32,8 @@ fn a_database_that_cannot_be_used_is_refused_in_one_line() {
     let key = dir.path().join("key").display().to_string();
     let enrol = ["disk", "enrol", &key, "--size", "64M", "--address", "127.0.0.1:9"];
 
-    let server = kept.serve(&[]);
+    let mut server = kept.server(&[]);
+    server.restart();
     let owned = "another process has the volume: end that, or wait for";
     refused(&mut command(&meta, options), owned);
     refused(&mut command(&["volume", "check"], options), owned);

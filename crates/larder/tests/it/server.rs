@@ -71,12 +71,16 @@ impl Server {
 
     /// The metadata server of a volume whose disks are elsewhere.
     pub(crate) fn meta(options: &[&str]) -> Server {
-        let (runtime, addr) = (scratch("larder-run-"), free_address());
-        let extra = options.iter().map(ToString::to_string).collect();
-        let (dir, running) = (None, Running::Stopped);
-        let mut server = Server { dir, runtime, addr, verb: "meta", extra, running };
+        let mut server = Server::standby(options);
         server.restart();
         server
+    }
+
+    /// The same, which does not run yet.
+    pub(crate) fn standby(options: &[&str]) -> Server {
+        let (runtime, addr) = (scratch("larder-run-"), free_address());
+        let extra = options.iter().map(ToString::to_string).collect();
+        Server { dir: None, runtime, addr, verb: "meta", extra, running: Running::Stopped }
     }
 
     /// The directory of the volume that it serves by itself.
@@ -238,16 +242,34 @@ impl Server {
         if let Running::Samba(samba) = &mut self.running {
             return samba.boot().unwrap();
         }
-        let mut served = self.larder_here();
-        served.arg(self.verb).args(["--listen", &self.addr.to_string()]);
-        let child = served.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
-        self.running = Running::Larder(child);
-        eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
+        self.begin();
+        self.listens();
         if self.is_volume() {
             return;
         }
         // It listens before commands find it.
         eventually("commands find the server", || self.can_be_asked());
+    }
+
+    /// Starts our own server, which may not listen yet.
+    pub(crate) fn begin(&mut self) {
+        let mut served = self.larder_here();
+        served.arg(self.verb).args(["--listen", &self.addr.to_string()]);
+        let child = served.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
+        self.running = Running::Larder(child);
+    }
+
+    /// Waits until it can be reached.
+    pub(crate) fn listens(&self) {
+        eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
+    }
+
+    /// Waits until our own server gives up by itself.
+    pub(crate) fn fails(&mut self) {
+        let Running::Larder(child) = &mut self.running else { panic!("it does not run") };
+        eventually("the server ends", || child.try_wait().unwrap().is_some());
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        self.running = Running::Stopped;
     }
 
     /// Whether an export has a socket for commands that somebody listens at.

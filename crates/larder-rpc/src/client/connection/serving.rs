@@ -81,12 +81,17 @@ impl Connection {
         let limit = config.limit().min(RECONNECT_MAX);
         loop {
             let begun = self.shared.now();
-            let connecting = Socket::connect(config, source_port);
+            let place = self.shared.places.current();
+            let connecting = Socket::connect(config, place, source_port);
             match config.clock.timeout(limit, connecting).await {
-                Ok(Ok(socket)) => return socket,
+                Ok(Ok(socket)) => {
+                    self.place.store(place, Relaxed);
+                    return socket;
+                }
                 Ok(Err(error)) => tracing::debug!(server = %config.server, %error, "connecting"),
                 Err(Elapsed) => tracing::debug!(server = %config.server, "connecting: no answer"),
             }
+            self.shared.places.leave(place);
             self.shared.lost(begun);
             self.shared.config.clock.sleep(backoff.pause()).await;
         }
