@@ -12,8 +12,8 @@
 //!   *held* across restarts if all of it is known, and then it has a checksum.
 //! - A **version** is the opaque validator under which clean bytes are held. Another version means
 //!   another local file, so a descriptor handed out never changes under its reader.
-//! - **Dirty** bytes are local changes that no server has acknowledged. What no server will take
-//!   can be *set aside*.
+//! - **Dirty** bytes are local changes that no server has acknowledged. They can be *kept*, so that
+//!   they outlive a crash of the machine. What no server will take can be *set aside*.
 //!
 //! Invariants:
 //! - A read returns bytes that were filled or written for the version the file says it holds, or a
@@ -49,6 +49,8 @@ mod gauge;
 mod head;
 mod hold;
 mod index;
+mod kept;
+mod kept_record;
 mod local;
 mod local_record;
 mod log;
@@ -81,6 +83,7 @@ pub use config::{
 pub use descriptors::Descriptors;
 pub use file::{CachedFile, Filled, Miss, NoSpace};
 pub use hold::InUse;
+pub use kept_record::Keeping;
 
 /// Unit of presence and of checksums on disk, in bytes.
 ///

@@ -17,6 +17,7 @@ use larder_io::DiskFile;
 use crate::file::CachedFile;
 use crate::gauge::count;
 use crate::index::Index;
+use crate::kept_record::{self, Keeping, KeptRecord, kept_key};
 use crate::local_record::LocalRecord;
 use crate::records::{decode_number, encode_number, key, number_in_key, tag};
 use crate::state::State;
@@ -29,8 +30,9 @@ pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
     records.iter().filter_map(|(key, _)| number_in_key(key)).collect()
 }
 
-/// Forgets local changes that may not be on the disk as their records say. Answers the files whose
-/// changes were kept, and those whose were not.
+/// Forgets local changes that may not be on the disk as their records say, but for those that were
+/// kept ([`crate::kept`]), as they were then. Answers the files whose changes are there, and those
+/// whose are not.
 pub(crate) fn keep_synced(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>) {
     let (mut kept, mut lost) = (BTreeSet::new(), BTreeSet::new());
     for (record_key, value) in index.scan_all(&[tag::LOCAL]) {
@@ -45,7 +47,26 @@ pub(crate) fn keep_synced(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>)
     let ranges = index.scan_all(&[tag::DIRTY_RANGE]).into_iter();
     let is_kept = |key: &[u8]| number_in_key(key).is_some_and(|no| kept.contains(&no));
     index.put_all(ranges.filter(|(key, _)| !is_kept(key)).map(|(key, _)| (key, None)).collect());
+    for (no, record) in kept_record::all(index) {
+        // What an orderly stop synced is more.
+        if kept.insert(no) {
+            lost.remove(&no);
+            restore(index, no, record);
+        }
+    }
     (kept, lost)
+}
+
+/// Puts what was kept in the place of what later records say, in another boot.
+fn restore(index: &Index, no: FileNo, kept: KeptRecord) {
+    let local = LocalRecord { synced: true, bypass: false, ..kept.local };
+    let mut puts = vec![(key(tag::LOCAL, no, &[]), Some(local.encode()))];
+    puts.extend(
+        kept.ranges
+            .into_iter()
+            .map(|range| (range_key(no, range.start), Some(encode_number(range.end)))),
+    );
+    index.put_all(puts);
 }
 
 fn range_key(no: FileNo, start: u64) -> Vec<u8> {
@@ -68,6 +89,9 @@ impl CachedFile {
         let notes = state.take_notes();
         let mut puts = Vec::with_capacity(1 + notes.ranges.len());
         if let Some(record) = notes.record {
+            if record.is_none() && state.set_keeping(Keeping::Nothing, None) != Keeping::Nothing {
+                puts.push((kept_key(self.number()), None));
+            }
             let value = record.as_ref().map(LocalRecord::encode);
             puts.push((key(tag::LOCAL, self.number(), &[]), value));
         }
@@ -94,6 +118,9 @@ impl CachedFile {
         let ranges = index.scan_all(&key(tag::DIRTY_RANGE, self.number(), &[]));
         let keys = ranges.into_iter().map(|(key, _)| key);
         let keys = keys.chain([key(tag::LOCAL, self.number(), &[])]);
+        let kept = state.set_keeping(Keeping::Nothing, None) != Keeping::Nothing;
+        let kept = kept.then(|| kept_key(self.number()));
+        let keys = keys.chain(kept);
         index.put_all(keys.map(|key| (key, None)).collect());
     }
 
@@ -112,6 +139,7 @@ impl CachedFile {
         let ranges: Vec<_> = ranges.filter(|range| !range.is_empty()).collect();
         let is_bypassed = record.bypass;
         let sums = self.take_up(state, record, &ranges);
+        state.set_keeping(kept_record::found(index, no), None);
         if state.local().is_there() {
             let found = self.local(state).and_then(|file| Ok((file.len()?, file)));
             match found {

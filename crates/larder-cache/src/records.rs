@@ -27,6 +27,7 @@ pub(crate) mod tag {
     pub(crate) const VOLUME: u8 = b'v';
     pub(crate) const PIN: u8 = b'p';
     pub(crate) const CLASS: u8 = b'c';
+    pub(crate) const KEPT: u8 = b'j';
 }
 
 /// Key of a record that belongs to a number: tag, number, rest.

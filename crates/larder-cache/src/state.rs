@@ -27,6 +27,7 @@ use std::sync::Arc;
 use larder_io::{Monotonic, Stamp};
 
 use crate::backing::BackingFile;
+use crate::kept_record::Keeping;
 use crate::local_record::LocalRecord;
 use crate::ranges::RangeSet;
 use crate::records::FileRecord;
@@ -441,16 +442,38 @@ impl State {
         if self.is_clean() {
             self.bypasses.end_of_earlier_run();
         }
-        let record = (!self.is_clean()).then(|| LocalRecord {
+        let record = (!self.is_clean()).then(|| self.local_record());
+        self.recorded.note(record.clone());
+        Notes { record: Some(record), ranges }
+    }
+
+    /// What is so of the local changes now.
+    pub(crate) fn local_record(&self) -> LocalRecord {
+        LocalRecord {
             serial: self.serial(),
             size: self.size(),
             bypass: self.bypasses.may_go_on(),
             acknowledged: self.changes.is_acknowledged(),
             synced: self.changes.is_synced(),
             version: self.version.clone().unwrap_or_default(),
-        });
-        self.recorded.note(record.clone());
-        Notes { record: Some(record), ranges }
+        }
+    }
+
+    /// Whether the index has a record of changes that were kept.
+    pub(crate) fn keeping(&self) -> Keeping {
+        self.recorded.keeping().0
+    }
+
+    /// It has another one from now on; `changes`: as of so many changes. Answers what it had.
+    pub(crate) fn set_keeping(&mut self, keeping: Keeping, changes: Option<u64>) -> Keeping {
+        self.recorded.set_keeping(keeping, changes)
+    }
+
+    /// Whether nothing has changed since it was kept.
+    pub(crate) fn is_all_kept(&self) -> bool {
+        let (keeping, changes) = self.recorded.keeping();
+        let is_same = changes == Some(self.changes.count());
+        keeping != Keeping::Nothing && is_same && !self.is_bypassed()
     }
 
     /// The index is not told of local changes.

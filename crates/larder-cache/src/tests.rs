@@ -14,6 +14,7 @@ mod faults;
 mod files;
 mod filling;
 mod index;
+mod kept;
 mod killed;
 mod lost;
 mod many;

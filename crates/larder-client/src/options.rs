@@ -101,7 +101,8 @@ impl Default for Options {
             has_xattrs: false,
             sync: false,
             classes: Arc::new(
-                Classes::shipped(&crate::offer("a mount")).expect("what larder brings, it keeps"),
+                Classes::shipped(&crate::offer("a mount", false))
+                    .expect("what larder brings, it keeps"),
             ),
             read_only: false,
             cache_data: true,

@@ -64,7 +64,8 @@ impl Back {
             ));
         }
         let (class, rules) = (options.class.clone(), options.rules.clone());
-        let (classes, wrong_classes) = classes::of_mount(class, rules, source.protocol, if_wrong)?;
+        let (classes, wrong_classes) =
+            classes::of_mount(class, rules, (source.protocol, !no_cache), if_wrong)?;
         let login = match source.protocol {
             Protocol::Nfs | Protocol::Native => Login::nobody(),
             Protocol::Smb => Login::find(&mut source, &options.smb)?,

@@ -20,7 +20,8 @@ pub(crate) enum IfWrong {
     Strongest,
 }
 
-/// The classes of a mount with these rules and this class of its own, and what is wrong with those
+/// The classes of a mount with these rules and this class of its own, with a cache on disk or
+/// without, and what is wrong with those
 /// that were wanted.
 ///
 /// # Errors
@@ -28,10 +29,10 @@ pub(crate) enum IfWrong {
 pub(crate) fn of_mount(
     class: Option<String>,
     rules: Option<RuleFile>,
-    protocol: Protocol,
+    (protocol, on_disk): (Protocol, bool),
     if_wrong: IfWrong,
 ) -> Result<(Arc<Classes>, Option<LoadError>), LoadError> {
-    let offer = offer(protocol);
+    let offer = offer(protocol, on_disk);
     let sources = Sources { files: files(), rules, class };
     match load(&sources, &offer) {
         Err(error) if if_wrong == IfWrong::Strongest => {
@@ -49,7 +50,7 @@ pub(crate) fn of_mount(
 /// A line for the user.
 pub(crate) fn of_files(rules: Option<RuleFile>) -> Result<Classes, LoadError> {
     let sources = Sources { files: files(), rules, class: None };
-    load(&sources, &larder_client::offer("a mount"))
+    load(&sources, &offer(Protocol::Nfs, true))
 }
 
 /// What the mount promises beyond what was asked for, of the classes that its options and rules
@@ -64,12 +65,15 @@ pub(crate) fn raised(classes: &Classes) -> Vec<String> {
     raised.map(|class| format!("class {}: {}", class.name, class.raised)).collect()
 }
 
-fn offer(protocol: Protocol) -> Offer {
-    larder_client::offer(match protocol {
-        Protocol::Nfs => "an NFS mount",
-        Protocol::Smb => "a share",
-        Protocol::Native => "a volume",
-    })
+/// What a mount keeps, with a cache `on_disk` or without. Only NFS servers tell reliably, so far,
+/// that nobody else has changed a file meanwhile.
+fn offer(protocol: Protocol, on_disk: bool) -> Offer {
+    match protocol {
+        Protocol::Nfs if on_disk => larder_client::offer("an NFS mount", true),
+        Protocol::Nfs => larder_client::offer("an NFS mount without a cache on disk", false),
+        Protocol::Smb => larder_client::offer("a share", false),
+        Protocol::Native => larder_client::offer("a volume", false),
+    }
 }
 
 /// Files of the machine and of the user, which need not be there.

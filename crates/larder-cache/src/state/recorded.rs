@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::kept_record::Keeping;
 use crate::local_record::LocalRecord;
 use crate::records::FileRecord;
 
@@ -26,6 +27,10 @@ pub(crate) struct Recorded {
     record: FileRecord,
     /// What the index says of the local changes.
     noted: Option<LocalRecord>,
+    /// Whether the index has a record of local changes that were kept.
+    keeping: Keeping,
+    /// Of how many changes it is, if this run put it there.
+    kept_changes: Option<u64>,
     /// It is in the list of files to save.
     is_queued: bool,
     /// Something that the record says has changed since the last save.
@@ -40,6 +45,17 @@ impl Recorded {
 
     pub(crate) fn is_there(&self) -> bool {
         self.is_there
+    }
+
+    /// What it says of local changes that were kept, and of how many.
+    pub(crate) fn keeping(&self) -> (Keeping, Option<u64>) {
+        (self.keeping, self.kept_changes)
+    }
+
+    /// It says so from now on. Answers what it said before.
+    pub(crate) fn set_keeping(&mut self, keeping: Keeping, changes: Option<u64>) -> Keeping {
+        self.kept_changes = changes.or(self.kept_changes.filter(|_| keeping != Keeping::Nothing));
+        std::mem::replace(&mut self.keeping, keeping)
     }
 
     pub(crate) fn vouches(&self) -> bool {

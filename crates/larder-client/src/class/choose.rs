@@ -127,7 +127,11 @@ impl Core {
         let unsent = self.file(node).unsent();
         let due = node.state().unsent().due(self.clock.instant());
         let due = due.filter(|_| unsent.bytes > 0);
-        let reached = if unsent.bytes > 0 { Level::Memory } else { Level::Durable };
+        let reached = match unsent.bytes {
+            0 => Level::Durable,
+            _ if self.file(node).is_all_kept() => Level::Local,
+            _ => Level::Memory,
+        };
         Durability { reached, promised, due }
     }
 

@@ -1,8 +1,8 @@
 //! Which class a file has, here: the classes of the mount ([`larder_class::Classes`]), and those
 //! that were set for single files and directories.
 //!
-//! A class is chosen when a file is opened, and belongs to the open file. The strongest that this
-//! client can keep is [`offer`]: bytes are in this machine's memory, or on the server's disk.
+//! A class is chosen when a file is opened, and belongs to the open file. The client can
+//! keep what is in its [`offer`].
 //!
 //! - [`table`]: what was set, in memory and as records of the cache.
 //! - [`choose`]: the class of a file, for whoever opens it.
@@ -18,8 +18,12 @@ pub use choose::Durability;
 pub(crate) use table::SetClasses;
 
 /// What this client can keep for a mount. `whose` names that for people, as in "an NFS mount": the
-/// server's disk holds one copy, and close and fsync wait for it, whatever the class.
-pub fn offer(whose: &str) -> Offer {
-    let copies = [(Level::Memory, 1), (Level::Durable, 1)].into();
-    Offer { whose: whose.to_owned(), copies, waits_for: Some(Level::Durable) }
+/// server's disk holds one copy. If it `keeps` what is unsent (a cache on disk, and a server that
+/// tells versions apart), close and fsync wait for this machine's disk at least, else for the
+/// server's.
+pub fn offer(whose: &str, keeps: bool) -> Offer {
+    let levels = [Level::Memory, Level::Durable].into_iter().chain(keeps.then_some(Level::Local));
+    let waits_for = if keeps { Level::Local } else { Level::Durable };
+    let copies = levels.map(|level| (level, 1)).collect();
+    Offer { whose: whose.to_owned(), copies, waits_for: Some(waits_for) }
 }

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use larder_cache::Keeping;
 use larder_class::Class;
 use larder_vfs::{Access, Cred, Error, Ino, Result, SetXattr};
 
@@ -85,7 +86,10 @@ impl Core {
         }
         let before = self.open_files.set_class(node.ino, class);
         let is_stronger = before.iter().any(|(_, held)| !held.promised.keeps(&class.promised));
-        if is_stronger && let Err(refused) = self.upload(node, self.deadline()).await {
+        let is_kept = self.file(node).keeping() != Keeping::Nothing;
+        if (is_stronger || is_kept)
+            && let Err(refused) = self.upload(node, self.deadline()).await
+        {
             for (open, held) in before {
                 open.set_class(held);
             }

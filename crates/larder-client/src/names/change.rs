@@ -81,6 +81,9 @@ impl Core {
             .child_to_go(cred, &to_dir, to.1, false)
             .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
+        if let Some(source) = &source {
+            self.send_kept(source).await?;
+        }
         let inherited = self.send_to_inherit(source.as_ref(), replaced.as_ref()).await?;
         let mut hidden = false;
         if let Some(replaced) = &replaced
@@ -120,6 +123,7 @@ impl Core {
         self.refuse_read_only()?;
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
         self.demand_path(&dir, cred).await?;
+        self.send_kept(&node).await?;
         let asked = self.now();
         self.begin_change(&dir);
         let answer = on_handle!(self, cred, &node, handle => async {

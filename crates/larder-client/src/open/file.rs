@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+use larder_class::Level;
 use larder_vfs::{
     Access, Answer, Cred, Deadline, Entry, Error, Ino, Intent, Kind, LockOwner, New, OpenFlags,
     OpenId, Opened, Result, SetAttr, Token,
@@ -176,7 +177,7 @@ impl Core {
         if !open.flags.write {
             return Ok(());
         }
-        let result = self.upload(&open.node, deadline).await;
+        let result = self.bring_to(&open.node, open.class().promised.close, deadline).await;
         let earlier = self.take_write_error(&open.node);
         let told = result.and(earlier.map_or(Ok(()), Err));
         let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown | Error::Locked));
@@ -193,7 +194,10 @@ impl Core {
         let Some(open) = self.open_files.remove(id) else { return Ok(()) };
         let (node, deadline) = (&open.node, self.deadline());
         let mut refused = None;
-        if open.flags.write {
+        let is_sent_later = open.class().promised.close <= Some(Level::Local);
+        if open.flags.write && is_sent_later && self.has_unsent(node) {
+            self.leave_kept(node);
+        } else if open.flags.write {
             match self.upload(node, deadline).await {
                 Err(Error::TimedOut | Error::Locked) => self.leave_unsent(node, RETRY_AFTER),
                 // What is unsent is the next mount's to send.

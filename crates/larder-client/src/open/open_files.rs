@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use larder_class::Class;
+use larder_class::{Class, Level};
 use larder_vfs::{Ino, OpenId, Token};
 
 use super::open_file::OpenFile;
@@ -61,6 +61,14 @@ impl OpenFiles {
     /// The open file with this number.
     pub(super) fn get(&self, id: OpenId) -> Option<Arc<OpenFile>> {
         self.lock().by_id.get(&id).cloned()
+    }
+
+    /// The strongest level that an fsync waits for by the classes of those who have a file open to
+    /// write; `None`: nobody has.
+    pub(crate) fn strongest_fsync(&self, ino: Ino) -> Option<Option<Level>> {
+        let inner = self.lock();
+        let writers = inner.of(ino).map(|(_, open)| open).filter(|open| open.flags.write);
+        writers.map(|open| open.class().promised.fsync).max()
     }
 
     /// How many there are.

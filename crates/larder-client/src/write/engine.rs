@@ -8,7 +8,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use larder_vfs::{Ino, Result};
+use larder_vfs::{Error, Ino, Result};
 
 use super::unsent::Event;
 use crate::core::Core;
@@ -72,6 +72,9 @@ impl Core {
     /// Draws the conclusions of a write-back for which nobody waited.
     async fn sent_later(&self, node: &Node, sent: Result<()>) {
         let is_written = self.is_written(node);
+        if sent == Err(Error::Changed) && is_written {
+            self.unsent_event(node.ino, &mut node.state(), Event::Failed(Error::Changed));
+        }
         let ended = Event::Ended { sent, is_written };
         let actions = self.apply(node.ino, &mut node.state(), ended);
         if let (Err(error), true) = (sent, actions.set_aside) {

@@ -9,6 +9,7 @@
 
 mod engine;
 mod events;
+mod keep;
 mod queue;
 mod schedule;
 mod send;

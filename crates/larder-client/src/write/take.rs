@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use larder_class::Level;
 use larder_vfs::{
     Answer, Change, Cred, Deadline, Error, Ino, OpenId, Result, Stability, Verifier, Written,
 };
@@ -190,10 +191,12 @@ impl Core {
         Ok(self.taken(len, Stability::FileSync))
     }
 
-    /// Everything written so far is on the server's disk on return.
+    /// Everything written so far is on return where the classes of those who have the file open
+    /// want it: on the server's disk, if nobody has.
     pub(crate) async fn fsync(&self, ino: Ino, deadline: Option<Deadline>) -> Result<Verifier> {
         let node = self.node(ino)?;
-        let result = self.upload(&node, deadline).await;
+        let class = self.open_files.strongest_fsync(ino).unwrap_or(Some(Level::Durable));
+        let result = self.bring_to(&node, class, deadline).await;
         self.count_sync(&node);
         let earlier = self.take_write_error(&node);
         result.and(earlier.map_or(Ok(self.verifier()), Err))

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_cache::CachedFile;
+use larder_cache::{CachedFile, Keeping};
 use larder_vfs::{Change, Cred, Deadline, Error, Result};
 
 use super::send::Sent;
@@ -81,11 +81,20 @@ impl Core {
             tokio::task::yield_now().await;
         }
         let cred = self.writer(node).until(transfer.extend(deadline));
+        let written_at = match file.keeping() {
+            Keeping::Nothing => None,
+            Keeping::Kept | Keeping::Sending => Some(node.state().attr().mtime),
+        };
+        self.begin_sending_kept(node, &cred).await?;
         self.lease_many_requests(node, &cred, &dirty).await;
         self.begin_change(node);
         let sent = self.send_until_stable(node, transfer, &file, &cred, &dirty).await;
         let held = node.state().version();
-        self.end_upload(node, &file, &dirty, held, sent)
+        self.end_upload(node, &file, &dirty, held, sent)?;
+        if let Some(mtime) = written_at.filter(|_| !self.has_unsent(node)) {
+            self.set_time_of_writing(node, &cred, mtime).await;
+        }
+        Ok(())
     }
 
     /// [`Core::upload`] for nobody who waits: a file that the kernel has to write, and has not
@@ -118,7 +127,7 @@ impl Core {
     }
 
     /// Finds what the kernel wrote past us; answers how long that took.
-    async fn collect(&self, node: &Node, file: &Arc<CachedFile>) -> Result<Duration> {
+    pub(super) async fn collect(&self, node: &Node, file: &Arc<CachedFile>) -> Result<Duration> {
         if !node.state().opens().bypassing() {
             return Ok(Duration::ZERO);
         }

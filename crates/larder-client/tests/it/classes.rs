@@ -17,7 +17,10 @@ fn with(toml: &str) -> Options {
     let path = folder.path().join("larder.toml");
     std::fs::write(&path, toml).unwrap();
     let sources = Sources { files: vec![path], ..Sources::default() };
-    Options { classes: Arc::new(load(&sources, &offer("a mount")).unwrap()), ..Options::default() }
+    Options {
+        classes: Arc::new(load(&sources, &offer("a mount", false)).unwrap()),
+        ..Options::default()
+    }
 }
 
 const RULES: &str = "[class.log]\nlike = 'edited'\ndurable = '5s'\n\
@@ -353,5 +356,5 @@ async fn a_read_only_mount_sets_no_class() {
     let ino = rig.find("file").await.unwrap();
     assert_eq!(set(&rig, &root(), ino, Some("critical")).await, Err(Error::ReadOnly));
     assert_eq!(rig.client.classes().mount().name, "edited");
-    assert!(Classes::shipped(&offer("a mount")).is_ok());
+    assert!(Classes::shipped(&offer("a mount", false)).is_ok());
 }

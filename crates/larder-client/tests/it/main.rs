@@ -15,6 +15,7 @@ mod faults;
 mod fill;
 mod foreign;
 mod identity;
+mod kept;
 mod killed;
 mod leases;
 mod links;

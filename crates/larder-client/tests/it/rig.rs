@@ -137,6 +137,22 @@ impl Rig {
         Rig::with(self.server, self.clock, disk, cache, self.options, Start::NewMount).await
     }
 
+    /// The machine crashes: of the cache's disk is left what was synced. It is booted, and the
+    /// mount is made anew.
+    pub(crate) async fn crash(self) -> Rig {
+        let image = self.disk.crash(Image::Synced);
+        self.server.shutdown();
+        self.boot(image, self.server.another_client()).await
+    }
+
+    /// The next boot of the machine, on an image of the cache's disk.
+    pub(crate) async fn boot(&self, image: SimDisk, server: MemRemote) -> Rig {
+        let (disk, server) = (Arc::new(image), Arc::new(server));
+        let cache = open_cache_in(BootId(BOOT.0 + 1), &self.clock, disk.clone());
+        let (clock, options) = (self.clock.clone(), self.options.clone());
+        Rig::with(server, clock, disk, cache, options, Start::NewMount).await
+    }
+
     /// Names and bytes of what was set aside.
     pub(crate) fn set_aside(&self) -> Vec<(String, Vec<u8>)> {
         let content = |name: String| {

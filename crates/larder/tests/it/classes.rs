@@ -68,7 +68,7 @@ fn a_class_is_explained_with_its_reason() {
     };
     let explained = told(&["class", "explain", &at("main.o")]);
     assert!(explained.contains("generated: rule 1 of rules=build glob=*.{o,"), "{explained}");
-    assert!(explained.contains("raised   close waits for durable"), "{explained}");
+    assert!(explained.contains("close waits for local, fsync for local"), "{explained}");
     let explained = told(&["explain", &at("main.c")]);
     assert!(explained.contains("edited: the default: no rule applies"), "{explained}");
     assert!(explained.contains("level    durable\n"), "{explained}");
@@ -183,12 +183,12 @@ fn what_a_mount_cannot_keep_is_said_in_one_line() {
     assert!(tried("[[rule]]\nregex = '('\nclass = 'edited'", &[]).contains("unclosed group"));
     assert!(tried("[[rul]]", &[]).contains("unknown field"));
     fs::write(&rules, twice).unwrap();
-    let mut mount = Mount::unmounted(&server, &[&option, "class=generated", LATE]);
+    let mut mount = Mount::unmounted(&server, &[&option, "class=scratch", LATE]);
     let told = mount.command().output().unwrap();
     assert!(told.status.success());
     mount.mounted();
     let told = String::from_utf8(told.stderr).unwrap();
-    assert_eq!(told, "larder: class generated: close waits for durable; fsync waits for durable\n");
+    assert_eq!(told, "larder: class scratch: close waits for local; fsync waits for local\n");
 
     // The next worker cannot read the rules any more: it keeps the strongest promise of all.
     fs::write(&rules, "[[rul]]").unwrap();
@@ -196,4 +196,59 @@ fn what_a_mount_cannot_keep_is_said_in_one_line() {
     kill([worker, worker]);
     each_write_is_at_the_server(&server, &mount, "file");
     assert!(mount.log().contains("every file has the strongest class until that is mended"));
+}
+
+/// Bytes that a close has on this machine's disk only, until they are due or somebody asks.
+#[test]
+fn a_generated_file_is_kept_here_and_sent_later_on_nfs() {
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let server = Server::start(kind);
+        let mut mount = Mount::new(&server, &["rules=build", "class=edited"]);
+        let there = |name: &str| fs::read(server.path(name)).unwrap();
+        fs::write(mount.path("main.c"), "source").unwrap();
+        fs::write(mount.path("main.o"), "object").unwrap();
+        fs::write(mount.path("gone.o"), "object").unwrap();
+        assert_eq!((there("main.c"), there("main.o")), (b"source".to_vec(), vec![]));
+        fs::remove_file(mount.path("gone.o")).unwrap();
+        let (code, listed) = said(&mount, &["status", "--unsaved"]);
+        let is_told = listed
+            .contains("main.o: 6 B unsent, class generated, local, promised durable, sent in ");
+        assert!(code == Some(0) && is_told && listed.lines().count() == 1, "{listed}");
+        assert_eq!(fs::read(mount.path("main.o")).unwrap(), b"object");
+        assert_eq!(there("main.o"), b"");
+        let written = fs::metadata(mount.path("main.o")).unwrap().modified().unwrap();
+        assert_eq!(said(&mount, &["sync", mount.path("").to_str().unwrap()]).0, Some(0));
+        assert_eq!(there("main.o"), b"object");
+        let sent = fs::metadata(mount.path("main.o")).unwrap().modified().unwrap();
+        assert_eq!(sent, written);
+        assert_eq!(fs::metadata(server.path("main.o")).unwrap().modified().unwrap(), written);
+        // The process that serves it dies: another one sends it.
+        fs::write(mount.path("left.o"), "object").unwrap();
+        let worker = u32::try_from(mount.status()["worker_pid"].as_u64().unwrap()).unwrap();
+        kill([worker, worker]);
+        assert_eq!(fs::read(mount.path("left.o")).unwrap(), b"object");
+        eventually("it is at the server", || there("left.o") == b"object");
+        // An unmount sends the rest.
+        fs::write(mount.path("more.o"), "object").unwrap();
+        assert_eq!(there("more.o"), b"");
+        mount.unmount();
+        assert_eq!(there("more.o"), b"object");
+    }
+}
+
+/// What somebody else has put in the place of our bytes stays, and ours are set aside.
+#[test]
+fn a_generated_file_that_somebody_else_changed_is_set_aside() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["class=generated"]);
+    fs::write(mount.path("file"), "ours").unwrap();
+    fs::write(server.path("file"), "theirs!").unwrap();
+    let (code, told) = said(&mount, &["sync", mount.path("").to_str().unwrap()]);
+    assert!(code == Some(1) && told.contains("file changed on the server"), "{told}");
+    assert_eq!(fs::read(server.path("file")).unwrap(), b"theirs!");
+    assert_eq!(mount.status()["cache"]["set_aside"], 1);
+    let aside: Vec<_> = fs::read_dir(mount.cache().join("set-aside")).unwrap().collect();
+    let path = aside[0].as_ref().unwrap().path();
+    assert!(path.to_str().unwrap().ends_with("_file"), "{path:?}");
+    assert_eq!(fs::read(path).unwrap(), b"ours");
 }

@@ -1,0 +1,277 @@
+//! Local changes that were kept, over crashes of the machine.
+
+use larder_io::{Fault, Image};
+
+use super::killed::open_in;
+use super::*;
+use crate::{Keeping, Limits};
+
+const FILES: usize = 3;
+const SIZE: u64 = 3 * CHUNK;
+
+/// Bytes, and where they lie.
+type Piece = (u64, Vec<u8>);
+/// What a file has to send: its size, and the bytes of each dirty range.
+type Changes = (u64, Vec<Piece>);
+
+/// What a file has to send, if it is among those that have something to send.
+fn changes_of(cache: &Cache, no: FileNo) -> Option<Changes> {
+    if !cache.unsent().contains(&no) {
+        return None;
+    }
+    let file = cache.file(no);
+    let found = |range: std::ops::Range<u64>| {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        file.read_dirty(range.start, &mut bytes).unwrap();
+        (range.start, bytes)
+    };
+    Some((file.size(), file.dirty().into_iter().map(found).collect()))
+}
+
+/// Something that was done to a file, from one length of the disk's log to another.
+struct Done {
+    from: usize,
+    until: usize,
+    what: What,
+}
+
+enum What {
+    Write(u64, Vec<u8>),
+    /// Kept, with what it had to send then.
+    Keep(Changes),
+    /// The server has it all.
+    Send,
+}
+
+struct Work {
+    disk: SimDisk,
+    cache: Cache,
+    files: Vec<Arc<CachedFile>>,
+    done: Vec<Vec<Done>>,
+    random: Random,
+    versions: u64,
+}
+
+impl Work {
+    fn new(seed: u64) -> Work {
+        let disk = SimDisk::recording();
+        let cache = open_in(&disk, 1);
+        let files = (0..FILES as u64).map(|key| cache.file(cache.assign(&key.to_le_bytes())));
+        let files: Vec<_> = files.collect();
+        for (at, file) in files.iter().enumerate() {
+            file.reset(b"v0", if at == 0 { 0 } else { SIZE });
+            if at == 1 {
+                fill(file, b"v0", 1, 0..SIZE);
+            }
+        }
+        cache.checkpoint().unwrap();
+        let done = (0..FILES).map(|_| Vec::new()).collect();
+        Work { disk, cache, files, done, random: Random(seed), versions: 0 }
+    }
+
+    fn step(&mut self) {
+        let at = self.random.below(FILES as u64) as usize;
+        let (file, from) = (Arc::clone(&self.files[at]), self.disk.logged());
+        let what = match self.random.below(10) {
+            0..=3 => {
+                let offset = self.random.below(SIZE);
+                let data = bytes(self.random.next(), 0..1 + self.random.below(CHUNK));
+                file.write(offset, &data).unwrap();
+                What::Write(offset, data)
+            }
+            4..=6 if !file.dirty().is_empty() => {
+                file.keep().unwrap();
+                What::Keep(changes_of(&self.cache, file.number()).unwrap())
+            }
+            7 if !file.dirty().is_empty() => {
+                self.versions += 1;
+                file.mark_clean(0..u64::MAX);
+                file.set_version(format!("v{}", self.versions).as_bytes(), file.size());
+                What::Send
+            }
+            8 => return self.cache.checkpoint().unwrap(),
+            _ => {
+                let was_kept = file.keeping() != Keeping::Nothing;
+                file.keep_until_sent(from.is_multiple_of(2)).unwrap();
+                assert_eq!(file.keeping() == Keeping::Sending, was_kept);
+                return;
+            }
+        };
+        self.done[at].push(Done { from, until: self.disk.logged(), what });
+    }
+
+    /// Whether what a file has to send after a crash at `logged` is what it may be: what was kept
+    /// last, and not sent, with any of the bytes that were written there since.
+    fn check(&self, at: usize, logged: usize, found: Option<&Changes>) -> Result<bool, String> {
+        let begun: Vec<_> = self.done[at].iter().filter(|done| done.from < logged).collect();
+        let is_over = |done: &Done| done.until <= logged;
+        let is_keep = |done: &&Done| matches!(done.what, What::Keep(_));
+        let sent = begun.iter().rposition(|done| matches!(done.what, What::Send));
+        let kept = begun.iter().rposition(|done| is_keep(done) && is_over(done));
+        let must_be_there = kept.is_some() && sent < kept;
+        let Some((size, ranges)) = found else {
+            return if must_be_there { Err("it is lost".into()) } else { Ok(false) };
+        };
+        // What was kept last, or is just being kept.
+        let candidates = (kept.unwrap_or(0)..begun.len()).filter(|at| is_keep(&begun[*at]));
+        for candidate in candidates {
+            let What::Keep((kept_size, kept)) = &begun[candidate].what else { unreachable!() };
+            let same = |(one, two): (&Piece, &Piece)| (one.0, one.1.len()) == (two.0, two.1.len());
+            if size != kept_size || ranges.len() != kept.len() || !ranges.iter().zip(kept).all(same)
+            {
+                continue;
+            }
+            let since = &begun[candidate..];
+            let is_right = ranges.iter().zip(kept).all(|((start, found), (_, kept))| {
+                let bytes = found.iter().zip(kept).zip(*start..);
+                bytes
+                    .into_iter()
+                    .all(|((found, kept), at)| found == kept || was_written(since, at, *found))
+            });
+            return if is_right { Ok(true) } else { Err("bytes that nobody wrote there".into()) };
+        }
+        Err(format!("{} ranges that were not kept", ranges.len()))
+    }
+}
+
+fn was_written(since: &[&Done], at: u64, byte: u8) -> bool {
+    since.iter().any(|done| match &done.what {
+        What::Write(offset, data) => {
+            at.checked_sub(*offset).is_some_and(|at| data.get(at as usize) == Some(&byte))
+        }
+        What::Keep(_) | What::Send => false,
+    })
+}
+
+/// Over random histories of writes, keeping, sending and checkpoints, at every change of the disk:
+/// in another boot there is what was kept and not sent, and nothing else.
+#[test]
+fn what_was_kept_outlives_a_crash_of_the_machine_and_nothing_else_does() {
+    let first = seed("kept", 1);
+    let rounds =
+        std::env::var("LARDER_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let (mut crashes, mut there, mut must) = (0_u64, 0_u64, 0_u64);
+    for seed in first..first + rounds {
+        let mut work = Work::new(seed);
+        let begun = work.disk.logged();
+        (0..40).for_each(|_| work.step());
+        for point in work.disk.crash_points().filter(|point| point.logged() >= begun) {
+            let logged = point.logged();
+            for image in [Image::Synced, Image::Torn(seed ^ logged as u64)] {
+                let cache = open_in(&point.image(image), 2);
+                for (at, file) in work.files.iter().enumerate() {
+                    let found = changes_of(&cache, file.number());
+                    let checked = work.check(at, logged, found.as_ref());
+                    let is_there = checked.unwrap_or_else(|why| {
+                        panic!("LARDER_SEED={seed}: file {at} at {logged}, {image:?}: {why}")
+                    });
+                    there += u64::from(is_there);
+                    must += 1;
+                }
+                crashes += 1;
+            }
+        }
+    }
+    println!("{crashes} crashes, {must} files looked at, {there} had something to send");
+    assert!(crashes > 100 && there > 100);
+}
+
+#[test]
+fn what_was_kept_is_there_boot_after_boot_until_it_is_sent() {
+    let disk = SimDisk::new();
+    let cache = open_in(&disk, 1);
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v1", 0);
+    file.keep().unwrap();
+    file.write(0, b"kept").unwrap();
+    cache.put_session(b"writer", b"ann");
+    file.keep().unwrap();
+    assert!(file.is_all_kept());
+    file.write(2, b"lost").unwrap();
+    assert!(!file.is_all_kept());
+    file.keep_until_sent(true).unwrap();
+    cache.checkpoint().unwrap();
+    let no = file.number();
+    let mut disk = disk.crash(Image::Synced);
+    for boot in 2..5 {
+        let cache = open_in(&disk, boot);
+        let (size, ranges) = changes_of(&cache, no).unwrap();
+        assert_eq!((size, ranges.len(), ranges[0].1.len()), (4, 1, 4), "{boot}");
+        assert_eq!(&ranges[0].1[..2], b"ke");
+        assert_eq!(cache.usage().dirty_dropped, 0);
+        assert_eq!(cache.file(no).keeping(), Keeping::Sending);
+        assert_eq!(cache.session_records().len(), 1);
+        cache.file(no).write(9, b"lost too").unwrap();
+        cache.checkpoint().unwrap();
+        disk = disk.crash(Image::Synced);
+    }
+    let cache = open_in(&disk, 5);
+    let file = cache.file(no);
+    file.mark_clean(0..4);
+    file.set_version(b"v2", 4);
+    cache.checkpoint().unwrap();
+    assert_eq!(open_in(&disk.crash(Image::Synced), 6).unsent(), []);
+}
+
+/// What was given up, or set aside, does not come back.
+#[test]
+fn what_was_kept_and_given_up_does_not_come_back() {
+    for how in 0..3 {
+        let disk = SimDisk::new();
+        let cache = open_in(&disk, 1);
+        let file = cache.file(cache.assign(b"new"));
+        file.reset(b"v1", 0);
+        file.write(0, b"kept").unwrap();
+        file.keep().unwrap();
+        match how {
+            0 => file.discard_dirty(),
+            1 => drop(file.set_aside("name").unwrap()),
+            _ => cache.drop_file(file.number()),
+        }
+        cache.checkpoint().unwrap();
+        let after = open_in(&disk.crash(Image::Synced), 2);
+        assert_eq!((after.unsent(), after.usage().dirty_dropped), (vec![], 0), "{how}");
+    }
+}
+
+/// In the same boot nothing is lost anyway.
+#[test]
+fn in_the_same_boot_all_changes_are_there() {
+    let disk = SimDisk::new();
+    let cache = open_in(&disk, 1);
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v1", 0);
+    file.write(0, b"kept").unwrap();
+    file.keep().unwrap();
+    file.write(4, b" and more").unwrap();
+    let after = open_in(&disk.crash(Image::Written), 1);
+    assert_eq!(changes_of(&after, file.number()).unwrap().1[0].1, b"kept and more");
+}
+
+#[test]
+fn a_disk_that_does_not_keep_says_so() {
+    let in_memory = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();
+    let file = in_memory.file(in_memory.assign(b"new"));
+    file.reset(b"v1", 0);
+    file.write(0, b"bytes").unwrap();
+    assert_eq!(file.keep().unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+    let mut failed = 0;
+    for operation in 1.. {
+        let disk = SimDisk::new();
+        let cache = open_in(&disk, 1);
+        let file = cache.file(cache.assign(b"new"));
+        file.reset(b"v1", 0);
+        file.write(0, b"bytes").unwrap();
+        let before = disk.operations();
+        disk.inject(Fault::EioAt(before + operation));
+        let kept = file.keep();
+        if kept.is_ok() && disk.operations() < before + operation {
+            break;
+        }
+        failed += u32::from(kept.is_err());
+        // Whatever it said, it is true.
+        let after = open_in(&disk.crash(Image::Synced), 2);
+        assert!(kept.is_err() || after.unsent() == [file.number()], "{operation}");
+    }
+    assert!(failed > 3);
+}

@@ -1,0 +1,132 @@
+//! Unsent data that is acknowledged when it is safe on this machine's disk: kept there, and sent
+//! later ([`super::engine`]).
+//!
+//! What is kept may be sent long after it was written, so somebody else may have changed the file
+//! at the server meanwhile. Before the first request that sends it the server is asked for the
+//! file's version. If that is not the one below our changes, ours are *set aside*, and nothing of
+//! the other one is overwritten; unless the server has our bytes already: then a crash came between
+//! its answer and our record of it. From the first request on what is kept is being sent, and each
+//! later try goes on with it: that is on record as well.
+
+use std::sync::Arc;
+
+use larder_cache::Keeping;
+use larder_class::Level;
+use larder_vfs::{Cred, Deadline, Error, Result, SetAttr, SetTime, Time};
+
+use super::unsent::Event;
+use crate::core::{Core, blocking};
+use crate::names::on_handle;
+use crate::node::Node;
+
+impl Core {
+    /// Brings what is unsent to `level`, or to a stronger one, for a caller who waits until
+    /// `deadline`.
+    pub(crate) async fn bring_to(
+        &self,
+        node: &Arc<Node>,
+        level: Option<Level>,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let is_kept_here = level <= Some(Level::Local) && !self.options.sync;
+        if is_kept_here && self.keep(node, deadline).await? {
+            return Ok(());
+        }
+        self.upload(node, deadline).await
+    }
+
+    /// Keeps what is unsent on this machine's disk. Answers `false` if that cannot be had.
+    async fn keep(&self, node: &Arc<Node>, deadline: Option<Deadline>) -> Result<bool> {
+        if !self.has_unsent(node) {
+            return Ok(true);
+        }
+        // Nobody sends meanwhile what is put on record as unsent.
+        let _transfer = node.transfer.begin(deadline).await?;
+        if node.state().is_gone() {
+            return Ok(false);
+        }
+        let file = self.file(node);
+        self.collect(node, &file).await?;
+        self.note_unfinished(node.ino, &mut node.state());
+        let kept = blocking(move || file.keep()).await?;
+        if let Err(error) = &kept {
+            tracing::debug!(ino = node.ino.0, %error, "not kept on this disk: sent at once");
+        }
+        Ok(kept.is_ok())
+    }
+
+    /// Sends what is kept of a file that is to have another name: whoever finds it by that may rely
+    /// on more.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub(crate) async fn send_kept(&self, node: &Arc<Node>) -> Result<()> {
+        match self.file(node).keeping() {
+            Keeping::Nothing => Ok(()),
+            Keeping::Kept | Keeping::Sending => self.upload(node, self.deadline()).await,
+        }
+    }
+
+    /// Before what was kept is sent for the first time: whether it may be.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if somebody else has changed the file: ours is set aside. What the server
+    /// says if it cannot be asked.
+    pub(super) async fn begin_sending_kept(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
+        let file = self.file(node);
+        if file.keeping() != Keeping::Kept {
+            return Ok(());
+        }
+        let asked = self.now();
+        let attr = on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle))?;
+        self.observe(node, attr, asked);
+        if node.state().unsent().is_mixed() && !self.is_sent_already(node, cred, attr.size).await? {
+            self.set_aside(node, Error::Changed).await;
+            return Err(Error::Changed);
+        }
+        let is_durable = self.pieces(&file.dirty()).len() > 1;
+        let noted = blocking(move || file.keep_until_sent(is_durable)).await?;
+        noted.map_err(|error| {
+            tracing::error!(ino = node.ino.0, %error, "the cache's disk does not keep records");
+            Error::Io
+        })
+    }
+
+    /// Whether the server's file has our bytes, wherever ours are unsent, and ends where ours does.
+    async fn is_sent_already(&self, node: &Arc<Node>, cred: &Cred, size: u64) -> Result<bool> {
+        let file = self.file(node);
+        if size != file.size() {
+            return Ok(false);
+        }
+        for piece in self.pieces(&file.dirty()) {
+            let len = u32::try_from(piece.end - piece.start).expect("a request is short");
+            let there = on_handle!(self, cred, node, handle =>
+                self.remote.read(cred, &handle, None, piece.start, len))?;
+            let mut ours = vec![0; len as usize];
+            file.read_dirty(piece.start, &mut ours).map_err(|_| Error::Io)?;
+            if there.data[..] != ours[..] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What was sent long after it was written has the time at which it was written: programs that
+    /// compare times go by that. Who may not set it does without.
+    pub(super) async fn set_time_of_writing(&self, node: &Arc<Node>, cred: &Cred, mtime: Time) {
+        let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
+        self.begin_change(node);
+        let answer = on_handle!(self, cred, node, handle =>
+            self.remote.setattr(cred, &handle, set, None));
+        self.end_change(node, answer.as_ref().ok().copied());
+        if let Err(error) = answer {
+            tracing::debug!(ino = node.ino.0, %error, "it has the time at which it was sent");
+        }
+    }
+
+    /// Nobody is told any more of what was written since it was kept last: it goes with that.
+    pub(crate) fn leave_kept(&self, node: &Node) {
+        let wait = node.state().unsent().age(self.options.unsent_age_max);
+        self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
+    }
+}

@@ -1,0 +1,234 @@
+//! Data that is acknowledged on this machine's disk, and sent later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_class::{Classes, Level, Sources, load};
+use larder_client::{Options, offer};
+use larder_io::Image;
+use larder_vfs::{Error, FileSystem, Remote};
+
+use crate::rig::{Rig, WRITE, pass, pattern, root};
+
+/// Ten minutes, and a little.
+const LATER: Duration = Duration::from_secs(610);
+
+fn generated() -> Options {
+    let sources = Sources { class: Some("generated".into()), ..Sources::default() };
+    let classes = Arc::new(load(&sources, &offer("a mount", true)).unwrap());
+    assert!(classes.mount().raised.is_empty());
+    Options { classes, ..Options::default() }
+}
+
+/// What the server has of a file in the root directory.
+async fn at_server(rig: &Rig, name: &str) -> Vec<u8> {
+    let top = rig.server.root().await.unwrap().handle;
+    let found = rig.server.lookup(&root(), &top, name.as_ref()).await.unwrap().found.unwrap();
+    rig.server.read(&root(), &found.handle, None, 0, 4 << 20).await.unwrap().data.to_vec()
+}
+
+async fn level(rig: &Rig, name: &str) -> Level {
+    rig.client.durability(rig.find(name).await.unwrap()).unwrap().reached
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_generated_file_is_kept_at_close_and_sent_within_its_time() {
+    let rig = Rig::new(generated()).await;
+    let long = pattern(1, 3 << 20);
+    rig.put("short", b"bytes").await;
+    rig.put("long", &long).await;
+    assert_eq!(
+        (level(&rig, "short").await, level(&rig, "long").await),
+        (Level::Local, Level::Local)
+    );
+    let written = rig.stat("short").await.attr.mtime;
+    pass(&rig.clock, LATER - Duration::from_secs(30)).await;
+    assert_eq!(rig.server.calls("write"), 0);
+    assert_eq!((rig.cat("short").await, rig.cat("long").await), (b"bytes".to_vec(), long.clone()));
+    assert_eq!(rig.client.unsaved().len(), 2);
+    pass(&rig.clock, Duration::from_secs(40)).await;
+    assert_eq!(
+        (at_server(&rig, "short").await, at_server(&rig, "long").await),
+        (b"bytes".to_vec(), long)
+    );
+    assert_eq!(level(&rig, "short").await, Level::Durable);
+    assert_eq!(rig.stat("short").await.attr.mtime, written, "as programs saw it before");
+    let calls = rig.server.calls("write");
+    pass(&rig.clock, LATER).await;
+    assert_eq!(rig.server.calls("write"), calls, "nothing is sent twice");
+    assert_eq!(rig.cat("short").await, b"bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_is_never_sent() {
+    let rig = Rig::new(generated()).await;
+    rig.put("file", &pattern(1, 3 << 20)).await;
+    rig.remove("file").await.unwrap();
+    pass(&rig.clock, LATER).await;
+    assert_eq!(rig.server.calls("write"), 0);
+    rig.checkpoint();
+    let rig = rig.crash().await;
+    rig.sent().await;
+    assert_eq!(
+        (rig.server.calls("write"), rig.names().await, rig.set_aside().len()),
+        (0, vec![], 0)
+    );
+}
+
+/// An fsync is as good as a close, and what comes after it is not promised.
+#[tokio::test]
+async fn what_was_acknowledged_outlives_a_crash_of_the_machine() {
+    let rig = Rig::new(generated()).await;
+    rig.put("closed", b"closed").await;
+    let open = rig.create("synced").await;
+    open.write(0, b"synced").await.unwrap();
+    rig.client.fsync(&root(), open.ino).wait().await.unwrap();
+    open.write(6, b" not").await.unwrap();
+    assert_eq!(rig.server.calls("write"), 0);
+    let rig = rig.crash().await;
+    rig.sent().await;
+    assert_eq!(at_server(&rig, "closed").await, b"closed");
+    assert_eq!(at_server(&rig, "synced").await, b"synced");
+    assert_eq!((rig.cat("synced").await, rig.set_aside().len()), (b"synced".to_vec(), 0));
+}
+
+/// At every change of the cache's disk from the first close on, until all is at the server: what a
+/// close acknowledged gets there, in the next boot, and nothing is set aside.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whenever_the_machine_crashes_what_was_closed_gets_to_the_server() {
+    let rig = Rig::recording(generated()).await;
+    let (one, two) = (pattern(1, 5_000), pattern(2, 40_000));
+    let mut closed = Vec::new();
+    for (name, bytes) in [("one", &one), ("two", &two)] {
+        rig.put(name, bytes).await;
+        closed.push((rig.disk.logged(), name, bytes));
+        rig.checkpoint();
+    }
+    let before = rig.server.another_client();
+    let first = closed[0].0;
+    let mut images = 0;
+    for point in rig.disk.crash_points().filter(|point| point.logged() >= first) {
+        let at = point.logged();
+        for kind in [Image::Synced, Image::Torn(at as u64)] {
+            let next = rig.boot(point.image(kind), before.another_client()).await;
+            next.sent().await;
+            for (_, name, bytes) in closed.iter().filter(|(logged, ..)| *logged <= at) {
+                assert!(at_server(&next, name).await == **bytes, "{name} at {at}, {kind:?}");
+            }
+            assert_eq!(next.set_aside().len(), 0, "{at} {kind:?}");
+            images += 1;
+        }
+    }
+    println!("{images} crashes");
+    assert!(images > 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_else_changed_meanwhile_is_not_overwritten() {
+    for crashes in [false, true] {
+        let rig = Rig::new(generated()).await;
+        rig.put("file", b"first").await;
+        rig.client.sync(&|_| true).await.unwrap();
+        rig.put("file", b"ours").await;
+        let open = rig.open(&root(), "file", WRITE).await.unwrap();
+        open.write(0, b"OURS").await.unwrap();
+        open.close().await.unwrap();
+        let other = rig.foreigner().await;
+        other.put("file", b"theirs").await;
+        let rig = if crashes { rig.crash().await } else { rig };
+        pass(&rig.clock, LATER).await;
+        assert_eq!(at_server(&rig, "file").await, b"theirs", "{crashes}");
+        let aside = rig.set_aside();
+        assert_eq!((aside.len(), &aside[0].1[..]), (1, &b"OURS"[..]), "{crashes}");
+        assert!(aside[0].0.ends_with("file"), "{aside:?}");
+        assert_eq!(rig.cat("file").await, b"theirs");
+        assert!(rig.client.unsaved().is_empty());
+    }
+}
+
+/// Who waits is told at once; who has the file open, by its next fsync or close, once.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_told() {
+    let rig = Rig::new(generated()).await;
+    rig.put("file", b"first").await;
+    rig.client.sync(&|_| true).await.unwrap();
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"ours").await.unwrap();
+    open.flush().await.unwrap();
+    rig.foreigner().await.put("file", b"theirs").await;
+    assert_eq!(rig.client.sync(&|_| true).await, Err(Error::Changed));
+    assert_eq!(rig.client.sync(&|_| true).await, Ok(()));
+    open.write(0, b"more").await.unwrap();
+    open.flush().await.unwrap();
+    rig.foreigner().await.put("file", b"theirs again").await;
+    pass(&rig.clock, LATER).await;
+    assert_eq!(open.flush().await, Err(Error::Changed));
+    assert_eq!(open.flush().await, Ok(()));
+    open.close().await.unwrap();
+    assert_eq!(rig.set_aside().len(), 2);
+    assert_eq!(at_server(&rig, "file").await, b"theirs again");
+}
+
+/// A crash between the server's answer and our record of it brings back what the server has.
+#[tokio::test]
+async fn what_the_server_has_already_is_no_conflict() {
+    for size in [5, 3 << 20] {
+        let rig = Rig::new(generated()).await;
+        let bytes = pattern(7, size);
+        rig.put("file", &bytes).await;
+        let kept = rig.disk.crash(Image::Synced);
+        rig.client.sync(&|_| true).await.unwrap();
+        let next = rig.boot(kept, rig.server.another_client()).await;
+        next.sent().await;
+        assert!(at_server(&next, "file").await == bytes);
+        assert_eq!(next.set_aside().len(), 0);
+    }
+}
+
+/// A server that took a part and went away is sent the rest, by whatever process.
+#[tokio::test]
+async fn sending_that_was_begun_goes_on() {
+    for crashes in [false, true] {
+        let rig = Rig::new(generated()).await;
+        let bytes = pattern(7, 3 << 20);
+        rig.put("file", &bytes).await;
+        rig.server.trouble_after(2, larder_vfs::Trouble::Unanswered);
+        let _ = rig.client.sync(&|_| true).await;
+        let rig =
+            if crashes { rig.crash().await } else { rig.kill(larder_client::Start::Resume).await };
+        rig.sent().await;
+        assert!(at_server(&rig, "file").await == bytes, "{crashes}");
+        assert_eq!(rig.set_aside().len(), 0, "{crashes}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_gets_another_name_is_sent_first() {
+    let rig = Rig::new(generated()).await;
+    for name in ["one", "two"] {
+        rig.put(name, b"bytes").await;
+    }
+    rig.rename("one", "renamed").await.unwrap();
+    assert_eq!(at_server(&rig, "renamed").await, b"bytes");
+    let two = rig.find("two").await.unwrap();
+    rig.client.link(&root(), two, larder_vfs::Ino::ROOT, "linked".as_ref()).wait().await.unwrap();
+    assert_eq!(at_server(&rig, "linked").await, b"bytes");
+    rig.put("three", b"bytes").await;
+    let three = rig.find("three").await.unwrap();
+    rig.client.set_class(&root(), three, Some("critical")).await.unwrap();
+    assert_eq!(at_server(&rig, "three").await, b"bytes");
+}
+
+/// What cannot be kept is sent at once.
+#[tokio::test]
+async fn a_disk_that_does_not_keep_costs_a_close_that_waits_for_the_server() {
+    let rig = Rig::new(generated()).await;
+    let open = rig.create("file").await;
+    open.write(0, b"bytes").await.unwrap();
+    let next = rig.disk.operations() + 1;
+    rig.disk.inject(larder_io::Fault::EioAt(next));
+    open.flush().await.unwrap();
+    assert_eq!(at_server(&rig, "file").await, b"bytes");
+    assert!(Classes::shipped(&offer("a mount", true)).is_ok());
+    open.close().await.unwrap();
+}
