@@ -104,6 +104,10 @@ impl Core {
         }
         let file = self.file(node);
         self.prepare(node, &file);
+        if flags.write {
+            // What the kernel may write from now on has the time that the class gives it.
+            self.promise(node, &class);
+        }
         let (mode, path) = self.take_mode(node, &file, &flags);
         if mode == Mode::Bypass {
             node.state().unsent_mut().may_be_of(&cred);
@@ -121,9 +125,6 @@ impl Core {
             id,
             &OpenRecord { ino, cred: noted_cred, flags, mode, local, version, class: noted_class },
         );
-        if flags.write {
-            self.promise(node, &class);
-        }
         let open = OpenFile::new(node.clone(), file, cred, flags, mode, class);
         open.stream().shown = Some(shown);
         self.open_files.insert(id, Arc::new(open));
