@@ -123,7 +123,7 @@ impl Runner<'_> {
         }
         for index in 0..self.suite.tests.len() {
             for target in &order {
-                if self.is_interrupted() || !target.runs(self.suite.tests[index].name) {
+                if self.is_interrupted() || !target.tests.includes(&self.suite.tests[index]) {
                     continue;
                 }
                 let sample = match unfurnished.get(&target.name) {
@@ -155,7 +155,7 @@ impl Runner<'_> {
     }
 
     fn fill(&self, target: &Target, round: u32) -> Result<()> {
-        for test in self.suite.tests.iter().filter(|test| target.runs(test.name)) {
+        for test in self.suite.tests.iter().filter(|test| target.tests.includes(test)) {
             for place in self.suite.places(test, target, round) {
                 let dir = place.back.clone().unwrap_or_else(|| place.dir.clone());
                 let place = Place { dir, ..place };

@@ -15,18 +15,23 @@ use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 mod confined;
+mod contestant;
 mod ganesha;
 mod served;
+mod volume;
 
 pub use confined::Confinement;
 use confined::{Disk, Group};
+pub use contestant::{Contestant, LARDER, PLAIN, Server, contestants};
 use ganesha::Ganesha;
 pub use served::Door;
 use served::{Export, spawn_at};
+pub use volume::Parts;
+use volume::Volume;
 
 use crate::link::netns::Netns;
 use crate::link::proxy::{self, Proxy};
@@ -38,67 +43,14 @@ use crate::target::{Target, mount_of};
 
 /// Where the server listens in a network namespace of its own.
 const PORT: u16 = 12049;
+/// Where the first volume listens; each takes as many ports as it has servers.
+const VOLUME_PORT: u16 = 12100;
 
 /// Longest wait for a command of ours: an unmount writes back.
 const COMMAND_MAX: Duration = Duration::from_secs(120);
 
 /// Memory of each of our mounts: the same for all.
 const MEMORY: &str = "memory=256M";
-
-/// A client of ours that is to be measured.
-#[derive(Clone, Debug)]
-pub struct Contestant {
-    /// Name in the report.
-    pub name: &'static str,
-    /// With a cache on disk, or the reference client without.
-    pub cached: bool,
-    /// Further mount options.
-    pub options: &'static [&'static str],
-    /// The tests that it runs; empty: all.
-    pub only: &'static [&'static str],
-    /// Whose export it mounts.
-    pub server: Server,
-}
-
-/// Whose export is mounted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Server {
-    /// The stand's.
-    #[default]
-    Own,
-    /// nfs-ganesha's, beside it, of the same disk.
-    Ganesha,
-}
-
-/// Through the persistent cache.
-pub const LARDER: Contestant =
-    Contestant { name: "larder", cached: true, options: &[], only: &[], server: Server::Own };
-/// The reference client: the same code, timeouts and memory, no cache on disk.
-pub const PLAIN: Contestant = Contestant { name: "plain", cached: false, ..LARDER };
-
-/// What a mount uses anyway; said where transports are compared, so that records say it.
-const TCP: &[&str] = &["proto=tcp"];
-/// Instead of it.
-const UDP: &[&str] = &["proto=udp"];
-
-/// Clients of ours that a suite measures by default. The local disk is added to all.
-pub fn contestants(suite: &str) -> Vec<Contestant> {
-    let plain = |name, options, server| Contestant { name, options, server, ..PLAIN };
-    let synchronous =
-        Contestant { name: "plain-sync", options: &["sync"], only: &["small-writes"], ..PLAIN };
-    match suite {
-        "badros" => vec![LARDER, PLAIN, synchronous],
-        "basic5" => vec![
-            Contestant { options: TCP, ..LARDER },
-            plain("plain", TCP, Server::Own),
-            plain("plain-udp", UDP, Server::Own),
-            // Not over UDP: behind a slow disk it keeps every call that comes once more, until the
-            // kernel ends it for its memory.
-            plain("plain-ganesha", TCP, Server::Ganesha),
-        ],
-        _ => vec![LARDER, PLAIN],
-    }
-}
 
 /// What a stand is to have besides.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,6 +73,7 @@ pub struct Stand {
     mounts: Vec<Arc<Mount>>,
     export: Export,
     ganesha: Option<Ganesha>,
+    volumes: Vec<(&'static str, Volume)>,
     groups: Vec<Group>,
     way: Way,
     shape: Shape,
@@ -166,14 +119,7 @@ impl Stand {
         fs::create_dir(&dir)?;
         fs::create_dir(top.path().join("local"))?;
         let start = |address: SocketAddr, netns: Option<&Netns>| match door {
-            Door::Nfs => {
-                // In a namespace of its own it is reached at the end of each client's link.
-                let listen = match own_namespaces && netns.is_some() {
-                    true => (Ipv4Addr::UNSPECIFIED, address.port()).into(),
-                    false => address,
-                };
-                Export::nfs(larder, &dir, (listen, address), netns, groups.first())
-            }
+            Door::Nfs => Export::nfs(larder, &dir, address, netns, groups.first()),
             Door::Smb => {
                 let state = top.path().join("samba");
                 Export::smb(&state, &dir, address, netns, groups.first())
@@ -206,6 +152,7 @@ impl Stand {
             mounts: Vec::new(),
             export,
             ganesha: None,
+            volumes: Vec::new(),
             groups,
             way,
             shape,
@@ -235,6 +182,24 @@ impl Stand {
             self.ganesha = Some(server?);
         }
         Ok(self.ganesha.as_ref().expect("just started"))
+    }
+
+    /// The volume of a contestant, which is started when it is first asked for.
+    fn volume(&mut self, name: &'static str, parts: Parts) -> Result<&Volume> {
+        if let Some(at) = self.volumes.iter().position(|(of, _)| *of == name) {
+            return Ok(&self.volumes[at].1);
+        }
+        let (address, netns) = match &self.way {
+            Way::Loopback => (Ipv4Addr::LOCALHOST, None),
+            Way::Netns(netns) => (netns.inside(), Some(netns)),
+            Way::Proxy(_) => bail!("the disks of a volume are not behind the proxy"),
+        };
+        let port = self.volumes.iter().map(|(_, volume)| volume.port_behind()).max();
+        let address = (address, port.unwrap_or(VOLUME_PORT)).into();
+        let dir = self.top.path().join("volumes").join(name.replace(' ', "-"));
+        let volume = Volume::start(&self.larder, &dir, parts, address, netns)?;
+        self.volumes.push((name, volume));
+        Ok(&self.volumes.last().expect("just started").1)
     }
 
     /// Where clients reach the server.
@@ -296,32 +261,29 @@ impl Stand {
     /// # Errors
     /// If it cannot be mounted.
     pub fn mount(&mut self, contestant: &Contestant, clients: u32) -> Result<Target> {
-        let (_, exported, _) = self.source(contestant.server)?;
-        let back = exported.join(contestant.name);
-        fs::create_dir_all(&back)?;
+        let served = self.served(contestant)?;
         let mounts: Vec<Arc<Mount>> = (0..clients.max(1))
-            .map(|number| self.client(contestant, number))
+            .map(|number| self.client(contestant, &served, number))
             .collect::<Result<_>>()?;
         let first = mounts[0].clone();
         let dir = |mount: &Arc<Mount>| mount.mountpoint.join(contestant.name);
         let mut target = Target::new(contestant.name, &dir(&first));
         target.clients = mounts[1..].iter().map(dir).collect();
-        target.back = Some(back.clone());
+        target.back = served.exported.map(|exported| exported.join(contestant.name));
+        fs::create_dir_all(target.back.as_ref().unwrap_or(&target.dir))?;
         let mountpoints: Vec<PathBuf> = mounts.iter().map(|one| one.mountpoint.clone()).collect();
         target.counter = Counter::Daemon { larder: self.larder.clone(), mountpoints };
         let caches = mounts.iter().filter_map(|mount| Some(mount.cache.as_ref()?.join("data")));
-        target.disks = std::iter::once(back).chain(caches).collect();
+        target.disks = target.back.iter().cloned().chain(served.disks).chain(caches).collect();
         target.options =
             format!("{} -o {}", mount_of(&target.dir).unwrap_or_default(), first.options);
-        target.only = contestant.only.to_vec();
-        let server = match contestant.server {
-            Server::Own => self.export.pid(),
-            Server::Ganesha => self.ganesha()?.pid(),
-        };
+        target.tests = contestant.tests;
+        let processes = served.processes;
         let measured = mounts.clone();
         target.costs = Some(Arc::new(move || {
-            let mut costs = BTreeMap::from([("server_cpu_s", process::cpu_of_group_s(server))]);
-            for (name, cost) in measured.iter().flat_map(|mount| mount.costs()) {
+            let servers = processes.iter().map(|(name, id)| (*name, process::cpu_of_group_s(*id)));
+            let mut costs = BTreeMap::new();
+            for (name, cost) in servers.chain(measured.iter().flat_map(|mount| mount.costs())) {
                 *costs.entry(name).or_default() += cost;
             }
             costs.into_iter().map(|(name, cost)| (name.to_owned(), cost)).collect()
@@ -332,30 +294,38 @@ impl Stand {
     }
 
     /// Mounts for one client.
-    fn client(&mut self, contestant: &Contestant, number: u32) -> Result<Arc<Mount>> {
+    fn client(
+        &mut self,
+        contestant: &Contestant,
+        served: &Served,
+        number: u32,
+    ) -> Result<Arc<Mount>> {
         let home = match number {
             0 => self.home(contestant.name)?,
             number => self.home(&format!("{}-{number}", contestant.name))?,
         };
         fs::create_dir_all(home.join("mnt"))?;
-        let (mut source, _, mut options) = self.source(contestant.server)?;
+        let mut options = served.options.clone();
         options.push(MEMORY.to_owned());
         options.extend(contestant.options.iter().map(ToString::to_string));
         if !contestant.cached {
             options.push("plain".to_owned());
         }
-        let netns = match &self.way {
-            Way::Netns(server) if self.own_namespaces && contestant.server == Server::Own => {
+        let server = match contestant.server {
+            Server::Ganesha => self.ganesha.as_ref().map(|ganesha| &ganesha.netns),
+            Server::Own | Server::Volume(_) => self.netns(),
+        };
+        let netns = match server.filter(|_| self.own_namespaces) {
+            Some(server) => {
                 let netns = Netns::create(None)?;
                 netns.connect_to(server)?;
-                source = self.door.source((netns.outside(), PORT).into());
                 Some(netns)
             }
-            _ => None,
+            None => None,
         };
         let mount = Arc::new(Mount {
             larder: self.larder.clone(),
-            source,
+            source: served.source.clone(),
             mountpoint: home.join("mnt"),
             cache: contestant.cached.then(|| home.join("cache")),
             options: options.join(","),
@@ -367,16 +337,35 @@ impl Stand {
         Ok(mount)
     }
 
-    /// What is mounted of a server, where that lies, and the options that it takes.
-    fn source(&mut self, server: Server) -> Result<(String, PathBuf, Vec<String>)> {
-        match server {
-            Server::Own => {
-                let options = self.door.options().iter().map(ToString::to_string).collect();
-                Ok((self.door.source(self.address()), self.export.dir.clone(), options))
-            }
+    /// The server of a contestant, which runs from now on.
+    fn served(&mut self, contestant: &Contestant) -> Result<Served> {
+        match contestant.server {
+            Server::Own => Ok(Served {
+                source: self.door.source(self.address()),
+                options: self.door.options().iter().map(ToString::to_string).collect(),
+                exported: Some(self.export.dir.clone()),
+                disks: None,
+                processes: vec![("server_cpu_s", self.export.pid())],
+            }),
             Server::Ganesha => {
                 let ganesha = self.ganesha()?;
-                Ok((ganesha.source(), ganesha.dir.clone(), vec![Ganesha::option()]))
+                Ok(Served {
+                    source: ganesha.source(),
+                    options: vec![Ganesha::option()],
+                    exported: Some(ganesha.dir.clone()),
+                    disks: None,
+                    processes: vec![("server_cpu_s", ganesha.pid())],
+                })
+            }
+            Server::Volume(parts) => {
+                let volume = self.volume(contestant.name, parts)?;
+                Ok(Served {
+                    source: volume.source(),
+                    options: volume.options(),
+                    exported: None,
+                    disks: Some(volume.dir.clone()),
+                    processes: volume.processes(),
+                })
             }
         }
     }
@@ -389,6 +378,19 @@ impl Stand {
         target.disks = vec![dir];
         target
     }
+}
+
+/// What a contestant mounts.
+struct Served {
+    source: String,
+    /// Options that it takes.
+    options: Vec<String>,
+    /// The directory that is exported, if the server has one.
+    exported: Option<PathBuf>,
+    /// Where else its bytes are.
+    disks: Option<PathBuf>,
+    /// What its processes' time is called, and whom they lead.
+    processes: Vec<(&'static str, u32)>,
 }
 
 /// A mount of ours that is unmounted when the stand goes.

@@ -59,7 +59,7 @@ impl Size {
 }
 
 /// Names of the suites, with a line about each.
-pub const SUITES: [(&str, &str); 6] = [
+pub const SUITES: [(&str, &str); 7] = [
     ("badros", "13 works of a caching NFS client, alone and as 4 parallel copies (Badros 1998)"),
     ("fscache", "one large file read cold, hot and from the page cache (FS-Cache for CIFS, 2010)"),
     (
@@ -71,6 +71,7 @@ pub const SUITES: [(&str, &str); 6] = [
         "snapdragon",
         "bandwidth of 6 clients by file size, latencies, a large tree (Aguilera et al., 2003)",
     ),
+    ("disks", "1 to 7 disks of one volume, each used by one client (Aguilera et al., 2003)"),
     ("lan", "what a cache costs on a fast link: a stream, small files, git, tar, cp, rm (our own)"),
 ];
 
@@ -293,6 +294,7 @@ pub fn by_name(name: &str, size: Size) -> Result<Suite> {
         "mbfs" => Ok(mbfs::suite(size)),
         "basic5" => Ok(basic5::suite(size)),
         "snapdragon" => Ok(snapdragon::suite(size)),
+        "disks" => Ok(snapdragon::disks(size)),
         "lan" => Ok(lan::suite(size)),
         _ => {
             let names: Vec<&str> = SUITES.iter().map(|(name, _)| *name).collect();

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use larder_io::mountinfo::mounted_around;
 
 use crate::rpc::Counter;
+use crate::suite::Test;
 
 /// A directory to be measured.
 #[derive(Clone)]
@@ -35,8 +36,25 @@ pub struct Target {
     pub options: String,
     /// Version of what serves it, for the report.
     pub version: String,
-    /// It runs these tests only; empty: all.
-    pub only: Vec<&'static str>,
+    /// The tests that it runs.
+    pub tests: Chosen,
+}
+
+/// Some of a suite's tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// Of these names; empty: of any.
+    pub names: &'static [&'static str],
+    /// Of so many copies; `None`: of any number.
+    pub copies: Option<u32>,
+}
+
+impl Chosen {
+    /// Whether a test is one of them.
+    pub fn includes(self, test: &Test) -> bool {
+        (self.names.is_empty() || self.names.contains(&test.name))
+            && self.copies.is_none_or(|copies| copies == test.copies)
+    }
 }
 
 /// What processes have cost so far, by name with unit: CPU time, changes of thread, calls, commits.
@@ -59,7 +77,7 @@ impl Target {
             restart: None,
             options: String::new(),
             version: String::new(),
-            only: Vec::new(),
+            tests: Chosen::default(),
         }
     }
 
@@ -105,11 +123,6 @@ impl Target {
     /// What the processes behind it have cost so far, by name with unit: `server_cpu_s`.
     pub fn costs(&self) -> BTreeMap<String, f64> {
         self.costs.as_ref().map(|costs| costs()).unwrap_or_default()
-    }
-
-    /// Whether it runs a test.
-    pub fn runs(&self, test: &str) -> bool {
-        self.only.is_empty() || self.only.contains(&test)
     }
 }
 

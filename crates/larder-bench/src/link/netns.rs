@@ -47,7 +47,7 @@ const SUBNETS: u32 = 1 << 14;
 /// Subnets that are looked at for a free one.
 const SUBNETS_TRIED_MAX: u32 = 64;
 /// Namespaces of one process that have a range of subnets of their own.
-const SUBNETS_PER_PROCESS: u32 = 16;
+const SUBNETS_PER_PROCESS: u32 = 128;
 
 /// A network namespace and the link to it. Dropped, it removes both; who runs inside loses the
 /// network.
@@ -105,7 +105,7 @@ impl Netns {
     }
 
     /// Lays the outer end of the link, which has no rate, into the namespace of `server`: from in
-    /// here it is at [`outside`](Self::outside) then, and nothing else is to be reached.
+    /// here that is at its own [`inside`](Self::inside) then, and nothing else is to be reached.
     ///
     /// # Errors
     /// What `ip` said.
@@ -117,7 +117,9 @@ impl Netns {
         // A device loses its addresses on the way.
         let address = prefix(self.subnet, 1);
         run("ip", &at, &format!("address add {address} dev {device}"))?;
-        run("ip", &at, &format!("link set {device} up"))
+        run("ip", &at, &format!("link set {device} up"))?;
+        let (server, gateway) = (server.inside(), self.outside());
+        run("ip", &["-netns", self.name()], &format!("route add {server} via {gateway}"))
     }
 
     /// Changes the rate while the link lives, in both directions, or removes it.
@@ -350,7 +352,7 @@ mod tests {
         assert_eq!(Subnet(0).host(1), Ipv4Addr::new(10, 213, 0, 1));
         assert_eq!(Subnet(65).host(2), Ipv4Addr::new(10, 213, 1, 6));
         assert_eq!(Subnet(SUBNETS - 1).host(3), Ipv4Addr::new(10, 213, 255, 255));
-        assert_eq!(Subnet(SUBNETS - 1).next().host(0), Ipv4Addr::new(10, 213, 0, 60));
+        assert_eq!(Subnet(SUBNETS - 1).next().host(0), Ipv4Addr::new(10, 213, 1, 252));
     }
 
     #[test]

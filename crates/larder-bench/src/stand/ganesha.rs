@@ -35,7 +35,7 @@ pub(super) struct Ganesha {
     child: Child,
     /// What it exports; clients mount this path.
     pub(super) dir: PathBuf,
-    netns: Netns,
+    pub(super) netns: Netns,
 }
 
 impl Ganesha {

@@ -52,16 +52,16 @@ pub(super) struct Export {
 }
 
 impl Export {
-    /// Ours, which listens at the first address and is reached at the second.
+    /// Ours.
     pub(super) fn nfs(
         larder: &Path,
         dir: &Path,
-        (listen, address): (SocketAddr, SocketAddr),
+        address: SocketAddr,
         netns: Option<&Netns>,
         group: Option<&Group>,
     ) -> Result<Export> {
         let mut run = Command::new(larder);
-        run.arg("export").arg(dir).args(["--listen", &listen.to_string(), "--no-root-squash"]);
+        run.arg("export").arg(dir).args(["--listen", &address.to_string(), "--no-root-squash"]);
         let mut run = confine(group, run);
         Export::listening(&mut run, dir, address, netns)
     }

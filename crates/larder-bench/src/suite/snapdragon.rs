@@ -1,10 +1,12 @@
 //! Network-attached disks (M. Aguilera et al., FAST 2003): bandwidth by file size with 6 clients,
 //! latency of single operations, one client's share of many disks, and Andrew on a large tree.
 //!
-//! What was compared then (secure, non-secure, an NFS server, an unlimited cache; 2 to 7 disks) are
-//! targets here: the tests are the same for all of them.
+//! What was compared then (secure, non-secure, an NFS server, an unlimited cache) are targets here:
+//! the tests are the same for all of them. Volumes of 1 to 7 disks are targets of a suite of its
+//! own, in which each runs the tests of as many clients as it has disks.
 
 mod latency;
+mod names;
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,16 +21,20 @@ use crate::data::{Pattern, Stamped, Stamps};
 
 const PIECE_BYTES: usize = 64 << 10;
 const CLIENTS: u32 = 6;
+/// Clients that change names at once.
+const CLIENTS_MAX: u32 = 16;
+/// Most disks of a volume here.
+const DISKS_MAX: u32 = 7;
 /// No client touches more files of one size.
-const FILES_MAX: u64 = 1000;
+const FILES_MAX: u64 = 2000;
 
 /// The suite.
 pub(super) fn suite(size: Size) -> Suite {
     let memory = Stamped::new();
     let sizes: &[u64] = size.pick(&[4, 64, 256], &[4, 16, 64, 256, 1024, 4096]);
-    let bytes = size.pick(256 << 10, 16 << 20);
+    let bytes = size.pick(256 << 10, 32 << 20);
     let small_files = size.pick(20, 700);
-    let share = Files { what: "share", kib: 256, count: size.pick(10, 600) };
+    let names = size.pick(10, 300);
     let tree = Tree {
         dirs: size.pick(30, 690),
         files: size.pick(100, 10_528),
@@ -39,14 +45,16 @@ pub(super) fn suite(size: Size) -> Suite {
     let mut tests = Vec::new();
     for kib in sizes {
         let count = (bytes / (kib << 10)).clamp(1, FILES_MAX);
-        tests.extend(sweep(*kib, count, &memory));
+        let files = Files { what: "read", kib: *kib, count };
+        tests.extend(reading_and_writing(files, CLIENTS, ("file size KB", *kib as f64), &memory));
     }
     tests.extend(latency::tests(small_files));
-    tests.push(reading("disk-share", 1, share));
-    tests.push(large_andrew(tree));
+    tests.extend(names::tests(names));
+    tests.push(andrew("andrew", Tree::original(size)));
+    tests.push(andrew("andrew-large", tree));
     Suite {
         name: "snapdragon",
-        method: method(bytes, small_files, share, tree),
+        method: method(bytes, small_files, names, tree),
         tests,
         furnish: Arc::new(|_| Ok(())),
         link_bits_per_s: None,
@@ -55,13 +63,35 @@ pub(super) fn suite(size: Size) -> Suite {
     }
 }
 
-fn method(bytes: u64, small_files: u32, share: Files, tree: Tree) -> Vec<String> {
+/// The suite of several disks.
+pub(super) fn disks(size: Size) -> Suite {
+    let share = Files { what: "read", kib: 256, count: size.pick(10, 600) };
+    let memory = Stamped::new();
+    let tests = (1..=DISKS_MAX).flat_map(|clients| {
+        reading_and_writing(share, clients, ("disks", clients.into()), &memory)
+    });
+    Suite {
+        name: "disks",
+        method: vec![
+            format!("Volumes of 1 to {DISKS_MAX} disks, each with as many clients. A client is a mount of its own without a cache on disk, with connections and (as root) a network namespace of its own. Each disk is made as slow as --rate says, so that processors and memory of one machine are enough for all. A KB is 2^10 bytes."),
+            format!("read, write: each client reads or writes {} files of {} KB in a directory of its own, one at a time, whole, in pieces of 64 KB, and closes it; every file is touched once. The result is the bytes of all clients by the time until the last one is done. New bytes go to all disks in turns. Before each test, memory forgets all files.", share.count, share.kib),
+            "Of what was read in the clock, the mark of each page is compared; of what was written, every byte after the last test.".to_owned(),
+        ],
+        tests: tests.collect(),
+        furnish: Arc::new(|_| Ok(())),
+        link_bits_per_s: None,
+        own_mounts: true,
+        confinement: None,
+    }
+}
+
+fn method(bytes: u64, small_files: u32, names: u32, tree: Tree) -> Vec<String> {
     vec![
         "Setups (secure or not, cache or none, one disk or several) are targets, not tests. Before each test, memory forgets all files on client and server. A KB is 2^10 bytes.".to_owned(),
         format!("read, write: {CLIENTS} clients, each a mount of its own on this machine with a cache, connections and (as root) a network namespace of its own, in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
         format!("latency: {small_files} files of 4 KB in random order by one client, one operation per file: open, read, close, after a fresh mount with an empty disk cache if the target can be mounted again; and open, write in place, fsync, close. The result is the mean; percentiles are recorded beside it."),
-        format!("disk-share: one client reads {} files of {} KB, its share of the published scaling to 7 disks.", share.count, share.kib),
-        format!("andrew-large: make {} directories, copy {} files, scan once, read once, compile {} of the files. The compiler's CPU time (user and system, in steps of 10 ms) is subtracted. The compiler is in memory.", tree.dirs, tree.files, tree.sources),
+        format!("create, stat, unlink, small-file: one client, then {CLIENTS_MAX}, each {names} times in a directory of its own: make an empty file; ask for its attributes after a fresh mount; remove it; make a file, write 4 KB, fsync, close and remove it. The result is files of all clients by the time until the last one is done. What a volume acknowledges is on disk; nfs-ganesha writes names to disk when its file system does."),
+        format!("andrew: the original tree, as in suite mbfs. andrew-large: make {} directories, copy {} files, scan once, read once, compile {} of the files. The compiler's CPU time (user and system, in steps of 10 ms) is subtracted. The compiler is in memory.", tree.dirs, tree.files, tree.sources),
         "Of what was read in the clock, the mark of each page is compared, which differs from page to page and from file to file; of what was written, every byte after the last test.".to_owned(),
     ]
 }
@@ -121,9 +151,14 @@ impl Files {
     }
 }
 
-/// Reading and writing files of one size.
-fn sweep(kib: u64, count: u64, memory: &Stamped) -> [Test; 2] {
-    let files = Files { what: "write", kib, count };
+/// Reading and writing such files by some clients, at a place of a sweep.
+fn reading_and_writing(
+    files: Files,
+    clients: u32,
+    (parameter, value): (&str, f64),
+    memory: &Stamped,
+) -> [Test; 2] {
+    let files = Files { what: "write", ..files };
     let memory = memory.clone();
     let write = Arc::new(move |place: &Place| {
         files.write(place, memory.clone())?;
@@ -131,25 +166,30 @@ fn sweep(kib: u64, count: u64, memory: &Stamped) -> [Test; 2] {
         let place = place.clone();
         Ok(outcome.and_check_at_end(move || files.check(&place)))
     });
-    let write = Test::rate("write", CLIENTS, "B/s", Before::DropMemory, write)
+    let write = Test::rate("write", clients, "B/s", Before::DropMemory, write)
         .furnished(move |place| Ok(fs::create_dir(files.dir(place))?));
-    let read = reading("read", CLIENTS, Files { what: "read", ..files });
-    [read, write].map(|test| test.at("file size KB", kib as f64))
+    let read = reading(clients, Files { what: "read", ..files });
+    [read, write].map(|test| test.at(parameter, value))
 }
 
-fn reading(name: &'static str, clients: u32, files: Files) -> Test {
+fn reading(clients: u32, files: Files) -> Test {
     let work = Arc::new(move |place: &Place| files.read(place));
-    Test::rate(name, clients, "B/s", Before::DropMemory, work).furnished(move |place| {
+    Test::rate("read", clients, "B/s", Before::DropMemory, work).furnished(move |place| {
         fs::create_dir(files.dir(place))?;
         files.write(place, Stamped::new())
     })
 }
 
-fn large_andrew(tree: Tree) -> Test {
-    let work = Arc::new(move |place: &Place| tree.all(place));
-    Test::timed("andrew-large", 1, Before::DropMemory, work)
-        .furnished(move |place| tree.furnish(place))
-        .prepared(andrew::warm_up)
+/// All phases of Andrew, on a tree in a directory of its own.
+fn andrew(name: &'static str, tree: Tree) -> Test {
+    let within = move |place: &Place| Place { dir: place.at(name), ..place.clone() };
+    let work = Arc::new(move |place: &Place| tree.all(&within(place)));
+    Test::timed(name, 1, Before::DropMemory, work)
+        .furnished(move |place| {
+            fs::create_dir(place.at(name))?;
+            tree.furnish(&within(place))
+        })
+        .prepared(move |place| andrew::warm_up(&within(place)))
 }
 
 #[cfg(test)]

@@ -156,6 +156,26 @@ fn a_run_is_repeated_from_its_record() {
     assert!(!measured(&of("second")).is_empty());
 }
 
+/// Each server of a volume is a process behind a link, and costs are told by what it is.
+#[test]
+fn the_disks_of_a_volume_are_measured() {
+    let dir = scratch("larder-bench-test-");
+    let work = ["run", "disks", "--single", "--size", "smoke", "--rounds", "1", "--out", "out"];
+    let _forgetting = MayForget::now();
+    succeed(&mut bench(dir.path(), &work));
+    let record = record_of(&dir.path().join("out/disks.json"));
+    assert_eq!(measured(&record), ["1 disk"]);
+    let mut samples = 0;
+    for test in record["tests"].as_array().unwrap() {
+        let Some(sample) = test["samples"].get(0) else { continue };
+        for cost in ["metadata_cpu_s", "disks_cpu_s", "daemon_cpu_s"] {
+            assert!(sample["extra"][cost].is_number(), "{cost}: {sample}");
+        }
+        samples += 1;
+    }
+    assert_eq!(samples, 2, "it is read from and written to");
+}
+
 #[test]
 fn bench_refuses_what_it_cannot_measure() {
     let dir = scratch("larder-bench-test-");

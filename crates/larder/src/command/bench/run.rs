@@ -12,7 +12,7 @@ use larder_bench::machine;
 use larder_bench::record::{self, FORMAT, Run};
 use larder_bench::runner::{self, Limits};
 use larder_bench::stand::Server::Own;
-use larder_bench::stand::{Door, Stand, Wants, contestants};
+use larder_bench::stand::{Contestant, Door, Stand, Wants, contestants};
 use larder_bench::suite::{self, Suite};
 use larder_bench::target::{Target, mount_of};
 
@@ -128,16 +128,21 @@ fn larder() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find our own program")
 }
 
-/// The contestants of a suite, mounted, and the local disk, unless the servers are confined. Who
-/// needs a server of somebody else's that is not there is recorded as absent.
+/// The contestants of a suite, mounted, and the local disk, unless the servers are confined or
+/// slow. Who needs a server of somebody else's that is not there is recorded as absent.
 ///
 /// # Errors
 /// If one cannot be mounted.
 pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
-    let copies = suite.tests.iter().map(|test| test.copies).max().unwrap_or(1);
-    let clients = if suite.own_mounts { copies } else { 1 };
-    for contestant in contestants(suite.name) {
+    let contestants = contestants(suite.name);
+    // Beside slow servers its speed says nothing.
+    let beside_local =
+        suite.confinement.is_none() && !contestants.iter().any(Contestant::is_slowed);
+    for contestant in contestants {
+        let tests = suite.tests.iter().filter(|test| contestant.tests.includes(test));
+        let Some(copies) = tests.map(|test| test.copies).max() else { continue };
+        let clients = if suite.own_mounts { copies } else { 1 };
         match stand.mount(&contestant, clients) {
             Ok(target) => targets.push(target),
             Err(reason) if contestant.server != Own => {
@@ -149,7 +154,7 @@ pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result
     if let Some(reason) = stand.unconfined() {
         record.absent.push(format!("a small server, the machine's is used: {reason}"));
     }
-    if suite.confinement.is_none() {
+    if beside_local {
         targets.push(stand.local());
     }
     Ok(targets)

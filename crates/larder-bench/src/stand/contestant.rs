@@ -1,0 +1,103 @@
+//! Who is measured: which client of ours, and whose server it mounts.
+
+use super::volume::Parts;
+use crate::target::Chosen;
+
+/// A client of ours that is to be measured.
+#[derive(Clone, Debug)]
+pub struct Contestant {
+    /// Name in the report.
+    pub name: &'static str,
+    /// With a cache on disk, or the reference client without.
+    pub cached: bool,
+    /// Further mount options.
+    pub options: &'static [&'static str],
+    /// The tests that it runs.
+    pub tests: Chosen,
+    /// Whose export it mounts.
+    pub server: Server,
+}
+
+impl Contestant {
+    /// Whether its server is made slow.
+    pub fn is_slowed(&self) -> bool {
+        matches!(self.server, Server::Volume(Parts { rate: Some(_), .. }))
+    }
+}
+
+/// Whose export is mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Server {
+    /// The stand's.
+    #[default]
+    Own,
+    /// nfs-ganesha's, beside it, of the same disk.
+    Ganesha,
+    /// A volume of its own, of the same disk.
+    Volume(Parts),
+}
+
+/// Through the persistent cache.
+pub const LARDER: Contestant = Contestant {
+    name: "larder",
+    cached: true,
+    options: &[],
+    tests: Chosen { names: &[], copies: None },
+    server: Server::Own,
+};
+/// The reference client: the same code, timeouts and memory, no cache on disk.
+pub const PLAIN: Contestant = Contestant { name: "plain", cached: false, ..LARDER };
+
+/// What a mount uses anyway; said where transports are compared, so that records say it.
+const TCP: &[&str] = &["proto=tcp"];
+/// Instead of it.
+const UDP: &[&str] = &["proto=udp"];
+
+/// Clients of ours that a suite measures by default. The local disk is added to all.
+pub fn contestants(suite: &str) -> Vec<Contestant> {
+    let plain = |name, options, server| Contestant { name, options, server, ..PLAIN };
+    let volume = |name, setup| {
+        let parts = Parts { setup, disks: 1, rate: None };
+        plain(name, &[], Server::Volume(parts))
+    };
+    let tests = Chosen { names: &["small-writes"], copies: None };
+    let synchronous = Contestant { name: "plain-sync", options: &["sync"], tests, ..PLAIN };
+    match suite {
+        "badros" => vec![LARDER, PLAIN, synchronous],
+        "basic5" => vec![
+            Contestant { options: TCP, ..LARDER },
+            plain("plain", TCP, Server::Own),
+            plain("plain-udp", UDP, Server::Own),
+            // Not over UDP: behind a slow disk it keeps every call that comes once more, until the
+            // kernel ends it for its memory.
+            plain("plain-ganesha", TCP, Server::Ganesha),
+        ],
+        "snapdragon" => vec![
+            volume("secure", "secure"),
+            volume("off", "off"),
+            volume("private", "private"),
+            plain("nfs", &[], Server::Ganesha),
+        ],
+        "disks" => DISKS.map(|(name, disks)| several(name, disks)).to_vec(),
+        _ => vec![LARDER, PLAIN],
+    }
+}
+
+/// Volumes of suite `disks`: as many disks as clients.
+const DISKS: [(&str, u16); 7] = [
+    ("1 disk", 1),
+    ("2 disks", 2),
+    ("3 disks", 3),
+    ("4 disks", 4),
+    ("5 disks", 5),
+    ("6 disks", 6),
+    ("7 disks", 7),
+];
+/// As fast as one of their disks is: so slow that seven, on one machine, are no faster than that.
+const DISKS_RATE: &str = "8MB/s";
+
+fn several(name: &'static str, disks: u16) -> Contestant {
+    let server = Server::Volume(Parts { setup: "secure", disks, rate: Some(DISKS_RATE) });
+    let tests = Chosen { names: &[], copies: Some(disks.into()) };
+    Contestant { name, server, tests, ..PLAIN }
+}
