@@ -234,7 +234,7 @@ fn shown(test: &record::Test, sample: &Sample) -> String {
 }
 
 fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
-    let page_cache = settle(test, target, places)?;
+    let page_cache = prepare(test, target, places)?;
     let (before, costs_before) = (target.counter.read()?, target.costs());
     let (elapsed, mut outcomes) = time(test, places)?;
     let (costs_after, after) = (target.costs(), target.counter.read()?);
@@ -296,7 +296,7 @@ fn extra(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
 }
 
 /// Brings the caches into the state that a test begins with, and tells what was verified and done.
-fn settle(test: &Test, target: &Target, places: &[Place]) -> Result<Option<String>> {
+fn prepare(test: &Test, target: &Target, places: &[Place]) -> Result<Option<String>> {
     let mut state = Vec::new();
     let empty = matches!(test.before, Before::RestartEmpty | Before::FreshClient);
     if let (true, Some(restart)) = (empty || test.before == Before::Restart, &target.restart) {

@@ -150,9 +150,9 @@ impl<R: Remote> Later<R> {
             return Ok(remote);
         }
         let mut state = self.inner.state.subscribe();
-        let settled = state.wait_for(|state| matches!(state, State::Reached(_) | State::Shut));
-        let settled = match self.inner.limit {
-            None => settled.await,
+        let known = state.wait_for(|state| matches!(state, State::Reached(_) | State::Shut));
+        let known = match self.inner.limit {
+            None => known.await,
             Some(limit) => {
                 let clock = &self.inner.clock;
                 let until = gives_up(
@@ -161,13 +161,13 @@ impl<R: Remote> Later<R> {
                     deadline.map(|one| one.at()),
                     Some(self.inner.since),
                 );
-                match clock.timeout_at(until, settled).await {
-                    Ok(settled) => settled,
+                match clock.timeout_at(until, known).await {
+                    Ok(known) => known,
                     Err(_) => return Err(self.timed_out()),
                 }
             }
         };
-        match settled.as_deref() {
+        match known.as_deref() {
             Ok(State::Reached(remote)) => Ok(Arc::clone(remote)),
             _ => Err(Error::Shutdown),
         }

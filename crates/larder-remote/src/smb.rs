@@ -20,9 +20,9 @@
 //!   kept apart, each call is judged by the modes that the mount states, as with `mount.cifs`, and
 //!   by what the server grants the login. Servers keep no modes; see [`set`] for what chmod does.
 //! - **Writes** are unstable until they are flushed; those of a burst share an open ([`data`]).
-//! - **Connections**: one or several (`nconnect`); each file lives on one of them ([`lines`]).
+//! - **Connections**: one or several (`nconnect`); each file lives on one of them ([`channels`]).
 //! - **Recovery**: a lost connection ends the leases of its files, and is replaced; calls are sent
-//!   again ([`line`]). What is done about changes of names whose answer was lost stands in
+//!   again ([`channel`]). What is done about changes of names whose answer was lost stands in
 //!   [`change`].
 //!
 //! Absent on purpose: symbolic links and special files, DFS, several channels of one session.
@@ -32,6 +32,8 @@
 mod attr;
 mod burst;
 mod change;
+mod channel;
+mod channels;
 mod credentials;
 mod data;
 mod files;
@@ -43,8 +45,6 @@ mod kept;
 mod kerberos;
 mod krb5_conf;
 mod lease;
-mod line;
-mod lines;
 mod link;
 mod listing;
 mod locks;
@@ -65,6 +65,7 @@ pub use kerberos::{Kerberos, KerberosError};
 pub use mount::{MountError, MountOptions, PORT, Version};
 
 use bytes::Bytes;
+use channel::{Channel, call};
 use data::Target;
 use larder_io::RealClock;
 use larder_rpc::series::Track;
@@ -75,7 +76,6 @@ use larder_vfs::{
     RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr, SpaceChange,
     Stability, StatFs, Time, Token, Watcher,
 };
-use line::{Line, call};
 use share::Share;
 use smb2::msg::query_info::QueryInfoResponse;
 use status::Failure;
@@ -92,12 +92,12 @@ const FOUND_MAX: u32 = 4;
 /// be and is found elsewhere.
 macro_rules! upon {
     ($share:expr, $cred:expr, $file:expr, |$link:ident, $again:ident| $try:expr) => {{
-        let mut answer = call!($cred.deadline, $share.line($file), |$link, $again| $try);
+        let mut answer = call!($cred.deadline, $share.channel($file), |$link, $again| $try);
         for _ in 0..FOUND_MAX {
             if !matches!(answer, Err(Error::Stale)) || !$share.finds_again($cred, $file).await {
                 break;
             }
-            answer = call!($cred.deadline, $share.line($file), |$link, $again| $try);
+            answer = call!($cred.deadline, $share.channel($file), |$link, $again| $try);
         }
         answer
     }};
@@ -127,7 +127,7 @@ impl Smb {
     /// What every command cost so far, in the shape of [`larder_rpc::RpcClient::stats`].
     pub fn stats(&self) -> Snapshot {
         let share = &self.share;
-        let connections = share.lines.iter().map(Line::snapshot).collect();
+        let connections = share.channels.iter().map(Channel::snapshot).collect();
         Snapshot { procedures: share.accounts.snapshot(), connections }
     }
 
@@ -137,16 +137,16 @@ impl Smb {
     /// # Errors
     /// [`RecordError`]
     pub fn record(&self, width: Duration) -> Result<Recording, RecordError> {
-        let lines = &self.share.lines;
-        let tracks = lines.iter().map(|line| Arc::clone(&line.accounts.track)).collect();
+        let channels = &self.share.channels;
+        let tracks = channels.iter().map(|channel| Arc::clone(&channel.accounts.track)).collect();
         let share = Arc::clone(&self.share);
-        let is_over = move || share.lines.iter().all(Line::is_shut);
+        let is_over = move || share.channels.iter().all(Channel::is_shut);
         Track::record(tracks, Arc::new(RealClock), width, is_over)
     }
 
     /// The version of the protocol that is spoken, if there is a connection.
     pub fn version(&self) -> Option<Version> {
-        self.share.lines.iter().find_map(Line::link).map(|link| link.version())
+        self.share.channels.iter().find_map(Channel::link).map(|link| link.version())
     }
 }
 
@@ -161,7 +161,7 @@ impl Remote for Smb {
         Box::pin(async move {
             let share = &self.share;
             let handle = share.root().clone();
-            let seen = call!(None, share.line(&handle), |link, _again| share
+            let seen = call!(None, share.channel(&handle), |link, _again| share
                 .look_at(&link, &handle, false))?;
             Ok(Found { attr: seen.info.attr(&share.shape), handle })
         })
@@ -341,7 +341,7 @@ impl Remote for Smb {
     ) -> Future<'a, LookedUp> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(dir), |link, _again| share
+            call!(cred.deadline, share.channel(dir), |link, _again| share
                 .look_up(&link, cred, dir, name))
         })
     }
@@ -354,7 +354,7 @@ impl Remote for Smb {
         Box::pin(async move {
             // There are none, so whatever it is, it is none.
             let share = &self.share;
-            call!(cred.deadline, share.line(file), |link, _again| share
+            call!(cred.deadline, share.channel(file), |link, _again| share
                 .look_at(&link, file, false))?;
             Err(Error::InvalidArgument)
         })
@@ -416,7 +416,7 @@ impl Remote for Smb {
     ) -> Future<'a, Made> {
         Box::pin(async move {
             let share = &self.share;
-            let mut made = call!(cred.deadline, share.line(dir), |link, again| share.make(
+            let mut made = call!(cred.deadline, share.channel(dir), |link, again| share.make(
                 &link,
                 cred,
                 (dir, name),
@@ -446,7 +446,7 @@ impl Remote for Smb {
     ) -> Future<'a, Change> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line_at(dir, name), |link, again| share.remove(
+            call!(cred.deadline, share.channel_at(dir, name), |link, again| share.remove(
                 &link,
                 cred,
                 (dir, name),
@@ -464,7 +464,7 @@ impl Remote for Smb {
     ) -> Future<'a, (Change, Change)> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line_at(from.0, from.1), |link, again| share
+            call!(cred.deadline, share.channel_at(from.0, from.1), |link, again| share
                 .rename(&link, cred, from, to, again))?;
             Ok((Change::default(), Change::default()))
         })
@@ -498,7 +498,7 @@ impl Remote for Smb {
     ) -> Future<'a, Listing> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(dir), |link, _again| share
+            call!(cred.deadline, share.channel(dir), |link, _again| share
                 .list(&link, cred, dir, cookie, bytes_max))
         })
     }
@@ -506,20 +506,20 @@ impl Remote for Smb {
     fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.line(file), |link, _again| share.space(&link, file))
+            call!(cred.deadline, share.channel(file), |link, _again| share.space(&link, file))
         })
     }
 
     fn call_limit(&self) -> Option<std::time::Duration> {
-        self.share.lines.first().and_then(Line::call_limit)
+        self.share.channels.first().and_then(Channel::call_limit)
     }
 
     fn reachable(&self) -> bool {
-        self.share.lines.iter().any(Line::is_up)
+        self.share.channels.iter().any(Channel::is_up)
     }
 
     fn shutdown(&self) {
-        self.share.lines.iter().for_each(Line::shut);
+        self.share.channels.iter().for_each(Channel::shut);
     }
 }
 
@@ -531,7 +531,7 @@ impl Share {
             return true;
         }
         let found: larder_vfs::Result<bool> = async {
-            call!(cred.deadline, self.line(file), |link, _again| self.find_kept(&link, file))
+            call!(cred.deadline, self.channel(file), |link, _again| self.find_kept(&link, file))
         }
         .await;
         found.unwrap_or(false)

@@ -380,7 +380,7 @@ fn config(options: &MountOptions, address: SocketAddr) -> Config {
     }
 }
 
-/// Asks for the server's limits and settles on ours.
+/// Asks for the server's limits and chooses ours.
 async fn negotiate(
     options: &MountOptions,
     client: &RpcClient,

@@ -322,7 +322,7 @@ impl Share {
         }
         self.close_known(to.dir, &to.component, target).await;
         if target.is_directory() {
-            self.settle(link).await;
+            self.drain(link).await;
             self.delete(link, to.path.clone(), target).await?;
         } else if target.is_readonly() {
             self.clear_readonly(link, to.path.clone(), target).await?;

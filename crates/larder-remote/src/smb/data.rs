@@ -4,7 +4,8 @@
 //!   file for itself, in one message with the READ where it fits.
 //! - Writes of a burst share an open, until they are committed ([`super::burst`]).
 //! - What is written counts as unstable until FLUSH. The verifier is the connection's generation:
-//!   the server may have been restarted between two of them. All writes of a file go by one line.
+//!   the server may have been restarted between two of them. All writes of a file go by one
+//!   channel.
 
 use super::attr::{Info, Shape};
 use super::burst::{ToCommit, Writer};

@@ -120,7 +120,7 @@ impl ServerOpen {
         let closed = replies.next().ok_or(Failure::Lost)?.read::<CloseResponse>()?;
         self.closed.store(true, Ordering::Release);
         let info = Info::parse(&seen.output_buffer).map_err(super::link::garbled)?;
-        // Servers may settle the times at the end. Without them the reply says zero.
+        // Servers may set the times at the end only. Without them the reply says zero.
         if closed.last_write_time.0 == 0 {
             return Ok(info);
         }

@@ -81,7 +81,7 @@ impl Greeting {
     }
 
     /// Has the connection's keys depend on what was said.
-    pub(super) fn settle(&self, connection: &Connection) {
+    pub(super) fn hash_into(&self, connection: &Connection) {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         connection.with_preauth_hasher_mut(|hasher| {
             *hasher = PreauthHasher::new();

@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! - At most [`KEPT_MAX`] files are kept open; others are open here without that.
-//! - What is kept is an open on the file's line. With the connection it is lost, and made again
+//! - What is kept is an open on the file's channel. With the connection it is lost, and made again
 //!   after it by path.
 
 use super::attr::Named;

@@ -417,7 +417,7 @@ async fn connect(
     let host = options.host.clone();
     let mut connection = Connection::from_transport(filter(), filter(), host.clone());
     connection.negotiate().await.map_err(at(Step::Negotiate))?;
-    greeting.settle(&connection);
+    greeting.hash_into(&connection);
     connection.set_previous_session_id(previous);
     let params = connection.params().expect("they are there after a negotiation");
     let version = Version::of(params.dialect);

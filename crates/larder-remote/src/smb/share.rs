@@ -1,11 +1,11 @@
 //! The share: what all operations have in common. Paths in, identities checked, opens out.
 
 use super::attr::{Info, Shape};
+use super::channel::Channel;
+use super::channels::{self, Connector};
 use super::files::{File, Files, Moment, ServerOpen};
 use super::frames::LeaseKey;
 use super::kept::{Kept, KeptFiles};
-use super::line::Line;
-use super::lines::{self, Connector};
 use super::link::{Accounts, COMMANDS, Link, garbled};
 use super::listing::Snapshots;
 use super::locks::LockedFiles;
@@ -59,7 +59,7 @@ pub(super) struct Opened {
 pub(super) struct Share {
     pub(super) options: MountOptions,
     /// At least one.
-    pub(super) lines: Vec<Line>,
+    pub(super) channels: Vec<Channel>,
     pub(super) shape: Shape,
     pub(super) limits: RemoteLimits,
     pub(super) files: Files,
@@ -91,12 +91,12 @@ impl Share {
         let accounts = Arc::new(Procedures::new(COMMANDS));
         let connector = Arc::new(Connector::default());
         let account = Accounts::new(&accounts);
-        let link = lines::connect(options, &connector, SessionId::NONE, account).await?;
+        let link = channels::connect(options, &connector, SessionId::NONE, account).await?;
         let base = names::subpath(&options.path);
-        let further = async { Ok(lines::further(options, &connector, &accounts).await) };
+        let further = async { Ok(channels::further(options, &connector, &accounts).await) };
         let (root, further) = tokio::try_join!(root_in_time(options, &link, &base), further)?;
-        let lines: Vec<_> =
-            std::iter::once(Line::new(Arc::clone(&link), options)).chain(further).collect();
+        let channels: Vec<_> =
+            std::iter::once(Channel::new(Arc::clone(&link), options)).chain(further).collect();
         let volume = u64::from(root.volume);
         let by_path = root.by_path || !options.server_ids;
         let handle = match by_path {
@@ -110,7 +110,7 @@ impl Share {
             share = options.share,
             version,
             leases,
-            connections = lines.len(),
+            connections = channels.len(),
             "mounted an SMB share"
         );
         let mount_id = std::hash::BuildHasher::hash_one(
@@ -118,7 +118,7 @@ impl Share {
             std::process::id(),
         );
         let share = Arc::new(Share {
-            lines,
+            channels,
             shape: Shape::new(options, volume),
             limits: root.limits(options, &link),
             options: options.clone(),
@@ -310,7 +310,7 @@ impl Share {
         for kept in &kept {
             kept.close().await;
         }
-        self.settle(link).await;
+        self.drain(link).await;
         (kept, locked)
     }
 }

@@ -135,13 +135,13 @@ struct Cancel<'a> {
     connection: &'a Connection,
     call: &'a Arc<Call>,
     /// The call is no longer pending.
-    settled: bool,
+    answered: bool,
 }
 
 impl Drop for Cancel<'_> {
     fn drop(&mut self) {
         self.connection.load.fetch_sub(1, Relaxed);
-        if self.settled {
+        if self.answered {
             return;
         }
         let mut state = self.connection.change_now();
@@ -329,9 +329,9 @@ impl Connection {
             cancelled: AtomicBool::new(false),
         });
 
-        let mut cancel = Cancel { connection: self, call: &call, settled: false };
+        let mut cancel = Cancel { connection: self, call: &call, answered: false };
         let arrived = self.exchange(&call, procedure, Wait { class, offered, until }).await;
-        cancel.settled = arrived.is_ok();
+        cancel.answered = arrived.is_ok();
         drop(cancel);
 
         account.calls.fetch_add(1, Relaxed);

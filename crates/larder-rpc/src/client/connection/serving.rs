@@ -225,7 +225,7 @@ impl Connection {
         let bytes = record.len();
         let mut body = record;
         let xid = body.first_chunk().map(|xid| Xid(u32::from_be_bytes(*xid)));
-        let pending = xid.and_then(|xid| self.settle(xid, at));
+        let pending = xid.and_then(|xid| self.answered(xid, at));
         let Some(pending) = pending else {
             self.stats.orphans.fetch_add(1, Relaxed);
             return;
@@ -238,8 +238,8 @@ impl Connection {
         let _ = pending.reply.send(arrived);
     }
 
-    /// Takes a call out of those that wait.
-    fn settle(&self, xid: Xid, at: Instant) -> Option<Pending> {
+    /// The call with this number is answered: it waits no more, and how long it took is known.
+    fn answered(&self, xid: Xid, at: Instant) -> Option<Pending> {
         let mut state = self.change(at);
         state.heard = at;
         let pending = state.pending.remove(&xid)?;

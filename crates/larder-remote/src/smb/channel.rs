@@ -1,10 +1,10 @@
-//! A way of the mount to its server: the connection there is, or the waiting for the next one.
+//! A channel of the mount to its server: the connection there is, or the waiting for the next one.
 //!
 //! A connection that is lost is replaced by one task, with growing pauses; calls wait for it, until
 //! the server has been silent for their limit ([`crate::patience`]). What a call does when its
 //! answer was lost is its own affair: it learns that from its [`Attempt`].
 //!
-//! A mount with several has lines that know nothing of each other.
+//! A mount with several has channels that know nothing of each other.
 
 use super::link::{Accounts, Link};
 use super::mount::MountOptions;
@@ -53,8 +53,8 @@ impl State {
     }
 }
 
-/// The way to the server.
-pub(super) struct Line {
+/// One channel to the server.
+pub(super) struct Channel {
     state: watch::Sender<State>,
     recovery: Recovery,
     limit: Duration,
@@ -63,10 +63,10 @@ pub(super) struct Line {
     reconnects: AtomicU64,
 }
 
-impl Line {
+impl Channel {
     /// With its first connection.
-    pub(super) fn new(link: Arc<Link>, options: &MountOptions) -> Line {
-        Line {
+    pub(super) fn new(link: Arc<Link>, options: &MountOptions) -> Channel {
+        Channel {
             accounts: link.accounts().clone(),
             state: watch::Sender::new(State::Up(link)),
             recovery: options.recovery,
@@ -165,7 +165,7 @@ impl Line {
             }
             Recovery::Hard => None,
         };
-        Attempt { line: self, state, begun, deadline, tried: None, lost: 0 }
+        Attempt { channel: self, state, begun, deadline, tried: None, lost: 0 }
     }
 
     /// How long a call waits; `None`: for ever.
@@ -176,7 +176,7 @@ impl Line {
 
 /// A call on its way, with as many tries as it takes.
 pub(super) struct Attempt<'a> {
-    line: &'a Line,
+    channel: &'a Channel,
     state: watch::Receiver<State>,
     begun: Instant,
     deadline: Option<Instant>,
@@ -193,7 +193,7 @@ impl Attempt<'_> {
     pub(super) async fn link(&mut self) -> Result<Arc<Link>> {
         let is_down = self.state.borrow().is_down();
         let is_over = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if is_over || is_down && self.line.fail_fast {
+        if is_over || is_down && self.channel.fail_fast {
             return Err(Error::TimedOut);
         }
         let change = self.state.wait_for(|state| !state.is_down());
@@ -201,7 +201,7 @@ impl Attempt<'_> {
             None => change.await,
             Some(deadline) => {
                 let Ok(change) = tokio::time::timeout_at(deadline.into(), change).await else {
-                    self.line.in_vain(self.begun);
+                    self.channel.in_vain(self.begun);
                     return Err(Error::TimedOut);
                 };
                 change
@@ -247,7 +247,7 @@ impl Attempt<'_> {
     /// is of no use any more, which the library finds out later.
     fn give_up_silent(&self, link: &Link) {
         let silent = self.begun.elapsed().min(link.silent_for());
-        if is_in_vain(silent, self.line.limit) {
+        if is_in_vain(silent, self.channel.limit) {
             link.lose(self.begun);
         }
     }
@@ -277,8 +277,8 @@ impl Attempt<'_> {
 /// Runs `$try`, which has `$link` and `$again` (whether an earlier try may have been carried out),
 /// until it has an answer, or `$deadline` has come.
 macro_rules! call {
-    ($deadline:expr, $line:expr, |$link:ident, $again:ident| $try:expr) => {{
-        let mut attempt = $line.attempt($deadline);
+    ($deadline:expr, $channel:expr, |$link:ident, $again:ident| $try:expr) => {{
+        let mut attempt = $channel.attempt($deadline);
         loop {
             let $link = attempt.link().await?;
             let $again = attempt.may_be_done();

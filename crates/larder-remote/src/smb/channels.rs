@@ -1,19 +1,21 @@
-//! The connections of a mount: which of them serves a file, how they are made, and made again.
+//! The channels of a mount: which of them serves a file, how their connections are made, and made
+//! again.
 //!
 //! Each has a session and a use of the share of its own: the library cannot bind several to one
 //! session, and an open belongs to a session (MS-SMB2, 3.3.1.10). Each has a ClientGuid of its own,
 //! too, so to the server they are several clients, with leases that the others cannot use
-//! (3.3.5.9.8): with one for all, Samba would serve them in one process, as channels.
+//! (3.3.5.9.8): with one for all, Samba would serve them in one process.
+//! So they are not the channels of one session that MS-SMB2 knows as multichannel.
 //!
 //! Invariants:
-//! - A file lives on one line for good, which its handle tells. What opens it for its data goes
-//!   there, with the key of its lease: by another line it would break the lease. What opens it for
-//!   its attributes breaks none, and what removes or renames it closes it first.
+//! - A file lives on one channel for good, which its handle tells. What opens it for its data goes
+//!   there, with the key of its lease: by another channel it would break the lease. What opens it
+//!   for its attributes breaks none, and what removes or renames it closes it first.
 //! - A connection is known by its generation, which no other of the mount has.
 
+use super::channel::Channel;
 use super::frames::{ConnectionEvent, EventSink};
 use super::handle;
-use super::line::Line;
 use super::link::{Accounts, Link};
 use super::mount::{MountError, MountOptions};
 use super::share::Share;
@@ -39,7 +41,7 @@ impl Connector {
     /// From now on connections find the share. What they told before is made up for. Called once.
     pub(super) fn attach(&self, share: &Arc<Share>) {
         let _ = self.share.set(Arc::downgrade(share));
-        for link in share.lines.iter().filter_map(Line::link).filter(|link| link.is_lost()) {
+        for link in share.channels.iter().filter_map(Channel::link).filter(|link| link.is_lost()) {
             share.cut(link.generation);
         }
     }
@@ -69,12 +71,12 @@ pub(super) async fn connect(
     Link::establish(options, (generation, previous), connector.events(generation), accounts).await
 }
 
-/// The lines beside the first: as many as are wanted, or as the server lets us have.
+/// The channels beside the first: as many as are wanted, or as the server lets us have.
 pub(super) async fn further(
     options: &MountOptions,
     connector: &Arc<Connector>,
     commands: &Arc<Procedures>,
-) -> Vec<Line> {
+) -> Vec<Channel> {
     let mut connecting = JoinSet::new();
     for _ in 1..options.connections {
         let (options, connector, accounts) =
@@ -82,54 +84,54 @@ pub(super) async fn further(
         connecting
             .spawn(async move { connect(&options, &connector, SessionId::NONE, accounts).await });
     }
-    let (mut lines, mut refused) = (Vec::new(), None);
+    let (mut channels, mut refused) = (Vec::new(), None);
     while let Some(done) = connecting.join_next().await {
         match done {
-            Ok(Ok(link)) => lines.push(Line::new(link, options)),
+            Ok(Ok(link)) => channels.push(Channel::new(link, options)),
             Ok(Err(cause)) => refused = Some(cause),
             Err(_) => (),
         }
     }
     if let Some(cause) = refused {
-        let (wanted, connections) = (options.connections, 1 + lines.len());
+        let (wanted, connections) = (options.connections, 1 + channels.len());
         tracing::warn!(wanted, connections, %cause, "the SMB server takes no more connections");
     }
-    lines
+    channels
 }
 
-/// Which of so many lines a file lives on: numbers at any equal distance are spread evenly, also
+/// Which of so many channels a file lives on: numbers at any equal distance are spread evenly, also
 /// few of them (multiples of the golden ratio; Knuth, The Art of Computer Programming, 6.4).
-fn number(file: &Handle, lines: usize) -> usize {
+fn number(file: &Handle, channels: usize) -> usize {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let place = handle::number(file).wrapping_mul(GOLDEN);
-    ((u128::from(place) * lines as u128) >> 64) as usize
+    ((u128::from(place) * channels as u128) >> 64) as usize
 }
 
 impl Share {
-    /// The line that a file lives on.
-    pub(super) fn line(&self, file: &Handle) -> &Line {
-        &self.lines[number(file, self.lines.len())]
+    /// The channel that a file lives on.
+    pub(super) fn channel(&self, file: &Handle) -> &Channel {
+        &self.channels[number(file, self.channels.len())]
     }
 
-    /// The line by which a name is changed: that of the file, if it is known, so that the server
+    /// The channel by which a name is changed: that of the file, if it is known, so that the server
     /// has closed what was closed of it by then; else the directory's.
-    pub(super) fn line_at(&self, dir: &Handle, name: &OsStr) -> &Line {
+    pub(super) fn channel_at(&self, dir: &Handle, name: &OsStr) -> &Channel {
         let component = names::component(name, self.limits.name_max).ok();
         let file = component.and_then(|component| self.places().child(dir, &component));
-        self.line(file.as_ref().unwrap_or(dir))
+        self.channel(file.as_ref().unwrap_or(dir))
     }
 
     /// The connection of this generation, if it is in use.
     pub(super) fn link_of(&self, generation: u64) -> Option<Arc<Link>> {
-        self.lines.iter().filter_map(Line::link).find(|link| link.generation == generation)
+        self.channels.iter().filter_map(Channel::link).find(|link| link.generation == generation)
     }
 
     /// Waits until every connection has closed what nobody waits for, and every one but this has
     /// carried out what was sent on it so far. What a lost one had open stays so until it is
     /// replaced.
-    pub(super) async fn settle(&self, link: &Link) {
+    pub(super) async fn drain(&self, link: &Link) {
         let mut asking = JoinSet::new();
-        for other in self.lines.iter().filter_map(Line::link) {
+        for other in self.channels.iter().filter_map(Channel::link) {
             let is_another = other.generation != link.generation;
             asking.spawn(async move {
                 other.closed().await;
@@ -145,12 +147,12 @@ impl Share {
     /// The connection of this generation is gone: the leases of its files end, and a new one is
     /// made.
     fn cut(self: &Arc<Share>, generation: u64) {
-        let mut lines = self.lines.iter().enumerate();
-        let cut = lines.find_map(|(at, line)| Some((at, line.cut(generation)?)));
+        let mut channels = self.channels.iter().enumerate();
+        let cut = channels.find_map(|(at, channel)| Some((at, channel.cut(generation)?)));
         let Some((at, session)) = cut else { return };
         let host = &self.options.host;
         tracing::warn!(host, connection = at, "lost a connection to the SMB server");
-        let ended = self.files.end_all(|file| number(file, self.lines.len()) == at);
+        let ended = self.files.end_all(|file| number(file, self.channels.len()) == at);
         let watcher = self.watcher.get().and_then(Weak::upgrade);
         tokio::spawn(reconnect(Arc::downgrade(self), at, session));
         tokio::spawn(async move {
@@ -162,26 +164,26 @@ impl Share {
     }
 }
 
-/// Connects the line `at` until it works or nobody wants it any more.
+/// Connects the channel `at` until it works or nobody wants it any more.
 async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
     let mut backoff = retry_pauses();
     let mut told = false;
     loop {
         tokio::time::sleep(backoff.pause()).await;
         let Some(share) = share.upgrade() else { return };
-        let (line, host) = (&share.lines[at], &share.options.host);
-        if line.is_shut() {
+        let (channel, host) = (&share.channels[at], &share.options.host);
+        if channel.is_shut() {
             return;
         }
-        match connect(&share.options, &share.connector, previous, line.accounts.clone()).await {
+        match connect(&share.options, &share.connector, previous, channel.accounts.clone()).await {
             Ok(link) => {
                 tracing::info!(host, connection = at, "connected to the SMB server again");
-                if line.restore(Arc::clone(&link)) && link.is_lost() {
+                if channel.restore(Arc::clone(&link)) && link.is_lost() {
                     share.cut(link.generation);
                 }
-                let locked = share.locks.all(|file| number(file, share.lines.len()) == at);
+                let locked = share.locks.all(|file| number(file, share.channels.len()) == at);
                 share.renew_locks(&link, locked).await;
-                for kept in share.kept.all(|file| number(file, share.lines.len()) == at) {
+                for kept in share.kept.all(|file| number(file, share.channels.len()) == at) {
                     // If others have renamed or removed it meanwhile, it is lost.
                     share.try_renew(&link, &kept).await;
                 }
@@ -203,15 +205,15 @@ mod tests {
 
     #[test]
     fn files_are_spread_over_all_lines() {
-        for lines in 1..=16 {
+        for channels in 1..=16 {
             for (step, per_line) in [(1, 2), (1, 100), (2, 100), (3, 100), (64, 100), (256, 100)] {
-                let mut files = vec![0; lines];
-                for file_id in (1000_u64..).step_by(step).take(per_line * lines) {
+                let mut files = vec![0; channels];
+                for file_id in (1000_u64..).step_by(step).take(per_line * channels) {
                     let file = Identity { file_id, directory: false }.handle(77);
-                    files[number(&file, lines)] += 1;
+                    files[number(&file, channels)] += 1;
                 }
                 let even = files.iter().all(|one| (per_line / 2..=per_line * 2).contains(one));
-                assert!(even, "{lines} lines, each {step}th number: {files:?}");
+                assert!(even, "{channels} channels, each {step}th number: {files:?}");
             }
         }
     }
