@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use larder_io::{DiskFile, Stamp};
 
-use crate::descriptors::Place;
 use crate::lock;
+use crate::places::Place;
 
 /// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
 /// the version it was handed out for but for what its holders change, as long as this is held.

@@ -10,8 +10,8 @@ use larder_io::{DiskFile, Stamp};
 
 use crate::backing::BackingFile;
 use crate::file::CachedFile;
-use crate::state::{State, ZEROS_MAX};
-use crate::sums::{chunk_range, chunks_of};
+use crate::state::{Base, State, ZEROS_MAX};
+use crate::sums::{Summer, chunk_range, chunks_of};
 
 /// As much of a local file is read where others wait for the thread.
 const READ_QUICKLY_BYTES: u64 = 128 << 10;
@@ -248,10 +248,10 @@ impl CachedFile {
         let (file, stamp) = self.whole_file(state)?;
         let size = state.size();
         self.begin_change(state, size).ok()?;
+        state.begin_base(self.store.bases.take_free().map(Base::new).unwrap_or_default());
         for chunk in chunks_of(&(0..size)) {
-            if state.sums().get(chunk).is_none() {
-                let sum = self.sum_on_disk(state, &file, chunk).ok()?;
-                state.set_sum(chunk, sum);
+            if state.base().wants(chunk) || state.sums().get(chunk).is_none() {
+                see_chunk(state, &*file, chunk).ok()?;
             }
         }
         state.begin_bypass(stamp);
@@ -271,7 +271,7 @@ impl CachedFile {
 
     /// Whether the kernel has the local file, or may get it.
     fn may_hand_out(&self, state: &State) -> bool {
-        state.local().is_handed_out() || !self.store.handed_out.is_full()
+        state.local().is_handed_out() || !self.store.handed_out.are_taken()
     }
 
     fn hand_out(&self, state: &mut State, file: Arc<dyn DiskFile>) -> Option<Arc<BackingFile>> {
@@ -324,6 +324,15 @@ impl CachedFile {
         self.recharge(state);
         Ok(())
     }
+}
+
+/// A chunk of the local file is taken as it is: later changes are told from that.
+pub(crate) fn see_chunk(state: &mut State, file: &dyn DiskFile, chunk: u64) -> io::Result<()> {
+    let mut summer = Summer::new();
+    let sum = summer.sum(file, chunk, state.size())?;
+    state.set_sum(chunk, sum);
+    state.keep_base(chunk, summer.bytes());
+    Ok(())
 }
 
 /// The last chunk, and its sum once the file goes on behind it, unless what it had was changed.

@@ -7,9 +7,12 @@
 //! lock. What the kernel writes while it is compared is found by the next comparing: the local
 //! file's times have changed then.
 //!
-//! Of a chunk that has changed the bytes are sent that somebody may have written. Nobody wrote what
-//! is a hole, nor the zeros beside other bytes in a block that was a hole when it was compared
-//! last: another client may have written there meanwhile, and zeros must not go over that.
+//! Of a chunk that has changed the bytes are sent that somebody may have written: another client
+//! may have written beside them meanwhile. Where it is known what was there before ([`Base`]),
+//! these are the bytes that differ. Elsewhere nobody wrote what is a hole, nor the zeros beside
+//! other bytes in a block that was a hole when it was compared last.
+//!
+//! [`Base`]: crate::state::Base
 
 use std::io;
 use std::ops::Range;
@@ -31,6 +34,9 @@ struct Read {
     sums: Vec<u32>,
     /// Of each block, from its first byte that is not zero to its last one; all of it without one.
     inner: Vec<Range<u64>>,
+    /// The bytes of chunks that are kept as a base for later changes, and of which ones.
+    kept: Vec<u8>,
+    kept_chunks: Range<u64>,
     /// Where the piece is not a hole. Looked for after the sums, so that nothing is in them that
     /// is not here.
     data: RangeSet,
@@ -73,7 +79,8 @@ impl CachedFile {
     pub(crate) fn collect(&self, state: &mut State, stamp: Stamp) -> io::Result<()> {
         let file = self.local(state)?;
         for piece in self.begin_comparing(state, &*file, &stamp)? {
-            let read = read_piece(&*file, &piece, state.size())?;
+            let kept = state.base().wanted_of(&piece);
+            let read = read_piece(&*file, &piece, kept, state.size())?;
             self.take_piece(state, piece, &read);
         }
         self.end_comparing(state, stamp);
@@ -103,13 +110,14 @@ impl CachedFile {
     ) -> io::Result<bool> {
         let Some(before) = self.in_bypass(serial) else { return Ok(false) };
         let (size, changes) = (before.size(), before.changes().count());
+        let kept = before.base().wanted_of(&piece);
         drop(before);
-        let read = read_piece(file, &piece, size);
+        let read = read_piece(file, &piece, kept.clone(), size);
         let Some(mut state) = self.in_bypass(serial) else { return Ok(false) };
         let is_same = state.size() == size && state.changes().count() == changes;
         let read = match read {
             Ok(read) if is_same => read,
-            _ => read_piece(file, &piece, state.size())?,
+            _ => read_piece(file, &piece, kept, state.size())?,
         };
         self.take_piece(&mut state, piece, &read);
         self.note(&mut state);
@@ -126,15 +134,27 @@ impl CachedFile {
         let written = may_be_written(state.data(), read, piece.start);
         for (chunk, sum) in piece.zip(&read.sums) {
             let before = state.sums().get(chunk);
-            if before == Some(*sum) {
-                continue;
+            let bytes = read.bytes_of(chunk, state.size());
+            if before != Some(*sum) {
+                let range = chunk_range(chunk, state.size());
+                let compared = bytes.and_then(|bytes| state.base().changes(chunk, bytes));
+                let (places, len) = compared.clone().unwrap_or_default();
+                let mut changed = at(range.start, places);
+                let grown = range.start + len as u64..range.end;
+                let new = match bytes {
+                    Some(bytes) if compared.is_some() => at(grown.start, inner(&bytes[len..])),
+                    _ => vec![grown.clone()],
+                };
+                // Behind the old end. The server is told where the end is now by the last byte.
+                if before.is_none() && !grown.is_empty() && range.end == state.size() {
+                    changed.push(range.end - 1..range.end);
+                }
+                changed.extend(new.into_iter().flat_map(|new| written.clip(new)));
+                state.find_change(chunk, *sum, changed);
             }
-            let range = chunk_range(chunk, state.size());
-            // Behind the old end. The server is told where the end is now by the last byte.
-            let is_last = before.is_none() && range.end == state.size();
-            let last = is_last.then(|| range.end - 1..range.end);
-            let changed = written.clip(range).into_iter().chain(last).collect();
-            state.find_change(chunk, *sum, changed);
+            if let Some(bytes) = bytes {
+                state.keep_base(chunk, bytes);
+            }
         }
         state.note_data(&read.data);
     }
@@ -146,13 +166,31 @@ impl CachedFile {
     }
 }
 
-/// Reads the chunks of a piece that lie in a file of `size` bytes.
-fn read_piece(file: &dyn DiskFile, piece: &Range<u64>, size: u64) -> io::Result<Read> {
+impl Read {
+    /// The bytes of a chunk in a file of `size` bytes, if it is one that is kept.
+    fn bytes_of(&self, chunk: u64, size: u64) -> Option<&[u8]> {
+        let first = self.kept_chunks.start * crate::CHUNK_BYTES;
+        let range = self.kept_chunks.contains(&chunk).then(|| chunk_range(chunk, size))?;
+        let index = |at: u64| usize::try_from(at - first).expect("what is kept is in memory");
+        self.kept.get(index(range.start)..index(range.end))
+    }
+}
+
+/// Reads the chunks of a piece that lie in a file of `size` bytes, and keeps the bytes of some.
+fn read_piece(
+    file: &dyn DiskFile,
+    piece: &Range<u64>,
+    kept_chunks: Range<u64>,
+    size: u64,
+) -> io::Result<Read> {
     let piece = piece.start..piece.end.min(chunks_of(&(0..size)).end);
     let mut summer = Summer::new();
-    let (mut sums, mut inner) = (Vec::new(), Vec::new());
+    let (mut sums, mut inner, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for chunk in piece.clone() {
         sums.push(summer.sum(file, chunk, size)?);
+        if kept_chunks.contains(&chunk) {
+            kept.extend_from_slice(summer.bytes());
+        }
         let starts = (chunk * crate::CHUNK_BYTES..).step_by(BLOCK_BYTES as usize);
         let blocks = summer.bytes().chunks(BLOCK_BYTES as usize).zip(starts);
         inner.extend(blocks.map(|(block, start)| without_zeros(block, start)));
@@ -165,21 +203,33 @@ fn read_piece(file: &dyn DiskFile, piece: &Range<u64>, size: u64) -> io::Result<
         let bytes = piece.start * crate::CHUNK_BYTES..chunk_range(piece.end - 1, size).end;
         file.data_ranges(bytes)?.into_iter().for_each(|range| data.insert(range));
     }
-    Ok(Read { sums, inner, data })
+    Ok(Read { sums, inner, kept, kept_chunks, data })
+}
+
+/// Where in a file a part that begins at `start` has these places.
+fn at(start: u64, places: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<u64>> {
+    let place = |place: Range<usize>| start + place.start as u64..start + place.end as u64;
+    places.into_iter().map(place).collect()
+}
+
+/// From the first byte that is not zero to the last one; `None` if there is none.
+fn inner(bytes: &[u8]) -> Option<Range<usize>> {
+    let first = bytes.iter().position(|byte| *byte != 0)?;
+    let last = bytes.iter().rposition(|byte| *byte != 0)?;
+    Some(first..last + 1)
 }
 
 /// A block at `start` but for the zeros at its edges; all of it if there is nothing else.
 fn without_zeros(block: &[u8], start: u64) -> Range<u64> {
-    let first = block.iter().position(|byte| *byte != 0).unwrap_or(0);
-    let last = block.iter().rposition(|byte| *byte != 0).unwrap_or(block.len() - 1);
-    start + first as u64..start + last as u64 + 1
+    let inner = inner(block).unwrap_or(0..block.len());
+    start + inner.start as u64..start + inner.end as u64
 }
 
 /// The parts of what was read from chunk `first` on that somebody may have written, if there was
 /// data in `before` and nowhere else: all data but the zeros at the edges of what is new. A block
 /// of nothing but zeros was written.
 fn may_be_written(before: &RangeSet, read: &Read, first: u64) -> RangeSet {
-    let inner = |at: u64| {
+    let inner_at = |at: u64| {
         let block = (at - first * crate::CHUNK_BYTES) / BLOCK_BYTES;
         &read.inner[usize::try_from(block).expect("a piece is short")]
     };
@@ -187,8 +237,8 @@ fn may_be_written(before: &RangeSet, read: &Read, first: u64) -> RangeSet {
     for range in read.data.iter() {
         before.clip(range.clone()).into_iter().for_each(|old| written.insert(old));
         for new in before.gaps(range) {
-            let start = new.start.max(inner(new.start).start);
-            written.insert(start..new.end.min(inner(new.end - 1).end));
+            let start = new.start.max(inner_at(new.start).start);
+            written.insert(start..new.end.min(inner_at(new.end - 1).end));
         }
     }
     written

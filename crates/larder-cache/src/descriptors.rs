@@ -5,9 +5,6 @@
 //! last close. What neither may take is left to the rest of the process: index, session log,
 //! sockets.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 /// Descriptors that are left to the rest of the process, unless the limit is too low: at least, and
 /// at most.
 const RESERVED_MIN: usize = 56;
@@ -32,41 +29,6 @@ impl Descriptors {
         let ours = limit.saturating_sub(reserved);
         let pooled_max = (ours / 4).clamp(POOLED_MIN, POOLED_MAX);
         Descriptors { pooled_max, handed_out_max: ours.saturating_sub(pooled_max) }
-    }
-}
-
-/// Counts the data files in the kernel's hands.
-#[derive(Debug)]
-pub(crate) struct HandedOut {
-    count: AtomicUsize,
-    max: usize,
-}
-
-/// A data file in the kernel's hands.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<HandedOut>);
-
-impl HandedOut {
-    pub(crate) fn new(max: usize) -> Arc<HandedOut> {
-        Arc::new(HandedOut { count: AtomicUsize::new(0), max })
-    }
-
-    /// Whether no more can be handed out for now.
-    pub(crate) fn is_full(&self) -> bool {
-        self.count.load(Ordering::Relaxed) >= self.max
-    }
-
-    /// Counts one more, also beyond the limit: two who ask at once both get the last place, and
-    /// what the kernel has already counts whatever the limit is.
-    pub(crate) fn take(self: &Arc<Self>) -> Place {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Place(Arc::clone(self))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -58,6 +58,7 @@ mod maintain;
 mod open;
 mod overlay;
 mod pins;
+mod places;
 mod pool;
 mod ranges;
 mod recent;

@@ -13,12 +13,12 @@ use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 
 use crate::codec::{Reader, Writer};
 use crate::config::{CacheError, Config, OpenError};
-use crate::descriptors::HandedOut;
 use crate::gauge::Gauge;
 use crate::head::{self, Found};
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
 use crate::local::{keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
+use crate::places::Places;
 use crate::pool::{Pool, data_path};
 use crate::recent::Recent;
 use crate::records::{
@@ -26,6 +26,7 @@ use crate::records::{
     tag, unseal,
 };
 use crate::save::usage_key;
+use crate::state::BASES_MAX;
 use crate::store::{Bell, Store};
 use crate::turns::Turns;
 use crate::unwritten::Unwritten;
@@ -66,8 +67,7 @@ pub(crate) fn open(
     let is_new = found == Found::Nothing;
     let clean_stamp = take_clean_flag(&*disk).map_err(OpenError::Unwritable)?;
     let bell = Arc::new(Bell::default());
-    let seconds = u64::try_from(clock.wall().sec).unwrap_or(0).max(1);
-    let numbers = seconds << NUMBERS_PER_SEC_SHIFT;
+    let numbers = u64::try_from(clock.wall().sec).unwrap_or(0).max(1) << NUMBERS_PER_SEC_SHIFT;
     let how = How { clean_stamp, is_new, numbers, boot: config.boot };
     let started = start_index(&disk, &bell, how).map_err(unwritable)?;
     let Started { index, start, session, trust_floor, usage, dropped } = started;
@@ -83,7 +83,8 @@ pub(crate) fn open(
         clock,
         index,
         pool: Pool::new(config.descriptors.pooled_max),
-        handed_out: HandedOut::new(config.descriptors.handed_out_max),
+        handed_out: Places::new(config.descriptors.handed_out_max),
+        bases: Places::new(BASES_MAX),
         gauge,
         unwritten: Unwritten::new(unwritten_bytes_max),
         recent: Recent::new(config.recent_bytes_max, config.recent_piece_bytes_min),

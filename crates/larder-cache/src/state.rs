@@ -6,12 +6,14 @@
 //! |---|---|
 //! | [`Presence`] | which bytes are here, which of them are dirty, and their sums |
 //! | [`Changes`] | whether the bytes are those of the version, and since when not |
+//! | [`Base`] | what the local file was before the kernel changed it |
 //! | [`Bypasses`] | whether the kernel writes the local file, and how that looked |
 //! | [`LocalFile`] | which local file it is, and how far it is trusted unread |
 //! | [`Recorded`] | what the index has of the file, and what it is still to be given |
 //!
 //! A method here is a step that more than one of them must take, always in the same order.
 
+mod base;
 mod bypasses;
 mod changes;
 mod dirty;
@@ -34,6 +36,7 @@ use crate::records::FileRecord;
 use crate::sums::{Group, Sums};
 use crate::unwritten::UnwrittenFile;
 
+pub(crate) use self::base::{BASES_MAX, Base};
 use self::bypasses::Bypasses;
 use self::changes::Changes;
 use self::dirty::Note;
@@ -55,6 +58,7 @@ pub(crate) struct State {
     presence: Presence,
     changes: Changes,
     bypasses: Bypasses,
+    base: Base,
     local: LocalFile,
     recorded: Recorded,
 }
@@ -130,6 +134,10 @@ impl State {
 
     pub(crate) fn bypasses(&self) -> &Bypasses {
         &self.bypasses
+    }
+
+    pub(crate) fn base(&self) -> &Base {
+        &self.base
     }
 
     /// Whether the kernel writes the local file.
@@ -209,6 +217,7 @@ impl State {
         self.presence = Presence::nothing(self.size());
         self.changes = Changes::none(self.changes.count() + 1);
         self.bypasses = Bypasses::default();
+        self.base = Base::default();
         self.local = LocalFile::none();
         self.recorded.drop_content();
         self.recorded.is_owed()
@@ -320,13 +329,15 @@ impl State {
     }
 
     /// Bytes were written to the local file.
-    pub(crate) fn write(&mut self, range: Range<u64>) {
-        self.presence.write(range);
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.presence.write(offset..offset + bytes.len() as u64);
+        self.base.write(offset, bytes);
         self.changes.apply(changes::Event::Redirtied);
     }
 
     /// Moves the end of file; new bytes are not known.
     pub(crate) fn set_size(&mut self, size: u64) {
+        self.base.cut(size);
         if self.presence.set_size(size) {
             self.changes.apply(changes::Event::Redirtied);
         }
@@ -339,7 +350,8 @@ impl State {
 
     /// See [`Presence::zero`].
     pub(crate) fn zero(&mut self, range: Range<u64>) {
-        self.presence.zero(range);
+        self.presence.zero(range.clone());
+        self.base.zero(range);
     }
 
     /// See [`Presence::begin_sending`].
@@ -386,11 +398,25 @@ impl State {
     /// See [`bypasses::Event::Ended`].
     pub(crate) fn end_bypass(&mut self) {
         self.bypasses.apply(bypasses::Event::Ended);
+        if !self.is_bypassed() {
+            self.base = Base::default();
+        }
     }
 
     /// See [`bypasses::Event::Collected`].
     pub(crate) fn set_collected(&mut self, looked: Stamp) {
         self.bypasses.apply(bypasses::Event::Collected(looked));
+    }
+
+    /// What the local file is, before the kernel gets it, is kept here.
+    pub(crate) fn begin_base(&mut self, base: Base) {
+        debug_assert!(!self.is_bypassed());
+        self.base = base;
+    }
+
+    /// See [`Base::keep`].
+    pub(crate) fn keep_base(&mut self, chunk: u64, bytes: &[u8]) {
+        self.base.keep(chunk, bytes);
     }
 
     /// The local file had data here when it was compared.
@@ -405,6 +431,7 @@ impl State {
 
     /// See [`Presence::follow_local`].
     pub(crate) fn follow_local(&mut self, data: Vec<Range<u64>>, len: u64) -> io::Result<()> {
+        self.base.cut(len);
         if self.presence.follow_local(data, len)? {
             self.changes.apply(changes::Event::Redirtied);
         }

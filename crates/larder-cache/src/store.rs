@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
-use crate::descriptors::HandedOut;
 use crate::file::CachedFile;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
+use crate::places::Places;
 use crate::pool::Pool;
 use crate::recent::Recent;
 use crate::records::FileRecord;
@@ -83,7 +83,9 @@ pub(crate) struct Store {
     pub(crate) index: Index,
     pub(crate) pool: Pool,
     /// Data files in the kernel's hands.
-    pub(crate) handed_out: Arc<HandedOut>,
+    pub(crate) handed_out: Arc<Places>,
+    /// Files of which it is known what they were before the kernel changed them.
+    pub(crate) bases: Arc<Places>,
     pub(crate) gauge: Gauge,
     /// Short data files that are not on the disk yet.
     pub(crate) unwritten: Unwritten,

@@ -6,6 +6,7 @@
 mod aside;
 mod asked;
 mod boots;
+mod bypasses;
 mod calls;
 mod corruption;
 mod crash;

@@ -53,7 +53,8 @@ fn apply(state: &mut State, index: &mut Index, step: Step) {
     match step {
         Step::Write(range) => {
             state.begin_change(Monotonic::default());
-            state.write(range);
+            let len = usize::try_from(range.end - range.start).unwrap();
+            state.write(range.start, &vec![1; len]);
         }
         Step::Resize(size) => {
             state.begin_change(Monotonic::default());

@@ -8,7 +8,8 @@
 //! Facts of ours: what the kernel wrote itself is found only by comparing the whole local file, at
 //! each close and fsync. A write that passes through the daemon is known, and costs a request. So
 //! the kernel writes what is short, or written anew from its first byte; not what is changed in
-//! place, as databases do.
+//! place, as databases do. Where locks are passed to the server, the kernel writes nothing by
+//! itself that it need not: who locks a file must see what others wrote under their locks.
 
 use larder_vfs::OpenFlags;
 
@@ -59,9 +60,8 @@ pub(crate) struct Case {
     pub(crate) size: u64,
     /// Programs sync files of this directory again and again while they write them.
     pub(crate) synced_here: bool,
-    /// Locks are passed on to the server: who locks a file that he writes must see what others
-    /// wrote into it meanwhile, and what the kernel writes itself cannot be brought up to
-    /// date.
+    /// Locks are passed on to the server: who locks a file must see what others wrote into it
+    /// meanwhile, and what the kernel writes itself cannot be brought up to date.
     pub(crate) locks_passed: bool,
     /// Open files of this inode: some are passthrough (or bypass).
     pub(crate) passthrough: bool,
@@ -97,8 +97,9 @@ pub(crate) fn mode(case: &Case) -> Mode {
 fn may_be_bypassed(case: &Case) -> bool {
     let flags = &case.flags;
     // Written from its first byte, or only appended to as long as it is short.
-    let anew = flags.truncate || flags.exclusive || (!flags.read && !case.locks_passed);
-    let suits = anew && case.size <= BYPASSED_BYTES_MAX && !case.synced_here;
+    let anew = flags.truncate || flags.exclusive || !flags.read;
+    let is_short = case.size <= BYPASSED_BYTES_MAX;
+    let suits = anew && is_short && !case.synced_here && !case.locks_passed;
     // Beside a passthrough open the choice is this or direct; whoever may map the file needs this.
     suits || case.bypass || (case.passthrough && flags.read)
 }
@@ -193,10 +194,14 @@ mod tests {
     #[test]
     fn what_others_may_write_under_locks_is_not_bypassed() {
         for (flags, wanted) in
-            [(READ, Cached), (WRITE, Cached), (APPEND, Direct), (ANEW, Bypass), (NEW, Bypass)]
+            [(READ, Cached), (WRITE, Cached), (APPEND, Direct), (ANEW, Cached), (NEW, Cached)]
         {
-            assert_eq!(mode(&Case { locks_passed: true, ..case(flags, 0) }), wanted, "{flags:?}");
+            let alone = Case { locks_passed: true, ..case(flags, 0) };
+            assert_eq!(mode(&alone), wanted, "{flags:?}");
         }
+        // A direct open could not be mapped to be written.
+        let beside = Case { locks_passed: true, passthrough: true, ..case(UPDATE, SHORT + 1) };
+        assert_eq!(mode(&beside), Bypass);
     }
 
     /// What the kernel refuses is never answered, whatever is open.

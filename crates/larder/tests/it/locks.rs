@@ -52,6 +52,57 @@ fn locks_on_a_volume_end_with_the_session_of_the_mount() {
     assert!(locks(&open(&one, "file")));
 }
 
+/// A file that one of them has just made, and both have open: each locks bytes of its own in one
+/// block, changes them, and unlocks. Also beside a process that reads the file by way of the
+/// kernel.
+#[test]
+fn two_mounts_change_one_block_under_locks() {
+    for kind in PASSED_ON {
+        let server = Server::start(kind);
+        let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+        for is_read in [false, true] {
+            let name = if is_read { "read" } else { "made" };
+            let path = one.path(name);
+            let mut new = File::options();
+            let mine = new.read(true).write(true).create_new(true).open(&path).unwrap();
+            let mut expected = vec![7; 200_000];
+            mine.write_all_at(&expected, 0).unwrap();
+            mine.sync_all().unwrap();
+            let reader = is_read.then(|| {
+                drop(File::open(&path).unwrap());
+                File::open(&path).unwrap()
+            });
+            let mine = if is_read {
+                drop(mine);
+                File::options().read(true).write(true).open(&path).unwrap()
+            } else {
+                mine
+            };
+            let theirs = open(&two, name);
+            for round in 0..6_usize {
+                for (number, file) in [&mine, &theirs].into_iter().enumerate() {
+                    flock(file, FlockOperation::LockExclusive).unwrap();
+                    let mut seen = vec![0; expected.len()];
+                    file.read_exact_at(&mut seen, 0).unwrap();
+                    let differs = (0..seen.len()).find(|at| seen[*at] != expected[*at]);
+                    // Beside a reader the kernel writes the file, and shows its own.
+                    let is_shown = !is_read || number == 1;
+                    assert!(
+                        !is_shown || differs.is_none(),
+                        "{kind:?} {round}: {number} {differs:?}"
+                    );
+                    let at = 100_000 + 10 * round + number;
+                    file.write_all_at(&[b'a' + number as u8], at as u64).unwrap();
+                    expected[at] = b'a' + number as u8;
+                    flock(file, FlockOperation::Unlock).unwrap();
+                }
+            }
+            drop((mine, theirs, reader));
+            assert!(fs::read(two.path(name)).unwrap() == expected, "{kind:?} {name}");
+        }
+    }
+}
+
 #[test]
 fn locks_end_with_the_mount_that_holds_them() {
     let server = Server::start(Kind::Samba);

@@ -1,0 +1,63 @@
+//! Places for what there may be only so many of at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts the places that are taken.
+#[derive(Debug)]
+pub(crate) struct Places {
+    count: AtomicUsize,
+    max: usize,
+}
+
+/// One of them; free again when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<Places>);
+
+impl Places {
+    /// So many of them, all free.
+    pub(crate) fn new(max: usize) -> Arc<Places> {
+        Arc::new(Places { count: AtomicUsize::new(0), max })
+    }
+
+    /// Whether none is free now.
+    pub(crate) fn are_taken(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= self.max
+    }
+
+    /// Takes one more, also beyond the limit: two who ask at once both get the last place, and some
+    /// things count whatever the limit is.
+    pub(crate) fn take(self: &Arc<Self>) -> Place {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Place(Arc::clone(self))
+    }
+
+    /// One that is free, if any is.
+    pub(crate) fn take_free(self: &Arc<Self>) -> Option<Place> {
+        (!self.are_taken()).then(|| self.take())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_who_took_it_is_gone() {
+        let places = Places::new(2);
+        let (one, two) = (places.take_free(), places.take_free());
+        assert!(one.is_some() && two.is_some() && places.are_taken());
+        assert!(places.take_free().is_none());
+        let beyond = places.take();
+        drop(one);
+        assert!(places.take_free().is_none(), "there are two still");
+        drop((two, beyond));
+        assert!(places.take_free().is_some());
+    }
+}

@@ -1,0 +1,238 @@
+//! What the kernel writes to a local file by itself, and how that is found.
+
+use std::ops::Range;
+
+use larder_io::RealClock;
+
+use super::*;
+use crate::Limits;
+use crate::state::BASES_MAX;
+
+#[test]
+fn bypass_finds_what_the_kernel_wrote() {
+    let disk = SimDisk::new();
+    let cache = open(&disk);
+    let file = filled(&cache, b"v1", 1, 4 * CHUNK + 5);
+    cache.checkpoint().unwrap();
+    let kernel = begin_bypass(&file).unwrap();
+    // The mark is durable before the kernel can write.
+    assert_eq!(open(&disk.crash(larder_io::Image::Synced)).usage().dirty_dropped, 1);
+    file.collect_bypass().unwrap();
+    assert_eq!(file.dirty(), []);
+
+    kernel.write_at(b"new", CHUNK + 7).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.dirty(), [CHUNK + 7..CHUNK + 10]);
+    kernel.write_at(b"grown", 4 * CHUNK + 5).unwrap();
+    kernel.write_at(b"far", 6 * CHUNK).unwrap();
+    file.end_bypass().unwrap();
+    assert_eq!(file.size(), 6 * CHUNK + 3);
+    assert_eq!(
+        file.dirty(),
+        [CHUNK + 7..CHUNK + 10, 4 * CHUNK + 5..4 * CHUNK + 10, 5 * CHUNK..6 * CHUNK + 3]
+    );
+    assert_eq!(read(&file, 4 * CHUNK + 5..4 * CHUNK + 10).unwrap(), b"grown");
+    assert_eq!(cache.usage().bytes, 7 * CHUNK);
+
+    file.mark_clean(0..u64::MAX);
+    file.set_version(b"v2", 6 * CHUNK + 3);
+    cache.checkpoint().unwrap();
+    let after = open(&disk.crash(larder_io::Image::Synced));
+    let file = after.file(file.number());
+    assert!(whole(&file).is_some());
+    assert_eq!(read(&file, CHUNK + 7..CHUNK + 10).unwrap(), b"new");
+}
+
+/// Another client may have written there meanwhile.
+#[test]
+fn holes_that_the_kernel_made_are_no_changes() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 100);
+    let kernel = begin_bypass(&file).unwrap();
+    kernel.write_at(b"far", 4 * CHUNK + 8192).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.dirty(), [4 * CHUNK + 8192..4 * CHUNK + 8195], "nor is the tail of before");
+    kernel.write_at(b"between", 2 * CHUNK).unwrap();
+    file.end_bypass().unwrap();
+    let expected = [2 * CHUNK..2 * CHUNK + 7, 4 * CHUNK + 8192..4 * CHUNK + 8195];
+    assert_eq!(file.dirty(), expected);
+    assert_eq!(read(&file, CHUNK..2 * CHUNK).unwrap(), vec![0; usize::try_from(CHUNK).unwrap()]);
+}
+
+/// Another client may have written right beside what was written here, in the same block.
+#[test]
+fn zeros_beside_what_the_kernel_wrote_are_no_changes() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 0);
+    let kernel = begin_bypass(&file).unwrap();
+    let found = |expected: &[Range<u64>]| {
+        file.collect_bypass().unwrap();
+        assert_eq!(file.dirty(), expected);
+        file.mark_clean(0..u64::MAX);
+    };
+    kernel.write_at(&[7; 61_568], 20_001).unwrap();
+    found(&[20_001..81_569]);
+    kernel.write_at(b"in the hole", 5000).unwrap();
+    found(&[5000..5011]);
+    kernel.write_at(b"behind the end", 100_000).unwrap();
+    found(&[100_000..100_014]);
+    // Zeros that were written: a block of them, and where there were bytes.
+    kernel.write_at(&[0; 5000], 8 * CHUNK).unwrap();
+    found(&[8 * CHUNK..8 * CHUNK + 5000]);
+    kernel.write_at(&[0; 11], 5000).unwrap();
+    found(&[5000..5011]);
+    file.end_bypass().unwrap();
+}
+
+/// Another client may have changed what lies beside it.
+#[test]
+fn what_the_kernel_changed_is_found_to_the_byte() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 80 * CHUNK);
+    let kernel = begin_bypass(&file).unwrap();
+    let found = |expected: &[Range<u64>]| {
+        file.collect_bypass().unwrap();
+        assert_eq!(file.dirty(), expected);
+        file.mark_clean(0..u64::MAX);
+    };
+    for round in 0..3 {
+        kernel.write_at(&[round; 3], 1000).unwrap();
+        kernel.write_at(&[round], CHUNK - 1).unwrap();
+        kernel.write_at(&[round; 2], 5 * CHUNK - 1).unwrap();
+        found(&[1000..1003, CHUNK - 1..CHUNK, 5 * CHUNK - 1..5 * CHUNK + 1]);
+    }
+    // What was written here is no change of the kernel's, wherever that writes.
+    file.write(2000, &[90; 10]).unwrap();
+    kernel.write_at(&[91; 10], 2020).unwrap();
+    kernel.write_at(&[91; 4], 2008).unwrap();
+    found(&[2000..2012, 2020..2030]);
+    // Nor what was cut, or zeroed, with the server.
+    file.zero(3000..3010).unwrap();
+    kernel.write_at(&[7], 3004).unwrap();
+    found(&[3004..3005]);
+    // Behind the first MiB nothing is kept of what was there before.
+    kernel.write_at(&[0], 70 * CHUNK + 5).unwrap();
+    found(&[70 * CHUNK..71 * CHUNK]);
+    file.truncate(CHUNK + 10).unwrap();
+    kernel.write_at(&[8], CHUNK + 5).unwrap();
+    kernel.write_at(&[9; 4], CHUNK + 20).unwrap();
+    found(&[CHUNK + 5..CHUNK + 6, CHUNK + 20..CHUNK + 24]);
+    kernel.write_at(&[9], CHUNK + 15).unwrap();
+    found(&[CHUNK + 15..CHUNK + 16]);
+    // The server learns where the end is.
+    kernel.write_at(&[0; 10], CHUNK + 24).unwrap();
+    found(&[CHUNK + 33..CHUNK + 34]);
+    file.end_bypass().unwrap();
+    // Where it is not known what was there, the chunk is sent.
+    let others: Vec<_> = (2..2 + BASES_MAX as u64)
+        .map(|seed| filled(&cache, b"v1", seed, 100))
+        .inspect(|other| drop(begin_bypass(other).unwrap()))
+        .collect();
+    file.set_version(b"v2", CHUNK + 34);
+    let kernel = begin_bypass(&file).unwrap();
+    kernel.write_at(&[1], CHUNK + 5).unwrap();
+    found(&[CHUNK..CHUNK + 34]);
+    others.iter().for_each(|other| other.end_bypass().unwrap());
+}
+
+/// What the last chunk had is sent once more only if something in it was changed: somebody else may
+/// have cut it meanwhile.
+#[test]
+fn a_file_that_goes_on_behind_its_last_chunk_has_not_changed_it() {
+    for at in [2 * CHUNK, CHUNK + 50, CHUNK + 200] {
+        let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+        let file = filled(&cache, b"v1", 1, CHUNK + 100);
+        let kernel = begin_bypass(&file).unwrap();
+        kernel.write_at(b"far", 3 * CHUNK).unwrap();
+        kernel.write_at(b"X", at).unwrap();
+        // A write of another program, through the daemon, has it look where the file ends.
+        file.write(4 * CHUNK, b"end").unwrap();
+        file.end_bypass().unwrap();
+        let is_dirty = |byte: u64| file.dirty().iter().any(|dirty| dirty.contains(&byte));
+        assert!(is_dirty(at), "{at}");
+        assert!((CHUNK..CHUNK + 100).all(|byte| byte == at || !is_dirty(byte)), "{at}");
+    }
+}
+
+/// Also if it goes on since the daemon wrote behind its end.
+#[test]
+fn a_write_behind_the_end_in_a_bypass_changes_nothing_before_it() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 4 * CHUNK + 5);
+    begin_bypass(&file).unwrap();
+    file.truncate(100).unwrap();
+    file.write(2 * CHUNK + 7, b"far").unwrap();
+    file.collect_bypass().unwrap();
+    assert!(!file.dirty().iter().any(|dirty| dirty.start < 100), "{:?}", file.dirty());
+    file.end_bypass().unwrap();
+    assert!(!file.dirty().iter().any(|dirty| dirty.start < 100), "{:?}", file.dirty());
+}
+
+/// The server has made the truncation, so it is no change that it would have to be told.
+#[test]
+fn a_truncation_in_a_bypass_is_no_change_but_for_what_the_kernel_wrote() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, 4 * CHUNK + 5);
+    let kernel = begin_bypass(&file).unwrap();
+    file.truncate(2 * CHUNK + 9).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.dirty(), []);
+    file.truncate(5 * CHUNK).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.dirty(), []);
+    // Nobody has looked for this one yet.
+    kernel.write_at(b"new", CHUNK).unwrap();
+    file.truncate(2 * CHUNK - 1).unwrap();
+    file.end_bypass().unwrap();
+    assert_eq!(file.dirty(), [CHUNK..CHUNK + 3]);
+    assert_eq!(read(&file, CHUNK..CHUNK + 3).unwrap(), b"new");
+}
+
+/// A hole costs nothing locally, so a program makes one of any size: it is not read, sent or
+/// charged.
+#[test]
+fn large_hole_that_the_kernel_made_is_not_looked_at() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    let file = filled(&cache, b"v1", 1, CHUNK + 5);
+    let (far, end) = (1 << 30, (1 << 30) + 3 * CHUNK);
+    let kernel = begin_bypass(&file).unwrap();
+    kernel.write_at(b"far", far).unwrap();
+    kernel.set_len(end).unwrap();
+    file.collect_bypass().unwrap();
+    assert_eq!(file.size(), end);
+    // The last byte is sent too, for the size.
+    let dirty = [far..far + 3, end - 1..end];
+    assert_eq!(file.dirty(), dirty);
+    assert_eq!(cache.usage().bytes, 5 * CHUNK);
+
+    kernel.write_at(b"between", far / 2 + 1).unwrap();
+    file.truncate(2 * end).unwrap();
+    file.end_bypass().unwrap();
+    let between = far / 2..far / 2 + CHUNK;
+    let [written, last] = dirty;
+    assert_eq!(file.dirty(), [far / 2 + 1..far / 2 + 8, written, last]);
+    file.mark_clean(0..u64::MAX);
+    file.set_version(b"v2", 2 * end);
+    assert_eq!(file.held(0..u64::MAX), [0..2 * CHUNK, between, far..end]);
+    assert_eq!(read(&file, 0..CHUNK + 5), Some(bytes(1, 0..CHUNK + 5)));
+    assert!(file.whole().is_none());
+}
+
+#[test]
+fn bypass_and_local_changes_mix() {
+    let cache = open(&SimDisk::new());
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v1", 0);
+    let kernel = begin_bypass(&file).unwrap();
+    kernel.write_at(&bytes(3, 0..100), 0).unwrap();
+    // The client does not know the size yet, and truncates.
+    file.truncate(200).unwrap();
+    file.write(150, b"w").unwrap();
+    file.end_bypass().unwrap();
+    assert_eq!(file.size(), 200);
+    assert_eq!(file.dirty(), [0..151, 199..200], "and the end");
+    let mut expected = bytes(3, 0..100);
+    expected.resize(200, 0);
+    expected[150] = b'w';
+    assert_eq!(read(&file, 0..200), Some(expected));
+}
