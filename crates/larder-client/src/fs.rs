@@ -155,10 +155,7 @@ impl FileSystem for Client {
         if !self.core.locks.has(ino, owner) {
             return Answer::ok(());
         }
-        self.later(|core| async move {
-            core.unlock(ino, owner, range).await;
-            Ok(())
-        })
+        self.later(|core| async move { core.unlock(ino, owner, range).await })
     }
 
     fn test_lock(&self, ino: Ino, open: OpenId, lock: Lock) -> Answer<Option<Lock>> {

@@ -148,14 +148,20 @@ impl Volume {
     pub fn start(&mut self) {
         // The metadata server is told where the disk is.
         if self.disk.running.is_none() {
-            self.start_disk();
+            self.start_disk(master());
         }
         if self.meta.running.is_none() {
             self.start_meta();
         }
     }
 
-    fn start_disk(&mut self) {
+    /// Starts the disk, which does not run, so that it believes no metadata server: it refuses all
+    /// requests, as one does that was not refreshed in time. Blocks until it serves.
+    pub fn start_distrustful_disk(&mut self) {
+        self.start_disk(MasterKey::new([4; 32]));
+    }
+
+    fn start_disk(&mut self, master: MasterKey) {
         let (setup, bytes, medium) = (self.setup, self.disk_bytes, self.disk.medium.open());
         let clock = Arc::clone(&self.clock);
         self.disk.run(async move {
@@ -166,7 +172,7 @@ impl Volume {
                 Err(OpenError::InUse) => None,
                 opened => Some(opened.expect("the disk's own store")),
             });
-            let device = Device::start(DiskConfig::new(identity, master(), clock), store);
+            let device = Device::start(DiskConfig::new(identity, master, clock), store);
             DiskService::new(Arc::new(device))
         });
     }

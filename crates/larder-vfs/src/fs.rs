@@ -161,7 +161,7 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Unlocks what `owner` has of the range. What was written so far is at the server before
-    /// others can lock it.
+    /// others can lock it; if that fails, the error says why, and it is unlocked all the same.
     fn unlock(
         &self,
         _ino: Ino,

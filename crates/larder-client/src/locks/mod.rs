@@ -337,23 +337,29 @@ impl Core {
     }
 
     /// Unlocks a range; see [`larder_vfs::FileSystem::unlock`].
-    pub(crate) async fn unlock(&self, ino: Ino, owner: LockOwner, range: Range<u64>) {
-        self.change_table(ino, |table| table.set(owner, range, None)).await;
+    ///
+    /// # Errors
+    /// Why what was written could not be sent. It is unlocked all the same.
+    pub(crate) async fn unlock(&self, ino: Ino, owner: LockOwner, range: Range<u64>) -> Result<()> {
+        self.change_table(ino, |table| table.set(owner, range, None)).await
     }
 
     /// The owner closed a descriptor of the file: it has no lock on it any more.
     pub(crate) async fn end_owner(&self, ino: Ino, owner: LockOwner) {
-        self.unlock(ino, owner, 0..LOCK_END).await;
+        // Who closes is told so by his own sending.
+        let _ = self.unlock(ino, owner, 0..LOCK_END).await;
     }
 
     /// The open file is gone.
     pub(crate) async fn end_open(&self, ino: Ino, open: OpenId) {
-        self.change_table(ino, |table| table.close(open)).await;
+        // There is nobody to tell any more; what is unsent is tried again.
+        let _ = self.change_table(ino, |table| table.close(open)).await;
     }
 
     /// Takes locks away: first what was written under them is sent, then the server hears of it.
-    async fn change_table(&self, ino: Ino, change: impl FnOnce(&mut Table)) {
-        let Some(locks) = self.locks.get(ino) else { return };
+    /// Answers why that could not be sent.
+    async fn change_table(&self, ino: Ino, change: impl FnOnce(&mut Table)) -> Result<()> {
+        let Some(locks) = self.locks.get(ino) else { return Ok(()) };
         let turn = locks.turn.lock().await;
         let (before, after) = {
             let table = locks.table();
@@ -362,20 +368,26 @@ impl Core {
             (table.clone(), after)
         };
         let changes = before.changes(&after);
-        if !changes.is_empty()
-            && let Ok(node) = self.node(ino)
-        {
-            self.release_locks(&node, &before, &changes).await;
-        }
+        let sent = match self.node(ino) {
+            Ok(node) if !changes.is_empty() => self.release_locks(&node, &before, &changes).await,
+            _ => Ok(()),
+        };
         self.put_table(ino, &locks, &before, after);
         drop(turn);
         locks.changed.notify_waiters();
         self.locks.leave(ino, &locks);
+        sent
     }
 
-    async fn release_locks(&self, node: &Arc<Node>, before: &Table, changes: &[LockChange]) {
+    async fn release_locks(
+        &self,
+        node: &Arc<Node>,
+        before: &Table,
+        changes: &[LockChange],
+    ) -> Result<()> {
         let ino = node.ino.0;
-        if let Err(error) = self.upload(node, self.deadline()).await {
+        let sent = self.upload(node, self.deadline()).await;
+        if let Err(error) = &sent {
             tracing::warn!(ino, %error, "unlocked before what was written could be sent");
         }
         let opens = before.holders().iter().flat_map(|holder| &holder.opens);
@@ -389,6 +401,7 @@ impl Core {
             Ok(attr) => self.see_changes(node, attr, asked),
             Err(error) => tracing::debug!(ino, %error, "the server was not told of an unlock"),
         }
+        sent
     }
 
     /// Takes over what a table has become without what was taken away.

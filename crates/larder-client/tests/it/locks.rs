@@ -114,6 +114,27 @@ async fn what_was_written_under_a_lock_is_at_the_server_before_anybody_else_gets
     }
 }
 
+/// Nobody else would learn of it before the close.
+#[tokio::test]
+async fn an_unlock_tells_that_what_was_written_could_not_be_sent() {
+    let (here, there) = two().await;
+    let mine = here.open(&root(), "file", WRITE).await.unwrap();
+    let theirs = there.open(&root(), "file", WRITE).await.unwrap();
+    for error in [Error::NoSpace, Error::TimedOut] {
+        try_lock(&here, &mine, lock(process(1), 0..3, Exclusive)).await.unwrap();
+        mine.write(0, b"new").await.unwrap();
+        here.server.fail_next(1, error);
+        let unlocked = here.client.unlock(mine.ino, mine.id, process(1), ALL).wait().await;
+        assert_eq!(unlocked, Err(error));
+        try_lock(&there, &theirs, lock(process(1), 0..3, Exclusive)).await.unwrap();
+        assert_eq!(theirs.read(0, 3).await.unwrap(), b"012", "it is not there");
+        unlock(&there, &theirs, process(1), ALL).await;
+    }
+    here.client.fsync(&root(), mine.ino).wait().await.unwrap();
+    try_lock(&there, &theirs, lock(process(1), 0..3, Shared)).await.unwrap();
+    assert_eq!(theirs.read(0, 3).await.unwrap(), b"new", "it was kept");
+}
+
 #[tokio::test]
 async fn who_waits_for_another_client_gets_the_lock_or_gives_up() {
     let (here, there) = two().await;

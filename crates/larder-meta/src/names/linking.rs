@@ -7,12 +7,13 @@ use larder_wire::meta::words::{FileId, Place};
 use super::entries::{changed, enter, find};
 use crate::inode;
 use crate::request::Request;
-use crate::store::{Txn, key};
+use crate::store::Txn;
 
 /// Most names of a file, as on ext4.
 const LINKS_MAX: u32 = 65_000;
 
-/// Gives a file another name. One that is open and has none gets one again.
+/// Gives a file another name. One that has lost its last name gets none again (link(2): ENOENT), so
+/// who has it open sees that it is gone, and nothing that was freed with it can come back.
 pub(crate) fn link(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
@@ -26,7 +27,7 @@ pub(crate) fn link(
     }
     match inode.attributes.links {
         _ if inode.is_directory() => return Err(Status::NotPermitted),
-        0 => txn.delete(key::orphan(file)),
+        0 => return Err(Status::NotFound),
         LINKS_MAX.. => return Err(Status::TooManyLinks),
         _ => (),
     }

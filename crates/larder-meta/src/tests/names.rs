@@ -107,17 +107,19 @@ fn an_open_file_without_a_name_is_there_until_its_last_close() {
     rig.check();
 }
 
+/// As link(2) has it.
 #[test]
-fn an_open_file_without_a_name_can_be_linked() {
+fn an_open_file_without_a_name_gets_none_again() {
     let mut rig = Rig::new(16);
     let opened = rig.create(&Caller::root(), ROOT, "a").unwrap();
     let file = opened.file.after.file;
     rig.remove(ROOT, "a").unwrap();
     let sequence = rig.next();
     let linked = rig.call(&Caller::root(), calls::Link { sequence, file, place: place(ROOT, "b") });
-    assert_eq!(linked.unwrap().file.after.links, 1);
+    assert_eq!(refused(linked), Status::NotFound);
+    rig.check();
     rig.close(opened.open).unwrap();
-    assert_eq!(rig.attributes(file).unwrap().links, 1);
+    assert_eq!(refused(rig.attributes(file)), Status::Stale);
     rig.check();
 }
 

@@ -192,9 +192,11 @@ impl Native {
         }
     }
 
+    /// A disk trusts nobody until the metadata server has reached it: as with one that is away, it
+    /// will be otherwise later, and what is to be written is kept until then.
     pub(super) fn refused_again_and_again(&self, file: FileId) -> Error {
         tracing::warn!(file = file.0, "disks refuse what the metadata server grants");
-        Error::Io
+        Error::TimedOut
     }
 
     pub(super) fn changed(&self, changed: &Changed) -> Change {

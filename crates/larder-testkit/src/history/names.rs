@@ -221,7 +221,9 @@ impl Model for Names {
                 next.entries.insert(*to, moved);
             }
             Call::Link { file, to, .. } => {
-                let is_file = tree.ever.contains(file) && !tree.directories.contains(file);
+                // What has lost its last name gets none again.
+                let is_named = tree.entries.values().any(|node| node == file);
+                let is_file = is_named && !tree.directories.contains(file);
                 let may = is_file && self.is_there(tree, to.0);
                 if !may || next.entries.insert(*to, *file).is_some() {
                     return None;
@@ -301,7 +303,9 @@ mod tests {
 
     #[test]
     fn what_no_file_system_answers_is_refused() {
-        let wrong: [&[Call]; 10] = [
+        let link = Call::Link { file: 7, to: B, answer: Ok(()) };
+        let wrong: [&[Call]; 11] = [
+            &[make(A, Ok(7)), remove(A, Ok(())), link],
             &[make(A, Ok(7)), look(A, None)],
             &[make(A, Ok(7)), make(A, Ok(8))],
             &[make(A, Ok(7)), remove(A, Ok(())), look(A, Some(7))],

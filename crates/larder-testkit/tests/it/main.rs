@@ -5,4 +5,5 @@
 
 mod histories;
 mod player;
+mod refusing;
 mod world;

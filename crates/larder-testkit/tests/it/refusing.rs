@@ -1,0 +1,53 @@
+//! A disk that refuses what the metadata server grants, for longer than a client tries.
+
+use std::ffi::OsStr;
+
+use larder_io::Image;
+use larder_vfs::{Cred, Entry, Error, FileSystem, Ino, Lookup, OpenFlags, SetAttr, Stability};
+use tokio::runtime::Builder;
+
+use crate::world::World;
+
+const FLAGS: OpenFlags = OpenFlags { write: true, read: true, ..OpenFlags::WRITE };
+
+/// Who writes is told that it is late, not that it is lost; it is there once the disk trusts again.
+#[test]
+fn what_a_disk_refuses_for_long_is_kept_and_tried_again() {
+    let mut world = World::new(2);
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let life = |world: &World, client: usize| world.lives(client).borrow().clone().unwrap();
+    let (writer, reader) = (life(&world, 0).client, life(&world, 1).client);
+    let (root, name) = (Cred::root(), OsStr::new("file"));
+    let bytes = vec![7; 300_000];
+    let (ino, open) = runtime.block_on(async {
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let made = writer.create(&root, Ino::ROOT, name, set, FLAGS).wait().await.unwrap();
+        (made.0.ino, made.1.id)
+    });
+    world.volume.kill_disk(Image::Written);
+    world.volume.start_distrustful_disk();
+    runtime.block_on(async {
+        let write = writer.write(&root, ino, Some(open), 0, &bytes, Stability::Unstable);
+        write.wait().await.unwrap();
+        let closed = writer.flush(&root, ino, open, None).wait().await;
+        assert_eq!(closed, Err(Error::TimedOut));
+    });
+    world.volume.kill_disk(Image::Written);
+    world.volume.start();
+    runtime.block_on(async {
+        writer.fsync(&root, ino).wait().await.unwrap();
+        writer.release(ino, open).wait().await.unwrap();
+        let found = reader.lookup(&root, Ino::ROOT, name).wait().await.unwrap();
+        let Lookup::Found(Entry { ino: there, .. }) = found else { panic!("not there") };
+        let opened = reader.open(&root, there, OpenFlags::READ).wait().await.unwrap().id;
+        let mut seen = Vec::new();
+        while seen.len() < bytes.len() {
+            let at = seen.len() as u64;
+            let read = reader.read(&root, there, Some(opened), at, 1 << 20).wait().await.unwrap();
+            assert!(!read.is_empty(), "it ends at {at}");
+            seen.extend_from_slice(&read);
+        }
+        assert!(seen == bytes);
+        reader.release(there, opened).wait().await.unwrap();
+    });
+}
