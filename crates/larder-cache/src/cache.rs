@@ -33,6 +33,10 @@ pub struct Cache {
     _keeper: Arc<Keeper>,
 }
 
+/// How much of the journal of names was put: see [`Cache::put_names`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamesMark(u64);
+
 impl Cache {
     /// Opens a cache, creating it in an empty directory. O(1), also after a crash.
     ///
@@ -180,6 +184,50 @@ impl Cache {
         let records = self.store.index.scan_all(&[tag::CLASS]);
         let record = |(key, value): (Vec<u8>, _)| Some((number_in_key(&key)?, value));
         records.into_iter().filter_map(record).collect()
+    }
+
+    /// Changes records of the journal of names, each under its number: all of them or none, in the
+    /// order of the calls. They survive the process, if the cache knows the boot, and a crash of
+    /// the machine once [`Cache::keep_names`] has returned for the mark that is answered.
+    pub fn put_names(
+        &self,
+        changes: impl IntoIterator<Item = (u64, Option<Vec<u8>>)>,
+    ) -> NamesMark {
+        let record = |(no, record)| (key(tag::MADE, FileNo(no), &[]), record);
+        self.store.index.put_all(changes.into_iter().map(record).collect());
+        self.names_mark()
+    }
+
+    /// All records of [`Cache::put_names`], by number.
+    pub fn names(&self) -> Vec<(u64, Vec<u8>)> {
+        let records = self.store.index.scan_all(&[tag::MADE]);
+        let record = |(key, value): (Vec<u8>, _)| Some((number_in_key(&key)?.0, value));
+        records.into_iter().filter_map(record).collect()
+    }
+
+    /// What was put until now.
+    pub fn names_mark(&self) -> NamesMark {
+        NamesMark(self.store.index.next_commit())
+    }
+
+    /// Whether what was put until then is durable.
+    pub fn has_kept_names(&self, mark: NamesMark) -> bool {
+        self.store.index.has_committed(mark.0)
+    }
+
+    /// Makes what was put until then durable. Waits for the disk; callers who come together share a
+    /// commit.
+    ///
+    /// # Errors
+    /// What the disk says. Nothing is promised then, now or later.
+    pub fn keep_names(&self, mark: NamesMark) -> Result<(), CacheError> {
+        if self.has_kept_names(mark) { Ok(()) } else { self.store.index.commit() }
+    }
+
+    /// Whether [`Cache::keep_names`] keeps its promise: the cache is on a disk, knows the boot, and
+    /// has not failed.
+    pub fn keeps_names(&self) -> bool {
+        self.store.keeps().is_ok() && !self.store.index.is_poisoned()
     }
 
     /// Keeps a record of the caller about the volume, in the place of the one before.

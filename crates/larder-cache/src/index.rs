@@ -12,12 +12,13 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
-use larder_io::{BootId, Disk, DiskFile, OpenMode};
-use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
+use larder_io::{BootId, Disk, OpenMode};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
 
+use crate::backend::Backend;
 use crate::config::CacheError;
 use crate::gauge::{IndexCounters, count};
 use crate::lock;
@@ -84,6 +85,9 @@ pub(crate) struct Index {
     disk_error: Arc<Mutex<Option<io::Error>>>,
     reserve: Reserve,
     pub(crate) counters: IndexCounters,
+    /// How many commits have begun, and the last one of these that is durable.
+    commits_begun: AtomicU64,
+    commit_done: AtomicU64,
     /// Called when a commit should happen soon.
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -124,6 +128,8 @@ impl Index {
             disk_error,
             reserve,
             counters: IndexCounters::default(),
+            commits_begun: AtomicU64::new(0),
+            commit_done: AtomicU64::new(0),
             wake,
         };
         let stored = OF_A_SESSION.iter().flat_map(|tag| index.scan_all(&[*tag]));
@@ -330,15 +336,29 @@ impl Index {
         if self.is_poisoned() {
             return Err(CacheError::Poisoned);
         }
+        let number = self.commits_begun.fetch_add(1, Ordering::AcqRel) + 1;
         self.reserve.lend(&*self.disk);
         let requested = lock(&self.numbers).requested;
         let batch = self.begin_commit();
         let written = self.write(&batch);
         drop(batch);
         let ended = self.end_commit(written, requested);
+        if ended.is_ok() {
+            self.commit_done.store(number, Ordering::Release);
+        }
         // After the log's older segments are gone: else others get their blocks, of the reserve.
         self.take_reserve_back();
         ended
+    }
+
+    /// The commit after which all that was put until now is durable: see [`Index::has_committed`].
+    pub(crate) fn next_commit(&self) -> u64 {
+        self.commits_begun.load(Ordering::Acquire) + 1
+    }
+
+    /// Whether this commit, or a later one, is durable.
+    pub(crate) fn has_committed(&self, commit: u64) -> bool {
+        self.commit_done.load(Ordering::Acquire) >= commit
     }
 
     fn end_commit(&self, written: Result<(), String>, requested: u64) -> Result<(), CacheError> {
@@ -553,47 +573,4 @@ fn write_batch(database: &Database, batch: &Batch) -> Result<Table, String> {
         Ok(database.begin_read()?.open_table(TABLE)?)
     };
     write().map_err(|error| error.to_string())
-}
-
-/// redb's view of a file of the disk.
-#[derive(Debug)]
-struct Backend {
-    file: Arc<dyn DiskFile>,
-    disk_error: Arc<Mutex<Option<io::Error>>>,
-}
-
-impl Backend {
-    /// Remembers the first error. An end of file is damage: redb asked for what was once there.
-    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
-        if let Err(error) = &result
-            && error.kind() != io::ErrorKind::UnexpectedEof
-        {
-            let copy =
-                error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error);
-            lock(&self.disk_error).get_or_insert(copy);
-        }
-        result
-    }
-}
-
-impl StorageBackend for Backend {
-    fn len(&self) -> io::Result<u64> {
-        self.note(self.file.len())
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.note(self.file.read_exact_at(out, offset))
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.note(self.file.set_len(len))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.note(self.file.sync_data())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.note(self.file.write_at(data, offset))
-    }
 }

@@ -20,6 +20,7 @@ use crate::file::CachedFile;
 use crate::kept_record::{Keeping, KeptRecord, kept_key};
 use crate::pool::data_dir;
 use crate::state::State;
+use crate::store::Store;
 
 /// Most dirty ranges of a file that is kept: the record is one value of the index.
 const RANGES_MAX: usize = 1 << 16;
@@ -34,10 +35,7 @@ impl CachedFile {
     /// [`crate::Config::boot`]; `FileTooLarge` of too many ranges. Then nothing is promised.
     pub fn keep(&self) -> io::Result<()> {
         let (store, index) = (&self.store, &self.store.index);
-        let is_memory = store.disk.kind()? == FsKind::TMPFS;
-        if is_memory || !index.is_logged() || !store.disk.outlives_process() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        store.keeps()?;
         let (file, kept, changes) = {
             let state = self.state();
             if state.dirty().is_empty() {
@@ -92,6 +90,18 @@ impl CachedFile {
             return Ok(());
         }
         index.commit().map_err(|error| io::Error::other(error.to_string()))
+    }
+}
+
+impl Store {
+    /// Fails unless what is committed outlives a crash of the machine, and the process before that:
+    /// of a cache in memory, and without [`crate::Config::boot`].
+    pub(crate) fn keeps(&self) -> io::Result<()> {
+        let is_memory = self.disk.kind()? == FsKind::TMPFS;
+        if is_memory || !self.index.is_logged() || !self.disk.outlives_process() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(())
     }
 }
 

@@ -35,6 +35,7 @@
 
 mod aside;
 mod aside_dir;
+mod backend;
 mod backing;
 mod bypass;
 mod cache;
@@ -76,7 +77,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use backing::BackingFile;
 pub use bypass::Unsent;
-pub use cache::Cache;
+pub use cache::{Cache, NamesMark};
 pub use config::{
     CacheError, Config, Culled, Limits, Listed, Marks, OpenError, Usage, VerifyProgress,
     VerifyReport,

@@ -28,6 +28,7 @@ pub(crate) mod tag {
     pub(crate) const PIN: u8 = b'p';
     pub(crate) const CLASS: u8 = b'c';
     pub(crate) const KEPT: u8 = b'j';
+    pub(crate) const MADE: u8 = b'o';
 }
 
 /// Key of a record that belongs to a number: tag, number, rest.

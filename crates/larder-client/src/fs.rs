@@ -203,6 +203,12 @@ impl FileSystem for Client {
         self.later(|core| async move { core.fsync(ino, deadline).await })
     }
 
+    fn sync_names(&self, cred: &Cred, dir: Ino) -> Option<Answer<()>> {
+        self.core.remote.deferring()?;
+        let cred = self.core.caller(cred);
+        Some(self.later(|core| async move { core.sync_names(&cred, dir).await }))
+    }
+
     fn release(&self, _ino: Ino, open: OpenId) -> Answer<()> {
         self.later(|core| async move { core.release(open).await })
     }

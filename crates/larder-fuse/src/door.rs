@@ -109,6 +109,7 @@ impl Door {
             }
             Operation::Statfs => self.respond(fs.statfs(&cred(), ino), (), Door::space),
             Operation::Access(access) => self.access(&cred(), ino, access),
+            Operation::Fsyncdir(_) => self.sync_names(&cred(), ino),
             _ => self.answer_open(request),
         }
     }
@@ -182,6 +183,14 @@ impl Door {
             // Asked again each time, whatever the answer.
             Operation::Ioctl { .. } => Response::error(libc::ENOTTY),
             _ => Response::error(libc::ENOSYS),
+        }
+    }
+
+    /// A kernel that is told once that there is no such thing asks no more.
+    fn sync_names(self: &Arc<Self>, cred: &Cred, dir: Ino) -> Response {
+        match self.fs.sync_names(cred, dir) {
+            Some(synced) => self.respond(synced, (), Door::done),
+            None => Response::error(libc::ENOSYS),
         }
     }
 

@@ -233,6 +233,12 @@ pub trait FileSystem: Send + Sync + 'static {
         Answer::fail(Error::NotSupported)
     }
 
+    /// All earlier changes of names in a directory are durable on return, where its class wants it.
+    /// `None`, by default, if they are durable whenever a change was answered: nobody needs to ask.
+    fn sync_names(&self, _cred: &Cred, _dir: Ino) -> Option<Answer<()>> {
+        None
+    }
+
     /// All earlier writes of the file are durable at the server on return.
     fn fsync(&self, cred: &Cred, ino: Ino) -> Answer<Verifier>;
 

@@ -24,6 +24,7 @@ mod attr;
 pub mod conformance;
 mod cred;
 mod deadline;
+mod deferring;
 mod direct;
 mod error;
 mod fs;
@@ -39,6 +40,7 @@ mod xattr;
 pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Validator};
 pub use cred::Cred;
 pub use deadline::Deadline;
+pub use deferring::{Deferred, Deferring};
 pub use direct::Direct;
 pub use error::{Error, Result};
 pub use fs::{

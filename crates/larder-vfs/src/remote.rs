@@ -20,9 +20,9 @@ use std::pin::Pin;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Cred, Error, Handle, Intent, KeptLock, Kind, Lease, LockChange, LockMode,
-    RemoteOpened, Result, Seek, SetAttr, SetXattr, SpaceChange, StatFs, Time, Token, Validator,
-    Watcher,
+    Access, Attr, Cred, Deferring, Error, Handle, Intent, KeptLock, Kind, Lease, LockChange,
+    LockMode, RemoteOpened, Result, Seek, SetAttr, SetXattr, SpaceChange, StatFs, Time, Token,
+    Validator, Watcher,
 };
 
 /// A promise of an answer. A box is nothing beside an RPC.
@@ -58,6 +58,11 @@ pub trait Remote: Send + Sync + 'static {
     /// [`Remote::getattr`].
     fn gives_leases(&self) -> bool {
         false
+    }
+
+    /// This server with names for which this machine answers, if there are any.
+    fn deferring(&self) -> Option<&dyn Deferring> {
+        None
     }
 
     /// Who is told when leases end. To be set once, before the first call; without it leases end
@@ -507,7 +512,8 @@ pub enum New {
     Directory,
     /// A symbolic link with this target.
     Symlink(OsString),
-    /// A named pipe, socket or device.
+    /// A named pipe, socket or device; or a regular file that must not exist yet, with its
+    /// attributes in one request.
     Node(Kind, crate::Device),
 }
 

@@ -58,6 +58,12 @@ impl Back {
         if options.door.survive == Some(true) && no_cache {
             bail!(Usage("option survive needs a cache on disk".to_owned()));
         }
+        if options.exclusive && no_cache {
+            bail!(Usage("option exclusive needs a cache on disk: names are kept there".to_owned()));
+        }
+        if options.exclusive && options.sync {
+            bail!(Usage("options exclusive and sync contradict each other".to_owned()));
+        }
         if options.plain && !no_cache {
             bail!(Usage(
                 "option plain needs --cache none: it is the client without one".to_owned()

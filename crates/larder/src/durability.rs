@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use larder_cache::FileNo;
 use larder_class::Choice;
 use larder_client::{Durability, last_path};
-use larder_vfs::{Cred, Error, Ino};
+use larder_vfs::{Cred, Error};
 
 use crate::classes::shown;
 use crate::report::{ClassShown, Durable, Explained, Unsaved};
@@ -55,18 +55,23 @@ impl Engine {
 
     /// The files of which the server has not all: where they are, and when it gets the rest.
     pub(crate) fn unsaved(&self) -> Vec<Unsaved> {
+        let path = |file: &larder_client::Unsaved| {
+            let path = last_path(&self.cache, FileNo(file.ino.0))?;
+            let path = match &file.kept_beside {
+                Some((_, name)) => path.with_file_name(name),
+                None => path,
+            };
+            Some(path.to_string_lossy().into_owned())
+        };
         let of = |file: larder_client::Unsaved| Unsaved {
-            path: self.path_of(file.ino),
+            path: path(&file),
             unsent: file.total.into(),
             class: self.client.class(file.ino).map(|choice| choice.class.name.clone()).ok(),
             durable: file.durability.into(),
             problem: file.failure.map(|error| error.to_string()),
+            kept_beside: file.kept_beside.map(|(name, _)| name.to_string_lossy().into_owned()),
         };
         self.client.unsaved().into_iter().map(of).collect()
-    }
-
-    fn path_of(&self, ino: Ino) -> Option<String> {
-        last_path(&self.cache, FileNo(ino.0)).map(|path| path.to_string_lossy().into_owned())
     }
 }
 

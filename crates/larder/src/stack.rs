@@ -8,7 +8,9 @@ use anyhow::{Context, Result, anyhow};
 use larder_cache::{Cache, Limits};
 use larder_client::{Client, Start};
 use larder_io::{Clock, RealClock};
+use larder_names::Names;
 use larder_remote::later::Remembered;
+use larder_vfs::Remote;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::back::Back;
@@ -129,8 +131,8 @@ impl Engine {
             known::keep(&cache, &known);
         }
         let (options, session) = (client_options(back), session_number()?);
-        let client =
-            Client::new(server.remote(), cache.clone(), clock, options, session, start).await;
+        let remote = back.with_names(server.remote(), &cache, &clock);
+        let client = Client::new(remote, cache.clone(), clock, options, session, start).await;
         let client = client.with_context(|| format!("cannot mount {}", back.source))?;
         Ok(Engine { server, cache, cache_dir, client })
     }
@@ -171,6 +173,22 @@ impl Engine {
 }
 
 impl Back {
+    /// The server with the names that are made here, or that an earlier mount has made here.
+    fn with_names(
+        &self,
+        server: Arc<dyn Remote>,
+        cache: &Cache,
+        clock: &Arc<dyn Clock>,
+    ) -> Arc<dyn Remote> {
+        let defers = self.options.exclusive;
+        if !defers && !Names::are_in(cache) {
+            return server;
+        }
+        let machine = rustix::system::uname();
+        let host = machine.nodename().to_string_lossy();
+        Arc::new(Names::new(server, cache.clone(), clock.clone(), &host, defers))
+    }
+
     /// Opens the cache, and says where it is, if that is on disk.
     fn open_cache(
         &self,

@@ -73,6 +73,34 @@ impl Core {
         self.choose_class(node, Some((cred.uid, program.as_deref())), true).class
     }
 
+    /// The class that a file of this name would have for who makes it.
+    pub(crate) fn class_of_name(&self, dir: &Node, name: &OsStr, cred: &Cred) -> Arc<Class> {
+        let classes = &self.options.classes;
+        if classes.rules().is_empty() && self.set_classes.is_empty() {
+            return classes.mount().clone();
+        }
+        let program = classes.ask_for_program().then(|| program_of(cred.pid)).flatten();
+        let nearest = match self.set_classes.of(dir.ino) {
+            Some(own) => Some((dir.ino, own)),
+            None => self.set_classes.above(&self.cache, dir.ino),
+        };
+        let nearest = nearest.map(|(ino, name)| (self.path_of(ino), name));
+        let choice = classes.choose(&Subject {
+            path: &self.path_of(dir.ino).join(name),
+            uid: cred.uid,
+            size: 0,
+            program: program.as_deref(),
+            own: None,
+            dir: nearest.as_ref().map(|(dir, name)| (dir.as_path(), name.as_str())),
+        });
+        choice.class
+    }
+
+    /// Where a file was last seen.
+    fn path_of(&self, ino: Ino) -> PathBuf {
+        last_path(&self.cache, FileNo(ino.0)).unwrap_or_default()
+    }
+
     /// The class of a file that an earlier process opened, by its name on record, or as all files
     /// have it.
     pub(crate) fn class_on_record(&self, name: Option<&str>) -> Arc<Class> {
@@ -106,11 +134,12 @@ impl Core {
             (state.known().attr.uid, state.attr().size)
         };
         let (uid, program) = who.unwrap_or((owner, None));
-        let path_of = |ino: Ino| last_path(&self.cache, FileNo(ino.0)).unwrap_or_default();
-        let path = path_of(node.ino);
+        let path = self.path_of(node.ino);
         let own = self.set_classes.of(node.ino).filter(|_| with_own);
-        let dir: Option<(PathBuf, String)> =
-            self.set_classes.above(&self.cache, node.ino).map(|(ino, name)| (path_of(ino), name));
+        let dir: Option<(PathBuf, String)> = self
+            .set_classes
+            .above(&self.cache, node.ino)
+            .map(|(ino, name)| (self.path_of(ino), name));
         self.options.classes.choose(&Subject {
             path: &path,
             uid,
@@ -127,7 +156,15 @@ impl Core {
         let unsent = self.file(node).unsent();
         let due = node.state().unsent().due(self.clock.instant());
         let due = due.filter(|_| unsent.bytes > 0);
+        let awaited = || self.remote.deferring()?.awaited(&node.handle().ok()?);
+        let awaited = awaited().filter(|name| name.due.is_some());
+        let name_due = awaited.as_ref().and_then(|name| name.due);
+        let name_due =
+            name_due.map(|due| Due::In(due.saturating_duration_since(self.clock.instant())));
+        let due = due.or(name_due);
         let reached = match unsent.bytes {
+            0 if awaited.as_ref().is_some_and(|name| name.is_kept) => Level::Local,
+            0 if awaited.is_some() => Level::Memory,
             0 => Level::Durable,
             _ if self.file(node).is_all_kept() => Level::Local,
             _ => Level::Memory,

@@ -81,7 +81,9 @@ impl Core {
             .child_to_go(cred, &to_dir, to.1, false)
             .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
-        if let Some(source) = &source {
+        if let Some(source) = &source
+            && !self.may_defer_names(cred, &[(&*from_dir, from.1), (&*to_dir, to.1)])
+        {
             self.send_kept(source).await?;
         }
         let inherited = self.send_to_inherit(source.as_ref(), replaced.as_ref()).await?;

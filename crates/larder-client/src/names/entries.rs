@@ -30,7 +30,8 @@ impl Core {
         let (asked, moment) = (self.now(), self.table.moment());
         self.begin_change(dir);
         let answer = on_handle!(self, cred, dir, handle =>
-            self.remote.make(cred, &handle, name, new.clone(), set));
+            self.server_of_names(cred, &[(&**dir, name)])
+                .make(cred, &handle, name, new.clone(), set));
         let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
         self.distrust_if_refused(&[dir], (dir, name), &answer);
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
@@ -40,6 +41,7 @@ impl Core {
         }
         dir.state().set_searched(cred, asked);
         let child = self.learn_made(&made, (asked, moment), (dir.ino, name.to_owned()));
+        self.promise_name(&child, cred);
         if let Some(target) = target {
             child.state().leads_to(target);
         }
@@ -63,8 +65,8 @@ impl Core {
         what: Removal,
     ) -> Result<()> {
         self.begin_change(dir);
-        let answer =
-            on_handle!(self, cred, dir, handle => self.remote.remove(cred, &handle, name, what));
+        let answer = on_handle!(self, cred, dir, handle => self.server_of_names(cred, &[(&**dir, name)])
+                .remove(cred, &handle, name, what));
         let answer = Core::settle_remove(cred, answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
         self.end_names_change(dir, answer.as_ref().ok().copied());
@@ -87,7 +89,8 @@ impl Core {
         }
         let answer = on_handle!(self, cred, from.0, handle => async {
             let target = to.0.handle()?;
-            self.remote.rename(cred, (&handle, from.1), (&target, to.1)).await
+            let server = self.server_of_names(cred, &[(&**from.0, from.1), (&**to.0, to.1)]);
+            server.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
         let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
         self.distrust_if_refused(&[from.0, to.0], (from.0, from.1), &answer);

@@ -5,12 +5,14 @@
 //!   [`retried`]: those that are asked for once more.
 //! - [`hidden`]: the names of files that are removed while they are open; [`hiding`]: what is known
 //!   of them.
+//! - [`deferring`]: which changes may be answered here.
 //! - [`listing`]: what is held of directories' listings; [`listed`] and [`walk`]: what is
 //!   remembered of their readers.
 //! - [`recover`]: finds a file again whose handle the server refuses; [`paths`]: where files were
 //!   last seen.
 
 mod change;
+mod deferring;
 mod entries;
 mod held;
 mod hidden;

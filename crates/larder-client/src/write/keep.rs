@@ -30,9 +30,21 @@ impl Core {
     ) -> Result<()> {
         let is_kept_here = level <= Some(Level::Local) && !self.options.sync;
         if is_kept_here && self.keep(node, deadline).await? {
-            return Ok(());
+            return self.bring_names_to(node, level).await;
         }
-        self.upload(node, deadline).await
+        self.upload(node, deadline).await?;
+        self.bring_names_to(node, Some(Level::Durable)).await
+    }
+
+    /// The names of a file are as durable as its bytes: at `level`, or at a stronger one.
+    async fn bring_names_to(&self, node: &Node, level: Option<Level>) -> Result<()> {
+        let Some(here) = self.remote.deferring() else { return Ok(()) };
+        match level {
+            None | Some(Level::Memory) => return Ok(()),
+            Some(Level::Local) if here.keep().await.is_ok() => return Ok(()),
+            Some(_) => {}
+        }
+        here.settle(Some(&node.handle()?)).await
     }
 
     /// Keeps what is unsent on this machine's disk. Answers `false` if that cannot be had.

@@ -36,8 +36,8 @@ impl Core {
         }
         let cred = &cred.until(transfer.extend(deadline));
         self.begin_change(&node);
-        let answer =
-            on_handle!(self, cred, node, handle => self.remote.setattr(cred, &handle, set, None));
+        let answer = on_handle!(self, cred, node, handle => self.server_of_attributes(cred, &node)
+                .setattr(cred, &handle, set, None));
         let followed = match (&answer, set.size) {
             (Ok(_), Some(size)) => self.truncate_held(&node, size).await,
             _ => Ok(()),

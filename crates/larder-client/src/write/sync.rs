@@ -1,10 +1,12 @@
 //! Bringing what is unsent to the server for somebody who waits for it: a part of the files, or
 //! all.
 
+use std::collections::HashSet;
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Error, Ino, Result};
+use larder_vfs::{Deferred, Deferring, Error, Ino, Result};
 use tokio::task::JoinSet;
 
 use crate::class::Durability;
@@ -27,7 +29,7 @@ pub struct UnsentTotal {
 }
 
 /// A file of which the server lacks something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsaved {
     /// Which.
     pub ino: Ino,
@@ -37,6 +39,8 @@ pub struct Unsaved {
     pub durability: Durability,
     /// What the last try met that nobody was told of yet.
     pub failure: Option<Error>,
+    /// If somebody else had made the name that it was to have: that, and the one that it has.
+    pub kept_beside: Option<(OsString, OsString)>,
 }
 
 impl Client {
@@ -50,10 +54,19 @@ impl Client {
                 total: UnsentTotal { files: 1, bytes: unsent.bytes, is_bound: unsent.is_bound },
                 durability: self.core.durability(&node),
                 failure: node.state().unsent().failure(),
+                kept_beside: None,
             }
         };
         let files = self.core.with_unsent(&|_| true).into_iter().map(one);
         let mut unsaved: Vec<_> = files.filter(|file| file.total.bytes > 0).collect();
+        let known: HashSet<Ino> = unsaved.iter().map(|file| file.ino).collect();
+        for (node, name) in self.core.names_to_tell(&|ino| !known.contains(&ino)) {
+            let file = one(node);
+            let total = UnsentTotal { files: 1, ..UnsentTotal::default() };
+            let failure = file.failure.or(name.failure);
+            let kept_beside = name.wanted.map(|wanted| (wanted, name.name));
+            unsaved.push(Unsaved { total, failure, kept_beside, ..file });
+        }
         unsaved.sort_by_key(|file| (file.durability.due, file.ino));
         unsaved
     }
@@ -62,12 +75,16 @@ impl Client {
     /// the kernel writes itself. Asks nobody.
     pub fn unsent(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> UnsentTotal {
         let mut total = UnsentTotal::default();
+        let mut counted = HashSet::new();
         for node in self.core.with_unsent(wanted) {
             let unsent = self.core.file(&node).unsent();
+            counted.extend((unsent.bytes > 0).then_some(node.ino));
             total.files += u64::from(unsent.bytes > 0);
             total.bytes += unsent.bytes;
             total.is_bound |= unsent.is_bound;
         }
+        let names = self.core.names_to_tell(&|ino| wanted(ino) && !counted.contains(&ino));
+        total.files += names.iter().filter(|(_, name)| name.due.is_some()).count() as u64;
         total
     }
 
@@ -87,6 +104,10 @@ impl Client {
             });
         }
         let mut result = Ok(());
+        // Names too: those of all files, since they depend on each other.
+        if let Some(here) = self.core.remote.deferring() {
+            result = here.settle(None).await;
+        }
         while let Some(sent) = sending.join_next().await {
             result = result.and(sent.unwrap_or(Err(Error::Io)));
         }
@@ -110,6 +131,16 @@ impl Client {
 }
 
 impl Core {
+    /// Files whose names the server does not have, or has otherwise.
+    fn names_to_tell(&self, wanted: &dyn Fn(Ino) -> bool) -> Vec<(Arc<Node>, Deferred)> {
+        let all = self.remote.deferring().map(Deferring::deferred).unwrap_or_default();
+        let node = |name: Deferred| {
+            let ino = Ino(self.cache.number_of(name.file.as_bytes())?.0);
+            Some((self.table.get(ino).filter(|_| wanted(ino))?, name))
+        };
+        all.into_iter().filter_map(node).collect()
+    }
+
     fn with_unsent(&self, wanted: &dyn Fn(Ino) -> bool) -> Vec<Arc<Node>> {
         let mut nodes = self.table.in_memory();
         nodes.retain(|node| self.has_unsent(node) && wanted(node.ino));

@@ -63,7 +63,7 @@ impl Server {
 
     fn body(&self, cred: &Cred, dir: u64, new: New) -> Result<Body> {
         match new {
-            New::File | New::FileExclusive => {
+            New::File | New::FileExclusive | New::Node(Kind::File, _) => {
                 Ok(Body::File { data: Pages::default(), durable: None })
             }
             New::Directory => Ok(Body::Directory(Directory::new(dir))),
@@ -71,9 +71,7 @@ impl Server {
             New::Symlink(target) if target.is_empty() => Err(Error::InvalidArgument),
             New::Symlink(target) if target.len() > TARGET_LEN_MAX => Err(Error::NameTooLong),
             New::Symlink(target) => Ok(Body::Symlink(target)),
-            New::Node(Kind::File | Kind::Directory | Kind::Symlink, _) => {
-                Err(Error::InvalidArgument)
-            }
+            New::Node(Kind::Directory | Kind::Symlink, _) => Err(Error::InvalidArgument),
             New::Node(Kind::CharDevice | Kind::BlockDevice, _) if cred.uid != 0 => {
                 Err(Error::NotPermitted)
             }

@@ -30,6 +30,9 @@ Options of -o, as in nfs(5) where it has them; a later one overrides an earlier 
                                 class list` shows the classes
   rules=FILE|build              rules that choose classes, before those of /etc/larder/larder.toml and
                                 ~/.config/larder/larder.toml; build: what a build can make again
+  exclusive                     nobody else changes names in this export: those of classes whose close waits
+                                for this machine at most are made here, and at the server within the
+                                time of the class (NFS)
   wback=S                       seconds after which written bytes go to the server although the file is still
                                 open and nobody asks for it (30); fsync and close wait for that anyway
   rsize=SIZE, wsize=SIZE        most bytes of a READ or WRITE (what the server prefers, up to 1M)

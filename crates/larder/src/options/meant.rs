@@ -25,6 +25,8 @@ pub(crate) struct Options {
     pub(crate) class: Option<String>,
     /// Rules before those of the machine and the user.
     pub(crate) rules: Option<RuleFile>,
+    /// Whether nobody else changes names in the export: they may be made here first.
+    pub(crate) exclusive: bool,
     /// How long written bytes may be unsent; `None`: the client's default.
     pub(crate) unsent_age_max: Option<Duration>,
     /// Most bytes of a READ; `None`: what the server prefers.
@@ -227,6 +229,7 @@ impl Options {
             // nfs(5): noac makes writes synchronous, else another client would see old sizes.
             sync: no_attr_cache || typed.flag("sync", "async", false),
             class: typed.text("class"),
+            exclusive: typed.last(&["exclusive"]).is_some(),
             rules: typed.text("rules").map(|typed| rule_file(Path::new(&typed))),
             unsent_age_max: typed.number("wback").map(Duration::from_secs),
             read_max: typed.transfer_size("rsize")?,

@@ -109,6 +109,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("async", Flag),
     ("class", Text("generated")),
     ("rules", Text("build")),
+    ("exclusive", Flag),
     ("wback", Number(1, WBACK_SECONDS_MAX)),
     ("atime", Flag),
     ("noatime", Flag),
@@ -168,7 +169,17 @@ const ALIASES: &[(&str, &str)] =
 const ONLY: &[(Protocol, &[&str])] = &[
     (
         Protocol::Nfs,
-        &["mountport", "proto", "tcp", "udp", "retrans", "resvport", "noresvport", "nolock"],
+        &[
+            "mountport",
+            "proto",
+            "tcp",
+            "udp",
+            "retrans",
+            "resvport",
+            "noresvport",
+            "nolock",
+            "exclusive",
+        ],
     ),
     (
         Protocol::Smb,

@@ -64,6 +64,9 @@ pub(crate) struct Unsaved {
     pub(crate) durable: Durable,
     /// Why it could not be sent, if that was tried and nobody was told yet.
     pub(crate) problem: Option<String>,
+    /// The name that it was to have, if somebody else has made that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kept_beside: Option<String>,
 }
 
 impl fmt::Display for ClassShown {
@@ -123,15 +126,18 @@ impl fmt::Display for Durable {
 
 impl fmt::Display for Unsaved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unsaved { path, unsent, class, durable, problem } = self;
+        let Unsaved { path, unsent, class, durable, problem, kept_beside } = self;
         let path = path.as_deref().unwrap_or("a file whose place is not known");
         let most = if unsent.bytes_is_bound { "at most " } else { "" };
         let class = class.as_deref().unwrap_or("not known");
-        write!(
-            f,
-            "{path}: {most}{} unsent, class {class}, {durable}",
-            crate::options::Bytes(unsent.bytes)
-        )?;
+        if let Some(name) = kept_beside {
+            return writeln!(f, "{path}: kept beside {name}, which somebody else has made");
+        }
+        let what = match unsent.bytes {
+            0 => "its name is".to_owned(),
+            bytes => format!("{most}{}", crate::options::Bytes(bytes)),
+        };
+        write!(f, "{path}: {what} unsent, class {class}, {durable}")?;
         match problem {
             Some(problem) => writeln!(f, "; the last try: {problem}"),
             None => writeln!(f),
@@ -157,12 +163,17 @@ mod tests {
             class: Some("edited".into()),
             durable: durable.clone(),
             problem: Some("no space left on the server".into()),
+            kept_beside: None,
         };
         assert_eq!(
             unsaved.to_string(),
             "a/b: at most 5 B unsent, class edited, memory, promised durable, sent in 23s; the last \
              try: no space left on the server\n"
         );
+        let name = Unsaved { unsent: Dirty::default(), problem: None, ..unsaved.clone() };
+        assert!(name.to_string().starts_with("a/b: its name is unsent, class edited, memory"));
+        let kept = Unsaved { kept_beside: Some("c".into()), ..name };
+        assert_eq!(kept.to_string(), "a/b: kept beside c, which somebody else has made\n");
         for (due, told) in [
             (None, "memory, promised durable"),
             (Some("now"), "being sent"),

@@ -104,6 +104,11 @@ impl Mount {
         self.cache = cache;
     }
 
+    /// Mounts so the next time.
+    pub(crate) fn set_options(&mut self, server: &Server, options: &[&str]) {
+        self.options = server.options(options);
+    }
+
     /// Mounts something else.
     pub(crate) fn set_url(&mut self, url: String) {
         self.url = url;

@@ -20,6 +20,7 @@ mod crash;
 mod dead_server;
 mod detached;
 mod disk;
+mod exclusive;
 mod fdstore;
 mod harness;
 mod kills;

@@ -1,0 +1,72 @@
+//! Names that are made on this machine first, where the server has them later
+//! ([`larder_vfs::Deferring`]), and where the class of each name that a change touches lets it:
+//! close and fsync of such a class wait for this machine's disk at most. Every other change goes
+//! to the server as it always does.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use larder_class::{Class, Level};
+use larder_vfs::{Cred, Ino, Remote, Result};
+
+use crate::core::Core;
+use crate::node::Node;
+
+impl Core {
+    /// The server for a change of these names, which may be answered here.
+    pub(crate) fn server_of_names(&self, cred: &Cred, names: &[(&Node, &OsStr)]) -> &dyn Remote {
+        match self.remote.deferring() {
+            Some(here) if self.may_defer_names(cred, names) => here.names(),
+            _ => &*self.remote,
+        }
+    }
+
+    /// The server for a change of a file's attributes.
+    pub(crate) fn server_of_attributes(&self, cred: &Cred, node: &Node) -> &dyn Remote {
+        match self.remote.deferring() {
+            Some(here) if self.may_defer(&self.class_for(node, cred)) => here.names(),
+            _ => &*self.remote,
+        }
+    }
+
+    /// Whether a change of these names need not be at the server when it is acknowledged.
+    pub(crate) fn may_defer_names(&self, cred: &Cred, names: &[(&Node, &OsStr)]) -> bool {
+        self.remote.deferring().is_some()
+            && names.iter().all(|(dir, name)| self.may_defer(&self.class_at(dir, name, cred)))
+    }
+
+    fn may_defer(&self, class: &Class) -> bool {
+        !self.options.sync && !class.is_synchronous() && class.promised.close <= Some(Level::Local)
+    }
+
+    /// The class of the file that has a name, or would have it.
+    fn class_at(&self, dir: &Node, name: &OsStr, cred: &Cred) -> Arc<Class> {
+        match self.child(dir, name) {
+            Some(child) => self.class_for(&child, cred),
+            None => self.class_of_name(dir, name, cred),
+        }
+    }
+
+    /// What was made here is at the server within the time of its class.
+    pub(crate) fn promise_name(&self, node: &Node, cred: &Cred) {
+        let Some(here) = self.remote.deferring() else { return };
+        let within = self.class_for(node, cred).durable_within();
+        if let Ok(handle) = node.handle() {
+            here.promise(&handle, within.unwrap_or(self.options.unsent_age_max));
+        }
+    }
+
+    /// Changes of names are where the class of a directory wants them after an fsync.
+    pub(crate) async fn sync_names(&self, cred: &Cred, dir: Ino) -> Result<()> {
+        let class = self.class_for(&*self.node(dir)?, cred);
+        match self.remote.deferring() {
+            None => Ok(()),
+            Some(here)
+                if class.promised.fsync <= Some(Level::Local) && here.keep().await.is_ok() =>
+            {
+                Ok(())
+            }
+            Some(here) => here.settle(None).await,
+        }
+    }
+}

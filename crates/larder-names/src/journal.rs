@@ -1,0 +1,374 @@
+//! The journal: what was made here, as far as the server does not have it, and which of the
+//! server's objects were made here.
+//!
+//! It is a set of records, one for each object, and each change of names is one group of records
+//! that is written whole or not at all. So there is nothing to replay on this machine, and an
+//! object that is removed before the server has it leaves nothing. The order in which the server
+//! gets objects follows from them: a directory before what is in it, and else by number, which is
+//! the order in which they were made.
+//!
+//! Nothing here does I/O: [`Journal::take_changes`] has what is to be written, in the order in
+//! which it is true.
+//!
+//! Invariants:
+//! - no two objects have the same place, no two the same handle of the server;
+//! - what waits is in a directory of the server, or in one that the journal has;
+//! - numbers are given once, also over a crash.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+
+use larder_vfs::{Handle, Kind};
+
+use crate::object::{Body, Dir, Named, Object, ObjectNo, Place, Stage, Waiting};
+use crate::record::Head;
+
+/// Numbers are reserved in blocks of so many.
+const NUMBER_BLOCK: u64 = 1024;
+/// The record of the head.
+const HEAD: u64 = 0;
+/// First bytes of handles of objects that were made here.
+const HANDLE_MAGIC: &[u8; 8] = b"larder\0n";
+
+/// A record, and what it is to be; `None`: there is none any more.
+pub(crate) type Change = (u64, Option<Vec<u8>>);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    id: [u8; 16],
+    next: u64,
+    reserved: u64,
+    objects: BTreeMap<ObjectNo, Object>,
+    /// Of what waits: what is in each directory.
+    waiting: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
+    waiting_count: usize,
+    /// How many of them are directories, where some are.
+    subdirectories: HashMap<Dir, u32>,
+    /// Of what the server has: by its handle, by its inode number, by its last known place.
+    by_handle: HashMap<Handle, ObjectNo>,
+    by_fileid: HashMap<u64, ObjectNo>,
+    by_place: HashMap<Place, ObjectNo>,
+    changes: Vec<Change>,
+}
+
+impl Journal {
+    /// The journal that `records` are of, or a new one with that `id` if there is none; and how
+    /// many records were of no use: damaged, of a later format, or without the directory that
+    /// they are in.
+    pub(crate) fn recover(records: Vec<Change>, id: [u8; 16]) -> (Journal, usize) {
+        let mut head = None;
+        let (mut objects, mut lost) = (BTreeMap::new(), 0);
+        for (no, record) in records {
+            let record = record.unwrap_or_default();
+            match no {
+                HEAD => head = Head::decode(&record),
+                no => match Object::decode(&record) {
+                    Some(object) => drop(objects.insert(ObjectNo(no), object)),
+                    None => lost += 1,
+                },
+            }
+        }
+        let beyond = objects.keys().next_back().map_or(1, |no| no.0 + 1);
+        let Head { id, next } = head.unwrap_or(Head { id, next: beyond });
+        let mut journal = Journal {
+            id,
+            next: next.max(beyond),
+            reserved: 0,
+            objects: BTreeMap::new(),
+            waiting: HashMap::new(),
+            waiting_count: 0,
+            subdirectories: HashMap::new(),
+            by_handle: HashMap::new(),
+            by_fileid: HashMap::new(),
+            by_place: HashMap::new(),
+            changes: Vec::new(),
+        };
+        lost += journal.take_in(objects);
+        (journal, lost)
+    }
+
+    /// Takes in objects whose directories are there; answers how many are not. A directory may have
+    /// a higher number than what was moved into it.
+    fn take_in(&mut self, mut left: BTreeMap<ObjectNo, Object>) -> usize {
+        loop {
+            let (ready, rest): (BTreeMap<_, _>, _) =
+                left.into_iter().partition(|(_, object)| {
+                    match (&object.stage, &object.place.dir) {
+                        (Stage::Waiting(_), Dir::Made(dir)) => self.is_directory(*dir),
+                        _ => true,
+                    }
+                });
+            left = rest;
+            if ready.is_empty() {
+                return left.len();
+            }
+            for (no, object) in ready {
+                self.index(no, &object);
+                self.objects.insert(no, object);
+            }
+        }
+    }
+
+    fn is_directory(&self, no: ObjectNo) -> bool {
+        self.objects.get(&no).is_some_and(|object| match &object.stage {
+            Stage::Waiting(waiting) => waiting.body.kind() == Kind::Directory,
+            Stage::Named(_) => true,
+        })
+    }
+
+    fn index(&mut self, no: ObjectNo, object: &Object) {
+        match &object.stage {
+            Stage::Waiting(waiting) => {
+                if waiting.body == Body::Directory {
+                    *self.subdirectories.entry(object.place.dir.clone()).or_default() += 1;
+                }
+                let names = self.waiting.entry(object.place.dir.clone()).or_default();
+                let other = names.insert(object.place.name.clone(), no);
+                assert_eq!(other, None, "two objects have one name");
+                self.waiting_count += 1;
+            }
+            Stage::Named(named) => {
+                self.by_handle.insert(named.handle.clone(), no);
+                self.by_fileid.insert(named.fileid, no);
+                self.by_place.insert(object.place.clone(), no);
+            }
+        }
+    }
+
+    fn unindex(&mut self, no: ObjectNo, object: &Object) {
+        match &object.stage {
+            Stage::Waiting(waiting) => {
+                if waiting.body == Body::Directory {
+                    let count = self.subdirectories.get_mut(&object.place.dir);
+                    let count = count.expect("it is counted");
+                    *count -= 1;
+                    if *count == 0 {
+                        self.subdirectories.remove(&object.place.dir);
+                    }
+                }
+                let names = self.waiting.get_mut(&object.place.dir).expect("it is indexed");
+                assert_eq!(names.remove(&object.place.name), Some(no), "it is indexed");
+                if names.is_empty() {
+                    self.waiting.remove(&object.place.dir);
+                }
+                self.waiting_count -= 1;
+            }
+            Stage::Named(named) => {
+                self.by_handle.remove(&named.handle);
+                if self.by_fileid.get(&named.fileid) == Some(&no) {
+                    self.by_fileid.remove(&named.fileid);
+                }
+                if self.by_place.get(&object.place) == Some(&no) {
+                    self.by_place.remove(&object.place);
+                }
+            }
+        }
+    }
+
+    /// What is to be written since this was last asked for.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn put(&mut self, no: ObjectNo, object: Option<Object>) {
+        if let Some(before) = self.objects.remove(&no) {
+            self.unindex(no, &before);
+        }
+        self.changes.push((no.0, object.as_ref().map(Object::encode)));
+        if let Some(object) = object {
+            self.index(no, &object);
+            self.objects.insert(no, object);
+        }
+    }
+
+    /// How many objects wait, and how many there are.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.waiting_count, self.objects.len())
+    }
+
+    pub(crate) fn get(&self, no: ObjectNo) -> Option<&Object> {
+        self.objects.get(&no)
+    }
+
+    /// What waits, and is such an object.
+    pub(crate) fn waiting(&self, no: ObjectNo) -> Option<(&Place, &Waiting)> {
+        match self.objects.get(&no)? {
+            Object { place, stage: Stage::Waiting(waiting) } => Some((place, waiting)),
+            Object { stage: Stage::Named(_), .. } => None,
+        }
+    }
+
+    /// What the server has of what was made here.
+    pub(crate) fn named(&self, no: ObjectNo) -> Option<&Named> {
+        match &self.objects.get(&no)?.stage {
+            Stage::Named(named) => Some(named),
+            Stage::Waiting(_) => None,
+        }
+    }
+
+    /// All objects, in the order in which they were made.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (ObjectNo, &Object)> {
+        self.objects.iter().map(|(no, object)| (*no, object))
+    }
+
+    /// What waits in a directory, by name.
+    pub(crate) fn waiting_in(&self, dir: &Dir) -> impl Iterator<Item = (&OsStr, ObjectNo)> {
+        let names = self.waiting.get(dir).into_iter().flatten();
+        names.map(|(name, no)| (name.as_os_str(), *no))
+    }
+
+    /// How many directories wait in a directory.
+    pub(crate) fn subdirectories(&self, dir: &Dir) -> u32 {
+        self.subdirectories.get(dir).copied().unwrap_or(0)
+    }
+
+    /// What waits to have this name.
+    pub(crate) fn waiting_at(&self, dir: &Dir, name: &OsStr) -> Option<ObjectNo> {
+        self.waiting.get(dir)?.get(name).copied()
+    }
+
+    /// What was made here and has this handle of the server.
+    pub(crate) fn of_server(&self, handle: &Handle) -> Option<ObjectNo> {
+        self.by_handle.get(handle).copied()
+    }
+
+    /// What was made here and has this inode number of the server.
+    pub(crate) fn of_fileid(&self, fileid: u64) -> Option<ObjectNo> {
+        self.by_fileid.get(&fileid).copied()
+    }
+
+    /// The handle by which clients of this module know an object.
+    pub(crate) fn handle(&self, no: ObjectNo) -> Handle {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(HANDLE_MAGIC);
+        bytes[8..24].copy_from_slice(&self.id);
+        bytes[24..].copy_from_slice(&no.0.to_be_bytes());
+        Handle::new(&bytes)
+    }
+
+    /// Whether a handle is one of [`Journal::handle`], and of which object; it may be gone.
+    pub(crate) fn number_in(&self, handle: &Handle) -> Option<ObjectNo> {
+        let rest = handle.as_bytes().strip_prefix(HANDLE_MAGIC)?.strip_prefix(&self.id)?;
+        Some(ObjectNo(u64::from_be_bytes(rest.try_into().ok()?)))
+    }
+
+    /// The directory that a handle names, of the server or of ours.
+    pub(crate) fn dir(&self, handle: &Handle) -> Dir {
+        let no = self.number_in(handle).or_else(|| self.of_server(handle));
+        no.map_or_else(|| Dir::Server(handle.clone()), Dir::Made)
+    }
+
+    /// Whether `inner` is `outer`, or below it, as far as only what waits lies between.
+    pub(crate) fn is_within(&self, inner: &Dir, outer: ObjectNo) -> bool {
+        let mut at = inner.clone();
+        while let Dir::Made(no) = at {
+            if no == outer {
+                return true;
+            }
+            let Some((place, _)) = self.waiting(no) else { return false };
+            at = place.dir.clone();
+        }
+        false
+    }
+
+    /// Makes an object.
+    ///
+    /// # Panics
+    /// If something waits to have that name.
+    pub(crate) fn make(&mut self, place: Place, waiting: Waiting) -> ObjectNo {
+        let no = ObjectNo(self.next);
+        self.next += 1;
+        if self.next > self.reserved {
+            self.reserved = self.next + NUMBER_BLOCK;
+            let head = Head { id: self.id, next: self.reserved };
+            self.changes.push((HEAD, Some(head.encode())));
+        }
+        self.put(no, Some(Object { place, stage: Stage::Waiting(waiting) }));
+        no
+    }
+
+    /// Changes what waits.
+    pub(crate) fn change(&mut self, no: ObjectNo, waiting: Waiting) {
+        let (place, _) = self.waiting(no).expect("it waits");
+        let object = Object { place: place.clone(), stage: Stage::Waiting(waiting) };
+        self.put(no, Some(object));
+    }
+
+    /// Forgets an object: it was removed.
+    ///
+    /// # Panics
+    /// If something waits in it.
+    pub(crate) fn forget(&mut self, no: ObjectNo) {
+        assert!(!self.waiting.contains_key(&Dir::Made(no)), "there is something in it");
+        self.put(no, None);
+    }
+
+    /// What waits has another name, in the place of what waited to have that.
+    ///
+    /// # Panics
+    /// If that is a directory with something in it.
+    pub(crate) fn rename(&mut self, no: ObjectNo, to: Place) {
+        let (_, waiting) = self.waiting(no).expect("it waits");
+        let stage = Stage::Waiting(waiting.clone());
+        if let Some(replaced) = self.waiting_at(&to.dir, &to.name).filter(|other| *other != no) {
+            self.forget(replaced);
+        }
+        self.put(no, Some(Object { place: to, stage }));
+    }
+
+    /// The server has an object now, under that name. It has lost
+    /// whatever had its handle or its number before.
+    pub(crate) fn name(&mut self, no: ObjectNo, name: OsString, named: Named) {
+        let (place, _) = self.waiting(no).expect("it waits");
+        let place = Place { dir: place.dir.clone(), name };
+        let same = [self.of_server(&named.handle), self.of_fileid(named.fileid)];
+        for other in same.into_iter().flatten() {
+            if self.objects.contains_key(&other) && !self.waiting.contains_key(&Dir::Made(other)) {
+                self.put(other, None);
+            }
+        }
+        self.put(no, Some(Object { place, stage: Stage::Named(named) }));
+    }
+
+    /// The server has renamed what had a name. Nothing, if that is not known here.
+    pub(crate) fn renamed(&mut self, from: &Place, to: &Place) {
+        if from == to {
+            return;
+        }
+        self.removed(to);
+        let Some(no) = self.by_place.get(from).copied() else { return };
+        let mut object = self.objects[&no].clone();
+        object.place = to.clone();
+        if let Stage::Named(named) = &mut object.stage {
+            named.wanted = None;
+        }
+        self.put(no, Some(object));
+    }
+
+    /// The server has removed a name, and with its only name what had it.
+    pub(crate) fn removed(&mut self, place: &Place) {
+        let Some(no) = self.by_place.remove(place) else { return };
+        let is_gone = self.named(no).is_some_and(|named| !named.is_linked);
+        if is_gone && !self.waiting.contains_key(&Dir::Made(no)) {
+            self.put(no, None);
+        }
+    }
+
+    /// The server has given an object another name.
+    pub(crate) fn linked(&mut self, no: ObjectNo) {
+        let Some(mut object) = self.objects.get(&no).cloned() else { return };
+        if let Stage::Named(named) = &mut object.stage {
+            named.is_linked = true;
+            self.put(no, Some(object));
+        }
+    }
+
+    /// Objects that have another name than they were to have, since somebody else had made that.
+    pub(crate) fn conflicts(&self) -> impl Iterator<Item = ObjectNo> {
+        self.objects().filter_map(|(no, object)| match &object.stage {
+            Stage::Named(Named { wanted: Some(_), .. }) => Some(no),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,150 @@
+//! What is known of a directory of the server in which something was made here: enough to answer
+//! for names that are not there, and for who may make some.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+
+use larder_vfs::{Attr, Change};
+
+use crate::object::{Maker, Shown};
+
+/// Most callers whose right to change a directory is remembered.
+const WRITERS_MAX: usize = 16;
+
+/// A directory of the server, as its only writer knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    /// What the server said last.
+    attr: Attr,
+    /// The times that applications see instead, as long as the server's version is this one.
+    shown: Option<Shown>,
+    /// All names in it, if they are known.
+    names: Option<HashSet<OsString>>,
+    /// Who may search and change it.
+    writers: Vec<Maker>,
+}
+
+impl Known {
+    /// Of a directory that the server has just described.
+    pub(crate) fn new(attr: Attr) -> Known {
+        Known { attr, shown: None, names: None, writers: Vec::new() }
+    }
+
+    /// Of one that was made here, and at the server just now: in its version `shown`, with nothing
+    /// in it.
+    pub(crate) fn made(attr: Attr, shown: Shown) -> Known {
+        Known { shown: Some(shown), names: Some(HashSet::new()), ..Known::new(attr) }
+    }
+
+    /// Whether what is made in it gets its group.
+    pub(crate) fn passes_group_on(&self) -> bool {
+        self.attr.mode & 0o2000 != 0
+    }
+
+    /// The attributes as applications see them.
+    pub(crate) fn shown(&self) -> Attr {
+        self.show(self.attr)
+    }
+
+    /// The same of a description by the server.
+    pub(crate) fn show(&self, mut attr: Attr) -> Attr {
+        if let Some(shown) = &self.shown {
+            shown.apply(&mut attr);
+        }
+        attr
+    }
+
+    /// Something was made or removed here: applications see the directory change.
+    pub(crate) fn touch(&mut self, now: larder_vfs::Time) {
+        let server = self.attr.validator();
+        self.shown = Some(Shown { server, mtime: now, ctime: now });
+    }
+
+    /// The server describes the directory, which nobody but us changes: if it is another version
+    /// all the same, its names are not known any more.
+    pub(crate) fn observe(&mut self, attr: Attr) {
+        if !self.attr.validator().same(&attr.validator()) {
+            *self = Known::new(attr);
+        }
+        self.attr = attr;
+    }
+
+    /// A change of ours that applications know of already.
+    pub(crate) fn replayed(&mut self, change: &Change, name: &OsStr) {
+        let Some(after) = change.after.filter(|_| self.is_followed_by(change)) else {
+            self.forget(change);
+            return;
+        };
+        self.attr = after;
+        if let Some(shown) = &mut self.shown {
+            shown.server = after.validator();
+        }
+        if let Some(names) = &mut self.names {
+            names.insert(name.to_owned());
+        }
+    }
+
+    /// A change that was made at the server for somebody who waits for it, as he is told of it.
+    /// `names` follows it.
+    pub(crate) fn passed(
+        &mut self,
+        mut change: Change,
+        names: impl FnOnce(&mut HashSet<OsString>),
+    ) -> Change {
+        let follows = self.is_followed_by(&change);
+        if let (Some(before), Some(shown)) = (&mut change.before, &self.shown) {
+            shown.apply_before(before);
+        }
+        self.shown = None;
+        match change.after.filter(|_| follows) {
+            Some(after) => {
+                self.attr = after;
+                self.names.as_mut().map(names);
+            }
+            None => self.forget(&change),
+        }
+        change
+    }
+
+    /// Whether a change of ours is the next one after what is known. Of a server that does not
+    /// tell, it is: nobody else makes any.
+    fn is_followed_by(&self, change: &Change) -> bool {
+        change.before.is_none() || change.follows(&self.attr.validator())
+    }
+
+    fn forget(&mut self, change: &Change) {
+        *self = Known::new(change.after.unwrap_or(self.attr));
+    }
+
+    /// Its mode or owner may be another one.
+    pub(crate) fn forget_writers(&mut self) {
+        self.writers.clear();
+    }
+
+    pub(crate) fn learn_names(&mut self, names: HashSet<OsString>) {
+        self.names = Some(names);
+    }
+
+    /// A name is gone.
+    pub(crate) fn lose_name(&mut self, name: &OsStr) {
+        if let Some(names) = &mut self.names {
+            names.remove(name);
+        }
+    }
+
+    /// Whether there is such a name at the server; `None`: that is not known.
+    pub(crate) fn has(&self, name: &OsStr) -> Option<bool> {
+        self.names.as_ref().map(|names| names.contains(name))
+    }
+
+    pub(crate) fn learn_writer(&mut self, writer: Maker) {
+        if self.writers.len() == WRITERS_MAX {
+            self.writers.remove(0);
+        }
+        self.writers.push(writer);
+    }
+
+    pub(crate) fn has_writer(&self, writer: &Maker) -> bool {
+        self.writers.contains(writer)
+    }
+}

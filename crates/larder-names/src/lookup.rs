@@ -1,0 +1,100 @@
+//! Looking names up, and judging and describing what they stand for.
+
+use std::ffi::OsStr;
+
+use larder_vfs::{Access, Attr, Cred, Error, Found, Handle, Judged, Kind, LookedUp, Result};
+
+use crate::deferred::has_rights;
+use crate::object::{Dir, ObjectNo};
+use crate::shared::{Shared, Target};
+
+impl Shared {
+    /// Attributes of a file.
+    pub(crate) async fn describe(&self, cred: &Cred, file: &Handle) -> Result<Attr> {
+        match self.target(file)? {
+            Target::Waiting(no) => self.state().attr(no).ok_or(Error::Stale),
+            Target::Server(server) => {
+                let attr = self.remote.getattr(cred, &server).await?;
+                Ok(self.show(file, attr))
+            }
+        }
+    }
+
+    pub(crate) async fn look_up(
+        &self,
+        cred: &Cred,
+        dir: &Handle,
+        name: &OsStr,
+    ) -> Result<LookedUp> {
+        let target = self.target(dir)?;
+        if name == ".." {
+            return self.look_up_parent(cred, dir, target).await;
+        }
+        {
+            let state = self.state();
+            let key = state.journal().dir(dir);
+            let attr = state.dir_attr(&key);
+            let waits = matches!(target, Target::Waiting(_));
+            if waits && attr.is_none_or(|attr| attr.kind != Kind::Directory) {
+                return Err(Error::NotDirectory);
+            }
+            if waits && !attr.is_some_and(|attr| has_rights(&attr, cred, 1)) {
+                return Err(Error::AccessDenied);
+            }
+            if let Some(no) = state.journal().waiting_at(&key, name) {
+                return Ok(LookedUp { found: state.found(no), dir: attr });
+            }
+            if state.has(&key, name) == Some(false) {
+                return Ok(LookedUp { found: None, dir: attr });
+            }
+        }
+        let Target::Server(server) = target else { return Err(Error::Stale) };
+        let answer = self.remote.lookup(cred, &server, name).await?;
+        Ok(LookedUp {
+            found: answer.found.map(|found| self.show_found(found)),
+            dir: answer.dir.map(|attr| self.show(dir, attr)),
+        })
+    }
+
+    async fn look_up_parent(&self, cred: &Cred, dir: &Handle, target: Target) -> Result<LookedUp> {
+        let no = match target {
+            Target::Server(server) => {
+                let answer = self.remote.lookup(cred, &server, OsStr::new("..")).await?;
+                return Ok(LookedUp {
+                    found: answer.found.map(|found| self.show_found(found)),
+                    dir: answer.dir.map(|attr| self.show(dir, attr)),
+                });
+            }
+            Target::Waiting(no) => no,
+        };
+        let parent = {
+            let state = self.state();
+            let (place, _) = state.journal().waiting(no).ok_or(Error::Stale)?;
+            match &place.dir {
+                Dir::Server(handle) => handle.clone(),
+                Dir::Made(above) => state.journal().handle(*above),
+            }
+        };
+        let attr = self.describe(cred, &parent).await?;
+        Ok(LookedUp { found: Some(Found { handle: parent, attr }), dir: None })
+    }
+
+    pub(crate) fn judge(&self, cred: &Cred, no: ObjectNo, wanted: Access) -> Result<Judged> {
+        let attr = self.state().attr(no).ok_or(Error::Stale)?;
+        let is_directory = attr.kind == Kind::Directory;
+        let rights = [
+            (4, Access::READ),
+            (2, Access::MODIFY | Access::EXTEND),
+            (2, if is_directory { Access::DELETE } else { Access::NONE }),
+            (1, if is_directory { Access::LOOKUP } else { Access::EXECUTE }),
+        ];
+        let may = |bits, right| match right {
+            // User 0 too executes only what somebody may.
+            Access::EXECUTE if cred.uid == 0 => attr.mode & 0o111 != 0,
+            _ => has_rights(&attr, cred, bits),
+        };
+        let granted = rights.into_iter().filter(|(bits, right)| may(*bits, *right));
+        let granted = granted.fold(Access::NONE, |all, (_, right)| all | right);
+        Ok(Judged::new(granted & wanted, Some(attr)))
+    }
+}

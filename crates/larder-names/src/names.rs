@@ -1,0 +1,516 @@
+//! [`Names`]: a server with names that were made here, as one [`Remote`].
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_cache::Cache;
+use larder_io::Clock;
+use larder_vfs::{
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Deferred, Deferring, Error, Found,
+    Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New,
+    Remote, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr,
+    SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
+};
+
+use crate::object::{Body, ObjectNo};
+use crate::replay;
+use crate::shared::{Shared, Target};
+use crate::state::State;
+
+/// See the crate.
+pub struct Names {
+    shared: Arc<Shared>,
+    /// Changes of names are answered here where that can be.
+    defers: bool,
+    /// The same names, for whoever wants that.
+    deferring: Option<Box<Names>>,
+}
+
+impl Names {
+    /// The names of `remote`, with the journal that is in `cache`. If it `defers`, more may be made
+    /// here; else what is in the journal goes to the server, and keeps its identities. What an
+    /// earlier process made here goes to the server at once, in the background. `host` is how
+    /// this machine is called in names of conflicts. Reads the whole journal.
+    ///
+    /// # Panics
+    /// Outside an async runtime.
+    pub fn new(
+        remote: Arc<dyn Remote>,
+        cache: Cache,
+        clock: Arc<dyn Clock>,
+        host: &str,
+        defers: bool,
+    ) -> Names {
+        let names = Names::idle(remote, cache, clock, host, defers);
+        tokio::spawn(names.run());
+        names
+    }
+
+    /// Makes at the server what is due, as long as there are these names.
+    pub(crate) fn run(&self) -> impl std::future::Future<Output = ()> + Send + use<> {
+        replay::run(Arc::downgrade(&self.shared), self.shared.more.clone())
+    }
+
+    /// The same, that makes at the server only what somebody asks for.
+    pub(crate) fn idle(
+        remote: Arc<dyn Remote>,
+        cache: Cache,
+        clock: Arc<dyn Clock>,
+        host: &str,
+        defers: bool,
+    ) -> Names {
+        let shared = Arc::new(Shared::open(remote, cache, clock, host.to_owned()));
+        let deferring = Names { shared: shared.clone(), defers, deferring: None };
+        Names { shared, defers: false, deferring: Some(Box::new(deferring)) }
+    }
+
+    /// Whether a cache has a journal with something in it.
+    pub fn are_in(cache: &Cache) -> bool {
+        cache.names().iter().any(|(no, _)| *no != 0)
+    }
+
+    fn remote(&self) -> &dyn Remote {
+        &*self.shared.remote
+    }
+
+    /// What is to be told of an object that waits, or has another name than it was to have.
+    fn tell(&self, state: &State, no: ObjectNo) -> Option<Deferred> {
+        let wanted = state.journal().named(no).map(|named| named.wanted.clone());
+        if wanted == Some(None) {
+            return None;
+        }
+        Some(Deferred {
+            file: state.journal().handle(no),
+            name: state.journal().get(no)?.place.name.clone(),
+            due: state.due(no),
+            is_kept: self.shared.cache.has_kept_names(state.recorded()),
+            failure: state.failure(no),
+            wanted: wanted.flatten(),
+        })
+    }
+}
+
+impl Deferring for Names {
+    fn names(&self) -> &dyn Remote {
+        self
+    }
+
+    fn promise(&self, file: &Handle, within: Duration) {
+        let mut state = self.shared.state();
+        if let Some(no) = state.journal().number_in(file)
+            && state.journal().waiting(no).is_some()
+        {
+            state.set_due(no, self.shared.clock.instant(), Some(within));
+            self.shared.more.notify_one();
+        }
+    }
+
+    fn keep(&self) -> Future<'_, ()> {
+        Box::pin(self.shared.keep())
+    }
+
+    fn settle<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()> {
+        Box::pin(async move {
+            let Some(file) = file else { return self.shared.settle_all(None).await };
+            match self.shared.target(file)? {
+                Target::Waiting(no) => self.shared.settle_one(no, None).await,
+                Target::Server(_) => Ok(()),
+            }
+        })
+    }
+
+    fn awaited(&self, file: &Handle) -> Option<Deferred> {
+        let state = self.shared.state();
+        let no = state.journal().number_in(file)?;
+        self.tell(&state, no)
+    }
+
+    fn deferred(&self) -> Vec<Deferred> {
+        let state = self.shared.state();
+        let conflicts = state.journal().conflicts();
+        state
+            .all_due()
+            .map(|(no, _)| no)
+            .chain(conflicts)
+            .filter_map(|no| self.tell(&state, no))
+            .collect()
+    }
+}
+
+impl Remote for Names {
+    fn root(&self) -> Future<'_, Found> {
+        Box::pin(async move { Ok(self.shared.show_found(self.remote().root().await?)) })
+    }
+
+    fn limits(&self) -> RemoteLimits {
+        self.remote().limits()
+    }
+
+    fn deferring(&self) -> Option<&dyn Deferring> {
+        self.deferring.as_deref().map(|names| names as &dyn Deferring)
+    }
+
+    fn getattr<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr> {
+        Box::pin(self.shared.describe(cred, file))
+    }
+
+    fn setattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetAttr,
+        guard: Option<Time>,
+    ) -> Future<'a, Changed> {
+        Box::pin(async move {
+            if let Target::Waiting(no) = self.shared.target(file)?
+                && self.defers
+                && guard.is_none()
+                && let Some(answer) = self.shared.set_here(cred, no, &set)
+            {
+                return answer;
+            }
+            let server = self.shared.at_server(cred, file).await?;
+            // The time that applications know may be another one than the server's.
+            let guard = match guard {
+                Some(time) => {
+                    let attr = self.remote().getattr(cred, &server).await?;
+                    let is_same = self.shared.show(file, attr).ctime == time;
+                    Some(if is_same { attr.ctime } else { time })
+                }
+                None => None,
+            };
+            let change = self.remote().setattr(cred, &server, set, guard).await?;
+            Ok(self.shared.show_change(file, change))
+        })
+    }
+
+    fn access<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        wanted: Access,
+    ) -> Future<'a, Judged> {
+        Box::pin(async move {
+            match self.shared.target(file)? {
+                Target::Waiting(no) => self.shared.judge(cred, no, wanted),
+                Target::Server(server) => {
+                    let judged = self.remote().access(cred, &server, wanted).await?;
+                    let attr = judged.attr.map(|attr| self.shared.show(file, attr));
+                    Ok(Judged { attr, ..judged })
+                }
+            }
+        })
+    }
+
+    fn gives_leases(&self) -> bool {
+        self.remote().gives_leases()
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watcher>) {
+        let _ = self.shared.watcher.set(watcher.clone());
+        self.remote().watch(watcher);
+    }
+
+    fn open<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        intent: Intent,
+    ) -> Future<'a, RemoteOpened> {
+        Box::pin(async move {
+            match self.shared.target(file)? {
+                Target::Waiting(no) => {
+                    let Judged { granted, attr, lease } =
+                        self.shared.judge(cred, no, intent.rights)?;
+                    Ok(RemoteOpened { granted, attr, lease, token: None })
+                }
+                Target::Server(server) => {
+                    let opened = self.remote().open(cred, &server, intent).await?;
+                    let attr = opened.attr.map(|attr| self.shared.show(file, attr));
+                    Ok(RemoteOpened { attr, ..opened })
+                }
+            }
+        })
+    }
+
+    fn close<'a>(&'a self, cred: &'a Cred, token: Token) -> Future<'a, ()> {
+        self.remote().close(cred, token)
+    }
+
+    fn lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        changes: &'a [LockChange],
+    ) -> Future<'a, Attr> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            let attr = self.remote().lock(cred, &server, changes).await?;
+            Ok(self.shared.show(file, attr))
+        })
+    }
+
+    fn await_lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        changes: &'a [LockChange],
+    ) -> Future<'a, Option<KeptLock>> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            self.remote().await_lock(cred, &server, changes).await
+        })
+    }
+
+    fn test_lock<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        range: Range<u64>,
+        mode: LockMode,
+    ) -> Future<'a, Option<LockMode>> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            self.remote().test_lock(cred, &server, range, mode).await
+        })
+    }
+
+    fn xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, Option<Bytes>> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            self.remote().xattr(cred, &server, name).await
+        })
+    }
+
+    fn xattrs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<OsString>> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            self.remote().xattrs(cred, &server).await
+        })
+    }
+
+    fn set_xattr<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        set: SetXattr,
+    ) -> Future<'a, Change> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            let change = self.remote().set_xattr(cred, &server, set).await?;
+            Ok(self.shared.show_change(file, change))
+        })
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, LookedUp> {
+        Box::pin(self.shared.look_up(cred, dir, name))
+    }
+
+    fn readlink<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+    ) -> Future<'a, (OsString, Option<Attr>)> {
+        Box::pin(async move {
+            let server = match self.shared.target(file)? {
+                Target::Server(server) => server,
+                Target::Waiting(no) => {
+                    let state = self.shared.state();
+                    let (_, waiting) = state.journal().waiting(no).ok_or(Error::Stale)?;
+                    return match &waiting.body {
+                        Body::Symlink(target) => Ok((target.clone(), state.attr(no))),
+                        _ => Err(Error::InvalidArgument),
+                    };
+                }
+            };
+            let (target, attr) = self.remote().readlink(cred, &server).await?;
+            Ok((target, attr.map(|attr| self.shared.show(file, attr))))
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        offset: u64,
+        len: u32,
+    ) -> Future<'a, RemoteRead> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            let read = self.remote().read(cred, &server, open, offset, len).await?;
+            Ok(RemoteRead { attr: read.attr.map(|attr| self.shared.show(file, attr)), ..read })
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Future<'a, RemoteWritten> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            let written = self.remote().write(cred, &server, open, offset, data, stability).await?;
+            Ok(RemoteWritten { change: self.shared.show_change(file, written.change), ..written })
+        })
+    }
+
+    fn commit<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        range: Range<u64>,
+    ) -> Future<'a, Committed> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            let committed = self.remote().commit(cred, &server, open, range).await?;
+            Ok(Committed { change: self.shared.show_change(file, committed.change), ..committed })
+        })
+    }
+
+    fn change_space<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        change: &'a SpaceChange,
+    ) -> Future<'a, Change> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            let change = self.remote().change_space(cred, &server, open, change).await?;
+            Ok(self.shared.show_change(file, change))
+        })
+    }
+
+    fn tells_holes(&self) -> bool {
+        self.remote().tells_holes()
+    }
+
+    fn seek<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+        offset: u64,
+        what: Seek,
+    ) -> Future<'a, u64> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            self.remote().seek(cred, &server, open, offset, what).await
+        })
+    }
+
+    fn make<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Future<'a, Made> {
+        Box::pin(async move {
+            if self.defers
+                && let Some(answer) = self.shared.make_here(cred, dir, name, &new, &set).await
+            {
+                return answer;
+            }
+            self.shared.make_there(cred, dir, name, new, set).await
+        })
+    }
+
+    fn remove<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        name: &'a OsStr,
+        what: Removal,
+    ) -> Future<'a, Change> {
+        Box::pin(async move {
+            if self.defers
+                && let Some(answer) = self.shared.remove_here(cred, dir, name, what).await
+            {
+                return answer;
+            }
+            self.shared.remove_there(cred, dir, name, what).await
+        })
+    }
+
+    fn rename<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: (&'a Handle, &'a OsStr),
+        to: (&'a Handle, &'a OsStr),
+    ) -> Future<'a, (Change, Change)> {
+        Box::pin(async move {
+            if self.defers
+                && let Some(answer) = self.shared.rename_here(cred, from, to).await
+            {
+                return answer;
+            }
+            self.shared.rename_there(cred, from, to).await
+        })
+    }
+
+    fn link<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        dir: &'a Handle,
+        name: &'a OsStr,
+    ) -> Future<'a, (Option<Attr>, Change)> {
+        Box::pin(async move { self.shared.link_there(cred, file, dir, name).await })
+    }
+
+    fn readdir<'a>(
+        &'a self,
+        cred: &'a Cred,
+        dir: &'a Handle,
+        cookie: Cookie,
+        bytes_max: u32,
+    ) -> Future<'a, Listing> {
+        Box::pin(self.shared.list(cred, dir, cookie, bytes_max))
+    }
+
+    fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
+        Box::pin(async move {
+            match self.shared.target(file)? {
+                Target::Server(server) => self.remote().statfs(cred, &server).await,
+                // One export is one file system.
+                Target::Waiting(_) => {
+                    let root = self.remote().root().await?;
+                    self.remote().statfs(cred, &root.handle).await
+                }
+            }
+        })
+    }
+
+    fn call_limit(&self) -> Option<Duration> {
+        self.remote().call_limit()
+    }
+
+    fn reachable(&self) -> bool {
+        self.remote().reachable()
+    }
+
+    fn shutdown(&self) {
+        self.remote().shutdown();
+    }
+}

@@ -1,0 +1,154 @@
+//! Changes of names that are made at the server for somebody who waits for them: whatever they
+//! depend on is made there first.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+
+use larder_vfs::{Attr, Change, Cred, Error, Handle, Made, New, Removal, Result, SetAttr};
+
+use crate::known::Known;
+use crate::object::Dir;
+use crate::shared::Shared;
+
+impl Shared {
+    /// Makes an object at the server, for who waits for it.
+    pub(crate) async fn make_there(
+        &self,
+        cred: &Cred,
+        dir: &Handle,
+        name: &OsStr,
+        new: New,
+        set: SetAttr,
+    ) -> Result<Made> {
+        let server = self.at_server(cred, dir).await?;
+        self.clear(cred, dir, name).await?;
+        let owner_is_told = set.uid.is_none() && set.gid.is_none();
+        let is_absent = {
+            let state = self.state();
+            state.has(&state.journal().dir(dir), name) == Some(false)
+        };
+        let is_made = new != New::File || is_absent;
+        let made = self.remote.make(cred, &server, name, new, set).await?;
+        if is_made {
+            let mut state = self.state();
+            let attr = &made.found.attr;
+            state.learn_time(&*self.clock, attr.ctime);
+            let known = state.known(&state.journal().dir(dir));
+            let inherits = known.is_none_or(Known::passes_group_on);
+            if owner_is_told && !inherits {
+                state.learn_owner(cred, attr);
+            }
+        }
+        let change = self.show_names_change(dir, made.dir, |names| {
+            names.insert(name.to_owned());
+        });
+        Ok(Made { found: self.show_found(made.found), dir: change, ..made })
+    }
+    /// Removes an entry at the server.
+    pub(crate) async fn remove_there(
+        &self,
+        cred: &Cred,
+        dir: &Handle,
+        name: &OsStr,
+        what: Removal,
+    ) -> Result<Change> {
+        let server = self.at_server(cred, dir).await?;
+        self.clear(cred, dir, name).await?;
+        if what == Removal::Directory {
+            self.refuse_full(cred, dir, name).await?;
+        }
+        let change = self.remote.remove(cred, &server, name, what).await?;
+        {
+            let mut state = self.state();
+            let place = state.place(dir, name);
+            state.journal_mut().removed(&place);
+            self.record(&mut state);
+        }
+        Ok(self.show_names_change(dir, change, |names| {
+            names.remove(name);
+        }))
+    }
+
+    /// Renames at the server.
+    pub(crate) async fn rename_there(
+        &self,
+        cred: &Cred,
+        from: (&Handle, &OsStr),
+        to: (&Handle, &OsStr),
+    ) -> Result<(Change, Change)> {
+        let from_dir = self.at_server(cred, from.0).await?;
+        let to_dir = self.at_server(cred, to.0).await?;
+        self.clear(cred, from.0, from.1).await?;
+        self.clear(cred, to.0, to.1).await?;
+        self.refuse_full(cred, to.0, to.1).await?;
+        let renamed = self.remote.rename(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
+        let is_same_dir = {
+            let mut state = self.state();
+            let (from, to) = (state.place(from.0, from.1), state.place(to.0, to.1));
+            state.journal_mut().renamed(&from, &to);
+            self.record(&mut state);
+            from.dir == to.dir
+        };
+        let was_there = Cell::new(true);
+        let to_change = self.show_names_change(to.0, renamed.1, |names| {
+            was_there.set(!names.insert(to.1.to_owned()));
+        });
+        // Both may be names of one file: then both stay.
+        if is_same_dir {
+            self.lose_name(from.0, from.1, was_there.get());
+            return Ok((to_change, to_change));
+        }
+        let from_change = self.show_names_change(from.0, renamed.0, |_| ());
+        self.lose_name(from.0, from.1, was_there.get());
+        Ok((from_change, to_change))
+    }
+
+    /// Gives a file another name at the server.
+    pub(crate) async fn link_there(
+        &self,
+        cred: &Cred,
+        file: &Handle,
+        dir: &Handle,
+        name: &OsStr,
+    ) -> Result<(Option<Attr>, Change)> {
+        let server_dir = self.at_server(cred, dir).await?;
+        let server = self.at_server(cred, file).await?;
+        self.clear(cred, dir, name).await?;
+        {
+            let mut state = self.state();
+            if let Dir::Made(no) = state.journal().dir(file) {
+                state.journal_mut().linked(no);
+                self.record(&mut state);
+            }
+        }
+        let (attr, change) = self.remote.link(cred, &server, &server_dir, name).await?;
+        let change = self.show_names_change(dir, change, |names| {
+            names.insert(name.to_owned());
+        });
+        Ok((attr.map(|attr| self.show(file, attr)), change))
+    }
+
+    /// Makes at the server what waits in these places, so that it can be asked about them.
+    async fn clear(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<()> {
+        loop {
+            let no = {
+                let state = self.state();
+                state.journal().waiting_at(&state.journal().dir(dir), name)
+            };
+            let Some(no) = no else { return Ok(()) };
+            self.settle_one(no, cred.deadline).await?;
+        }
+    }
+
+    /// Fails if a directory of the server's has something in it that waits: it would go with it.
+    async fn refuse_full(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<()> {
+        if self.state().journal().counts().0 == 0 {
+            return Ok(());
+        }
+        let Some(found) = self.look_up(cred, dir, name).await?.found else { return Ok(()) };
+        let state = self.state();
+        let key = state.journal().dir(&found.handle);
+        let is_full = state.journal().waiting_in(&key).next().is_some();
+        if is_full { Err(Error::NotEmpty) } else { Ok(()) }
+    }
+}

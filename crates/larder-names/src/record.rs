@@ -1,0 +1,311 @@
+//! Records of the journal as bytes: the format is that of `docs/formats/names.md`. Decoding hostile
+//! bytes gives `None`, never a panic.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use larder_cache::codec::{Reader, Writer};
+use larder_vfs::{Device, Handle, Kind, Time, Validator};
+
+use crate::object::{Body, Dir, Maker, Named, Object, ObjectNo, Place, Shown, Stage, Waiting};
+
+/// Formats of the two kinds of record.
+const HEAD_FORMAT: u8 = 1;
+const OBJECT_FORMAT: u8 = 1;
+
+/// Most supplementary groups on record: a server takes no more of a call.
+const GROUPS_MAX: usize = 16;
+
+/// Which journal it is, and which numbers it may have given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// A random number, which handles of its objects carry.
+    pub(crate) id: [u8; 16],
+    /// Numbers from here on were not given.
+    pub(crate) next: u64,
+}
+
+impl Head {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::with_capacity(25);
+        out.u8(HEAD_FORMAT);
+        out.raw(&self.id);
+        out.u64(self.next);
+        out.into_bytes()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Head> {
+        let mut input = Reader::new(bytes);
+        if input.u8()? != HEAD_FORMAT {
+            return None;
+        }
+        let head = Head { id: input.raw(16)?.try_into().ok()?, next: input.u64()? };
+        input.end(head)
+    }
+}
+
+impl Object {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::with_capacity(128);
+        out.u8(OBJECT_FORMAT);
+        match &self.place.dir {
+            Dir::Server(handle) => {
+                out.u8(0);
+                out.bytes(handle.as_bytes());
+            }
+            Dir::Made(no) => {
+                out.u8(1);
+                out.u64(no.0);
+            }
+        }
+        put_text(&mut out, &self.place.name);
+        match &self.stage {
+            Stage::Waiting(waiting) => {
+                out.u8(0);
+                put_waiting(&mut out, waiting);
+            }
+            Stage::Named(named) => {
+                out.u8(1);
+                put_named(&mut out, named);
+            }
+        }
+        out.into_bytes()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Object> {
+        let mut input = Reader::new(bytes);
+        if input.u8()? != OBJECT_FORMAT {
+            return None;
+        }
+        let dir = match input.u8()? {
+            0 => Dir::Server(handle(&mut input)?),
+            1 => Dir::Made(ObjectNo(input.u64()?)),
+            _ => return None,
+        };
+        let place = Place { dir, name: text(&mut input)? };
+        let stage = match input.u8()? {
+            0 => Stage::Waiting(waiting(&mut input)?),
+            1 => Stage::Named(named(&mut input)?),
+            _ => return None,
+        };
+        input.end(Object { place, stage })
+    }
+}
+
+fn put_waiting(out: &mut Writer, waiting: &Waiting) {
+    let (kind, device) = match &waiting.body {
+        Body::File => (0, Device::default()),
+        Body::Directory => (1, Device::default()),
+        Body::Symlink(_) => (2, Device::default()),
+        Body::Node(Kind::Fifo, device) => (3, *device),
+        Body::Node(Kind::Socket, device) => (4, *device),
+        Body::Node(Kind::CharDevice, device) => (5, *device),
+        Body::Node(Kind::BlockDevice, device) => (6, *device),
+        Body::Node(Kind::File | Kind::Directory | Kind::Symlink, _) => {
+            unreachable!("these have bodies of their own")
+        }
+    };
+    out.u8(kind);
+    match &waiting.body {
+        Body::Symlink(target) => put_text(out, target),
+        Body::Node(..) => {
+            out.u32(device.major);
+            out.u32(device.minor);
+        }
+        Body::File | Body::Directory => {}
+    }
+    out.flag(waiting.is_attempted);
+    out.u32(waiting.mode);
+    out.u32(waiting.uid);
+    out.u32(waiting.gid);
+    for time in [waiting.atime, waiting.mtime, waiting.ctime] {
+        put_time(out, time);
+    }
+    let Maker { uid, gid, groups } = &waiting.maker;
+    let groups = &groups[..groups.len().min(GROUPS_MAX)];
+    out.u32(*uid);
+    out.u32(*gid);
+    out.u8(u8::try_from(groups.len()).expect("they are few"));
+    groups.iter().for_each(|group| out.u32(*group));
+}
+
+fn waiting(input: &mut Reader<'_>) -> Option<Waiting> {
+    let kind = input.u8()?;
+    let body = match kind {
+        0 => Body::File,
+        1 => Body::Directory,
+        2 => Body::Symlink(text(input)?),
+        3..=6 => {
+            let device = Device { major: input.u32()?, minor: input.u32()? };
+            let kinds = [Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice];
+            Body::Node(kinds[usize::from(kind - 3)], device)
+        }
+        _ => return None,
+    };
+    let is_attempted = input.flag()?;
+    let (mode, uid, gid) = (input.u32()?, input.u32()?, input.u32()?);
+    let (atime, mtime, ctime) = (time(input)?, time(input)?, time(input)?);
+    let (maker_uid, maker_gid, count) = (input.u32()?, input.u32()?, input.u8()?);
+    let groups = (0..count).map(|_| input.u32()).collect::<Option<Vec<u32>>>()?;
+    let maker = Maker { uid: maker_uid, gid: maker_gid, groups: groups.into() };
+    Some(Waiting { body, mode, uid, gid, atime, mtime, ctime, maker, is_attempted })
+}
+
+fn put_named(out: &mut Writer, named: &Named) {
+    out.bytes(named.handle.as_bytes());
+    out.u64(named.fileid);
+    let Shown { server, mtime, ctime } = named.shown;
+    out.option(server.change, Writer::u64);
+    out.option(server.data_change, Writer::u64);
+    out.u64(server.size);
+    for time in [server.mtime, server.ctime, mtime, ctime] {
+        put_time(out, time);
+    }
+    out.flag(named.is_linked);
+    out.option(named.wanted.as_deref(), put_text);
+}
+
+fn named(input: &mut Reader<'_>) -> Option<Named> {
+    let (handle, fileid) = (handle(input)?, input.u64()?);
+    let change = if input.flag()? { Some(input.u64()?) } else { None };
+    let data_change = if input.flag()? { Some(input.u64()?) } else { None };
+    let size = input.u64()?;
+    let server = Validator { change, data_change, size, mtime: time(input)?, ctime: time(input)? };
+    let shown = Shown { server, mtime: time(input)?, ctime: time(input)? };
+    let is_linked = input.flag()?;
+    let wanted = if input.flag()? { Some(text(input)?) } else { None };
+    Some(Named { handle, fileid, shown, is_linked, wanted })
+}
+
+fn put_text(out: &mut Writer, text: &OsStr) {
+    out.bytes(text.as_bytes());
+}
+
+fn text(input: &mut Reader<'_>) -> Option<OsString> {
+    Some(OsString::from_vec(bytes(input)?.to_vec()))
+}
+
+fn bytes<'a>(input: &mut Reader<'a>) -> Option<&'a [u8]> {
+    let len = usize::try_from(input.u32()?).ok()?;
+    input.raw(len)
+}
+
+fn handle(input: &mut Reader<'_>) -> Option<Handle> {
+    bytes(input).filter(|bytes| bytes.len() <= Handle::LEN_MAX).map(Handle::new)
+}
+
+fn put_time(out: &mut Writer, time: Time) {
+    out.i64(time.sec);
+    out.u32(time.nsec);
+}
+
+fn time(input: &mut Reader<'_>) -> Option<Time> {
+    let time = Time { sec: input.i64()?, nsec: input.u32()? };
+    (time.nsec < 1_000_000_000).then_some(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> Object {
+        let time = |sec| Time { sec, nsec: 9 };
+        let waiting = Waiting {
+            body: Body::File,
+            mode: 0o644,
+            uid: 1000,
+            gid: 100,
+            atime: time(1),
+            mtime: time(2),
+            ctime: time(3),
+            maker: Maker { uid: 1000, gid: 100, groups: [4].into() },
+            is_attempted: false,
+        };
+        let place = Place { dir: Dir::Server(Handle::new(b"dir")), name: "a.o".into() };
+        Object { place, stage: Stage::Waiting(waiting) }
+    }
+
+    fn others() -> Vec<Object> {
+        let Stage::Waiting(waiting) = file().stage else { unreachable!() };
+        let device = Device { major: 8, minor: 1 };
+        let bodies = [
+            Body::Directory,
+            Body::Symlink("to".into()),
+            Body::Node(Kind::Fifo, Device::default()),
+            Body::Node(Kind::Socket, Device::default()),
+            Body::Node(Kind::CharDevice, device),
+            Body::Node(Kind::BlockDevice, device),
+        ];
+        let place = Place { dir: Dir::Made(ObjectNo(7)), name: "x".into() };
+        let with = |body| Stage::Waiting(Waiting { body, ..waiting.clone() });
+        let mut all: Vec<_> = bodies
+            .into_iter()
+            .map(|body| Object { place: place.clone(), stage: with(body) })
+            .collect();
+        let time = |sec| Time { sec, nsec: 1 };
+        let server = Validator {
+            change: None,
+            data_change: Some(6),
+            size: 5,
+            mtime: time(1),
+            ctime: time(2),
+        };
+        let named = Named {
+            handle: Handle::new(b"file"),
+            fileid: 77,
+            shown: Shown { server, mtime: time(3), ctime: time(4) },
+            is_linked: false,
+            wanted: Some("y".into()),
+        };
+        all.push(Object { place, stage: Stage::Named(named) });
+        all
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The bytes of `docs/formats/names.md`.
+    #[test]
+    fn records_are_the_documented_bytes() {
+        let head = Head { id: *b"0123456789abcdef", next: 1024 };
+        let text = include_str!("../../../docs/formats/names.md");
+        let mut all = vec![hex(&head.encode()), hex(&file().encode())];
+        all.extend(others().last().map(|named| hex(&named.encode())));
+        for bytes in all {
+            assert!(text.contains(&bytes), "not in the document: {bytes}");
+        }
+    }
+
+    #[test]
+    fn every_kind_survives_encoding() {
+        let head = Head { id: [7; 16], next: u64::MAX };
+        assert_eq!(Head::decode(&head.encode()), Some(head));
+        for object in others().into_iter().chain([file()]) {
+            assert_eq!(Object::decode(&object.encode()), Some(object));
+        }
+    }
+
+    /// Each byte cut off, each one changed to any other value.
+    #[test]
+    fn hostile_bytes_do_not_panic() {
+        let mut decoded = 0;
+        for object in others().into_iter().chain([file()]) {
+            let bytes = object.encode();
+            for len in 0..bytes.len() {
+                assert_eq!(Object::decode(&bytes[..len]), None);
+                for value in 0..=u8::MAX {
+                    let mut changed = bytes.clone();
+                    changed[len] = value;
+                    if let Some(other) = Object::decode(&changed) {
+                        decoded += 1;
+                        assert_eq!(Object::decode(&other.encode()), Some(other));
+                    }
+                }
+            }
+            assert_eq!(Object::decode(&[bytes, vec![0]].concat()), None);
+        }
+        assert!(decoded > 0);
+        assert_eq!(Head::decode(b"\x02"), None);
+    }
+}

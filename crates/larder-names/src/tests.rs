@@ -1,0 +1,183 @@
+//! Tests of the whole crate over the model of a server.
+
+mod conformance;
+mod crash;
+mod lives;
+mod model;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use larder_cache::{Cache, Config};
+use larder_io::{BootId, Image, SimClock, SimDisk};
+use larder_vfs::{
+    Cookie, Cred, Deferring, Found, Handle, Kind, MemRemote, New, Remote, Removal, Result, SetAttr,
+};
+
+use crate::Names;
+
+/// A server, and a machine that makes names for it.
+struct Rig {
+    server: Arc<MemRemote>,
+    clock: Arc<SimClock>,
+    disk: SimDisk,
+    cache: Cache,
+    names: Arc<Names>,
+    /// Boots of the machine so far.
+    boot: u128,
+}
+
+/// Somebody who may make things where the tests do.
+fn user() -> Cred {
+    Cred::new(1000, 1000, &[])
+}
+
+fn mode(mode: u32) -> SetAttr {
+    SetAttr { mode: Some(mode), ..SetAttr::default() }
+}
+
+fn open(disk: &SimDisk, clock: &Arc<SimClock>, boot: u128) -> Cache {
+    let config =
+        Config { checkpoint_interval: None, boot: Some(BootId(boot)), ..Config::new(b"volume") };
+    Cache::open(Arc::new(disk.clone()), clock.clone(), config).expect("the cache opens")
+}
+
+fn names(server: &Arc<MemRemote>, cache: &Cache, clock: &Arc<SimClock>) -> Arc<Names> {
+    Arc::new(Names::idle(server.clone(), cache.clone(), clock.clone(), "here", true))
+}
+
+impl Rig {
+    /// On an empty server, by which the machine's user was seen.
+    async fn new() -> Rig {
+        Rig::on(SimDisk::new()).await
+    }
+
+    async fn on(disk: SimDisk) -> Rig {
+        let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
+        let cache = open(&disk, &clock, 1);
+        let names = names(&server, &cache, &clock);
+        let rig = Rig { server, clock, disk, cache, names, boot: 1 };
+        rig.be_seen().await;
+        rig.server.reset_calls();
+        rig
+    }
+
+    /// The server tells as whom it takes the user.
+    async fn be_seen(&self) {
+        let top = self.top().await;
+        let _ = self.made(&top, "seen", New::Directory).await;
+        let _ = self.remove(&top, "seen", Removal::Directory).await;
+    }
+
+    fn remote(&self) -> &dyn Remote {
+        self.names.deferring().expect("it defers").names()
+    }
+
+    fn deferring(&self) -> &dyn Deferring {
+        self.names.deferring().expect("it defers")
+    }
+
+    /// The process dies, or what would be left if the machine did; another one goes on.
+    fn crash(self, image: Option<Image>) -> Rig {
+        let Rig { server, clock, disk, cache, names: held, boot } = self;
+        drop((held, cache));
+        let (disk, boot) = match image {
+            Some(image) => (disk.crash(image), boot + 1),
+            None => (disk, boot),
+        };
+        let cache = open(&disk, &clock, boot);
+        let names = names(&server, &cache, &clock);
+        Rig { server, clock, disk, cache, names, boot }
+    }
+
+    async fn top(&self) -> Handle {
+        self.remote().root().await.unwrap().handle
+    }
+
+    async fn made(&self, dir: &Handle, name: &str, new: New) -> Result<Found> {
+        let made = self.remote().make(&user(), dir, OsStr::new(name), new, mode(0o755)).await;
+        made.map(|made| made.found)
+    }
+
+    async fn remove(&self, dir: &Handle, name: &str, what: Removal) -> Result<()> {
+        self.remote().remove(&user(), dir, OsStr::new(name), what).await.map(drop)
+    }
+
+    async fn find(&self, dir: &Handle, name: &str) -> Option<Found> {
+        self.remote().lookup(&user(), dir, OsStr::new(name)).await.unwrap().found
+    }
+}
+
+/// A tree: what is at each path.
+type Tree = BTreeMap<String, Leaf>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Leaf {
+    kind: Kind,
+    mode: u32,
+    mtime: larder_vfs::Time,
+    target: Option<std::ffi::OsString>,
+}
+
+/// Everything that is below the root, by listing it.
+async fn tree(remote: &dyn Remote) -> Tree {
+    let root = remote.root().await.unwrap().handle;
+    let (mut all, mut left) = (Tree::new(), vec![(String::new(), root)]);
+    while let Some((path, dir)) = left.pop() {
+        let mut cookie = Cookie::default();
+        loop {
+            let page = remote.readdir(&Cred::root(), &dir, cookie, 1 << 16).await.unwrap();
+            for listed in &page.entries {
+                let path = format!("{path}/{}", listed.name.to_str().unwrap());
+                let found = remote.lookup(&Cred::root(), &dir, &listed.name).await.unwrap().found;
+                let Found { handle, attr } = found.expect("what is listed is there");
+                assert_eq!(attr.fileid, listed.fileid, "{path}");
+                assert_eq!(remote.getattr(&Cred::root(), &handle).await.unwrap(), attr, "{path}");
+                let target = match attr.kind {
+                    Kind::Symlink => Some(remote.readlink(&Cred::root(), &handle).await.unwrap().0),
+                    _ => None,
+                };
+                let is_file = attr.kind == Kind::File;
+                // What entries do to directories, and servers to links, is no part of it.
+                let mtime = if is_file { attr.mtime } else { Default::default() };
+                let mode = if attr.kind == Kind::Symlink { 0 } else { attr.mode };
+                let before =
+                    all.insert(path.clone(), Leaf { kind: attr.kind, mode, mtime, target });
+                assert_eq!(before, None, "{path} is listed twice");
+                if attr.kind == Kind::Directory {
+                    left.push((path, handle));
+                }
+            }
+            let Some(last) = page.entries.last().filter(|_| !page.eof) else { break };
+            cookie = Cookie { position: last.position, verifier: page.verifier };
+        }
+    }
+    all
+}
+
+/// A small generator of test choices (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+}
+
+/// The seed of a random test and how many rounds it has: printed, and set with `LARDER_SEED` and
+/// `LARDER_ROUNDS`.
+fn seed(test: &str, rounds: u64) -> (u64, u64) {
+    let variable = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
+    let (seed, rounds) =
+        (variable("LARDER_SEED").unwrap_or(1), variable("LARDER_ROUNDS").unwrap_or(rounds));
+    println!("{test}: LARDER_SEED={seed} LARDER_ROUNDS={rounds}");
+    (seed, rounds)
+}

@@ -1,0 +1,71 @@
+//! The machine crashes at every write and every sync of random histories: what was kept is there,
+//! in the order in which it was done, and nothing that was not done.
+
+use super::model::{History, check_names};
+use super::*;
+
+/// What was there after each change, by how long the disk's log was then, and whether it was kept.
+struct Moment {
+    logged: usize,
+    is_kept: bool,
+    tree: Tree,
+}
+
+#[tokio::test]
+async fn a_crash_at_every_write_and_sync_leaves_what_was_kept() {
+    let (seed, rounds) = seed("a_crash_at_every_write_and_sync", 3);
+    let (mut images, mut kept_images, mut rolled_back) = (0, 0, 0);
+    for round in 0..rounds {
+        let rig = Rig::on(SimDisk::recording()).await;
+        let mut history = History::new(seed.wrapping_mul(1_000_003) + round);
+        let moment = async |is_kept| Moment {
+            logged: rig.disk.logged(),
+            is_kept,
+            tree: tree(rig.remote()).await,
+        };
+        let mut moments = vec![moment(false).await];
+        for _ in 0..24 {
+            if history.random.below(4) == 0 {
+                rig.deferring().keep().await.unwrap();
+                moments.push(moment(true).await);
+            } else {
+                history.step(&rig).await;
+                moments.push(moment(false).await);
+            }
+        }
+        assert_eq!(rig.server.calls("make"), 0, "all of it is made here");
+        let last_kept = moments.iter().rposition(|moment| moment.is_kept).unwrap_or(0);
+        for point in rig.disk.crash_points() {
+            let at = point.logged();
+            // The last one that was kept before, and all that were done since or are on their way.
+            let first = moments.iter().rposition(|moment| moment.is_kept && moment.logged <= at);
+            let last = moments.iter().position(|moment| moment.logged > at);
+            let range = first.unwrap_or(0)..=last.unwrap_or(moments.len() - 1);
+            for image in [Image::Synced, Image::Written, Image::Torn(at as u64)] {
+                let disk = point.image(image);
+                let (clock, boot) = (Arc::new(SimClock::new()), 2);
+                let Some(cache) = try_open(&disk, &clock, boot) else { continue };
+                let server = Arc::new(rig.server.another_client());
+                let found = names(&server, &cache, &clock);
+                let found = tree(found.deferring().unwrap().names()).await;
+                let moment = moments[range.clone()].iter().rposition(|moment| moment.tree == found);
+                assert!(moment.is_some(), "{round}: {at} {image:?}: {found:#?}");
+                images += 1;
+                kept_images += u64::from(first.is_some());
+                rolled_back += u64::from(*range.start() < last_kept);
+            }
+        }
+        check_names(&rig).await;
+    }
+    println!(
+        "{images} images, {kept_images} after something was kept, {rolled_back} before the last"
+    );
+    assert!(kept_images > 0);
+}
+
+/// A disk on which not even an empty cache is.
+fn try_open(disk: &SimDisk, clock: &Arc<SimClock>, boot: u128) -> Option<Cache> {
+    use larder_io::Disk;
+    let is_there = disk.open("larder-cache", larder_io::OpenMode::Existing).is_ok();
+    is_there.then(|| open(disk, clock, boot))
+}

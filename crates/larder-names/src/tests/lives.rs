@@ -1,0 +1,306 @@
+//! Single lives of names.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use larder_vfs::*;
+
+use super::*;
+
+async fn calls_of_changes(rig: &Rig) -> u64 {
+    ["make", "remove", "rename", "setattr", "lookup", "readdir", "access", "write"]
+        .iter()
+        .map(|method| rig.server.calls(method))
+        .sum()
+}
+
+/// The first object in a directory asks who may make some, and what is there; nothing after that.
+#[tokio::test]
+async fn what_is_removed_before_its_time_costs_no_request() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    rig.made(&top, "first", New::File).await.unwrap();
+    rig.server.reset_calls();
+    let dir = rig.made(&top, "dir", New::Directory).await.unwrap();
+    for name in ["a", "b"] {
+        assert_eq!(rig.find(&dir.handle, name).await.map(drop), None);
+        let file = rig.made(&dir.handle, name, New::FileExclusive).await.unwrap();
+        let set = SetAttr { mtime: Some(SetTime::To(Time { sec: 9, nsec: 7 })), ..mode(0o600) };
+        rig.remote().setattr(&user(), &file.handle, set, None).await.unwrap();
+        let found = rig.find(&dir.handle, name).await.unwrap();
+        assert_eq!((found.attr.mode, found.attr.mtime.sec), (0o600, 9));
+    }
+    let (from, to) = (OsStr::new("a"), OsStr::new("b"));
+    rig.remote().rename(&user(), (&dir.handle, from), (&dir.handle, to)).await.unwrap();
+    assert_eq!(tree(rig.remote()).await.len(), 3, "with what is there already");
+    rig.server.reset_calls();
+    assert_eq!(rig.remove(&top, "dir", Removal::Directory).await, Err(Error::NotEmpty));
+    assert_eq!(rig.remove(&dir.handle, "b", Removal::Directory).await, Err(Error::NotDirectory));
+    rig.remove(&dir.handle, "b", Removal::File).await.unwrap();
+    rig.remove(&top, "dir", Removal::Directory).await.unwrap();
+    assert_eq!(rig.find(&top, "dir").await.map(drop), None);
+    assert_eq!(rig.server.calls_total(), 0);
+    rig.deferring().settle(None).await.unwrap();
+    assert_eq!(calls_of_changes(&rig).await, 1, "the first one is made");
+    let rig = rig.crash(Some(Image::Written));
+    let left = tree(&*rig.server).await;
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["/first"]);
+}
+
+/// Handles, inode numbers, attributes and versions are the same before and after.
+#[tokio::test]
+async fn nothing_shows_that_the_server_has_an_object_now() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    let dir = rig.made(&top, "dir", New::Directory).await.unwrap();
+    let file = rig.made(&dir.handle, "file", New::File).await.unwrap();
+    let link = rig.made(&dir.handle, "link", New::Symlink("to".into())).await.unwrap();
+    let described = async |rig: &Rig| {
+        let mut all = Vec::new();
+        for found in [&dir, &file, &link] {
+            let attr = rig.remote().getattr(&user(), &found.handle).await.unwrap();
+            all.push((attr.fileid, attr.validator().mtime, attr.validator().ctime, attr.nlink));
+        }
+        all
+    };
+    let (before, shown) = (described(&rig).await, tree(rig.remote()).await);
+    rig.deferring().settle(None).await.unwrap();
+    assert_eq!(rig.server.calls("make"), 3);
+    assert_eq!((described(&rig).await, tree(rig.remote()).await), (before.clone(), shown.clone()));
+    assert!(rig.deferring().deferred().is_empty());
+    // Another process, another boot: but for directories' times, which are the server's then.
+    let rig = rig.crash(None);
+    assert_eq!(described(&rig).await[1..], before[1..]);
+    let rig = rig.crash(Some(Image::Synced));
+    assert_eq!((&described(&rig).await[1..], tree(rig.remote()).await), (&before[1..], shown));
+    let at_server = tree(&*rig.server).await;
+    assert_eq!(at_server.keys().collect::<Vec<_>>(), ["/dir", "/dir/file", "/dir/link"]);
+}
+
+/// Data takes its file to the server, with what that is in, and nothing else.
+#[tokio::test]
+async fn what_is_written_is_made_at_the_server_first() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    let dir = rig.made(&top, "dir", New::Directory).await.unwrap();
+    let inner = rig.made(&dir.handle, "inner", New::Directory).await.unwrap();
+    rig.made(&dir.handle, "other", New::File).await.unwrap();
+    let file = rig.made(&inner.handle, "file", New::File).await.unwrap();
+    let written = rig
+        .remote()
+        .write(&user(), &file.handle, None, 0, "text".into(), Stability::FileSync)
+        .await
+        .unwrap();
+    assert!(written.change.follows(&file.attr.validator()), "nobody else changed it");
+    let at_server = tree(&*rig.server).await;
+    assert_eq!(at_server.keys().collect::<Vec<_>>(), ["/dir", "/dir/inner", "/dir/inner/file"]);
+    // Nothing of that is forgotten by a crash, so nothing is made twice.
+    let rig = rig.crash(Some(Image::Synced));
+    rig.deferring().settle(None).await.unwrap();
+    let read = rig.remote().read(&user(), &file.handle, None, 0, 9).await.unwrap();
+    assert_eq!(&read.data[..], b"text");
+    assert_eq!(tree(rig.remote()).await.len(), 4);
+}
+
+/// The answer does not come; the machine dies or not; the next try finds what the first one made.
+#[tokio::test]
+async fn an_answer_that_is_lost_makes_nothing_twice() {
+    for new in [New::File, New::Directory, New::Symlink("to".into())] {
+        for image in [None, Some(None), Some(Some(Image::Synced)), Some(Some(Image::Torn(7)))] {
+            let mut rig = Rig::new().await;
+            let top = rig.top().await;
+            let made = rig.made(&top, "name", new.clone()).await.unwrap();
+            rig.server.trouble_after(0, Trouble::Unanswered);
+            assert_eq!(rig.deferring().settle(None).await, Err(Error::TimedOut));
+            assert!(!rig.server.is_trouble_to_come());
+            if let Some(image) = image {
+                rig = rig.crash(image);
+            }
+            rig.deferring().settle(None).await.unwrap();
+            assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/name"]);
+            let found = rig.find(&top, "name").await.unwrap();
+            assert_eq!((found.handle, found.attr.fileid), (made.handle, made.attr.fileid));
+            assert!(rig.deferring().deferred().is_empty());
+        }
+    }
+}
+
+/// What the server may have is not taken for a name that was never there.
+#[tokio::test]
+async fn what_was_attempted_is_removed_at_the_server_too() {
+    let mut rig = Rig::new().await;
+    let top = rig.top().await;
+    rig.made(&top, "name", New::File).await.unwrap();
+    rig.server.trouble_after(0, Trouble::Unanswered);
+    assert_eq!(rig.deferring().settle(None).await, Err(Error::TimedOut));
+    rig = rig.crash(Some(Image::Synced));
+    rig.remove(&top, "name", Removal::File).await.unwrap();
+    assert_eq!((tree(&*rig.server).await.len(), tree(rig.remote()).await.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn of_a_name_that_somebody_else_has_made_both_are_kept() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    rig.clock.advance(Duration::from_secs(77));
+    let ours = rig.made(&top, "name", New::File).await.unwrap();
+    let dir = rig.made(&top, "dir", New::Directory).await.unwrap();
+    rig.made(&dir.handle, "ours", New::File).await.unwrap();
+    let other = rig.server.another_client();
+    for (name, new) in [("name", New::File), ("dir", New::Directory)] {
+        other.make(&Cred::root(), &top, name.as_ref(), new, mode(0o644)).await.unwrap();
+    }
+    let theirs = other.lookup(&Cred::root(), &top, "dir".as_ref()).await.unwrap().found.unwrap();
+    let set = mode(0o644);
+    other.make(&Cred::root(), &theirs.handle, "theirs".as_ref(), New::File, set).await.unwrap();
+    other.setattr(&Cred::root(), &theirs.handle, mode(0o777), None).await.unwrap();
+    rig.deferring().settle(None).await.unwrap();
+    let kept = "name.conflict-here-77";
+    let found = rig.find(&top, kept).await.unwrap();
+    assert_eq!(found.handle, ours.handle);
+    assert_ne!(rig.find(&top, "name").await.unwrap().handle, ours.handle);
+    let all = tree(&*rig.server).await;
+    let kept = format!("/{kept}");
+    assert_eq!(
+        all.keys().collect::<Vec<_>>(),
+        ["/dir", "/dir/ours", "/dir/theirs", "/name", &kept]
+    );
+    let told = rig.deferring().deferred();
+    assert_eq!(told.len(), 1);
+    assert_eq!((&told[0].file, told[0].wanted.as_deref()), (&ours.handle, Some("name".as_ref())));
+    // Who has seen to it has given it a name.
+    let (from, to) = (OsStr::new(&kept[1..]), OsStr::new("mine"));
+    rig.remote().rename(&user(), (&top, from), (&top, to)).await.unwrap();
+    assert!(rig.deferring().deferred().is_empty());
+}
+
+/// What the server refuses is told, is tried again, and can be removed.
+#[tokio::test]
+async fn what_the_server_refuses_waits_on() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    let file = rig.made(&top, "name", New::File).await.unwrap();
+    rig.made(&top, "other", New::File).await.unwrap();
+    rig.server.set_full(true);
+    assert_eq!(rig.deferring().settle(None).await, Err(Error::NoSpace));
+    let failures: Vec<_> = rig.deferring().deferred().iter().map(|told| told.failure).collect();
+    assert_eq!(failures, [Some(Error::NoSpace); 2]);
+    assert_eq!(rig.deferring().settle(Some(&file.handle)).await, Err(Error::TimedOut));
+    let text = "text".into();
+    let user = user();
+    let written = rig.remote().write(&user, &file.handle, None, 0, text, Stability::Unstable);
+    assert_eq!(written.await.map(drop), Err(Error::TimedOut));
+    rig.remove(&top, "other", Removal::File).await.unwrap();
+    rig.deferring().keep().await.unwrap();
+    rig.server.set_full(false);
+    let rig = rig.crash(Some(Image::Synced));
+    rig.deferring().settle(None).await.unwrap();
+    assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/name"]);
+}
+
+/// Who may not make it at the server does not make it here.
+#[tokio::test]
+async fn rights_are_judged_before_a_name_is_made() {
+    let rig = Rig::new().await;
+    let (top, root) = (rig.top().await, Cred::root());
+    let made = rig.remote().make(&root, &top, "private".as_ref(), New::Directory, mode(0o700));
+    let private = made.await.unwrap().found.handle;
+    assert_eq!(rig.made(&private, "a", New::File).await.map(drop), Err(Error::AccessDenied));
+    let here = rig.made(&top, "here", New::Directory).await.unwrap().handle;
+    let other = Cred::new(2000, 2000, &[]);
+    let made = rig.remote().make(&other, &here, "a".as_ref(), New::File, mode(0o644)).await;
+    assert_eq!(made.map(drop), Err(Error::AccessDenied));
+    let set = rig.remote().setattr(&other, &here, mode(0o777), None).await;
+    assert_eq!(set.map(drop), Err(Error::NotPermitted));
+}
+
+/// Only the server knows whom it takes somebody for, so it makes the first object of everybody.
+#[tokio::test]
+async fn the_first_object_of_everybody_is_made_at_the_server() {
+    let rig = Rig::new().await;
+    let (top, other) = (rig.top().await, Cred::new(2000, 2000, &[]));
+    for name in ["a", "b", "c"] {
+        let made = rig.remote().make(&other, &top, name.as_ref(), New::File, mode(0o644)).await;
+        assert_eq!(made.unwrap().found.attr.uid, 2000);
+    }
+    assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/a"]);
+}
+
+/// What is due goes by itself, and what was promised later does not.
+#[tokio::test(start_paused = true)]
+async fn what_waits_goes_when_it_is_due() {
+    let rig = Rig::new().await;
+    tokio::spawn(rig.names.run());
+    let top = rig.top().await;
+    rig.made(&top, "soon", New::File).await.unwrap();
+    let late = rig.made(&top, "late", New::File).await.unwrap();
+    rig.deferring().promise(&late.handle, Duration::from_secs(600));
+    let there = async || tree(&*rig.server).await.into_keys().collect::<Vec<_>>();
+    let pass = async |seconds| {
+        for second in 0..=seconds {
+            // The runtime's time is paused: it goes on when nothing else is to be done.
+            let nothing = std::future::pending::<()>();
+            assert!(tokio::time::timeout(Duration::from_millis(20), nothing).await.is_err());
+            let is_last = second == seconds;
+            rig.clock.advance(Duration::from_secs(u64::from(!is_last)));
+        }
+    };
+    pass(25).await;
+    assert_eq!(there().await, Vec::<String>::new());
+    pass(10).await;
+    assert_eq!(there().await, ["/soon"]);
+    pass(540).await;
+    assert_eq!(there().await, ["/soon"]);
+    pass(60).await;
+    assert_eq!(there().await, ["/late", "/soon"]);
+}
+
+/// The names of one that defers, for whoever takes a remote.
+pub(super) struct Front(pub(super) Arc<dyn Remote>);
+
+impl Front {
+    fn names(&self) -> &dyn Remote {
+        self.0.deferring().expect("it defers").names()
+    }
+}
+
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
+        $(fn $name<'a>(&'a self, $($arg: $type),*) -> $answer { self.names().$name($($arg),*) })*
+    };
+}
+
+impl Remote for Front {
+    fn root(&self) -> Future<'_, Found> {
+        self.names().root()
+    }
+    fn limits(&self) -> RemoteLimits {
+        self.names().limits()
+    }
+    fn tells_holes(&self) -> bool {
+        self.names().tells_holes()
+    }
+    forward! {
+        getattr(cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr>;
+        setattr(cred: &'a Cred, file: &'a Handle, set: SetAttr, guard: Option<Time>) -> Future<'a, Changed>;
+        access(cred: &'a Cred, file: &'a Handle, wanted: Access) -> Future<'a, Judged>;
+        open(cred: &'a Cred, file: &'a Handle, intent: Intent) -> Future<'a, RemoteOpened>;
+        lock(cred: &'a Cred, file: &'a Handle, changes: &'a [LockChange]) -> Future<'a, Attr>;
+        xattr(cred: &'a Cred, file: &'a Handle, name: &'a OsStr) -> Future<'a, Option<bytes::Bytes>>;
+        xattrs(cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<std::ffi::OsString>>;
+        set_xattr(cred: &'a Cred, file: &'a Handle, set: SetXattr) -> Future<'a, Change>;
+        lookup(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr) -> Future<'a, LookedUp>;
+        readlink(cred: &'a Cred, file: &'a Handle) -> Future<'a, (std::ffi::OsString, Option<Attr>)>;
+        read(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, offset: u64, len: u32) -> Future<'a, RemoteRead>;
+        write(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, offset: u64, data: bytes::Bytes, stability: Stability) -> Future<'a, RemoteWritten>;
+        commit(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, range: Range<u64>) -> Future<'a, Committed>;
+        change_space(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, change: &'a SpaceChange) -> Future<'a, Change>;
+        seek(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, offset: u64, what: Seek) -> Future<'a, u64>;
+        make(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr, new: New, set: SetAttr) -> Future<'a, Made>;
+        remove(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr, what: Removal) -> Future<'a, Change>;
+        rename(cred: &'a Cred, from: (&'a Handle, &'a OsStr), to: (&'a Handle, &'a OsStr)) -> Future<'a, (Change, Change)>;
+        link(cred: &'a Cred, file: &'a Handle, dir: &'a Handle, name: &'a OsStr) -> Future<'a, (Option<Attr>, Change)>;
+        readdir(cred: &'a Cred, dir: &'a Handle, cookie: Cookie, bytes_max: u32) -> Future<'a, Listing>;
+        statfs(cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs>;
+    }
+}

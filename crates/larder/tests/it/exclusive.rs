@@ -1,0 +1,230 @@
+//! Mounts that are the only writers of their export: names are made here, and at the server later.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{Kind, Mount, Server, kill, larder, said, scratch, succeed};
+
+const OPTIONS: &[&str] = &["exclusive", "class=generated", "actimeo=86400"];
+
+fn sync(mount: &Mount) {
+    let (code, told) = said(mount, &["sync", mount.path("").to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{told}");
+}
+
+/// What each path below a directory is, as programs see it: kind, mode, size, modification time and
+/// bytes of files, and target of links.
+fn described(root: &Path) -> BTreeMap<PathBuf, String> {
+    let (mut all, mut left) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let entry = entry.unwrap();
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            let about = path.symlink_metadata().unwrap();
+            let told = if kind.is_symlink() {
+                format!("-> {}", fs::read_link(&path).unwrap().display())
+            } else if kind.is_dir() {
+                left.push(path.clone());
+                format!("dir {:o}", about.mode())
+            } else {
+                let bytes = fs::read(&path).unwrap();
+                let sum =
+                    bytes.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31) ^ u64::from(*byte));
+                format!(
+                    "{:o} {sum:x} {} {:?}",
+                    about.mode(),
+                    about.len(),
+                    about.modified().unwrap()
+                )
+            };
+            all.insert(path.strip_prefix(root).unwrap().to_owned(), told);
+        }
+    }
+    all
+}
+
+/// The same at the server as through the mount, bytes included.
+fn is_at_server(server: &Server, mount: &Mount, name: &str) {
+    let (here, there) = (mount.path(name), server.path(name));
+    assert_eq!(described(&there), described(&here));
+}
+
+#[test]
+fn what_is_made_written_and_removed_in_time_costs_no_call() {
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let server = Server::start(kind);
+        let mount = Mount::new(&server, OPTIONS);
+        // The server tells once as whom it takes the caller, what he may, and what is there.
+        fs::create_dir(mount.path("first")).unwrap();
+        fs::write(mount.path("second"), "text").unwrap();
+        let before = mount.calls_by_procedure();
+        for count in 0..20 {
+            let (dir, file) = (mount.path("dir"), mount.path("dir/file"));
+            fs::create_dir(&dir).unwrap();
+            fs::write(&file, format!("text {count}")).unwrap();
+            let about = fs::metadata(&file).unwrap();
+            symlink("file", mount.path("dir/link")).unwrap();
+            fs::rename(&file, mount.path("dir/other")).unwrap();
+            fs::File::open(&dir).unwrap().sync_all().unwrap();
+            let renamed = fs::metadata(mount.path("dir/other")).unwrap();
+            assert_eq!((renamed.ino(), renamed.len()), (about.ino(), about.len()));
+            assert_eq!(fs::read(mount.path("dir/link/../other")).ok(), None, "no directory");
+            assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+            assert_eq!(fs::metadata(&dir).unwrap().nlink(), 2);
+            fs::remove_dir_all(&dir).unwrap();
+            assert!(!dir.exists());
+        }
+        assert_eq!(mount.calls_by_procedure(), before, "{kind:?}");
+        assert_eq!(described(&server.path("")).len(), 1, "not even the second one");
+        sync(&mount);
+        assert_eq!(fs::read(server.path("second")).unwrap(), b"text");
+        is_at_server(&server, &mount, "");
+    }
+}
+
+/// Names that wait, and names that the server has: what programs do to trees with both. (tar ends
+/// with 1 if a directory's times change meanwhile, as they do when a worker dies.)
+fn work(top: &Path) {
+    let run = |script: &str| {
+        let mut shell = Command::new("sh");
+        succeed(shell.args(["-ec", script]).current_dir(top).env("HOME", top));
+    };
+    run("mkdir -p src/a/b && for i in 1 2 3 4 5 6 7 8 9; do
+           echo line $i > src/a/f$i; echo $i > src/a/b/g$i; ln -s ../f$i src/a/b/l$i
+         done
+         chmod 600 src/a/f1; touch -d '2001-02-03 04:05:06' src/a/f2
+         tar cf tree.tar src || test $? = 1
+         mkdir out && tar xf tree.tar -C out
+         mv out/src/a out/moved; rm -r out/src; mv out/moved/f3 out/moved/b/f4
+         ln out/moved/f5 out/hard; echo more >> out/hard; mkfifo out/pipe; rm out/pipe
+         rm out/moved/b/g*; mv out/moved/f6 tree.tar");
+    run("mkdir repo && cd repo && git init -q . && git config user.email a@b.c && git config user.name a
+         cp -r ../src . && git add . && git commit -qm one && echo x >> src/a/f1 && git commit -qam two
+         git branch side HEAD~1 && git checkout -q side && git checkout -q - && git gc -q && git fsck --strict
+         test -z \"$(git status --porcelain)\"");
+}
+
+#[test]
+fn trees_are_the_same_at_the_server_after_a_sync() {
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let server = Server::start(kind);
+        let mut mount = Mount::new(&server, OPTIONS);
+        work(&mount.path(""));
+        let here = described(&mount.path(""));
+        sync(&mount);
+        assert_eq!(described(&mount.path("")), here, "{kind:?}: nothing shows");
+        assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
+        is_at_server(&server, &mount, "");
+        let number = |mount: &Mount| fs::metadata(mount.path("out/moved/b/f4")).unwrap().ino();
+        let before = number(&mount);
+        mount.remount();
+        assert_eq!(number(&mount), before, "over a remount");
+        is_at_server(&server, &mount, "");
+    }
+}
+
+/// The process that serves a mount dies again and again; another one goes on.
+#[test]
+fn nothing_is_lost_when_the_worker_is_killed() {
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let server = Server::start(kind);
+        let mount = Mount::new(&server, OPTIONS);
+        fs::create_dir(mount.path("first")).unwrap();
+        std::thread::scope(|scope| {
+            let working = scope.spawn(|| work(&mount.path("")));
+            for _ in 0..4 {
+                let worker = mount.status()["worker_pid"].as_u64();
+                if let Some(worker) = worker.and_then(|pid| u32::try_from(pid).ok()) {
+                    kill([worker, worker]);
+                }
+                // Another one serves when this has ended, whatever came of it.
+                let _ = said(&mount, &["sync", mount.path("").to_str().unwrap()]);
+            }
+            working.join().unwrap();
+        });
+        sync(&mount);
+        is_at_server(&server, &mount, "");
+    }
+}
+
+/// All processes of the mount die, and the next mount (exclusive or not) finds everything.
+#[test]
+fn what_a_dead_mount_left_is_there_and_goes_to_the_server() {
+    for again in [OPTIONS, &["class=generated"]] {
+        let server = Server::start(Kind::Larder);
+        let mut mount = Mount::new(&server, OPTIONS);
+        fs::create_dir(mount.path("first")).unwrap();
+        fs::create_dir_all(mount.path("a/b")).unwrap();
+        fs::write(mount.path("a/b/file"), "text").unwrap();
+        fs::set_permissions(mount.path("a"), fs::Permissions::from_mode(0o750)).unwrap();
+        let number = fs::metadata(mount.path("a/b")).unwrap().ino();
+        assert!(!server.path("a").exists());
+        mount.kill();
+        mount.set_options(&server, again);
+        mount.mount();
+        assert_eq!(fs::read(mount.path("a/b/file")).unwrap(), b"text");
+        assert_eq!(fs::metadata(mount.path("a/b")).unwrap().ino(), number);
+        sync(&mount);
+        is_at_server(&server, &mount, "");
+    }
+}
+
+#[test]
+fn a_name_of_somebody_else_is_kept_beside_ours_and_listed() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, OPTIONS);
+    fs::create_dir(mount.path("first")).unwrap();
+    fs::write(mount.path("name"), "ours").unwrap();
+    fs::write(server.path("name"), "theirs").unwrap();
+    sync(&mount);
+    let (code, told) = said(&mount, &["status", "--unsaved"]);
+    assert!(code == Some(0) && told.lines().count() == 1, "{told}");
+    let (path, _) = told.split_once(": kept beside name, which somebody else has made").unwrap();
+    assert!(path.contains("/name.conflict-"), "{path}");
+    assert_eq!(fs::read(path).unwrap(), b"ours");
+    assert_eq!(fs::read(mount.path("name")).unwrap(), b"theirs");
+    fs::rename(path, mount.path("mine")).unwrap();
+    assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
+}
+
+/// Of classes that promise more, names are at the server when they are acknowledged.
+#[test]
+fn names_of_stronger_classes_are_written_through() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["exclusive", "rules=build"]);
+    fs::create_dir(mount.path("first")).unwrap();
+    fs::write(mount.path("first/first.o"), "").unwrap();
+    fs::write(mount.path("first/a.o"), "object").unwrap();
+    fs::write(mount.path("first/b.c"), "source").unwrap();
+    assert_eq!(fs::read(server.path("first/b.c")).unwrap(), b"source");
+    assert!(!server.path("first/a.o").exists());
+    let (_, told) = said(&mount, &["status", "--unsaved"]);
+    assert!(told.contains("first/a.o: 6 B unsent, class generated, local"), "{told}");
+    // Under a stronger name it is what that promises.
+    fs::rename(mount.path("first/a.o"), mount.path("first/a.c")).unwrap();
+    assert_eq!(fs::read(server.path("first/a.c")).unwrap(), b"object");
+    fs::create_dir_all(mount.path("target/debug")).unwrap();
+    assert!(!server.path("target/debug").exists());
+    assert_eq!(said(&mount, &["status", "--unsaved"]).1.lines().count(), 1);
+}
+
+#[test]
+fn where_names_cannot_be_made_here_the_option_is_refused_in_one_line() {
+    let folder = scratch("larder-exclusive-");
+    for (source, cache, options, part) in [
+        ("//server/share", "cache", "exclusive", "exclusive means nothing to SMB"),
+        ("server:/export", "none", "exclusive", "exclusive needs a cache on disk"),
+        ("server:/export", "cache", "exclusive,sync", "exclusive and sync contradict"),
+    ] {
+        let mut command = larder();
+        command.args(["mount", source]).arg(folder.path()).arg("--cache");
+        let cache = if cache == "none" { cache.into() } else { folder.path().join(cache) };
+        let tried = command.arg(cache).args(["-o", options]).output().unwrap();
+        let told = String::from_utf8(tried.stderr).unwrap();
+        assert!(!tried.status.success() && told.lines().count() == 1, "{told}");
+        assert!(told.contains(part), "{told}");
+    }
+}
