@@ -181,6 +181,11 @@ impl FileSystem for Client {
         self.later(|core| async move { core.set_xattr(&cred, ino, set).await })
     }
 
+    fn hint_class(&self, cred: &Cred, _: Ino, open: OpenId, class: String) -> Answer<()> {
+        let cred = self.core.caller(cred);
+        self.later(|core| async move { core.hint_class(&cred, open, &class).await })
+    }
+
     fn change_space(
         &self,
         _cred: &Cred,

@@ -271,6 +271,7 @@ wire! {
     InterruptIn { unique: u64, }
     BmapIn { block: u64, blocksize: u32, padding: u32, }
     IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
+    IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
     PollIn { fh: u64, kh: u64, flags: u32, events: u32, }
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
@@ -343,6 +344,7 @@ mod tests {
         assert_eq!(size_of::<InitIn>(), 64);
         assert_eq!(size_of::<InitOut>(), 64);
         assert_eq!(size_of::<IoctlIn>(), 32);
+        assert_eq!(size_of::<IoctlOut>(), 16);
         assert_eq!(size_of::<StatxIn>(), 24);
         assert_eq!(size_of::<FallocateIn>(), 32);
         assert_eq!(size_of::<LseekIn>(), 24);

@@ -26,13 +26,14 @@ use larder_vfs::{
 };
 
 use crate::abi::{
-    self, AccessIn, CreateOut, InHeader, LkIn, MknodIn, OpenOut, ReadIn, Rename2In, SetattrIn,
-    StatfsOut, WriteOut, fattr,
+    self, AccessIn, CreateOut, InHeader, IoctlIn, LkIn, MknodIn, OpenOut, ReadIn, Rename2In,
+    SetattrIn, StatfsOut, WriteOut, fattr,
 };
 use crate::convert;
 use crate::counts::Counts;
 use crate::errno::errno;
 use crate::groups::Groups;
+use crate::hint;
 use crate::late::Late;
 use crate::listing::{self, Listings};
 use crate::locks::{self, LockWaits};
@@ -181,7 +182,7 @@ impl Door {
             Operation::NotifyReply { .. } => Response::Nothing,
             Operation::Init(_) => Response::error(libc::EIO),
             // Asked again each time, whatever the answer.
-            Operation::Ioctl { .. } => Response::error(libc::ENOTTY),
+            Operation::Ioctl { ioctl, data } => self.hint(header, &ioctl, data),
             _ => Response::error(libc::ENOSYS),
         }
     }
@@ -191,6 +192,18 @@ impl Door {
         match self.fs.sync_names(cred, dir) {
             Some(synced) => self.respond(synced, (), Door::done),
             None => Response::error(libc::ENOSYS),
+        }
+    }
+
+    /// Answers an ioctl.
+    fn hint(self: &Arc<Self>, header: &InHeader, ioctl: &IoctlIn, data: &[u8]) -> Response {
+        let (ino, open) = (Ino(header.nodeid), OpenId(ioctl.fh));
+        match hint::class(ioctl, data) {
+            Ok(class) => {
+                let hinted = self.fs.hint_class(&self.cred(header), ino, open, class);
+                self.respond(hinted, (), |_, (), hinted| hint::taken(hinted))
+            }
+            Err(errno) => Response::error(errno),
         }
     }
 

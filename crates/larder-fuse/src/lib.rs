@@ -42,6 +42,7 @@ mod errno;
 mod error;
 mod groups;
 mod helper;
+mod hint;
 mod late;
 mod ledger;
 mod listing;

@@ -201,6 +201,14 @@ pub trait FileSystem: Send + Sync + 'static {
         Answer::fail(Error::NotSupported)
     }
 
+    /// What is written by an open file from now on is to be as durable as files of this class,
+    /// which the file system has a name for. Who sets a class for the file itself is nearer:
+    /// then this changes nothing. [`Error::InvalidArgument`] if there is no such class,
+    /// [`Error::NotSupported`], by default too, if there are none.
+    fn hint_class(&self, _cred: &Cred, _ino: Ino, _open: OpenId, _class: String) -> Answer<()> {
+        Answer::fail(Error::NotSupported)
+    }
+
     /// Gives a range of a file that is open for writing room, or has it read as zeros
     /// (fallocate(2)). All earlier writes of the file, and this change, are durable at the server
     /// on return, and everybody sees it.

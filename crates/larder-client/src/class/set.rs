@@ -10,11 +10,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_cache::Keeping;
 use larder_class::Class;
-use larder_vfs::{Access, Cred, Error, Ino, Result, SetXattr};
+use larder_vfs::{Access, Cred, Error, Ino, OpenId, Result, SetXattr};
 
 use crate::client::Client;
 use crate::core::{Core, blocking};
 use crate::node::Node;
+use crate::open::OpenFile;
 
 /// Name of the extended attribute with a file's own class, without its prefix.
 const CLASS: &str = "larder.class";
@@ -61,7 +62,8 @@ impl Core {
         }
         // Whoever opens it from now on has the new one.
         let held = self.set_classes.set(ino, name.map(str::to_owned))?;
-        let done = match self.change_open_files(&node, &after).await {
+        let opens = self.open_files.of(ino);
+        let done = match self.change_open_files(&node, &opens, &after).await {
             Ok(()) => self.keep_class(ino).await,
             refused => refused,
         };
@@ -78,26 +80,47 @@ impl Core {
         blocking(move || core.set_classes.keep(&core.cache, ino)).await?
     }
 
-    /// Whoever has the file open has the class from now on. What was written before, and is to be
+    /// The class of one open file from now on, as its program wants it.
+    pub(crate) async fn hint_class(&self, cred: &Cred, open: OpenId, name: &str) -> Result<()> {
+        let class = self.options.classes.get(name).map_err(|_| Error::InvalidArgument)?;
+        let file = self.open_file(open)?;
+        let weakens = !class.promised.keeps(&file.class().promised);
+        let owner = file.node.state().known().attr.uid;
+        if weakens && cred.uid != 0 && cred.uid != owner {
+            return Err(Error::NotPermitted);
+        }
+        match self.set_classes.of(file.node.ino) {
+            Some(_) => Ok(()),
+            None => self.change_open_files(&file.node, &[(open, file.clone())], &class).await,
+        }
+    }
+
+    /// These open files of a file have the class from now on. What was written before, and is to be
     /// more durable, is sent first.
-    async fn change_open_files(&self, node: &Arc<Node>, class: &Arc<Class>) -> Result<()> {
+    async fn change_open_files(
+        &self,
+        node: &Arc<Node>,
+        opens: &[(OpenId, Arc<OpenFile>)],
+        class: &Arc<Class>,
+    ) -> Result<()> {
         if class.is_synchronous() && node.state().opens().bypassing() {
             return Err(Error::Busy);
         }
-        let before = self.open_files.set_class(node.ino, class);
-        let is_stronger = before.iter().any(|(_, held)| !held.promised.keeps(&class.promised));
+        let change = |(_, open): &(_, Arc<OpenFile>)| open.set_class(class.clone());
+        let before: Vec<Arc<Class>> = opens.iter().map(change).collect();
+        let is_stronger = before.iter().any(|held| !held.promised.keeps(&class.promised));
         let is_kept = self.file(node).keeping() != Keeping::Nothing;
         if (is_stronger || is_kept)
             && let Err(refused) = self.upload(node, self.deadline()).await
         {
-            for (open, held) in before {
+            for ((_, open), held) in opens.iter().zip(before) {
                 open.set_class(held);
             }
             return Err(refused);
         }
-        for (id, open) in self.open_files.of(node.ino) {
+        for (id, open) in opens {
             self.promise(node, &open.class());
-            self.note_class(id, &class.name);
+            self.note_class(*id, &class.name);
         }
         Ok(())
     }

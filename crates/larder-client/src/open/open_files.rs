@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use larder_class::{Class, Level};
+use larder_class::Level;
 use larder_vfs::{Ino, OpenId, Token};
 
 use super::open_file::OpenFile;
@@ -79,17 +79,6 @@ impl OpenFiles {
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
         self.lock().by_id.values().cloned().collect()
-    }
-
-    /// Gives those of one file another class. Answers the ones before.
-    pub(crate) fn set_class(
-        &self,
-        ino: Ino,
-        class: &Arc<Class>,
-    ) -> Vec<(Arc<OpenFile>, Arc<Class>)> {
-        let inner = self.lock();
-        let opens = inner.of(ino).map(|(_, open)| open);
-        opens.map(|open| (open.clone(), open.set_class(class.clone()))).collect()
     }
 
     /// Those of one file, in the order in which they were opened.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_class::{Classes, Level, Sources, Why, load};
 use larder_client::{Due, Durability, Options, offer};
-use larder_vfs::{Cred, Error, FileSystem, Ino, New, Remote, Result, SetAttr, SetXattr, XattrOnly};
+use larder_vfs::{
+    Cred, Error, FileSystem, Ino, New, OpenId, Remote, Result, SetAttr, SetXattr, XattrOnly,
+};
 
 use crate::rig::{Rig, WRITE, pass, root};
 
@@ -62,6 +64,41 @@ async fn a_write_of_class_critical_is_at_the_server_when_it_is_answered() {
     db.close().await.unwrap();
     other.close().await.unwrap();
     assert_eq!(at_server(&rig, "other").await, b"c");
+}
+
+/// A hint is for one open file, and what is nearer decides against it.
+#[tokio::test]
+async fn a_hint_gives_one_open_file_a_class() {
+    let rig = Rig::new(with(RULES)).await;
+    let hint = |cred: Cred, open: OpenId, class: &str| {
+        rig.client.hint_class(&cred, Ino::ROOT, open, class.to_owned()).wait()
+    };
+    let (one, other) = (rig.create("file").await, rig.open(&root(), "file", WRITE).await.unwrap());
+    one.write(0, b"early").await.unwrap();
+    hint(root(), one.id, "critical").await.unwrap();
+    assert_eq!(at_server(&rig, "file").await, b"early", "more durable: it is sent first");
+    one.write(5, b" two").await.unwrap();
+    assert_eq!(at_server(&rig, "file").await, b"early two");
+    other.write(9, b" three").await.unwrap();
+    assert_eq!(at_server(&rig, "file").await, b"early two", "nobody gave that open file a hint");
+    assert_eq!(name_of(&rig, one.ino), "edited", "the file has no other class");
+    // What the server refuses of what was written before leaves the class as it was.
+    rig.server.set_full(true);
+    assert_eq!(hint(root(), other.id, "critical").await, Err(Error::NoSpace));
+    rig.server.set_full(false);
+    other.write(15, b" four").await.unwrap();
+    assert_eq!(at_server(&rig, "file").await, b"early two");
+    assert_eq!(hint(root(), one.id, "nosuch").await, Err(Error::InvalidArgument));
+    assert_eq!(hint(root(), OpenId(1 << 40), "edited").await, Err(Error::Stale));
+    let stranger = Cred::new(1000, 1000, &[]);
+    assert_eq!(hint(stranger, one.id, "edited").await, Err(Error::NotPermitted));
+    set(&rig, &root(), one.ino, Some("edited")).await.unwrap();
+    hint(root(), one.id, "critical").await.unwrap();
+    other.close().await.unwrap();
+    one.write(0, b"late!").await.unwrap();
+    assert_eq!(at_server(&rig, "file").await, b"early two three four", "what was set is nearer");
+    one.close().await.unwrap();
+    assert_eq!(at_server(&rig, "file").await, b"late! two three four");
 }
 
 /// A door that opens nothing has the class of the file at each write.

@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use crate::harness::{Kind, Mount, Server, eventually, kill, said, scratch};
+use crate::harness::{Kind, Mount, Server, eventually, kill, said, scratch, succeed};
 use crate::unsent::Writer;
 
 /// Long enough that nothing is sent unless somebody asks for it.
@@ -254,4 +255,49 @@ fn a_generated_file_that_somebody_else_changed_is_set_aside() {
     let path = aside[0].as_ref().unwrap().path();
     assert!(path.to_str().unwrap().ends_with("_file"), "{path:?}");
     assert_eq!(fs::read(path).unwrap(), b"ours");
+}
+
+/// A program of somebody else's, with nothing but the header.
+const HINTS: &str = r#"
+#include "larder.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+int main(int count, char **args)
+{
+	int fd = open(args[1], O_WRONLY | O_CREAT, 0644);
+
+	for (int i = 2; i < count; i++)
+		printf("%s ", larder_hint(fd, args[i]) ? strerrorname_np(errno) : "taken");
+	write(fd, "text", 4);
+	return close(fd);
+}
+"#;
+
+/// By the ioctl of the header, which a C compiler reads; on another file system it is refused.
+#[test]
+fn a_program_gives_its_open_file_a_class() {
+    let folder = scratch("larder-hints-");
+    let (source, program) = (folder.path().join("hints.c"), folder.path().join("hints"));
+    fs::write(&source, format!("#define _GNU_SOURCE\n{HINTS}")).unwrap();
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
+    let mut cc = Command::new("cc");
+    succeed(cc.args(["-Wall", "-Werror=implicit", include, "-o"]).arg(&program).arg(&source));
+    let hint = |path: &Path, classes: &[&str]| {
+        let output = Command::new(&program).arg(path).args(classes).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &[LATE]);
+    let there = |name: &str| fs::read(server.path(name)).unwrap();
+    let long = "a-name-that-is-longer-than-any-class-has";
+    let told = hint(&mount.path("file"), &["nosuch", "", long, "generated"]);
+    assert_eq!(told, "EINVAL EINVAL EINVAL taken ");
+    assert_eq!(there("file"), b"", "its close waits for this machine's disk");
+    hint(&mount.path("file"), &[]);
+    assert_eq!(there("file"), b"text");
+    assert_eq!(hint(&mount.path("other"), &["critical"]), "EBUSY ", "the kernel writes it");
+    assert_eq!(hint(&folder.path().join("local"), &["generated"]), "ENOTTY ");
 }
