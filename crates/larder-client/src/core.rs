@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use crate::class::SetClasses;
 use crate::limits::Budget;
 use crate::locks::Locks;
+use crate::names::Changing;
 use crate::node::{Node, ServerTimes, Squash, Table};
 use crate::open::OpenFiles;
 use crate::options::{Options, TtlRange};
@@ -45,6 +46,8 @@ pub(crate) struct Core {
     /// Flights that have not yet given their bytes to the cache.
     pub(crate) in_air: tokio::sync::watch::Sender<usize>,
     pub(crate) fill: FillQueue,
+    /// Names that are being changed.
+    pub(crate) changing: Changing,
     /// Locks of processes, where the mount passes them on.
     pub(crate) locks: Locks,
     /// The classes that were set for single files and directories.
@@ -99,6 +102,7 @@ impl Core {
             counters: Counters::default(),
             in_air: tokio::sync::watch::Sender::new(0),
             fill: FillQueue::default(),
+            changing: Changing::default(),
             locks: Locks::default(),
             set_classes,
             engine: Arc::default(),

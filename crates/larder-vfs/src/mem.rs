@@ -225,7 +225,7 @@ impl MemRemote {
         self.wake();
     }
 
-    /// Changes by `method` are carried out and not answered from now on; with `None`, all answers
+    /// Calls of `method` are carried out and not answered from now on; with `None`, all answers
     /// come.
     pub fn hold_answers(&self, method: Option<&'static str>) {
         self.connection().unanswered = method;
@@ -370,7 +370,7 @@ impl MemRemote {
         .await;
     }
 
-    fn call<'a, T: 'a>(
+    fn call<'a, T: Send + 'a>(
         &'a self,
         method: &'static str,
         carry_out: impl FnOnce(&mut Server) -> Result<T> + Send + 'a,
@@ -378,6 +378,7 @@ impl MemRemote {
         Box::pin(async move {
             let is_lost = self.begin(method).await?;
             let answer = carry_out(&mut self.server());
+            self.leave(method).await;
             if is_lost { Err(Error::TimedOut) } else { answer }
         })
     }

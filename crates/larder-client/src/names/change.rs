@@ -127,6 +127,7 @@ impl Core {
         self.demand_path(&dir, cred).await?;
         self.send_kept(&node).await?;
         let asked = self.now();
+        let _changing = self.begin_name_change(&dir, name);
         self.begin_change(&dir);
         let answer = on_handle!(self, cred, &node, handle => async {
             let target = dir.handle()?;

@@ -28,6 +28,7 @@ impl Core {
         };
         self.demand_path(dir, cred).await?;
         let (asked, moment) = (self.now(), self.table.moment());
+        let _changing = self.begin_name_change(dir, name);
         self.begin_change(dir);
         let answer = on_handle!(self, cred, dir, handle =>
             self.server_of_names(cred, &[(&**dir, name)])
@@ -64,6 +65,7 @@ impl Core {
         name: &OsStr,
         what: Removal,
     ) -> Result<()> {
+        let _changing = self.begin_name_change(dir, name);
         self.begin_change(dir);
         let answer = on_handle!(self, cred, dir, handle => self.server_of_names(cred, &[(&**dir, name)])
                 .remove(cred, &handle, name, what));
@@ -83,6 +85,7 @@ impl Core {
     ) -> Result<()> {
         let same_dir = from.0.ino == to.0.ino;
         let child = self.child(from.0, from.1);
+        let _changing = [from, to].map(|(dir, name)| self.begin_name_change(dir, name));
         self.begin_change(from.0);
         if !same_dir {
             self.begin_change(to.0);

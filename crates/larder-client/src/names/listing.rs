@@ -1,7 +1,9 @@
 //! Directory listings: read in pages, one reply of the server each, and kept as such.
 //!
 //! A listing is believed while its directory is in the epoch in which it was read and no change of
-//! our own has touched the directory since. Positions are the server's cookies, so a reader goes on
+//! our own has touched the directory since. One that was asked for while such a change was under
+//! way is not kept, and while one is, who begins to list asks the server: it may show already what
+//! has become of a name. Positions are the server's cookies, so a reader goes on
 //! where it was, whether its next entries come from a page or from the server.
 
 use std::ffi::OsStr;
@@ -53,7 +55,8 @@ impl Core {
         if offset == 0 && !self.is_fresh(&dir) {
             self.revalidate(&dir, cred).await?;
         }
-        let held = self.page_after(&dir, offset);
+        let is_changing = offset == 0 && dir.state().changing() && self.remote.reachable();
+        let held = self.page_after(&dir, offset).filter(|_| !is_changing);
         let page = match held {
             Some(page) if !(plus && self.is_stale(&page)) => page,
             held => match self.fetch_page(&dir, cred, offset, held.as_deref()).await {
@@ -124,7 +127,9 @@ impl Core {
             self.observe(dir, attr, asked);
         }
         let page = Arc::new(self.take_in(dir, start, listing, asked));
-        self.keep_page(dir, &page);
+        if !dir.state().changed_since(asked) {
+            self.keep_page(dir, &page);
+        }
         Ok(page)
     }
 
@@ -137,7 +142,10 @@ impl Core {
         asked: larder_io::Monotonic,
     ) -> Arc<Node> {
         let child = self.learn(found, asked, Some((dir.ino, name.to_owned())));
-        self.put_name(dir, name, Some(child.ino));
+        // What we changed in the directory meanwhile is known better than by this listing.
+        if !dir.state().changed_since(asked) {
+            self.put_name(dir, name, Some(child.ino));
+        }
         child
     }
 

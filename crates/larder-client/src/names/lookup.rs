@@ -45,6 +45,10 @@ impl Core {
         if !granted.contains(Access::LOOKUP) {
             return Some(Err(Error::AccessDenied));
         }
+        // The server may have changed it already. Out of its reach nobody has seen that.
+        if self.changing.has(dir, name) && self.remote.reachable() {
+            return None;
+        }
         let held = self.name(dir, name)?;
         if self.wants_lease(dir) {
             return None;

@@ -12,6 +12,7 @@
 //!   last seen.
 
 mod change;
+mod changing;
 mod deferring;
 mod entries;
 mod held;
@@ -25,6 +26,7 @@ mod recover;
 mod retried;
 mod walk;
 
+pub(crate) use changing::Changing;
 pub(crate) use hiding::Hidden;
 pub(crate) use listed::Listed;
 pub use paths::{last_path, parent_in_record};

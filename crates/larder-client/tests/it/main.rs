@@ -7,6 +7,7 @@
 mod appends;
 mod attributes;
 mod breaks;
+mod callers;
 mod classes;
 mod coarse;
 mod coherence;

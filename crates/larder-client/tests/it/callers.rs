@@ -1,0 +1,110 @@
+//! Two callers of one client in one directory, as an export has them: a kernel makes one change of
+//! a directory at a time, and looks nothing up in it meanwhile.
+
+use std::ffi::OsStr;
+
+use larder_client::Options;
+use larder_vfs::{FileSystem, Ino, New, Remote, Removal, SetAttr};
+
+use crate::rig::{Rig, root};
+
+const NAME: &str = "name";
+
+/// Under a lease what is held needs no asking.
+async fn rig() -> Rig {
+    let rig = Rig::new(Options::default()).await;
+    rig.server.give_leases();
+    rig.find("none").await;
+    rig
+}
+
+async fn make(rig: &Rig) {
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+    let made = rig.client.make(&root(), Ino::ROOT, OsStr::new(NAME), New::Directory, set);
+    made.wait().await.unwrap();
+}
+
+async fn remove(rig: &Rig) {
+    let what = Removal::Directory;
+    rig.client.remove(&root(), Ino::ROOT, OsStr::new(NAME), what).wait().await.unwrap();
+}
+
+/// Until the server has, or has not, the name.
+async fn until(rig: &Rig, there: bool) {
+    let dir = rig.client.handle(Ino::ROOT).wait().await.unwrap();
+    let name = OsStr::new(NAME);
+    while rig.server.lookup(&root(), &dir, name).await.unwrap().found.is_some() != there {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn is_listed(rig: &Rig) -> bool {
+    rig.names().await.iter().any(|name| name == NAME)
+}
+
+/// What one caller was shown, the next one is: by a listing, and by a lookup after it, while the
+/// answer to a third one is on its way.
+#[tokio::test]
+async fn a_name_that_was_shown_gone_is_not_shown_again() {
+    let rig = rig().await;
+    for is_removed in [false, true] {
+        // Both are held.
+        assert_eq!(
+            (rig.find(NAME).await.is_some(), is_listed(&rig).await),
+            (is_removed, is_removed)
+        );
+        rig.server.hold_answers(Some(if is_removed { "remove" } else { "make" }));
+        let looking = async {
+            until(&rig, !is_removed).await;
+            for _ in 0..2 {
+                assert_eq!(is_listed(&rig).await, !is_removed);
+                assert_eq!(rig.find(NAME).await.is_some(), !is_removed);
+            }
+            rig.server.hold_answers(None);
+        };
+        let changing = async { if is_removed { remove(&rig).await } else { make(&rig).await } };
+        tokio::join!(changing, looking);
+        assert_eq!(
+            (rig.find(NAME).await.is_some(), is_listed(&rig).await),
+            (!is_removed, !is_removed)
+        );
+    }
+}
+
+/// The server has made and removed it; the answers come the other way round.
+#[tokio::test]
+async fn answers_in_the_other_order_leave_no_removed_name() {
+    let rig = rig().await;
+    rig.server.hold_answers(Some("make"));
+    let removing = async {
+        until(&rig, true).await;
+        remove(&rig).await;
+        rig.server.hold_answers(None);
+    };
+    tokio::join!(make(&rig), removing);
+    assert_eq!(rig.find(NAME).await, None);
+    assert!(!is_listed(&rig).await);
+}
+
+/// A listing from before a removal is answered after it. The file has another name still.
+#[tokio::test]
+async fn a_late_listing_does_not_bring_a_name_back() {
+    let rig = rig().await;
+    rig.put(NAME, b"bytes").await;
+    let file = rig.find(NAME).await.unwrap();
+    let other = rig.client.link(&root(), file, Ino::ROOT, OsStr::new("other"));
+    other.wait().await.unwrap();
+    let asked = rig.server.calls("readdir");
+    rig.server.hold_answers(Some("readdir"));
+    let removing = async {
+        while rig.server.calls("readdir") == asked {
+            tokio::task::yield_now().await;
+        }
+        rig.remove(NAME).await.unwrap();
+        rig.server.hold_answers(None);
+    };
+    let (listed, ()) = tokio::join!(rig.names(), removing);
+    assert!(listed.iter().any(|name| name == NAME), "the server had it");
+    assert!(!is_listed(&rig).await);
+    assert_eq!(rig.find(NAME).await, None);
+}
