@@ -50,6 +50,8 @@ pub(crate) struct History {
     pub(crate) dir: String,
     /// The number of its directory.
     pub(crate) root: Node,
+    /// Its processes ask as clients of an export do: several at the same time in one directory.
+    is_of_export: bool,
     pub(crate) record: Mutex<Record>,
     ticks: Ticks,
     values: AtomicU64,
@@ -67,6 +69,8 @@ struct Open {
     since: u64,
     /// Of each place, when it was locked.
     locked: [Option<u64>; PLACES.len()],
+    /// Of each place, whether it was locked for nobody else.
+    exclusive: [bool; PLACES.len()],
     /// What was written by it, as places in the record.
     written: Vec<usize>,
 }
@@ -144,6 +148,7 @@ impl History {
         Arc::new(History {
             dir,
             root: made.fresh.attr.fileid,
+            is_of_export: number % 2 == 1,
             record: Mutex::default(),
             ticks,
             values: AtomicU64::new(1),

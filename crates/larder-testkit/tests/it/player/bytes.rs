@@ -33,10 +33,6 @@ impl Player {
             }
             14..17 if is_locked => {
                 let place = open.locked.iter().position(Option::is_some).unwrap();
-                // An unlock has no way to tell that something could not be sent.
-                if writes {
-                    self.sync(life).await;
-                }
                 self.unlock(life, place..place + 1).await;
             }
             _ => self.close(life).await,
@@ -61,8 +57,9 @@ impl Player {
         match opened {
             Outcome::Done(opened) => {
                 let (id, since) = (opened.id, if is_attended { span.made } else { 0 });
-                let (locked, written) = ([None; PLACES.len()], Vec::new());
-                self.open = Some(Open { id, ino, writes, since, locked, written });
+                let (locked, exclusive) = ([None; PLACES.len()], [false; PLACES.len()]);
+                let written = Vec::new();
+                self.open = Some(Open { id, ino, writes, since, locked, exclusive, written });
             }
             Outcome::Refused(error) => {
                 self.history.note(|record| record.odd.push(format!("open: {error}")));
@@ -178,8 +175,9 @@ impl Player {
             }
             Outcome::Unknown => {}
             Outcome::Done(()) => {
-                let locked = &mut self.open.as_mut().unwrap().locked;
-                locked[places.clone()].fill(Some(span.made));
+                let open = self.open.as_mut().unwrap();
+                open.locked[places.clone()].fill(Some(span.made));
+                open.exclusive[places.clone()].fill(exclusive);
             }
         }
         let (owner, parts) = (self.owner(life), parts(places));
@@ -194,8 +192,16 @@ impl Player {
         let open = self.open.as_mut().unwrap();
         let (ino, id) = (open.ino, open.id);
         open.locked[places.clone()].fill(None);
+        // What others of the mount have locked as well is not unlocked at the server yet.
+        let is_sent = open.exclusive[places.start];
         let (owner, range) = (self.lock_owner(), PLACES[places.start]..PLACES[places.start] + 8);
-        let (span, _) = self.timed(life, move |client| client.unlock(ino, id, owner, range)).await;
+        let unlock = self.timed(life, move |client| client.unlock(ino, id, owner, range));
+        let (span, unlocked) = unlock.await;
+        match unlocked {
+            Outcome::Done(()) if is_sent => self.publish(life, span.made, true),
+            Outcome::Done(()) => {}
+            Outcome::Refused(_) | Outcome::Unknown => self.doubt(life),
+        }
         let (owner, parts) = (self.owner(life), parts(places));
         self.note_lock(span, locks::Call::Unlock { owner, parts });
     }

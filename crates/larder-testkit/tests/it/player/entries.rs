@@ -1,10 +1,12 @@
 //! What a process asks about names.
 
 use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
 
 use larder_testkit::history::Span;
 use larder_testkit::history::names::{self, Kind, Node, Refusal};
 use larder_vfs::{Error, FileSystem, Ino, Lookup, New, OpenFlags, Removal, RenameFlags};
+use tokio::sync::RwLock;
 
 use super::{DIRS, Dir, FILES, Player, mode, root};
 use crate::world::{Life, Outcome};
@@ -65,6 +67,11 @@ impl Player {
         }
     }
 
+    /// The lock that its kernel has on a directory. Clients of an export have none.
+    fn dir(&self, life: &Life, dir: Ino) -> Arc<RwLock<()>> {
+        if self.history.is_of_export { Arc::default() } else { life.dir(dir) }
+    }
+
     /// What a call about names came to, or what makes no sense of it.
     fn judged<T>(&self, what: &str, outcome: Outcome<T>) -> Option<Result<T, Refusal>> {
         let refusal = match outcome {
@@ -83,7 +90,7 @@ impl Player {
     }
 
     pub(super) async fn look(&self, life: &Life, dir: Dir, name: &'static str) -> Option<Dir> {
-        let lock = life.dir(dir.0);
+        let lock = self.dir(life, dir.0);
         let alone = lock.read().await;
         let look = self.timed(life, move |client| client.lookup(&root(), dir.0, name.as_ref()));
         let ((span, found), is_attended) = life.attended(look).await;
@@ -101,7 +108,7 @@ impl Player {
     }
 
     pub(super) async fn list(&self, life: &Life, dir: Dir, all: &[&'static str]) {
-        let lock = life.dir(dir.0);
+        let lock = self.dir(life, dir.0);
         let _alone = lock.read().await;
         let made = self.history.tick();
         let (Some(seen), true) = life.attended(self.listed(life, dir.0)).await else { return };
@@ -127,7 +134,7 @@ impl Player {
     }
 
     async fn make(&self, life: &Life, dir: Dir, name: &'static str, kind: Kind) {
-        let lock = life.dir(dir.0);
+        let lock = self.dir(life, dir.0);
         let _alone = lock.write().await;
         let (span, made) = if kind == Kind::Directory {
             let make = move |client: &larder_client::Client| {
@@ -155,7 +162,7 @@ impl Player {
 
     async fn remove(&self, life: &Life, dir: Dir, name: &'static str, kind: Kind) {
         let what = if kind == Kind::File { Removal::File } else { Removal::Directory };
-        let lock = life.dir(dir.0);
+        let lock = self.dir(life, dir.0);
         let _alone = lock.write().await;
         let (span, removed) = self
             .timed(life, move |client| client.remove(&root(), dir.0, name.as_ref(), what))
@@ -166,7 +173,7 @@ impl Player {
 
     async fn rename(&self, life: &Life, from: (Dir, &'static str), to: (Dir, &'static str)) {
         let dirs = [from.0.0.min(to.0.0), from.0.0.max(to.0.0)];
-        let locks = dirs.map(|dir| life.dir(dir));
+        let locks = dirs.map(|dir| self.dir(life, dir));
         let _first = locks[0].write().await;
         let _second = if dirs[0] == dirs[1] { None } else { Some(locks[1].write().await) };
         let rename = move |client: &larder_client::Client| {
@@ -181,7 +188,7 @@ impl Player {
 
     async fn link(&self, life: &Life, from: (Dir, &'static str), to: (Dir, &'static str)) {
         let Some((ino, file)) = self.look(life, from.0, from.1).await else { return };
-        let lock = life.dir(to.0.0);
+        let lock = self.dir(life, to.0.0);
         let _alone = lock.write().await;
         let (span, linked) =
             self.timed(life, move |client| client.link(&root(), ino, to.0.0, to.1.as_ref())).await;
