@@ -122,6 +122,12 @@ impl Deferring for Names {
         })
     }
 
+    fn is_removed(&self, file: &Handle) -> bool {
+        let state = self.shared.state();
+        let made = state.journal().number_in(file);
+        made.is_some_and(|no| state.journal().get(no).is_none())
+    }
+
     fn awaited(&self, file: &Handle) -> Option<Deferred> {
         let state = self.shared.state();
         let no = state.journal().number_in(file)?;

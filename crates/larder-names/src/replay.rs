@@ -174,10 +174,11 @@ impl Shared {
     fn told_late(&self, no: ObjectNo, error: Error) -> Error {
         let mut state = self.state();
         let Some((place, waiting)) = state.journal().waiting(no) else { return Error::TimedOut };
-        tracing::warn!(name = ?place.name, %error, "a name that was made here is not at the server");
+        if state.failure(no) != Some(error) {
+            tracing::warn!(name = ?place.name, %error, "a name that was made here is not at the server");
+        }
         // Who said no has not made it.
-        let is_unknown = matches!(error, Error::TimedOut | Error::Shutdown | Error::Io);
-        let waiting = Waiting { is_attempted: is_unknown, ..waiting.clone() };
+        let waiting = Waiting { is_attempted: is_unanswered(error), ..waiting.clone() };
         state.journal_mut().change(no, waiting);
         state.fail(no, error);
         self.record(&mut state);
@@ -200,20 +201,21 @@ impl Shared {
         let cred = waiting.maker.cred().until(deadline);
         let (mut given, mut conflicts) = (name.clone(), 0);
         let (found, change, is_new) = loop {
-            let answer = self.ask(&cred, &parent, &given, &waiting).await;
-            match answer {
+            let refused = match self.ask(&cred, &parent, &given, &waiting).await {
                 Ok(made) => break (made.found, made.dir, true),
-                Err(Error::Exists) => {
-                    if let Some(found) = self.find_ours(&cred, &parent, &given, &waiting).await? {
-                        break (found, Change::default(), false);
-                    }
+                Err(error) if is_unanswered(error) => return Err(error),
+                Err(error) => error,
+            };
+            // An earlier try may have made it, whatever is said of this one.
+            match self.look_for_ours(&cred, &parent, &given, &waiting).await {
+                Ok(There::Ours(found)) => break (found, Change::default(), false),
+                Ok(There::Another) if refused == Error::Exists && conflicts < CONFLICTS_MAX => {
                     conflicts += 1;
-                    if conflicts > CONFLICTS_MAX {
-                        return Err(Error::Exists);
-                    }
                     given = self.name_of_conflict(&name, conflicts);
                 }
-                Err(error) => return Err(error),
+                Ok(There::Nothing) if refused == Error::Exists => return Err(Error::TryAgain),
+                Ok(There::Another | There::Nothing) => return Err(refused),
+                Err(_) => return Err(Error::TimedOut),
             }
         };
         let attr = self.complete(&cred, &found, &waiting).await;
@@ -264,23 +266,21 @@ impl Shared {
         self.remote.make(cred, parent, name, new, set).await
     }
 
-    /// What the server has under that name, if an earlier try of ours may have made it and nothing
-    /// was done with it since.
-    async fn find_ours(
+    /// What the server has under that name: ours, if an earlier try of ours may have made it and
+    /// nothing was done with it since.
+    async fn look_for_ours(
         &self,
         cred: &Cred,
         parent: &Handle,
         name: &OsStr,
         waiting: &Waiting,
-    ) -> Result<Option<Found>> {
+    ) -> Result<There> {
         let Some(found) = self.remote.lookup(cred, parent, name).await?.found else {
-            return Err(Error::TryAgain);
+            return Ok(There::Nothing);
         };
-        if self.state().journal().of_server(&found.handle).is_some() {
-            return Ok(None);
-        }
         let attr = &found.attr;
-        let is_ours = attr.kind == waiting.body.kind()
+        let is_ours = self.state().journal().of_server(&found.handle).is_none()
+            && attr.kind == waiting.body.kind()
             && match &waiting.body {
                 Body::File => attr.size == 0 && self.is_time(attr.mtime, waiting.mtime),
                 Body::Directory => true,
@@ -289,7 +289,7 @@ impl Shared {
                 }
                 Body::Node(_, device) => attr.device == *device,
             };
-        Ok(is_ours.then_some(found))
+        Ok(if is_ours { There::Ours(found) } else { There::Another })
     }
 
     /// Whether a time that the server keeps is one that it was given.
@@ -383,6 +383,18 @@ impl Shared {
     fn next_due(&self) -> Option<Instant> {
         self.state().all_due().map(|(_, due)| due).min()
     }
+}
+
+/// What the server has under a name.
+enum There {
+    Ours(Found),
+    Another,
+    Nothing,
+}
+
+/// Whether the server may have carried out a call that ended so.
+fn is_unanswered(error: Error) -> bool {
+    matches!(error, Error::TimedOut | Error::Shutdown | Error::Io)
 }
 
 /// Makes at the server what is due, as long as somebody else holds `shared`. `more` tells that

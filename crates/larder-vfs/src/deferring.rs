@@ -29,6 +29,9 @@ pub trait Deferring: Send + Sync {
     /// tried too. [`Error::TimedOut`] for a single file, whatever the server said.
     fn settle<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()>;
 
+    /// Whether `file` was made here and is removed: its bytes are nobody's.
+    fn is_removed(&self, file: &Handle) -> bool;
+
     /// What the server does not have yet, and what has another name there than it was to have.
     fn deferred(&self) -> Vec<Deferred>;
 

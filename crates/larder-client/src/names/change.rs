@@ -56,6 +56,7 @@ impl Core {
         self.remove_entry(cred, &dir, name, what).await?;
         self.doubt([doubtful]);
         if let Some(child) = child {
+            self.keep_removal(&child).await;
             self.unlinked(&child, (&dir, name), what);
         }
         Ok(())
@@ -82,7 +83,7 @@ impl Core {
             .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
         if let Some(source) = &source
-            && !self.may_defer_names(cred, &[(&*from_dir, from.1), (&*to_dir, to.1)])
+            && !self.may_rename_unsent(cred, (&from_dir, from.1), (&to_dir, to.1))
         {
             self.send_kept(source).await?;
         }
@@ -109,6 +110,7 @@ impl Core {
         if let Some(replaced) = replaced.filter(|_| !hidden) {
             let directory = replaced.state().is_directory();
             let what = if directory { Removal::Directory } else { Removal::File };
+            self.keep_removal(&replaced).await;
             self.unlinked(&replaced, (&to_dir, to.1), what);
         }
         Ok(())

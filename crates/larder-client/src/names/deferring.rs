@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+use larder_cache::Keeping;
 use larder_class::{Class, Level};
 use larder_vfs::{Cred, Ino, Remote, Result};
 
@@ -30,9 +31,25 @@ impl Core {
     }
 
     /// Whether a change of these names need not be at the server when it is acknowledged.
-    pub(crate) fn may_defer_names(&self, cred: &Cred, names: &[(&Node, &OsStr)]) -> bool {
+    fn may_defer_names(&self, cred: &Cred, names: &[(&Node, &OsStr)]) -> bool {
         self.remote.deferring().is_some()
             && names.iter().all(|(dir, name)| self.may_defer(&self.class_at(dir, name, cred)))
+    }
+
+    /// Whether a file that is kept here may have another name before it is sent. Not one of a file
+    /// that the server has: if this machine's disk were lost then, so were both.
+    pub(crate) fn may_rename_unsent(
+        &self,
+        cred: &Cred,
+        from: (&Node, &OsStr),
+        to: (&Node, &OsStr),
+    ) -> bool {
+        let Some(here) = self.remote.deferring() else { return false };
+        let waits = |node: Arc<Node>| {
+            let name = node.handle().ok().and_then(|handle| here.awaited(&handle));
+            name.is_some_and(|name| name.due.is_some())
+        };
+        self.may_defer_names(cred, &[from, to]) && self.child(to.0, to.1).is_none_or(waits)
     }
 
     fn may_defer(&self, class: &Class) -> bool {
@@ -53,6 +70,17 @@ impl Core {
         let within = self.class_for(node, cred).durable_within();
         if let Ok(handle) = node.handle() {
             here.promise(&handle, within.unwrap_or(self.options.unsent_age_max));
+        }
+    }
+
+    /// A file has lost a name, and what is kept of it may go: not before the former outlives a
+    /// crash of the machine, else the name would come back without its bytes.
+    pub(crate) async fn keep_removal(&self, node: &Node) {
+        let Some(here) = self.remote.deferring() else { return };
+        if self.file(node).keeping() != Keeping::Nothing
+            && let Err(error) = here.keep().await
+        {
+            tracing::debug!(ino = node.ino.0, %error, "a removal is not kept on this disk");
         }
     }
 

@@ -159,6 +159,7 @@ impl Core {
             Err(error) => Err(error),
         };
         if let (Ok(()), Ok(dir)) = (&removed, self.node(dir_ino)) {
+            self.keep_removal(child).await;
             self.unlinked(child, (&dir, &name), Removal::File);
         }
         let mut state = child.state();

@@ -47,6 +47,13 @@ impl Core {
         here.settle(Some(&node.handle()?)).await
     }
 
+    /// Whether the file was made here and is removed. Its bytes may outlive that by a crash of the
+    /// machine: they go after its name.
+    pub(super) fn is_removed_here(&self, node: &Node) -> bool {
+        let removed = || Some(self.remote.deferring()?.is_removed(&node.handle().ok()?));
+        removed().unwrap_or(false)
+    }
+
     /// Keeps what is unsent on this machine's disk. Answers `false` if that cannot be had.
     async fn keep(&self, node: &Arc<Node>, deadline: Option<Deadline>) -> Result<bool> {
         if !self.has_unsent(node) {

@@ -65,7 +65,7 @@ impl Core {
             return Ok(());
         }
         let file = self.file(node);
-        if node.state().is_gone() {
+        if node.state().is_gone() || self.is_removed_here(node) {
             file.discard_dirty();
             self.unsent_event(node.ino, &mut node.state(), Event::GivenUp);
             return Ok(());

@@ -13,7 +13,7 @@ use crate::rig::{Rig, WRITE, pass, pattern, root};
 /// Ten minutes, and a little.
 const LATER: Duration = Duration::from_secs(610);
 
-fn generated() -> Options {
+pub(crate) fn generated() -> Options {
     let sources = Sources { class: Some("generated".into()), ..Sources::default() };
     let classes = Arc::new(load(&sources, &offer("a mount", true)).unwrap());
     assert!(classes.mount().raised.is_empty());

@@ -12,6 +12,7 @@ mod classes;
 mod coarse;
 mod coherence;
 mod damaged;
+mod exclusive;
 mod faults;
 mod fill;
 mod foreign;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use larder_cache::{Cache, Config, FileNo};
 use larder_client::{Client, Options, Start};
 use larder_io::{BootId, Clock, Disk, Image, OpenMode, SimClock, SimDisk};
+use larder_names::Names;
 use larder_vfs::{
     Cred, Error, FileSystem, Fresh, Ino, Lookup, MemRemote, OpenFlags, OpenId, Remote, Removal,
     RenameFlags, Result, SetAttr, Stability,
@@ -21,6 +22,8 @@ pub(crate) struct Rig {
     pub(crate) client: Client,
     cache: Cache,
     options: Options,
+    /// Names are made here (`larder-names`).
+    exclusive: bool,
 }
 
 /// The boot in which every rig runs.
@@ -76,6 +79,15 @@ impl Rig {
         Rig::on(server, clock, Arc::new(SimDisk::recording()), options).await
     }
 
+    /// The same, of a mount that is the only writer of names.
+    pub(crate) async fn exclusive(options: Options) -> Rig {
+        let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
+        clock.advance(Duration::from_secs(1000));
+        let disk = Arc::new(SimDisk::recording());
+        let cache = open_cache(&clock, disk.clone());
+        Rig::with(server, clock, disk, cache, (options, true), Start::NewMount).await
+    }
+
     /// A client of `server`, and an empty cache.
     pub(crate) async fn of_server(server: MemRemote, options: Options) -> Rig {
         let clock = Arc::new(SimClock::new());
@@ -88,7 +100,7 @@ impl Rig {
         let (clock, disk) = (Arc::new(SimClock::new()), Arc::new(disk));
         clock.advance(Duration::from_secs(1000));
         let cache = open_cache(&clock, disk.clone());
-        Rig::with(Arc::new(server), clock, disk, cache, Options::default(), start).await
+        Rig::with(Arc::new(server), clock, disk, cache, (Options::default(), false), start).await
     }
 
     async fn on(
@@ -98,7 +110,7 @@ impl Rig {
         options: Options,
     ) -> Rig {
         let cache = open_cache(&clock, disk.clone());
-        Rig::with(server, clock, disk, cache, options, Start::NewMount).await
+        Rig::with(server, clock, disk, cache, (options, false), Start::NewMount).await
     }
 
     async fn with(
@@ -106,18 +118,22 @@ impl Rig {
         clock: Arc<SimClock>,
         disk: Arc<SimDisk>,
         cache: Cache,
-        options: Options,
+        (options, exclusive): (Options, bool),
         start: Start,
     ) -> Rig {
         let session = SESSION.fetch_add(1, Ordering::Relaxed);
         let (remote, time): (Arc<dyn Remote>, Arc<dyn Clock>) = (server.clone(), clock.clone());
+        let remote = match exclusive {
+            true => Arc::new(Names::new(remote, cache.clone(), time.clone(), "here", true)),
+            false => remote,
+        };
         let client = Client::new(remote, cache.clone(), time, options.clone(), session, start)
             .await
             .unwrap();
         if start == Start::NewMount {
             server.reset_calls();
         }
-        Rig { server, clock, disk, client, cache, options }
+        Rig { server, clock, disk, client, cache, options, exclusive }
     }
 
     /// Unmounts and mounts again.
@@ -134,7 +150,8 @@ impl Rig {
         self.cache.close().unwrap();
         let disk = Arc::new(self.disk.crash(Image::Synced));
         let cache = open_cache_in(BootId(BOOT.0 + 1), &self.clock, disk.clone());
-        Rig::with(self.server, self.clock, disk, cache, self.options, Start::NewMount).await
+        let options = (self.options, self.exclusive);
+        Rig::with(self.server, self.clock, disk, cache, options, Start::NewMount).await
     }
 
     /// The machine crashes: of the cache's disk is left what was synced. It is booted, and the
@@ -149,7 +166,7 @@ impl Rig {
     pub(crate) async fn boot(&self, image: SimDisk, server: MemRemote) -> Rig {
         let (disk, server) = (Arc::new(image), Arc::new(server));
         let cache = open_cache_in(BootId(BOOT.0 + 1), &self.clock, disk.clone());
-        let (clock, options) = (self.clock.clone(), self.options.clone());
+        let (clock, options) = (self.clock.clone(), (self.options.clone(), self.exclusive));
         Rig::with(server, clock, disk, cache, options, Start::NewMount).await
     }
 
@@ -203,7 +220,8 @@ impl Rig {
     pub(crate) async fn on_image(&self, image: SimDisk, server: MemRemote, start: Start) -> Rig {
         let (disk, server) = (Arc::new(image), Arc::new(server));
         let cache = open_cache(&self.clock, disk.clone());
-        Rig::with(server, self.clock.clone(), disk, cache, self.options.clone(), start).await
+        let options = (self.options.clone(), self.exclusive);
+        Rig::with(server, self.clock.clone(), disk, cache, options, start).await
     }
 
     /// An open file of an earlier process.

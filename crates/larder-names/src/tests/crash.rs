@@ -13,7 +13,7 @@ struct Moment {
 
 #[tokio::test]
 async fn a_crash_at_every_write_and_sync_leaves_what_was_kept() {
-    let (seed, rounds) = seed("a_crash_at_every_write_and_sync", 3);
+    let (seed, rounds) = seed("a_crash_at_every_write_and_sync", 2);
     let (mut images, mut kept_images, mut rolled_back) = (0, 0, 0);
     for round in 0..rounds {
         let rig = Rig::on(SimDisk::recording()).await;
