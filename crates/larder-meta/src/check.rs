@@ -51,6 +51,8 @@ pub enum FaultKind {
     Lost,
     /// Something lies on a disk that is not there, or behind its end.
     Disk,
+    /// Of something that a file has no copy is up to date.
+    Copies,
     /// A name that stands for nothing, or is none.
     Name,
     /// A name that can be looked up is not listed, or one that is listed cannot be looked up.
@@ -86,6 +88,7 @@ impl FaultKind {
             FaultKind::Shared => "shared",
             FaultKind::Lost => "lost",
             FaultKind::Disk => "disk",
+            FaultKind::Copies => "copies",
             FaultKind::Name => "name",
             FaultKind::Listing => "listing",
             FaultKind::SecondName => "second-name",

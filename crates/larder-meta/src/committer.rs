@@ -15,6 +15,10 @@
 //! - After a commit that failed nothing is changed any more.
 //! - What the disks have cleared is free sooner or later, whatever fails meanwhile.
 
+mod resilvering;
+
+pub(crate) use resilvering::NextStale;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,12 +32,13 @@ use tokio::sync::{oneshot, watch};
 
 use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
+use crate::data::copies::Sets;
 use crate::disks::{Acknowledged, Disks};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::issued::Taken;
 use crate::leases::{Action, CallNumber, claims};
-use crate::live::{Live, Moment};
+use crate::live::{Cleared, Live, Moment};
 use crate::ownership::Ownership;
 use crate::request::Request;
 use crate::rights::Caller;
@@ -57,7 +62,11 @@ pub(crate) enum Event {
     /// The disks have revoked what this ticket stands for.
     Revoked(Ticket),
     /// The disks have cleared blocks.
-    Cleared(Vec<(DiskId, Range<u64>)>),
+    Cleared(Vec<Cleared>),
+    /// Somebody asks what disks have stale.
+    NextStale(oneshot::Sender<NextStale>),
+    /// What was to be done for this disk was done, or not.
+    TaskEnded(DiskId, bool),
     /// A session's client can be called by another connection.
     Reached(SessionId),
     /// Some time has passed.
@@ -97,7 +106,7 @@ pub(crate) struct Committer {
     ready: VecDeque<CallNumber>,
     next_call: CallNumber,
     /// What the disks have cleared and could not be freed yet.
-    cleared: Vec<(DiskId, Range<u64>)>,
+    cleared: Vec<Cleared>,
     ownership: Arc<Ownership>,
     /// Until when clients may open files again that nothing names.
     grace_until: Option<std::time::Instant>,
@@ -118,6 +127,7 @@ struct Finished {
     /// The call, if it is to be remembered.
     sequence: Option<Sequence>,
     reply: Option<(Waiter, Reply)>,
+    task: Option<(oneshot::Sender<NextStale>, NextStale)>,
     ended: Ended,
 }
 
@@ -154,6 +164,7 @@ pub(crate) struct Parts {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) volume: Owned,
     pub(crate) slots: Slots<Waiter>,
+    pub(crate) sets: Sets,
     /// Blocks that drained when the store was opened.
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
     pub(crate) await_disks: Await,
@@ -172,6 +183,7 @@ impl Committer {
             sessions,
             volume,
             slots,
+            sets,
             draining,
             await_disks,
             recaller,
@@ -181,11 +193,11 @@ impl Committer {
         let void = held.begin(Revoking::FromBefore);
         await_disks(disks.void_all(), Event::Revoked(void));
         let ended = Ended { draining, ..Ended::default() };
-        let from_before = Finished { sequence: None, reply: None, ended };
+        let from_before = Finished::nobody_asked(ended);
         let waits = held.hold_for(void, from_before).is_none();
         debug_assert!(waits, "nobody has said that it is done");
         let (own_disks, own_sessions) = (Arc::clone(&disks), Arc::clone(&sessions));
-        let live = Live::new(volume.clone(), own_disks, own_sessions, Arc::clone(&recaller));
+        let live = Live::new(volume.clone(), own_disks, own_sessions, Arc::clone(&recaller), sets);
         Committer {
             engine,
             disks,
@@ -248,7 +260,12 @@ impl Committer {
             }
             Event::End(done) => group.end = Some(done),
             // There is nobody who would do anything more.
-            Event::Revoked(_) | Event::Cleared(_) | Event::Reached(_) | Event::Tick => {}
+            Event::Revoked(_)
+            | Event::Cleared(_)
+            | Event::NextStale(_)
+            | Event::TaskEnded(..)
+            | Event::Reached(_)
+            | Event::Tick => {}
         }
     }
 
@@ -321,14 +338,10 @@ impl Committer {
         }
         self.act();
         let draining = finished.ended.draining;
-        let mut by_disk: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
-        for (disk, blocks) in draining {
-            by_disk.entry(disk).or_default().push(blocks);
-        }
-        // Each disk by itself: what one clears is free although another is away.
-        for (disk, blocks) in by_disk {
-            let blocks: Vec<_> = blocks.into_iter().map(|blocks| (disk, blocks)).collect();
-            (self.await_disks)(self.disks.clear(blocks.clone()), Event::Cleared(blocks));
+        self.clear(draining);
+        if let Some((asked, next)) = finished.task {
+            // Who has gone does nothing, and the blocks are stale as before.
+            let _ = asked.send(next);
         }
         let Some((waiter, reply)) = finished.reply else { return };
         let others = finished.sequence.map(|call| match reply.is_not_yet() {
@@ -348,6 +361,12 @@ impl Committer {
             Event::Cleared(blocks) => {
                 self.cleared.extend(blocks);
                 self.free_cleared(view, group);
+            }
+            Event::NextStale(asked) => self.next_stale(view, group, asked),
+            Event::TaskEnded(disk, is_done) => {
+                tracing::debug!(disk = disk.0, is_done, "resilvering has ended");
+                // What is not noted is stale, and found again.
+                self.internal(view, group, |live, txn| live.end_task(txn, disk, is_done));
             }
             Event::Reached(session) => {
                 self.live.session_is_reached(session);
@@ -471,7 +490,7 @@ impl Committer {
             self.ended(effects)
         };
         self.act();
-        let finished = Finished { sequence, reply: Some((waiter, reply)), ended };
+        let finished = Finished { sequence, reply: Some((waiter, reply)), task: None, ended };
         if depends_on_nothing {
             // Nobody else's commit is waited for.
             self.settle(finished);
@@ -506,7 +525,7 @@ impl Committer {
         }
         let blocks = std::mem::take(&mut self.cleared);
         let is_done = self.internal(view, group, |live, txn| {
-            blocks.iter().try_for_each(|(disk, bytes)| live.free(txn, *disk, bytes))
+            blocks.iter().try_for_each(|cleared| live.free(txn, cleared))
         });
         if !is_done {
             self.cleared = blocks;
@@ -527,7 +546,7 @@ impl Committer {
         let (mut writes, effects) = txn.finish();
         group.writes.append(&mut writes);
         let ended = self.ended(effects);
-        group.finished.push(Finished { sequence: None, reply: None, ended });
+        group.finished.push(Finished::nobody_asked(ended));
         true
     }
 
@@ -553,9 +572,14 @@ impl Committer {
 }
 
 impl Finished {
+    fn nobody_asked(ended: Ended) -> Finished {
+        Finished { sequence: None, reply: None, task: None, ended }
+    }
+
     /// It was not committed.
     fn spoil(&mut self, status: Status) {
         self.ended = Ended::default();
+        self.task = None;
         if let Some((_, reply)) = &mut self.reply {
             *reply = Reply::refused(status);
         }

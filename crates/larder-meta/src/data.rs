@@ -1,6 +1,9 @@
 //! Where the bytes of files are: extents, and the blocks of disks below them.
 //!
-//! A block of a disk is free, then provisional: a session has allocated it; then committed: it is a
+//! Blocks are of a set of disks, each of which has a copy at the same place ([`copies`]); where a
+//! record or a call names a disk as the place of blocks it means the set.
+//!
+//! A block is free, then provisional: a session has allocated it; then committed: it is a
 //! file's. Whoever gives one up lets it drain: capabilities may still cover it. It is free again
 //! once the disks have revoked those.
 //!
@@ -10,7 +13,7 @@
 //! of the server, which alone knows of opens.
 //!
 //! Invariants, checked by [`crate::check`]:
-//! - each block of a disk is in exactly one record;
+//! - each block of a set is in exactly one record;
 //! - the extents of a file do not overlap, and end where its size does at most;
 //! - `used` is what its extents take.
 //!
@@ -18,6 +21,7 @@
 
 pub(crate) mod blocks;
 mod commit;
+pub(crate) mod copies;
 mod layout;
 mod map;
 mod placement;
@@ -30,7 +34,7 @@ pub(crate) use map::{Map, Piece};
 use std::ops::Range;
 
 use larder_wire::meta::calls::FileChanged;
-use larder_wire::meta::words::{ByteRange, DiskId, FileId, SessionId};
+use larder_wire::meta::words::{ByteRange, FileId, SessionId};
 use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
 use crate::inode;
@@ -43,23 +47,29 @@ use crate::store::{Txn, key};
 /// Which of a session's maps of a file.
 type MapOf = fn(SessionId, FileId) -> Map;
 
-/// Gives the holes of `range` blocks, which are the session's until it commits them; behind
-/// [`ALLOCATE_BYTES_MAX`] holes stay.
+/// Gives `range` blocks to write to, which are the session's until it commits them: its holes; and
+/// where there are copies what the file has, too. Behind [`ALLOCATE_BYTES_MAX`] it stays as it is.
 pub(crate) fn allocate(
     txn: &mut Txn<'_>,
     session: SessionId,
     file: FileId,
     range: &Range<u64>,
     cursor: &mut blocks::Cursor,
-    is_there: &dyn Fn(DiskId) -> bool,
+    room: blocks::Room<'_>,
 ) -> Result<(), Status> {
     let wanted = within_limit(range);
-    drop_useless(txn, session, file, &wanted)?;
+    let is_in_place = !room.sets.are_mirrored();
+    if is_in_place {
+        drop_useless(txn, session, file, &wanted)?;
+    }
     // From now on these are asked for.
     for piece in Map::Ahead(session, file).cut(txn, &wanted)? {
         Map::Own(session, file).put(txn, piece)?;
     }
-    fill_holes(txn, Map::Own(session, file), &wanted, cursor, is_there).map(drop)
+    let own = Map::Own(session, file);
+    // What the file has is written in place, unless there are copies of it.
+    let taken = if is_in_place { own.all_of_its_file() } else { own.all_of_its_session() };
+    fill_holes(txn, (own, &taken), &wanted, cursor, room).map(drop)
 }
 
 /// The same ahead of being asked: the blocks go with the session's last open for writing.
@@ -69,10 +79,10 @@ pub(crate) fn allocate_ahead(
     file: FileId,
     range: &Range<u64>,
     cursor: &mut blocks::Cursor,
-    is_there: &dyn Fn(DiskId) -> bool,
+    room: blocks::Room<'_>,
 ) -> Result<(), Status> {
-    let wanted = within_limit(range);
-    fill_holes(txn, Map::Ahead(session, file), &wanted, cursor, is_there).map(drop)
+    let (wanted, own) = (within_limit(range), Map::Ahead(session, file));
+    fill_holes(txn, (own, &own.all_of_its_file()), &wanted, cursor, room).map(drop)
 }
 
 /// Gives the holes of `range` blocks that are the file's at once. They read as zeros: a block that
@@ -87,7 +97,7 @@ pub(crate) fn preallocate(
     file: FileId,
     range: ByteRange,
     cursor: &mut blocks::Cursor,
-    is_there: &dyn Fn(DiskId) -> bool,
+    room: blocks::Room<'_>,
 ) -> Result<FileChanged, Status> {
     let mut inode = inode::regular(txn, file)?;
     let range = range.get().ok_or(Status::Invalid)?;
@@ -96,8 +106,11 @@ pub(crate) fn preallocate(
     }
     let before = inode.attributes.version();
     let wanted = rounded(&range);
-    inode.attributes.used += fill_holes(txn, Map::File(file), &wanted, cursor, is_there)?;
-    drop_useless(txn, request.session, file, &wanted)?;
+    let own = Map::File(file);
+    inode.attributes.used += fill_holes(txn, (own, &[own]), &wanted, cursor, room)?;
+    if !room.sets.are_mirrored() {
+        drop_useless(txn, request.session, file, &wanted)?;
+    }
     inode.attributes.size = inode.attributes.size.max(range.end);
     if !request.caller.is_root() {
         inode.attributes.mode = without_privileges(inode.attributes.mode);
@@ -138,19 +151,19 @@ fn within_limit(range: &Range<u64>) -> Range<u64> {
     wanted.start..wanted.end.min(wanted.start + ALLOCATE_BYTES_MAX)
 }
 
-/// Gives `own` blocks where neither the file nor the session, if they are to be the session's, has
-/// any in `wanted`, which is within the limit. Answers how many bytes.
+/// Gives `own` blocks where none of the maps `taken` has any in `wanted`, which is within the
+/// limit. Answers how many bytes.
 fn fill_holes(
     txn: &mut Txn<'_>,
-    own: Map,
+    (own, taken): (Map, &[Map]),
     wanted: &Range<u64>,
     cursor: &mut blocks::Cursor,
-    is_there: &dyn Fn(DiskId) -> bool,
+    room: blocks::Room<'_>,
 ) -> Result<u64, Status> {
     // And the block before, whose disk goes on.
     let around = wanted.start.saturating_sub(BLOCK_BYTES)..wanted.end;
     let mut there = Vec::new();
-    for map in own.all_of_its_file() {
+    for map in taken {
         there.extend(map.overlapping(txn, &around, usize::MAX)?);
     }
     there.sort_by_key(|piece| piece.offset);
@@ -159,7 +172,7 @@ fn fill_holes(
     for (next, disk) in taken.chain(std::iter::once((wanted.end..wanted.end, None))) {
         while at < next.start {
             let wanted = blocks::Wanted { offset: at, length: next.start - at, before };
-            let taken = blocks::take(txn, &wanted, cursor, is_there)?;
+            let taken = blocks::take(txn, &wanted, cursor, room)?;
             own.put(txn, Piece::new(at, taken.disk, &taken.bytes))?;
             at += taken.bytes.end - taken.bytes.start;
             given += taken.bytes.end - taken.bytes.start;

@@ -2,6 +2,7 @@
 //! [`ControlledDisks`], which are reached over the network.
 
 mod controlled;
+mod data;
 mod known;
 
 pub use controlled::{ControlledDisks, DiskAddress, DiskState};
@@ -40,6 +41,9 @@ pub struct Minted {
 /// An end of something at the disks.
 pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// An end of a copy: whether it was made.
+pub type Copied = Pin<Box<dyn Future<Output = bool> + Send>>;
+
 /// Makes capabilities on disks and revokes them.
 pub trait Disks: Send + Sync + 'static {
     /// The disks, where clients reach them, and their boot epochs.
@@ -59,6 +63,10 @@ pub trait Disks: Send + Sync + 'static {
 
     /// Makes blocks read as zeros, whoever gets them next. Ends when the disks have done so.
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged;
+
+    /// Copies bytes from one disk to the same place of another, durably. Ends with whether that was
+    /// done; if it was not, nothing is written any more after the capability to write is revoked.
+    fn copy(&self, from: (DiskId, Minted), to: (DiskId, Minted), bytes: Range<u64>) -> Copied;
 
     /// Voids every capability that was made before this process began. Ends as
     /// [`revoke`](Self::revoke) does.

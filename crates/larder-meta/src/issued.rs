@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use larder_wire::meta::words::{DiskId, FileId, SessionId};
+use larder_wire::meta::words::{DiskId, FileId, Mode, SessionId};
 
 use crate::disks::CapabilityName;
 use crate::store::txn::Revoked;
@@ -20,8 +20,17 @@ const LENGTH_MIN: usize = 16;
 struct Issued {
     session: SessionId,
     disk: DiskId,
+    mode: Mode,
     name: CapabilityName,
     until: Instant,
+}
+
+/// What a capability is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purpose {
+    pub(crate) session: SessionId,
+    pub(crate) file: FileId,
+    pub(crate) mode: Mode,
 }
 
 /// A capability that ends.
@@ -48,15 +57,14 @@ impl Table {
     /// A capability was given out, until some time after `until`.
     pub(crate) fn add(
         &mut self,
-        session: SessionId,
-        file: FileId,
+        Purpose { session, file, mode }: Purpose,
         capability: (DiskId, CapabilityName),
         until: Instant,
         now: Instant,
     ) {
         let list = self.0.entry(file).or_default();
         let (disk, name) = capability;
-        list.issued.push(Issued { session, disk, name, until });
+        list.issued.push(Issued { session, disk, mode, name, until });
         if list.issued.len() > list.limit.max(LENGTH_MIN) {
             list.issued.retain(|issued| issued.until > now);
             list.limit = list.issued.len() * GROWTH;
@@ -65,35 +73,41 @@ impl Table {
 
     /// Capabilities end: these have to be revoked.
     pub(crate) fn take(&mut self, revoked: Revoked) -> Vec<Taken> {
-        let mut taken = Vec::new();
-        let mut take = |file: FileId, list: &mut List, is_meant: &dyn Fn(&Issued) -> bool| {
-            let (gone, left) = list.issued.drain(..).partition(|issued| is_meant(issued));
-            list.issued = left;
-            let gone: Vec<Issued> = gone;
-            taken.extend(gone.iter().map(|issued| Taken {
-                on: (issued.session, file),
-                capability: (issued.disk, issued.name),
-            }));
-        };
         match revoked {
-            Revoked::File(file) => {
-                if let Some(mut list) = self.0.remove(&file) {
-                    take(file, &mut list, &|_| true);
-                }
-            }
+            Revoked::File(file) => self.take_of(file, |_| true),
             Revoked::Session(session, file) => {
-                if let Some(list) = self.0.get_mut(&file) {
-                    take(file, list, &|issued| issued.session == session);
-                }
+                self.take_of(file, |issued| issued.session == session)
             }
             Revoked::All(session) => {
-                for (file, list) in &mut self.0 {
-                    take(*file, list, &|issued| issued.session == session);
-                }
-                self.0.retain(|_, list| !list.issued.is_empty());
+                let files: Vec<FileId> = self.0.keys().copied().collect();
+                let of = |file| self.take_of(file, |issued| issued.session == session);
+                files.into_iter().flat_map(of).collect()
             }
         }
-        taken
+    }
+
+    /// Those under which a disk may be written for a file end.
+    pub(crate) fn take_writers(&mut self, file: FileId, disk: DiskId) -> Vec<Taken> {
+        self.take_of(file, |issued| issued.disk == disk && issued.mode.writes())
+    }
+
+    /// How many capabilities a session has on a file.
+    pub(crate) fn count(&self, session: SessionId, file: FileId) -> usize {
+        let list = self.0.get(&file).into_iter().flat_map(|list| &list.issued);
+        list.filter(|issued| issued.session == session).count()
+    }
+
+    fn take_of(&mut self, file: FileId, is_meant: impl Fn(&Issued) -> bool) -> Vec<Taken> {
+        let Some(list) = self.0.get_mut(&file) else { return Vec::new() };
+        let gone: Vec<Issued> = list.issued.extract_if(.., |issued| is_meant(issued)).collect();
+        if list.issued.is_empty() {
+            self.0.remove(&file);
+        }
+        let taken = |issued: Issued| Taken {
+            on: (issued.session, file),
+            capability: (issued.disk, issued.name),
+        };
+        gone.into_iter().map(taken).collect()
     }
 
     /// Forgets what has expired.
@@ -125,7 +139,8 @@ mod tests {
         let mut table = Table::default();
         let id = |number| (DiskId(1), name(number));
         for (number, session, file) in [(1, one, 1), (2, two, 1), (3, one, 2), (4, two, 2)] {
-            table.add(session, FileId(file), id(number), later, start);
+            let (file, mode) = (FileId(file), Mode::Read);
+            table.add(Purpose { session, file, mode }, id(number), later, start);
         }
         let taken =
             |session, file, number| Taken { on: (session, FileId(file)), capability: id(number) };
@@ -145,7 +160,8 @@ mod tests {
         for number in 0..10_000 {
             let now = start + Duration::from_secs(number);
             let until = now + Duration::from_secs(10);
-            table.add(session, file, (DiskId(1), name(number as u32)), until, now);
+            let purpose = Purpose { session, file, mode: Mode::Read };
+            table.add(purpose, (DiskId(1), name(number as u32)), until, now);
             assert!(table.0[&file].issued.len() <= 32);
         }
     }

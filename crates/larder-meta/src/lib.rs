@@ -20,8 +20,8 @@
 //!
 //! In the code: `rights` judges, `names`, `attributes`, `xattrs` and `data` are the functions of
 //! calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and `sessions` are
-//! what the server knows beside them; `live` puts calls and these together, `committer` gives them
-//! their order, `server` their threads.
+//! what the server knows beside them; `resilver` finds what disks have missed; `live` puts calls
+//! and these together, `committer` gives them their order, `server` their threads.
 //!
 //! Absent on purpose: file data, a second server at a time.
 
@@ -50,6 +50,8 @@ mod opens;
 mod ownership;
 mod reads;
 mod request;
+mod resilver;
+mod resilvering;
 mod rights;
 mod server;
 mod sessions;

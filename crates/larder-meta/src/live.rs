@@ -5,7 +5,6 @@
 //! committed.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,16 +13,16 @@ use larder_wire::meta::calls::{
     OpenWhat, Opened, Preallocate, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
-    ByteRange, Changed, DiskId, FileId, Grant, Kind, Layout, LeaseGiven, LeaseKind, Mode, OpenId,
-    Place, Seen, SessionId,
+    ByteRange, Changed, FileId, Kind, LeaseGiven, LeaseKind, Mode, OpenId, Place, Seen, SessionId,
 };
 use larder_wire::meta::{SLOTS_MAX, Status};
-use larder_wire::xdr::{Array, Opaque};
+use larder_wire::xdr::Array;
 
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
-use crate::data::blocks::Cursor;
-use crate::data::{self, Plan};
+use crate::data;
+use crate::data::blocks::{Cursor, Room};
+use crate::data::copies::Sets;
 use crate::disks::Disks;
 use crate::inode::{self, Body};
 use crate::issued::{Table, Taken};
@@ -32,6 +31,7 @@ use crate::locks::Locks;
 use crate::names;
 use crate::opens::{self, Opens};
 use crate::request::Request;
+use crate::resilver::Resilver;
 use crate::rights::{READ, WRITE};
 use crate::sessions::{self, Sessions, Standing};
 use crate::store::records::{self, Inode, Orphan, Slot};
@@ -40,7 +40,10 @@ use crate::store::{Txn, key};
 use crate::volume::Owned;
 use crate::{attributes, xattrs};
 
+mod copying;
 mod locking;
+
+pub(crate) use copying::{Cleared, Doing};
 
 /// Most sessions at a time. One is a client, not a user.
 const SESSIONS_MAX: usize = 4096;
@@ -70,6 +73,8 @@ pub(crate) struct Live {
     /// Capabilities that end with the call that is being carried out.
     ended: Vec<Taken>,
     cursor: Cursor,
+    sets: Sets,
+    resilver: Resilver,
     /// Files that nobody of the session writes any more, and that have blocks which were given
     /// ahead.
     closed: BTreeSet<(SessionId, FileId)>,
@@ -92,6 +97,7 @@ impl Live {
         disks: Arc<dyn Disks>,
         sessions: Arc<Sessions>,
         recaller: Arc<dyn Recaller>,
+        sets: Sets,
     ) -> Live {
         let mut opens = Opens::new(volume.epoch);
         let patience = sessions.lease() / RECALLS_PER_LEASE;
@@ -114,6 +120,8 @@ impl Live {
             actions: Vec::new(),
             ended: Vec::new(),
             cursor: Cursor::default(),
+            sets,
+            resilver: Resilver::default(),
             closed: BTreeSet::new(),
             is_short: false,
         }
@@ -153,18 +161,6 @@ impl Live {
     pub(crate) fn end(&mut self, revoked: BTreeSet<Revoked>) -> Vec<Taken> {
         self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
         std::mem::take(&mut self.ended)
-    }
-
-    /// Frees blocks that a disk has cleared.
-    pub(crate) fn free(
-        &mut self,
-        txn: &mut Txn<'_>,
-        disk: DiskId,
-        bytes: &Range<u64>,
-    ) -> Result<(), Status> {
-        data::blocks::free(txn, disk, bytes)?;
-        self.cursor.freed(disk, bytes);
-        Ok(())
     }
 
     /// Whether it is time to give up what closed files were given ahead.
@@ -308,9 +304,9 @@ impl Live {
         let (session, number) = (request.session, inode.file());
         if let Some(range) = call.range.get().filter(|_| call.allocate && call.mode.writes()) {
             // That there is no room is told to who asks for it by ALLOC.
-            let is_there = |disk| self.disks.is_there(disk);
+            let room = Room { sets: &self.sets, is_there: &|disk| self.disks.is_there(disk) };
             let cursor = &mut self.cursor;
-            match data::allocate_ahead(txn, session, number, &range, cursor, &is_there) {
+            match data::allocate_ahead(txn, session, number, &range, cursor, room) {
                 Ok(()) => (),
                 Err(Status::NoSpace) => self.is_short = true,
                 Err(status) => return Err(status),
@@ -418,9 +414,9 @@ impl Live {
     ) -> Result<LayoutGiven, Status> {
         let bytes = range.get().ok_or(Status::Invalid)?;
         let inode = self.need_data(txn, request, file, open, Mode::Write)?;
-        let is_there = |disk| self.disks.is_there(disk);
+        let room = Room { sets: &self.sets, is_there: &|disk| self.disks.is_there(disk) };
         let session = request.session;
-        let allocated = data::allocate(txn, session, file, &bytes, &mut self.cursor, &is_there);
+        let allocated = data::allocate(txn, session, file, &bytes, &mut self.cursor, room);
         self.is_short |= allocated == Err(Status::NoSpace);
         allocated?;
         let layout = self.layout(txn, request.session, file, Mode::Write, range, moment)?;
@@ -434,9 +430,9 @@ impl Live {
         call: &Preallocate,
     ) -> Result<FileChanged, Status> {
         self.need_data(txn, request, call.file, call.open, Mode::Write)?;
-        let is_there = |disk| self.disks.is_there(disk);
+        let room = Room { sets: &self.sets, is_there: &|disk| self.disks.is_there(disk) };
         let (file, cursor) = (call.file, &mut self.cursor);
-        let done = data::preallocate(txn, request, file, call.range, cursor, &is_there);
+        let done = data::preallocate(txn, request, file, call.range, cursor, room);
         self.is_short |= matches!(done, Err(Status::NoSpace));
         done
     }
@@ -448,41 +444,11 @@ impl Live {
         call: &CommitExtents,
     ) -> Result<FileChanged, Status> {
         self.need_data(txn, request, call.file, call.open, Mode::Write)?;
-        let changed = data::commit(txn, request, call.file, &call.written.0, call.mtime)?;
+        let changed = data::commit(txn, request, call, &self.sets)?;
         if call.close {
             self.close(txn, request.session, call.open)?;
         }
         Ok(changed)
-    }
-
-    /// A layout with its grants. An empty range has an empty one.
-    fn layout(
-        &mut self,
-        txn: &mut Txn<'_>,
-        session: SessionId,
-        file: FileId,
-        mode: Mode,
-        range: ByteRange,
-        moment: Moment,
-    ) -> Result<Layout, Status> {
-        let Some(bytes) = range.get() else {
-            let covered = ByteRange { offset: range.offset, length: 0 };
-            return Ok(Layout { covered, extents: Array::default(), grants: Array::default() });
-        };
-        let Plan { covered, extents, grants } = data::layout(txn, session, file, mode, &bytes)?;
-        // What the call ends was given out before; what it gives out now stays.
-        let revoked = txn.take_revoked();
-        self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
-        let mut given = Vec::with_capacity(grants.len());
-        for (disk, ranges) in grants {
-            let Some(minted) = self.disks.mint(disk, mode, &ranges) else { continue };
-            let until = moment.instant + minted.lasts;
-            self.issued.add(session, file, (disk, minted.name), until, moment.instant);
-            let expires_ms = u32::try_from(minted.lasts.as_millis()).unwrap_or(u32::MAX);
-            let (capability, secret) = (Opaque(minted.capability), minted.secret);
-            given.push(Grant { disk, mode, expires_ms, capability, secret });
-        }
-        Ok(Layout { covered, extents: Array(extents), grants: Array(given) })
     }
 
     fn begin_session(
@@ -524,6 +490,7 @@ impl Live {
             volume: self.volume.id,
             server_boot: self.volume.epoch,
             root: FileId::ROOT,
+            copies: u32::try_from(self.sets.copies()).unwrap_or(u32::MAX),
             disks: Array(self.disks.list()),
         }
     }

@@ -17,10 +17,12 @@ use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
 use crate::committer::{Called, Committer, Event, Parts, Waiter};
 use crate::data::blocks;
+use crate::data::copies::Sets;
 use crate::disks::Disks;
 use crate::engine::{Engine, Writes};
 use crate::ownership::Ownership;
 use crate::reads::{Read, renewed};
+use crate::resilvering;
 use crate::rights::Caller;
 use crate::sessions::{self, Sessions, Standing};
 use crate::slots::Slots;
@@ -45,11 +47,13 @@ pub struct Options {
     /// How long a session lasts without a call. Also how long after a start clients may open files
     /// again that have no name any more.
     pub lease: Duration,
+    /// How many bytes a second are copied to bring disks up to date that have copies of others.
+    pub resilver_rate: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { lease: Duration::from_secs(30) }
+        Options { lease: Duration::from_secs(30), resilver_rate: 100 << 20 }
     }
 }
 
@@ -89,7 +93,7 @@ impl Metadata {
     ) -> Result<Metadata, VolumeError> {
         let sessions = Arc::new(Sessions::new(options.lease));
         let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock)));
-        let Loaded { slots, draining } = load(&*engine, &sessions, &*clock)?;
+        let Loaded { slots, sets, draining } = load(&*engine, &sessions, &*clock)?;
         let (queue, events) = mpsc::channel(QUEUE_MAX);
         let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));
         let recaller = Arc::clone(&channels) as Arc<dyn Recaller>;
@@ -105,7 +109,7 @@ impl Metadata {
                 }
             });
         });
-        let epoch = volume.epoch;
+        let (epoch, are_mirrored) = (volume.epoch, sets.are_mirrored());
         let committer = Committer::new(Parts {
             engine: Arc::clone(&engine),
             disks: Arc::clone(&disks),
@@ -113,6 +117,7 @@ impl Metadata {
             sessions: Arc::clone(&sessions),
             volume,
             slots,
+            sets,
             draining,
             await_disks,
             recaller,
@@ -127,6 +132,11 @@ impl Metadata {
             .name("larder-meta".into())
             .spawn(move || run(committer, events))
             .map_err(|error| crate::engine::EngineError::Failed(error.to_string()))?;
+        if are_mirrored {
+            let (disks, clock) = (Arc::clone(&metadata.disks), Arc::clone(&metadata.clock));
+            let rate = options.resilver_rate.max(1);
+            tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
+        }
         tokio::spawn(tick(Arc::clone(&metadata.clock), pause, metadata.queue.downgrade()));
         Ok(metadata)
     }
@@ -223,6 +233,7 @@ type From<'a> = (&'a Caller, Option<&'a Backchannel>);
 /// What the store knows of those that were alive when it was left.
 pub(crate) struct Loaded {
     pub(crate) slots: Slots<Waiter>,
+    pub(crate) sets: Sets,
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
 }
 
@@ -251,7 +262,7 @@ fn load_from(txn: &Txn<'_>, sessions: &Sessions, clock: &dyn Clock) -> Result<Lo
         let Slot { sequence, procedure, reply } = last;
         slots.load(Sequence { session: id(&key)?, slot, sequence }, procedure, reply.0);
     }
-    Ok(Loaded { slots, draining: blocks::draining(txn)? })
+    Ok(Loaded { slots, sets: Sets::load(txn)?, draining: blocks::draining(txn)? })
 }
 
 /// The committer's thread.

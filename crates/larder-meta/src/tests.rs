@@ -7,6 +7,7 @@ mod blocks;
 mod data;
 mod leases;
 mod locks;
+mod mirrors;
 mod model;
 mod names;
 mod once;

@@ -1,12 +1,14 @@
 //! The volume as a whole: making one, taking it over, adding disks.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use larder_wire::meta::words::{DiskId, FileId, Kind, Time, VolumeId};
-use larder_wire::meta::{BLOCK_BYTES, DISKS_MAX, Status};
+use larder_wire::meta::{BLOCK_BYTES, COPIES_MAX, DISKS_MAX, Status};
 use larder_wire::xdr::Opaque;
 use thiserror::Error;
 
+use crate::data::copies::{self, Set, Sets};
 use crate::data::{self, blocks};
 use crate::engine::{self, Engine, EngineError, Writes};
 use crate::inode;
@@ -37,6 +39,12 @@ pub enum VolumeError {
     /// A disk that makes no sense: too small, one too many, or an address that is too long.
     #[error("{0}")]
     Disk(&'static str),
+    /// More copies than there may be, or none.
+    #[error("{0} copies: use 1 to {COPIES_MAX}")]
+    Copies(u32),
+    /// A disk that is to be replaced is not there, or no other has what it has.
+    #[error("{0}")]
+    Replaced(String),
 }
 
 /// A disk to be added to a volume.
@@ -80,17 +88,26 @@ impl Owned {
 }
 
 /// Makes a volume in an empty store: a root directory that everybody may list and root may change.
+/// It keeps each block on `copies` disks.
 ///
 /// # Errors
-/// [`VolumeError::Exists`], [`VolumeError::Engine`]
-pub fn create(engine: &dyn Engine, id: VolumeId, now: Time) -> Result<(), VolumeError> {
+/// [`VolumeError::Exists`], [`VolumeError::Copies`], [`VolumeError::Engine`]
+pub fn create(
+    engine: &dyn Engine,
+    id: VolumeId,
+    copies: u32,
+    now: Time,
+) -> Result<(), VolumeError> {
+    if !(1..=COPIES_MAX).contains(&copies) {
+        return Err(VolumeError::Copies(copies));
+    }
     let view = engine.view()?;
     if view.get(&key::volume())?.is_some() {
         return Err(VolumeError::Exists);
     }
     let none = Writes::new();
     let mut txn = Txn::new(&*view, &none);
-    txn.put(key::volume(), &Volume { id: id.0, next_file: FileId::ROOT.0 + 1 });
+    txn.put(key::volume(), &Volume { id: id.0, next_file: FileId::ROOT.0 + 1, copies });
     txn.put(key::inode(FileId::ROOT), &root(now));
     let (writes, _) = txn.finish();
     let nobody = engine::Owner { key: key::owner(), value: None };
@@ -103,7 +120,8 @@ fn root(now: Time) -> Inode {
     inode::empty(FileId::ROOT, FileId::ROOT, Kind::Directory, 0o755, now)
 }
 
-/// Adds a disk to a volume that no server owns now. All of it is free.
+/// Adds a disk to a volume that no server owns now. Once there are as many as each block has
+/// copies, all of them is free.
 ///
 /// # Errors
 /// [`VolumeError::None`], [`VolumeError::Disk`], [`VolumeError::Owned`], [`VolumeError::Engine`]
@@ -117,22 +135,99 @@ pub fn add_disk(engine: &dyn Engine, new: &NewDisk) -> Result<DiskId, VolumeErro
     Ok(added)
 }
 
+/// Puts a disk in the place of another one of its set, which is forgotten. The volume must have no
+/// server now. What files have there is stale on it, until a server has brought it up to date.
+///
+/// # Errors
+/// [`VolumeError::Replaced`], and as [`add_disk`]
+pub fn replace_disk(
+    engine: &dyn Engine,
+    old: DiskId,
+    new: &NewDisk,
+) -> Result<DiskId, VolumeError> {
+    let mut added = DiskId(0);
+    let owned = take_and(engine, |txn| {
+        added = put_in_place_of(txn, old, new)?;
+        Ok(())
+    })?;
+    owned.release(engine);
+    Ok(added)
+}
+
 fn put_disk(txn: &mut Txn<'_>, new: &NewDisk) -> Result<DiskId, VolumeError> {
-    let there = blocks::disks(txn).map_err(unreadable)?;
-    let number = DiskId(there.last().map_or(1, |last| last.0 + 1));
-    let size = new.bytes / BLOCK_BYTES;
+    let sets = Sets::load(txn).map_err(unreadable)?;
+    let (number, mut disk) = judge(txn, new)?;
+    let set = sets.incomplete();
+    disk.set = set.map_or(0, |set| set.0);
+    txn.put(key::disk(number), &disk);
+    let sets = Sets::load(txn).map_err(unreadable)?;
+    let set = set.unwrap_or(number);
+    if let Some((_, Set { disks, bytes })) = sets.complete().find(|(one, _)| *one == set) {
+        // What one has more than the others is not used.
+        for (number, mut disk) in copies::all(txn).map_err(unreadable)? {
+            if disks.contains(&number) && disk.blocks != bytes / BLOCK_BYTES {
+                disk.blocks = bytes / BLOCK_BYTES;
+                txn.put(key::disk(number), &disk);
+            }
+        }
+        blocks::add_free(txn, set, 0..*bytes).map_err(unreadable)?;
+    }
+    Ok(number)
+}
+
+fn put_in_place_of(txn: &mut Txn<'_>, old: DiskId, new: &NewDisk) -> Result<DiskId, VolumeError> {
+    let sets = Sets::load(txn).map_err(unreadable)?;
+    let refused = |why: String| Err(VolumeError::Replaced(why));
+    let Some((set, Set { disks, bytes })) =
+        sets.complete().find(|(_, set)| set.disks.contains(&old))
+    else {
+        return refused(format!("the volume has no disk {} with copies", old.0));
+    };
+    if !sets.are_mirrored() {
+        return refused(format!("disk {} has the only copy of what is on it", old.0));
+    }
+    let (number, disk) = judge(txn, new)?;
+    if disk.blocks * BLOCK_BYTES < *bytes {
+        return refused(format!("the disk is smaller than disk {}: {bytes} bytes", old.0));
+    }
+    // What nobody has is as good as cleared: the new disk has nothing.
+    let all = 0..*bytes;
+    let free = blocks::free_in(txn, set, &all).map_err(unreadable)?;
+    let used = copies::without(std::slice::from_ref(&all), &free);
+    let mut lost = used.clone();
+    for other in disks.iter().filter(|other| **other != old) {
+        let whole = copies::whole(txn, *other, &used).map_err(unreadable)?;
+        lost = copies::without(&lost, &whole);
+    }
+    if !lost.is_empty() {
+        let bytes: u64 = lost.iter().map(|bytes| bytes.end - bytes.start).sum();
+        return refused(format!(
+            "disk {} may have the only copy of {bytes} bytes: start it, and wait until volume status tells of none \
+             that are stale",
+            old.0
+        ));
+    }
+    copies::remove_stale(txn, old, &(0..u64::MAX)).map_err(unreadable)?;
+    txn.delete(key::disk(old));
+    txn.put(key::disk(number), &Disk { blocks: bytes / BLOCK_BYTES, set: set.0, ..disk });
+    for bytes in used {
+        copies::add_stale(txn, number, &bytes).map_err(unreadable)?;
+    }
+    Ok(number)
+}
+
+/// A disk that makes sense, and its number.
+fn judge(txn: &Txn<'_>, new: &NewDisk) -> Result<(DiskId, Disk), VolumeError> {
+    let there = copies::all(txn).map_err(unreadable)?;
+    let number = DiskId(there.last().map_or(1, |(last, _)| last.0 + 1));
+    let blocks = new.bytes / BLOCK_BYTES;
     let address = Opaque::copy_from_slice(new.address.as_bytes());
     match () {
-        () if there.len() >= DISKS_MAX => {
-            return Err(VolumeError::Disk("the volume has 256 disks"));
-        }
-        () if size == 0 => return Err(VolumeError::Disk("the disk is smaller than one block")),
-        () if address.len() > 255 => return Err(VolumeError::Disk("the address is too long")),
-        () => (),
+        () if there.len() >= DISKS_MAX => Err(VolumeError::Disk("the volume has 256 disks")),
+        () if blocks == 0 => Err(VolumeError::Disk("the disk is smaller than one block")),
+        () if address.len() > 255 => Err(VolumeError::Disk("the address is too long")),
+        () => Ok((number, Disk { id: new.id, address, blocks, set: 0 })),
     }
-    txn.put(key::disk(number), &Disk { id: new.id, address, blocks: size });
-    blocks::add_free(txn, number, 0..size * BLOCK_BYTES).map_err(unreadable)?;
-    Ok(number)
 }
 
 /// The disks of a volume.
@@ -143,13 +238,51 @@ pub fn disks(engine: &dyn Engine) -> Result<Vec<(DiskId, NewDisk)>, VolumeError>
     let view = engine.view()?;
     let none = Writes::new();
     let txn = Txn::new(&*view, &none);
-    let disk = |number: DiskId| {
-        let Disk { id, address, blocks } = txn.get(&key::disk(number))?.ok_or(Status::Io)?;
-        let address = String::from_utf8_lossy(&address).into_owned();
-        Ok((number, NewDisk { id, address, bytes: blocks * BLOCK_BYTES }))
+    let disk = |(number, disk): (DiskId, Disk)| {
+        let address = String::from_utf8_lossy(&disk.address).into_owned();
+        (number, NewDisk { id: disk.id, address, bytes: disk.blocks * BLOCK_BYTES })
     };
-    let numbers = blocks::disks(&txn).map_err(unreadable)?;
-    numbers.into_iter().map(disk).collect::<Result<_, _>>().map_err(unreadable)
+    let all = copies::all(&txn).map_err(unreadable)?;
+    Ok(all.into_iter().map(disk).collect())
+}
+
+/// How the copies of a volume's blocks are: also under a server, as of its last commit.
+///
+/// # Errors
+/// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn copies(engine: &dyn Engine) -> Result<Copies, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    let txn = Txn::new(&*view, &none);
+    let sets = Sets::load(&txn).map_err(unreadable)?;
+    let disk = |(number, disk): (DiskId, Disk)| {
+        let stale_bytes = copies::stale_bytes(&txn, number)?;
+        Ok((number, CopiesOn { set: copies::set_of(number, &disk), stale_bytes }))
+    };
+    let all = copies::all(&txn).map_err(unreadable)?;
+    let disks = all.into_iter().map(disk).collect::<Result<_, _>>().map_err(unreadable)?;
+    let missing = sets.incomplete().map_or(0, |set| sets.copies() - sets.disks(set).len());
+    Ok(Copies { copies: sets.copies(), disks, missing })
+}
+
+/// How copies are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// On how many disks each block is.
+    pub copies: usize,
+    /// What each disk has of them.
+    pub disks: BTreeMap<DiskId, CopiesOn>,
+    /// How many more disks it takes to use those that lack others to have copies with.
+    pub missing: usize,
+}
+
+/// What a disk has of copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiesOn {
+    /// Disks with the same number have the same blocks.
+    pub set: DiskId,
+    /// Bytes that are not as the other disks have them, and are brought up to date.
+    pub stale_bytes: u64,
 }
 
 /// Which volume a store has.

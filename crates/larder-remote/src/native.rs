@@ -11,6 +11,7 @@
 //! has to be weighed: a call that changes something is carried out once, whatever becomes of its
 //! connection ([`session`]).
 
+mod anew;
 mod convert;
 mod disks;
 mod leases;

@@ -129,7 +129,7 @@ impl Volume {
         clock: Arc<dyn Clock>,
     ) -> Volume {
         let engine = engine(&meta.open());
-        volume::create(&*engine, VOLUME, Time::default()).expect("an empty engine");
+        volume::create(&*engine, VOLUME, 1, Time::default()).expect("an empty engine");
         let new = NewDisk { id: [1; 16], address: "disk".into(), bytes: disk_bytes };
         volume::add_disk(&*engine, &new).expect("a new disk");
         drop(engine);

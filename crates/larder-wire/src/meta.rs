@@ -28,7 +28,7 @@ use crate::xdr::{Decode, Encode, Encoder, XdrError};
 /// The RPC program number, of the range that users define (RFC 5531, 8.3).
 pub const PROGRAM: u32 = 0x206c_726d;
 /// The version of the program.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The port that servers listen on, unless they are told another one.
 pub const PORT: u16 = 2050;
 
@@ -46,7 +46,9 @@ pub use crate::capability::EXTENTS_MAX;
 pub const GRANTS_MAX: usize = 64;
 /// Longest capability, in bytes, as its disk reads it.
 pub const CAPABILITY_BYTES_MAX: usize = 8192;
-/// Most ranges in one COMMIT_EXTENTS.
+/// Most copies of each block.
+pub const COPIES_MAX: u32 = 4;
+/// Most ranges in one COMMIT_EXTENTS, and most blocks that are merged in it.
 pub const RANGES_MAX: usize = 1024;
 /// Most leases in one RETURN_LEASE.
 pub const RETURNED_MAX: usize = 1024;

@@ -16,7 +16,7 @@ mod span;
 mod typed;
 
 pub(crate) use meant::{CacheLimits, Fill, LookupCache, Options, ServerLost, Transport, rule_file};
-pub(crate) use size::{Bytes, parse_size};
+pub(crate) use size::{Bytes, parse_rate, parse_size};
 pub(crate) use smb::SmbOptions;
 pub(crate) use span::parse_span;
 pub(crate) use typed::Typed;

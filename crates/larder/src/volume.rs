@@ -12,7 +12,7 @@ use larder_meta::disks::{ControlledDisks, DiskAddress, DiskState, Disks};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::postgres::{Postgres, Target, Waits};
 use larder_meta::engine::{Engine, EngineError};
-use larder_meta::volume::{self, Owned};
+use larder_meta::volume::{self, Copies, CopiesOn, Owned};
 use larder_meta::{Metadata, Options};
 use larder_nfsd::Network;
 use larder_rpc::server::{self, Server, Service, SourcePorts};
@@ -117,7 +117,7 @@ impl Kept {
     ///
     /// # Errors
     /// If there is something.
-    pub(crate) fn create(&self) -> Result<VolumeId> {
+    pub(crate) fn create(&self, copies: u32) -> Result<VolumeId> {
         let keys = self.keys()?;
         let (engine, about): (Arc<dyn Engine>, _) = match &self.engine {
             EngineAt::Embedded(dir) => {
@@ -136,7 +136,7 @@ impl Kept {
             }
         };
         let id = VolumeId(secret::random());
-        volume::create(&*engine, id, now()).context(about)?;
+        volume::create(&*engine, id, copies, now()).context(about)?;
         make_private(&keys, "directory of the keys")?;
         Ok(id)
     }
@@ -350,13 +350,13 @@ pub(crate) async fn begin_meta(
     (engine, owned): (Arc<dyn Engine>, Owned),
     disks: Vec<DiskAddress>,
     config: server::Config,
-    clock: &Arc<dyn Clock>,
+    (options, clock): (Options, &Arc<dyn Clock>),
 ) -> Result<MetaServer> {
     let id = owned.id();
     let disks = Arc::new(ControlledDisks::start(disks, id, owned.epoch(), clock));
     let asked = Arc::clone(&disks) as Arc<dyn Disks>;
     let kept = Arc::clone(&engine);
-    let metadata = Metadata::start(engine, owned, asked, Arc::clone(clock), Options::default())?;
+    let metadata = Metadata::start(engine, owned, asked, Arc::clone(clock), options)?;
     if clock.timeout(READY_MAX, disks.ready()).await.is_err() {
         tracing::warn!("not all disks answer: what lies on the others can be used");
     }
@@ -376,6 +376,10 @@ pub(crate) struct VolumeStatus {
     pub(crate) address: String,
     pub(crate) size_bytes: u64,
     pub(crate) free_bytes: u64,
+    /// On how many disks each block is.
+    pub(crate) copies: u32,
+    /// How many more disks it takes to use those that lack others to have copies with.
+    pub(crate) disks_missing: u32,
     pub(crate) disks: Vec<DiskStatus>,
 }
 
@@ -386,6 +390,10 @@ pub(crate) struct DiskStatus {
     pub(crate) address: String,
     /// Whether it was reached when that was tried last. New bytes go to such disks.
     pub(crate) is_there: bool,
+    /// Disks of the same set have the same blocks.
+    pub(crate) set: u32,
+    /// What is not as the others of the set have it, and is brought up to date.
+    pub(crate) stale_bytes: u64,
     /// As `larder disk status --json` has it; nothing if the disk does not answer.
     pub(crate) status: Option<Value>,
     /// The same for people.
@@ -393,8 +401,12 @@ pub(crate) struct DiskStatus {
 }
 
 impl DiskStatus {
-    fn of(state: &DiskState) -> DiskStatus {
+    fn of(state: &DiskState, copies: &Copies) -> DiskStatus {
+        let own = CopiesOn { set: state.disk, stale_bytes: 0 };
+        let CopiesOn { set, stale_bytes } = copies.disks.get(&state.disk).copied().unwrap_or(own);
         DiskStatus {
+            set: set.0,
+            stale_bytes,
             disk: state.disk.0,
             address: state.public.clone(),
             is_there: state.is_there,
@@ -436,12 +448,17 @@ impl Asked {
 
     async fn status(&self) -> Result<VolumeStatus> {
         let space = volume::space(&*self.engine)?;
+        let copies = volume::copies(&*self.engine)?;
+        let states = self.disks.status().await;
+        let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
         Ok(VolumeStatus {
             volume: self.volume.to_text(),
             address: self.address.to_string(),
             size_bytes: space.bytes,
             free_bytes: space.bytes_free,
-            disks: self.disks.status().await.iter().map(DiskStatus::of).collect(),
+            copies: count(copies.copies),
+            disks_missing: count(copies.missing),
+            disks: states.iter().map(|state| DiskStatus::of(state, &copies)).collect(),
         })
     }
 }

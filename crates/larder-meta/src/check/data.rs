@@ -8,10 +8,11 @@ use larder_wire::meta::words::{DiskId, FileId, Kind, SessionId};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
 use super::{Check, FaultKind, number, shown};
+use crate::data::copies::{self, Set, Sets};
 use crate::data::{Map, Piece};
 use crate::store::key;
 use crate::store::key::Pool;
-use crate::store::records::{Blocks, Disk, Extent, Session, Slot};
+use crate::store::records::{Blocks, Extent, Session, Slot};
 
 /// Who has blocks.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +56,9 @@ impl Holder {
 impl Check<'_> {
     /// Mends extents and blocks, and what files say of them.
     pub(super) fn data(&mut self) -> Result<(), Status> {
-        let mut disks: BTreeMap<DiskId, u64> = BTreeMap::new();
-        for (key, disk) in self.all::<Disk>(b'k')? {
-            let id = DiskId(u32::from_be_bytes(*key.last_chunk().ok_or(Status::Io)?));
-            disks.insert(id, disk.blocks.saturating_mul(BLOCK_BYTES));
-        }
+        let sets = Sets::load(&self.txn)?;
+        let disks: BTreeMap<DiskId, u64> =
+            sets.complete().map(|(number, set)| (number, set.bytes)).collect();
         let before = self.used()?;
         self.mend_sessions()?;
         let files = self.files()?;
@@ -69,7 +68,55 @@ impl Check<'_> {
         self.mend_pools(&disks)?;
         let claims = self.claims()?;
         self.mend_blocks(&disks, claims)?;
+        self.mend_stale(&sets)?;
+        self.find_lost_copies(&sets)?;
         self.mend_used(&before)
+    }
+
+    /// Stale blocks are some of a disk that has others beside it.
+    fn mend_stale(&mut self, sets: &Sets) -> Result<(), Status> {
+        for (key, blocks) in self.all::<Blocks>(b't')? {
+            let (disk, end) = (disk(&key)?, number(&key)?);
+            let is_of = |(_, set): &(DiskId, &Set)| {
+                set.disks.len() > 1 && set.disks.contains(&disk) && end <= set.bytes
+            };
+            let is_sound = blocks.length > 0
+                && blocks.length <= end
+                && blocks.length.is_multiple_of(BLOCK_BYTES)
+                && end.is_multiple_of(BLOCK_BYTES);
+            if is_sound && sets.complete().any(|set| is_of(&set)) {
+                continue;
+            }
+            let what = format!("blocks before {end} of disk {} are stale and nowhere", disk.0);
+            self.mend(FaultKind::Disk, None, what, "they are not counted".into());
+            self.txn.delete(key);
+        }
+        Ok(())
+    }
+
+    /// Of what files have there is a copy that is not stale.
+    fn find_lost_copies(&mut self, sets: &Sets) -> Result<(), Status> {
+        if !sets.are_mirrored() {
+            return Ok(());
+        }
+        for (key, extent) in self.all::<Extent>(b'x')? {
+            let Some(piece) = piece(&key, &extent) else { continue };
+            let mut lost = vec![piece.bytes()];
+            for disk in sets.disks(piece.disk) {
+                let whole = copies::whole(&self.txn, *disk, &lost)?;
+                lost = copies::without(&lost, &whole);
+            }
+            if !lost.is_empty() {
+                let file = map(&key)?.file();
+                let what = format!(
+                    "bytes {lost:?} of disks {:?}, which {} has, are stale on each of them",
+                    sets.disks(piece.disk).iter().map(|disk| disk.0).collect::<Vec<_>>(),
+                    shown(file)
+                );
+                self.leave(FaultKind::Copies, what);
+            }
+        }
+        Ok(())
     }
 
     /// Bytes that files use, as their extents are now.

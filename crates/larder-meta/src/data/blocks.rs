@@ -6,10 +6,11 @@ use std::ops::Range;
 use larder_wire::meta::words::DiskId;
 use larder_wire::meta::{BLOCK_BYTES, Status};
 
+use super::copies::{self, Sets};
 use super::map::Piece;
 use super::placement::{self, Turns};
 use crate::store::key::Pool;
-use crate::store::records::{Blocks, Disk};
+use crate::store::records::Blocks;
 use crate::store::{Txn, key};
 
 /// After so many times that blocks were taken, the disks' shares are worked out again.
@@ -42,10 +43,11 @@ impl Cursor {
     fn order(
         &mut self,
         txn: &Txn<'_>,
+        sets: &Sets,
         offset: u64,
         before: Option<DiskId>,
     ) -> Result<Vec<DiskId>, Status> {
-        let disks = disks(txn)?;
+        let disks: Vec<DiskId> = sets.complete().map(|(set, _)| set).collect();
         if disks.len() < 2 {
             return Ok(disks);
         }
@@ -94,8 +96,16 @@ pub(crate) struct Wanted {
     pub(crate) before: Option<DiskId>,
 }
 
-/// Takes free blocks for a file: as many as are wanted, or as lie together. Disks that are not
-/// `there` are asked last.
+/// Which disks blocks can be taken of.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<'a> {
+    pub(crate) sets: &'a Sets,
+    /// Whether a disk could be reached last.
+    pub(crate) is_there: &'a dyn Fn(DiskId) -> bool,
+}
+
+/// Takes free blocks for a file: as many as are wanted, or as lie together. Sets of which disks are
+/// not there are asked last.
 ///
 /// # Errors
 /// [`Status::NoSpace`]
@@ -103,13 +113,17 @@ pub(crate) fn take(
     txn: &mut Txn<'_>,
     wanted: &Wanted,
     cursor: &mut Cursor,
-    is_there: &dyn Fn(DiskId) -> bool,
+    room: Room<'_>,
 ) -> Result<Taken, Status> {
     let Wanted { offset, length, before } = *wanted;
     debug_assert!(length > 0 && length.is_multiple_of(BLOCK_BYTES));
-    let mut order = cursor.order(txn, offset, before)?;
+    let mut order = cursor.order(txn, room.sets, offset, before)?;
     let length = placement::together(offset, length, order.len());
-    order.sort_by_key(|disk| !is_there(*disk));
+    let away = |set: DiskId| {
+        let disks = room.sets.disks(set).iter();
+        disks.filter(|disk| !(room.is_there)(**disk)).count()
+    };
+    order.sort_by_key(|set| away(*set));
     for disk in order {
         let at = cursor.at.get(&disk).copied().unwrap_or(0);
         for from in [at, 0] {
@@ -152,20 +166,32 @@ pub(super) fn drain(txn: &mut Txn<'_>, pieces: Vec<Piece>) {
 
 /// Frees blocks that drained: nobody has a capability on them any more. What does not drain is left
 /// alone, so it may be told twice.
-pub(crate) fn free(txn: &mut Txn<'_>, disk: DiskId, bytes: &Range<u64>) -> Result<(), Status> {
+/// Of its disks, those that have `missed` it that they were cleared have stale blocks there.
+pub(crate) fn free(
+    txn: &mut Txn<'_>,
+    (disk, disks): (DiskId, &[DiskId]),
+    bytes: &Range<u64>,
+    missed: &[DiskId],
+) -> Result<(), Status> {
     let drained = key::blocks(Pool::Draining, disk, bytes.end);
     let length = txn.get::<Blocks>(&drained)?.map(|blocks| blocks.length);
     if length != Some(bytes.end - bytes.start) {
         return Ok(());
     }
     txn.delete(drained);
+    for disk in disks.iter().filter(|_| disks.len() > 1) {
+        match missed.contains(disk) {
+            true => copies::add_stale(txn, *disk, bytes)?,
+            false => copies::remove_stale(txn, *disk, bytes)?,
+        }
+    }
     add_free(txn, disk, bytes.clone())
 }
 
 /// All blocks that drain.
 pub(crate) fn draining(txn: &Txn<'_>) -> Result<Vec<(DiskId, Range<u64>)>, Status> {
     let mut found = Vec::new();
-    for disk in disks(txn)? {
+    for (disk, _) in Sets::load(txn)?.complete() {
         let mut at = 0;
         while let Some(bytes) = next(txn, Pool::Draining, disk, at)? {
             at = bytes.end;
@@ -204,17 +230,23 @@ pub(crate) fn free_bytes(txn: &Txn<'_>) -> Result<u64, Status> {
     Ok(free.iter().map(|(_, blocks)| blocks.length).sum())
 }
 
-/// Bytes of all disks.
-pub(crate) fn bytes(txn: &Txn<'_>) -> Result<u64, Status> {
-    let disks = txn.scan_all::<Disk>(&key::disk(DiskId(0))[..1])?;
-    Ok(disks.iter().map(|(_, disk)| disk.blocks * BLOCK_BYTES).sum())
+/// What of a range of a set is free.
+pub(crate) fn free_in(
+    txn: &Txn<'_>,
+    set: DiskId,
+    bytes: &Range<u64>,
+) -> Result<Vec<Range<u64>>, Status> {
+    let (mut found, mut at) = (Vec::new(), bytes.start);
+    while let Some(free) = next(txn, Pool::Free, set, at)?.filter(|free| free.start < bytes.end) {
+        found.push(free.start.max(bytes.start)..free.end.min(bytes.end));
+        at = free.end;
+    }
+    Ok(found)
 }
 
-/// The disks of the volume.
-pub(crate) fn disks(txn: &Txn<'_>) -> Result<Vec<DiskId>, Status> {
-    let disks = txn.scan_all::<Disk>(&key::disk(DiskId(0))[..1])?;
-    let number = |key: &[u8]| key.last_chunk().map(|id| DiskId(u32::from_be_bytes(*id)));
-    disks.iter().map(|(key, _)| number(key).ok_or(Status::Io)).collect()
+/// Bytes of all sets: what files can have.
+pub(crate) fn bytes(txn: &Txn<'_>) -> Result<u64, Status> {
+    Ok(Sets::load(txn)?.complete().map(|(_, set)| set.bytes).sum())
 }
 
 /// The first blocks of a pool that end behind `from`.

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use larder_wire::meta::Status;
-use larder_wire::meta::calls::FileChanged;
-use larder_wire::meta::words::{FileId, Time, Written};
+use larder_wire::meta::calls::{CommitExtents, FileChanged};
+use larder_wire::meta::words::{DiskId, Merged, MergedFrom, Written};
+use larder_wire::meta::{BLOCK_BYTES, Status};
 
 use super::blocks;
+use super::copies::{self, Sets};
 use super::map::{Map, Piece, rounded};
 use crate::inode;
 use crate::request::Request;
@@ -19,20 +20,29 @@ use crate::store::txn::Revoked;
 pub(crate) fn commit(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
-    file: FileId,
-    written: &[Written],
-    mtime: Option<Time>,
+    call: &CommitExtents,
+    sets: &Sets,
 ) -> Result<FileChanged, Status> {
-    let mut inode = inode::regular(txn, file)?;
+    let CommitExtents { file, written, copies, merged, mtime, .. } = call;
+    let mut inode = inode::regular(txn, *file)?;
     if mtime.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
         return Err(Status::Invalid);
     }
     let before = inode.attributes.version();
     let mut end = 0;
-    for part in written {
+    for part in &written.0 {
         let range = part.range().filter(|range| range.start >= end).ok_or(Status::Invalid)?;
         end = range.end;
-        let mut commit = Commit { txn, request, inode: &mut inode, part: *part, range };
+        let mut commit = Commit {
+            txn,
+            request,
+            inode: &mut inode,
+            sets,
+            copies: &copies.0,
+            merged: &merged.0,
+            part: *part,
+            range,
+        };
         commit.carry_out()?;
     }
     let attributes = &mut inode.attributes;
@@ -51,6 +61,11 @@ struct Commit<'a, 'b> {
     txn: &'a mut Txn<'b>,
     request: &'a Request<'a>,
     inode: &'a mut Inode,
+    sets: &'a Sets,
+    /// Disks that have all that was written.
+    copies: &'a [DiskId],
+    /// Blocks that were not written as a whole.
+    merged: &'a [Merged],
     part: Written,
     range: Range<u64>,
 }
@@ -98,8 +113,18 @@ impl Commit<'_, '_> {
         let file = self.inode.file();
         let covered = piece.offset..piece.end();
         let replaced = Map::File(file).cut(self.txn, &covered)?;
-        let is_lost =
-            |old: &Piece| old.offset < self.range.start || old.valid_end() > self.range.end;
+        let merged = self.merged.iter().filter(|merged| covered.contains(&merged.offset));
+        if !merged.into_iter().all(|merged| is_there_still(merged, &replaced)) {
+            return Err(Status::Changed);
+        }
+        // What is not there of a merged block is zeros in either.
+        let is_merged = |block: u64| self.merged.iter().any(|merged| merged.offset == block);
+        let blocks = rounded(&self.range);
+        let end = match is_merged(blocks.end - BLOCK_BYTES) {
+            true => blocks.end,
+            false => self.range.end,
+        };
+        let is_lost = |old: &Piece| old.offset < self.range.start || old.valid_end() > end;
         if replaced.iter().any(is_lost) {
             return Err(Status::Changed);
         }
@@ -109,16 +134,36 @@ impl Commit<'_, '_> {
             blocks::drain(self.txn, replaced);
         }
         own.cut(self.txn, &covered)?;
+        self.note_copies(&piece)?;
         Map::File(file).put(self.txn, piece)?;
         self.inode.attributes.used += piece.length();
         Ok(())
     }
 
-    /// Blocks that are the file's were written in place.
+    /// Disks of the set that have missed what was written have stale blocks there. One has it.
+    fn note_copies(&mut self, piece: &Piece) -> Result<(), Status> {
+        let (disks, bytes) = (self.sets.disks(piece.disk), piece.bytes());
+        let mut is_whole = false;
+        for disk in disks {
+            if self.copies.contains(disk) {
+                is_whole |= copies::stale(self.txn, *disk, &bytes)?.is_empty();
+            } else {
+                copies::add_stale(self.txn, *disk, &bytes)?;
+            }
+        }
+        if is_whole { Ok(()) } else { Err(Status::NotAllocated) }
+    }
+
+    /// Blocks that are the file's were written in place; or, where there are copies, as the blocks
+    /// of the session that they were before.
     fn write_on(&mut self, piece: Piece) -> Result<(), Status> {
         let end = self.range.end.min(piece.end());
         if end <= piece.valid_end() {
             return Ok(());
+        }
+        // The file was cut since.
+        if self.sets.are_mirrored() {
+            return Err(Status::Changed);
         }
         // Between the end of the extent and what was written there would be old bytes.
         if self.range.start > piece.valid_end() {
@@ -126,5 +171,19 @@ impl Commit<'_, '_> {
         }
         Map::File(self.inode.file()).lengthen(self.txn, piece, end);
         Ok(())
+    }
+}
+
+/// Whether a block of which a part was written is the one that the rest was taken from.
+fn is_there_still(merged: &Merged, replaced: &[Piece]) -> bool {
+    let block = merged.offset..merged.offset.saturating_add(BLOCK_BYTES);
+    let there = replaced.iter().find_map(|piece| piece.within(&block));
+    match (there, merged.from) {
+        (None, None) => true,
+        (Some(piece), Some(MergedFrom { disk, position, length })) => {
+            (piece.offset, piece.valid) == (merged.offset, length.into())
+                && (piece.disk, piece.position) == (disk, position)
+        }
+        _ => false,
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use larder_wire::meta::words::{ByteRange, DiskId, Extent, ExtentState, FileId, Mode, SessionId};
 use larder_wire::meta::{EXTENTS_MAX, GRANTS_MAX, Status};
 
+use super::copies::Sets;
 use super::map::{Map, Piece, rounded};
 use crate::store::Txn;
 
@@ -20,27 +21,33 @@ pub(crate) struct Plan {
 
 /// Where `range` of a file lies, for a session: what is committed, and where nothing is, to be
 /// written, what the session has allocated or was given ahead. Who reads sees zeros there: what he
-/// has written and not committed is no part of the file.
+/// has written and not committed is no part of the file. Where there are copies, what the session
+/// has comes before what is committed, which nobody writes.
 pub(crate) fn layout(
     txn: &Txn<'_>,
-    session: SessionId,
-    file: FileId,
+    (session, file): (SessionId, FileId),
     mode: Mode,
     range: &Range<u64>,
+    sets: &Sets,
 ) -> Result<Plan, Status> {
     let blocks = rounded(range);
     let ours = Map::File(file).overlapping(txn, &blocks, EXTENTS_MAX)?;
     let limit = if mode.writes() { EXTENTS_MAX } else { 0 };
     let asked = Map::Own(session, file).overlapping(txn, &blocks, limit)?;
     let ahead = Map::Ahead(session, file).overlapping(txn, &blocks, limit)?;
-    let mut own: Vec<Piece> = asked.iter().chain(&ahead).copied().collect();
-    own.sort_by_key(|piece| piece.offset);
+    let own_first = sets.are_mirrored() && mode.writes();
+    let state = |state| move |piece: &Piece| (*piece, state);
+    let committed = ours.iter().map(state(ExtentState::Committed)).collect();
+    let mut own: Vec<_> = asked.iter().chain(&ahead).map(state(ExtentState::Provisional)).collect();
+    own.sort_by_key(|(piece, _)| piece.offset);
+    let (first, second) = if own_first { (own, committed) } else { (committed, own) };
     let mut extents: Vec<(Piece, ExtentState)> = Vec::new();
     let mut at = blocks.start;
-    for committed in ours.iter().filter_map(|piece| piece.within(&blocks)) {
-        fill(&mut extents, &own, at..committed.offset);
-        at = committed.end();
-        extents.push((committed, ExtentState::Committed));
+    for (piece, state) in first {
+        let Some(piece) = piece.within(&blocks) else { continue };
+        fill(&mut extents, &second, at..piece.offset);
+        at = piece.end();
+        extents.push((piece, state));
     }
     // Behind what was read of either there may be more.
     let seen = |pieces: &[Piece]| match pieces.last() {
@@ -48,32 +55,42 @@ pub(crate) fn layout(
         _ => u64::MAX,
     };
     let end = blocks.end.min(seen(&ours)).min(seen(&asked)).min(seen(&ahead));
-    fill(&mut extents, &own, at..end);
+    fill(&mut extents, &second, at..end);
     extents.retain(|(piece, _)| piece.offset < end);
     let cut = extents.get(EXTENTS_MAX).map(|(piece, _)| piece.offset);
     extents.truncate(EXTENTS_MAX);
     let covered = range.start..range.end.min(cut.unwrap_or(end)).max(range.start);
     Ok(Plan {
         covered: covered.into(),
-        grants: grants(&mut extents, mode),
+        grants: grants(&extents, mode, sets),
         extents: wire(&extents),
     })
 }
 
-/// Adds what of `own` lies in a hole.
-fn fill(extents: &mut Vec<(Piece, ExtentState)>, own: &[Piece], hole: Range<u64>) {
-    let parts = own.iter().filter_map(|piece| piece.within(&hole));
-    extents.extend(parts.map(|piece| (piece, ExtentState::Provisional)));
+/// Adds what of `others` lies in a hole.
+fn fill(
+    extents: &mut Vec<(Piece, ExtentState)>,
+    others: &[(Piece, ExtentState)],
+    hole: Range<u64>,
+) {
+    let part = |(piece, state): &(Piece, ExtentState)| Some((piece.within(&hole)?, *state));
+    extents.extend(others.iter().filter_map(part));
 }
 
-/// What grants must cover: to read, the bytes that are the file's; to write, whole blocks. Extents
-/// on more disks than fit into a reply are left without.
-fn grants(extents: &mut [(Piece, ExtentState)], mode: Mode) -> BTreeMap<DiskId, Vec<Range<u64>>> {
+/// What grants must cover: to read, the bytes that are the file's; to write, whole blocks, but none
+/// that are never written again. Extents on more disks than fit into a reply are left without.
+fn grants(
+    extents: &[(Piece, ExtentState)],
+    mode: Mode,
+    sets: &Sets,
+) -> BTreeMap<DiskId, Vec<Range<u64>>> {
     let mut grants: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
-    for (piece, _) in extents {
+    let sets_max = GRANTS_MAX / sets.copies().max(1);
+    for (piece, state) in extents {
         let length = if mode.writes() { piece.length() } else { piece.valid };
         let is_new = !grants.contains_key(&piece.disk);
-        if is_new && grants.len() == GRANTS_MAX {
+        let is_immutable = mode.writes() && sets.are_mirrored() && *state == ExtentState::Committed;
+        if is_immutable || (is_new && grants.len() == sets_max) {
             continue;
         }
         let bytes = piece.position..piece.position + length;

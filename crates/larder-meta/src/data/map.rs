@@ -97,6 +97,13 @@ impl Map {
         }
     }
 
+    /// All maps in which blocks are that only its session has.
+    pub(crate) fn all_of_its_session(self) -> Vec<Map> {
+        let mut maps = self.all_of_its_file();
+        maps.retain(|map| !matches!(map, Map::File(_)));
+        maps
+    }
+
     fn key(self, end: u64) -> Vec<u8> {
         match self {
             Map::File(file) => key::extent(file, end),

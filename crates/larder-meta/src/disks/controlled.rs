@@ -16,17 +16,20 @@ use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{Config, ConnectError, RpcClient, Transport};
 use larder_wire::capability::{
-    CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, ExtentsError, GroupId, Mode, VolumeId,
+    Capability, CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, ExtentsError, GroupId, Mode,
+    VolumeId,
 };
 use larder_wire::disk::REVOKED_MAX;
+use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::{Refusal, StatusDone};
 use larder_wire::meta::words::DiskInfo;
-use larder_wire::seal::MasterKey;
-use larder_wire::xdr::Opaque;
+use larder_wire::seal::{MasterKey, Secret};
+use larder_wire::xdr::{Decode, Opaque};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::data::{self, Data};
 use super::known::{Identity, Known};
-use super::{Acknowledged, CapabilityName, Disks, Minted};
+use super::{Acknowledged, CapabilityName, Copied, Disks, Minted};
 
 /// How long a disk trusts what it knows: what a revocation may be delayed by a disk that is away.
 const TRUST: Duration = Duration::from_secs(30);
@@ -76,6 +79,8 @@ pub struct ControlledDisks {
 #[derive(Debug)]
 struct Keeper {
     public: String,
+    /// For bytes that are copied.
+    data: Arc<Data>,
     known: Arc<Mutex<Known>>,
     orders: mpsc::Sender<Order>,
     /// Whether it was refreshed when that was tried last, so capabilities can be made for it.
@@ -119,7 +124,8 @@ impl ControlledDisks {
                 unclear: Vec::new(),
             };
             tokio::spawn(keep.run(taken));
-            (disk.disk, Keeper { public: disk.public, known, orders, is_ready })
+            let data = Arc::new(Data::new(disk.address, clock));
+            (disk.disk, Keeper { public: disk.public, data, known, orders, is_ready })
         };
         let disks = disks.into_iter().map(keeper).collect();
         ControlledDisks { disks, clock: Arc::clone(clock) }
@@ -157,6 +163,10 @@ impl ControlledDisks {
             states.push(DiskState { disk, public, is_there, status });
         }
         states
+    }
+
+    fn data(&self, disk: DiskId) -> Option<Arc<Data>> {
+        self.disks.get(&disk).map(|keeper| Arc::clone(&keeper.data))
     }
 
     /// Gives an order to each of these disks; ends when all are carried out. A disk that is not
@@ -216,10 +226,32 @@ impl Disks for ControlledDisks {
         self.order(by_disk(blocks), Order::Clear)
     }
 
+    fn copy(&self, from: (DiskId, Minted), to: (DiskId, Minted), bytes: Range<u64>) -> Copied {
+        let of =
+            |(disk, minted): (DiskId, Minted)| Some((disk, self.data(disk)?, granted(&minted)?));
+        let (from, to) = (of(from), of(to));
+        Box::pin(async move {
+            let (Some((source, from, read)), Some((target, to, write))) = (from, to) else {
+                return false;
+            };
+            let copied = data::copy((&from, &read), (&to, &write), bytes).await;
+            if let Err(error) = &copied {
+                tracing::debug!(from = source.0, to = target.0, "not copied: {error}");
+            }
+            copied.is_ok()
+        })
+    }
+
     fn void_all(&self) -> Acknowledged {
         let all = self.disks.keys().map(|disk| (*disk, ())).collect();
         self.order(all, |(), done| Order::Void(done))
     }
+}
+
+/// A capability that was made, to be used here.
+fn granted(minted: &Minted) -> Option<Granted> {
+    let capability = Capability::decode(&mut minted.capability.clone()).ok()?;
+    Some(Granted { capability, secret: Secret::new(minted.secret) })
 }
 
 fn by_disk<T>(parts: Vec<(DiskId, T)>) -> BTreeMap<DiskId, Vec<T>> {
@@ -348,7 +380,11 @@ impl Keep {
                 match self.try_revoke(group, &ids).await {
                     Ok(()) => break,
                     Err(_) if self.trusts_nothing() => self.distrust(),
-                    Err(_) => self.pause().await,
+                    Err(_) => {
+                        // Others need not wait for it meanwhile.
+                        self.ready.send_replace(false);
+                        self.pause().await;
+                    }
                 }
             }
         }

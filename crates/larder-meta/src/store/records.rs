@@ -19,18 +19,27 @@ pub(crate) trait Record: Sized {
 }
 
 macro_rules! records {
-    ($( $(#[$meta:meta])* $name:ident, format $format:literal { $( $(#[$of:meta])* $field:ident : $type:ty ),* $(,)? } )+) => { $(
+    ($( $(#[$meta:meta])* $name:ident, format $format:literal { $( $(#[$of:meta])* $field:ident : $type:ty ),* $(,)? }
+        $( , or $next:literal { $(#[$more_of:meta])* $more:ident : $more_type:ty = $default:expr } )? )+) => { $(
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub(crate) struct $name { $( $(#[$of])* pub(crate) $field: $type ),* }
+        pub(crate) struct $name {
+            $( $(#[$of])* pub(crate) $field: $type, )*
+            $( $(#[$more_of])* pub(crate) $more: $more_type, )?
+        }
 
         impl Record for $name {
             const KIND: &'static str = stringify!($name);
 
             fn to_bytes(&self) -> Vec<u8> {
                 let mut out = larder_wire::xdr::Encoder::default();
-                out.put_u32($format);
+                // What an earlier version can read is written as it reads it.
+                let is_plain = true $( && self.$more == $default )?;
+                out.put_u32(if is_plain { $format } else { Self::FORMAT_MAX });
                 $( self.$field.encode(&mut out); )*
+                $( if !is_plain {
+                    self.$more.encode(&mut out);
+                } )?
                 out.finish().to_bytes().into()
             }
 
@@ -38,17 +47,31 @@ macro_rules! records {
                 let mut input = Bytes::from(bytes);
                 let mut read = || -> Result<Result<Self, u32>, larder_wire::xdr::XdrError> {
                     let format = u32::decode(&mut input)?;
-                    if format != $format {
+                    if format != $format && format != Self::FORMAT_MAX {
                         return Ok(Err(format));
                     }
-                    Ok(Ok($name { $( $field: Decode::decode(&mut input)? ),* }))
+                    Ok(Ok($name {
+                        $( $field: Decode::decode(&mut input)?, )*
+                        $( $more: match format {
+                            $format => $default,
+                            _ => Decode::decode(&mut input)?,
+                        }, )?
+                    }))
                 };
                 match read().map_err(|error| error.to_string())? {
-                    Err(format) => Err(format!("of format {format}, this version reads {}", $format)),
+                    Err(format) => Err(format!("of format {format}, this version reads up to {}", Self::FORMAT_MAX)),
                     Ok(_) if !input.is_empty() => Err("longer than it should be".to_owned()),
                     Ok(record) => Ok(record),
                 }
             }
+        }
+
+        impl $name {
+            /// The latest format.
+            const FORMAT_MAX: u32 = {
+                let formats = [$format $( , $next )?];
+                formats[formats.len() - 1]
+            };
         }
     )+ };
 }
@@ -59,6 +82,9 @@ records! {
         id: [u8; 16],
         /// The number of the next file; all above were never given.
         next_file: u64,
+    }, or 3 {
+        /// On how many disks each block is.
+        copies: u32 = 1
     }
 
     /// Who owns the volume. There is one, and each transaction expects it as it is.
@@ -70,7 +96,10 @@ records! {
     }
 
     /// A disk of the volume.
-    Disk, format 1 { id: [u8; 16], address: Opaque<255>, blocks: u64 }
+    Disk, format 1 { id: [u8; 16], address: Opaque<255>, blocks: u64 }, or 2 {
+        /// Of which set it is: the number that blocks on it go by; 0 for its own number.
+        set: u32 = 0
+    }
 
     /// A file of any kind.
     Inode, format 2 {
@@ -95,7 +124,7 @@ records! {
     /// after a truncation. What is behind them in the last block reads as zeros.
     Extent, format 1 { valid: u64, disk: DiskId, position: u64 }
 
-    /// Blocks of a disk that no file has; the key says of which kind.
+    /// Blocks of a set that no file has, or of a disk that are stale; the key says of which kind.
     Blocks, format 1 { length: u64 }
 
     /// A file without names that was open when its last one went.
@@ -185,6 +214,11 @@ pub(crate) mod key {
 
     pub(crate) fn blocks(pool: Pool, disk: DiskId, end: u64) -> Vec<u8> {
         join(pool.tag(), &[&disk.0.to_be_bytes(), &end.to_be_bytes()])
+    }
+
+    /// Blocks of one disk of a set that are not as on the others.
+    pub(crate) fn stale(disk: DiskId, end: u64) -> Vec<u8> {
+        join(b't', &[&disk.0.to_be_bytes(), &end.to_be_bytes()])
     }
 
     /// A file without names that somebody has open.

@@ -1,6 +1,10 @@
 //! A committer over an engine in memory and disks that a test moves on.
 
-use std::collections::{BTreeMap, VecDeque};
+mod disks;
+
+pub(crate) use disks::FakeDisks;
+
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,12 +12,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_io::{Clock, SimClock};
 use larder_wire::Procedure;
-use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::calls::{self, SessionGiven};
 use larder_wire::meta::recall::{LockFree, Recall};
 use larder_wire::meta::words::{
-    ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence,
-    SessionId, SetAttributes, Time, VolumeId, Written,
+    ByteRange, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence, SessionId,
+    SetAttributes, Time, VolumeId, Written,
 };
 use larder_wire::meta::{BLOCK_BYTES, Res, Status};
 use larder_wire::xdr::{Array, Decode, Encode};
@@ -22,7 +25,7 @@ use tokio::sync::oneshot;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
 use crate::committer::{Called, Committer, Event, Parts, wall};
-use crate::disks::{Acknowledged, CapabilityName, Disks, Minted};
+use crate::disks::Disks;
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
 use crate::ownership::Ownership;
@@ -33,105 +36,6 @@ use crate::store::Txn;
 use crate::volume::{self, NewDisk};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
-const CAPABILITY_LASTS: Duration = Duration::from_secs(3600);
-
-/// Disks that revoke when the test says so.
-#[derive(Debug, Default)]
-pub(crate) struct FakeDisks(Mutex<Out>);
-
-#[derive(Debug, Default)]
-struct Out {
-    next: u32,
-    /// Capabilities that a disk takes.
-    good: BTreeMap<CapabilityName, (Mode, Vec<Range<u64>>)>,
-    /// What was asked, and is not done.
-    asked: VecDeque<Asked>,
-    /// A disk that cannot be reached.
-    away: Option<DiskId>,
-}
-
-#[derive(Debug)]
-enum Asked {
-    VoidAll,
-    Revoke(Vec<CapabilityName>),
-    Clear(Vec<Range<u64>>),
-}
-
-impl FakeDisks {
-    /// Does something that was asked.
-    fn carry_out(&self, at: usize) {
-        let mut out = self.0.lock().unwrap();
-        match out.asked.remove(at).expect("something was asked") {
-            Asked::VoidAll => out.good.clear(),
-            Asked::Revoke(names) => names.iter().for_each(|name| drop(out.good.remove(name))),
-            Asked::Clear(blocks) => {
-                for (_, ranges) in out.good.values() {
-                    for range in ranges {
-                        let apart = |bytes: &Range<u64>| {
-                            range.end <= bytes.start || bytes.end <= range.start
-                        };
-                        assert!(blocks.iter().all(apart), "{range:?} is covered and cleared");
-                    }
-                }
-            }
-        }
-    }
-
-    /// The test says when it is done.
-    fn ask(&self, asked: Asked) -> Acknowledged {
-        self.0.lock().unwrap().asked.push_back(asked);
-        Box::pin(std::future::ready(()))
-    }
-
-    /// Whoever asked has died.
-    fn forget_asked(&self) {
-        self.0.lock().unwrap().asked.clear();
-    }
-
-    /// From now on a disk cannot be reached.
-    pub(crate) fn go_away(&self, disk: DiskId) {
-        self.0.lock().unwrap().away = Some(disk);
-    }
-
-    /// The bytes that some capability covers.
-    pub(crate) fn covered(&self) -> Vec<Range<u64>> {
-        let out = self.0.lock().unwrap();
-        out.good.values().flat_map(|(_, ranges)| ranges.clone()).collect()
-    }
-}
-
-impl Disks for FakeDisks {
-    fn list(&self) -> Vec<DiskInfo> {
-        Vec::new()
-    }
-
-    fn is_there(&self, disk: DiskId) -> bool {
-        self.0.lock().unwrap().away != Some(disk)
-    }
-
-    fn mint(&self, _disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted> {
-        assert!(bytes.iter().all(|range| range.start < range.end));
-        assert!(bytes.is_sorted_by(|one, next| one.end < next.start), "{bytes:?}");
-        let mut out = self.0.lock().unwrap();
-        out.next += 1;
-        let name = CapabilityName { group: GroupId(1), id: CapabilityId(out.next) };
-        out.good.insert(name, (mode, bytes.to_vec()));
-        let capability = Bytes::from_static(b"capability");
-        Some(Minted { name, capability, secret: [0; 32], lasts: CAPABILITY_LASTS })
-    }
-
-    fn revoke(&self, capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
-        self.ask(Asked::Revoke(capabilities.into_iter().map(|(_, name)| name).collect()))
-    }
-
-    fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
-        self.ask(Asked::Clear(blocks.into_iter().map(|(_, bytes)| bytes).collect()))
-    }
-
-    fn void_all(&self) -> Acknowledged {
-        self.ask(Asked::VoidAll)
-    }
-}
 
 /// Clients that can all be called.
 #[derive(Debug, Default)]
@@ -212,8 +116,13 @@ impl Rig {
 
     /// The same with disks of so many blocks each.
     pub(crate) fn with_disks(blocks: &[u64]) -> Rig {
+        Rig::with_copies(1, blocks)
+    }
+
+    /// The same with so many copies of each block.
+    pub(crate) fn with_copies(copies: u32, blocks: &[u64]) -> Rig {
         let engine = MemoryEngine::new();
-        volume::create(&engine, VolumeId([7; 16]), Time::default()).unwrap();
+        volume::create(&engine, VolumeId([7; 16]), copies, Time::default()).unwrap();
         for blocks in blocks {
             let bytes = blocks * BLOCK_BYTES;
             let disk = NewDisk { id: [1; 16], address: "disk:1".into(), bytes };
@@ -245,6 +154,7 @@ impl Rig {
             sessions: Arc::clone(&sessions),
             volume,
             slots: loaded.slots,
+            sets: loaded.sets,
             draining: loaded.draining,
             await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
             ownership: Arc::clone(&ownership),
@@ -316,6 +226,14 @@ impl Rig {
 
     pub(crate) fn acknowledge_all(&mut self) {
         while self.acknowledge() {}
+    }
+
+    /// Something happens.
+    pub(crate) fn event(&mut self, event: Event) {
+        self.committer.group(event, &mut || None);
+        if self.is_quick {
+            self.acknowledge_all();
+        }
     }
 
     /// Some time passes.
@@ -485,9 +403,11 @@ impl Rig {
                 position,
             })
         });
-        let written = Array(parts.collect());
-        let (sequence, open) = (self.next(), OpenId::NONE);
-        calls::CommitExtents { sequence, file, open, written, mtime: None, close: false }
+        let written: Vec<Written> = parts.collect();
+        let copies = Array(written.iter().map(|part| part.disk).collect());
+        let (sequence, open, merged) = (self.next(), OpenId::NONE, Array::default());
+        let (written, mtime, close) = (Array(written), None, false);
+        calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, close }
     }
 
     /// Makes a file's bytes be written and committed.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_io::{Disk, RealClock};
-use larder_meta::disks::{Acknowledged, CapabilityName, Disks, Minted};
+use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options, PROGRAM};
@@ -59,6 +59,10 @@ impl Disks for GoodDisks {
         Box::pin(std::future::ready(()))
     }
 
+    fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>) -> Copied {
+        Box::pin(std::future::ready(true))
+    }
+
     fn void_all(&self) -> Acknowledged {
         Box::pin(std::future::ready(()))
     }
@@ -67,7 +71,7 @@ impl Disks for GoodDisks {
 /// A volume in a directory of `disk`: made if there is none.
 pub(crate) fn engine(disk: &Arc<dyn Disk>) -> Embedded {
     let engine = Embedded::open(disk, SIZES).unwrap();
-    match volume::create(&engine, VolumeId([1; 16]), Time::default()) {
+    match volume::create(&engine, VolumeId([1; 16]), 1, Time::default()) {
         Ok(()) => {
             let bytes = DISK_BLOCKS * BLOCK_BYTES;
             let new = NewDisk { id: [2; 16], address: "nowhere:1".into(), bytes };

@@ -88,7 +88,7 @@ async fn begin_by(
     address: SocketAddr,
     clock: &Arc<dyn Clock>,
 ) -> (SocketAddr, Arc<ControlledDisks>) {
-    if volume::create(engine, VOLUME, Time::default()).is_ok() {
+    if volume::create(engine, VOLUME, 1, Time::default()).is_ok() {
         let new = NewDisk { id: [3; 16], address: served.address.to_string(), bytes: SIZE };
         assert_eq!(volume::add_disk(engine, &new).unwrap(), DISK);
     }
@@ -149,8 +149,10 @@ impl Both {
         };
         let (sequence, open) = (self.next(), opened.open);
         let written = Array(vec![written]);
+        let (copies, merged) = (Array(vec![extent.disk]), Array::default());
+        let (mtime, close) = (None, true);
         let commit =
-            calls::CommitExtents { sequence, file, open, written, mtime: None, close: true };
+            calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, close };
         self.meta.call(commit).await.unwrap();
         (file, layout)
     }

@@ -11,28 +11,28 @@
 //! their state machines are tested by themselves.
 
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
+use disks::GoodDisks;
 use larder_io::RealClock;
-use larder_meta::disks::{Acknowledged, CapabilityName, Disks, Minted};
 use larder_meta::engine::memory::MemoryEngine;
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options};
 use larder_rpc::server::{Config, Dispatcher, SourcePorts};
 use larder_wire::Procedure;
-use larder_wire::capability::{CapabilityId, DiskId, GroupId, Mode, VolumeId};
+use larder_wire::capability::{DiskId, Mode, VolumeId};
 use larder_wire::meta::words::{
-    ByteRange, DiskInfo, Extent, FileId, IfExists, Kind, Layout, LeaseKind, LeaseNumber,
-    LockChange, LockMode, Name, OpenId, Place, Returned, Sequence, SessionId, SetAttributes,
-    SetTime, Time, WaiterNumber, Written,
+    ByteRange, Extent, FileId, IfExists, Kind, Layout, LeaseKind, LeaseNumber, LockChange,
+    LockMode, Merged, MergedFrom, Name, OpenId, Place, Returned, Sequence, SessionId,
+    SetAttributes, SetTime, Time, WaiterNumber, Written,
 };
-use larder_wire::meta::{self, BLOCK_BYTES, Res, calls};
+use larder_wire::meta::{self, BLOCK_BYTES, DISKS_MAX, RANGES_MAX, Res, calls};
 use larder_wire::rpc::{AuthSys, CallHeader, Credential, ReplyHeader, Xid};
 use larder_wire::xdr::{Array, Decode, Encode, Encoder, Framing, Opaque};
+
+#[path = "fuzz_disks.rs"]
+mod disks;
 
 /// Inputs after which the volume begins anew, so that what they made there does not pile up.
 const INPUTS_MAX: u32 = 500;
@@ -42,42 +42,6 @@ const DISK_BYTES: u64 = 64 * 4096;
 const REPLY_BYTES_MAX: usize = 65_507;
 /// Open files and extents that are remembered.
 const KNOWN_MAX: usize = 32;
-
-/// Disks that do at once what they are told.
-#[derive(Debug, Default)]
-struct GoodDisks(AtomicU32);
-
-impl Disks for GoodDisks {
-    fn list(&self) -> Vec<DiskInfo> {
-        Vec::new()
-    }
-
-    fn is_there(&self, _disk: DiskId) -> bool {
-        true
-    }
-
-    fn mint(&self, _disk: DiskId, _mode: Mode, bytes: &[Range<u64>]) -> Option<Minted> {
-        assert!(bytes.len() <= larder_wire::capability::EXTENTS_MAX);
-        assert!(bytes.iter().all(|bytes| bytes.start < bytes.end && bytes.end <= DISK_BYTES));
-        assert!(bytes.is_sorted_by(|one, next| one.end < next.start));
-        let id = CapabilityId(self.0.fetch_add(1, Ordering::Relaxed));
-        let name = CapabilityName { group: GroupId(1), id };
-        let lasts = Duration::from_secs(60);
-        Some(Minted { name, capability: Bytes::from_static(b"cap"), secret: [0; 32], lasts })
-    }
-
-    fn revoke(&self, _capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn clear(&self, _blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn void_all(&self) -> Acknowledged {
-        Box::pin(std::future::ready(()))
-    }
-}
 
 /// A metadata server, and who sends it calls.
 pub(crate) struct Fuzzed {
@@ -99,7 +63,7 @@ impl Fuzzed {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().expect("a runtime");
         let engine = MemoryEngine::new();
-        volume::create(&engine, VolumeId([1; 16]), Time::default()).expect("it is empty");
+        volume::create(&engine, VolumeId([1; 16]), 1, Time::default()).expect("it is empty");
         let new = NewDisk { id: [2; 16], address: "disk:1".into(), bytes: DISK_BYTES };
         volume::add_disk(&engine, &new).expect("it fits");
         let owned = volume::take(&engine).expect("there is a volume");
@@ -394,6 +358,24 @@ impl Source<'_> {
         Some((file, Written { offset: offset + skip, length, disk, position: position + skip }))
     }
 
+    /// The disks that have it, or not quite.
+    fn copies(&mut self, written: &Array<Written, RANGES_MAX>) -> Array<DiskId, DISKS_MAX> {
+        let copies = written.0.iter().map(|one| one.disk).filter(|_| self.next() > 20);
+        Array(copies.collect())
+    }
+
+    /// Sometimes the first block is merged, with anything.
+    fn merged(&mut self, written: &Array<Written, RANGES_MAX>) -> Array<Merged, RANGES_MAX> {
+        let first = written.0.first().filter(|_| self.next() > 200);
+        let merged = first.map(|one| {
+            let Written { offset, disk, position, .. } = *one;
+            let length = u32::from(self.next()) * 32;
+            let from = self.is().then_some(MergedFrom { disk, position, length });
+            Merged { offset: offset / BLOCK_BYTES * BLOCK_BYTES, from }
+        });
+        Array(merged.into_iter().collect())
+    }
+
     fn of_data(&mut self, procedure: u32, sequence: Sequence) -> Vec<u8> {
         let (session, (file, open)) = (sequence.session, self.opened());
         let lease = [LeaseKind::None, LeaseKind::Read, LeaseKind::Write];
@@ -429,7 +411,17 @@ impl Source<'_> {
                 let open = if self.is() { open } else { OpenId::NONE };
                 let written = Array(written.into_iter().map(|(_, written)| written).collect());
                 let (mtime, close) = (self.is().then(|| self.time()), self.next() > 200);
-                bytes(&calls::CommitExtents { sequence, file, open, written, mtime, close })
+                let (copies, merged) = (self.copies(&written), self.merged(&written));
+                bytes(&calls::CommitExtents {
+                    sequence,
+                    file,
+                    open,
+                    written,
+                    copies,
+                    merged,
+                    mtime,
+                    close,
+                })
             }
             calls::GetCaps::NUMBER => {
                 let (mode, range) = (self.mode(), self.range());

@@ -138,8 +138,8 @@ fn a_commit_is_one_round_trip_and_so_is_each_step_of_a_view() {
 #[test]
 fn of_two_processes_on_one_database_the_later_owner_alone_changes_something() {
     let (name, one) = engine(shared());
-    volume::create(&one, VolumeId([1; 16]), Time::default()).unwrap();
-    let again = volume::create(&one, VolumeId([2; 16]), Time::default());
+    volume::create(&one, VolumeId([1; 16]), 1, Time::default()).unwrap();
+    let again = volume::create(&one, VolumeId([2; 16]), 1, Time::default());
     assert!(matches!(again, Err(volume::VolumeError::Exists)));
     let first = volume::take(&one).unwrap();
     let owner = |engine: &Postgres| engine.view().unwrap().get(b"w").unwrap();

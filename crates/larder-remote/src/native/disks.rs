@@ -3,13 +3,14 @@
 //! A disk is connected to when it is first needed. A refusal says what helps: mostly another
 //! capability, for which the metadata server must be asked.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_disk_client::{DISK_PROGRAM, DiskClient, DiskError};
-use larder_rpc::{CallOptions, Config, RpcClient, Snapshot, Transport};
+use larder_rpc::{CallOptions, Config, Recovery, RpcClient, Snapshot, Transport};
 use larder_vfs::{Error, Result};
 use larder_wire::capability::{BootEpoch, Capability, Extent};
 use larder_wire::disk::session::Granted;
@@ -17,14 +18,22 @@ use larder_wire::disk::words::{Refusal, Remedy};
 use larder_wire::meta::words::{DiskId, Grant};
 use larder_wire::seal::Secret;
 use larder_wire::xdr::Decode;
+use tokio::task::JoinSet;
 
 use super::convert;
 use super::plan::Place;
 use super::session::Session;
 
-/// What opens the disks of one layout.
+/// How long a disk is waited for while another one has the same.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// For how long a disk that was waited for in vain is asked last.
+const SILENCE: Duration = Duration::from_secs(10);
+/// So many bytes of a set are read from one of its disks, the next from another one.
+const SHARE_BYTES: u64 = 1 << 20;
+
+/// What opens the disks of one layout, each with the set that it is of.
 #[derive(Debug)]
-pub(super) struct Grants(Vec<Arc<Granted>>);
+pub(super) struct Grants(Vec<(DiskId, Arc<Granted>)>);
 
 impl Grants {
     /// As the metadata server gave them.
@@ -35,28 +44,33 @@ impl Grants {
         let granted = |grant: &Grant| {
             let mut bytes = grant.capability.0.clone();
             let capability = Capability::decode(&mut bytes).map_err(|_| Error::Io)?;
-            Ok(Arc::new(Granted { capability, secret: Secret::new(grant.secret) }))
+            let granted = Granted { capability, secret: Secret::new(grant.secret) };
+            Ok((grant.disk, Arc::new(granted)))
         };
         grants.iter().map(granted).collect::<Result<_>>().map(Grants)
     }
 
-    /// What covers `length` bytes at `place`, for writing or reading.
-    pub(super) fn covering(
-        &self,
-        place: Place,
-        length: u64,
-        writes: bool,
-    ) -> Option<&Arc<Granted>> {
-        let wanted = Extent::new(place.position, length).ok()?;
-        self.on(place.disk, writes).find(|one| one.capability.extents.cover(wanted))
+    /// What covers `length` bytes at `place`, for writing or reading: one for each copy.
+    pub(super) fn covering(&self, place: Place, length: u64, writes: bool) -> Vec<Arc<Granted>> {
+        let Ok(wanted) = Extent::new(place.position, length) else { return Vec::new() };
+        let mut found: Vec<Arc<Granted>> = Vec::new();
+        for (set, one) in &self.0 {
+            let Capability { disk, mode, extents, .. } = &one.capability;
+            let suffices = if writes { mode.writes() } else { mode.reads() };
+            let is_other = found.iter().all(|there| there.capability.disk != *disk);
+            if *set == place.disk && suffices && is_other && extents.cover(wanted) {
+                found.push(Arc::clone(one));
+            }
+        }
+        found
     }
 
-    /// Those for a disk.
-    pub(super) fn on(&self, disk: DiskId, writes: bool) -> impl Iterator<Item = &Arc<Granted>> {
-        self.0.iter().filter(move |one| {
-            let Capability { disk: of, mode, .. } = &one.capability;
-            of.0 == disk.0 && if writes { mode.writes() } else { mode.reads() }
-        })
+    /// Those with which a disk can be written.
+    pub(super) fn on(&self, disk: DiskId) -> impl Iterator<Item = &Arc<Granted>> {
+        self.0
+            .iter()
+            .map(|(_, one)| one)
+            .filter(move |one| one.capability.disk == disk && one.capability.mode.writes())
     }
 }
 
@@ -81,6 +95,8 @@ pub(super) struct Disks {
     /// Knows where they are.
     session: Arc<Session>,
     connected: Mutex<HashMap<DiskId, Arc<Disk>>>,
+    /// Disks that were waited for in vain, and until when they are asked last.
+    silent: Mutex<HashMap<DiskId, Instant>>,
     /// Held while one is connected to.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -95,44 +111,159 @@ struct Disk {
 
 impl Disks {
     pub(super) fn new(session: Arc<Session>) -> Disks {
-        Disks { session, connected: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+        Disks {
+            session,
+            connected: Mutex::default(),
+            silent: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        }
     }
 
-    /// Reads `length` bytes at `place`.
+    /// Reads `length` bytes at `place`, from any disk that has them.
     ///
     /// # Errors
-    /// [`NotDone`]
+    /// [`NotDone`], if none of them answers
     pub(super) async fn read(
         &self,
         grants: &Grants,
         place: Place,
         length: u64,
     ) -> Result<Bytes, NotDone> {
-        let granted = grants.covering(place, length, false).ok_or(NotDone::Refused)?;
+        let mut copies = grants.covering(place, length, false);
+        if let [only] = &copies[..] {
+            return self.read_from(only, place, length).await;
+        }
+        let count = copies.len().max(1);
+        // Whoever reads these bytes begins with the same disk, which has them in memory.
+        copies.rotate_left((place.position / SHARE_BYTES % count as u64) as usize % count);
+        copies.sort_by_key(|one| self.is_silent(one.capability.disk));
+        let config = self.session.rpc().config();
+        let until = config.clock.instant() + config.limit();
+        loop {
+            let (mut is_refused, mut failed) = (false, None);
+            for granted in &copies {
+                match self.patiently(self.read_from(granted, place, length)).await {
+                    Ok(Ok(data)) => return Ok(data),
+                    Ok(Err(NotDone::Refused)) => is_refused = true,
+                    Ok(Err(error)) => failed = Some(error),
+                    Err(_) => self.note_silent(granted.capability.disk),
+                }
+            }
+            // Another capability may do, or one for another disk.
+            if is_refused || copies.is_empty() {
+                return Err(NotDone::Refused);
+            }
+            let waits = config.recovery == Recovery::Hard || config.clock.instant() < until;
+            match failed {
+                Some(error) => return Err(error),
+                None if waits => {}
+                None => return Err(Error::TimedOut.into()),
+            }
+        }
+    }
+
+    async fn read_from(
+        &self,
+        granted: &Granted,
+        place: Place,
+        length: u64,
+    ) -> Result<Bytes, NotDone> {
         let length = u32::try_from(length).map_err(|_| Error::InvalidArgument)?;
-        let disk = self.disk(place.disk).await?;
+        let disk = self.disk(granted.capability.disk).await?;
         let read = disk.client.read(granted, place.position, length, CallOptions::default());
         read.await.map_err(|cause| disk.not_done(cause))
     }
 
-    /// Writes `data` at `place`; if `is_stable`, it is durable on return. Answers the boot of the
-    /// disk, and what lets it be flushed.
+    /// Writes `data` at `place`, to all disks that are to have it; if `is_stable`, it is durable on
+    /// return. Answers which have it. A disk that another one is far ahead of has missed it.
     ///
     /// # Errors
-    /// [`NotDone`]
+    /// [`NotDone`], if a disk refuses the capability, or none has it
     pub(super) async fn write(
-        &self,
+        self: &Arc<Disks>,
         grants: &Grants,
         place: Place,
         data: Bytes,
         is_stable: bool,
+    ) -> Result<Vec<Unflushed>, NotDone> {
+        let mut copies = grants.covering(place, data.len() as u64, true);
+        let is_silent = |one: &Arc<Granted>| self.is_silent(one.capability.disk);
+        if !copies.iter().all(is_silent) {
+            copies.retain(|one| !is_silent(one));
+        }
+        match &copies[..] {
+            [] => return Err(NotDone::Refused),
+            [only] => {
+                return Ok(vec![self.write_to(only, place.position, data, is_stable).await?]);
+            }
+            _ => {}
+        }
+        let mut missing: BTreeSet<DiskId> = copies.iter().map(|one| one.capability.disk).collect();
+        let mut writing = JoinSet::new();
+        for granted in copies {
+            let (disks, data, position) = (Arc::clone(self), data.clone(), place.position);
+            writing.spawn(async move { disks.write_to(&granted, position, data, is_stable).await });
+        }
+        let (mut written, mut outcome) = (Vec::new(), None);
+        loop {
+            let done = match written.is_empty() {
+                true => writing.join_next().await,
+                false => self.patiently(writing.join_next()).await.unwrap_or_default(),
+            };
+            match done {
+                Some(done) => match done.map_err(|_| Error::Shutdown)? {
+                    Ok(one) => {
+                        missing.remove(&one.granted.capability.disk);
+                        written.push(one);
+                    }
+                    Err(NotDone::Refused) => return Err(NotDone::Refused),
+                    Err(failed) => outcome = Some(failed),
+                },
+                None if written.is_empty() => return Err(outcome.unwrap_or(NotDone::Refused)),
+                // What was sent to the others may still come: they have missed it all the same.
+                None => {
+                    missing.into_iter().for_each(|disk| self.note_silent(disk));
+                    return Ok(written);
+                }
+            }
+        }
+    }
+
+    async fn write_to(
+        &self,
+        granted: &Arc<Granted>,
+        position: u64,
+        data: Bytes,
+        is_stable: bool,
     ) -> Result<Unflushed, NotDone> {
-        let granted = grants.covering(place, data.len() as u64, true).ok_or(NotDone::Refused)?;
-        let disk = self.disk(place.disk).await?;
+        let disk = self.disk(granted.capability.disk).await?;
         let options = CallOptions::default();
-        let written = disk.client.write(granted, place.position, data, is_stable, options);
+        let written = disk.client.write(granted, position, data, is_stable, options);
         let boot = written.await.map_err(|cause| disk.not_done(cause))?;
         Ok(Unflushed { boot, granted: Arc::clone(granted) })
+    }
+
+    /// Waits for a disk as long as is right while another one has the same.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]
+    pub(super) async fn patiently<T>(&self, asked: impl Future<Output = T>) -> Result<T> {
+        let clock = &self.session.rpc().config().clock;
+        clock.timeout(PATIENCE, asked).await.map_err(|_| Error::TimedOut)
+    }
+
+    fn is_silent(&self, disk: DiskId) -> bool {
+        let now = self.session.rpc().config().clock.instant();
+        self.silent().get(&disk).is_some_and(|until| now < *until)
+    }
+
+    fn note_silent(&self, disk: DiskId) {
+        let now = self.session.rpc().config().clock.instant();
+        self.silent().insert(disk, now + SILENCE);
+    }
+
+    fn silent(&self) -> std::sync::MutexGuard<'_, HashMap<DiskId, Instant>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes what was written to a disk durable. Answers its boot: what was written in another one

@@ -138,7 +138,7 @@ impl Native {
     }
 
     /// All pieces at once.
-    async fn read_pieces(
+    pub(super) async fn read_pieces(
         &self,
         pieces: Vec<Piece>,
         grants: Arc<Grants>,

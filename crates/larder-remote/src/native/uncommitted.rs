@@ -4,17 +4,93 @@
 //! names places and not data. Until then nobody else sees the bytes, and the size that the server
 //! knows is the old one: who asks for a file's attributes or bytes here commits first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use larder_vfs::Cred;
-use larder_wire::meta::words::{DiskId, FileId, Written};
+use larder_wire::meta::BLOCK_BYTES;
+use larder_wire::meta::words::{self, DiskId, FileId, Written};
 
+use super::anew::Merged;
 use super::disks;
+use super::plan::block_of;
 
 /// Disks that may lose written bytes, with the last write to each.
 pub(super) type Unflushed = BTreeMap<DiskId, disks::Unflushed>;
+
+/// Which disks have all that was written where they have copies: by sets of disks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Copies(BTreeMap<DiskId, BTreeSet<DiskId>>);
+
+impl Copies {
+    /// Of something else that was written to a set, `disks` have it.
+    fn narrow(&mut self, set: DiskId, disks: &BTreeSet<DiskId>) {
+        let have = self.0.entry(set).or_insert_with(|| disks.clone());
+        have.retain(|disk| disks.contains(disk));
+    }
+
+    /// A disk has lost something, or missed it.
+    pub(super) fn remove(&mut self, disk: DiskId) {
+        self.0.values_mut().for_each(|disks| disks.retain(|one| *one != disk));
+    }
+
+    /// Whether others have all that a disk has.
+    pub(super) fn has_others(&self, disk: DiskId) -> bool {
+        self.0.values().all(|disks| !disks.contains(&disk) || disks.len() > 1)
+    }
+
+    /// Whether a disk has what was written to a set.
+    pub(super) fn has(&self, set: DiskId, disk: DiskId) -> bool {
+        self.0.get(&set).is_some_and(|disks| disks.contains(&disk))
+    }
+
+    /// Whether no disk has all that was written to some set.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.values().any(BTreeSet::is_empty)
+    }
+
+    /// All that have what was written.
+    pub(super) fn all(&self) -> Vec<DiskId> {
+        let all: BTreeSet<DiskId> = self.0.values().flatten().copied().collect();
+        all.into_iter().collect()
+    }
+}
+
+/// What is to be known of something that was written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Noted {
+    copies: Copies,
+    /// Disks that have not made it durable.
+    unflushed: Unflushed,
+    merged: Merged,
+}
+
+impl Noted {
+    /// The same, with blocks that were merged in it.
+    pub(super) fn with(self, merged: Merged) -> Noted {
+        Noted { merged, ..self }
+    }
+
+    /// These disks of a set have written something. Answers whether one of them has lost what it
+    /// had written before.
+    pub(super) fn add(
+        &mut self,
+        set: DiskId,
+        written: Vec<disks::Unflushed>,
+        is_stable: bool,
+    ) -> bool {
+        let disk = |written: &disks::Unflushed| written.granted.capability.disk;
+        self.copies.narrow(set, &written.iter().map(disk).collect());
+        let mut is_lost = false;
+        for one in written.into_iter().filter(|_| !is_stable) {
+            let boot = one.boot;
+            let before = self.unflushed.insert(disk(&one), one);
+            is_lost |= before.is_some_and(|before| before.boot != boot);
+        }
+        is_lost
+    }
+}
 
 /// Files with written bytes that are not committed.
 #[derive(Debug, Default)]
@@ -22,7 +98,11 @@ pub(super) struct UncommittedFiles {
     files: Mutex<HashMap<FileId, Arc<File>>>,
     /// How many there are, so that nobody takes the lock for nothing.
     count: AtomicUsize,
+    turns: Mutex<HashMap<FileId, Weak<Turn>>>,
 }
+
+/// Who writes where there are copies has it shared; who merges, or commits, has it alone.
+pub(super) type Turn = tokio::sync::RwLock<()>;
 
 /// One of them.
 #[derive(Debug, Default)]
@@ -41,18 +121,20 @@ pub(super) struct Uncommitted {
     pub(super) pieces: Vec<Written>,
     /// What must still be flushed.
     pub(super) unflushed: Unflushed,
-    /// A disk was restarted between two writes: what it had is lost.
-    pub(super) is_lost: bool,
+    /// Who has it. A disk that was restarted between two writes has not: what it had is lost.
+    pub(super) copies: Copies,
+    merged: Merged,
 }
 
 impl UncommittedFiles {
-    /// Notes what was written of `file`. `unflushed` are the disks that have not made it durable.
-    pub(super) fn note(&self, cred: &Cred, file: FileId, pieces: &[Written], unflushed: Unflushed) {
+    /// Notes what was written of `file`.
+    pub(super) fn note(&self, cred: &Cred, file: FileId, pieces: &[Written], noted: Noted) {
         let mut files = lock(&self.files);
         let entry = Arc::clone(files.entry(file).or_default());
         let mut written = lock(&entry.written);
-        let now =
-            Uncommitted { cred: cred.first_time(), pieces: Vec::new(), unflushed, is_lost: false };
+        let Noted { copies, unflushed, merged } = noted;
+        let (cred, none) = (cred.first_time(), Vec::new());
+        let now = Uncommitted { cred, pieces: none, unflushed, copies, merged };
         let now = now.with(pieces);
         *written = Some(match written.take() {
             None => now,
@@ -67,6 +149,40 @@ impl UncommittedFiles {
             return None;
         }
         lock(&self.files).get(&file).cloned()
+    }
+
+    /// The turn of a file, whatever was written of it.
+    pub(super) fn turn(&self, file: FileId) -> Arc<Turn> {
+        let mut turns = lock(&self.turns);
+        if let Some(turn) = turns.get(&file).and_then(Weak::upgrade) {
+            return turn;
+        }
+        if turns.len() == turns.capacity() {
+            turns.retain(|_, turn| turn.strong_count() > 0);
+        }
+        let turn = Arc::default();
+        turns.insert(file, Arc::downgrade(&turn));
+        turn
+    }
+
+    /// Whether something was written of a block and is not committed.
+    pub(super) fn has(&self, file: FileId, block: u64) -> bool {
+        self.get(file).is_some_and(|entry| {
+            let written = lock(&entry.written);
+            let pieces = written.iter().flat_map(|written| &written.pieces);
+            let is_in = |piece: &&Written| {
+                piece.offset < block + BLOCK_BYTES && block < piece.offset + piece.length
+            };
+            pieces.into_iter().any(|piece| is_in(&piece))
+        })
+    }
+
+    /// How many blocks were merged and are not committed.
+    pub(super) fn merged(&self, file: FileId) -> usize {
+        let merged = |entry: Arc<File>| {
+            lock(&entry.written).as_ref().map_or(0, |written| written.merged.len())
+        };
+        self.get(file).map_or(0, merged)
     }
 
     /// Puts back what could not be committed.
@@ -101,13 +217,36 @@ impl File {
 impl Uncommitted {
     /// This, and what was written `after` it.
     fn and(mut self, after: Uncommitted) -> Uncommitted {
-        let mut is_lost = self.is_lost || after.is_lost;
+        for (set, disks) in &after.copies.0 {
+            self.copies.narrow(*set, disks);
+        }
         for (disk, written) in after.unflushed {
             let boot = written.boot;
             let before = self.unflushed.insert(disk, written);
-            is_lost |= before.is_some_and(|before| before.boot != boot);
+            if before.is_some_and(|before| before.boot != boot) {
+                self.copies.remove(disk);
+            }
         }
-        Uncommitted { cred: after.cred, is_lost, ..self }.with(&after.pieces)
+        // What was merged first is what the rest is from.
+        for (block, from) in after.merged {
+            self.merged.entry(block).or_insert(from);
+        }
+        Uncommitted { cred: after.cred, ..self }.with(&after.pieces)
+    }
+
+    /// The blocks of some pieces that were merged, as far as a commit can name them: there are no
+    /// more.
+    pub(super) fn merged_in(&self, pieces: &[Written]) -> Vec<words::Merged> {
+        let mut found = Vec::new();
+        for piece in pieces {
+            let blocks = block_of(piece.offset)..piece.offset + piece.length;
+            let merged = self.merged.range(blocks);
+            found.extend(
+                merged.map(|(offset, from)| words::Merged { offset: *offset, from: *from }),
+            );
+        }
+        found.dedup_by_key(|merged| merged.offset);
+        found
     }
 
     fn with(mut self, pieces: &[Written]) -> Uncommitted {
@@ -230,7 +369,11 @@ mod tests {
     fn a_disk_that_was_restarted_between_two_writes_has_lost_the_first() {
         let all = UncommittedFiles::default();
         let (cred, file) = (Cred::root(), FileId(5));
-        let boots = |boot| Unflushed::from([(DiskId(1), written_in(boot))]);
+        let boots = |boot| {
+            let mut noted = Noted::default();
+            assert!(!noted.add(DiskId(1), vec![written_in(boot)], false));
+            noted
+        };
         let note = |range: Range<u64>, boot| {
             all.note(&cred, file, &[piece(&range, range.start)], boots(boot));
         };
@@ -238,13 +381,13 @@ mod tests {
         note(10..20, 7);
         let written = all.get(file).unwrap().take().unwrap();
         assert_eq!(
-            (written.pieces.as_slice(), written.is_lost),
+            (written.pieces.as_slice(), written.copies.is_lost()),
             (&[piece(&(0..20), 0)][..], false)
         );
         note(30..40, 8);
         all.put_back(file, written);
         let written = all.get(file).unwrap().take().unwrap();
-        assert_eq!((written.pieces.len(), written.is_lost), (2, true));
+        assert_eq!((written.pieces.len(), written.copies.is_lost()), (2, true));
         all.forget_if_done(file);
         assert!(all.get(file).is_none());
     }

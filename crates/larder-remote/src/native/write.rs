@@ -25,7 +25,7 @@ use super::opens::Open;
 use super::plan::{Piece, block_of, parts, spans};
 use super::read::GRANTS_MAX;
 use super::session::Failed;
-use super::uncommitted::{Uncommitted, Unflushed};
+use super::uncommitted::{Noted, Uncommitted};
 use super::{Native, convert};
 
 /// How often the same is written if it is lost before it is committed each time.
@@ -104,27 +104,21 @@ impl Native {
         data: &Bytes,
         is_stable: bool,
     ) -> Result<u64> {
+        if self.is_mirrored() {
+            return self.write_part_anew(cred, (file, open), offset, data, is_stable).await;
+        }
         let range = offset..offset + data.len() as u64;
         let blocks = block_of(range.start)..range.end.next_multiple_of(BLOCK_BYTES);
-        for tried in 0..GRANTS_MAX {
+        let mut tried = 0;
+        while tried < GRANTS_MAX {
             self.before_try(tried).await;
             let ahead = open.and_then(|open| open.ahead(range.start, range.end));
             let mut layout = match ahead {
                 Some(layout) => layout,
-                None => {
-                    let given = self.session.change(cred, |sequence| Alloc {
-                        sequence,
-                        file,
-                        open: OpenId::NONE,
-                        range: blocks.clone().into(),
-                    });
-                    match given.await {
-                        // Now that somebody is short of room, the server gives up what closed
-                        // files do not use.
-                        Err(Failed::Status(Status::NoSpace)) if tried < ROOM_TRIES_MAX => continue,
-                        given => given?.layout,
-                    }
-                }
+                None => match self.alloc(cred, file, &blocks, &mut tried).await? {
+                    Some(layout) => layout,
+                    None => continue,
+                },
             };
             let (offset, data) = with_zeros_before(&layout, offset, data);
             whole_blocks(&mut layout);
@@ -138,19 +132,41 @@ impl Native {
                 Err(NotDone::Refused) => drop(open.map(Open::forget_ahead)),
                 Err(NotDone::Failed(error)) => return Err(error),
             }
+            tried += 1;
         }
         Err(self.refused_again_and_again(file))
     }
 
-    /// All pieces at once. Answers what was written where, and what must be flushed.
-    async fn write_pieces(
+    /// Asks for blocks to write to. `None` if there was no room and that is to be tried again.
+    pub(super) async fn alloc(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        blocks: &Range<u64>,
+        tried: &mut u32,
+    ) -> Result<Option<Layout>> {
+        let (open, range) = (OpenId::NONE, blocks.clone().into());
+        let given = self.session.change(cred, |sequence| Alloc { sequence, file, open, range });
+        match given.await {
+            // Now that somebody is short of room, the server gives up what closed files do not
+            // use.
+            Err(Failed::Status(Status::NoSpace)) if *tried < ROOM_TRIES_MAX => {
+                *tried += 1;
+                Ok(None)
+            }
+            given => Ok(Some(given?.layout)),
+        }
+    }
+
+    /// All pieces at once. Answers what was written where, and which disks have it.
+    pub(super) async fn write_pieces(
         &self,
         pieces: Vec<Piece>,
         grants: Arc<Grants>,
         offset: u64,
         data: &Bytes,
         is_stable: bool,
-    ) -> Result<(Vec<Written>, Unflushed), NotDone> {
+    ) -> Result<(Vec<Written>, Noted), NotDone> {
         let (mut writing, mut all) = (JoinSet::new(), Vec::with_capacity(pieces.len()));
         for Piece { offset: from, length, at } in pieces {
             // Everything that was asked for was to be allocated.
@@ -163,20 +179,15 @@ impl Native {
             writing
                 .spawn(async move { (disk, disks.write(&grants, place, bytes, is_stable).await) });
         }
-        let mut unflushed = Unflushed::new();
+        let mut noted = Noted::default();
         while let Some(done) = writing.join_next().await {
-            let (disk, done) = done.map_err(|_| Error::Shutdown)?;
-            let done = done?;
-            if is_stable {
-                continue;
-            }
-            let boot = done.boot;
-            if unflushed.insert(disk, done).is_some_and(|before| before.boot != boot) {
+            let (set, done) = done.map_err(|_| Error::Shutdown)?;
+            if noted.add(set, done?, is_stable) {
                 // What was written first is lost; all of it is written again.
                 return Err(NotDone::Refused);
             }
         }
-        Ok((all, unflushed))
+        Ok((all, noted))
     }
 
     /// Makes what was written of a file durable, and part of it.
@@ -195,8 +206,14 @@ impl Native {
     async fn commit_file(&self, file: FileId) -> Result<Option<Change>> {
         let Some(entry) = self.uncommitted.get(file) else { return Ok(None) };
         let _turn = entry.turn.lock().await;
+        let turn = self.uncommitted.turn(file);
+        let _alone = if self.is_mirrored() { Some(turn.write().await) } else { None };
         let Some(written) = entry.take() else { return Ok(None) };
         let done = self.commit(file, &written).await;
+        if self.is_mirrored() {
+            // They are the file's, or lost.
+            self.session.opens().forget_ahead(file);
+        }
         match done {
             Ok(_) => {}
             Err(Error::TimedOut | Error::Shutdown | Error::TryAgain) => {
@@ -210,20 +227,38 @@ impl Native {
     }
 
     async fn commit(&self, file: FileId, written: &Uncommitted) -> Result<Option<Change>> {
-        let mut is_lost = written.is_lost;
+        let mut copies = written.copies.clone();
+        let wanted = copies.all();
         for (disk, unflushed) in &written.unflushed {
-            is_lost |= self.is_lost(file, written, *disk, unflushed).await?;
+            if !wanted.contains(disk) {
+                continue;
+            }
+            let flushed = self.is_lost(file, written, *disk, unflushed);
+            let has_others = copies.has_others(*disk);
+            let is_lost = if has_others {
+                // Another disk has it: this one has missed it.
+                self.disks.patiently(flushed).await.and_then(|is_lost| is_lost).unwrap_or(true)
+            } else {
+                flushed.await?
+            };
+            if is_lost {
+                copies.remove(*disk);
+            }
         }
+        let mut is_lost = copies.is_lost();
         let mut chain = Chain::default();
         for pieces in written.pieces.chunks(RANGES_MAX) {
             if is_lost {
                 break;
             }
+            let merged = written.merged_in(pieces);
             let done = self.session.change(&written.cred, |sequence| CommitExtents {
                 sequence,
                 file,
                 open: OpenId::NONE,
                 written: Array(pieces.to_vec()),
+                copies: Array(copies.all()),
+                merged: Array(merged.clone()),
                 mtime: None,
                 close: false,
             });
@@ -260,7 +295,7 @@ impl Native {
                 Err(NotDone::Refused) => {}
                 Err(NotDone::Failed(error)) => return Err(error),
             }
-            let on_it = written.pieces.iter().find(|piece| piece.disk == disk);
+            let on_it = written.pieces.iter().find(|piece| written.copies.has(piece.disk, disk));
             let first = on_it.map_or(0, |piece| piece.offset);
             let given = self.session.ask(&written.cred, |session| GetCaps {
                 session,
@@ -271,7 +306,7 @@ impl Native {
             });
             let grants = Grants::new(&given.await?.layout.grants.0)?;
             // The blocks went with the session that had them.
-            let Some(other) = grants.on(disk, true).next() else { return Ok(true) };
+            let Some(other) = grants.on(disk).next() else { return Ok(true) };
             granted = Arc::clone(other);
         }
         Err(self.refused_again_and_again(file))

@@ -4,13 +4,14 @@
 //! session. All but [`Session`] therefore renew it.
 
 use super::words::{
-    Attributes, ByteRange, ChangeId, Changed, Device, Disks, FileId, IfExists, Kind, Layout,
-    LeaseGiven, LeaseKind, LockChange, LockFound, LockMode, Mode, Name, OpenId, Place, Returned,
-    Seen, Sequence, SessionId, SetAttributes, Time, VolumeId, WaiterNumber, Written,
+    Attributes, ByteRange, ChangeId, Changed, Device, DiskId, Disks, FileId, IfExists, Kind,
+    Layout, LeaseGiven, LeaseKind, LockChange, LockFound, LockMode, Merged, Mode, Name, OpenId,
+    Place, Returned, Seen, Sequence, SessionId, SetAttributes, Time, VolumeId, WaiterNumber,
+    Written,
 };
 use super::{
-    ENTRIES_MAX, LOCK_CHANGES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX,
-    VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
+    DISKS_MAX, ENTRIES_MAX, LOCK_CHANGES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res,
+    TARGET_BYTES_MAX, VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
 };
 use crate::xdr::{self, Array, Opaque};
 
@@ -32,10 +33,11 @@ xdr_struct! {
     Session { client: [u8; 16], boot: u64, slots: u32 }
     /// Answer of SESSION. The client has to call within each `lease_ms`, or the session ends.
     /// `server_boot` changes with each start of the server: leases and opens of the one before are
-    /// gone. `resumed`: the session was there, and its slots go on.
+    /// gone. `resumed`: the session was there, and its slots go on. `copies` of each block are on
+    /// disks; if there are more than one, a committed block is never written again.
     SessionGiven {
         session: SessionId, slots: u32, lease_ms: u32, resumed: bool, volume: VolumeId,
-        server_boot: u64, root: FileId, disks: Disks,
+        server_boot: u64, root: FileId, copies: u32, disks: Disks,
     }
 
     /// Arguments of RENEW.
@@ -98,9 +100,12 @@ xdr_struct! {
 
     /// Arguments of COMMIT_EXTENTS: what was written, and is durable on the disks. The file's size
     /// becomes the end of the last range, if it was smaller. `close` closes `open` after it.
+    /// `copies` are the disks that have all of `written` that lies where they have copies; the
+    /// others have missed it. `merged`, in order, are blocks that were not written as a whole.
     CommitExtents {
         sequence: Sequence, file: FileId, open: OpenId, written: Array<Written, RANGES_MAX>,
-        mtime: Option<Time>, close: bool,
+        copies: Array<DiskId, DISKS_MAX>, merged: Array<Merged, RANGES_MAX>, mtime: Option<Time>,
+        close: bool,
     }
 
     /// Arguments of PUNCH: the range reads as zeros afterwards; the size stays.

@@ -114,6 +114,11 @@ fn a_call_is_what_the_document_says() {
             disk: DiskId(1),
             position: 0x10_0000,
         }]),
+        copies: Array(vec![DiskId(1), DiskId(2)]),
+        merged: Array(vec![Merged {
+            offset: 4096,
+            from: Some(MergedFrom { disk: DiskId(1), position: 0x2000, length: 1000 }),
+        }]),
         mtime: None,
         close: true,
     };
@@ -122,6 +127,8 @@ fn a_call_is_what_the_document_says() {
         "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
          00000000 00001122 00000000 00000004
          00000001 00000000 00000000 00000000 00001388 00000001 00000000 00100000
+         00000002 00000001 00000002
+         00000001 00000000 00001000 00000001 00000001 00000000 00002000 000003e8
          00000000 00000001",
     );
 }

@@ -119,6 +119,16 @@ xdr_struct! {
     #[derive(Copy)]
     Written { offset: u64, length: u64, disk: DiskId, position: u64 }
 
+    /// A block of which a client wrote a part: the rest is from the block that the file had at
+    /// `offset`, which began at `position` of the disk and had `length` bytes; zeros if it had
+    /// none. It is for the server to see whether that is still so.
+    #[derive(Copy)]
+    Merged { offset: u64, from: Option<MergedFrom> }
+
+    /// A block of a file.
+    #[derive(Copy)]
+    MergedFrom { disk: DiskId, position: u64, length: u32 }
+
     /// A part of a file that lies on a disk: `length` bytes at `offset` of the file are those at
     /// `position` of the disk. Offset and position are multiples of the block size; so is the
     /// length, but of an extent that was cut by a smaller size of its file. What no extent covers
@@ -128,7 +138,8 @@ xdr_struct! {
 
     /// A capability on one disk: what to show it (`capability`, as docs/formats has it for disks),
     /// and what proves that it is ours (`secret`, never sent to the disk). It ends `expires_ms`
-    /// after the reply that brought it, or when it is revoked.
+    /// after the reply that brought it, or when it is revoked. `disk` is where extents say that
+    /// they lie; the capability names the disk that has this copy of them.
     Grant {
         disk: DiskId, mode: Mode, expires_ms: u32, capability: Opaque<CAPABILITY_BYTES_MAX>,
         secret: [u8; 32],

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use larder_io::{Clock, RealClock};
+use larder_meta::Options;
 use larder_meta::engine::{Engine, EngineError};
 use larder_meta::volume::{self, Owned, VolumeError};
 
 use crate::error::Usage;
 use crate::log;
-use crate::options::parse_span;
+use crate::options::{parse_rate, parse_span};
 use crate::volume::{END_MAX, Ends, Kept, Listening, begin_meta};
 
 /// How often a standby looks whether the volume is free.
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// long (postgres:)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_span)]
     take_over: Duration,
+    /// How fast to copy what disks have missed from others that have the same blocks, as 25MB/s
+    #[arg(long, value_name = "RATE", default_value = "100MB/s", value_parser = parse_rate)]
+    resilver: u64,
 }
 
 /// Serves until a signal comes, then lets what is begun end.
@@ -64,6 +68,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         // What is wrong is told now, and not by a standby when it is needed.
         args.listening.meta_config()?;
         args.kept.disks(&*engine)?;
+        let copies = volume::copies(&*engine)?;
+        // Without any disk a volume has names only, whatever it keeps.
+        if (1..copies.copies).contains(&copies.disks.len()) {
+            bail!(
+                "the volume keeps {} copies of each block, and has {} disks: add more by larder disk enrol",
+                copies.copies,
+                copies.disks.len()
+            );
+        }
         let owned = tokio::select! {
             taken = take(&*engine, args.standby, &*clock) => taken?,
             () = ends.come() => return Ok(()),
@@ -109,7 +122,8 @@ async fn serve(
     let count = disks.len();
     let config = args.listening.meta_config()?;
     let volume = (Arc::clone(engine), owned.clone());
-    let meta = begin_meta(volume, disks, config, clock).await?;
+    let options = Options { resilver_rate: args.resilver, ..Options::default() };
+    let meta = begin_meta(volume, disks, config, (options, clock)).await?;
     tracing::info!(disks = count, address = %meta.server.addr(), "serving a volume's metadata");
     let (end, metadata) = (meta.server.shutdown(), meta.metadata.clone());
     let mut served = std::pin::pin!(meta.server.run());

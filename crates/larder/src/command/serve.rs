@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
 use larder_io::{Clock, RealClock, RealDisk, secret};
+use larder_meta::Options;
 use larder_meta::disks::DiskAddress;
 use larder_meta::engine::Engine;
 use larder_meta::volume::{self, NewDisk};
@@ -94,7 +95,7 @@ async fn serve(args: &Args) -> Result<()> {
     let disk = tokio::spawn(disk.run());
 
     let owned = volume::take(&*engine).with_context(|| args.cannot())?;
-    let meta = begin_meta((engine, owned), disks, meta_config, &clock).await;
+    let meta = begin_meta((engine, owned), disks, meta_config, (Options::default(), &clock)).await;
     let meta = meta.with_context(|| args.cannot())?;
     let (volume, address) = (key.volume.to_text(), meta.server.addr());
     tracing::info!(dir = %args.dir.display(), volume, %address, "serving a volume");
@@ -160,7 +161,7 @@ impl Args {
 
     /// How large the disk of the volume is, which is made if there is none yet.
     fn disk_bytes(&self, engine: &dyn Engine, id: VolumeId) -> Result<u64> {
-        match volume::create(engine, id, now()) {
+        match volume::create(engine, id, 1, now()) {
             Ok(()) | Err(volume::VolumeError::Exists) => {}
             Err(error) => return Err(error).with_context(|| self.cannot()),
         }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use larder_meta::Fault;
+use larder_wire::meta::COPIES_MAX;
 use serde::Serialize;
 
 use crate::command::{print, print_json};
@@ -37,11 +38,16 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The directory is made, or must be empty; it stays closed to others than its owner.\n\nExample:\n  larder volume create --engine embedded:/srv/meta"
+    after_help = "The directory is made, or must be empty; it stays closed to others than its owner.\n\nWith copies, disks are used as many at a time as there are \
+copies, all of the same size, and each block is on each of them. A disk that is away holds up nobody as long as another one of them is there; when it is back, \
+or another one is enrolled in its place, it is brought up to date while work goes on. Who writes over data needs room for it beside the old.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume create --engine embedded:/srv/meta --copies 2"
 )]
 struct Create {
     #[command(flatten)]
     kept: Kept,
+    /// On how many disks each block is to be, 1 to 4: so many less one may be lost
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(COPIES_MAX)))]
+    copies: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -85,7 +91,7 @@ struct Check {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Create(args) => {
-            let id = args.kept.create()?;
+            let id = args.kept.create(args.copies)?;
             print(&format!("volume {}\n", id.to_text()))?;
         }
         Command::Status(args) => status(args)?,
@@ -201,9 +207,24 @@ fn to_text(status: &VolumeStatus) -> String {
     line("address", &status.address);
     let (size, free) = (Bytes(status.size_bytes), Bytes(status.free_bytes));
     line("size", &format!("{size}, {free} free"));
+    if status.copies > 1 {
+        let missing = match status.disks_missing {
+            0 => String::new(),
+            1 => "; one more disk is needed to use those that are left".to_owned(),
+            more => format!("; {more} more disks are needed to use those that are left"),
+        };
+        line("copies", &format!("{}{missing}", status.copies));
+    }
     for disk in &status.disks {
         let state = if disk.status.is_some() { "" } else { ": does not answer" };
         line(&format!("disk {}", disk.disk), &format!("{}{state}", disk.address));
+        if status.copies > 1 {
+            let stale = match disk.stale_bytes {
+                0 => "up to date".to_owned(),
+                bytes => format!("{} are not up to date", Bytes(bytes)),
+            };
+            line("", &format!("copy      of set {}: {stale}", disk.set));
+        }
         for about in disk.text.iter().flat_map(|text| text.lines()) {
             line("", about);
         }
@@ -265,6 +286,8 @@ mod tests {
             disk,
             address: address.to_owned(),
             is_there: status.is_some(),
+            set: 1,
+            stale_bytes: if disk == 1 { 0 } else { 1 << 20 },
             status,
             text,
         };
@@ -275,11 +298,19 @@ mod tests {
             address: "192.0.2.1:2050".into(),
             size_bytes: 2 << 30,
             free_bytes: 1 << 30,
+            copies: 1,
+            disks_missing: 0,
             disks: vec![there, away],
         };
         let text = "volume    a0\naddress   192.0.2.1:2050\nsize      2.00 GiB, 1.00 GiB free\n\
                     disk 1    192.0.2.2:2051\n          setup     secure\n\
                     disk 2    192.0.2.3:2051: does not answer\n";
         assert_eq!(to_text(&status), text);
+        let text = "volume    a0\naddress   192.0.2.1:2050\nsize      2.00 GiB, 1.00 GiB free\n\
+                    copies    2; one more disk is needed to use those that are left\n\
+                    disk 1    192.0.2.2:2051\n          copy      of set 1: up to date\n          setup     secure\n\
+                    disk 2    192.0.2.3:2051: does not answer\n          \
+                    copy      of set 1: 1.00 MiB are not up to date\n";
+        assert_eq!(to_text(&VolumeStatus { copies: 2, disks_missing: 1, ..status }), text);
     }
 }

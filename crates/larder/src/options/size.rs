@@ -20,6 +20,17 @@ pub(crate) fn parse_size(typed: &str) -> Result<u64, String> {
     number.checked_mul(1 << (10 * power)).ok_or_else(bad)
 }
 
+/// A size for each second, as `25MB/s`.
+///
+/// # Errors
+/// A line for the user.
+pub(crate) fn parse_rate(typed: &str) -> Result<u64, String> {
+    match parse_size(typed.strip_suffix("/s").unwrap_or(typed))? {
+        0 => Err("nothing would ever pass".to_owned()),
+        rate => Ok(rate),
+    }
+}
+
 /// A number of bytes, shown with three digits or so: `1.5 GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);

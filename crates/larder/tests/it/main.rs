@@ -28,6 +28,7 @@ mod limits;
 mod locks;
 mod logs;
 mod messages;
+mod mirrors;
 mod posix;
 mod posix_cases;
 mod postgres;

@@ -16,15 +16,15 @@ use crate::server::{Server, free_address};
 const MIB: u64 = 1 << 20;
 
 /// A volume of several disks.
-struct Volume {
-    dir: TempDir,
-    disks: Vec<Disk>,
+pub(crate) struct Volume {
+    pub(crate) dir: TempDir,
+    pub(crate) disks: Vec<Disk>,
 }
 
 /// One of them, until it is dropped.
-struct Disk {
-    address: String,
-    key: PathBuf,
+pub(crate) struct Disk {
+    pub(crate) address: String,
+    pub(crate) key: PathBuf,
     store: PathBuf,
     process: Option<Child>,
 }
@@ -37,12 +37,12 @@ impl Disk {
         command
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.process = Some(self.command().stdin(Stdio::null()).spawn().unwrap());
         eventually("the disk listens", || std::net::TcpStream::connect(&self.address).is_ok());
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
@@ -60,37 +60,51 @@ impl Drop for Disk {
 impl Volume {
     /// One with so many disks that do not run.
     fn new(disks: usize) -> Volume {
+        Volume::with_copies(1, disks)
+    }
+
+    /// The same with so many copies.
+    pub(crate) fn with_copies(copies: u32, disks: usize) -> Volume {
         let mut volume = Volume { dir: scratch("larder-disks-"), disks: Vec::new() };
-        succeed(larder().args(["volume", "create", "--engine", &volume.engine()]));
-        for number in 0..disks {
-            let path = |what: &str| volume.dir.path().join(format!("{what}{number}"));
-            let (key, store) = (path("key"), path("store"));
-            let disk = Disk { address: free_address().to_string(), key, store, process: None };
-            succeed(&mut volume.enrolling(&disk.key, &disk.address));
-            volume.disks.push(disk);
+        let mut create = larder();
+        create.args(["volume", "create", "--engine", &volume.engine()]);
+        succeed(create.args(["--copies", &copies.to_string()]));
+        for _ in 0..disks {
+            volume.enrol(&[]);
         }
         volume
     }
 
-    fn engine(&self) -> String {
+    /// Adds a disk that does not run.
+    pub(crate) fn enrol(&mut self, options: &[&str]) -> &mut Disk {
+        let number = self.disks.len();
+        let path = |what: &str| self.dir.path().join(format!("{what}{number}"));
+        let (key, store) = (path("key"), path("store"));
+        let disk = Disk { address: free_address().to_string(), key, store, process: None };
+        succeed(self.enrolling(&disk.key, &disk.address).args(options));
+        self.disks.push(disk);
+        &mut self.disks[number]
+    }
+
+    pub(crate) fn engine(&self) -> String {
         format!("embedded:{}", self.dir.path().join("meta").display())
     }
 
-    fn enrolling(&self, key: &Path, address: &str) -> Command {
+    pub(crate) fn enrolling(&self, key: &Path, address: &str) -> Command {
         let mut command = larder();
         command.args(["disk", "enrol", "--size", "64M", "--address", address]).arg(key);
         command.args(["--engine", &self.engine()]);
         command
     }
 
-    fn check(&self) -> Command {
+    pub(crate) fn check(&self) -> Command {
         let mut command = larder();
         command.args(["volume", "check", "--engine", &self.engine()]);
         command
     }
 }
 
-fn status(server: &Server) -> serde_json::Value {
+pub(crate) fn status(server: &Server) -> serde_json::Value {
     let mut command = server.larder_here();
     command.args(["volume", "status", "--json", &server.address().to_string()]);
     serde_json::from_slice(&succeed(&mut command).stdout).unwrap()

@@ -11,7 +11,7 @@ use super::*;
 const ALL: Range<u64> = 0..LOCK_END;
 
 /// How long a session lasts without a call, where a test waits for that.
-const SHORT: Options = Options { lease: Duration::from_secs(4) };
+const SHORT: Options = Options { lease: Duration::from_secs(4), resilver_rate: 1 << 30 };
 
 async fn lock(
     native: &Native,

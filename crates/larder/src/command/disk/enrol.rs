@@ -13,13 +13,15 @@ use larder_wire::seal::MasterKey;
 use crate::command::print;
 use crate::options::parse_size;
 use crate::runtime_dir::make_private;
-use crate::volume::{Kept, TERM, key_path, read_key};
+use crate::volume::{Kept, TERM, key_path, read_key, remove_if_there};
 
 /// Arguments of `larder disk enrol`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The metadata server must not run meanwhile. It keeps the disk's key beside the volume's metadata; the same key is \
-written to the file, with mode 0600, which is for the disk: carry it there by a way that nobody listens to. The disk may be started before or after.\n\nExample:\n  larder disk enrol /etc/larder/disk2.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder disk --store /srv/disk2 --size 1T --key /etc/larder/disk2.key --listen 192.0.2.2:2051"
+written to the file, with mode 0600, which is for the disk: carry it there by a way that nobody listens to. The disk may be started before or after.\n\nA volume with copies uses disks \
+as many at a time as it has copies, by the room of the smallest of them. A disk that is lost is replaced by a new one, which is brought up to date while work goes on; the lost one \
+must not come back.\n\nExample:\n  larder disk enrol /etc/larder/disk2.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder disk --store /srv/disk2 --size 1T --key /etc/larder/disk2.key --listen 192.0.2.2:2051"
 )]
 pub(super) struct Args {
     /// Where the key for the disk is written; it must not exist
@@ -33,6 +35,10 @@ pub(super) struct Args {
     /// How many bytes the disk has, as 100G; a multiple of 4096
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: u64,
+    /// Put it in the place of this disk, which is lost, on a volume with copies: it gets what that
+    /// had from the others, and that one is forgotten
+    #[arg(long, value_name = "NUMBER")]
+    replace: Option<u32>,
 }
 
 /// Adds the disk. What an earlier try has left is gone on with.
@@ -44,7 +50,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let is_one = about.address.parse::<SocketAddr>().is_ok();
         ensure!(is_one, "the volume is one of larder serve, and has one disk");
         let (shown, address) = (disk.0, args.address);
-        ensure!(about.address != address.to_string(), "disk {shown} is at {address}");
+        let is_free = about.address != address.to_string() || args.replace == Some(shown);
+        ensure!(is_free, "disk {shown} is at {address}");
     }
     let disk = DiskId(there.last().map_or(1, |(last, _)| last.0 + 1));
     let keys = args.kept.keys()?;
@@ -63,11 +70,18 @@ pub(super) fn run(args: &Args) -> Result<()> {
     secret::write_new(&args.file, &key.to_text())
         .with_context(|| format!("cannot make {}", args.file.display()))?;
     let new = NewDisk { id: secret::random(), address: args.address.to_string(), bytes: args.size };
-    let added = volume::add_disk(&*engine, &new);
+    let added = match args.replace {
+        Some(old) => volume::replace_disk(&*engine, DiskId(old), &new),
+        None => volume::add_disk(&*engine, &new),
+    };
     if added.is_err() {
         // Of no use by itself; that of the volume is, to the next try.
         let _ = std::fs::remove_file(&args.file);
     }
     let number = added.context("cannot add the disk")?.0;
+    if let Some(old) = args.replace {
+        // It is of no use to anybody any more.
+        remove_if_there(&key_path(&keys, DiskId(old)))?;
+    }
     print(&format!("disk {number} of volume {}\n", id.to_text()))
 }

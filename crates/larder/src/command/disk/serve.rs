@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::Usage;
 use crate::log;
-use crate::options::parse_size;
+use crate::options::{parse_rate, parse_size};
 
 /// How long requests in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub(super) struct Serve {
     #[arg(long, value_name = "off|secure|private", default_value = "secure", value_parser = setup)]
     setup: Setup,
     /// Read and write no faster than this, as 25MB/s
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate: Option<u64>,
     /// Who may connect, as 192.0.2.0/24; may be given more than once [default: this machine if it
     /// listens on a loopback address, else everybody]
@@ -56,14 +56,6 @@ fn setup(typed: &str) -> Result<Setup, String> {
         "secure" => Ok(Setup::Secure),
         "private" => Ok(Setup::Private),
         _ => Err("use off, secure or private".to_owned()),
-    }
-}
-
-/// A size for each second.
-fn rate(typed: &str) -> Result<u64, String> {
-    match parse_size(typed.strip_suffix("/s").unwrap_or(typed))? {
-        0 => Err("nothing would ever pass".to_owned()),
-        rate => Ok(rate),
     }
 }
 
@@ -172,9 +164,10 @@ mod tests {
 
     #[test]
     fn rates_and_setups_are_read() {
-        assert_eq!(rate("25MB/s"), Ok(25 << 20));
-        assert_eq!(rate("1G"), Ok(1 << 30));
-        assert!(rate("0").is_err() && rate("fast").is_err() && rate("1MB/h").is_err());
+        assert_eq!(parse_rate("25MB/s"), Ok(25 << 20));
+        assert_eq!(parse_rate("1G"), Ok(1 << 30));
+        let wrong = ["0", "fast", "1MB/h"];
+        assert!(wrong.iter().all(|typed| parse_rate(typed).is_err()));
         for typed in ["off", "secure", "private"] {
             assert_eq!(Shown(setup(typed).unwrap()).to_string(), typed);
         }

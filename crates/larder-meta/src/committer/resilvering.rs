@@ -1,0 +1,92 @@
+//! What is to be done for disks that have something stale, in the order of changes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use larder_wire::meta::words::DiskId;
+use tokio::sync::oneshot;
+
+use super::{Committer, Ended, Event, Finished, Group};
+use crate::engine::View;
+use crate::live::{Cleared, Doing};
+use crate::resilver::{Source, Step, Task};
+use crate::store::Txn;
+use crate::store::txn::Revoked;
+
+/// What is to be done for disks that have something stale.
+#[derive(Debug)]
+pub(crate) enum NextStale {
+    /// This, for this disk.
+    Do(DiskId, Box<Doing>),
+    /// To ask again.
+    Ask,
+    /// Nothing, for now.
+    Rest,
+}
+
+impl Committer {
+    /// Has the disks clear blocks, which are free then.
+    pub(super) fn clear(&mut self, draining: Vec<(DiskId, Range<u64>)>) {
+        let mut by_set: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
+        for (set, blocks) in draining {
+            by_set.entry(set).or_default().push(blocks);
+        }
+        // Each set by itself: what one clears is free although disks of another are away.
+        for (set, blocks) in by_set {
+            let disks = self.live.disks_of(set);
+            let (there, away): (Vec<DiskId>, Vec<DiskId>) =
+                disks.iter().partition(|disk| self.disks.is_there(**disk));
+            let (asked, missed) = if there.is_empty() { (away, there) } else { (there, away) };
+            let of = |disk: DiskId| blocks.iter().map(move |bytes| (disk, bytes.clone()));
+            let cleared = self.disks.clear(asked.into_iter().flat_map(of).collect());
+            let blocks = blocks.iter().map(|bytes| Cleared {
+                set,
+                bytes: bytes.clone(),
+                missed: missed.clone(),
+            });
+            (self.await_disks)(cleared, Event::Cleared(blocks.collect()));
+        }
+    }
+
+    /// Says what is to be done for disks that have something stale, once nobody else can write
+    /// there any more.
+    pub(super) fn next_stale(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        asked: oneshot::Sender<NextStale>,
+    ) {
+        let step = self.live.next_stale(&Txn::new(view, &group.writes));
+        let next = match step {
+            _ if self.failed.is_some() => NextStale::Rest,
+            Ok(Step::Begin(task)) => return self.begin_task(view, group, &task, asked),
+            Ok(Step::Look) => NextStale::Ask,
+            // What cannot be read is logged.
+            Ok(Step::Rest) | Err(_) => NextStale::Rest,
+        };
+        let _ = asked.send(next);
+    }
+
+    fn begin_task(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        task: &Task,
+        asked: oneshot::Sender<NextStale>,
+    ) {
+        let mut ended = Ended::default();
+        let Some((doing, capabilities)) = self.live.begin_task(task, self.clock.instant()) else {
+            self.internal(view, group, |live, txn| live.end_task(txn, task.to, false));
+            let _ = asked.send(NextStale::Rest);
+            return;
+        };
+        if let Source::Copy(_, file) = task.source {
+            ended.revoked.insert(Revoked::File(file));
+        }
+        ended.capabilities = capabilities;
+        tracing::debug!(disk = task.to.0, bytes = ?task.bytes, source = ?task.source, "resilvering");
+        let task = Some((asked, NextStale::Do(task.to, Box::new(doing))));
+        // After what the group has written: it may give the blocks up.
+        group.finished.push(Finished { task, ..Finished::nobody_asked(ended) });
+    }
+}

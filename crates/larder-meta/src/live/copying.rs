@@ -1,0 +1,199 @@
+//! Which disks of a set are read and written, and what brings them up to date.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use larder_wire::meta::words::{ByteRange, DiskId, FileId, Grant, Layout, Mode, SessionId};
+use larder_wire::meta::{EXTENTS_MAX, Status};
+use larder_wire::xdr::{Array, Opaque};
+
+use super::{Live, Moment};
+use crate::data::{self, Plan, blocks, copies};
+use crate::disks::Minted;
+use crate::issued::{Purpose, Taken};
+use crate::resilver::{Source, Step, Task};
+use crate::store::Txn;
+use crate::store::txn::Revoked;
+
+/// Bytes of a disk.
+type OnDisk = (DiskId, Vec<Range<u64>>);
+
+/// What a task of resilvering is done with.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, in a box")]
+pub(crate) enum Doing {
+    /// To copy bytes from a disk to the same place of another.
+    Copy { from: (DiskId, Minted), to: (DiskId, Minted), bytes: Range<u64> },
+    /// To have them read as zeros.
+    Clear { bytes: Range<u64> },
+}
+
+/// What capabilities go under of the task of a disk. It is no session's: those are random.
+fn resilverer(to: DiskId) -> SessionId {
+    let mut id = [0; 16];
+    id[12..].copy_from_slice(&to.0.to_be_bytes());
+    SessionId(id)
+}
+
+/// A task that copies has so many capabilities.
+const TASK_CAPABILITIES: usize = 2;
+
+/// Blocks that the disks of their set have cleared, but for some that were away.
+#[derive(Clone, Debug)]
+pub(crate) struct Cleared {
+    pub(crate) set: DiskId,
+    pub(crate) bytes: Range<u64>,
+    pub(crate) missed: Vec<DiskId>,
+}
+
+impl Live {
+    /// A layout with its grants. An empty range has an empty one.
+    pub(super) fn layout(
+        &mut self,
+        txn: &mut Txn<'_>,
+        session: SessionId,
+        file: FileId,
+        mode: Mode,
+        range: ByteRange,
+        moment: Moment,
+    ) -> Result<Layout, Status> {
+        let Some(bytes) = range.get() else {
+            let covered = ByteRange { offset: range.offset, length: 0 };
+            return Ok(Layout { covered, extents: Array::default(), grants: Array::default() });
+        };
+        let Plan { covered, extents, grants } =
+            data::layout(txn, (session, file), mode, &bytes, &self.sets)?;
+        // What the call ends was given out before; what it gives out now stays.
+        let revoked = txn.take_revoked();
+        self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
+        let mut given = Vec::with_capacity(grants.len());
+        let purpose = Purpose { session, file, mode };
+        for (set, ranges) in grants {
+            for (disk, ranges) in self.copies_of(txn, set, &ranges, mode)? {
+                let Some(minted) = self.mint(purpose, disk, &ranges, moment.instant) else {
+                    continue;
+                };
+                let expires_ms = u32::try_from(minted.lasts.as_millis()).unwrap_or(u32::MAX);
+                let (capability, secret) = (Opaque(minted.capability), minted.secret);
+                given.push(Grant { disk: set, mode, expires_ms, capability, secret });
+            }
+        }
+        Ok(Layout { covered, extents: Array(extents), grants: Array(given) })
+    }
+
+    /// Makes a capability that ends with what it is for.
+    fn mint(
+        &mut self,
+        purpose: Purpose,
+        disk: DiskId,
+        ranges: &[Range<u64>],
+        now: Instant,
+    ) -> Option<Minted> {
+        let minted = self.disks.mint(disk, purpose.mode, ranges)?;
+        self.issued.add(purpose, (disk, minted.name), now + minted.lasts, now);
+        Some(minted)
+    }
+
+    /// Frees blocks that the disks have cleared.
+    pub(crate) fn free(
+        &mut self,
+        txn: &mut Txn<'_>,
+        Cleared { set, bytes, missed }: &Cleared,
+    ) -> Result<(), Status> {
+        blocks::free(txn, (*set, self.sets.disks(*set)), bytes, missed)?;
+        self.cursor.freed(*set, bytes);
+        Ok(())
+    }
+
+    /// The disks of a set.
+    pub(crate) fn disks_of(&self, set: DiskId) -> &[DiskId] {
+        self.sets.disks(set)
+    }
+
+    /// Which disks of a set are to be read or written, and what of these ranges they have. Disks
+    /// that are away are not written if another one is there, and are read only if no other has
+    /// what they have.
+    pub(super) fn copies_of(
+        &self,
+        txn: &Txn<'_>,
+        set: DiskId,
+        ranges: &[Range<u64>],
+        mode: Mode,
+    ) -> Result<Vec<OnDisk>, Status> {
+        let disks = self.sets.disks(set);
+        if let [disk] = disks {
+            return Ok(vec![(*disk, ranges.to_vec())]);
+        }
+        let (there, away): (Vec<DiskId>, Vec<DiskId>) =
+            disks.iter().partition(|disk| self.disks.is_there(**disk));
+        let is_alone = there.is_empty();
+        let (mut found, mut missing) = (Vec::new(), ranges.to_vec());
+        let whole = |disk: DiskId| -> Result<_, Status> {
+            let mut whole = copies::whole(txn, disk, ranges)?;
+            whole.truncate(EXTENTS_MAX);
+            Ok((disk, whole))
+        };
+        for disk in there {
+            let (disk, whole) = whole(disk)?;
+            missing = copies::without(&missing, &whole);
+            found.push((disk, whole));
+        }
+        if is_alone || (!mode.writes() && !missing.is_empty()) {
+            found.extend(away.into_iter().map(whole).collect::<Result<Vec<_>, _>>()?);
+        }
+        found.retain(|(_, whole)| !whole.is_empty());
+        Ok(found)
+    }
+
+    /// What is next of what disks have stale.
+    pub(crate) fn next_stale(&mut self, txn: &Txn<'_>) -> Result<Step, Status> {
+        let disks = &self.disks;
+        self.resilver.next(txn, &self.sets, &|disk| disks.is_there(disk))
+    }
+
+    /// A task begins to be done: what it is done with, and the capabilities that end first. Nothing
+    /// if none can be made for it now.
+    pub(crate) fn begin_task(&mut self, task: &Task, now: Instant) -> Option<(Doing, Vec<Taken>)> {
+        let (to, bytes) = (task.to, task.bytes.clone());
+        let Source::Copy(from, file) = task.source else {
+            return Some((Doing::Clear { bytes }, Vec::new()));
+        };
+        let own = resilverer(task.to);
+        // Whoever writes there may do so late.
+        let ended = self.issued.take_writers(file, to);
+        let mut mint = |disk, mode| {
+            let purpose = Purpose { session: own, file, mode };
+            self.mint(purpose, disk, std::slice::from_ref(&bytes), now).map(|one| (disk, one))
+        };
+        let (from, to) = (mint(from, Mode::Read)?, mint(to, Mode::Write)?);
+        Some((Doing::Copy { from, to, bytes }, ended))
+    }
+
+    /// A task has been done, or not. Its capabilities end.
+    pub(crate) fn end_task(
+        &mut self,
+        txn: &mut Txn<'_>,
+        to: DiskId,
+        is_done: bool,
+    ) -> Result<(), Status> {
+        let Some(task) = self.resilver.ended(to) else { return Ok(()) };
+        let bytes = match task.source {
+            Source::Copy(_, file) => {
+                let has_lasted = self.issued.count(resilverer(to), file) == TASK_CAPABILITIES;
+                txn.revoke(Revoked::Session(resilverer(to), file));
+                vec![task.bytes].into_iter().filter(|_| has_lasted).collect()
+            }
+            // What somebody has got since was written by him, but not to that disk.
+            Source::Clear => blocks::free_in(txn, self.set_of(to), &task.bytes)?,
+        };
+        for bytes in bytes.iter().filter(|_| is_done) {
+            copies::remove_stale(txn, to, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn set_of(&self, disk: DiskId) -> DiskId {
+        let of = self.sets.complete().find(|(_, set)| set.disks.contains(&disk));
+        of.map_or(disk, |(set, _)| set)
+    }
+}

@@ -1,0 +1,182 @@
+//! Bringing stale blocks up to date: which of them next, from where.
+//!
+//! Whoever looks goes through the extents of all files, a batch at a time, and finds what a disk
+//! has stale of them; free blocks that are stale are cleared. What sessions have not committed
+//! waits: it is committed or given up one day. A disk has one task at a time.
+//!
+//! A task copies committed blocks, which nobody writes ([`crate::data::copies`]). It does that
+//! under capabilities on the file, so when the file gives the blocks up, those end before the
+//! blocks are another's; and the blocks are as the others have them only if the capabilities are
+//! there still when the task is done.
+//!
+//! A pure state machine: the committer gives capabilities and takes note of what was done, a driver
+//! does it ([`crate::resilvering`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use larder_wire::meta::Status;
+use larder_wire::meta::words::{DiskId, FileId};
+
+use crate::data::blocks;
+use crate::data::copies::{self, Set, Sets};
+use crate::store::records::Extent;
+use crate::store::{Txn, key};
+
+/// Most bytes of a task.
+const TASK_BYTES_MAX: u64 = 1 << 20;
+/// Extents that are looked at in one go: others wait meanwhile.
+const LOOK_MAX: usize = 256;
+
+/// What is to be done for a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Task {
+    /// Whose blocks are stale.
+    pub(crate) to: DiskId,
+    pub(crate) bytes: Range<u64>,
+    pub(crate) source: Source,
+}
+
+/// What the blocks are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// As another disk has them, for a file.
+    Copy(DiskId, FileId),
+    /// Zeros: they are free.
+    Clear,
+}
+
+/// What there is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// This, from now on.
+    Begin(Task),
+    /// To look on.
+    Look,
+    /// Nothing, for now.
+    Rest,
+}
+
+/// Where the search is, and what is being done.
+#[derive(Debug, Default)]
+pub(crate) struct Resilver {
+    /// Disks whose stale blocks are looked for, and how far that is.
+    places: BTreeMap<DiskId, Place>,
+    /// Disks that were gone through since there was nothing to do last.
+    done: BTreeSet<DiskId>,
+    running: BTreeMap<DiskId, Task>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Free blocks, from a byte of the disk on.
+    Free(u64),
+    /// Extents, from a byte of a file on.
+    File(FileId, u64),
+}
+
+impl Resilver {
+    /// What is next. A task that is to begin counts as running.
+    pub(crate) fn next(
+        &mut self,
+        txn: &Txn<'_>,
+        sets: &Sets,
+        is_there: &dyn Fn(DiskId) -> bool,
+    ) -> Result<Step, Status> {
+        for (set, Set { disks, .. }) in sets.complete() {
+            for disk in disks.iter().copied().filter(|disk| is_there(*disk)) {
+                if self.running.contains_key(&disk) || self.done.contains(&disk) {
+                    continue;
+                }
+                let place = match self.places.get(&disk) {
+                    Some(place) => *place,
+                    None if copies::first_stale(txn, disk, 0)?.is_none() => continue,
+                    None => Place::Free(0),
+                };
+                let is_source = |other: &DiskId| *other != disk && is_there(*other);
+                let sources: Vec<DiskId> = disks.iter().copied().filter(is_source).collect();
+                let (task, next) = match place {
+                    Place::Free(at) => to_clear(txn, (set, disk), at)?,
+                    Place::File(file, at) => to_copy(txn, (set, disk), (file, at), &sources)?,
+                };
+                match next {
+                    Some(next) => drop(self.places.insert(disk, next)),
+                    None => {
+                        self.places.remove(&disk);
+                        self.done.insert(disk);
+                    }
+                }
+                return Ok(match task {
+                    Some(task) => {
+                        self.running.insert(disk, task.clone());
+                        Step::Begin(task)
+                    }
+                    None => Step::Look,
+                });
+            }
+        }
+        // Each is gone through again some time later.
+        self.done.clear();
+        Ok(Step::Rest)
+    }
+
+    /// A task is not running any more. `None` if it was not.
+    pub(crate) fn ended(&mut self, to: DiskId) -> Option<Task> {
+        self.running.remove(&to)
+    }
+}
+
+/// Stale blocks of a disk that are free, and where to go on.
+fn to_clear(
+    txn: &Txn<'_>,
+    (set, to): (DiskId, DiskId),
+    at: u64,
+) -> Result<(Option<Task>, Option<Place>), Status> {
+    let Some(stale) = copies::first_stale(txn, to, at)? else {
+        return Ok((None, Some(Place::File(FileId(0), 0))));
+    };
+    let stale = stale.start.max(at)..stale.end;
+    let free = blocks::free_in(txn, set, &stale)?.into_iter().next();
+    let next = Some(Place::Free(free.as_ref().map_or(stale.end, |free| free.end)));
+    Ok((free.map(|bytes| Task { to, bytes, source: Source::Clear }), next))
+}
+
+/// Stale blocks of a disk that a file has, and where to go on; nowhere if that was the last file.
+fn to_copy(
+    txn: &Txn<'_>,
+    (set, to): (DiskId, DiskId),
+    (file, at): (FileId, u64),
+    sources: &[DiskId],
+) -> Result<(Option<Task>, Option<Place>), Status> {
+    let from = key::extent(file, at.saturating_add(1));
+    let until = key::after(&key::extent(FileId(u64::MAX), u64::MAX));
+    let batch = txn.scan::<Extent>(&from, &until, LOOK_MAX)?;
+    let is_last = batch.len() < LOOK_MAX;
+    let mut place = None;
+    for (key, extent) in batch {
+        let number = key.get(1..9).and_then(<[u8]>::first_chunk).ok_or(Status::Io)?;
+        let of = FileId(u64::from_be_bytes(*number));
+        let end = key::last_number(&key).ok_or(Status::Io)?;
+        let length = extent.length();
+        let offset = end.checked_sub(length).ok_or(Status::Io)?;
+        place = Some(Place::File(of, end));
+        if extent.disk != set {
+            continue;
+        }
+        // What was begun before is not done again in this round.
+        let skip = if of == file { at.saturating_sub(offset).min(length) } else { 0 };
+        let bytes = extent.position + skip..extent.position + length;
+        for stale in copies::stale(txn, to, &bytes)? {
+            let wanted = stale.start..stale.end.min(stale.start + TASK_BYTES_MAX);
+            for from in sources {
+                let whole = copies::whole(txn, *from, std::slice::from_ref(&wanted))?;
+                if let Some(bytes) = whole.into_iter().next() {
+                    let place = Place::File(of, offset + (bytes.end - extent.position));
+                    let task = Task { to, bytes, source: Source::Copy(*from, of) };
+                    return Ok((Some(task), Some(place)));
+                }
+            }
+        }
+    }
+    Ok((None, place.filter(|_| !is_last)))
+}
