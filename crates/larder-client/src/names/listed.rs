@@ -10,6 +10,8 @@ use crate::journal::Page;
 pub(crate) struct Listed {
     /// With its number.
     last_page: Option<(u32, Arc<Page>)>,
+    /// A page that is not believed, for who was given its begin.
+    lent: Option<Arc<Page>>,
     walks: Walks,
 }
 
@@ -27,6 +29,16 @@ impl Listed {
     /// No page is what the server would give.
     pub(crate) fn drop_page(&mut self) {
         self.last_page = None;
+    }
+
+    /// The page that is not believed, for who goes on in it.
+    pub(crate) fn lent(&self) -> Option<&Arc<Page>> {
+        self.lent.as_ref()
+    }
+
+    /// This page was given to somebody, and is not to be believed by others.
+    pub(crate) fn lend(&mut self, page: Arc<Page>) {
+        self.lent = Some(page);
     }
 
     /// A reader who was at `from` was given entries up to the position `to`.

@@ -57,6 +57,11 @@ impl Core {
         }
         let is_changing = offset == 0 && dir.state().changing() && self.remote.reachable();
         let held = self.page_after(&dir, offset).filter(|_| !is_changing);
+        // Who was given the begin of a page goes on in it.
+        let held = held.or_else(|| {
+            let lent = dir.state().listed().lent().cloned();
+            lent.filter(|page| offset != 0 && page.holds(offset))
+        });
         let page = match held {
             Some(page) if !(plus && self.is_stale(&page)) => page,
             held => match self.fetch_page(&dir, cred, offset, held.as_deref()).await {
@@ -127,8 +132,11 @@ impl Core {
             self.observe(dir, attr, asked);
         }
         let page = Arc::new(self.take_in(dir, start, listing, asked));
-        if !dir.state().changed_since(asked) {
-            self.keep_page(dir, &page);
+        let is_late = dir.state().changed_since(asked);
+        self.know_verifier(dir, page.verifier);
+        match is_late {
+            true => dir.state().listed_mut().lend(page.clone()),
+            false => self.keep_page(dir, &page),
         }
         Ok(page)
     }
@@ -181,12 +189,17 @@ impl Core {
         Some(self.table.get(ino)?.state().known().attr.nlink)
     }
 
+    /// Positions are the server's together with this.
+    fn know_verifier(&self, dir: &Node, verifier: u64) {
+        let mut state = dir.state();
+        if state.set_cookie_verifier(verifier) {
+            self.table.persist(dir.ino, &mut state);
+        }
+    }
+
     /// Keeps a page if it follows on those that are held.
     fn keep_page(&self, dir: &Node, page: &Arc<Page>) {
         let mut state = dir.state();
-        if state.set_cookie_verifier(page.verifier) {
-            self.table.persist(dir.ino, &mut state);
-        }
         let epoch = state.known().epoch;
         let head = state.known().listing.filter(|head| head.epoch == epoch);
         let number = match (head, state.listed().last_page()) {
