@@ -136,6 +136,20 @@ async fn an_unlock_tells_that_what_was_written_could_not_be_sent() {
 }
 
 #[tokio::test]
+async fn bytes_that_another_lock_keeps_back_are_no_failure_of_an_unlock() {
+    let (here, there) = two().await;
+    let mine = here.open(&root(), "file", WRITE).await.unwrap();
+    let theirs = there.open(&root(), "file", WRITE).await.unwrap();
+    try_lock(&here, &mine, lock(process(1), 0..3, Exclusive)).await.unwrap();
+    mine.write(0, b"new").await.unwrap();
+    here.server.fail_next(1, Error::Locked);
+    assert_eq!(here.client.unlock(mine.ino, mine.id, process(1), ALL).wait().await, Ok(()));
+    here.client.fsync(&root(), mine.ino).wait().await.unwrap();
+    try_lock(&there, &theirs, lock(process(1), 0..3, Shared)).await.unwrap();
+    assert_eq!(theirs.read(0, 3).await.unwrap(), b"new", "it was kept");
+}
+
+#[tokio::test]
 async fn who_waits_for_another_client_gets_the_lock_or_gives_up() {
     let (here, there) = two().await;
     let mine = here.open(&root(), "file", WRITE).await.unwrap();
