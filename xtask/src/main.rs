@@ -23,6 +23,7 @@ usage: cargo xtask CHORE
 
   tidy [--bless]   check the rules of the repository; --bless tightens xtask/ratchet.toml
   lines            lines of code and of tests of each crate, as tidy counts them
+  circles          the files of each crate that need each other, and whom each one needs
   licences         what is linked: under which licences, and from where
   ci               format, tidy, licences, clippy and all tests
 ";
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         ["tidy"] => root().and_then(|root| tidy::run(root, tidy::Ratchets::Hold)),
         ["tidy", "--bless"] => root().and_then(|root| tidy::run(root, tidy::Ratchets::Tighten)),
         ["lines"] => root().and_then(tidy::print_lines),
+        ["circles"] => root().and_then(tidy::print_circles),
         ["licences"] => root().and_then(licences::run),
         ["ci"] => root().and_then(ci::run),
         _ => {

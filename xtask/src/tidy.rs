@@ -75,6 +75,23 @@ pub(crate) fn print_lines(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Prints the circles of files of each crate, and what ties them.
+///
+/// # Errors
+/// If the repository cannot be read.
+pub(crate) fn print_circles(root: &Path) -> Result<()> {
+    let tree = Tree::read(root)?;
+    for (folder, files) in ratchet::by_crate(&tree) {
+        for circle in circles::of(&files, &format!("{folder}/src/")) {
+            println!("{folder}: {} files need each other", circle.len());
+            for (module, needs) in circle {
+                println!("  {module}: {}", needs.join(", "));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Every rule, in the order in which a reader would fix the complaints.
 fn check(tree: &Tree) -> Result<Vec<Complaint>> {
     let mut complaints = arrows::check(tree)?;

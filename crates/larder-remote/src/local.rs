@@ -32,16 +32,19 @@
 mod attributes;
 mod data;
 mod descriptors;
+mod errors;
 mod export;
 mod handle;
 mod identity;
 mod key;
 mod listing;
 mod names;
+mod options;
+mod stat;
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -50,12 +53,12 @@ use larder_vfs::{
     Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
     Seek, SetAttr, SpaceChange, Stability, StatFs, Time, Token,
 };
-use rustix::io::Errno;
-use thiserror::Error as ThisError;
 
 use data::ReadNow;
+pub use errors::LocalError;
 use export::Export;
 pub use key::HandleKey;
+pub use options::{LocalOptions, Squash};
 
 /// Most bytes that one read or write should carry: what NFSv3 servers offer.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -64,85 +67,6 @@ const LISTING_BYTES_PREFERRED: u32 = 64 << 10;
 /// Unstable writes up to this size are made on the caller's thread, in bytes: copying them costs
 /// less than waking another.
 const WRITE_HERE_BYTES_MAX: usize = 16 << 10;
-
-/// Whose identity is not taken at its word (exports(5)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Squash {
-    /// The superuser acts as the anonymous user, and so does the superuser's group.
-    #[default]
-    Root,
-    /// Nobody's.
-    None,
-    /// Everybody acts as the anonymous user.
-    All,
-}
-
-/// How a directory is exported.
-#[derive(Clone, Copy, Debug)]
-pub struct LocalOptions {
-    /// Whose identity is not taken at its word.
-    pub squash: Squash,
-    /// The anonymous user.
-    pub anonymous_uid: u32,
-    /// The anonymous user's group.
-    pub anonymous_gid: u32,
-    /// Whether changes are refused.
-    pub read_only: bool,
-    /// Whether changes of names and attributes are on the disk before they are answered, as the
-    /// RFC asks (3.3.8 and others). Without it (exports(5): `async`) a crash of the server may
-    /// undo what was answered. Data is not concerned: for it the caller says how durable it is
-    /// to be.
-    pub durable_names: bool,
-    /// Whether other processes of this machine change files of the directory. Where its file
-    /// system has leases it is found out for each change whether they can have done so;
-    /// elsewhere this is believed.
-    pub shared: bool,
-}
-
-impl Default for LocalOptions {
-    fn default() -> LocalOptions {
-        LocalOptions {
-            squash: Squash::Root,
-            anonymous_uid: 65_534,
-            anonymous_gid: 65_534,
-            read_only: false,
-            durable_names: true,
-            shared: false,
-        }
-    }
-}
-
-/// Why a directory cannot be served.
-#[derive(Debug, ThisError)]
-pub enum LocalError {
-    /// It cannot be opened.
-    #[error("cannot open {path}: {cause}")]
-    Open {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        cause: Errno,
-    },
-    /// Its file system gives no file handles, or too long ones.
-    #[error("the file system of {path} has no file handles to serve: {cause}")]
-    NoHandles {
-        /// The directory.
-        path: PathBuf,
-        /// What name_to_handle_at(2) said.
-        cause: Errno,
-    },
-    /// We may not open files by handle.
-    #[error("serving {path} needs CAP_DAC_READ_SEARCH: {cause}")]
-    NotPrivileged {
-        /// The directory.
-        path: PathBuf,
-        /// What open_by_handle_at(2) said.
-        cause: Errno,
-    },
-    /// The anonymous user has the number that stands for "no change" in system calls.
-    #[error("{0} is no user or group that can be acted as")]
-    BadAnonymous(u32),
-}
 
 /// A local directory as a server. Clones share everything.
 ///
@@ -165,7 +89,7 @@ impl LocalDir {
         key: &HandleKey,
     ) -> Result<LocalDir, LocalError> {
         let export = Arc::new(Export::open(path, options, key)?);
-        descriptors::start_sweeper(&export)?;
+        export::start_sweeper(&export)?;
         Ok(LocalDir { export })
     }
 
@@ -415,36 +339,6 @@ impl Remote for LocalDir {
 
     fn statfs<'a>(&'a self, _cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
         self.here(|export| export.statfs(file))
-    }
-}
-
-/// The kernel's error numbers in our words.
-fn error(errno: Errno) -> Error {
-    match errno {
-        Errno::NOENT => Error::NotFound,
-        Errno::EXIST => Error::Exists,
-        Errno::NOTDIR => Error::NotDirectory,
-        Errno::ISDIR => Error::IsDirectory,
-        Errno::NOTEMPTY => Error::NotEmpty,
-        Errno::ACCESS => Error::AccessDenied,
-        Errno::PERM => Error::NotPermitted,
-        Errno::NOSPC => Error::NoSpace,
-        Errno::DQUOT => Error::QuotaExceeded,
-        Errno::ROFS => Error::ReadOnly,
-        Errno::NAMETOOLONG => Error::NameTooLong,
-        Errno::FBIG => Error::FileTooLarge,
-        Errno::STALE => Error::Stale,
-        Errno::XDEV => Error::CrossDevice,
-        Errno::MLINK => Error::TooManyLinks,
-        Errno::INVAL | Errno::LOOP => Error::InvalidArgument,
-        Errno::OPNOTSUPP | Errno::NOSYS => Error::NotSupported,
-        Errno::NODEV | Errno::NXIO => Error::NoDevice,
-        Errno::AGAIN => Error::TryAgain,
-        Errno::BUSY | Errno::TXTBSY => Error::Busy,
-        other => {
-            tracing::warn!(errno = %other, "the local file system failed");
-            Error::Io
-        }
     }
 }
 

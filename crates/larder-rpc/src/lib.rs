@@ -30,6 +30,7 @@ mod client;
 mod network;
 pub mod patience;
 mod program;
+mod random;
 pub mod series;
 pub mod server;
 pub mod stats;
@@ -37,10 +38,11 @@ mod tls;
 
 pub use client::{
     CALLBACK_BYTES_MAX, CallOptions, Callbacks, Config, ConnectError, Place, Recovery, Reply,
-    RpcClient, RpcError, ServerState, SourcePort, TimerClass, random_u64,
+    RpcClient, RpcError, ServerState, SourcePort, TimerClass,
 };
 pub use network::{Network, ParseNetworkError};
 pub use program::{Program, Transport};
+pub use random::random_u64;
 pub use series::{RECORDINGS_MAX, RecordError, Recording, SLICE_WIDTHS, Series, Slice};
 pub use stats::{ConnectionSnapshot, Histogram, Latency, ProcedureSnapshot, Snapshot};
 pub use tls::{ClientTls, Identity, ServerTls, TlsError};

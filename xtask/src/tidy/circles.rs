@@ -20,11 +20,25 @@ const SHOWN_MAX: usize = 8;
 /// The size of the largest circle among `files`, of the crate whose sources are in the folder
 /// `src`.
 pub(super) fn largest(files: &[&File], src: &str) -> usize {
+    of(files, src).iter().map(Vec::len).max().unwrap_or(0)
+}
+
+/// The circles among `files`, of the crate whose sources are in the folder `src`: the modules of
+/// each, and which of the same circle each one needs.
+pub(super) fn of(files: &[&File], src: &str) -> Vec<Vec<(String, Vec<String>)>> {
     let house = House::new(files.iter().filter_map(|file| Source::new(file, src)).collect());
     let needs: Vec<BTreeSet<usize>> = (0..house.sources.len()).map(|at| house.needs(at)).collect();
     let reached: Vec<_> = (0..needs.len()).map(|from| reach(&needs, from)).collect();
-    let circle = |at: usize| reached[at].iter().filter(|to| reached[**to].contains(&at)).count();
-    (0..needs.len()).map(circle).max().unwrap_or(0)
+    let circle = |at: usize| -> BTreeSet<usize> {
+        reached[at].iter().copied().filter(|to| reached[*to].contains(&at)).collect()
+    };
+    let circles: BTreeSet<_> = (0..needs.len()).map(circle).filter(|of| !of.is_empty()).collect();
+    let name = |at: usize| house.sources[at].module.join("::");
+    let told = |circle: &BTreeSet<usize>| {
+        let of_circle = |at: usize| needs[at].intersection(circle).map(|to| name(*to)).collect();
+        circle.iter().map(|at| (name(*at), of_circle(*at))).collect()
+    };
+    circles.iter().map(told).collect()
 }
 
 /// All that is needed on the way from a file; itself if the way comes back.

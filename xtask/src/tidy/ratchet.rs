@@ -150,7 +150,7 @@ pub(super) fn measure(tree: &Tree) -> Figures {
 }
 
 /// The sources of each crate, by its folder, without test files.
-fn by_crate(tree: &Tree) -> BTreeMap<&str, Vec<&File>> {
+pub(super) fn by_crate(tree: &Tree) -> BTreeMap<&str, Vec<&File>> {
     let mut crates = BTreeMap::<&str, Vec<&File>>::new();
     for file in tree.rust().filter(|file| !is_test_file(&file.path)) {
         if let Some((folder, _)) = file.path.split_once("/src/") {

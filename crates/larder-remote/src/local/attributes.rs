@@ -1,28 +1,22 @@
 //! Attributes of local files: read, judged, set.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use larder_io::handle::access_of;
 use larder_vfs::{
-    Access, Attr, Changed, Cred, Device, Error, Handle, Kind, Result, SetAttr, SetTime, StatFs,
-    Time,
+    Access, Attr, Changed, Cred, Error, Handle, Kind, Result, SetAttr, SetTime, StatFs, Time,
 };
 use rustix::fs::{
-    Access as Mask, AtFlags, FileType, Gid, Mode, StatxFlags, StatxTimestamp, Timespec, Timestamps,
-    UTIME_NOW, UTIME_OMIT, Uid, chmod, chownat, fstat, fstatvfs, ftruncate, statx, utimensat,
+    Access as Mask, AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmod,
+    chownat, fstatvfs, ftruncate, utimensat,
 };
 use rustix::io::Errno;
 
 use super::descriptors::{OpenFile, Purpose};
-use super::error;
+use super::errors::error;
 use super::export::{Export, change};
 use super::identity::Identity;
-
-/// Permission bits with set-uid, set-gid and sticky.
-const MODE_BITS: u32 = 0o7777;
-/// Unit of `stx_blocks`, in bytes (statx(2)).
-const BLOCK_BYTES: u64 = 512;
+use super::stat::MODE_BITS;
 
 impl Export {
     /// # Errors
@@ -214,54 +208,6 @@ pub(super) fn may_write(who: &Identity, file: &OpenFile, attr: &Attr) -> Result<
 /// Whether no right need be asked for.
 pub(super) fn owns(who: &Identity, attr: &Attr) -> bool {
     who.is_superuser() || who.uid == attr.uid
-}
-
-/// Attributes of an open file, but for [`Attr::fsid`], and the number of its device.
-pub(super) fn attributes(fd: impl AsFd) -> Result<(Attr, u64)> {
-    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let found = statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(error)?;
-    let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-    let stamp = |t: StatxTimestamp| Time { sec: t.tv_sec, nsec: t.tv_nsec };
-    let mode = u32::from(found.stx_mode);
-    let attr = Attr {
-        kind: kind(FileType::from_raw_mode(mode))?,
-        mode: mode & MODE_BITS,
-        nlink: found.stx_nlink,
-        uid: found.stx_uid,
-        gid: found.stx_gid,
-        device: Device { major: found.stx_rdev_major, minor: found.stx_rdev_minor },
-        size: found.stx_size,
-        used: found.stx_blocks.saturating_mul(BLOCK_BYTES),
-        fsid: 0,
-        fileid: found.stx_ino,
-        atime: stamp(found.stx_atime),
-        mtime: stamp(found.stx_mtime),
-        ctime: stamp(found.stx_ctime),
-        change: None,
-        data_change: None,
-        birth: has_birth.then(|| stamp(found.stx_btime)),
-    };
-    Ok((attr, rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor)))
-}
-
-/// Type of an open file.
-pub(super) fn kind_of(fd: impl AsFd) -> Result<Kind> {
-    let found = fstat(fd).map_err(error)?;
-    kind(FileType::from_raw_mode(found.st_mode))
-}
-
-/// The kernel's file types in our words.
-pub(super) fn kind(from: FileType) -> Result<Kind> {
-    match from {
-        FileType::RegularFile => Ok(Kind::File),
-        FileType::Directory => Ok(Kind::Directory),
-        FileType::Symlink => Ok(Kind::Symlink),
-        FileType::Fifo => Ok(Kind::Fifo),
-        FileType::Socket => Ok(Kind::Socket),
-        FileType::CharacterDevice => Ok(Kind::CharDevice),
-        FileType::BlockDevice => Ok(Kind::BlockDevice),
-        FileType::Unknown => Err(Error::Io),
-    }
 }
 
 /// All ones would mean "leave it as it is".

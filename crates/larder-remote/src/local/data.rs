@@ -17,7 +17,7 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
 use super::attributes::{may_read, may_write, owns};
 use super::descriptors::{OpenFile, Purpose};
-use super::error;
+use super::errors::error;
 use super::export::{Export, change};
 
 /// Answer of [`Export::read_now`].

@@ -8,18 +8,11 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use larder_vfs::{Handle, Kind};
-use rustix::io::Errno;
-
-use super::LocalError;
-use super::export::Export;
 
 /// Most descriptors that are kept. Far below the usual limit of 1024 open files.
 const DESCRIPTORS_MAX: usize = 512;
-/// How often the sweeper closes what was not used since its last round.
-const SWEEP_PERIOD: Duration = Duration::from_secs(2);
 
 /// What a descriptor was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -157,24 +150,6 @@ impl Table {
         debug_assert!(self.kept.is_empty(), "what is kept is in order");
         None
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a thread that sweeps for its own sake")]
-/// Starts the thread that sweeps until the export is gone.
-pub(super) fn start_sweeper(export: &Arc<Export>) -> Result<(), LocalError> {
-    let weak = Arc::downgrade(export);
-    let sweeper = move || {
-        loop {
-            std::thread::park_timeout(SWEEP_PERIOD);
-            let Some(export) = weak.upgrade() else { return };
-            export.descriptors().sweep();
-        }
-    };
-    let started = std::thread::Builder::new().name("larder-sweeper".to_owned()).spawn(sweeper);
-    started.map(drop).map_err(|cause| LocalError::Open {
-        path: export.path().to_owned(),
-        cause: Errno::from_io_error(&cause).unwrap_or(Errno::AGAIN),
-    })
 }
 
 #[cfg(test)]

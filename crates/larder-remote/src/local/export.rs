@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use larder_io::handle::{KernelHandle, handle_of, open_by_handle};
 use larder_io::lease::{Company, alone};
@@ -13,15 +14,19 @@ use larder_vfs::{Attr, Before, Change, Cred, Error, Found, Handle, Kind, Result,
 use rustix::fs::{Mode, OFlags, fstatvfs, open, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::attributes::{attributes, kind_of};
 use super::descriptors::{Descriptors, OpenFile, Purpose};
+use super::errors::{LocalError, error};
 use super::handle::Seals;
 use super::identity::{Acting, Identities, Identity};
-use super::{HandleKey, LocalError, LocalOptions, error};
+use super::key::HandleKey;
+use super::options::LocalOptions;
+use super::stat::{attributes, kind_of};
 
 /// Locks that changes of objects are put in order by. Two objects that share one wait for each
 /// other without need, which is rare with this many.
 const LOCKS: usize = 256;
+/// How often the sweeper closes what was not used since its last round.
+const SWEEP_PERIOD: Duration = Duration::from_secs(2);
 /// Most levels that a directory may lie below the exported one.
 const DEPTH_MAX: usize = 4096;
 
@@ -392,4 +397,22 @@ fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a thread that sweeps for its own sake")]
+/// Starts the thread that sweeps until the export is gone.
+pub(super) fn start_sweeper(export: &Arc<Export>) -> Result<(), LocalError> {
+    let weak = Arc::downgrade(export);
+    let sweeper = move || {
+        loop {
+            std::thread::park_timeout(SWEEP_PERIOD);
+            let Some(export) = weak.upgrade() else { return };
+            export.descriptors().sweep();
+        }
+    };
+    let started = std::thread::Builder::new().name("larder-sweeper".to_owned()).spawn(sweeper);
+    started.map(drop).map_err(|cause| LocalError::Open {
+        path: export.path().to_owned(),
+        cause: Errno::from_io_error(&cause).unwrap_or(Errno::AGAIN),
+    })
 }

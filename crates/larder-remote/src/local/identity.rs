@@ -12,7 +12,8 @@ use larder_vfs::{Cred, Error, Result};
 use rustix::process::{Gid, Uid, getegid, geteuid, getgroups};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use super::{LocalError, LocalOptions, Squash};
+use super::errors::LocalError;
+use super::options::{LocalOptions, Squash};
 
 /// As a user or group id: "leave it as it is". Nobody may be called that.
 const UNCHANGED: u32 = u32::MAX;

@@ -14,7 +14,7 @@ use larder_vfs::{Cookie, Cred, Error, Handle, Listed, Listing, Result};
 use rustix::fs::{Access as Mask, RawDir, SeekFrom, seek};
 
 use super::descriptors::{OpenFile, Purpose};
-use super::error;
+use super::errors::error;
 use super::export::Export;
 
 /// Room for one batch of entries from the kernel, in bytes.

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 
 use super::descriptors::OpenFile;
-use super::error;
+use super::errors::error;
 use super::export::{Export, change, check_name};
 use super::identity::Identity;
 

@@ -9,6 +9,7 @@ use larder_vfs::{Device, Kind, SetTime};
 use tempfile::TempDir;
 
 use super::*;
+use std::path::PathBuf;
 
 const ALICE: u32 = 1001;
 const BOB: u32 = 1002;

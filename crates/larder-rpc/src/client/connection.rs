@@ -15,15 +15,16 @@
 //! - After a reconnect every pending call is sent again, in the order of their xids. A message that
 //!   was sent in part is sent anew from its start.
 
-mod callbacks;
+mod answering;
 mod sending;
 mod serving;
 
-pub use callbacks::{CALLBACK_BYTES_MAX, Callbacks};
+pub use answering::CALLBACK_BYTES_MAX;
 
+use super::errors::RpcError;
 use super::retry::{RoundTrip, TimerClass, Window};
+use super::shared::Shared;
 use super::socket::Socket;
-use super::{Reply, RpcError, Shared};
 use crate::patience::is_in_vain;
 use crate::program::Transport;
 use crate::series::{Moment, Recorders, Totals};
@@ -42,6 +43,16 @@ use tokio::sync::{Notify, oneshot};
 
 /// Pause for the reader task when datagrams are there that it has not come to yet.
 const UNREAD_PAUSE: Duration = Duration::from_millis(5);
+
+/// An answered call.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<T> {
+    /// What the procedure answered.
+    pub results: T,
+    /// How often the call was sent. If more than once, the server may have carried it out before:
+    /// an error such as "exists" may be about our own first try.
+    pub transmissions: u32,
+}
 
 /// A call in flight.
 #[derive(Debug)]

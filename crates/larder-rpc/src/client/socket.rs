@@ -4,7 +4,8 @@
 //! others. Callers send on their own thread by [`Socket::send`]; the tasks of a connection wait for
 //! readiness here.
 
-use super::{Config, ConnectError, SourcePort};
+use super::config::{Config, SourcePort};
+use super::errors::ConnectError;
 use crate::program::{Program, Transport};
 use crate::tls::ClientTls;
 use larder_io::Elapsed;
@@ -313,7 +314,7 @@ impl Socket {
 /// # Errors
 /// If it does not say so, or says anything more.
 async fn ask_for_tls(stream: &mut TcpStream, program: Program) -> io::Result<()> {
-    let xid = Xid(super::random_u64() as u32);
+    let xid = Xid(crate::random::random_u64() as u32);
     let probe = encode_tls_probe(xid, program.number, program.version, Framing::Record);
     stream.write_all(&probe.to_bytes()).await?;
     let mut records = RecordAssembler::new(Heap, TLS_REPLY_BYTES_MAX);
@@ -346,7 +347,7 @@ fn source_ports(source: SourcePort, previous: Option<u16>) -> Vec<u16> {
     let mut ports: Vec<u16> = previous.into_iter().collect();
     if source.possible() == SourcePort::Reserved {
         let count = RESERVED_PORTS.end() - RESERVED_PORTS.start() + 1;
-        let first = u16::try_from(super::random_u64() % u64::from(count)).unwrap_or(0);
+        let first = u16::try_from(crate::random::random_u64() % u64::from(count)).unwrap_or(0);
         let nth = |n| RESERVED_PORTS.start() + (first + n) % count;
         ports.extend((0..RESERVED_PORT_ATTEMPTS_MAX).map(nth));
     }

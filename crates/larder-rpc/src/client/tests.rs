@@ -3,13 +3,15 @@
 mod recording;
 
 use super::*;
+use crate::program::Program;
 use crate::stats::ProcedureSnapshot;
-use larder_io::SimClock;
+use larder_io::{Clock, SimClock};
 use larder_wire::portmap::{self, GETPORTargs, mapping};
 use larder_wire::record::{self, Heap, RecordAssembler};
-use larder_wire::rpc::{CallHeader, ReplyHeader, encode_reply};
-use larder_wire::xdr::Framing;
+use larder_wire::rpc::{CallHeader, Outcome, ReplyHeader, Xid, encode_reply};
+use larder_wire::xdr::{Framing, XdrError};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 

@@ -25,9 +25,8 @@ use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::counters::CallbackCounts;
-use super::dispatch::Dispatcher;
 use super::outbox::Outbox;
-use crate::client::random_u64;
+use crate::random::random_u64;
 
 /// Most calls to a client that wait for their replies, on one connection. A client that is sent
 /// more at a time ends the connection.
@@ -80,11 +79,15 @@ struct Waiting {
 }
 
 impl Backchannel {
-    pub(super) fn new<S>(outbox: &Arc<Outbox>, dispatcher: &Dispatcher<S>) -> Backchannel {
+    pub(super) fn new(
+        outbox: &Arc<Outbox>,
+        clock: &Arc<dyn Clock>,
+        counts: &Arc<CallbackCounts>,
+    ) -> Backchannel {
         Backchannel(Arc::new(Inner {
             outbox: Arc::downgrade(outbox),
-            clock: Arc::clone(&dispatcher.config.clock),
-            counts: Arc::clone(&dispatcher.callbacks),
+            clock: Arc::clone(clock),
+            counts: Arc::clone(counts),
             slots: Arc::new(Semaphore::new(CALLBACKS_MAX)),
             xid: AtomicU32::new(random_u64() as u32),
             waiting: Mutex::default(),

@@ -21,9 +21,10 @@ use larder_wire::rpc::{
 use larder_wire::xdr::{Decode, Encode, Encoder, Framing, Segments};
 
 use super::backchannel::Backchannel;
+use super::config::{Config, SourcePorts};
 use super::counters::{CallbackCounts, Counters, Stats};
 use super::duplicates::{Duplicates, Key, Verdict};
-use super::{Config, SourcePorts, owner};
+use super::owner;
 use crate::program::{Program, Transport};
 
 /// The version of RPC that we speak (RFC 5531, 9).

@@ -152,7 +152,7 @@ impl<S: Service> Connection<S> {
     ) -> Connection<S> {
         let outbox = Arc::new(Outbox::new(writer, &dispatcher.config.clock));
         let backchannel = (dispatcher.service().calls_back() && peer.admitted)
-            .then(|| Backchannel::new(&outbox, dispatcher));
+            .then(|| Backchannel::new(&outbox, &dispatcher.config.clock, &dispatcher.callbacks));
         let (dispatcher, standing) = (Arc::clone(dispatcher), standing.clone());
         Connection { dispatcher, peer, standing, outbox, backchannel: Closing(backchannel) }
     }

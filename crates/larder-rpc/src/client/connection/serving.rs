@@ -1,9 +1,9 @@
 //! The tasks of a connection: keep it up, take in replies, hand them to their callers.
 
-use super::callbacks::Slots;
+use super::answering::Slots;
 use super::sending::{Outgoing, Sender};
 use super::{Arrived, Connection, Pending};
-use crate::client::RpcError;
+use crate::client::errors::RpcError;
 use crate::client::pool::ReplyBuffers;
 use crate::client::retry::TimerClass;
 use crate::client::socket::Socket;

@@ -14,60 +14,15 @@
 
 use super::Connection;
 use super::sending::{Outgoing, What};
-use crate::server::{CALLBACKS_MAX, Config, Dispatcher, Peer, Service, SourcePorts, Stats};
+use crate::client::callbacks::Callbacks;
+use crate::server::{CALLBACKS_MAX, Peer};
 use bytes::Bytes;
 use larder_wire::xdr::Segments;
-use std::fmt;
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Longest call that is taken from a server, in bytes.
 pub const CALLBACK_BYTES_MAX: usize = 64 << 10;
-
-/// What answers a server's calls.
-#[derive(Clone)]
-pub struct Callbacks(Arc<dyn Answering>);
-
-impl Callbacks {
-    /// `service` answers, on the tokio runtime of the client.
-    pub fn new(service: impl Service) -> Callbacks {
-        // It listens nowhere: the limits of connections are those of the client.
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let config = Config { source_ports: SourcePorts::Any, ..Config::new(nowhere) };
-        Callbacks(Arc::new(Arc::new(Dispatcher::new(config, service))))
-    }
-
-    /// What was served since the start, by procedure.
-    pub fn stats(&self) -> Stats {
-        self.0.stats()
-    }
-}
-
-impl fmt::Debug for Callbacks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Callbacks")
-    }
-}
-
-/// [`Dispatcher`] as an object.
-trait Answering: Send + Sync {
-    fn answer(&self, peer: Peer, message: Bytes) -> Answered;
-    fn stats(&self) -> Stats;
-}
-
-type Answered = Pin<Box<dyn Future<Output = Option<Segments>> + Send>>;
-
-impl<S: Service> Answering for Arc<Dispatcher<S>> {
-    fn answer(&self, peer: Peer, message: Bytes) -> Answered {
-        Box::pin(Arc::clone(self).serve(peer, message, None, || ()))
-    }
-
-    fn stats(&self) -> Stats {
-        Dispatcher::stats(self)
-    }
-}
 
 /// The server's calls in flight on one socket.
 #[derive(Debug)]
@@ -90,7 +45,7 @@ impl Connection {
         let slot = Arc::clone(&slots.0).try_acquire_owned();
         let (Ok(slot), true) = (slot, record.len() <= CALLBACK_BYTES_MAX) else { return false };
         let peer = Peer::server(self.shared.config.address);
-        let answer = callbacks.0.answer(peer, record);
+        let answer = callbacks.answer(peer, record);
         let connection = Arc::clone(self);
         tokio::spawn(async move {
             tokio::select! {

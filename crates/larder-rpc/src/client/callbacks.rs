@@ -1,0 +1,59 @@
+//! What answers calls of the server to us.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_wire::xdr::Segments;
+
+use crate::server::{Config, Dispatcher, Peer, Service, SourcePorts, Stats};
+
+/// What answers a server's calls.
+#[derive(Clone)]
+pub struct Callbacks(Arc<dyn Answering>);
+
+impl Callbacks {
+    /// `service` answers, on the tokio runtime of the client.
+    pub fn new(service: impl Service) -> Callbacks {
+        // It listens nowhere: the limits of connections are those of the client.
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let config = Config { source_ports: SourcePorts::Any, ..Config::new(nowhere) };
+        Callbacks(Arc::new(Arc::new(Dispatcher::new(config, service))))
+    }
+
+    /// Carries a call out. The reply, if it deserves one.
+    pub(super) fn answer(&self, peer: Peer, message: Bytes) -> Answered {
+        self.0.answer(peer, message)
+    }
+
+    /// What was served since the start, by procedure.
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+}
+
+impl fmt::Debug for Callbacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Callbacks")
+    }
+}
+
+/// [`Dispatcher`] as an object.
+trait Answering: Send + Sync {
+    fn answer(&self, peer: Peer, message: Bytes) -> Answered;
+    fn stats(&self) -> Stats;
+}
+
+pub(super) type Answered = Pin<Box<dyn Future<Output = Option<Segments>> + Send>>;
+
+impl<S: Service> Answering for Arc<Dispatcher<S>> {
+    fn answer(&self, peer: Peer, message: Bytes) -> Answered {
+        Box::pin(Arc::clone(self).serve(peer, message, None, || ()))
+    }
+
+    fn stats(&self) -> Stats {
+        Dispatcher::stats(self)
+    }
+}

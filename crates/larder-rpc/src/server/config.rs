@@ -1,0 +1,69 @@
+//! Where a server listens, to whom, and how much callers may hold.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_io::{Clock, RealClock};
+
+use crate::network::Network;
+use crate::program::RECORD_BYTES_MAX;
+use crate::tls::ServerTls;
+
+/// Which ports callers may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePorts {
+    /// Those below 1024, which only the superuser of the caller's machine may use. Without this any
+    /// user of an allowed machine can claim to be any other, since AUTH_SYS takes the caller's
+    /// word. On this machine itself, root may call from any port: the kernel tells whose socket
+    /// it is.
+    Reserved,
+    /// Any (exports(5): `insecure`).
+    Any,
+}
+
+/// Where to listen, to whom, and how much callers may hold.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen, over TCP and UDP. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Whether to listen over UDP, too.
+    pub udp: bool,
+    /// Who may call at all; others are not listened to.
+    pub allow: Vec<Network>,
+    /// Which ports callers may use.
+    pub source_ports: SourcePorts,
+    /// Most connections at a time. Beyond them, one that has made no good call yet gives way, or
+    /// the new one is closed at once.
+    pub connections_max: usize,
+    /// Most connections at a time from one machine. The same.
+    pub source_connections_max: usize,
+    /// How long a connection that has begun to speak may take until its first good call is
+    /// complete.
+    pub first_call_max: Duration,
+    /// Largest call over TCP, in bytes.
+    pub record_bytes_max: usize,
+    /// TLS for those who ask for it, over TCP. If it is required, calls in the clear are refused
+    /// over UDP, too.
+    pub tls: Option<ServerTls>,
+    /// By which it waits.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Config {
+    /// A server at `listen` for this machine alone.
+    pub fn new(listen: SocketAddr) -> Config {
+        Config {
+            listen,
+            udp: true,
+            allow: Network::loopback().to_vec(),
+            source_ports: SourcePorts::Reserved,
+            connections_max: 256,
+            source_connections_max: 64,
+            first_call_max: Duration::from_secs(15),
+            record_bytes_max: RECORD_BYTES_MAX,
+            tls: None,
+            clock: Arc::new(RealClock),
+        }
+    }
+}
