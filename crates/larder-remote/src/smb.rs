@@ -43,6 +43,7 @@ mod handle;
 mod kdc;
 mod kept;
 mod kerberos;
+mod kerberos_error;
 mod krb5_conf;
 mod lease;
 mod link;
@@ -57,12 +58,14 @@ mod share;
 mod space;
 mod status;
 mod tickets;
+mod version;
 mod wire;
 mod xattrs;
 
-pub use credentials::{Credentials, CredentialsError, Password};
-pub use kerberos::{Kerberos, KerberosError};
-pub use mount::{MountError, MountOptions, PORT, Version};
+pub use credentials::{Credentials, CredentialsError, Kerberos, Password};
+pub use kerberos_error::KerberosError;
+pub use mount::{MountError, MountOptions, PORT};
+pub use version::Version;
 
 use bytes::Bytes;
 use channel::{Channel, call};

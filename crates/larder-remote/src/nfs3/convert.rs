@@ -1,6 +1,5 @@
 //! Between RFC 1813 and the words of `larder-vfs`. Nothing else knows nfsstat3.
 
-use super::names::Page;
 use bytes::Bytes;
 use larder_rpc::RpcError;
 use larder_vfs::{
@@ -14,6 +13,7 @@ use larder_wire::nfs3::{
 };
 use larder_wire::rpc::Outcome;
 use larder_wire::xdr::{Opaque, XdrError};
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -204,6 +204,25 @@ pub(super) fn statfs(answer: &FSSTAT3resok, name_max: u32) -> StatFs {
 pub(super) fn bare_entry(entry: entry3) -> entryplus3 {
     let entry3 { fileid, name, cookie } = entry;
     entryplus3 { fileid, name, cookie, name_attributes: None, name_handle: None }
+}
+
+/// A reply to either kind of listing.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) dir: Option<Attr>,
+    pub(super) verifier: u64,
+    pub(super) entries: Vec<entryplus3>,
+    pub(super) eof: bool,
+}
+
+impl Page {
+    /// Whether the reply ends the listing, or brings it on from `position`: each of its cookies is
+    /// a new one, so that no reader stands twice at the same place.
+    pub(super) fn leads_on(&self, position: u64) -> bool {
+        let mut seen = HashSet::from([position]);
+        let moves = self.entries.iter().all(|entry| seen.insert(entry.cookie));
+        moves && (self.eof || !self.entries.is_empty())
+    }
 }
 
 /// What a reply lists, without `.` and `..`. Names are copied, so that keeping one does not keep

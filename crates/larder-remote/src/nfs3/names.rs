@@ -1,5 +1,6 @@
 //! Names: what makes, moves, removes and lists them.
 
+use super::convert::Page;
 use super::timer;
 use super::{Nfs3, convert, replay};
 use larder_rpc::TimerClass;
@@ -11,9 +12,8 @@ use larder_wire::Procedure;
 use larder_wire::nfs3::{
     CREATE3args, LINK3args, MKDIR3args, MKNOD3args, READDIR3args, READDIRPLUS3args, REMOVE3args,
     RENAME3args, RMDIR3args, SETATTR3args, SYMLINK3args, createhow3, devicedata3, diropargs3,
-    entryplus3, mknoddata3, nfs_fh3, nfsstat3, symlinkdata3,
+    mknoddata3, nfs_fh3, nfsstat3, symlinkdata3,
 };
-use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Smallest directory reply that is asked for, in bytes: holds an entry with the longest name.
@@ -296,24 +296,5 @@ impl Nfs3 {
                 eof: answer.reply.eof,
             })),
         }
-    }
-}
-
-/// A reply to either kind of listing.
-#[derive(Debug)]
-pub(super) struct Page {
-    pub(super) dir: Option<Attr>,
-    pub(super) verifier: u64,
-    pub(super) entries: Vec<entryplus3>,
-    pub(super) eof: bool,
-}
-
-impl Page {
-    /// Whether the reply ends the listing, or brings it on from `position`: each of its cookies is
-    /// a new one, so that no reader stands twice at the same place.
-    fn leads_on(&self, position: u64) -> bool {
-        let mut seen = HashSet::from([position]);
-        let moves = self.entries.iter().all(|entry| seen.insert(entry.cookie));
-        moves && (self.eof || !self.entries.is_empty())
     }
 }

@@ -1,6 +1,5 @@
 //! Who logs in, and the file in which `mount.cifs` keeps that (`credentials=`).
 
-use super::kerberos::Kerberos;
 use std::fmt;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
@@ -43,6 +42,17 @@ pub struct Credentials {
     pub domain: String,
     /// How Kerberos is asked to vouch for it. `None`: it logs in by NTLM.
     pub kerberos: Option<Kerberos>,
+}
+
+/// Where tickets and KDCs are found.
+#[derive(Clone, Debug, Default)]
+pub struct Kerberos {
+    /// The KDC as `HOST[:PORT]`. `None`: `config` says.
+    pub kdc: Option<String>,
+    /// The ticket cache, which is used if there is no password.
+    pub tickets: PathBuf,
+    /// Files as krb5.conf(5).
+    pub config: Vec<PathBuf>,
 }
 
 /// Whether only its owner may use a file.

@@ -6,7 +6,7 @@
 //! they are kept, and the hash is made anew from them. The last reply to a login is kept too: what
 //! a server objects to a ticket stands there, and the library drops it.
 
-use super::mount::Version;
+use super::version::Version;
 use smb2::client::Connection;
 use smb2::crypto::kdf::PreauthHasher;
 use smb2::types::flags::Capabilities;

@@ -9,7 +9,7 @@
 //! what he would get by asking it himself. With answers that he makes up he can make a login fail,
 //! as anybody between us and a KDC can; tickets are sealed with keys that he does not have.
 
-use super::kerberos::KerberosError;
+use super::kerberos_error::KerberosError;
 use smb2::auth::kerberos::messages::parse_krb_error;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;

@@ -6,8 +6,9 @@
 use super::frames::{ConnectionEvent, EventSink, FrameFilter};
 use super::greeting::Greeting;
 use super::kerberos;
-use super::mount::{CONNECT_MAX, MountError, MountOptions, Step, Version};
+use super::mount::{CONNECT_MAX, MountError, MountOptions, Step};
 use super::status::{self, Failure};
+use super::version::Version;
 use super::wire;
 use larder_io::RealClock;
 use larder_rpc::patience::RECONNECT_MAX;

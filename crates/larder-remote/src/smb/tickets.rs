@@ -1,7 +1,7 @@
 //! The file in which kinit(1) keeps tickets.
 
 use super::credentials::is_private;
-use super::kerberos::KerberosError;
+use super::kerberos_error::KerberosError;
 use rustix::fs::OFlags;
 use smb2::auth::kerberos::ccache::{CCache, CcacheCredential, parse_ccache};
 use std::io::{ErrorKind, Read};
