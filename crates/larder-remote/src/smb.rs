@@ -27,13 +27,12 @@
 //!
 //! Absent on purpose: symbolic links and special files, DFS, several channels of one session.
 
-#![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
-
 mod attr;
 mod burst;
 mod change;
 mod channel;
 mod channels;
+mod connector;
 mod credentials;
 mod data;
 mod files;
@@ -41,6 +40,7 @@ mod frames;
 mod greeting;
 mod handle;
 mod kdc;
+mod keeping;
 mod kept;
 mod kerberos;
 mod kerberos_error;
@@ -48,13 +48,16 @@ mod krb5_conf;
 mod lease;
 mod link;
 mod listing;
+mod locked;
 mod locks;
 mod mount;
+mod mounting;
 mod names;
 mod pieces;
 mod places;
 mod set;
 mod share;
+mod snapshots;
 mod space;
 mod status;
 mod tickets;
@@ -70,7 +73,6 @@ pub use version::Version;
 use bytes::Bytes;
 use channel::{Channel, call};
 use data::Target;
-use larder_io::RealClock;
 use larder_rpc::series::Track;
 use larder_rpc::{RecordError, Recording, Snapshot};
 use larder_vfs::{
@@ -124,7 +126,7 @@ impl Smb {
     /// # Errors
     /// [`MountError`], each with what to do about it.
     pub async fn mount(options: &MountOptions) -> Result<Smb, MountError> {
-        Ok(Smb { share: Share::mount(options).await? })
+        Ok(Smb { share: mounting::mount(options).await? })
     }
 
     /// What every command cost so far, in the shape of [`larder_rpc::RpcClient::stats`].
@@ -144,7 +146,7 @@ impl Smb {
         let tracks = channels.iter().map(|channel| Arc::clone(&channel.accounts.track)).collect();
         let share = Arc::clone(&self.share);
         let is_over = move || share.channels.iter().all(Channel::is_shut);
-        Track::record(tracks, Arc::new(RealClock), width, is_over)
+        Track::record(tracks, Arc::clone(&self.share.options.clock), width, is_over)
     }
 
     /// The version of the protocol that is spoken, if there is a connection.
@@ -238,7 +240,7 @@ impl Remote for Smb {
     }
 
     fn close<'a>(&'a self, _: &'a Cred, token: Token) -> Future<'a, ()> {
-        kept::close(&token);
+        keeping::close(&token);
         Box::pin(std::future::ready(Ok(())))
     }
 

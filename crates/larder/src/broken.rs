@@ -17,11 +17,11 @@ use larder_vfs::{
 use serde_json::Value;
 
 use crate::control::{Request, Server};
-use crate::mounted::End;
+use crate::event::End;
+use crate::link::Link;
 use crate::report::{State, Status};
 use crate::runtime_dir::Record;
 use crate::unmount::{How, unmount};
-use crate::worker::Link;
 
 /// Fails every call.
 struct Broken;

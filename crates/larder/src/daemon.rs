@@ -29,6 +29,15 @@ use crate::login;
 /// Hidden flag of `larder mount`: we are the child.
 pub(crate) const FLAG: &str = "--daemon";
 
+/// Who wants to know that the mount is usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announce {
+    /// Nobody: we are in the foreground.
+    Nobody,
+    /// The process that started us.
+    Parent,
+}
+
 /// Standard output and error are the log's.
 static HAS_LET_GO: AtomicBool = AtomicBool::new(false);
 

@@ -8,9 +8,9 @@ use larder_client::Client;
 use larder_fuse::{MountOptions, Mounted};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::mounted::Event;
-use crate::stack::Plan;
-use crate::worker::Hold;
+use crate::event::Event;
+use crate::link::Hold;
+use crate::plan::Plan;
 
 /// An open door. It stays open until [`Door::close`], or until somebody unmounts.
 pub(crate) struct Door(Arc<Mounted>);

@@ -16,20 +16,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::back::Back;
 use crate::cache_dir;
 use crate::door::{self, Door};
+use crate::event::Event;
 use crate::known;
-use crate::mounted::Event;
+use crate::link::Hold;
 use crate::options::{Fill, LookupCache};
+use crate::plan::Plan;
 use crate::report::{CacheState, KernelState};
 use crate::server::{Server, Unreached};
-use crate::worker::Hold;
-
-/// What is to be mounted, and where.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) back: Back,
-    /// Where, without symbolic links.
-    pub(crate) mountpoint: PathBuf,
-}
 
 /// How long a server that was never reached may take for its first answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,16 +31,6 @@ pub(crate) enum Patience {
     Full,
     /// Some seconds: somebody waits, and it is tried again.
     Short,
-}
-
-impl Plan {
-    /// Whether another process goes on with the mount if the one that serves it dies. What it must
-    /// know is in the cache on disk.
-    pub(crate) fn survives(&self) -> bool {
-        let door = self.back.options.door;
-        let uring = door.transport == larder_fuse::Transport::Uring;
-        self.back.cache.is_some() && !uring && door.survive.unwrap_or(true)
-    }
 }
 
 /// Everything behind a door: the server, the cache, and the client over both.

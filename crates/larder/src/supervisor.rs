@@ -2,19 +2,6 @@
 //! could fail. A *worker*, a child with the same command line and [`ROLE`], serves; when it dies
 //! another one goes on, and calls on the mount wait meanwhile.
 //!
-//! | from | over the link | |
-//! |---|---|---|
-//! | worker | [`TRYING`] | the server does not answer and is tried on, nothing is mounted; only before [`READY`] |
-//! | worker | [`READY`] | server and cache are there, a mount would work |
-//! | supervisor | the session | made now if it is the first worker |
-//! | worker | [`SERVING`] | requests are answered |
-//! | worker | [`LEFT`], then its end | everything is answered, a newer program is to go on |
-//! | worker | [`ENDED`], then its end | the mount is gone, in order |
-//! | worker | its end | it died |
-//!
-//! The link is the worker's standard input, the control socket its standard output: whoever
-//! connects while no worker is there waits for the next one.
-//!
 //! A worker that dies again and again ([`crashes`]) is followed by one in the role of
 //! [`Role::Broken`], which answers every call with EIO, until `larder upgrade` asks for another
 //! try, or somebody unmounts.
@@ -35,10 +22,12 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::mounted::{self, Announce, Traces};
+use crate::daemon::{self, Announce};
+use crate::link::{ENDED, LEFT, READY, Role, SERVING, TRYING};
+use crate::plan::Plan;
 use crate::runtime_dir::Record;
-use crate::stack::Plan;
-use crate::{daemon, door, log, login};
+use crate::traces::{Traces, record};
+use crate::{door, log, login};
 use crashes::{Crashes, Next};
 pub(crate) use keeper::kept;
 
@@ -51,30 +40,8 @@ const AT: &str = "--at";
 /// Hidden option of `larder mount`: how many workers died before.
 const RESTARTS: &str = "--restarts";
 
-/// What a worker says over the link.
-pub(crate) const TRYING: u8 = b't';
-/// As above.
-pub(crate) const READY: u8 = b'r';
-/// As above.
-pub(crate) const SERVING: u8 = b's';
-/// As above.
-pub(crate) const LEFT: u8 = b'l';
-/// As above.
-pub(crate) const ENDED: u8 = b'e';
-
 /// Between two workers that are to do nothing but fail calls, and die at that.
 const BROKEN_PAUSE: Duration = Duration::from_secs(1);
-
-/// What a worker is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Role {
-    /// Serve a mount that begins.
-    First,
-    /// Go on with a mount that others have served.
-    Again,
-    /// Answer with errors only.
-    Broken,
-}
 
 /// How a worker came to its end.
 enum Outcome {
@@ -121,7 +88,7 @@ pub(crate) fn run(
         let mut supervisor = Supervisor {
             plan,
             announce,
-            record: mounted::record(plan, std::process::id(), log),
+            record: record(plan, std::process::id(), log),
             traces,
             control: server.into_listener(),
             work_dir: std::env::current_dir().context("cannot find the working directory")?,

@@ -1,153 +1,19 @@
 //! A process that serves a mount which its supervisor holds; see [`crate::supervisor`].
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::parent_id;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use larder_fuse::{Begin, Session};
-use rustix::stdio;
+use anyhow::Result;
 
-use crate::control::Server;
-use crate::mounted::{self, Announce, End};
-use crate::runtime_dir::RuntimeDir;
-use crate::stack::Plan;
-use crate::supervisor::{ENDED, LEFT, READY, Role, SERVING, TRYING};
-use crate::{broken, daemon, log};
-
-/// Who holds the mount that we serve.
-#[derive(Clone)]
-pub(crate) enum Hold {
-    /// We do: it ends with us.
-    Ours,
-    /// A supervisor does.
-    Supervised(Arc<Link>),
-}
-
-/// Whoever keeps a mount alive, as its worker knows it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeper {
-    /// The supervisor's process.
-    pub(crate) pid: u32,
-    /// Workers that died before.
-    pub(crate) restarts: u64,
-}
-
-impl Hold {
-    /// Whether the mount ends with us.
-    pub(crate) fn is_ours(&self) -> bool {
-        matches!(self, Hold::Ours)
-    }
-
-    /// Whether the mount is there already, and others have served it.
-    pub(crate) fn goes_on(&self) -> bool {
-        matches!(self, Hold::Supervised(link) if link.begin() == Begin::Again)
-    }
-
-    /// The supervisor, if there is one.
-    pub(crate) fn keeper(&self) -> Option<Keeper> {
-        match self {
-            Hold::Ours => None,
-            Hold::Supervised(link) => Some(link.keeper),
-        }
-    }
-
-    /// The mount is gone, so our end is in order, whatever it looks like.
-    pub(crate) fn tell_end(&self) {
-        if let Hold::Supervised(link) = self {
-            link.ended();
-        }
-    }
-}
-
-/// The worker's end of the link to its supervisor.
-pub(crate) struct Link {
-    stream: UnixStream,
-    role: Role,
-    keeper: Keeper,
-}
-
-impl Link {
-    /// Takes over what the supervisor put in the place of standard input and output: the link, and
-    /// the control socket.
-    fn inherit(role: Role, restarts: u64, socket: &Path) -> Result<(Link, Server)> {
-        let taken = |fd: rustix::fd::BorrowedFd<'_>| -> Result<OwnedFd> {
-            Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?)
-        };
-        let stream = UnixStream::from(taken(stdio::stdin()).context("no link to a supervisor")?);
-        let control = taken(stdio::stdout()).context("no control socket")?;
-        let nothing = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-        stdio::dup2_stdin(&nothing)?;
-        stdio::dup2_stdout(&nothing)?;
-        let keeper = Keeper { pid: parent_id(), restarts };
-        Ok((Link { stream, role, keeper }, Server::from_listener(control, socket)))
-    }
-
-    /// Whether somebody has served the mount before us.
-    pub(crate) fn begin(&self) -> Begin {
-        if self.role == Role::First { Begin::First } else { Begin::Again }
-    }
-
-    /// Says that we are ready, and takes the mount. Blocks until it is there.
-    ///
-    /// # Errors
-    /// If the supervisor does not give it, since it cannot be made or it is gone.
-    pub(crate) fn take_session(&self) -> Result<Session> {
-        self.say(READY);
-        Session::receive(self.stream.as_fd()).context("the supervisor gives no mount")
-    }
-
-    /// Workers that died before.
-    pub(crate) fn restarts(&self) -> u64 {
-        self.keeper.restarts
-    }
-
-    /// Says that the mount is gone, so that our end is in order, whatever it looks like.
-    pub(crate) fn ended(&self) {
-        self.say(ENDED);
-    }
-
-    /// Says that nothing is mounted yet, since the server does not answer.
-    fn trying(&self) {
-        self.say(TRYING);
-    }
-
-    /// Says that requests are answered.
-    pub(crate) fn serving(&self) {
-        self.say(SERVING);
-    }
-
-    /// Says that everything is answered, and that another worker is to go on.
-    pub(crate) fn left(&self) {
-        self.say(LEFT);
-    }
-
-    fn say(&self, byte: u8) {
-        use std::io::Write;
-        if (&self.stream).write_all(&[byte]).is_err() {
-            tracing::debug!("nobody supervises us any more");
-        }
-    }
-
-    /// Waits, on a thread of its own, for the death of the supervisor. The mount is served on, by
-    /// us alone, until it is unmounted.
-    fn watch(self: &Arc<Self>) -> Result<()> {
-        let link = Arc::clone(self);
-        let watch = move || {
-            use std::io::Read;
-            let mut byte = [0];
-            while (&link.stream).read(&mut byte).is_ok_and(|len| len > 0) {}
-            tracing::warn!(
-                "the supervisor is gone: the mount is served on, and ends with this process"
-            );
-        };
-        std::thread::Builder::new().name("larder-link".to_owned()).spawn(watch)?;
-        Ok(())
-    }
-}
+use crate::daemon::{self, Announce};
+use crate::event::End;
+use crate::link::{Hold, Link, Role};
+use crate::plan::Plan;
+use crate::runtime_dir::{Record, RuntimeDir};
+use crate::traces::record;
+use crate::{broken, log, mounted};
 
 /// Serves a mount in this role until its end, or ours.
 ///
@@ -179,8 +45,8 @@ pub(crate) fn run(
         report(panic);
         std::process::abort();
     }));
-    let (link, record) = (Arc::new(link), mounted::record(plan, parent_id(), log));
-    let serving = |record: &crate::runtime_dir::Record| {
+    let (link, record) = (Arc::new(link), record(plan, parent_id(), log));
+    let serving = |record: &Record| {
         if record.is_trying {
             link.trying();
         } else {

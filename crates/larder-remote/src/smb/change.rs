@@ -13,6 +13,7 @@
 
 use super::attr::Info;
 use super::files::ServerOpen;
+use super::kept::Kept;
 use super::link::{Link, Op};
 use super::names;
 use super::share::{self, Opened, Seen, Share};
@@ -373,6 +374,36 @@ impl Share {
         changing.done(Some(info));
         self.give_up(dir).await;
         Ok((Some(found.attr), Change::default()))
+    }
+
+    /// Closes what is open of a file that is about to go; its lease ends.
+    async fn close_file(&self, file: &Handle) {
+        if let Some(entry) = self.files.leave(file) {
+            entry.opens.lock().await.close().await;
+        }
+        self.kept.close(file).await;
+    }
+
+    /// Closes what is open below a directory, and of it: servers rename no directory with open
+    /// files. Answers what is to be kept open, for [`Share::try_renew`], and what is locked,
+    /// for [`Share::renew_locks`].
+    async fn close_below(&self, link: &Link, dir: &Handle) -> (Vec<Arc<Kept>>, Vec<Handle>) {
+        let (below, kept, locked) = {
+            let places = self.places();
+            let is_below = |file: &Handle| places.is_below(file, dir);
+            (self.files.leave_all(is_below), self.kept.all(is_below), self.locks.all(is_below))
+        };
+        for file in &locked {
+            self.close_locked(file).await;
+        }
+        for entry in below {
+            entry.opens.lock().await.close().await;
+        }
+        for kept in &kept {
+            kept.close().await;
+        }
+        self.drain(link).await;
+        (kept, locked)
     }
 }
 

@@ -9,6 +9,7 @@
 use super::link::{Accounts, Link};
 use super::mount::MountOptions;
 use super::status::{self, Failure};
+use larder_io::Clock;
 use larder_rpc::patience::{gives_up, is_in_vain};
 use larder_rpc::{ConnectionSnapshot, Recovery};
 use larder_vfs::{Deadline, Error, Result};
@@ -59,6 +60,7 @@ pub(super) struct Channel {
     recovery: Recovery,
     limit: Duration,
     fail_fast: bool,
+    clock: Arc<dyn Clock>,
     pub(super) accounts: Accounts,
     reconnects: AtomicU64,
 }
@@ -72,6 +74,7 @@ impl Channel {
             recovery: options.recovery,
             limit: options.limit(),
             fail_fast: options.fail_fast,
+            clock: Arc::clone(&options.clock),
             reconnects: AtomicU64::new(0),
         }
     }
@@ -92,7 +95,8 @@ impl Channel {
                 && link.generation == generation
             {
                 session = Some(link.session());
-                *state = State::Down { since: link.lost_since().unwrap_or_else(Instant::now) };
+                let since = link.lost_since().unwrap_or_else(|| self.clock.instant());
+                *state = State::Down { since };
             }
             session.is_some()
         });
@@ -102,7 +106,7 @@ impl Channel {
     /// A call has waited since then for a connection. If that was for the whole limit, the server
     /// has been silent for as long, whenever it was that the connection was found to be lost.
     fn in_vain(&self, begun: Instant) {
-        if !is_in_vain(begun.elapsed(), self.limit) {
+        if !is_in_vain(self.since(begun), self.limit) {
             return;
         }
         self.state.send_if_modified(|state| {
@@ -112,6 +116,10 @@ impl Channel {
             // Nobody waits for that.
             false
         });
+    }
+
+    fn since(&self, begun: Instant) -> Duration {
+        self.clock.instant().saturating_duration_since(begun)
     }
 
     /// Whether there is a connection that can be used.
@@ -157,7 +165,7 @@ impl Channel {
 
     /// A new call, whose caller waits until `caller`.
     pub(super) fn attempt(&self, caller: Option<Deadline>) -> Attempt<'_> {
-        let (state, begun) = (self.state.subscribe(), Instant::now());
+        let (state, begun) = (self.state.subscribe(), self.clock.instant());
         let deadline = match self.recovery {
             Recovery::Soft => {
                 let silent = state.borrow().silent_since();
@@ -192,7 +200,8 @@ impl Attempt<'_> {
     /// [`Error::TimedOut`] after the limit, [`Error::Shutdown`].
     pub(super) async fn link(&mut self) -> Result<Arc<Link>> {
         let is_down = self.state.borrow().is_down();
-        let is_over = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        let is_over =
+            self.deadline.is_some_and(|deadline| deadline <= self.channel.clock.instant());
         if is_over || is_down && self.channel.fail_fast {
             return Err(Error::TimedOut);
         }
@@ -200,7 +209,7 @@ impl Attempt<'_> {
         let state = match self.deadline {
             None => change.await,
             Some(deadline) => {
-                let Ok(change) = tokio::time::timeout_at(deadline.into(), change).await else {
+                let Ok(change) = self.channel.clock.timeout_at(deadline, change).await else {
                     self.channel.in_vain(self.begun);
                     return Err(Error::TimedOut);
                 };
@@ -221,11 +230,12 @@ impl Attempt<'_> {
         &mut self,
         trying: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let deadline = self.deadline;
+        let (deadline, clock) = (self.deadline, &self.channel.clock);
         let limited = async {
             match deadline {
                 None => trying.await,
-                Some(deadline) => tokio::time::timeout_at(deadline.into(), trying)
+                Some(deadline) => clock
+                    .timeout_at(deadline, trying)
                     .await
                     .unwrap_or(Err(Failure::Is(Error::TimedOut))),
             }
@@ -246,7 +256,7 @@ impl Attempt<'_> {
     /// A try took too long. If nothing at all has come over its connection for the whole limit, it
     /// is of no use any more, which the library finds out later.
     fn give_up_silent(&self, link: &Link) {
-        let silent = self.begun.elapsed().min(link.silent_for());
+        let silent = self.channel.since(self.begun).min(link.silent_for());
         if is_in_vain(silent, self.channel.limit) {
             link.lose(self.begun);
         }

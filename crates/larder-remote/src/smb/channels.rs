@@ -1,11 +1,5 @@
-//! The channels of a mount: which of them serves a file, how their connections are made, and made
-//! again.
-//!
-//! Each has a session and a use of the share of its own: the library cannot bind several to one
-//! session, and an open belongs to a session (MS-SMB2, 3.3.1.10). Each has a ClientGuid of its own,
-//! too, so to the server they are several clients, with leases that the others cannot use
-//! (3.3.5.9.8): with one for all, Samba would serve them in one process.
-//! So they are not the channels of one session that MS-SMB2 knows as multichannel.
+//! The channels of a mount: which of them serves a file, and how a lost connection is made again
+//! ([`super::connector`]).
 //!
 //! Invariants:
 //! - A file lives on one channel for good, which its handle tells. What opens it for its data goes
@@ -14,90 +8,18 @@
 //! - A connection is known by its generation, which no other of the mount has.
 
 use super::channel::Channel;
-use super::frames::{ConnectionEvent, EventSink};
+use super::connector::connect;
+use super::frames::ConnectionEvent;
 use super::handle;
-use super::link::{Accounts, Link};
-use super::mount::{MountError, MountOptions};
+use super::link::Link;
 use super::share::Share;
 use super::{lease, names, wire};
 use larder_rpc::patience::retry_pauses;
-use larder_rpc::stats::Procedures;
 use larder_vfs::Handle;
 use smb2::types::SessionId;
 use std::ffi::OsStr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
-
-/// What connections are made with, and where they find the share that they belong to.
-#[derive(Default)]
-pub(super) struct Connector {
-    share: OnceLock<Weak<Share>>,
-    /// Connections that were begun.
-    begun: AtomicU64,
-}
-
-impl Connector {
-    /// From now on connections find the share. What they told before is made up for. Called once.
-    pub(super) fn attach(&self, share: &Arc<Share>) {
-        let _ = self.share.set(Arc::downgrade(share));
-        for link in share.channels.iter().filter_map(Channel::link).filter(|link| link.is_lost()) {
-            share.cut(link.generation);
-        }
-    }
-
-    /// Where a connection tells what it tells by itself.
-    fn events(self: &Arc<Connector>, generation: u64) -> EventSink {
-        let connector = Arc::clone(self);
-        Arc::new(move |event| {
-            let share = connector.share.get().and_then(Weak::upgrade);
-            let Some(share) = share else { return };
-            match event {
-                ConnectionEvent::Break(taken) => lease::taken(&share, generation, taken),
-                ConnectionEvent::End => share.cut(generation),
-            }
-        })
-    }
-}
-
-/// Connects. The server ends the session `previous`.
-pub(super) async fn connect(
-    options: &MountOptions,
-    connector: &Arc<Connector>,
-    previous: SessionId,
-    accounts: Accounts,
-) -> Result<Arc<Link>, MountError> {
-    let generation = connector.begun.fetch_add(1, Ordering::Relaxed) + 1;
-    Link::establish(options, (generation, previous), connector.events(generation), accounts).await
-}
-
-/// The channels beside the first: as many as are wanted, or as the server lets us have.
-pub(super) async fn further(
-    options: &MountOptions,
-    connector: &Arc<Connector>,
-    commands: &Arc<Procedures>,
-) -> Vec<Channel> {
-    let mut connecting = JoinSet::new();
-    for _ in 1..options.connections {
-        let (options, connector, accounts) =
-            (options.clone(), Arc::clone(connector), Accounts::new(commands));
-        connecting
-            .spawn(async move { connect(&options, &connector, SessionId::NONE, accounts).await });
-    }
-    let (mut channels, mut refused) = (Vec::new(), None);
-    while let Some(done) = connecting.join_next().await {
-        match done {
-            Ok(Ok(link)) => channels.push(Channel::new(link, options)),
-            Ok(Err(cause)) => refused = Some(cause),
-            Err(_) => (),
-        }
-    }
-    if let Some(cause) = refused {
-        let (wanted, connections) = (options.connections, 1 + channels.len());
-        tracing::warn!(wanted, connections, %cause, "the SMB server takes no more connections");
-    }
-    channels
-}
 
 /// Which of so many channels a file lives on: numbers at any equal distance are spread evenly, also
 /// few of them (multiples of the golden ratio; Knuth, The Art of Computer Programming, 6.4).
@@ -108,6 +30,22 @@ fn number(file: &Handle, channels: usize) -> usize {
 }
 
 impl Share {
+    /// From now on the share hears of what connections tell by themselves. What they told before is
+    /// made up for. Called once.
+    pub(super) fn listen(self: &Arc<Share>) {
+        let share = Arc::downgrade(self);
+        self.connector.tell(move |generation, event| {
+            let Some(share) = share.upgrade() else { return };
+            match event {
+                ConnectionEvent::Break(taken) => lease::taken(&share, generation, taken),
+                ConnectionEvent::End => share.cut(generation),
+            }
+        });
+        for link in self.channels.iter().filter_map(Channel::link).filter(|link| link.is_lost()) {
+            self.cut(link.generation);
+        }
+    }
+
     /// The channel that a file lives on.
     pub(super) fn channel(&self, file: &Handle) -> &Channel {
         &self.channels[number(file, self.channels.len())]
@@ -168,8 +106,9 @@ impl Share {
 async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
     let mut backoff = retry_pauses();
     let mut told = false;
+    let Some(clock) = share.upgrade().map(|share| Arc::clone(&share.options.clock)) else { return };
     loop {
-        tokio::time::sleep(backoff.pause()).await;
+        clock.sleep(backoff.pause()).await;
         let Some(share) = share.upgrade() else { return };
         let (channel, host) = (&share.channels[at], &share.options.host);
         if channel.is_shut() {

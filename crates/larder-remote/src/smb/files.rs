@@ -25,7 +25,7 @@ use super::link::{Link, Op};
 use super::status::Failure;
 use super::wire::Granted;
 use super::{handle, wire};
-use larder_io::{Clock, Monotonic, RealClock};
+use larder_io::{Clock, Monotonic};
 use larder_vfs::{Handle, Lease};
 use smb2::msg::close::CloseResponse;
 use smb2::msg::query_info::QueryInfoResponse;
@@ -396,12 +396,6 @@ impl Drop for Changing {
 pub(super) struct Files {
     table: Mutex<Table>,
     clock: Arc<dyn Clock>,
-}
-
-impl Default for Files {
-    fn default() -> Files {
-        Files::new(Arc::new(RealClock))
-    }
 }
 
 #[derive(Default)]

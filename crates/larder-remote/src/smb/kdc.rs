@@ -10,14 +10,14 @@
 //! as anybody between us and a KDC can; tickets are sealed with keys that he does not have.
 
 use super::kerberos_error::KerberosError;
+use larder_io::Clock;
 use smb2::auth::kerberos::messages::parse_krb_error;
 use std::net::Ipv4Addr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::time::{Instant, timeout, timeout_at};
 
 /// Where KDCs listen.
 const PORT: u16 = 88;
@@ -66,16 +66,20 @@ pub(super) struct Kdc {
     addresses: Vec<String>,
     /// Which of them answered last: it is asked first, as the others may have cost time.
     answered: AtomicUsize,
+    clock: Arc<dyn Clock>,
     said: Mutex<Said>,
 }
 
 impl Kdc {
-    /// Opens the door.
-    pub(super) async fn open(addresses: Vec<String>) -> Result<Kdc, KerberosError> {
+    /// Opens the door. Limits are by this clock.
+    pub(super) async fn open(
+        addresses: Vec<String>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Kdc, KerberosError> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let socket = socket.map_err(|cause| unreachable(&addresses, cause.to_string()))?;
         let (answered, said) = (AtomicUsize::new(0), Mutex::new(Said::Nothing));
-        Ok(Kdc { socket, addresses, answered, said })
+        Ok(Kdc { socket, addresses, answered, clock, said })
     }
 
     /// What the library is to take for the KDC's address.
@@ -97,7 +101,7 @@ impl Kdc {
 
     /// Carries questions and answers, until one has no answer.
     pub(super) async fn serve(&self) -> KerberosError {
-        let deadline = Instant::now() + ALL_MAX;
+        let deadline = self.clock.instant() + ALL_MAX;
         let mut question = vec![0; MESSAGE_BYTES_MAX];
         loop {
             let (length, from) = match self.socket.recv_from(&mut question).await {
@@ -125,8 +129,8 @@ impl Kdc {
         let count = self.addresses.len();
         let first = self.answered.load(Ordering::Relaxed);
         for index in (first..first + count).map(|index| index % count) {
-            let asked = timeout(KDC_MAX, exchange(&self.addresses[index], question));
-            problem = match timeout_at(deadline, asked).await {
+            let asked = self.clock.timeout(KDC_MAX, exchange(&self.addresses[index], question));
+            problem = match self.clock.timeout_at(deadline, asked).await {
                 Ok(Ok(Ok(answer))) => {
                     self.answered.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -174,6 +178,7 @@ fn with_port(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_io::RealClock;
     use tokio::net::{TcpListener, TcpSocket};
 
     #[test]
@@ -214,7 +219,8 @@ mod tests {
         let listen = || TcpListener::bind("127.0.0.1:0");
         let (first, second) = (listen().await.unwrap(), listen().await.unwrap());
         let address = |one: &TcpListener| one.local_addr().unwrap().to_string();
-        let kdc = Kdc::open(vec![address(&first), address(&second)]).await.unwrap();
+        let kdc =
+            Kdc::open(vec![address(&first), address(&second)], Arc::new(RealClock)).await.unwrap();
         let hanging_up = tokio::spawn(async move { drop(first.accept().await.unwrap()) });
         let answering = tokio::spawn(answer(second, 2));
         let library = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -236,7 +242,7 @@ mod tests {
             one.bind("127.0.0.1:0".parse().unwrap()).unwrap();
             one.local_addr().unwrap().to_string()
         });
-        let kdc = Kdc::open(addresses.to_vec()).await.unwrap();
+        let kdc = Kdc::open(addresses.to_vec(), Arc::new(RealClock)).await.unwrap();
         library.send_to(b"ask", kdc.door().unwrap()).await.unwrap();
         assert!(kdc.serve().await.to_string().contains("refused"));
     }

@@ -1,31 +1,13 @@
-//! Files that are open here, kept open at the server too: what tokens stand for.
-//!
-//! The server is asked by path, and others rename and remove. An open at the server means its file
-//! whatever becomes of the names, it tells by which one the file goes now, and while there is one
-//! the file's number is given to no other. So a file that is open here stays itself, and is found
-//! again when somebody has renamed it.
-//!
-//! Where the file has a lease, the open that it came with is kept, which costs no request.
-//!
-//! An open also keeps the name of a file that somebody else removes, until it is closed (MS-FSA,
-//! 2.1.5.4). Our own removals give the file another name first ([`super::change`]).
+//! The files that are kept open at the server since they are open here ([`super::keeping`]).
 //!
 //! Invariants:
 //! - At most [`KEPT_MAX`] files are kept open; others are open here without that.
-//! - What is kept is an open on the file's channel. With the connection it is lost, and made again
-//!   after it by path.
+//! - What is kept is an open on the file's channel. With the connection it is lost.
 
-use super::attr::Named;
 use super::burst::Burst;
-use super::files::{Known, ServerOpen};
-use super::link::{Link, garbled};
-use super::names;
-use super::share::{self, Opened, Share};
-use super::status::Failure;
-use super::wire::{self, Opening};
-use larder_vfs::{Access, Cred, Handle, Intent, Kind, RemoteOpened, Token};
-use smb2::msg::query_info::QueryInfoResponse;
-use smb2::types::status::NtStatus;
+use super::files::ServerOpen;
+use super::link::Link;
+use larder_vfs::Handle;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -34,15 +16,15 @@ const KEPT_MAX: usize = 8192;
 
 /// A file that is kept open until this is dropped.
 pub(super) struct Kept {
-    file: Handle,
-    open: tokio::sync::Mutex<Option<Arc<ServerOpen>>>,
+    pub(super) file: Handle,
+    pub(super) open: tokio::sync::Mutex<Option<Arc<ServerOpen>>>,
     /// What is written to it goes by another one.
-    burst: Arc<Burst>,
+    pub(super) burst: Arc<Burst>,
 }
 
 impl Kept {
     /// The open, if it can be used.
-    async fn on(&self, link: &Link) -> Option<Arc<ServerOpen>> {
+    pub(super) async fn on(&self, link: &Link) -> Option<Arc<ServerOpen>> {
         self.open.lock().await.clone().filter(|open| open.is_on(link))
     }
 
@@ -74,12 +56,12 @@ impl KeptFiles {
         self.by_file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn get(&self, file: &Handle) -> Option<Arc<Kept>> {
+    pub(super) fn get(&self, file: &Handle) -> Option<Arc<Kept>> {
         self.by_file().get(file)?.upgrade()
     }
 
     /// The file's, which may be a new one; `None` if there are too many.
-    fn enter(&self, file: &Handle) -> Option<Arc<Kept>> {
+    pub(super) fn enter(&self, file: &Handle) -> Option<Arc<Kept>> {
         let mut by_file = self.by_file();
         if let Some(kept) = by_file.get(file).and_then(Weak::upgrade) {
             return Some(kept);
@@ -108,215 +90,5 @@ impl KeptFiles {
         let by_file = self.by_file();
         let chosen = by_file.iter().filter(|(file, _)| chosen(file));
         chosen.filter_map(|(_, kept)| kept.upgrade()).collect()
-    }
-}
-
-/// What a token of this share stands for.
-struct Open(Mutex<Option<Arc<Kept>>>);
-
-impl Open {
-    fn token(kept: Arc<Kept>) -> Token {
-        Token::new(Open(Mutex::new(Some(kept))))
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Option<Arc<Kept>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Closes what a token stands for; see [`larder_vfs::Remote::close`]. Nobody waits for the server.
-pub(super) fn close(token: &Token) {
-    drop(token.get::<Open>().and_then(|open| open.kept().take()));
-}
-
-impl Share {
-    /// Judges, looks and opens; see [`larder_vfs::Remote::open`].
-    pub(super) async fn open(
-        self: &Arc<Share>,
-        link: &Arc<Link>,
-        cred: &Cred,
-        file: &Handle,
-        intent: Intent,
-    ) -> Result<RemoteOpened, Failure> {
-        if intent.rights == Access::NONE {
-            // Whatever it is opened for is opened when it is needed.
-            let token = self.kept.enter(file).map(Open::token);
-            return Ok(RemoteOpened { token, ..RemoteOpened::unknown() });
-        }
-        let wanted = intent.rights;
-        let kept = if intent.read || intent.write { self.kept.enter(file) } else { None };
-        let looked = match &kept {
-            Some(kept) if !self.leases => self.open_to_keep(link, kept).await?,
-            _ => None,
-        };
-        let judged = match (looked, self.judge_now(cred, file, wanted)) {
-            (Some(known), _) => self.judged(cred, &known, None, wanted),
-            (None, Some(judged)) => judged,
-            (None, None) => self.judge(link, cred, file, wanted).await?,
-        };
-        let is_file = judged.attr.as_ref().is_some_and(|attr| attr.kind == Kind::File);
-        let kept = kept.filter(|_| is_file);
-        if let Some(kept) = &kept {
-            self.renew(link, kept).await?;
-        }
-        let token = kept.map(Open::token);
-        Ok(RemoteOpened { granted: judged.granted, attr: judged.attr, lease: judged.lease, token })
-    }
-
-    /// Opens a file to keep it, and looks at it, in one message; a directory is looked at only.
-    /// `None`: it is open already, or may not be read.
-    async fn open_to_keep(&self, link: &Arc<Link>, kept: &Kept) -> Result<Option<Known>, Failure> {
-        let mut held = kept.open.lock().await;
-        if held.as_ref().is_some_and(|open| open.is_on(link)) {
-            return Ok(None);
-        }
-        let path = self.path(&kept.file)?;
-        let opening = Opening { maximal: true, ..Opening::existing(path, wire::READ) };
-        let opened = match share::open(link, opening).await {
-            Err(Failure::Status(NtStatus::ACCESS_DENIED | NtStatus::SHARING_VIOLATION)) => {
-                return Ok(None);
-            }
-            opened => opened.map_err(|failure| self.gone(&kept.file, failure))?,
-        };
-        self.verify(&kept.file, &opened.info)?;
-        let Opened { open, info, maximal, .. } = opened;
-        if !info.is_directory() {
-            open.begin_keeping();
-            *held = Some(Arc::new(open));
-        }
-        Ok(Some(Known { info, maximal: maximal.unwrap_or(u32::MAX) }))
-    }
-
-    /// What is written by a token of this file, and not committed.
-    pub(super) fn burst_of(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<Burst>> {
-        self.kept_by(file, token).map(|kept| Arc::clone(&kept.burst))
-    }
-
-    /// What a token stands for, if it is of this file and not closed.
-    fn kept_by(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<Kept>> {
-        let kept = token?.get::<Open>()?.kept().clone()?;
-        (kept.file == *file).then_some(kept)
-    }
-
-    /// The open that a token of this file stands for, if bytes can be read by it.
-    pub(super) async fn by_token(
-        &self,
-        link: &Link,
-        file: &Handle,
-        token: Option<&Token>,
-    ) -> Option<Arc<ServerOpen>> {
-        self.kept_by(file, token)?.on(link).await.filter(|open| open.reads)
-    }
-
-    /// Keeps a file open by this, unless it is already.
-    pub(super) async fn keep_this(&self, file: &Handle, open: ServerOpen) -> Option<Token> {
-        let kept = self.kept.enter(file)?;
-        let mut held = kept.open.lock().await;
-        if !held.as_ref().is_some_and(|held| held.is_on(&open.link)) {
-            open.begin_keeping();
-            *held = Some(Arc::new(open));
-        }
-        drop(held);
-        Some(Open::token(kept))
-    }
-
-    /// Keeps a file by the open of its new lease from now on, if it is kept by one from before
-    /// that. The server takes what does not bear the lease's key for somebody else's.
-    pub(super) async fn keep_by_lease(&self, link: &Link, file: &Handle) {
-        let Some(kept) = self.kept.get(file) else { return };
-        let mut held = kept.open.lock().await;
-        let Some(entry) = self.files.get(file) else { return };
-        let opens = entry.opens.lock().await;
-        let leased = opens.read.clone().filter(|open| open.is_on(link));
-        if let (Some(former), Some(leased)) = (&mut *held, leased)
-            && !former.bears_key()
-        {
-            leased.begin_keeping();
-            drop(opens);
-            std::mem::replace(former, leased).close().await;
-        }
-    }
-
-    /// Opens what is to be kept open again after a change of ours that had to close it.
-    pub(super) async fn keep_on(&self, link: &Arc<Link>, file: &Handle) {
-        if let Some(kept) = self.kept.get(file) {
-            self.try_renew(link, &kept).await;
-        }
-    }
-
-    /// Opens what is to be kept open, unless it is, or cannot be.
-    pub(super) async fn try_renew(&self, link: &Arc<Link>, kept: &Kept) {
-        if let Err(failure) = self.renew(link, kept).await {
-            let file = &kept.file;
-            tracing::debug!(
-                ?file,
-                ?failure,
-                "a file that is open here is not kept open at the server"
-            );
-        }
-    }
-
-    /// Opens what is to be kept open, unless it is.
-    async fn renew(&self, link: &Arc<Link>, kept: &Kept) -> Result<(), Failure> {
-        let mut held = kept.open.lock().await;
-        if held.as_ref().is_some_and(|open| open.is_on(link)) {
-            return Ok(());
-        }
-        if let Some(useless) = held.take() {
-            useless.end_keeping();
-        }
-        if let Some(entry) = self.files.get(&kept.file) {
-            let opens = entry.opens.lock().await;
-            *held = opens.read.clone().filter(|open| open.is_on(link));
-            if let Some(open) = &*held {
-                // Before somebody closes it with its lease.
-                open.begin_keeping();
-                return Ok(());
-            }
-        }
-        let opened = match self.open_file(link, &kept.file, wire::READ, 0).await {
-            Err(Failure::Status(NtStatus::ACCESS_DENIED | NtStatus::SHARING_VIOLATION)) => {
-                self.open_file(link, &kept.file, wire::LOOK, 0).await?
-            }
-            opened => opened?,
-        };
-        opened.open.begin_keeping();
-        *held = Some(Arc::new(opened.open));
-        Ok(())
-    }
-
-    /// Finds a file again that is kept open, by the name that the server says it has, and learns
-    /// that. Answers whether it did.
-    pub(super) async fn find_kept(&self, link: &Arc<Link>, file: &Handle) -> Result<bool, Failure> {
-        let Some(kept) = self.kept.get(file) else { return Ok(false) };
-        let Some(open) = kept.on(link).await else { return Ok(false) };
-        let seen = link.ask(wire::query(open.id)).await?.read::<QueryInfoResponse>()?;
-        let named = Named::parse(&seen.output_buffer).map_err(garbled)?;
-        if named.is_going {
-            return Ok(false);
-        }
-        let Some(below) = self.below_root(&named.path) else { return Ok(false) };
-        let (dirs, component) = below.rsplit_once('\\').unwrap_or(("", &below));
-        let mut dir = self.root().clone();
-        for component in dirs.split('\\').filter(|component| !component.is_empty()) {
-            let path = names::join(&self.path(&dir)?, component);
-            let seen = self.look(link, path, false).await?;
-            dir = self.found(&dir, component, &seen.info).handle;
-        }
-        let seen = self.look(link, names::join(&self.path(&dir)?, component), false).await?;
-        let is_it = self.handle(&seen.info).as_ref() == Some(file);
-        if is_it {
-            self.found(&dir, component, &seen.info);
-        }
-        Ok(is_it)
-    }
-
-    /// The part of a path of the share that lies below the mount's root, if it does.
-    fn below_root(&self, path: &str) -> Option<String> {
-        let path = path.trim_start_matches('\\');
-        let base = self.path(self.root()).ok()?;
-        let below = path.strip_prefix(base.as_str())?;
-        let below = if base.is_empty() { below } else { below.strip_prefix('\\')? };
-        (!below.is_empty()).then(|| below.to_owned())
     }
 }

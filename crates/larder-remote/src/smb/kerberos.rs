@@ -25,7 +25,7 @@ use smb2::client::{Connection, Session};
 use smb2::msg::session_setup::SessionSetupResponse;
 use smb2::pack::{ReadCursor, Unpack};
 use smb2::types::status::NtStatus;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
 impl Kerberos {
     /// Finds out what the credentials leave open of user and realm: from the ticket cache if there
@@ -89,13 +89,14 @@ pub(super) async fn log_in(
     let mut login = options.credentials.clone();
     let (tickets, host) = (kerberos.tickets_of(&mut login)?, &options.host);
     let realm = login.domain.clone();
-    let tickets = tickets.map(|cache| tickets::usable(cache, &realm, host, now_s())).transpose()?;
+    let now_s = options.clock.wall().sec.try_into().unwrap_or(0);
+    let tickets = tickets.map(|cache| tickets::usable(cache, &realm, host, now_s)).transpose()?;
     let kdcs = kerberos.kdcs(&realm);
     let has_ticket = |cache: &CCache| cache.find_service_ticket("cifs", host, &realm).is_some();
     if kdcs.is_empty() && !tickets.as_ref().is_some_and(has_ticket) {
         return Err(KerberosError::NoKdc { realm }.into());
     }
-    let kdc = Kdc::open(kdcs).await?;
+    let kdc = Kdc::open(kdcs, Arc::clone(&options.clock)).await?;
     let credentials = KerberosCredentials {
         username: login.user.clone(),
         password: login.password.expose().to_owned(),
@@ -213,11 +214,6 @@ fn refused(
         33 | 37 => KerberosError::Clock { kdc },
         _ => KerberosError::Refused { kdc, principal, code, text },
     }
-}
-
-/// By this machine's clock.
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl Share {
     /// Tells the watcher that a lease ended, and waits for it a while.
     async fn tell(&self, file: &Handle) {
         let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) else { return };
-        if tokio::time::timeout(GIVE_BACK_MAX, watcher.broken(file)).await.is_err() {
+        if self.options.clock.timeout(GIVE_BACK_MAX, watcher.broken(file)).await.is_err() {
             tracing::warn!(?file, "what depended on a lease was not given up in time");
         }
     }
@@ -182,7 +182,8 @@ impl Share {
         let (info, granted) = if let Some(what) = lease {
             let granted = entry.granted(since, Known { info, maximal }, what);
             if let Some(lease) = granted.clone() {
-                tokio::spawn(age(Arc::downgrade(&entry), lease, self.options.lease_max));
+                let is_old = self.options.clock.sleep(self.options.lease_max);
+                tokio::spawn(age(Arc::downgrade(&entry), lease, is_old));
             }
             (info, granted)
         } else if info.is_directory() {
@@ -235,7 +236,7 @@ impl Share {
         let ended = watch(Arc::clone(link), open.id);
         // Requests are carried out in the order in which they were sent.
         while !ended.is_finished() && link.notifications().iter().all(|one| before.contains(one)) {
-            tokio::time::sleep(SENT_POLL).await;
+            self.options.clock.sleep(SENT_POLL).await;
         }
         drop(order);
         let seen = link.ask(wire::query(open.id)).await?.read::<QueryInfoResponse>()?;
@@ -258,8 +259,8 @@ impl Share {
 }
 
 /// Gives a lease back when it is old enough.
-async fn age(entry: Weak<File>, lease: Lease, lease_max: Duration) {
-    tokio::time::sleep(lease_max).await;
+async fn age(entry: Weak<File>, lease: Lease, is_old: larder_io::Sleep) {
+    is_old.await;
     let Some(entry) = entry.upgrade() else { return };
     let mut opens = entry.opens.lock().await;
     if entry.lease().is_some_and(|current| current.is(&lease)) {

@@ -10,7 +10,7 @@ use super::mount::{CONNECT_MAX, MountError, MountOptions, Step};
 use super::status::{self, Failure};
 use super::version::Version;
 use super::wire;
-use larder_io::RealClock;
+use larder_io::Clock;
 use larder_rpc::patience::RECONNECT_MAX;
 use larder_rpc::series::Track;
 use larder_rpc::stats::{ProcedureStats, Procedures};
@@ -137,8 +137,8 @@ pub(super) struct Accounts {
 
 impl Accounts {
     /// Of a connection that replaces none.
-    pub(super) fn new(commands: &Arc<Procedures>) -> Accounts {
-        let track = Arc::new(Track::new(Arc::new(RealClock)));
+    pub(super) fn new(commands: &Arc<Procedures>, clock: &Arc<dyn Clock>) -> Accounts {
+        let track = Arc::new(Track::new(Arc::clone(clock)));
         Accounts { commands: Arc::clone(commands), connection: Arc::default(), track }
     }
 }
@@ -156,6 +156,7 @@ pub(super) struct Link {
     closing: watch::Sender<Closing>,
     events: EventSink,
     accounts: Accounts,
+    clock: Arc<dyn Clock>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -176,7 +177,7 @@ impl Link {
         accounts: Accounts,
     ) -> Result<Arc<Link>, MountError> {
         let establishing = connect(options, (generation, previous), events, accounts);
-        match tokio::time::timeout(CONNECT_MAX, establishing).await {
+        match options.clock.timeout(CONNECT_MAX, establishing).await {
             Ok(done) => done.map(Arc::new),
             Err(_) => Err(MountError::too_slow(options)),
         }
@@ -301,7 +302,7 @@ impl Link {
     }
 
     async fn exchange(&self, ops: &[Op]) -> Result<Vec<Reply>, Failure> {
-        let start = Instant::now();
+        let start = self.clock.instant();
         let count = u32::try_from(ops.len()).unwrap_or(u32::MAX);
         let track = Arc::clone(&self.accounts.track);
         let mut in_flight = track.offer(count, self.connection.credits().into());
@@ -339,7 +340,7 @@ impl Link {
             match result {
                 Ok(frame) if status::ends_session(frame.header.status) => {
                     tracing::info!(status = %frame.header.status, "the SMB session ended");
-                    self.lose(Instant::now());
+                    self.lose(self.clock.instant());
                     failure = Some(Failure::Lost);
                 }
                 Ok(frame) => {
@@ -359,7 +360,7 @@ impl Link {
         }
         let is_silent =
             matches!(cause, smb2::Error::Timeout | smb2::Error::ServerUnresponsive { .. });
-        self.lose(if is_silent { start } else { Instant::now() });
+        self.lose(if is_silent { start } else { self.clock.instant() });
         Failure::Lost
     }
 
@@ -379,8 +380,9 @@ impl Link {
                     let refused = status::is_refusal(frame.header.status);
                     one.refused.fetch_add(refused.into(), Ordering::Relaxed);
                     one.bytes_received.fetch_add(frame.raw.len() as u64, Ordering::Relaxed);
-                    one.latency.record(start.elapsed());
-                    one.round_trip.record(start.elapsed());
+                    let taken = self.clock.instant().saturating_duration_since(start);
+                    one.latency.record(taken);
+                    one.round_trip.record(taken);
                 }
                 Err(cause) => {
                     one.errors.fetch_add(1, Ordering::Relaxed);
@@ -450,6 +452,7 @@ async fn connect(
         closing,
         events,
         accounts,
+        clock: Arc::clone(&options.clock),
         runtime,
     })
 }

@@ -6,8 +6,6 @@
 //! ([`Share::lock_open`]).
 //!
 //! Invariants:
-//! - A file is in the table exactly as long as something of it is to be locked, or a call is about
-//!   to change that.
 //! - What is on record is what the server has, as long as the open can be used. Once the connection
 //!   is lost, or an unlock was not answered, there is no such open, and whoever uses the file next,
 //!   a read or write included, takes all of it again first.
@@ -21,7 +19,8 @@
 use super::attr::Info;
 use super::files::ServerOpen;
 use super::link::{Link, Op, garbled};
-use super::pieces::{Piece, Pieces, Steps};
+use super::locked::{HeldLocks, LockedFile};
+use super::pieces::{Piece, Steps};
 use super::share::Share;
 use super::status::{self, Failure};
 use super::wire;
@@ -33,68 +32,8 @@ use smb2::msg::lock::{
 use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::FileId;
 use smb2::types::status::NtStatus;
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// A file of which something is locked.
-pub(super) struct LockedFile {
-    handle: Handle,
-    held: tokio::sync::Mutex<Held>,
-}
-
-/// What is locked, and by which open. Its lock is held over each change.
-#[derive(Default)]
-struct Held {
-    open: Option<Arc<ServerOpen>>,
-    pieces: Pieces,
-}
-
-/// Every file of which something is locked.
-#[derive(Default)]
-pub(super) struct LockedFiles(Mutex<HashMap<Handle, Arc<LockedFile>>>);
-
-impl LockedFiles {
-    fn by_file(&self) -> MutexGuard<'_, HashMap<Handle, Arc<LockedFile>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn get(&self, file: &Handle) -> Option<Arc<LockedFile>> {
-        self.by_file().get(file).cloned()
-    }
-
-    fn enter(&self, file: &Handle) -> Arc<LockedFile> {
-        let mut by_file = self.by_file();
-        let new = || {
-            let held = tokio::sync::Mutex::default();
-            Arc::new(LockedFile { handle: file.clone(), held })
-        };
-        Arc::clone(by_file.entry(file.clone()).or_insert_with(new))
-    }
-
-    /// Takes a file out if nothing of it is locked, unless somebody else is about to change that.
-    fn leave(&self, file: &Arc<LockedFile>) {
-        let mut by_file = self.by_file();
-        let is_unlocked = file.held.try_lock().is_ok_and(|held| held.pieces.is_empty());
-        // Ours and the table's.
-        if is_unlocked
-            && Arc::strong_count(file) <= 2
-            && by_file.get(&file.handle).is_some_and(|it| Arc::ptr_eq(it, file))
-        {
-            by_file.remove(&file.handle);
-        }
-    }
-
-    /// Whether something of the file is locked, or about to be.
-    pub(super) fn has(&self, file: &Handle) -> bool {
-        self.by_file().contains_key(file)
-    }
-
-    /// Those that `chosen` names.
-    pub(super) fn all(&self, chosen: impl Fn(&Handle) -> bool) -> Vec<Handle> {
-        self.by_file().keys().filter(|file| chosen(file)).cloned().collect()
-    }
-}
+use std::sync::{Arc, Weak};
 
 /// Whether a range is somebody else's.
 fn is_refusal(failure: &Failure) -> bool {
@@ -219,7 +158,7 @@ impl Share {
         &self,
         link: &Arc<Link>,
         entry: &LockedFile,
-        held: &mut Held,
+        held: &mut HeldLocks,
         changes: &[LockChange],
     ) -> Result<Attr, Failure> {
         let unlocks = changes.iter().all(|change| change.mode.is_none());
@@ -298,7 +237,7 @@ impl Share {
         &self,
         link: &Arc<Link>,
         entry: &LockedFile,
-        held: &mut Held,
+        held: &mut HeldLocks,
     ) -> Result<Arc<ServerOpen>, Failure> {
         if let Some(open) = held.open.as_ref().filter(|open| open.is_on(link)) {
             return Ok(Arc::clone(open));
@@ -339,8 +278,8 @@ impl Share {
 
     /// Somebody else has some of it, or the file is gone: all of its locks are given up, and who
     /// held them is told.
-    fn lose(&self, entry: &LockedFile, held: &mut Held) {
-        *held = Held::default();
+    fn lose(&self, entry: &LockedFile, held: &mut HeldLocks) {
+        *held = HeldLocks::default();
         if let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) {
             watcher.locks_lost(&entry.handle);
         }
@@ -386,7 +325,7 @@ impl Share {
 }
 
 /// Closes the open, and waits until it is.
-async fn close(held: &mut Held) {
+async fn close(held: &mut HeldLocks) {
     if let Some(open) = held.open.take() {
         open.close().await;
     }

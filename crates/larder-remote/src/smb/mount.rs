@@ -3,8 +3,10 @@
 use super::credentials::Credentials;
 use super::kerberos_error::KerberosError;
 use super::version::Version;
+use larder_io::{Clock, RealClock};
 use larder_rpc::Recovery;
 use smb2::types::status::NtStatus;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -73,6 +75,9 @@ pub struct MountOptions {
     /// back when somebody else removes the file: it stays until it is closed, and its name
     /// with it.
     pub lease_max: Duration,
+    /// By which it waits, and tells the server what "now" is. That nothing has come from a server
+    /// for [`timeout`](Self::timeout) is found by the machine's clock.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl MountOptions {
@@ -101,6 +106,7 @@ impl MountOptions {
             fail_fast: false,
             leases: true,
             lease_max: LEASE_MAX,
+            clock: Arc::new(RealClock),
         }
     }
 

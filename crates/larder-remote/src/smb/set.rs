@@ -10,11 +10,11 @@ use super::link::Link;
 use super::share::{self, Opened, Share};
 use super::status::Failure;
 use super::wire::{self, Opening};
+use larder_io::WallTime;
 use larder_vfs::{Access, Change, Cred, Error, Handle, Result, SetAttr, SetTime, Time};
 use smb2::types::flags::{FileAccessMask, FileAttributes};
 use smb2::types::status::NtStatus;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 impl Share {
     pub(super) async fn set(
@@ -72,13 +72,18 @@ impl Share {
         }
     }
 
+    fn now(&self) -> Time {
+        let WallTime { sec, nsec } = self.options.clock.wall();
+        Time { sec, nsec }
+    }
+
     /// The times and attributes to set, if there are any.
     fn basic(&self, info: &Info, set: &SetAttr) -> Result<Option<Vec<u8>>> {
         let time = |time| match time {
             None => Ok(0),
             Some(SetTime::To(time)) => attr::filetime(time),
             // The protocol cannot say "now".
-            Some(SetTime::ServerNow) => attr::filetime(now()),
+            Some(SetTime::ServerNow) => attr::filetime(self.now()),
         };
         let (accessed, written) = (time(set.atime)?, time(set.mtime)?);
         let readonly = set.mode.map(|mode| mode & 0o222 == 0 && self.shape.file_mode & 0o222 != 0);
@@ -182,9 +187,4 @@ fn with_readonly(attributes: u32, readonly: bool) -> u32 {
         (false, 0) => FileAttributes::NORMAL,
         (false, others) => others,
     }
-}
-
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Time { sec: i64::try_from(since.as_secs()).unwrap_or(0), nsec: since.subsec_nanos() }
 }

@@ -2,25 +2,22 @@
 
 use super::attr::{Info, Shape};
 use super::channel::Channel;
-use super::channels::{self, Connector};
+use super::connector::Connector;
 use super::files::{File, Files, Moment, ServerOpen};
 use super::frames::LeaseKey;
-use super::kept::{Kept, KeptFiles};
-use super::link::{Accounts, COMMANDS, Link, garbled};
-use super::listing::Snapshots;
-use super::locks::LockedFiles;
-use super::mount::{MountError, MountOptions};
+use super::kept::KeptFiles;
+use super::link::{Link, garbled};
+use super::locked::LockedFiles;
+use super::mount::MountOptions;
 use super::places::Places;
+use super::snapshots::Snapshots;
 use super::status::Failure;
 use super::wire::{self, Granted, LeaseRequest, Opening, PREVIOUS};
-use super::{handle, names, status};
+use super::{handle, names};
 use larder_rpc::stats::Procedures;
 use larder_vfs::{Error, Found, Handle, RemoteLimits, Result, Watcher};
 use smb2::msg::create::{CreateAction, CreateResponse};
-use smb2::msg::directory_info::parse_entries;
-use smb2::msg::query_directory::{FileInformationClass, QueryDirectoryResponse};
 use smb2::msg::query_info::QueryInfoResponse;
-use smb2::types::SessionId;
 use smb2::types::status::NtStatus;
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;
@@ -29,12 +26,6 @@ use tokio::sync::Semaphore;
 
 /// Most directories that are watched at once. Servers bound the requests that they keep waiting.
 const WATCHES_MAX: usize = 256;
-
-/// Largest file where the server does not say: offsets are signed.
-const FILE_SIZE_MAX: u64 = i64::MAX as u64;
-
-/// Smallest payload that is worth asking for, in bytes, whatever the options say.
-const PAYLOAD_BYTES_MIN: u32 = 1024;
 
 /// A file as a look at its path found it.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +44,19 @@ pub(super) struct Opened {
     pub(super) maximal: Option<u32>,
     /// It was not there before.
     pub(super) created: bool,
+}
+
+/// The root of a share, and what a look at it tells of the share.
+pub(super) struct Root {
+    pub(super) handle: Handle,
+    /// Its path in the share.
+    pub(super) path: String,
+    pub(super) volume: u64,
+    pub(super) limits: RemoteLimits,
+    /// The server makes ids up.
+    pub(super) by_path: bool,
+    /// Whether the server has leases and they are wanted.
+    pub(super) leases: bool,
 }
 
 /// A mounted share.
@@ -86,43 +90,25 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Connects and looks at the root.
-    pub(super) async fn mount(options: &MountOptions) -> Result<Arc<Share>, MountError> {
-        let accounts = Arc::new(Procedures::new(COMMANDS));
-        let connector = Arc::new(Connector::default());
-        let account = Accounts::new(&accounts);
-        let link = channels::connect(options, &connector, SessionId::NONE, account).await?;
-        let base = names::subpath(&options.path);
-        let further = async { Ok(channels::further(options, &connector, &accounts).await) };
-        let (root, further) = tokio::try_join!(root_in_time(options, &link, &base), further)?;
-        let channels: Vec<_> =
-            std::iter::once(Channel::new(Arc::clone(&link), options)).chain(further).collect();
-        let volume = u64::from(root.volume);
-        let by_path = root.by_path || !options.server_ids;
-        let handle = match by_path {
-            true => Places::handle_by_path(&base),
-            false => root.info.identity().handle(volume),
-        };
-        let leases = options.leases && link.has_leases();
-        let version = link.version().name();
-        tracing::info!(
-            host = options.host,
-            share = options.share,
-            version,
-            leases,
-            connections = channels.len(),
-            "mounted an SMB share"
-        );
+    /// A share of which nothing is known but its root. It hears nothing from its connections yet
+    /// ([`Share::listen`]).
+    pub(super) fn new(
+        options: &MountOptions,
+        connector: Arc<Connector>,
+        accounts: Arc<Procedures>,
+        channels: Vec<Channel>,
+        root: Root,
+    ) -> Share {
         let mount_id = std::hash::BuildHasher::hash_one(
             &std::collections::hash_map::RandomState::new(),
             std::process::id(),
         );
-        let share = Arc::new(Share {
+        Share {
             channels,
-            shape: Shape::new(options, volume),
-            limits: root.limits(options, &link),
+            shape: Shape::new(options, root.volume),
+            limits: root.limits,
             options: options.clone(),
-            files: Files::default(),
+            files: Files::new(Arc::clone(&options.clock)),
             kept: KeptFiles::default(),
             locks: LockedFiles::default(),
             snapshots: Mutex::new(Snapshots::new(mount_id)),
@@ -131,16 +117,14 @@ impl Share {
             watching: tokio::sync::Mutex::default(),
             mount_id,
             hidden: AtomicU64::default(),
-            leases,
+            leases: root.leases,
             accounts,
-            places: Mutex::new(Places::new(handle.clone(), base)),
-            root: handle,
-            volume,
-            by_path,
-            connector: Arc::clone(&connector),
-        });
-        connector.attach(&share);
-        Ok(share)
+            places: Mutex::new(Places::new(root.handle.clone(), root.path)),
+            root: root.handle,
+            volume: root.volume,
+            by_path: root.by_path,
+            connector,
+        }
     }
 
     pub(super) fn root(&self) -> &Handle {
@@ -279,40 +263,6 @@ impl Share {
         let request = lease_request(link, entry.key, !handle::is_directory(file));
         breaks.then(|| Keyed { request, since: entry.moment(), entry })
     }
-
-    /// Closes what is open of a file that is about to go; its lease ends.
-    pub(super) async fn close_file(&self, file: &Handle) {
-        if let Some(entry) = self.files.leave(file) {
-            entry.opens.lock().await.close().await;
-        }
-        self.kept.close(file).await;
-    }
-
-    /// Closes what is open below a directory, and of it: servers rename no directory with open
-    /// files. Answers what is to be kept open, for [`Share::try_renew`], and what is locked,
-    /// for [`Share::renew_locks`].
-    pub(super) async fn close_below(
-        &self,
-        link: &Link,
-        dir: &Handle,
-    ) -> (Vec<Arc<Kept>>, Vec<Handle>) {
-        let (below, kept, locked) = {
-            let places = self.places();
-            let is_below = |file: &Handle| places.is_below(file, dir);
-            (self.files.leave_all(is_below), self.kept.all(is_below), self.locks.all(is_below))
-        };
-        for file in &locked {
-            self.close_locked(file).await;
-        }
-        for entry in below {
-            entry.opens.lock().await.close().await;
-        }
-        for kept in &kept {
-            kept.close().await;
-        }
-        self.drain(link).await;
-        (kept, locked)
-    }
 }
 
 /// The key of a lease of ours, for another open of its file.
@@ -369,103 +319,4 @@ pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, F
         Ok(Opened { open, info, lease, maximal, created: is_new })
     });
     opened.await.unwrap_or(Err(Failure::Lost))
-}
-
-/// What a look at the root tells of the share.
-struct Root {
-    info: Info,
-    volume: u32,
-    case_sensitive: bool,
-    name_max: u32,
-    by_path: bool,
-}
-
-impl Root {
-    fn limits(&self, options: &MountOptions, link: &Link) -> RemoteLimits {
-        let (read_max, write_max) = link.payloads_max();
-        RemoteLimits {
-            read_max: options.read_max.clamp(PAYLOAD_BYTES_MIN, read_max),
-            write_max: options.write_max.clamp(PAYLOAD_BYTES_MIN, write_max),
-            readdir_preferred: 1 << 16,
-            file_size_max: FILE_SIZE_MAX,
-            name_max: self.name_max,
-            time_delta_ns: 100,
-            links: true,
-            symlinks: false,
-            case_insensitive: !self.case_sensitive,
-            opens: true,
-            by_name: true,
-        }
-    }
-}
-
-async fn root_in_time(
-    options: &MountOptions,
-    link: &Arc<Link>,
-    base: &str,
-) -> Result<Root, MountError> {
-    let root = tokio::time::timeout(super::mount::CONNECT_MAX, root(link, base));
-    let root = root.await.map_err(|_| MountError::too_slow(options))?;
-    root.map_err(|failure| no_root(options, failure))
-}
-
-async fn root(link: &Arc<Link>, base: &str) -> Result<Root, Failure> {
-    let opening =
-        Opening { options: wire::DIRECTORY_FILE, ..Opening::existing(base.to_owned(), wire::LOOK) };
-    let opened = open(link, opening.clone()).await?;
-    let id = opened.open.id;
-    let volume = link.ask(wire::query_volume(id, wire::FS_VOLUME_INFORMATION)).await?;
-    let volume = volume.read::<QueryInfoResponse>();
-    let attributes = link.ask(wire::query_volume(id, wire::FS_ATTRIBUTE_INFORMATION)).await?;
-    let attributes = attributes.read::<QueryInfoResponse>();
-    opened.open.close().await;
-    let again = look(link, opening).await?;
-    let sensitive = probe_case(link, base).await;
-    let volume = volume.and_then(|one| wire::volume_serial(&one.output_buffer).map_err(garbled));
-    let attributes =
-        attributes.and_then(|one| wire::volume_attributes(&one.output_buffer).map_err(garbled));
-    // A server may lack either.
-    let (_, name_max) = attributes.unwrap_or((false, 255));
-    let identity = opened.info.identity();
-    Ok(Root {
-        info: opened.info,
-        volume: volume.unwrap_or(0),
-        case_sensitive: sensitive.unwrap_or(false),
-        name_max: name_max.clamp(14, 255),
-        by_path: identity.is_invented() || identity.file_id != again.info.file_id,
-    })
-}
-
-/// Whether case counts in names: what becomes of a name of the root in the other case. `None` if no
-/// name there can tell. Servers cannot be asked: Samba says "sensitive" however it is set up.
-async fn probe_case(link: &Arc<Link>, base: &str) -> Option<bool> {
-    let opening =
-        Opening { options: wire::DIRECTORY_FILE, ..Opening::existing(base.to_owned(), wire::READ) };
-    let ops = vec![opening.op(), wire::list(PREVIOUS, wire::ANSWER_BYTES), wire::close(PREVIOUS)];
-    let replies = link.chain(ops).await.ok()?;
-    let listed = replies.get(1)?.read::<QueryDirectoryResponse>().ok()?;
-    let class = FileInformationClass::FileIdBothDirectoryInformation;
-    let entries = parse_entries(class, &listed.output_buffer).ok()?;
-    let (entry, other) = entries.iter().find_map(|entry| {
-        let name = &entry.file_name;
-        let upper = name.to_uppercase();
-        let other = if upper == *name { name.to_lowercase() } else { upper };
-        let tells = other != *name && entries.iter().all(|one| one.file_name != other);
-        tells.then_some((entry, other))
-    })?;
-    let seen = look(link, Opening::existing(names::join(base, &other), wire::LOOK)).await;
-    match seen {
-        Ok(seen) => Some(Some(seen.info.file_id) != entry.file_id),
-        Err(failure) => failure.is_absence().then_some(true),
-    }
-}
-
-fn no_root(options: &MountOptions, failure: Failure) -> MountError {
-    let (share, path) = (options.share.clone(), options.path.clone());
-    let cause = match failure {
-        Failure::Status(code) => status::error(code),
-        Failure::Lost => Error::Io,
-        Failure::Is(error) => error,
-    };
-    MountError::NoSuchFolder { share, path, cause }
 }

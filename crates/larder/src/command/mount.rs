@@ -9,11 +9,12 @@ use larder_fuse::Session;
 use crate::back::Back;
 use crate::classes::{IfWrong, raised};
 use crate::control::daemon_lives;
+use crate::daemon::Announce;
+use crate::link::Role;
 use crate::log::Service;
-use crate::mounted::{self, Announce};
+use crate::mounted;
+use crate::plan::Plan;
 use crate::runtime_dir::RuntimeDir;
-use crate::stack::Plan;
-use crate::supervisor::Role;
 use crate::{daemon, mountpoint, supervisor, worker};
 
 const AFTER_HELP: &str = "\

@@ -10,13 +10,13 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::Event;
 use crate::control::{Request, Sink};
+use crate::event::Event;
+use crate::link::Keeper;
 use crate::report::{Stat, Status};
 use crate::runtime_dir::Record;
 use crate::series::Batch;
 use crate::stack::Stack;
-use crate::worker::Keeper;
 
 /// How often a recording is told of: seldom enough to cost nothing, often enough for its memory.
 const SERIES_ROUND: Duration = Duration::from_millis(100);

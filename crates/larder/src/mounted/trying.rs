@@ -10,14 +10,16 @@ use larder_io::Backoff;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::ending::DRAIN_MAX;
 use super::socket::Socket;
-use super::{DRAIN_MAX, End, Event};
 use crate::control::Request;
+use crate::event::{End, Event};
+use crate::link::Hold;
+use crate::plan::Plan;
 use crate::report::{ServerState, State, Status};
 use crate::runtime_dir::Record;
 use crate::server::Unreached;
-use crate::stack::{self, Patience, Plan, Stack};
-use crate::worker::Hold;
+use crate::stack::{self, Patience, Stack};
 
 /// Between the first two tries; doubled each time.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-use larder_io::SimClock;
+use larder_io::{RealClock, SimClock};
 
 fn file(number: u8) -> Handle {
     Handle::new(&[number])
@@ -32,7 +32,7 @@ fn size(file: &File) -> Option<u64> {
 
 #[test]
 fn what_is_granted_is_known_until_it_ends() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let one = files.enter(&file(1));
     assert!(one.known().is_none());
     let lease = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
@@ -45,7 +45,7 @@ fn what_is_granted_is_known_until_it_ends() {
 
 #[test]
 fn a_break_that_overtakes_the_grant_wins() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let one = files.enter(&file(1));
     let asked = one.moment();
     assert!(files.by_key(&one.key).unwrap().end().is_none());
@@ -55,7 +55,7 @@ fn a_break_that_overtakes_the_grant_wins() {
 /// Another file may have the name; our own changes are proven by it all the same.
 #[test]
 fn a_lease_for_bytes_alone_lets_nobody_pass_unasked() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let one = files.enter(&file(1));
     let whole = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
     assert!(one.known().is_some() && one.whole_lease().is_some());
@@ -70,7 +70,7 @@ fn a_lease_for_bytes_alone_lets_nobody_pass_unasked() {
 
 #[test]
 fn a_file_that_left_has_no_lease() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let one = files.enter(&file(1));
     let asked = one.moment();
     assert!(files.leave(&file(1)).is_some() && files.by_key(&one.key).is_none());
@@ -80,7 +80,7 @@ fn a_file_that_left_has_no_lease() {
 
 #[test]
 fn own_changes_tell_what_was_before() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let one = files.enter(&file(1));
     let lease = one.granted(one.moment(), known(5), Granted::Alone).unwrap();
     let change = files.changing(&file(1));
@@ -99,7 +99,7 @@ fn own_changes_tell_what_was_before() {
 
 #[test]
 fn changes_that_overlap_tell_nothing() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let one = files.enter(&file(1));
     one.granted(one.moment(), known(5), Granted::Alone).unwrap();
     let (first, second) = (files.changing(&file(1)), files.changing(&file(1)));
@@ -116,7 +116,7 @@ fn changes_that_overlap_tell_nothing() {
 
 #[test]
 fn a_change_across_a_break_does_not_follow() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let one = files.enter(&file(1));
     one.granted(one.moment(), known(5), Granted::Alone).unwrap();
     let change = files.changing(&file(1));
@@ -137,7 +137,7 @@ fn who_is_alone_with_a_file_changes_it_alone_if_nobody_did_before() {
         (info(5), Some(File::share as fn(&File)), false),
         (info(5), Some(|file: &File| drop(file.end())), false),
     ] {
-        let files = Files::default();
+        let files = Files::new(Arc::new(RealClock));
         let one = files.enter(&file(1));
         let lease = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
         assert!(lease.ends_late() && files.changing(&file(1)).done(None).is_none());
@@ -161,7 +161,7 @@ fn who_is_alone_with_a_file_changes_it_alone_if_nobody_did_before() {
 #[test]
 fn with_an_open_under_its_key_a_lease_ends_unless_we_are_alone() {
     for (granted, goes_on) in [(Granted::Alone, true), (Granted::Whole, false)] {
-        let files = Files::default();
+        let files = Files::new(Arc::new(RealClock));
         let one = files.enter(&file(1));
         let lease = one.granted(one.moment(), known(5), granted).unwrap();
         let asked = one.moment();
@@ -189,7 +189,7 @@ fn a_file_is_disturbed_for_a_while_after_a_lease_was_taken_back() {
 
 #[test]
 fn names_in_a_directory_need_no_word_in_time() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let dir = files.enter(&file(1));
     let attributes = smb2::types::flags::FileAttributes::DIRECTORY;
     let known = Known { info: Info { attributes, ..info(0) }, maximal: 7 };
@@ -198,7 +198,7 @@ fn names_in_a_directory_need_no_word_in_time() {
 
 #[test]
 fn the_table_is_bounded_and_the_oldest_leave() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let handle = |number: usize| Handle::new(&number.to_le_bytes());
     let first = files.enter(&handle(0));
     let lease = first.granted(first.moment(), known(1), Granted::Whole).unwrap();
@@ -215,7 +215,7 @@ fn the_table_is_bounded_and_the_oldest_leave() {
 
 #[test]
 fn a_lost_connection_ends_the_leases_of_its_files_only() {
-    let files = Files::default();
+    let files = Files::new(Arc::new(RealClock));
     let entries: Vec<_> = (0..4).map(|number| files.enter(&file(number))).collect();
     let leased =
         |number: usize| entries[number].granted(entries[number].moment(), known(5), Granted::Whole);

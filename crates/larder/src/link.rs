@@ -1,0 +1,179 @@
+//! The link between a supervisor and its worker: what is said over it, and the worker's end.
+//!
+//! | from | over the link | |
+//! |---|---|---|
+//! | worker | [`TRYING`] | the server does not answer and is tried on, nothing is mounted; only before [`READY`] |
+//! | worker | [`READY`] | server and cache are there, a mount would work |
+//! | supervisor | the session | made now if it is the first worker |
+//! | worker | [`SERVING`] | requests are answered |
+//! | worker | [`LEFT`], then its end | everything is answered, a newer program is to go on |
+//! | worker | [`ENDED`], then its end | the mount is gone, in order |
+//! | worker | its end | it died |
+//!
+//! The link is the worker's standard input, the control socket its standard output: whoever
+//! connects while no worker is there waits for the next one.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::parent_id;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use larder_fuse::{Begin, Session};
+use rustix::stdio;
+
+use crate::control::Server;
+
+/// What a worker says over the link.
+pub(crate) const TRYING: u8 = b't';
+/// As above.
+pub(crate) const READY: u8 = b'r';
+/// As above.
+pub(crate) const SERVING: u8 = b's';
+/// As above.
+pub(crate) const LEFT: u8 = b'l';
+/// As above.
+pub(crate) const ENDED: u8 = b'e';
+
+/// What a worker is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Role {
+    /// Serve a mount that begins.
+    First,
+    /// Go on with a mount that others have served.
+    Again,
+    /// Answer with errors only.
+    Broken,
+}
+
+/// Who holds the mount that we serve.
+#[derive(Clone)]
+pub(crate) enum Hold {
+    /// We do: it ends with us.
+    Ours,
+    /// A supervisor does.
+    Supervised(Arc<Link>),
+}
+
+/// Whoever keeps a mount alive, as its worker knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeper {
+    /// The supervisor's process.
+    pub(crate) pid: u32,
+    /// Workers that died before.
+    pub(crate) restarts: u64,
+}
+
+impl Hold {
+    /// Whether the mount ends with us.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self, Hold::Ours)
+    }
+
+    /// Whether the mount is there already, and others have served it.
+    pub(crate) fn goes_on(&self) -> bool {
+        matches!(self, Hold::Supervised(link) if link.begin() == Begin::Again)
+    }
+
+    /// The supervisor, if there is one.
+    pub(crate) fn keeper(&self) -> Option<Keeper> {
+        match self {
+            Hold::Ours => None,
+            Hold::Supervised(link) => Some(link.keeper),
+        }
+    }
+
+    /// The mount is gone, so our end is in order, whatever it looks like.
+    pub(crate) fn tell_end(&self) {
+        if let Hold::Supervised(link) = self {
+            link.ended();
+        }
+    }
+}
+
+/// The worker's end of the link to its supervisor.
+pub(crate) struct Link {
+    stream: UnixStream,
+    role: Role,
+    keeper: Keeper,
+}
+
+impl Link {
+    /// Takes over what the supervisor put in the place of standard input and output: the link, and
+    /// the control socket.
+    pub(crate) fn inherit(role: Role, restarts: u64, socket: &Path) -> Result<(Link, Server)> {
+        let taken = |fd: rustix::fd::BorrowedFd<'_>| -> Result<OwnedFd> {
+            Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?)
+        };
+        let stream = UnixStream::from(taken(stdio::stdin()).context("no link to a supervisor")?);
+        let control = taken(stdio::stdout()).context("no control socket")?;
+        let nothing = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+        stdio::dup2_stdin(&nothing)?;
+        stdio::dup2_stdout(&nothing)?;
+        let keeper = Keeper { pid: parent_id(), restarts };
+        Ok((Link { stream, role, keeper }, Server::from_listener(control, socket)))
+    }
+
+    /// Whether somebody has served the mount before us.
+    pub(crate) fn begin(&self) -> Begin {
+        if self.role == Role::First { Begin::First } else { Begin::Again }
+    }
+
+    /// Says that we are ready, and takes the mount. Blocks until it is there.
+    ///
+    /// # Errors
+    /// If the supervisor does not give it, since it cannot be made or it is gone.
+    pub(crate) fn take_session(&self) -> Result<Session> {
+        self.say(READY);
+        Session::receive(self.stream.as_fd()).context("the supervisor gives no mount")
+    }
+
+    /// Workers that died before.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.keeper.restarts
+    }
+
+    /// Says that the mount is gone, so that our end is in order, whatever it looks like.
+    pub(crate) fn ended(&self) {
+        self.say(ENDED);
+    }
+
+    /// Says that nothing is mounted yet, since the server does not answer.
+    pub(crate) fn trying(&self) {
+        self.say(TRYING);
+    }
+
+    /// Says that requests are answered.
+    pub(crate) fn serving(&self) {
+        self.say(SERVING);
+    }
+
+    /// Says that everything is answered, and that another worker is to go on.
+    pub(crate) fn left(&self) {
+        self.say(LEFT);
+    }
+
+    fn say(&self, byte: u8) {
+        use std::io::Write;
+        if (&self.stream).write_all(&[byte]).is_err() {
+            tracing::debug!("nobody supervises us any more");
+        }
+    }
+
+    /// Waits, on a thread of its own, for the death of the supervisor. The mount is served on, by
+    /// us alone, until it is unmounted.
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<()> {
+        let link = Arc::clone(self);
+        let watch = move || {
+            use std::io::Read;
+            let mut byte = [0];
+            while (&link.stream).read(&mut byte).is_ok_and(|len| len > 0) {}
+            tracing::warn!(
+                "the supervisor is gone: the mount is served on, and ends with this process"
+            );
+        };
+        std::thread::Builder::new().name("larder-link".to_owned()).spawn(watch)?;
+        Ok(())
+    }
+}

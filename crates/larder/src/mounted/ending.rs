@@ -1,0 +1,208 @@
+//! The end of a mount: what is unsent goes to the server, the mount out of the name space, the
+//! cache is closed. Each step takes a bounded time.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::control::Serving;
+use crate::event::{End, Event};
+use crate::link::Hold;
+use crate::plan::Plan;
+use crate::report::Dirty;
+use crate::stack::Stack;
+use crate::unmount::{How, UnmountError, unmount};
+
+/// Longest wait for an answer of the server before it counts as dead, when the mount ends.
+const ANSWER_MAX: Duration = Duration::from_millis(800);
+
+/// Longest wait for dirty data to reach the server, when the mount ends. `larder umount` waits five
+/// seconds for everything.
+const WRITE_BACK_MAX: Duration = Duration::from_millis(2000);
+
+/// Longest wait for the kernel to let the mount go, and for the door to see that.
+const KERNEL_MAX: Duration = Duration::from_millis(1000);
+
+/// Longest wait for answers that are being given, at exit.
+pub(super) const DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// Longest wait for requests that are being answered, when another process is to go on.
+const LEAVE_MAX: Duration = Duration::from_millis(2000);
+
+/// Waits for the end of the mount and carries it out.
+pub(super) async fn end_of(
+    stack: &Stack,
+    plan: &Plan,
+    hold: &Hold,
+    events: &mut UnboundedReceiver<Event>,
+    serving: &Serving,
+) -> Result<End> {
+    while let Some(event) = events.recv().await {
+        let (how, answer) = match event {
+            Event::Broken(text) if !hold.is_ours() => return Err(anyhow!(text)),
+            Event::Gone | Event::Broken(_) => {
+                tracing::info!("the mount is gone");
+                let lost = write_back(stack).await;
+                let closed = tokio::task::block_in_place(|| stack.close());
+                serving.drain(DRAIN_MAX);
+                hold.tell_end();
+                closed?;
+                return lost.map_or(Ok(End::Gone), |text| Err(anyhow!(text)));
+            }
+            Event::Leave { answer } => {
+                let left = leave(stack, hold).await;
+                let is_left = left.is_ok();
+                let _ = answer.send(left);
+                serving.drain(DRAIN_MAX);
+                if is_left {
+                    return Ok(End::Left);
+                }
+                continue;
+            }
+            Event::Signal => (Leave::Now, None),
+            Event::Unmount { lazy: true, answer } => (Leave::WhenUnused, Some(answer)),
+            Event::Unmount { lazy: false, answer } => (Leave::IfUnused, Some(answer)),
+        };
+        let Left { lost, server_dead } = match take_away(stack, plan, how).await {
+            Ok(left) => left,
+            Err(error) => {
+                tracing::warn!("cannot unmount: {error}");
+                if let Some(answer) = answer {
+                    let _ = answer.send(Err(anyhow!("{error}")));
+                }
+                continue;
+            }
+        };
+        if let Some(text) = &lost {
+            tracing::error!("at unmount: {text}");
+        }
+        if !gone(events).await && how == Leave::WhenUnused && !server_dead {
+            // Files are open: they are served until they are closed.
+            tell(answer, lost, serving);
+            continue;
+        }
+        // A file may still be open, and the kernel have written it meanwhile.
+        let lost = lost.or_else(|| not_written_back(stack));
+        let closed = tokio::task::block_in_place(|| stack.close());
+        hold.tell_end();
+        tell(answer, lost, serving);
+        return closed.map(|()| End::Gone);
+    }
+    Ok(End::Gone)
+}
+
+/// Answers what was asked, brings what can be to the server, and takes nothing more.
+async fn leave(stack: &Stack, hold: &Hold) -> Result<()> {
+    if hold.is_ours() {
+        return Err(anyhow!(
+            "nobody keeps this mount (option survive): unmount it and mount it again"
+        ));
+    }
+    if let Some(text) = write_back(stack).await {
+        tracing::info!("{text}; the next worker brings it there");
+    }
+    // What was read lately is not lost to the next worker.
+    if let Err(error) = tokio::task::block_in_place(|| stack.engine.cache.checkpoint()) {
+        tracing::warn!(%error, "the cache cannot be saved");
+    }
+    if !tokio::task::block_in_place(|| stack.leave(LEAVE_MAX)) {
+        tracing::info!("some requests are left to the next worker unanswered");
+    }
+    Ok(())
+}
+
+/// Answers whoever asked, and sees to it that the answer is on its way.
+fn tell(
+    answer: Option<SyncSender<Result<Option<String>>>>,
+    lost: Option<String>,
+    serving: &Serving,
+) {
+    if let Some(answer) = answer {
+        let _ = answer.send(Ok(lost));
+    }
+    serving.drain(DRAIN_MAX);
+}
+
+/// Waits until the door has seen the end of the mount, for a bounded time.
+async fn gone(events: &mut UnboundedReceiver<Event>) -> bool {
+    let seen = async {
+        while let Some(event) = events.recv().await {
+            if matches!(event, Event::Gone) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(KERNEL_MAX, seen).await.is_ok()
+}
+
+/// How to leave a mount that may be in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    /// Not at all, if it is.
+    IfUnused,
+    /// Hide it now, and serve its users until they are done.
+    WhenUnused,
+    /// Its users' calls fail.
+    Now,
+}
+
+/// A mount that is out of the name space.
+struct Left {
+    /// What did not reach the server, if something did not.
+    lost: Option<String>,
+    /// Whether the server does not answer.
+    server_dead: bool,
+}
+
+/// Brings dirty data to the server and takes the mount out of the name space. If the server is
+/// dead, all calls that wait for it fail, and the mount goes however it is used.
+async fn take_away(stack: &Stack, plan: &Plan, how: Leave) -> Result<Left, UnmountError> {
+    let server_dead = !stack.engine.server.answers(ANSWER_MAX).await;
+    let lost = if server_dead { not_written_back(stack) } else { write_back(stack).await };
+    let left = Left { lost, server_dead };
+    if !stack.is_mounted() {
+        // Others have taken it away; what lies at its place now is none of ours.
+        if server_dead {
+            stack.engine.server.end_calls();
+        }
+        return Ok(left);
+    }
+    if how == Leave::IfUnused && !server_dead && left.lost.is_none() {
+        let mountpoint = plan.mountpoint.clone();
+        let unused = tokio::task::spawn_blocking(move || unmount(&mountpoint, How::Unused));
+        match tokio::time::timeout(KERNEL_MAX, unused).await {
+            Ok(Ok(Err(UnmountError::NotMounted) | Ok(()))) => return Ok(left),
+            Ok(Ok(Err(error))) => return Err(error),
+            // The kernel waits for us to write its pages, and we wait for the server.
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+    match unmount(&plan.mountpoint, How::Detach) {
+        Ok(()) | Err(UnmountError::NotMounted) => {}
+        Err(error) => return Err(error),
+    }
+    if server_dead {
+        stack.engine.server.end_calls();
+    }
+    Ok(left)
+}
+
+/// Brings dirty data to the server, for a bounded time. Answers what did not get there.
+async fn write_back(stack: &Stack) -> Option<String> {
+    match tokio::time::timeout(WRITE_BACK_MAX, stack.engine.client.write_back_all()).await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => {
+            tracing::error!("write-back at the end: {error}");
+            not_written_back(stack)
+        }
+        Err(_) => not_written_back(stack),
+    }
+}
+
+/// What the server does not hold, for people.
+fn not_written_back(stack: &Stack) -> Option<String> {
+    let dirty = Dirty::from(stack.engine.client.status().unsent);
+    (dirty.files > 0).then(|| format!("{dirty} did not reach the server"))
+}

@@ -1,0 +1,23 @@
+//! What is to be mounted, and where.
+
+use std::path::PathBuf;
+
+use crate::back::Back;
+
+/// What is to be mounted, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) back: Back,
+    /// Where, without symbolic links.
+    pub(crate) mountpoint: PathBuf,
+}
+
+impl Plan {
+    /// Whether another process goes on with the mount if the one that serves it dies. What it must
+    /// know is in the cache on disk.
+    pub(crate) fn survives(&self) -> bool {
+        let door = self.back.options.door;
+        let uring = door.transport == larder_fuse::Transport::Uring;
+        self.back.cache.is_some() && !uring && door.survive.unwrap_or(true)
+    }
+}
