@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use larder_disk::{Config as DiskConfig, Device, DiskService, Identity, OpenError, Store};
@@ -17,6 +18,7 @@ use larder_wire::capability::VolumeId;
 use larder_wire::meta::words::Time;
 use larder_wire::seal::{MasterKey, Setup};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 
 const VOLUME: VolumeId = VolumeId([9; 16]);
@@ -32,9 +34,20 @@ enum Medium {
 #[derive(Debug)]
 struct Host {
     medium: Medium,
-    /// Where it listens. Port 0 is any, the first time.
+    /// Where it listens.
     at: SocketAddr,
-    running: Option<Runtime>,
+    /// Bound there and does not listen, so that nobody who wants any port gets this one while the
+    /// server is dead; who connects then is refused.
+    _reserved: TcpSocket,
+    running: Option<Running>,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+struct Running {
+    runtime: Runtime,
+    /// Fails when its socket does not listen any more.
+    listens: Receiver<()>,
 }
 
 /// A volume that is served, on its way through the life of its servers.
@@ -69,12 +82,19 @@ impl Medium {
 
 impl Host {
     fn new(medium: Medium) -> Host {
-        Host { medium, at: SocketAddr::from(([127, 0, 0, 1], 0)), running: None }
+        let reserved = TcpSocket::new_v4().expect("a socket");
+        // Else the server could not bind beside it.
+        reserved.set_reuseaddr(true).expect("an option of sockets");
+        reserved.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let at = reserved.local_addr().expect("it is bound");
+        Host { medium, at, _reserved: reserved, running: None }
     }
 
     fn kill(&mut self, image: Image) {
-        let Some(running) = self.running.take() else { return };
-        running.shutdown_background();
+        let Some(Running { runtime, listens }) = self.running.take() else { return };
+        runtime.shutdown_background();
+        // Nothing is sent: it ends with the task that has the socket.
+        let _ = listens.recv();
         if let Medium::Simulated(disk) = &mut self.medium {
             // Threads of the dead may be about to write.
             disk.inject(Fault::EioFrom(0));
@@ -84,21 +104,23 @@ impl Host {
 
     /// Serves what `begin` makes from now on.
     fn run<S: Service>(&mut self, begin: impl Future<Output = S> + Send + 'static) {
-        let running = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let running = running.expect("threads");
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("threads");
         let at = self.at;
-        let begun = running.spawn(async move {
+        let (alive, listens) = mpsc::channel();
+        let begun = runtime.spawn(async move {
             let service = begin.await;
             let config = Config { udp: false, source_ports: SourcePorts::Any, ..Config::new(at) };
-            let server = Server::bind(config, service).await.expect("the address is free");
-            let address = server.addr();
-            tokio::spawn(server.run());
-            address
+            let server = Server::bind(config, service).await.expect("nobody else has the port");
+            tokio::spawn(async move {
+                let _dropped_last = alive;
+                server.run().await;
+            });
         });
-        let (tell, told) = std::sync::mpsc::channel();
-        running.spawn(async move { tell.send(begun.await.expect("it begins")) });
-        self.at = told.recv().expect("it tells");
-        self.running = Some(running);
+        let (tell, told) = mpsc::channel();
+        runtime.spawn(async move { tell.send(begun.await) });
+        told.recv().expect("it tells").expect("it begins");
+        self.running = Some(Running { runtime, listens });
     }
 }
 
@@ -239,5 +261,34 @@ fn once_free<T>(mut open: impl FnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < until, "nobody lets go of it");
         std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// While a server is dead its port is refused to who connects, and to who wants to have it; and
+    /// one that has just been killed is not in the way of the next.
+    #[test]
+    fn servers_keep_their_ports_over_kills() {
+        let mut volume = Volume::new(Setup::Off);
+        let ports = [volume.meta.at, volume.disk.at];
+        for _ in 0..20 {
+            volume.kill();
+            for at in ports {
+                let refused = TcpStream::connect(at).map_err(|error| error.kind());
+                assert_eq!(refused.unwrap_err(), ErrorKind::ConnectionRefused);
+                let other = TcpSocket::new_v4().expect("a socket");
+                let taken = other.bind(at).map_err(|error| error.kind());
+                assert_eq!(taken, Err(ErrorKind::AddrInUse));
+            }
+            volume.start();
+            assert_eq!([volume.meta.at, volume.disk.at], ports);
+            assert!(ports.iter().all(|at| TcpStream::connect(at).is_ok()));
+        }
     }
 }
