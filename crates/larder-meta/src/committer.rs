@@ -16,6 +16,7 @@
 //! - What the disks have cleared is free sooner or later, whatever fails meanwhile.
 
 mod resilvering;
+mod waiting;
 
 pub(crate) use resilvering::NextStale;
 
@@ -36,8 +37,9 @@ use crate::data::copies::Sets;
 use crate::disks::{Acknowledged, Disks};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
+use crate::in_place::{InPlace, Mark};
 use crate::issued::Taken;
-use crate::leases::{Action, CallNumber, claims};
+use crate::leases::{Action, CallNumber};
 use crate::live::{Cleared, Live, Moment};
 use crate::ownership::Ownership;
 use crate::request::Request;
@@ -63,6 +65,8 @@ pub(crate) enum Event {
     Revoked(Ticket),
     /// The disks have cleared blocks.
     Cleared(Vec<Cleared>),
+    /// The disks have what was left by writers that do not commit.
+    Flushed(Vec<Mark>),
     /// Somebody asks what disks have stale.
     NextStale(oneshot::Sender<NextStale>),
     /// What was to be done for this disk was done, or not.
@@ -100,13 +104,15 @@ pub(crate) struct Committer {
     /// Calls that wait for the disks.
     held: Held<Finished>,
     recaller: Arc<dyn Recaller>,
-    /// Calls that wait for leases of others.
-    aside: BTreeMap<CallNumber, Pending>,
+    /// What waits for leases of others.
+    aside: BTreeMap<CallNumber, Aside>,
     /// Those of them that wait no more.
     ready: VecDeque<CallNumber>,
     next_call: CallNumber,
     /// What the disks have cleared and could not be freed yet.
     cleared: Vec<Cleared>,
+    /// What was left by writers that do not commit, and cannot change any more.
+    left: BTreeSet<Mark>,
     ownership: Arc<Ownership>,
     /// Until when clients may open files again that nothing names.
     grace_until: Option<std::time::Instant>,
@@ -120,6 +126,13 @@ pub(crate) struct Committer {
 struct Pending {
     called: Called,
     sequence: Option<Sequence>,
+}
+
+/// What waits until others have given leases back.
+enum Aside {
+    Call(Box<Pending>),
+    /// A file gets another version of its data.
+    Mend(Mark),
 }
 
 /// A call that was carried out, or a session that ended by itself.
@@ -142,6 +155,8 @@ struct Ended {
     draining: Vec<(DiskId, Range<u64>)>,
     /// Sessions whose leases end after that.
     sessions: Vec<SessionId>,
+    /// What was written in place under them, and will not be committed.
+    left: Vec<Mark>,
 }
 
 /// What a group has so far.
@@ -167,6 +182,7 @@ pub(crate) struct Parts {
     pub(crate) sets: Sets,
     /// Blocks that drained when the store was opened.
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
+    pub(crate) in_place: InPlace,
     pub(crate) await_disks: Await,
     pub(crate) recaller: Arc<dyn Recaller>,
     pub(crate) ownership: Arc<Ownership>,
@@ -185,6 +201,7 @@ impl Committer {
             slots,
             sets,
             draining,
+            in_place,
             await_disks,
             recaller,
             ownership,
@@ -192,12 +209,14 @@ impl Committer {
         let mut held = Held::default();
         let void = held.begin(Revoking::FromBefore);
         await_disks(disks.void_all(), Event::Revoked(void));
-        let ended = Ended { draining, ..Ended::default() };
+        let ended = Ended { draining, left: in_place.all_left(), ..Ended::default() };
         let from_before = Finished::nobody_asked(ended);
         let waits = held.hold_for(void, from_before).is_none();
         debug_assert!(waits, "nobody has said that it is done");
         let (own_disks, own_sessions) = (Arc::clone(&disks), Arc::clone(&sessions));
-        let live = Live::new(volume.clone(), own_disks, own_sessions, Arc::clone(&recaller), sets);
+        let own_recaller = Arc::clone(&recaller);
+        let live =
+            Live::new(volume.clone(), own_disks, own_sessions, own_recaller, (sets, in_place));
         Committer {
             engine,
             disks,
@@ -214,6 +233,7 @@ impl Committer {
             ready: VecDeque::new(),
             next_call: CallNumber(1),
             cleared: Vec::new(),
+            left: BTreeSet::new(),
             ownership,
             failed: None,
             over: watch::Sender::new(None),
@@ -242,7 +262,7 @@ impl Committer {
         }
         self.commit(group);
         // What ended with the group may have been what others waited for.
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || !self.left.is_empty() {
             let mut group = Group::default();
             if let Ok(view) = self.engine.steady_view() {
                 self.go_on(&*view, &mut group);
@@ -262,6 +282,7 @@ impl Committer {
             // There is nobody who would do anything more.
             Event::Revoked(_)
             | Event::Cleared(_)
+            | Event::Flushed(_)
             | Event::NextStale(_)
             | Event::TaskEnded(..)
             | Event::Reached(_)
@@ -339,6 +360,7 @@ impl Committer {
         self.act();
         let draining = finished.ended.draining;
         self.clear(draining);
+        self.left.extend(finished.ended.left);
         if let Some((asked, next)) = finished.task {
             // Who has gone does nothing, and the blocks are stale as before.
             let _ = asked.send(next);
@@ -362,6 +384,7 @@ impl Committer {
                 self.cleared.extend(blocks);
                 self.free_cleared(view, group);
             }
+            Event::Flushed(left) => left.into_iter().for_each(|mark| self.mend(view, group, mark)),
             Event::NextStale(asked) => self.next_stale(view, group, asked),
             Event::TaskEnded(disk, is_done) => {
                 tracing::debug!(disk = disk.0, is_done, "resilvering has ended");
@@ -402,22 +425,6 @@ impl Committer {
         }
     }
 
-    /// Carries out calls that wait no more.
-    fn go_on(&mut self, view: &dyn View, group: &mut Group) {
-        while let Some(number) = self.ready.pop_front() {
-            let Some(pending) = self.aside.remove(&number) else { continue };
-            let session = pending.called.change.bearer().session();
-            match session.map(|session| self.sessions.is_there(session)) {
-                _ if self.failed.is_some() => {
-                    let status = self.failed.unwrap_or(Status::Io);
-                    answer(pending.called.waiter, Reply::refused(status));
-                }
-                Some(false) => answer(pending.called.waiter, Reply::refused(Status::BadSession)),
-                _ => self.begin(view, group, number, pending),
-            }
-        }
-    }
-
     fn call(&mut self, view: &dyn View, group: &mut Group, mut called: Called) {
         let bearer = called.change.bearer();
         let instant = self.clock.instant();
@@ -444,26 +451,8 @@ impl Committer {
             };
             sequence = Some(call);
         }
-        let number = self.next_call;
-        self.next_call = CallNumber(number.0 + 1);
+        let number = self.next_number();
         self.begin(view, group, number, Pending { called, sequence });
-    }
-
-    /// Carries a call out, or puts it aside until leases of others are given back.
-    fn begin(&mut self, view: &dyn View, group: &mut Group, number: CallNumber, pending: Pending) {
-        let change = &pending.called.change;
-        let session = change.bearer().session();
-        if let Some(session) = session.filter(|session| self.live.others_have_leases(*session)) {
-            // What cannot be read fails again when it is carried out.
-            let claims = claims::of(&Txn::new(view, &group.writes), change).unwrap_or_default();
-            let goes = self.live.claim(number, session, claims, self.clock.instant());
-            self.act();
-            if !goes {
-                self.aside.insert(number, pending);
-                return;
-            }
-        }
-        self.carry_out(view, group, pending);
     }
 
     fn carry_out(&mut self, view: &dyn View, group: &mut Group, pending: Pending) {
@@ -500,13 +489,17 @@ impl Committer {
         if self.live.is_release_due() {
             self.internal(view, group, Live::release_closed);
         }
+        if self.live.was_refused() {
+            self.internal(view, group, Live::end_refused);
+        }
     }
 
     /// What the effects of a transaction are at the disks.
     fn ended(&mut self, effects: Effects) -> Ended {
         let Effects { revoked, untaken, draining, gone } = effects;
-        let mut sessions = Vec::new();
+        let (mut sessions, mut left) = (Vec::new(), Vec::new());
         for one in &revoked {
+            left.extend(self.live.left_with(one));
             if let Revoked::All(session) = one {
                 self.slots.end(*session);
                 sessions.push(*session);
@@ -515,7 +508,7 @@ impl Committer {
         for file in gone {
             self.live.file_is_gone(file);
         }
-        Ended { revoked, capabilities: self.live.end(untaken), draining, sessions }
+        Ended { revoked, capabilities: self.live.end(untaken), draining, sessions, left }
     }
 
     /// Frees what the disks have cleared. What cannot be read now is tried again at the next tick.
@@ -560,6 +553,7 @@ impl Committer {
             self.internal(view, group, |live, txn| live.end_session(txn, session));
         }
         self.internal(view, group, Live::release_closed);
+        self.internal(view, group, Live::forget_committed);
         self.live.time_has_passed(now);
         self.act();
         if self.grace_until.is_some_and(|until| now >= until) {

@@ -64,6 +64,9 @@ pub trait Disks: Send + Sync + 'static {
     /// Makes blocks read as zeros, whoever gets them next. Ends when the disks have done so.
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged;
 
+    /// Makes durable what was written to these disks before. Ends when all have done so.
+    fn flush(&self, disks: Vec<DiskId>) -> Acknowledged;
+
     /// Copies bytes from one disk to the same place of another, durably. Ends with whether that was
     /// done; if it was not, nothing is written any more after the capability to write is revoked.
     fn copy(&self, from: (DiskId, Minted), to: (DiskId, Minted), bytes: Range<u64>) -> Copied;

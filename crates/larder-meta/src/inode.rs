@@ -154,6 +154,12 @@ impl Inode {
         }
     }
 
+    /// Its data may be other than what was told of this version, and nobody has changed it.
+    pub(crate) fn doubt(&mut self, now: Time) {
+        self.touch(now, false);
+        self.attributes.data_change = self.attributes.change;
+    }
+
     /// What has become of it since it was `before`.
     pub(crate) fn changed(&self, before: Version) -> Changed {
         Changed { before, after: self.attributes }

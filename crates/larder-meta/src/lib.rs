@@ -20,8 +20,9 @@
 //!
 //! In the code: `rights` judges, `names`, `attributes`, `xattrs` and `data` are the functions of
 //! calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and `sessions` are
-//! what the server knows beside them; `resilver` finds what disks have missed; `live` puts calls
-//! and these together, `committer` gives them their order, `server` their threads.
+//! what the server knows beside them; `in_place` who may have left what he wrote uncommitted;
+//! `resilver` finds what disks have missed; `live` puts calls and these together, `committer` gives
+//! them their order, `server` their threads.
 //!
 //! Absent on purpose: file data, a second server at a time.
 
@@ -40,6 +41,7 @@ mod data;
 pub mod disks;
 pub mod engine;
 mod held;
+mod in_place;
 mod inode;
 mod issued;
 mod leases;

@@ -24,6 +24,7 @@ use crate::data;
 use crate::data::blocks::{Cursor, Room};
 use crate::data::copies::Sets;
 use crate::disks::Disks;
+use crate::in_place::{InPlace, Mark};
 use crate::inode::{self, Body};
 use crate::issued::{Table, Taken};
 use crate::leases::{Action, CallNumber, Claim, Event, Leases};
@@ -80,6 +81,9 @@ pub(crate) struct Live {
     closed: BTreeSet<(SessionId, FileId)>,
     /// Somebody found no room since those were given up last.
     is_short: bool,
+    in_place: InPlace,
+    /// Of which a commit was refused, since this was looked at last.
+    refused: Vec<Mark>,
 }
 
 /// What a call has beside its arguments and its caller.
@@ -97,7 +101,7 @@ impl Live {
         disks: Arc<dyn Disks>,
         sessions: Arc<Sessions>,
         recaller: Arc<dyn Recaller>,
-        sets: Sets,
+        (sets, in_place): (Sets, InPlace),
     ) -> Live {
         let mut opens = Opens::new(volume.epoch);
         let patience = sessions.lease() / RECALLS_PER_LEASE;
@@ -124,6 +128,8 @@ impl Live {
             resilver: Resilver::default(),
             closed: BTreeSet::new(),
             is_short: false,
+            in_place,
+            refused: Vec::new(),
         }
     }
 
@@ -443,12 +449,10 @@ impl Live {
         request: &Request<'_>,
         call: &CommitExtents,
     ) -> Result<FileChanged, Status> {
-        self.need_data(txn, request, call.file, call.open, Mode::Write)?;
-        let changed = data::commit(txn, request, call, &self.sets)?;
-        if call.close {
-            self.close(txn, request.session, call.open)?;
-        }
-        Ok(changed)
+        let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
+        let committed = may.and_then(|_| data::commit(txn, request, call, &self.sets));
+        self.note_commit((call.file, request.session), committed.is_ok(), call.all);
+        committed
     }
 
     fn begin_session(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use larder_io::Clock;
 use larder_rpc::server::{Answer, Backchannel, Call, Service};
 use larder_rpc::{Program, random_u64};
-use larder_wire::meta::words::{DiskId, Sequence, SessionId};
+use larder_wire::meta::words::{DiskId, FileId, Sequence, SessionId};
 use larder_wire::meta::{self, MetaProc, Status, calls};
 use larder_wire::rpc::{AUTH_TOOWEAK, CallHeader, Credential, Outcome};
 use larder_wire::xdr::{Encode, Encoder};
@@ -20,13 +20,14 @@ use crate::data::blocks;
 use crate::data::copies::Sets;
 use crate::disks::Disks;
 use crate::engine::{Engine, Writes};
+use crate::in_place::InPlace;
 use crate::ownership::Ownership;
 use crate::reads::{Read, renewed};
 use crate::resilvering;
 use crate::rights::Caller;
 use crate::sessions::{self, Sessions, Standing};
 use crate::slots::Slots;
-use crate::store::records::{Session, Slot};
+use crate::store::records::{self, Session, Slot};
 use crate::store::{Txn, key};
 use crate::volume::{Owned, VolumeError};
 
@@ -34,6 +35,8 @@ use crate::volume::{Owned, VolumeError};
 const QUEUE_MAX: usize = 4096;
 /// Part of a session's lease after which is looked for sessions that are over.
 const TICKS_PER_LEASE: u32 = 4;
+/// Where the keys of sessions begin.
+const NO_SESSION: SessionId = SessionId([0; 16]);
 /// Who calls without saying who he is.
 const NOBODY: u32 = 65_534;
 
@@ -93,7 +96,7 @@ impl Metadata {
     ) -> Result<Metadata, VolumeError> {
         let sessions = Arc::new(Sessions::new(options.lease));
         let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock)));
-        let Loaded { slots, sets, draining } = load(&*engine, &sessions, &*clock)?;
+        let Loaded { slots, sets, draining, in_place } = load(&*engine, &sessions, &*clock)?;
         let (queue, events) = mpsc::channel(QUEUE_MAX);
         let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));
         let recaller = Arc::clone(&channels) as Arc<dyn Recaller>;
@@ -119,6 +122,7 @@ impl Metadata {
             slots,
             sets,
             draining,
+            in_place,
             await_disks,
             recaller,
             ownership: Arc::clone(&ownership),
@@ -235,6 +239,7 @@ pub(crate) struct Loaded {
     pub(crate) slots: Slots<Waiter>,
     pub(crate) sets: Sets,
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
+    pub(crate) in_place: InPlace,
 }
 
 /// Reads what is kept in memory beside the store. Sessions count as renewed now.
@@ -251,18 +256,25 @@ pub(crate) fn load(
 fn load_from(txn: &Txn<'_>, sessions: &Sessions, clock: &dyn Clock) -> Result<Loaded, Status> {
     let id = |key: &[u8]| key[1..].first_chunk().map(|id| SessionId(*id)).ok_or(Status::Io);
     let renewed = clock.instant();
-    for (key, session) in txn.scan_all::<Session>(&key::session(SessionId([0; 16]))[..1])? {
+    for (key, session) in txn.scan_all::<Session>(&key::session(NO_SESSION)[..1])? {
         let Session { client, boot, slots } = session;
         let standing = Standing::FromBefore;
         sessions.add(id(&key)?, sessions::Session { client, boot, slots, renewed, standing });
     }
     let mut slots = Slots::new();
-    for (key, last) in txn.scan_all::<Slot>(&key::slot(SessionId([0; 16]), 0)[..1])? {
+    for (key, last) in txn.scan_all::<Slot>(&key::slot(NO_SESSION, 0)[..1])? {
         let slot = u32::from_be_bytes(*key.last_chunk().ok_or(Status::Io)?);
         let Slot { sequence, procedure, reply } = last;
         slots.load(Sequence { session: id(&key)?, slot, sequence }, procedure, reply.0);
     }
-    Ok(Loaded { slots, sets: Sets::load(txn)?, draining: blocks::draining(txn)? })
+    let mut in_place = InPlace::default();
+    for (key, _) in txn.scan_all::<records::InPlace>(&key::in_place(FileId(0), NO_SESSION)[..1])? {
+        let (file, session) = key[1..].split_first_chunk().ok_or(Status::Io)?;
+        let session = SessionId(*session.first_chunk().ok_or(Status::Io)?);
+        let mark = (FileId(u64::from_be_bytes(*file)), session);
+        in_place.load(mark, sessions.is_there(session));
+    }
+    Ok(Loaded { slots, sets: Sets::load(txn)?, draining: blocks::draining(txn)?, in_place })
 }
 
 /// The committer's thread.

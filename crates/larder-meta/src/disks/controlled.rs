@@ -91,6 +91,7 @@ struct Keeper {
 enum Order {
     Revoke(Vec<CapabilityName>, oneshot::Sender<()>),
     Clear(Vec<Range<u64>>, oneshot::Sender<()>),
+    Flush(oneshot::Sender<()>),
     Void(oneshot::Sender<()>),
     Status(oneshot::Sender<Option<StatusDone>>),
 }
@@ -110,6 +111,7 @@ impl ControlledDisks {
             let known = Arc::new(Mutex::new(Known::new(identity)));
             let (orders, taken) = mpsc::channel(ORDERS_MAX);
             let (ready, is_ready) = watch::channel(false);
+            let data = Arc::new(Data::new(disk.address, clock));
             let whose = Control { master, volume, disk: disk.disk, owner };
             let keep = Keep {
                 address: disk.address,
@@ -122,9 +124,10 @@ impl ControlledDisks {
                 trusted_until: clock.instant() + TRUST,
                 must_void: true,
                 unclear: Vec::new(),
+                unflushed: Vec::new(),
+                data: Arc::clone(&data),
             };
             tokio::spawn(keep.run(taken));
-            let data = Arc::new(Data::new(disk.address, clock));
             (disk.disk, Keeper { public: disk.public, data, known, orders, is_ready })
         };
         let disks = disks.into_iter().map(keeper).collect();
@@ -226,6 +229,11 @@ impl Disks for ControlledDisks {
         self.order(by_disk(blocks), Order::Clear)
     }
 
+    fn flush(&self, disks: Vec<DiskId>) -> Acknowledged {
+        let all = disks.into_iter().map(|disk| (disk, ())).collect();
+        self.order(all, |(), done| Order::Flush(done))
+    }
+
     fn copy(&self, from: (DiskId, Minted), to: (DiskId, Minted), bytes: Range<u64>) -> Copied {
         let of =
             |(disk, minted): (DiskId, Minted)| Some((disk, self.data(disk)?, granted(&minted)?));
@@ -284,6 +292,10 @@ struct Keep {
     must_void: bool,
     /// What could not be cleared yet.
     unclear: Vec<Unclear>,
+    /// Who waits until the disk has made durable what was written to it.
+    unflushed: Vec<oneshot::Sender<()>>,
+    /// The way to its bytes.
+    data: Arc<Data>,
 }
 
 impl Keep {
@@ -336,6 +348,10 @@ impl Keep {
                     self.ready.send_replace(false);
                 }
                 let _ = done.send(status);
+            }
+            Order::Flush(done) => {
+                self.unflushed.push(done);
+                self.flush().await;
             }
             Order::Clear(blocks, done) => {
                 self.unclear.push((blocks, done));
@@ -457,6 +473,7 @@ impl Keep {
         }
         self.ready.send_replace(true);
         self.clear().await;
+        self.flush().await;
         Ok(())
     }
 
@@ -472,6 +489,22 @@ impl Keep {
         self.control().await?.rotate(key).await?;
         lock(&self.known).refreshed(done.clock_ms, now);
         Ok(())
+    }
+
+    /// Has the disk make durable what was written to it, if somebody waits for that and it does so
+    /// now. A flush goes under a capability like a client's: one that nobody else has.
+    async fn flush(&mut self) {
+        if self.unflushed.is_empty() {
+            return;
+        }
+        // Of whichever byte it is does not matter.
+        let bytes = std::slice::from_ref(&(0..1));
+        let minted = lock(&self.known).mint(Mode::Write, bytes, self.clock.instant());
+        let Some(granted) = minted.as_ref().and_then(granted) else { return };
+        match data::flush(&self.data, &granted).await {
+            Ok(()) => self.unflushed.drain(..).for_each(|done| _ = done.send(())),
+            Err(error) => tracing::debug!(disk = self.whose.disk.0, "not flushed: {error}"),
+        }
     }
 
     /// Clears what is to be cleared, as far as the disk does it now.

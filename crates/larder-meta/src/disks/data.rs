@@ -1,4 +1,5 @@
-//! Bytes that are copied between disks. They pass this process: a disk speaks to no other.
+//! What the metadata server does with bytes of disks as a client does it: it copies them from one
+//! to another, since a disk speaks to no other, and has them made durable.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -23,9 +24,9 @@ pub(super) struct Data {
     client: OnceCell<DiskClient>,
 }
 
-/// Why bytes were not copied.
+/// Why something was not done.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotCopied {
+pub(super) enum NotDone {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -49,15 +50,24 @@ impl Data {
     }
 }
 
+/// Makes durable what was written to a disk before.
+///
+/// # Errors
+/// [`NotDone`]
+pub(super) async fn flush(disk: &Data, granted: &Granted) -> Result<(), NotDone> {
+    disk.client().await?.flush(granted, CallOptions::default()).await?;
+    Ok(())
+}
+
 /// Copies bytes to the same place of another disk, durably.
 ///
 /// # Errors
-/// [`NotCopied`]; then any part of them may have been written.
+/// [`NotDone`]; then any part of them may have been written.
 pub(super) async fn copy(
     (from, read): (&Data, &Granted),
     (to, write): (&Data, &Granted),
     bytes: Range<u64>,
-) -> Result<(), NotCopied> {
+) -> Result<(), NotDone> {
     for at in bytes.clone().step_by(DATA_BYTES_MAX) {
         // It fits: the largest request does.
         let length = (bytes.end - at).min(DATA_BYTES_MAX as u64) as u32;

@@ -1,19 +1,25 @@
-//! Which disks of a set are read and written, and what brings them up to date.
+//! Which disks of a set are read and written, and what brings them up to date; and who was granted
+//! to write in place, and what becomes of a file whose writer does not commit.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use larder_wire::meta::words::{ByteRange, DiskId, FileId, Grant, Layout, Mode, SessionId};
+use larder_wire::meta::words::{
+    ByteRange, DiskId, Extent, ExtentState, FileId, Grant, Layout, Mode, SessionId, Time,
+};
 use larder_wire::meta::{EXTENTS_MAX, Status};
 use larder_wire::xdr::{Array, Opaque};
 
 use super::{Live, Moment};
-use crate::data::{self, Plan, blocks, copies};
+use crate::data::{self, Map, Plan, blocks, copies};
 use crate::disks::Minted;
+use crate::in_place::Mark;
+use crate::inode;
 use crate::issued::{Purpose, Taken};
 use crate::resilver::{Source, Step, Task};
-use crate::store::Txn;
 use crate::store::txn::Revoked;
+use crate::store::{Txn, key, records};
 
 /// Bytes of a disk.
 type OnDisk = (DiskId, Vec<Range<u64>>);
@@ -63,6 +69,7 @@ impl Live {
         };
         let Plan { covered, extents, grants } =
             data::layout(txn, (session, file), mode, &bytes, &self.sets)?;
+        self.note_grant(txn, (file, session), mode, &extents);
         // What the call ends was given out before; what it gives out now stays.
         let revoked = txn.take_revoked();
         self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
@@ -195,5 +202,94 @@ impl Live {
     fn set_of(&self, disk: DiskId) -> DiskId {
         let of = self.sets.complete().find(|(_, set)| set.disks.contains(&disk));
         of.map_or(disk, |(set, _)| set)
+    }
+}
+
+/// What is written in place, and what is left of it.
+impl Live {
+    /// A session is granted these extents of a file.
+    pub(super) fn note_grant(
+        &mut self,
+        txn: &mut Txn<'_>,
+        mark: Mark,
+        mode: Mode,
+        extents: &[Extent],
+    ) {
+        let is_committed = |extent: &Extent| extent.state == ExtentState::Committed;
+        let is_in_place = mode.writes() && !self.sets.are_mirrored();
+        if is_in_place && extents.iter().any(is_committed) && self.in_place.granted(mark) {
+            txn.put(key::in_place(mark.0, mark.1), &records::InPlace {});
+        }
+    }
+
+    /// A session has committed something, or `all` that it wrote; or that was refused: then it will
+    /// not be committed.
+    pub(super) fn note_commit(&mut self, mark: Mark, is_done: bool, all: bool) {
+        if is_done && all {
+            self.in_place.committed(mark);
+        } else if !is_done && self.in_place.left(mark) {
+            self.refused.push(mark);
+        }
+    }
+
+    /// Whether some commit was refused of which something may be left.
+    pub(crate) fn was_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Ends the capabilities under which what is left may have been written.
+    pub(crate) fn end_refused(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
+        for (file, session) in std::mem::take(&mut self.refused) {
+            txn.revoke(Revoked::Session(session, file));
+        }
+        Ok(())
+    }
+
+    /// What is left with capabilities that end.
+    pub(crate) fn left_with(&mut self, revoked: &Revoked) -> Vec<Mark> {
+        match *revoked {
+            Revoked::All(session) => {
+                let all = self.in_place.writing(session);
+                all.into_iter().filter(|mark| self.in_place.left(*mark)).collect()
+            }
+            Revoked::Session(session, file) => {
+                let mark = Some((file, session));
+                mark.into_iter().filter(|mark| self.in_place.is_left(*mark)).collect()
+            }
+            // Whoever has them may go on with others.
+            Revoked::File(_) => Vec::new(),
+        }
+    }
+
+    /// The disks that have bytes of a file.
+    pub(crate) fn disks_with(&self, txn: &Txn<'_>, file: FileId) -> Result<Vec<DiskId>, Status> {
+        let pieces = Map::File(file).overlapping(txn, &(0..u64::MAX), usize::MAX)?;
+        let sets: BTreeSet<DiskId> = pieces.into_iter().map(|piece| piece.disk).collect();
+        Ok(sets.into_iter().flat_map(|set| self.sets.disks(set)).copied().collect())
+    }
+
+    /// What is left of a file cannot change any more, and the disks have it: the file gets another
+    /// version of its data, so whoever has some asks again.
+    pub(crate) fn mend(&mut self, txn: &mut Txn<'_>, mark: Mark, now: Time) -> Result<(), Status> {
+        match inode::get(txn, mark.0) {
+            Ok(mut inode) => {
+                inode.doubt(now);
+                inode::put(txn, &inode);
+            }
+            Err(Status::Stale) => {}
+            Err(error) => return Err(error),
+        }
+        if self.in_place.mended(mark) {
+            txn.delete(key::in_place(mark.0, mark.1));
+        }
+        Ok(())
+    }
+
+    /// Forgets who has committed all that he wrote.
+    pub(crate) fn forget_committed(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
+        for (file, session) in self.in_place.forget_clean() {
+            txn.delete(key::in_place(file, session));
+        }
+        Ok(())
     }
 }

@@ -98,6 +98,7 @@ impl Live {
     pub(crate) fn file_is_gone(&mut self, file: FileId) {
         self.on_lease(leases::Event::Gone { file });
         self.locks.forget(file);
+        self.in_place.gone(file);
     }
 }
 

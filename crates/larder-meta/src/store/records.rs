@@ -133,6 +133,10 @@ records! {
     /// An extended attribute.
     Xattr, format 1 { value: Opaque<65_536> }
 
+    /// A session was granted to write committed blocks of a file, and may have done so without a
+    /// commit.
+    InPlace, format 1 {}
+
     /// A session.
     Session, format 1 { client: [u8; 16], boot: u64, slots: u32 }
 
@@ -219,6 +223,11 @@ pub(crate) mod key {
     /// Blocks of one disk of a set that are not as on the others.
     pub(crate) fn stale(disk: DiskId, end: u64) -> Vec<u8> {
         join(b't', &[&disk.0.to_be_bytes(), &end.to_be_bytes()])
+    }
+
+    /// A session that may have written committed blocks of a file.
+    pub(crate) fn in_place(file: FileId, session: SessionId) -> Vec<u8> {
+        join(b'u', &[&file.0.to_be_bytes(), &session.0])
     }
 
     /// A file without names that somebody has open.

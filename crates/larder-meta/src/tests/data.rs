@@ -356,8 +356,9 @@ fn closing_frees_what_was_given_ahead_and_not_what_was_asked_for() {
     let place = |layout: &Layout| layout.extents.0[0].position - layout.extents.0[0].offset;
     assert_eq!(place(&asked.layout), place(&one.layout), "they are the same blocks");
     let mut commit = rig.committing(file, &one.layout, 0..B);
-    (commit.open, commit.close) = (one.open, true);
+    commit.open = one.open;
     rig.call(&Caller::root(), commit).unwrap();
+    rig.close(one.open).unwrap();
     rig.wait(super::rig::LEASE / 4);
     assert_eq!(rig.free_bytes(), 8 * B, "somebody has it open to write");
     rig.close(two.open).unwrap();

@@ -185,7 +185,7 @@ impl World {
     ) -> CommitExtents {
         let (sequence, open) = (self.rig.next(), OpenId::NONE);
         let (written, copies, merged) = (Array(written), Array(copies), Array(merged));
-        CommitExtents { sequence, file, open, written, copies, merged, mtime: None, close: false }
+        CommitExtents { sequence, file, open, written, copies, merged, mtime: None, all: true }
     }
 
     /// The session ends with all that it has not committed.

@@ -32,7 +32,7 @@ use crate::ownership::Ownership;
 use crate::reads::Read;
 use crate::rights::Caller;
 use crate::sessions::Sessions;
-use crate::store::Txn;
+use crate::store::{Record, Txn};
 use crate::volume::{self, NewDisk};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -156,6 +156,7 @@ impl Rig {
             slots: loaded.slots,
             sets: loaded.sets,
             draining: loaded.draining,
+            in_place: loaded.in_place,
             await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
             ownership: Arc::clone(&ownership),
         };
@@ -406,8 +407,8 @@ impl Rig {
         let written: Vec<Written> = parts.collect();
         let copies = Array(written.iter().map(|part| part.disk).collect());
         let (sequence, open, merged) = (self.next(), OpenId::NONE, Array::default());
-        let (written, mtime, close) = (Array(written), None, false);
-        calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, close }
+        let (written, mtime, all) = (Array(written), None, true);
+        calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, all }
     }
 
     /// Makes a file's bytes be written and committed.
@@ -434,6 +435,13 @@ impl Rig {
     /// The same, whether there is a session or not.
     pub(crate) fn free_bytes_of_all(&self) -> u64 {
         volume::space(&self.engine).unwrap().bytes_free
+    }
+
+    /// What is on record under a tag.
+    pub(crate) fn records<R: Record>(&self, tag: u8) -> Vec<(Vec<u8>, R)> {
+        let view = self.engine.view().unwrap();
+        let none = Writes::new();
+        Txn::new(&*view, &none).scan_all(&[tag]).unwrap()
     }
 
     /// Nothing is wrong with the volume.

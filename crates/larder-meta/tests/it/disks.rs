@@ -150,10 +150,12 @@ impl Both {
         let (sequence, open) = (self.next(), opened.open);
         let written = Array(vec![written]);
         let (copies, merged) = (Array(vec![extent.disk]), Array::default());
-        let (mtime, close) = (None, true);
+        let (mtime, all) = (None, true);
         let commit =
-            calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, close };
+            calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, all };
         self.meta.call(commit).await.unwrap();
+        let close = calls::Close { sequence: self.next(), open };
+        self.meta.call(close).await.unwrap();
         (file, layout)
     }
 

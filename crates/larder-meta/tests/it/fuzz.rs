@@ -410,7 +410,7 @@ impl Source<'_> {
                 let file = written.first().map_or(file, |(file, _)| *file);
                 let open = if self.is() { open } else { OpenId::NONE };
                 let written = Array(written.into_iter().map(|(_, written)| written).collect());
-                let (mtime, close) = (self.is().then(|| self.time()), self.next() > 200);
+                let (mtime, all) = (self.is().then(|| self.time()), self.next() > 200);
                 let (copies, merged) = (self.copies(&written), self.merged(&written));
                 bytes(&calls::CommitExtents {
                     sequence,
@@ -420,7 +420,7 @@ impl Source<'_> {
                     copies,
                     merged,
                     mtime,
-                    close,
+                    all,
                 })
             }
             calls::GetCaps::NUMBER => {

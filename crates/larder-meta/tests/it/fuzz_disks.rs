@@ -42,6 +42,10 @@ impl Disks for GoodDisks {
         Box::pin(std::future::ready(()))
     }
 
+    fn flush(&self, _disks: Vec<DiskId>) -> Acknowledged {
+        Box::pin(std::future::ready(()))
+    }
+
     fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>) -> Copied {
         Box::pin(std::future::ready(true))
     }

@@ -101,14 +101,12 @@ pub(super) struct UncommittedFiles {
     turns: Mutex<HashMap<FileId, Weak<Turn>>>,
 }
 
-/// Who writes where there are copies has it shared; who merges, or commits, has it alone.
+/// Who writes has it shared; who merges, or commits, has it alone.
 pub(super) type Turn = tokio::sync::RwLock<()>;
 
 /// One of them.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    /// Held while its bytes are committed.
-    pub(super) turn: tokio::sync::Mutex<()>,
     written: Mutex<Option<Uncommitted>>,
 }
 
@@ -208,7 +206,7 @@ impl UncommittedFiles {
 }
 
 impl File {
-    /// Takes what is to be committed, with the turn held.
+    /// Takes what is to be committed, with the file's turn held alone.
     pub(super) fn take(&self) -> Option<Uncommitted> {
         lock(&self.written).take()
     }

@@ -107,6 +107,9 @@ impl Native {
         if self.is_mirrored() {
             return self.write_part_anew(cred, (file, open), offset, data, is_stable).await;
         }
+        // A commit tells the server that nothing else is under way.
+        let turn = self.uncommitted.turn(file);
+        let _turn = turn.read().await;
         let range = offset..offset + data.len() as u64;
         let blocks = block_of(range.start)..range.end.next_multiple_of(BLOCK_BYTES);
         let mut tried = 0;
@@ -205,15 +208,12 @@ impl Native {
     /// meanwhile the verifier changes, and nothing is committed.
     async fn commit_file(&self, file: FileId) -> Result<Option<Change>> {
         let Some(entry) = self.uncommitted.get(file) else { return Ok(None) };
-        let _turn = entry.turn.lock().await;
         let turn = self.uncommitted.turn(file);
-        let _alone = if self.is_mirrored() { Some(turn.write().await) } else { None };
+        let _alone = turn.write().await;
         let Some(written) = entry.take() else { return Ok(None) };
         let done = self.commit(file, &written).await;
-        if self.is_mirrored() {
-            // They are the file's, or lost.
-            self.session.opens().forget_ahead(file);
-        }
+        // They are the file's, or lost.
+        self.session.opens().forget_ahead(file);
         match done {
             Ok(_) => {}
             Err(Error::TimedOut | Error::Shutdown | Error::TryAgain) => {
@@ -247,11 +247,14 @@ impl Native {
         }
         let mut is_lost = copies.is_lost();
         let mut chain = Chain::default();
-        for pieces in written.pieces.chunks(RANGES_MAX) {
+        let mut chunks = written.pieces.chunks(RANGES_MAX).peekable();
+        while let Some(pieces) = chunks.next() {
             if is_lost {
                 break;
             }
             let merged = written.merged_in(pieces);
+            // Nobody writes it meanwhile.
+            let all = chunks.peek().is_none();
             let done = self.session.change(&written.cred, |sequence| CommitExtents {
                 sequence,
                 file,
@@ -260,7 +263,7 @@ impl Native {
                 copies: Array(copies.all()),
                 merged: Array(merged.clone()),
                 mtime: None,
-                close: false,
+                all,
             });
             match self.note_changes(done.await, |done| vec![done.file]) {
                 Ok(done) => chain.add(self.changed(&done.file)),

@@ -211,10 +211,17 @@ impl Player {
         }
     }
 
-    /// Reads all places.
+    /// Reads all places, as the server has them: what is held while that is away is no answer.
     pub(crate) async fn read_places(&mut self) -> Vec<data::Read> {
         let life = self.living().await.expect("it lives to the end");
-        self.open(&life, false).await;
+        loop {
+            life.reaches_server().await;
+            self.open(&life, false).await;
+            if self.open.as_ref().is_some_and(|open| open.since > 0) {
+                break;
+            }
+            self.close(&life).await;
+        }
         let mut last = Vec::new();
         for place in 0..PLACES.len() {
             last.extend(self.read(&life, place).await);

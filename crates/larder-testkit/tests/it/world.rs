@@ -7,23 +7,28 @@
 //! long.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use larder_cache::{Cache, Config};
 use larder_client::{Client, Options, Start};
 use larder_io::{BootId, Clock, Fault, Image, RealClock, SimClock, SimDisk};
 use larder_remote::native::{MountOptions, Native};
 use larder_rpc::{Recovery, ServerState};
 use larder_testkit::Volume;
-use larder_vfs::{Answer, Error, Ino, Remote};
+use larder_vfs::{Answer, Cred, Error, Ino, Remote, Stability};
 use larder_wire::seal::Setup;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{RwLock, watch};
 
 /// Seconds of simulated time in one of the machine's.
 const SPEED: u32 = 20;
+
+/// How long something may take that waits for a session to end and for a disk to be trusted.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// So often simulated time moves.
 const STEP: Duration = Duration::from_millis(1);
@@ -109,6 +114,23 @@ impl Life {
         (done, was_there && state.has_changed().is_ok_and(|changed| !changed))
     }
 
+    /// Waits until the metadata server is there, as far as the client knows.
+    pub(crate) async fn reaches_server(&self) {
+        let mut state = self.native.rpc().state();
+        state.wait_for(|state| matches!(state, ServerState::Reachable)).await.unwrap();
+    }
+
+    /// Writes the start of a file in the root directory, past the client: at the disks, and not
+    /// committed.
+    pub(crate) async fn write_to_disks(&self, name: &str, data: &[u8]) {
+        let (cred, data) = (Cred::root(), Bytes::copy_from_slice(data));
+        let root = self.native.root().await.unwrap().handle;
+        let found = self.native.lookup(&cred, &root, OsStr::new(name)).await.unwrap();
+        let file = found.found.unwrap().handle;
+        let unstable = Stability::Unstable;
+        self.native.write(&cred, &file, None, 0, data, unstable).await.unwrap();
+    }
+
     /// Makes a call as the kernel does. It ends with the client.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
@@ -154,6 +176,24 @@ impl World {
         self.seats.push(Seat { name, boot: 1, disk, running: None, now });
         self.begin(number);
         number
+    }
+
+    /// Waits until something is so, which is to be so within a session's time and a disk's.
+    pub(crate) async fn until(&self, mut is_so: impl AsyncFnMut() -> bool) {
+        let clock: &dyn Clock = &*self.clock;
+        let late = clock.instant() + PATIENCE;
+        while !is_so().await {
+            assert!(clock.instant() < late, "it is never so");
+            clock.sleep_until(clock.instant() + STEP * SPEED).await;
+        }
+    }
+
+    /// Waits until the server has what clients have not sent yet, also in lives before this one.
+    pub(crate) async fn all_is_sent(&self) {
+        for client in 0..self.seats.len() {
+            let life = self.lives(client).borrow().clone().unwrap();
+            self.until(async || life.client.sync(&|_| true).await.is_ok()).await;
+        }
     }
 
     pub(crate) fn lives(&self, client: usize) -> Lives {

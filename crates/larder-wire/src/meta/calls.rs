@@ -99,13 +99,14 @@ xdr_struct! {
     Alloc { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
 
     /// Arguments of COMMIT_EXTENTS: what was written, and is durable on the disks. The file's size
-    /// becomes the end of the last range, if it was smaller. `close` closes `open` after it.
+    /// becomes the end of the last range, if it was smaller. `all`: the session has written nothing
+    /// else of the file that it has not committed, and uses no grant for writing from before.
     /// `copies` are the disks that have all of `written` that lies where they have copies; the
     /// others have missed it. `merged`, in order, are blocks that were not written as a whole.
     CommitExtents {
         sequence: Sequence, file: FileId, open: OpenId, written: Array<Written, RANGES_MAX>,
         copies: Array<DiskId, DISKS_MAX>, merged: Array<Merged, RANGES_MAX>, mtime: Option<Time>,
-        close: bool,
+        all: bool,
     }
 
     /// Arguments of PUNCH: the range reads as zeros afterwards; the size stays.

@@ -120,7 +120,7 @@ fn a_call_is_what_the_document_says() {
             from: Some(MergedFrom { disk: DiskId(1), position: 0x2000, length: 1000 }),
         }]),
         mtime: None,
-        close: true,
+        all: true,
     };
     golden(
         &commit,

@@ -35,6 +35,7 @@ enum Asked {
     VoidAll,
     Revoke(Vec<CapabilityName>),
     Clear(Vec<(DiskId, Range<u64>)>),
+    Flush,
 }
 
 impl FakeDisks {
@@ -43,6 +44,7 @@ impl FakeDisks {
         let mut out = self.0.lock().unwrap();
         match out.asked.remove(at).expect("something was asked") {
             Asked::VoidAll => out.good.clear(),
+            Asked::Flush => {}
             Asked::Revoke(names) => names.iter().for_each(|name| drop(out.good.remove(name))),
             Asked::Clear(blocks) => {
                 for (disk, _, ranges) in out.good.values() {
@@ -161,6 +163,10 @@ impl Disks for FakeDisks {
 
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
         self.ask(Asked::Clear(blocks))
+    }
+
+    fn flush(&self, _disks: Vec<DiskId>) -> Acknowledged {
+        self.ask(Asked::Flush)
     }
 
     fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>) -> Copied {
