@@ -12,7 +12,7 @@ use larder_vfs::{
 };
 
 use crate::known::Known;
-use crate::object::{Body, Dir, Maker, ObjectNo, Place, Waiting, after};
+use crate::object::{Body, Dir, Given, Maker, ObjectNo, Place, Waiting, after};
 use crate::shared::{Shared, Target};
 use crate::state::State;
 
@@ -108,7 +108,7 @@ impl Shared {
         }
         if set.size.is_some() {
             let set = SetAttr { size: set.size, ..SetAttr::default() };
-            if let Err(error) = self.set_here(cred, no, &set)? {
+            if let Err(error) = self.set_here(cred, no, &set, None)? {
                 return Some(Err(error));
             }
         }
@@ -204,12 +204,14 @@ impl Shared {
         Some(Ok((from_change, to_change)))
     }
 
-    /// Sets attributes of what the server does not have.
+    /// Sets attributes of what the server does not have. A size moves the times alone: to the
+    /// server the file is empty, and bytes are the client's.
     pub(crate) fn set_here(
         &self,
         cred: &Cred,
         no: ObjectNo,
         set: &SetAttr,
+        written_ns: Option<i64>,
     ) -> Option<Result<Change>> {
         let mut state = self.state();
         let state = &mut *state;
@@ -217,10 +219,14 @@ impl Shared {
         let is_owner = cred.uid == waiting.uid || cred.uid == 0;
         let keeps_owner = set.uid.is_none_or(|uid| uid == waiting.uid)
             && set.gid.is_none_or(|gid| gid == waiting.gid);
-        // A file that the server does not have is empty.
-        let keeps_size = set.size.is_none_or(|size| size == 0 && waiting.body == Body::File);
+        // Another owner is for root to give, who makes it; what that does to set-id bits is for the
+        // server to say.
+        let may_give = cred.uid == 0
+            && waiting.maker.uid == 0
+            && set.mode.unwrap_or(waiting.mode) & SET_IDS == 0;
+        let has_size = set.size.is_none() || waiting.body == Body::File;
         let keeps_ids = set.mode.is_none_or(|mode| mode & SET_IDS == 0 || cred.uid == 0);
-        let is_plain = keeps_owner && keeps_size && keeps_ids && state.is_himself(cred);
+        let is_plain = (keeps_owner || may_give) && has_size && keeps_ids && state.is_himself(cred);
         if waiting.is_attempted || !is_owner || !is_plain {
             return None;
         }
@@ -233,11 +239,16 @@ impl Shared {
         };
         state.change(no, |waiting| {
             waiting.mode = set.mode.unwrap_or(waiting.mode);
+            waiting.uid = set.uid.unwrap_or(waiting.uid);
+            waiting.gid = set.gid.unwrap_or(waiting.gid);
             waiting.atime = at(set.atime, waiting.atime);
             let held = if set.size.is_some() { now } else { waiting.mtime };
             waiting.mtime = at(set.mtime, held);
             waiting.ctime = now;
         });
+        if let (Some(time), Some(over_ns)) = (set.mtime, written_ns) {
+            state.journal_mut().give(no, Given { mtime: at(Some(time), now), over_ns });
+        }
         self.record(state);
         Some(Ok(Change { before: Some(as_before(&before)), after: state.attr(no) }))
     }

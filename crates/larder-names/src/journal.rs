@@ -20,7 +20,7 @@ use std::ffi::{OsStr, OsString};
 
 use larder_vfs::{Handle, Kind};
 
-use crate::object::{Body, Dir, Named, Object, ObjectNo, Place, Stage, Waiting};
+use crate::object::{Body, Dir, Given, Named, Object, ObjectNo, Place, Stage, Waiting};
 use crate::record::Head;
 
 /// Numbers are reserved in blocks of so many.
@@ -194,7 +194,7 @@ impl Journal {
     /// What waits, and is such an object.
     pub(crate) fn waiting(&self, no: ObjectNo) -> Option<(&Place, &Waiting)> {
         match self.objects.get(&no)? {
-            Object { place, stage: Stage::Waiting(waiting) } => Some((place, waiting)),
+            Object { place, stage: Stage::Waiting(waiting), .. } => Some((place, waiting)),
             Object { stage: Stage::Named(_), .. } => None,
         }
     }
@@ -284,14 +284,24 @@ impl Journal {
             let head = Head { id: self.id, next: self.reserved };
             self.changes.push((HEAD, Some(head.encode())));
         }
-        self.put(no, Some(Object { place, stage: Stage::Waiting(waiting) }));
+        self.put(no, Some(Object { place, stage: Stage::Waiting(waiting), given: None }));
         no
     }
 
     /// Changes what waits.
     pub(crate) fn change(&mut self, no: ObjectNo, waiting: Waiting) {
-        let (place, _) = self.waiting(no).expect("it waits");
-        let object = Object { place: place.clone(), stage: Stage::Waiting(waiting) };
+        assert!(self.waiting(no).is_some(), "it waits");
+        self.change_object(no, |object| object.stage = Stage::Waiting(waiting));
+    }
+
+    /// Somebody has given the bytes of what waits a time.
+    pub(crate) fn give(&mut self, no: ObjectNo, given: Given) {
+        self.change_object(no, |object| object.given = Some(given));
+    }
+
+    fn change_object(&mut self, no: ObjectNo, change: impl FnOnce(&mut Object)) {
+        let mut object = self.objects[&no].clone();
+        change(&mut object);
         self.put(no, Some(object));
     }
 
@@ -309,26 +319,27 @@ impl Journal {
     /// # Panics
     /// If that is a directory with something in it.
     pub(crate) fn rename(&mut self, no: ObjectNo, to: Place) {
-        let (_, waiting) = self.waiting(no).expect("it waits");
-        let stage = Stage::Waiting(waiting.clone());
+        assert!(self.waiting(no).is_some(), "it waits");
         if let Some(replaced) = self.waiting_at(&to.dir, &to.name).filter(|other| *other != no) {
             self.forget(replaced);
         }
-        self.put(no, Some(Object { place: to, stage }));
+        self.change_object(no, |object| object.place = to);
     }
 
     /// The server has an object now, under that name. It has lost
     /// whatever had its handle or its number before.
     pub(crate) fn name(&mut self, no: ObjectNo, name: OsString, named: Named) {
-        let (place, _) = self.waiting(no).expect("it waits");
-        let place = Place { dir: place.dir.clone(), name };
+        assert!(self.waiting(no).is_some(), "it waits");
         let same = [self.of_server(&named.handle), self.of_fileid(named.fileid)];
         for other in same.into_iter().flatten() {
             if self.objects.contains_key(&other) && !self.waiting.contains_key(&Dir::Made(other)) {
                 self.put(other, None);
             }
         }
-        self.put(no, Some(Object { place, stage: Stage::Named(named) }));
+        self.change_object(no, |object| {
+            object.place.name = name;
+            object.stage = Stage::Named(named);
+        });
     }
 
     /// The server has renamed what had a name. Nothing, if that is not known here.
@@ -338,12 +349,12 @@ impl Journal {
         }
         self.removed(to);
         let Some(no) = self.by_place.get(from).copied() else { return };
-        let mut object = self.objects[&no].clone();
-        object.place = to.clone();
-        if let Stage::Named(named) = &mut object.stage {
-            named.wanted = None;
-        }
-        self.put(no, Some(object));
+        self.change_object(no, |object| {
+            object.place = to.clone();
+            if let Stage::Named(named) = &mut object.stage {
+                named.wanted = None;
+            }
+        });
     }
 
     /// The server has removed a name, and with its only name what had it.
@@ -357,11 +368,14 @@ impl Journal {
 
     /// The server has given an object another name.
     pub(crate) fn linked(&mut self, no: ObjectNo) {
-        let Some(mut object) = self.objects.get(&no).cloned() else { return };
-        if let Stage::Named(named) = &mut object.stage {
-            named.is_linked = true;
-            self.put(no, Some(object));
+        if self.named(no).is_none() {
+            return;
         }
+        self.change_object(no, |object| {
+            if let Stage::Named(named) = &mut object.stage {
+                named.is_linked = true;
+            }
+        });
     }
 
     /// Objects that have another name than they were to have, since somebody else had made that.

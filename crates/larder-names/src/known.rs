@@ -49,7 +49,7 @@ impl Known {
     /// The same of a description by the server.
     pub(crate) fn show(&self, mut attr: Attr) -> Attr {
         if let Some(shown) = &self.shown {
-            shown.apply(&mut attr);
+            shown.apply(&mut attr, None);
         }
         attr
     }
@@ -93,7 +93,7 @@ impl Known {
     ) -> Change {
         let follows = self.is_followed_by(&change);
         if let (Some(before), Some(shown)) = (&mut change.before, &self.shown) {
-            shown.apply_before(before);
+            shown.apply_before(before, None);
         }
         self.shown = None;
         match change.after.filter(|_| follows) {

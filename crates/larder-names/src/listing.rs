@@ -1,13 +1,13 @@
 //! Listing directories: what the server has, and what waits.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::sync::Arc;
 
 use larder_vfs::{Cookie, Cred, Error, Handle, Kind, Listed, Listing, Result};
 
 use crate::deferred::has_rights;
-use crate::object::{Dir, ObjectNo};
+use crate::object::{Dir, ObjectNo, Place};
 use crate::shared::{Shared, Target};
 
 /// Positions of names that wait have these bits. A server whose positions come so far is given what
@@ -17,24 +17,33 @@ const WAITING_POSITION: u64 = 0x7ffe_ffff << 32;
 const POSITION_BITS: u64 = 0xffff_ffff << 32;
 
 impl Shared {
-    /// What waits is listed here: entries of a directory from a position on.
+    /// What waits is listed here: entries of a directory from a position on. A listing that goes on
+    /// has what waited when it began and is at the server now, where that is not listed any more.
     fn listed_here(&self, dir: &Dir, after: Option<ObjectNo>) -> Vec<Listed> {
-        let state = self.state();
-        let mut all: Vec<_> = state
-            .journal()
-            .waiting_in(dir)
-            .filter(|(_, no)| after.is_none_or(|after| *no > after))
-            .map(|(name, no)| Listed {
-                name: name.to_owned(),
-                fileid: no.fileid(),
-                position: WAITING_POSITION | no.0,
-                attr: state.attr(no),
-                tells_links: true,
-                handle: Some(state.journal().handle(no)),
+        let mut state = self.state();
+        let waiting = state.journal().waiting_in(dir).map(|(_, no)| no);
+        let mut all: BTreeSet<ObjectNo> = waiting.collect();
+        match after {
+            None => state.begin_listing(dir, &all),
+            Some(after) => {
+                all.extend(state.listed(dir));
+                all.retain(|no| *no > after);
+            }
+        }
+        let is_here = |place: &Place| place.dir == *dir;
+        all.into_iter()
+            .filter_map(|no| {
+                let place = &state.journal().get(no).filter(|object| is_here(&object.place))?.place;
+                Some(Listed {
+                    name: place.name.clone(),
+                    fileid: no.fileid(),
+                    position: WAITING_POSITION | no.0,
+                    attr: state.attr(no),
+                    tells_links: true,
+                    handle: Some(state.journal().handle(no)),
+                })
             })
-            .collect();
-        all.sort_by_key(|listed| listed.position);
-        all
+            .collect()
     }
 
     /// A page of the server's, as applications see it.

@@ -11,7 +11,7 @@ use larder_io::Clock;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Deferred, Deferring, Error, Found,
     Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New,
-    Remote, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr,
+    Remote, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek, SetAttr,
     SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 
@@ -108,6 +108,27 @@ impl Deferring for Names {
         }
     }
 
+    fn set_here(
+        &self,
+        cred: &Cred,
+        file: &Handle,
+        set: &SetAttr,
+        written_ns: Option<i64>,
+    ) -> Option<Result<Change>> {
+        match self.shared.target(file) {
+            Ok(Target::Waiting(no)) if self.defers => {
+                self.shared.set_here(cred, no, set, written_ns)
+            }
+            _ => None,
+        }
+    }
+
+    fn given_time(&self, file: &Handle, written_ns: i64) -> Option<Time> {
+        let state = self.shared.state();
+        let given = state.journal().get(state.journal().number_in(file)?)?.given?;
+        (written_ns <= given.over_ns).then_some(given.mtime)
+    }
+
     fn keep(&self) -> Future<'_, ()> {
         Box::pin(self.shared.keep())
     }
@@ -174,7 +195,8 @@ impl Remote for Names {
             if let Target::Waiting(no) = self.shared.target(file)?
                 && self.defers
                 && guard.is_none()
-                && let Some(answer) = self.shared.set_here(cred, no, &set)
+                && set.size.unwrap_or(0) == 0
+                && let Some(answer) = self.shared.set_here(cred, no, &set, None)
             {
                 return answer;
             }

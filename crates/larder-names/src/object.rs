@@ -42,6 +42,17 @@ pub(crate) struct Object {
     /// Its name; of one that the server has, the last name that is known.
     pub(crate) place: Place,
     pub(crate) stage: Stage,
+    /// A modification time that somebody has given it while it had bytes that the server lacks.
+    pub(crate) given: Option<Given>,
+}
+
+/// A modification time for bytes that are only here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) mtime: Time,
+    /// When the local file with the bytes had last been written, by its disk, in nanoseconds since
+    /// 1970. One that was written later has the time of that.
+    pub(crate) over_ns: i64,
 }
 
 /// Whether the server has the object.
@@ -131,21 +142,25 @@ pub(crate) struct Shown {
     pub(crate) ctime: Time,
 }
 
+/// The version of the data of what was made here, as long as nothing of it went to the server:
+/// whatever attributes are set meanwhile, the bytes below those that are unsent are none.
+pub(crate) const AS_MADE: Option<u64> = Some(0);
+
 impl Shown {
     /// The attributes as applications see them. The version is told by the times alone: what
-    /// changes here changes no number of the server's.
-    pub(crate) fn apply(&self, attr: &mut Attr) {
+    /// changes here changes no number of the server's. Of its data it is `data_change`.
+    pub(crate) fn apply(&self, attr: &mut Attr, data_change: Option<u64>) {
         if self.server.same(&attr.validator()) {
             (attr.mtime, attr.ctime) = (self.mtime, self.ctime);
-            (attr.change, attr.data_change) = (None, None);
+            (attr.change, attr.data_change) = (None, data_change);
         }
     }
 
     /// The same of what the server saw before a change.
-    pub(crate) fn apply_before(&self, before: &mut Before) {
+    pub(crate) fn apply_before(&self, before: &mut Before, data_change: Option<u64>) {
         if self.server.same(&before.validator()) {
             (before.mtime, before.ctime) = (self.mtime, self.ctime);
-            (before.change, before.data_change) = (None, None);
+            (before.change, before.data_change) = (None, data_change);
         }
     }
 }
@@ -175,7 +190,7 @@ impl Waiting {
             mtime: self.mtime,
             ctime: self.ctime,
             change: None,
-            data_change: None,
+            data_change: AS_MADE.filter(|_| kind != Kind::Directory),
             birth: None,
         }
     }

@@ -7,11 +7,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use larder_cache::codec::{Reader, Writer};
 use larder_vfs::{Device, Handle, Kind, Time, Validator};
 
-use crate::object::{Body, Dir, Maker, Named, Object, ObjectNo, Place, Shown, Stage, Waiting};
+use crate::object::{
+    Body, Dir, Given, Maker, Named, Object, ObjectNo, Place, Shown, Stage, Waiting,
+};
 
 /// Formats of the two kinds of record.
 const HEAD_FORMAT: u8 = 1;
-const OBJECT_FORMAT: u8 = 1;
+const OBJECT_FORMAT: u8 = 2;
+/// The one before, in which nothing was given a time.
+const OBJECT_FORMAT_UNGIVEN: u8 = 1;
 
 /// Most supplementary groups on record: a server takes no more of a call.
 const GROUPS_MAX: usize = 16;
@@ -59,6 +63,10 @@ impl Object {
             }
         }
         put_text(&mut out, &self.place.name);
+        out.option(self.given, |out, given| {
+            put_time(out, given.mtime);
+            out.i64(given.over_ns);
+        });
         match &self.stage {
             Stage::Waiting(waiting) => {
                 out.u8(0);
@@ -74,7 +82,8 @@ impl Object {
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Object> {
         let mut input = Reader::new(bytes);
-        if input.u8()? != OBJECT_FORMAT {
+        let format = input.u8()?;
+        if ![OBJECT_FORMAT, OBJECT_FORMAT_UNGIVEN].contains(&format) {
             return None;
         }
         let dir = match input.u8()? {
@@ -83,12 +92,16 @@ impl Object {
             _ => return None,
         };
         let place = Place { dir, name: text(&mut input)? };
+        let given = match format == OBJECT_FORMAT && input.flag()? {
+            true => Some(Given { mtime: time(&mut input)?, over_ns: input.i64()? }),
+            false => None,
+        };
         let stage = match input.u8()? {
             0 => Stage::Waiting(waiting(&mut input)?),
             1 => Stage::Named(named(&mut input)?),
             _ => return None,
         };
-        input.end(Object { place, stage })
+        input.end(Object { place, stage, given })
     }
 }
 
@@ -222,7 +235,7 @@ mod tests {
             is_attempted: false,
         };
         let place = Place { dir: Dir::Server(Handle::new(b"dir")), name: "a.o".into() };
-        Object { place, stage: Stage::Waiting(waiting) }
+        Object { place, stage: Stage::Waiting(waiting), given: None }
     }
 
     fn others() -> Vec<Object> {
@@ -240,7 +253,7 @@ mod tests {
         let with = |body| Stage::Waiting(Waiting { body, ..waiting.clone() });
         let mut all: Vec<_> = bodies
             .into_iter()
-            .map(|body| Object { place: place.clone(), stage: with(body) })
+            .map(|body| Object { place: place.clone(), stage: with(body), given: None })
             .collect();
         let time = |sec| Time { sec, nsec: 1 };
         let server = Validator {
@@ -257,7 +270,8 @@ mod tests {
             is_linked: false,
             wanted: Some("y".into()),
         };
-        all.push(Object { place, stage: Stage::Named(named) });
+        let given = Some(Given { mtime: time(5), over_ns: 6 });
+        all.push(Object { place, stage: Stage::Named(named), given });
         all
     }
 

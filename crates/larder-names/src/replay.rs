@@ -301,7 +301,7 @@ impl Shared {
 
     /// The attributes of what was made, after those that the server did not take with it.
     async fn complete(&self, cred: &Cred, found: &Found, waiting: &Waiting) -> Attr {
-        let attr = found.attr;
+        let attr = self.give_owner(cred, found, waiting).await;
         let mode = (attr.mode != waiting.mode).then_some(waiting.mode);
         let mtime =
             (!self.is_time(attr.mtime, waiting.mtime)).then_some(SetTime::To(waiting.mtime));
@@ -313,6 +313,24 @@ impl Shared {
             Ok(change) => change.after.unwrap_or(attr),
             Err(error) => {
                 tracing::debug!(%error, "the server gives it other attributes than it has here");
+                attr
+            }
+        }
+    }
+
+    /// Gives what was made the owner that it has here, before its mode: that may lose bits of it.
+    async fn give_owner(&self, cred: &Cred, found: &Found, waiting: &Waiting) -> Attr {
+        let attr = found.attr;
+        let is_his = (attr.uid, attr.gid) == (waiting.uid, waiting.gid);
+        if is_his || waiting.maker.uid != 0 {
+            return attr;
+        }
+        let set = SetAttr { uid: Some(waiting.uid), gid: Some(waiting.gid), ..SetAttr::default() };
+        match self.remote.setattr(cred, &found.handle, set, None).await {
+            Ok(change) => change.after.unwrap_or(attr),
+            Err(error) => {
+                tracing::warn!(uid = waiting.uid, gid = waiting.gid, %error,
+                    "the server does not give what was made here the owner that it has here");
                 attr
             }
         }

@@ -10,7 +10,7 @@ use larder_vfs::{Attr, Change, Cred, Error, Found, Handle, Kind, Remote, Result,
 use tokio::sync::Notify;
 
 use crate::journal::Journal;
-use crate::object::{Dir, ObjectNo};
+use crate::object::{AS_MADE, Dir, ObjectNo};
 use crate::state::State;
 
 /// Most objects that wait, and most that are known at all; beyond, names are made at the server at
@@ -178,7 +178,7 @@ impl Shared {
             if attr.kind != Kind::Directory
                 && let Some(named) = state.journal().named(no)
             {
-                named.shown.apply(&mut shown);
+                named.shown.apply(&mut shown, AS_MADE);
             }
         }
         shown
@@ -196,7 +196,7 @@ impl Shared {
                 && let Some(named) = state.journal().named(no)
                 && let Some(before) = &mut change.before
             {
-                named.shown.apply_before(before);
+                named.shown.apply_before(before, AS_MADE);
             }
         }
         Change { after: change.after.map(|attr| self.show(handle, attr)), ..change }

@@ -1,6 +1,6 @@
 //! What is known, in memory: the journal, and what the server said that bears on it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ const SECOND_NS: i64 = 1_000_000_000;
 pub(crate) struct State {
     journal: Journal,
     known: HashMap<Dir, Known>,
+    /// What waited in directories when they were last listed from the beginning.
+    listed: HashMap<Dir, BTreeSet<ObjectNo>>,
     /// Which owner and group the server gives what these make.
     owners: HashMap<(u32, u32), (u32, u32)>,
     /// When what waits is made at the server.
@@ -51,6 +53,7 @@ impl State {
         State {
             journal,
             known: HashMap::new(),
+            listed: HashMap::new(),
             owners: HashMap::new(),
             due,
             failures: HashMap::new(),
@@ -152,6 +155,23 @@ impl State {
             self.known.clear();
         }
         self.known.entry(dir).insert_entry(known).into_mut()
+    }
+
+    /// A directory is listed from the beginning, in which this waits.
+    pub(crate) fn begin_listing(&mut self, dir: &Dir, waiting: &BTreeSet<ObjectNo>) {
+        if self.listed.len() >= KNOWN_MAX {
+            self.listed.clear();
+        }
+        if waiting.is_empty() {
+            self.listed.remove(dir);
+        } else {
+            self.listed.insert(dir.clone(), waiting.clone());
+        }
+    }
+
+    /// What waited in a directory when it was last listed from the beginning.
+    pub(crate) fn listed(&self, dir: &Dir) -> impl Iterator<Item = ObjectNo> {
+        self.listed.get(dir).into_iter().flatten().copied()
     }
 
     /// The server is to have this object soon, unless somebody promises otherwise.

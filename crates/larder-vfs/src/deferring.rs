@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use crate::{Error, Future, Handle, Remote};
+use crate::{Change, Cred, Error, Future, Handle, Remote, Result, SetAttr, Time};
 
 /// A server whose changes of names can be answered on this machine, and be made at the server
 /// later: its only writer is here.
@@ -15,6 +15,26 @@ pub trait Deferring: Send + Sync {
 
     /// By when, counted from now, the server is to have what was made here as `file`.
     fn promise(&self, file: &Handle, within: Duration);
+
+    /// Sets attributes of `file` if that can be answered here; else nothing has happened. What is
+    /// set survives the process. No byte of `file` is at the server then, so a size is one of
+    /// zeros: of another one than 0 the caller keeps the bytes. A modification time is *given over*
+    /// such bytes if there are some, in a local file that was last written at `written_ns`
+    /// (nanoseconds since 1970). Does not block.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] and others of setattr: in `Some`.
+    fn set_here(
+        &self,
+        cred: &Cred,
+        file: &Handle,
+        set: &SetAttr,
+        written_ns: Option<i64>,
+    ) -> Option<Result<Change>>;
+
+    /// The time that `file` was given over such bytes, if its local file was last written at
+    /// `written_ns`, and not after that.
+    fn given_time(&self, file: &Handle, written_ns: i64) -> Option<Time>;
 
     /// All changes of names so far outlive a crash of the machine.
     ///

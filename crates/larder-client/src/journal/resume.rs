@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result, Time};
+use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result};
 
 use super::session::{Carried, OpenRecord, Unfinished};
 use crate::core::Core;
@@ -24,7 +24,7 @@ use crate::node::Node;
 use crate::open::{Mode, OpenFile};
 use crate::options::Start;
 use crate::read::Shown;
-use crate::write::{Event, LocalEnd, RETRY_AFTER, set_aside};
+use crate::write::{Event, LocalEnd, RETRY_AFTER, set_aside, time_of};
 
 impl Core {
     /// Takes up what an earlier run left. May read the local disk.
@@ -158,14 +158,17 @@ impl Core {
     fn mark_unsent(&self, node: &Node) {
         let file = self.file(node);
         let wall = self.wall();
-        let mtime = file.local_mtime_ns().map_or(wall, |ns| Time {
-            sec: ns.div_euclid(1_000_000_000),
-            nsec: u32::try_from(ns.rem_euclid(1_000_000_000)).expect("below a second"),
-        });
+        let written = file.local_mtime_ns();
+        let mtime = written.map_or(wall, time_of);
+        let given =
+            written.and_then(|ns| self.remote.deferring()?.given_time(&node.handle().ok()?, ns));
         let mut state = node.state();
         let end = LocalEnd { size: file.size(), mtime };
         let is_over_another = file.version() != Some(state.version().bytes());
         self.unsent_event(node.ino, &mut state, Event::Recovered { end, is_over_another });
+        if let Some(time) = given {
+            self.unsent_event(node.ino, &mut state, Event::TimeGiven { time, over: mtime });
+        }
     }
 
     fn set_unfinished(&self, node: &Node, left: &Unfinished) {

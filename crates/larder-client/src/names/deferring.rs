@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use larder_cache::Keeping;
 use larder_class::{Class, Level};
-use larder_vfs::{Cred, Ino, Remote, Result};
+use larder_vfs::{Cred, Deferring, Ino, Remote, Result};
 
 use crate::core::Core;
 use crate::node::Node;
@@ -22,12 +22,9 @@ impl Core {
         }
     }
 
-    /// The server for a change of a file's attributes.
-    pub(crate) fn server_of_attributes(&self, cred: &Cred, node: &Node) -> &dyn Remote {
-        match self.remote.deferring() {
-            Some(here) if self.may_defer(&self.class_for(node, cred)) => here.names(),
-            _ => &*self.remote,
-        }
+    /// Whoever may answer here for a change of a file's attributes.
+    pub(crate) fn deferring_attributes(&self, cred: &Cred, node: &Node) -> Option<&dyn Deferring> {
+        self.remote.deferring().filter(|_| self.may_defer(&self.class_for(node, cred)))
     }
 
     /// Whether a change of these names need not be at the server when it is acknowledged.

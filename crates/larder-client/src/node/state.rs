@@ -372,7 +372,8 @@ impl State {
         if let Some(local) = self.unsent.end() {
             attr.size = local.size;
             attr.used = attr.used.max(local.size);
-            attr.mtime = local.mtime.max(attr.mtime);
+            let given = self.unsent.given_time();
+            attr.mtime = given.unwrap_or(local.mtime.max(attr.mtime));
             attr.ctime = local.mtime.max(attr.ctime);
         } else if let Some(size) = self.opens.written_size() {
             attr.size = size;

@@ -3,13 +3,15 @@
 //! - [`take`]: takes writes into the cache; [`upload`]: carries them to the server; [`setattr`]:
 //!   sets attributes and size; [`space`]: gives ranges room, and has them read as zeros.
 //! - [`send`]: the requests of one write-back.
-//! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`schedule`]: when it
-//!   goes; [`engine`] carries both out, by its [`queue`]; [`events`] are told here.
+//! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`local_end`]: the end
+//!   and the time of a file that has some; [`schedule`]: when it goes; [`engine`] carries both out,
+//!   by its [`queue`]; [`events`] are told here.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod engine;
 mod events;
 mod keep;
+mod local_end;
 mod queue;
 mod schedule;
 mod send;
@@ -21,9 +23,10 @@ mod unsent;
 mod upload;
 
 pub(crate) use engine::start as start_engine;
+pub(crate) use local_end::{LocalEnd, time_of};
 pub(crate) use queue::Queue;
 pub use schedule::Due;
 pub(crate) use schedule::RETRY_AFTER;
 pub use sync::{Unsaved, UnsentTotal};
-pub(crate) use unsent::{Event, LocalEnd, Unsent};
+pub(crate) use unsent::{Event, Unsent};
 pub(crate) use upload::set_aside;

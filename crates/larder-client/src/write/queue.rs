@@ -90,7 +90,8 @@ mod tests {
     use larder_vfs::{Cred, Error, Result, Time};
 
     use super::*;
-    use crate::write::unsent::{Context, Event, LocalEnd, Unsent};
+    use crate::write::LocalEnd;
+    use crate::write::unsent::{Context, Event, Unsent};
 
     const AGE: Duration = Duration::from_secs(30);
     const END: LocalEnd = LocalEnd { size: 7, mtime: Time { sec: 1, nsec: 0 } };

@@ -1,16 +1,21 @@
-//! Setting attributes, size included: at the server, with what is unsent sent first.
+//! Setting attributes, size included: at the server, with what is unsent sent first; or here,
+//! beside what is unsent, if this machine answers for the file's name ([`larder_vfs::Deferring`]).
 
 use std::sync::Arc;
 
-use larder_vfs::{Cred, Fresh, Ino, OpenId, Result, SetAttr};
+use larder_cache::NoSpace;
+use larder_vfs::{Cred, Error, Fresh, Ino, OpenId, Result, SetAttr};
 
-use super::unsent::{Event, LocalEnd};
+use super::local_end::{LocalEnd, time_of};
+use super::unsent::Event;
 use crate::core::{Core, blocking};
+use crate::limits::Transferring;
 use crate::names::on_handle;
 use crate::node::Node;
 
 impl Core {
-    /// Sets attributes at the server. Unsent data goes first, so that a time that is set stays.
+    /// Sets attributes. What goes to the server goes after unsent data, so that a time that is set
+    /// stays.
     pub(crate) async fn setattr(
         self: &Arc<Self>,
         cred: &Cred,
@@ -31,26 +36,11 @@ impl Core {
             return Ok(self.fresh(&node));
         }
         let transfer = node.transfer.begin(deadline).await?;
-        if self.has_unsent(&node) {
-            self.upload_locked(&node, &transfer, deadline).await?;
-        }
+        let here = self.set_here(&node, &cred, set).await;
         let cred = &cred.until(transfer.extend(deadline));
-        self.begin_change(&node);
-        let answer = on_handle!(self, cred, node, handle => self.server_of_attributes(cred, &node)
-                .setattr(cred, &handle, set, None));
-        let followed = match (&answer, set.size) {
-            (Ok(_), Some(size)) => self.truncate_held(&node, size).await,
-            _ => Ok(()),
-        };
-        // What is held may not be what the server has now, so it cannot go on under the new
-        // version.
-        let told = answer.as_ref().ok().filter(|_| followed.is_ok());
-        self.end_change(&node, told.copied());
-        let change = answer?;
-        followed?;
-        // To set a size that the file has may change nothing.
-        if set.size.is_none() {
-            self.times.see_step(&change);
+        match here {
+            Some(answer) => answer?,
+            None => self.set_there(&node, &transfer, cred, set).await?,
         }
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
             node.state().mode_was_set();
@@ -60,6 +50,121 @@ impl Core {
             self.revalidate(&node, cred).await?;
         }
         Ok(self.fresh(&node))
+    }
+
+    /// Sets attributes at the server, after what is unsent.
+    async fn set_there(
+        &self,
+        node: &Arc<Node>,
+        transfer: &Transferring<'_>,
+        cred: &Cred,
+        set: SetAttr,
+    ) -> Result<()> {
+        if self.has_unsent(node) {
+            self.upload_locked(node, transfer, cred.deadline).await?;
+        }
+        let cred = &cred.until(transfer.extend(cred.deadline));
+        self.begin_change(node);
+        let answer = on_handle!(self, cred, node, handle =>
+            self.remote.setattr(cred, &handle, set, None));
+        let followed = match (&answer, set.size) {
+            (Ok(_), Some(size)) => self.truncate_held(node, size).await,
+            _ => Ok(()),
+        };
+        // What is held may not be what the server has now, so it cannot go on under the new
+        // version.
+        let told = answer.as_ref().ok().filter(|_| followed.is_ok());
+        self.end_change(node, told.copied());
+        let change = answer?;
+        followed?;
+        // To set a size that the file has may change nothing.
+        if set.size.is_none() {
+            self.times.see_step(&change);
+        }
+        Ok(())
+    }
+
+    /// Sets attributes of a file that only this machine has. What is unsent of it stays so. `None`
+    /// if that cannot be answered here: then nothing has happened.
+    async fn set_here(&self, node: &Arc<Node>, cred: &Cred, set: SetAttr) -> Option<Result<()>> {
+        self.deferring_attributes(cred, node)?;
+        let Some(size) = set.size else { return self.set_but_size(node, cred, set) };
+        // What the kernel wrote of it is to be known.
+        if let Err(error) = self.collect(node, &self.file(node)).await {
+            return Some(Err(error));
+        }
+        let others = SetAttr { size: None, mtime: None, ..set };
+        if let Err(error) = self.set_but_size(node, cred, others)? {
+            return Some(Err(error));
+        }
+        if let Err(error) = self.cut_here(node, cred, size).await {
+            return Some(Err(error));
+        }
+        // Recorded after what was cut is not kept any more: who keeps names keeps that too. If the
+        // server is asked for the file just now, it has the time of that.
+        let time = SetAttr { size: set.size, mtime: set.mtime, ..SetAttr::default() };
+        self.set_but_size(node, cred, time).or(Some(Ok(())))
+    }
+
+    /// The same, but for a size, which is the caller's to bring about.
+    fn set_but_size(&self, node: &Node, cred: &Cred, set: SetAttr) -> Option<Result<()>> {
+        let (here, handle) = (self.deferring_attributes(cred, node)?, node.handle().ok()?);
+        let written_ns = self.has_unsent(node).then(|| self.file(node).local_mtime_ns()).flatten();
+        self.begin_change(node);
+        let answer = here.set_here(cred, &handle, &set, written_ns);
+        let told = answer.as_ref().and_then(|answer| answer.as_ref().ok());
+        self.end_change(node, told.copied());
+        let change = match answer? {
+            Ok(change) => change,
+            Err(error) => return Some(Err(error)),
+        };
+        if let (Some(_), Some(written_ns), Some(attr)) = (set.mtime, written_ns, change.after) {
+            self.refresh_local_end(node);
+            let given = Event::TimeGiven { time: attr.mtime, over: time_of(written_ns) };
+            self.unsent_event(node.ino, &mut node.state(), given);
+        }
+        Some(Ok(()))
+    }
+
+    /// Cuts or extends a file of which the server has no byte. Bytes that are new are zeros; the
+    /// last one is sent, and with it the size.
+    async fn cut_here(&self, node: &Arc<Node>, cred: &Cred, size: u64) -> Result<()> {
+        let file = self.file(node);
+        self.prepare(node, &file);
+        let cut = file.clone();
+        let done = blocking(move || -> Result<(), NoSpace> {
+            cut.truncate(size)?;
+            let last = size.checked_sub(1);
+            let is_sent =
+                |last| cut.dirty().iter().any(|range: &std::ops::Range<u64>| range.contains(&last));
+            match last.filter(|last| !is_sent(*last)) {
+                Some(last) => cut.write(last, &[0]),
+                None => Ok(()),
+            }
+        });
+        done.await?.map_err(|NoSpace| Error::NoSpace)?;
+        self.cut_older(node, &file, size);
+        let end = LocalEnd { size, mtime: self.wall() };
+        let will_close = self.is_written(node);
+        // Nothing of it is kept any more.
+        if size == 0 && !node.state().opens().bypassing() {
+            self.settle_clean(node, &file);
+        }
+        let mut state = node.state();
+        let event = match size {
+            0 => Event::Cut(None),
+            _ => Event::Written { end, writer: cred, is_over_another: false },
+        };
+        self.unsent_event(node.ino, &mut state, event);
+        if state.opens().bypassing() {
+            let end = state.opens().local_end();
+            state.opens_mut().set_collected(end);
+        }
+        drop(state);
+        if !will_close {
+            self.leave_kept(node);
+        }
+        Ok(())
     }
 
     /// The local file follows a truncation that the server has made. What was written meanwhile

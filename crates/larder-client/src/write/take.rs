@@ -9,7 +9,8 @@ use larder_vfs::{
 };
 
 use super::RETRY_AFTER;
-use super::unsent::{Event, LocalEnd};
+use super::local_end::LocalEnd;
+use super::unsent::Event;
 use crate::core::{Core, blocking_unless};
 use crate::names::on_handle;
 use crate::node::Node;

@@ -15,27 +15,10 @@
 
 use std::time::{Duration, Instant};
 
-use larder_io::Stamp;
 use larder_vfs::{Cred, Error, Result, Time};
 
+use super::local_end::{Given, LocalEnd};
 use super::schedule::{self, Due, Outcome, Schedule};
-
-/// Size and modification time that applications see while the server does not know them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LocalEnd {
-    pub(crate) size: u64,
-    pub(crate) mtime: Time,
-}
-
-impl LocalEnd {
-    /// Those of a local file.
-    pub(crate) fn of(stamp: &Stamp) -> LocalEnd {
-        let second = 1_000_000_000;
-        let nsec = u32::try_from(stamp.mtime_ns.rem_euclid(second)).expect("less than a second");
-        let mtime = Time { sec: stamp.mtime_ns.div_euclid(second), nsec };
-        LocalEnd { size: stamp.size, mtime }
-    }
-}
 
 /// How the unsent data of one file stands.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +27,8 @@ pub(crate) struct Unsent {
     end: Option<LocalEnd>,
     /// On whose behalf they are sent.
     writer: Option<Cred>,
+    /// A time that was given over what is unsent. The server gets it after the bytes.
+    given: Option<Given>,
     /// A failed write-back that no fsync or close has reported yet.
     failure: Option<Error>,
     /// Somebody else changed the file while it had changes of ours: once those are sent, what is
@@ -85,6 +70,13 @@ pub(crate) enum Event<'a> {
     KernelEnded(Option<LocalEnd>),
     /// The server has cut or extended the file; what is still unsent ends so.
     Cut(Option<LocalEnd>),
+    /// Somebody has given the file a time, which counts until it is written again.
+    TimeGiven {
+        /// Which.
+        time: Time,
+        /// The local file has this one.
+        over: Time,
+    },
     /// A file was opened or released: perhaps the kernel writes it now, or does not any more.
     OpensChanged,
     /// Everything is at the server.
@@ -149,6 +141,12 @@ impl Unsent {
     /// kernel may have made some ([`Unsent::may_exist`]).
     pub(crate) fn end(&self) -> Option<LocalEnd> {
         self.end
+    }
+
+    /// The time that the file was given over what is unsent, if that is the one that it has.
+    pub(crate) fn given_time(&self) -> Option<Time> {
+        let time = self.given?.time;
+        (self.end?.mtime == time).then_some(time)
     }
 
     /// Whether there may be bytes that the server lacks.
@@ -263,21 +261,25 @@ impl Unsent {
                 if record {
                     self.writer = Some(writer.first_time());
                 }
-                self.end = Some(end);
+                (self.end, self.given) = (Some(end), None);
             }
-            Event::KernelWrote(end) => self.end = Some(end),
+            Event::KernelWrote(end) => self.end = Some(self.with_given(end)),
             Event::Compared { took, found } => {
                 self.comparing_took = took;
-                self.end = found.flatten().or(self.end);
+                self.end = found.flatten().map(|end| self.with_given(end)).or(self.end);
             }
             Event::KernelEnded(end) => self.end = self.end.or(end),
-            Event::Cut(end) => self.end = end,
+            Event::Cut(end) => (self.end, self.given) = (end, None),
+            Event::TimeGiven { time, over } => {
+                self.given = Some(Given { time, over });
+                self.end = self.end.map(|end| LocalEnd { mtime: time, ..end });
+            }
             Event::Sent => {
-                self.end = None;
+                (self.end, self.given) = (None, None);
                 drop_pages = self.is_mixed && !context.kernel_writes;
                 self.is_mixed &= context.kernel_writes;
             }
-            Event::GivenUp => self.end = None,
+            Event::GivenUp => (self.end, self.given) = (None, None),
             Event::Recovered { end, is_over_another } => {
                 (self.end, self.is_mixed) = (Some(end), is_over_another);
                 // Nobody knows what was said of it.
@@ -294,6 +296,13 @@ impl Unsent {
             Event::Left { .. } | Event::Ended { .. } => {}
         }
         Actions { record, drop_pages, ..Actions::default() }
+    }
+
+    /// How the local file ends, with the time that it was given if it was not written since.
+    fn with_given(&mut self, end: LocalEnd) -> LocalEnd {
+        self.given = self.given.filter(|given| end.mtime <= given.over);
+        let mtime = self.given.map_or(end.mtime, |given| given.time);
+        LocalEnd { mtime, ..end }
     }
 
     /// The part of an event that is about when data goes.

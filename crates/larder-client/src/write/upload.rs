@@ -21,8 +21,9 @@ use std::time::Duration;
 use larder_cache::{CachedFile, Keeping};
 use larder_vfs::{Change, Cred, Deadline, Error, Result};
 
+use super::local_end::LocalEnd;
 use super::send::Sent;
-use super::unsent::{Event, LocalEnd};
+use super::unsent::Event;
 use crate::core::{Core, blocking};
 use crate::journal::Version;
 use crate::limits::Transferring;
@@ -82,7 +83,7 @@ impl Core {
         }
         let cred = self.writer(node).until(transfer.extend(deadline));
         let written_at = match file.keeping() {
-            Keeping::Nothing => None,
+            Keeping::Nothing => node.state().unsent().given_time(),
             Keeping::Kept | Keeping::Sending => Some(node.state().attr().mtime),
         };
         self.begin_sending_kept(node, &cred).await?;
@@ -194,7 +195,7 @@ impl Core {
     }
 
     /// If nothing is dirty any more, what is held is the server's present version, or goes.
-    fn settle_clean(&self, node: &Node, file: &CachedFile) {
+    pub(super) fn settle_clean(&self, node: &Node, file: &CachedFile) {
         let mut state = node.state();
         let attr = state.known().attr;
         let version = state.version().bytes();

@@ -3,14 +3,36 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
+use larder_client::Start;
 use larder_io::Image;
-use larder_vfs::{FileSystem, Ino, Lookup, Remote};
+use larder_vfs::{FileSystem, Ino, Lookup, Remote, SetAttr, SetTime, Time};
 
 use crate::kept::generated;
-use crate::rig::{Rig, pattern, root};
+use crate::rig::{Rig, WRITE, pattern, root};
 
 /// What each name stands for.
-type Files = BTreeMap<String, Vec<u8>>;
+type Files = BTreeMap<String, Seen>;
+
+/// A file, as programs see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    bytes: Vec<u8>,
+    mode: u32,
+    /// The modification time, in seconds, if it is one that was given.
+    given: Option<i64>,
+}
+
+/// Times that are given are so old: older than those of the clock, and of the local disk of these
+/// tests, which counts from 1970 on.
+const GIVEN: std::ops::Range<i64> = -600..-500;
+
+fn given(sec: i64) -> Option<i64> {
+    Some(sec).filter(|sec| GIVEN.contains(sec))
+}
+
+fn set_time(sec: i64) -> SetAttr {
+    SetAttr { mtime: Some(SetTime::To(Time { sec, nsec: 0 })), ..SetAttr::default() }
+}
 
 /// What was there after each step, by how long the disk's log was then. After a close it is kept.
 struct Moment {
@@ -27,35 +49,62 @@ async fn found(rig: &Rig) -> Files {
     for name in NAMES {
         let answer = rig.client.lookup(&root(), Ino::ROOT, OsStr::new(name)).wait().await;
         if let Ok(Lookup::Found(_)) = answer {
-            files.insert(name.to_owned(), rig.cat(name).await);
+            let attr = rig.stat(name).await.attr;
+            let bytes = rig.cat(name).await;
+            let seen = Seen { bytes, mode: attr.mode, given: given(attr.mtime.sec) };
+            files.insert(name.to_owned(), seen);
         }
     }
     files
 }
 
-/// Makes, renames and removes files; closes each with its bytes.
+/// Makes, renames and removes files; closes each with its bytes, after a part of them got a mode
+/// and a time; gives closed ones a mode and a time.
 async fn history(rig: &Rig) -> Vec<Moment> {
     let (mut files, mut moments) = (Files::new(), Vec::new());
-    for step in 0..18_u64 {
+    for step in 0..24_u64 {
         let (from, to) = (NAMES[(step * 5 % 6) as usize], NAMES[((step * 7 + 1) % 6) as usize]);
         match step % 3 {
             0 | 1 if !files.contains_key(from) => {
                 let open = rig.create(from).await;
-                files.insert(from.to_owned(), Vec::new());
+                let mut seen = Seen { bytes: Vec::new(), mode: 0o644, given: None };
+                files.insert(from.to_owned(), seen.clone());
                 let (logged, files_then) = (rig.disk.logged(), files.clone());
                 moments.push(Moment { logged, is_kept: false, files: files_then });
-                let bytes = pattern(step, 3_000 * (step as usize + 1));
-                open.write(0, &bytes).await.unwrap();
+                seen.bytes = pattern(step, 3_000 * (step as usize + 1));
+                open.write(0, &seen.bytes).await.unwrap();
+                if step % 2 == 0 {
+                    // As tar does. The bytes are not kept yet.
+                    let (time, mode) = (GIVEN.start + step as i64, 0o600);
+                    let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+                    rig.set(from, set_time(time)).await;
+                    let empty = Seen { bytes: Vec::new(), mode: 0o644, given: Some(time) };
+                    files.insert(from.to_owned(), empty.clone());
+                    let (logged, then) = (rig.disk.logged(), files.clone());
+                    moments.push(Moment { logged, is_kept: false, files: then });
+                    rig.set(from, set).await;
+                    files.insert(from.to_owned(), Seen { mode, ..empty });
+                    let (logged, then) = (rig.disk.logged(), files.clone());
+                    moments.push(Moment { logged, is_kept: false, files: then });
+                    (seen.mode, seen.given) = (mode, Some(time));
+                }
                 open.close().await.unwrap();
-                files.insert(from.to_owned(), bytes);
+                files.insert(from.to_owned(), seen);
                 let (logged, files) = (rig.disk.logged(), files.clone());
                 moments.push(Moment { logged, is_kept: true, files });
                 continue;
             }
             2 if files.contains_key(from) && from != to => {
                 rig.rename(from, to).await.unwrap();
-                let bytes = files.remove(from).unwrap();
-                files.insert(to.to_owned(), bytes);
+                let seen = files.remove(from).unwrap();
+                files.insert(to.to_owned(), seen);
+            }
+            0 | 1 if step > 9 => {
+                // As cp -p does.
+                let time = GIVEN.start + 30 + step as i64;
+                rig.set(from, SetAttr { mode: Some(0o640), ..set_time(time) }).await;
+                let seen = files.get_mut(from).unwrap();
+                (seen.mode, seen.given) = (0o640, Some(time));
             }
             _ if files.contains_key(to) => {
                 rig.remove(to).await.unwrap();
@@ -92,7 +141,8 @@ async fn whenever_the_machine_crashes_closed_files_have_their_names_and_bytes() 
             let files = found(&next).await;
             let is_one = moments[range.clone()].iter().any(|moment| moment.files == files);
             let sizes = |files: &Files| -> Vec<_> {
-                files.iter().map(|(name, bytes)| (name.clone(), bytes.len())).collect()
+                let brief = |seen: &Seen| (seen.bytes.len(), seen.mode, seen.given);
+                files.iter().map(|(name, seen)| (name.clone(), brief(seen))).collect()
             };
             let allowed: Vec<_> =
                 moments[range.clone()].iter().map(|moment| sizes(&moment.files)).collect();
@@ -107,10 +157,110 @@ async fn whenever_the_machine_crashes_closed_files_have_their_names_and_bytes() 
     let rig = rig.crash().await;
     rig.client.sync(&|_| true).await.unwrap();
     let top = rig.server.root().await.unwrap().handle;
-    for (name, bytes) in files {
+    for (name, seen) in files {
         let there = rig.server.lookup(&root(), &top, name.as_ref()).await.unwrap().found.unwrap();
         let read = rig.server.read(&root(), &there.handle, None, 0, 1 << 20).await.unwrap();
-        assert!(read.data[..] == bytes[..], "{name}");
+        assert!(read.data[..] == seen.bytes[..], "{name}");
+        assert_eq!(
+            (there.attr.mode, given(there.attr.mtime.sec)),
+            (seen.mode, seen.given),
+            "{name}"
+        );
     }
     assert_eq!((rig.client.unsaved(), rig.set_aside().len()), (vec![], 0));
+}
+
+/// What the server has of a file in the root directory: its bytes, mode and time.
+async fn at_server(rig: &Rig, name: &str) -> Seen {
+    let top = rig.server.root().await.unwrap().handle;
+    let found = rig.server.lookup(&root(), &top, name.as_ref()).await.unwrap().found.unwrap();
+    let read = rig.server.read(&root(), &found.handle, None, 0, 1 << 20).await.unwrap();
+    let given = given(found.attr.mtime.sec);
+    Seen { bytes: read.data.to_vec(), mode: found.attr.mode, given }
+}
+
+async fn seen(rig: &Rig, name: &str) -> Seen {
+    let attr = rig.stat(name).await.attr;
+    let bytes = rig.cat(name).await;
+    assert_eq!(attr.size, bytes.len() as u64);
+    Seen { bytes, mode: attr.mode, given: given(attr.mtime.sec) }
+}
+
+/// Gives each of some new files, whose bytes are only here, other attributes. Answers what each is
+/// then, by its name.
+async fn set_beside_bytes(rig: &Rig) -> BTreeMap<&'static str, Seen> {
+    let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let plain = Seen { bytes: b"some bytes".into(), mode: 0o600, given: None };
+    let mut wanted = BTreeMap::new();
+    for name in ["timed", "written again", "cut", "longer", "emptied", "renamed", "named so"] {
+        rig.put(name, &plain.bytes).await;
+        wanted.insert(name, plain.clone());
+        if name != "renamed" {
+            rig.set(name, mode).await;
+        }
+    }
+    let mut change = |name, change: &dyn Fn(&mut Seen)| change(wanted.get_mut(name).unwrap());
+    rig.set("timed", set_time(-501)).await;
+    change("timed", &|seen| seen.given = Some(-501));
+    rig.set("written again", set_time(-502)).await;
+    rig.put("written again", b"others").await;
+    change("written again", &|seen| seen.bytes = b"others".into());
+    rig.set("cut", size(4)).await;
+    change("cut", &|seen| seen.bytes.truncate(4));
+    rig.set("longer", size(5000)).await;
+    rig.set("longer", size(3000)).await;
+    rig.set("longer", set_time(-503)).await;
+    change("longer", &|seen| {
+        seen.bytes.resize(3000, 0);
+        seen.given = Some(-503);
+    });
+    rig.set("emptied", size(0)).await;
+    change("emptied", &|seen| seen.bytes.clear());
+    // Nobody looks at this one since.
+    rig.rename("renamed", "other").await.unwrap();
+    wanted.remove("renamed");
+    wanted.insert("other", Seen { mode: 0o644, ..plain.clone() });
+    rig.rename("named so", "timed later").await.unwrap();
+    rig.set("timed later", set_time(-504)).await;
+    wanted.remove("named so");
+    wanted.insert("timed later", Seen { given: Some(-504), ..plain });
+    wanted
+}
+
+/// Mode, size and times of files whose bytes are only here are set without a request; the server
+/// gets them, whatever dies in between.
+#[tokio::test]
+async fn attributes_are_set_beside_unsent_bytes() {
+    for die in ["nothing", "resume", "mount anew", "crash"] {
+        let mut rig = Rig::exclusive(generated()).await;
+        // The server tells whom it takes root for, and what is there.
+        rig.put("first", b"").await;
+        rig.put("second", b"").await;
+        let calls = rig.server.calls_total();
+        let wanted = set_beside_bytes(&rig).await;
+        for (name, wants) in wanted.iter().filter(|(name, _)| **name != "other") {
+            assert_eq!(seen(&rig, name).await, *wants, "{name}");
+            // What was not closed since is kept by this.
+            let open = rig.open(&root(), name, WRITE).await.unwrap();
+            rig.client.fsync(&root(), open.ino).wait().await.unwrap();
+            open.close().await.unwrap();
+        }
+        assert_eq!(rig.server.calls_total(), calls, "{die}");
+        rig = match die {
+            "resume" => rig.kill(Start::Resume).await,
+            "mount anew" => rig.kill(Start::NewMount).await,
+            "crash" => rig.crash().await,
+            _ => rig,
+        };
+        for (name, wants) in &wanted {
+            assert_eq!(seen(&rig, name).await, *wants, "{name} after {die}");
+        }
+        rig.client.sync(&|_| true).await.unwrap();
+        for (name, wants) in &wanted {
+            assert_eq!(at_server(&rig, name).await, *wants, "{name} after {die}");
+            assert_eq!(seen(&rig, name).await, *wants, "{name} after {die}");
+        }
+        assert_eq!((rig.client.unsaved(), rig.set_aside().len()), (vec![], 0));
+    }
 }

@@ -47,6 +47,128 @@ async fn what_is_removed_before_its_time_costs_no_request() {
     assert_eq!(left.keys().collect::<Vec<_>>(), ["/first"]);
 }
 
+/// Owner, mode and times of what waits are set without a request, outlive the machine once they are
+/// kept, and go to the server with the object.
+#[tokio::test]
+async fn attributes_of_what_waits_are_set_here() {
+    let (rig, root) = (Rig::new().await, Cred::root());
+    let top = rig.top().await;
+    let make = async |name: &str, new| {
+        let made = rig.remote().make(&root, &top, name.as_ref(), new, mode(0o644)).await;
+        made.unwrap().found
+    };
+    make("seen", New::File).await;
+    let file = make("file", New::File).await;
+    let link = make("link", New::Symlink("to".into())).await;
+    let calls = rig.server.calls_total();
+    let time = |sec| Some(SetTime::To(Time { sec, nsec: 7 }));
+    let owner = SetAttr { uid: Some(1000), gid: Some(100), ..SetAttr::default() };
+    let set = async |file: &Found, set| rig.remote().setattr(&root, &file.handle, set, None).await;
+    for set_one in [owner, mode(0o640), SetAttr { mtime: time(9), atime: time(8), ..mode(0o600) }] {
+        set(&file, set_one).await.unwrap();
+    }
+    set(&link, owner).await.unwrap();
+    // Others may not, and what they ask for goes to the server.
+    let other = Cred::new(2000, 2000, &[]);
+    let refused = rig.remote().setattr(&other, &link.handle, owner, None).await;
+    assert_eq!(refused.map(drop), Err(Error::NotPermitted));
+    let asked = rig.server.calls_total() - calls;
+    assert!(asked <= 3, "to make the link and to be refused: {asked}");
+    rig.deferring().keep().await.unwrap();
+    let rig = rig.crash(Some(Image::Synced));
+    let seen = async |remote: &dyn Remote, name: &str| {
+        let found = remote.lookup(&Cred::root(), &top, name.as_ref()).await.unwrap().found;
+        let Attr { mode, uid, gid, mtime, .. } = found.unwrap().attr;
+        (mode, uid, gid, if name == "link" { Time::default() } else { mtime })
+    };
+    let file = (0o600, 1000, 100, Time { sec: 9, nsec: 7 });
+    assert_eq!(seen(rig.remote(), "file").await, file);
+    rig.deferring().settle(None).await.unwrap();
+    for remote in [rig.remote(), &*rig.server] {
+        assert_eq!(seen(remote, "file").await, file);
+        let (_, uid, gid, _) = seen(remote, "link").await;
+        assert_eq!((uid, gid), (1000, 100));
+    }
+}
+
+/// A time that was given over bytes counts until they are written again, in the next boot too.
+#[tokio::test]
+async fn a_time_that_was_given_over_bytes_is_on_record() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    let file = rig.made(&top, "file", New::File).await.unwrap().handle;
+    let time = Time { sec: 5, nsec: 6 };
+    assert_eq!(rig.deferring().given_time(&file, 10), None);
+    let set = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+    rig.deferring().set_here(&user(), &file, &set, Some(10)).unwrap().unwrap();
+    // What sets no time leaves it.
+    rig.deferring().set_here(&user(), &file, &mode(0o600), Some(20)).unwrap().unwrap();
+    rig.deferring().keep().await.unwrap();
+    let given = |rig: &Rig| [9, 10, 11].map(|written| rig.deferring().given_time(&file, written));
+    assert_eq!(given(&rig), [Some(time), Some(time), None]);
+    let rig = rig.crash(Some(Image::Synced));
+    assert_eq!(given(&rig), [Some(time), Some(time), None]);
+    // Also when the server has the file, and not its bytes.
+    rig.deferring().settle(None).await.unwrap();
+    let rig = rig.crash(Some(Image::Synced));
+    assert_eq!(given(&rig), [Some(time), Some(time), None]);
+}
+
+/// Whatever attributes are set, the version of the data of what waits is one, until the server has
+/// bytes of it.
+#[tokio::test]
+async fn attributes_change_no_bytes() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    let made = rig.made(&top, "file", New::File).await.unwrap();
+    let same = async |rig: &Rig| {
+        let attr = rig.remote().getattr(&user(), &made.handle).await.unwrap();
+        attr.validator().same_data(&made.attr.validator())
+    };
+    let set = SetAttr { mtime: Some(SetTime::To(Time { sec: 9, nsec: 7 })), ..mode(0o600) };
+    rig.remote().setattr(&user(), &made.handle, set, None).await.unwrap();
+    assert!(same(&rig).await);
+    rig.deferring().settle(None).await.unwrap();
+    assert!(same(&rig).await);
+    let text = "text".into();
+    let stable = Stability::FileSync;
+    rig.remote().write(&user(), &made.handle, None, 0, text, stable).await.unwrap();
+    assert!(!same(&rig).await);
+}
+
+/// A listing that has begun tells each name once, also if they get to the server meanwhile.
+#[tokio::test]
+async fn a_listing_goes_on_while_what_it_tells_is_made_at_the_server() {
+    for is_in_new_directory in [false, true] {
+        let rig = Rig::new().await;
+        let top = &rig.top().await;
+        rig.made(top, "theirs", New::File).await.unwrap();
+        rig.deferring().settle(None).await.unwrap();
+        let new = rig.made(top, "new", New::Directory).await.unwrap().handle;
+        let (dir, told) = if is_in_new_directory { (&new, "a") } else { (top, "theirs") };
+        for name in ["a", "b", "c", "d"] {
+            rig.made(dir, name, New::File).await.unwrap();
+        }
+        let user = user();
+        let list = async |cookie| rig.remote().readdir(&user, dir, cookie, 1 << 16).await.unwrap();
+        let page = list(Cookie::default()).await;
+        let mut names: Vec<_> = page.entries.iter().map(|listed| listed.name.clone()).collect();
+        assert_eq!(names[0], told);
+        // Somebody has taken them up to the first b.
+        let at = names.iter().position(|name| name == "b").unwrap();
+        names.truncate(at + 1);
+        let cookie = Cookie { position: page.entries[at].position, verifier: page.verifier };
+        rig.remove(dir, "c", Removal::File).await.unwrap();
+        rig.deferring().settle(None).await.unwrap();
+        let rest = list(cookie).await;
+        assert!(rest.eof);
+        assert_eq!(rest.entries.iter().map(|listed| &listed.name).collect::<Vec<_>>(), ["d"]);
+        // From the beginning it is the server's.
+        let again = list(Cookie::default()).await.entries;
+        assert_eq!(again.len(), names.len() + 1);
+    }
+}
+
 /// Handles, inode numbers, attributes and versions are the same before and after.
 #[tokio::test]
 async fn nothing_shows_that_the_server_has_an_object_now() {

@@ -49,9 +49,9 @@ impl History {
                 rig.remote().rename(&user(), from, to).await.map(drop)
             }
             _ => match rig.find(&dir, name).await {
-                Some(found) if found.attr.kind == Kind::File => {
+                Some(found) if found.attr.kind != Kind::Symlink => {
                     let mtime = Some(SetTime::To(Time { sec: 1000 + self.count, nsec: 0 }));
-                    let set = SetAttr { mtime, ..mode(0o600 + self.random.below(64) as u32) };
+                    let set = SetAttr { mtime, ..mode(0o700 + self.random.below(64) as u32) };
                     rig.remote().setattr(&user(), &found.handle, set, None).await.map(drop)
                 }
                 _ => Ok(()),

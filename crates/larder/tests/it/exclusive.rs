@@ -15,8 +15,8 @@ fn sync(mount: &Mount) {
     assert_eq!(code, Some(0), "{told}");
 }
 
-/// What each path below a directory is, as programs see it: kind, mode, size, modification time and
-/// bytes of files, and target of links.
+/// What each path below a directory is, as programs see it: kind, mode, owner, size, modification
+/// time and bytes of files, and target of links.
 fn described(root: &Path) -> BTreeMap<PathBuf, String> {
     let (mut all, mut left) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(dir) = left.pop() {
@@ -34,8 +34,10 @@ fn described(root: &Path) -> BTreeMap<PathBuf, String> {
                 let sum =
                     bytes.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31) ^ u64::from(*byte));
                 format!(
-                    "{:o} {sum:x} {} {:?}",
+                    "{:o} {}:{} {sum:x} {} {:?}",
                     about.mode(),
+                    about.uid(),
+                    about.gid(),
                     about.len(),
                     about.modified().unwrap()
                 )
@@ -81,6 +83,47 @@ fn what_is_made_written_and_removed_in_time_costs_no_call() {
         assert_eq!(described(&server.path("")).len(), 1, "not even the second one");
         sync(&mount);
         assert_eq!(fs::read(server.path("second")).unwrap(), b"text");
+        is_at_server(&server, &mount, "");
+    }
+}
+
+/// An archive of some hundred files and its copy with all attributes: the server hears of both at
+/// the sync. What the kernel wrote itself is in it (the larger files), and what it did not.
+#[test]
+fn an_untar_and_a_copy_with_attributes_cost_no_call() {
+    let made = scratch("larder-untar-");
+    let mut shell = Command::new("sh");
+    let script = "mkdir -p tree/a tree/b && for i in $(seq 200); do
+          echo content $i > tree/a/$i; chmod $((400 + i % 300)) tree/a/$i 2> /dev/null || chmod 640 tree/a/$i
+          head -c $((i * 700)) /dev/zero | tr '\\0' x > tree/b/$i; ln -s ../a/$i tree/b/link$i
+        done
+        find tree -type f | while read f; do touch -d '2001-02-03 04:05:06' $f; done
+        chown -R 1000:100 tree/b && tar cf tree.tar tree";
+    succeed(shell.args(["-ec", script]).current_dir(made.path()));
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let server = Server::start(kind);
+        let mut mount = Mount::new(&server, OPTIONS);
+        fs::create_dir(mount.path("first")).unwrap();
+        fs::create_dir(mount.path("second")).unwrap();
+        let before = mount.calls_by_procedure();
+        let run = |script: &str| {
+            let mut shell = Command::new("sh");
+            shell.env("ARCHIVE", made.path().join("tree.tar"));
+            succeed(shell.args(["-ec", script]).current_dir(mount.path("second")));
+        };
+        run(
+            "tar xpf $ARCHIVE; cp -rp tree copy; touch -d '2002-03-04' copy/a/7; truncate -s 5 copy/b/9",
+        );
+        assert_eq!(mount.calls_by_procedure(), before, "{kind:?}");
+        let untarred = mount.path("second/tree");
+        assert_eq!(described(&untarred), described(&made.path().join("tree")), "{kind:?}");
+        let here = described(&mount.path(""));
+        // Bytes, modes, owners and times are on record, whatever process dies.
+        mount.kill();
+        mount.mount();
+        assert_eq!(described(&mount.path("")), here, "{kind:?}: by the next mount");
+        sync(&mount);
+        assert_eq!(described(&mount.path("")), here, "{kind:?}: nothing shows");
         is_at_server(&server, &mount, "");
     }
 }
