@@ -102,6 +102,32 @@ fn a_commit_of_what_one_does_not_have_does_nothing() {
     rig.check();
 }
 
+/// Every byte of the store is as it was when room ends in the middle of an ALLOC, on the second
+/// disk and in the third gap, or its range is none; and what is there can be had after that.
+#[test]
+fn an_alloc_that_is_refused_has_taken_nothing() {
+    let mut rig = Rig::with_disks(&[16, 16]);
+    let file = file(&mut rig);
+    for block in [0, 2, 4] {
+        rig.alloc(file, block * B..(block + 1) * B).unwrap();
+    }
+    let (before, covered) = (rig.dump(), rig.disks.covered());
+    let wanted = [
+        (0..40 * B, Status::NoSpace),
+        (5 * B..5 * B, Status::Invalid),
+        (FILE_BYTES_MAX..FILE_BYTES_MAX + 1, Status::Invalid),
+        (u64::MAX - B..u64::MAX, Status::Invalid),
+    ];
+    for (range, status) in wanted {
+        assert_eq!(refused(rig.alloc(file, range.clone())), status, "{range:?}");
+        assert!(rig.dump() == before, "{range:?}");
+        assert_eq!(rig.disks.covered(), covered, "{range:?}");
+    }
+    rig.alloc(file, 0..32 * B).unwrap();
+    assert_eq!(rig.free_bytes(), 0);
+    rig.check();
+}
+
 fn calls_written(
     part: larder_wire::meta::words::Written,
     offset: u64,

@@ -5,7 +5,7 @@ mod disks;
 pub(crate) use disks::FakeDisks;
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -442,6 +442,17 @@ impl Rig {
         let view = self.engine.view().unwrap();
         let none = Writes::new();
         Txn::new(&*view, &none).scan_all(&[tag]).unwrap()
+    }
+
+    /// All that the store has.
+    pub(crate) fn dump(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut all = Vec::new();
+        let mut each = |key: &[u8], value: &[u8]| {
+            all.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        };
+        self.engine.view().unwrap().scan(&[], &[0xff], &mut each).unwrap();
+        all
     }
 
     /// Nothing is wrong with the volume.
