@@ -22,7 +22,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::flights::{Flight, Flights, Lost};
 use super::plan::{FileEnd, Slice, Source, plan};
-use super::stream::{Shown, Stream, advance};
+use super::stream::{self, Shown, Stream};
 use crate::core::Core;
 use crate::journal::Version;
 use crate::names::on_handle;
@@ -118,12 +118,17 @@ impl Core {
                 Ok(shown) => stream.shown = Some(shown),
                 Err(error) => return Some(Err(error)),
             }
-            let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
+            let readahead = self.advance(node, &mut stream, &wanted);
             self.read_ahead(node, open, readahead);
         }
         let bytes = read_slices(&file, &slices)?;
         self.counters.read_bytes_cached.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Some(Ok(bytes))
+    }
+
+    fn advance(&self, node: &Node, stream: &mut Stream, wanted: &Range<u64>) -> Option<Range<u64>> {
+        let size = node.state().attr().size;
+        stream::advance(stream, wanted, size, self.options.readahead_bytes_max)
     }
 
     /// What who reads this range in a stream is shown, `written` through the same open file or not.
@@ -199,7 +204,7 @@ impl Core {
                 let mut stream = open.stream();
                 Core::check(&stream, node, open.flags.write, &wanted)?;
                 let reached = stream.reached;
-                let readahead = advance(&mut stream, &wanted, self.options.readahead_bytes_max);
+                let readahead = self.advance(node, &mut stream, &wanted);
                 let sequence = readahead.as_ref().map(|_| reached);
                 self.launch_missing(node, cred, &version, &slices, sequence);
                 self.read_ahead(node, open, readahead);

@@ -10,6 +10,11 @@ use crate::node::have_same_bytes;
 /// First readahead window of a sequential reader, in bytes.
 const WINDOW_START_BYTES: u64 = 512 << 10;
 
+/// A first read that is as long as this, in bytes, is no look at the head of a file. The kernel
+/// asks for so much on behalf of a caller who asks for 64 KiB, and for 16 KiB if he asks for less
+/// than 4.
+const BULK_BYTES: u64 = 128 << 10;
+
 /// How far out of order the kernel may ask for the pieces of one sequential read, in bytes.
 const REORDER_BYTES: u64 = 1 << 20;
 
@@ -44,10 +49,12 @@ pub(crate) struct Stream {
     pub(crate) jumped: bool,
 }
 
-/// Moves the stream on. Answers what to read ahead if reads are sequential, else `None`.
+/// Moves the stream of a file of so many bytes on. Answers what to read ahead if reads are
+/// sequential, else `None`.
 pub(crate) fn advance(
     stream: &mut Stream,
     wanted: &Range<u64>,
+    size: u64,
     window_max: u64,
 ) -> Option<Range<u64>> {
     let sequential = wanted.start <= stream.reached + REORDER_BYTES
@@ -61,9 +68,12 @@ pub(crate) fn advance(
     let Stream { reached, window, .. } = stream;
     if wanted.end > *reached {
         let first = *reached == 0 && wanted.start == 0;
+        let is_bulk =
+            wanted.end >= BULK_BYTES && size.saturating_sub(wanted.end) <= WINDOW_START_BYTES;
         // One read from the beginning may be a look at the head; the second one makes a sequence.
+        // Of a small file, a long one does: the rest of it costs no further round trip.
         *window = match *window {
-            0 if first => 0,
+            0 if first && !is_bulk => 0,
             0 => WINDOW_START_BYTES,
             window => (window * 2).min(window_max),
         };
@@ -111,15 +121,32 @@ mod tests {
     #[test]
     fn the_window_of_a_sequence_doubles_up_to_its_bound() {
         let mut stream = Stream::default();
-        assert_eq!(advance(&mut stream, &(0..4096), MAX), None);
+        assert_eq!(advance(&mut stream, &(0..4096), 1 << 30, MAX), None);
         let mut expected = WINDOW_START_BYTES;
         for number in 1..20 {
             let wanted = number * 4096..(number + 1) * 4096;
-            let ahead = advance(&mut stream, &wanted, MAX);
+            let ahead = advance(&mut stream, &wanted, 1 << 30, MAX);
             assert_eq!(ahead, Some(wanted.end..wanted.end + expected), "{number}");
             expected = (expected * 2).min(MAX);
         }
         assert!(!stream.jumped);
+    }
+
+    #[test]
+    fn a_long_first_read_of_a_small_file_is_a_sequence_already() {
+        let rest = WINDOW_START_BYTES;
+        for (read, size, is_sequence) in [
+            (BULK_BYTES, BULK_BYTES + rest, true),
+            (BULK_BYTES, BULK_BYTES + rest + 1, false),
+            (BULK_BYTES - 1, BULK_BYTES + rest - 1, false),
+            (2 * BULK_BYTES, 2 * BULK_BYTES, true),
+            (16 << 10, 64 << 10, false),
+        ] {
+            let ahead = advance(&mut Stream::default(), &(0..read), size, MAX);
+            assert_eq!(ahead.is_some(), is_sequence, "{read} of {size}");
+        }
+        let inside = BULK_BYTES * 20..BULK_BYTES * 21;
+        assert_eq!(advance(&mut Stream::default(), &inside, inside.end + 1, MAX), None);
     }
 
     /// Over all sequences of five reads at six places: the window is none, or the first one doubled
@@ -141,7 +168,7 @@ mod tests {
             for step in 0..5 {
                 let wanted = &reads[sequence / reads.len().pow(step) % reads.len()];
                 let before = stream;
-                let ahead = advance(&mut stream, wanted, MAX);
+                let ahead = advance(&mut stream, wanted, 100 * MIB, MAX);
                 let windows = (0..).map(|power| WINDOW_START_BYTES << power);
                 let mut windows = windows.take_while(|window| *window <= MAX);
                 assert!(stream.window == 0 || windows.any(|window| window == stream.window));

@@ -444,6 +444,31 @@ async fn pieces_of_a_sequential_read_cost_no_more_than_whole_requests() {
     }
 }
 
+/// Of a file of up to 640 KiB a caller who asks for 64 KiB or more at first gets all by one
+/// request; who asks for less may be looking at its head.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_file_that_is_read_in_large_pieces_costs_one_request() {
+    for cache_data in [true, false] {
+        let rig = Rig::new(Options { cache_data, fill_after: None, ..Options::default() }).await;
+        for (number, (size, first, fetched)) in
+            [(256, 128, 256), (640, 128, 640), (641, 128, 128), (256, 16, 16)]
+                .into_iter()
+                .enumerate()
+        {
+            let (name, bytes) = (format!("file {number}"), pattern(1, size << 10));
+            rig.foreigner().await.put(&name, &bytes).await;
+            let open = rig.open(&root(), &name, READ).await.unwrap();
+            let before = (rig.server.calls("read"), rig.client.status().read_bytes_remote);
+            let read = open.read(0, first << 10).await.unwrap();
+            assert!(read == bytes[..(first << 10) as usize], "{name}");
+            let after = (rig.server.calls("read"), rig.client.status().read_bytes_remote);
+            let cost = (after.0 - before.0, after.1 - before.1);
+            assert_eq!(cost, (1, fetched << 10), "{name}, cache_data {cache_data}");
+            open.close().await.unwrap();
+        }
+    }
+}
+
 /// What the kernel asks for at random is whole pages. Without a cache to keep it, nothing more is
 /// fetched: the reference client would pay for bytes that it throws away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
