@@ -1,4 +1,4 @@
-//! The commands, a module each. Texts of `--help` live beside what they describe.
+//! The commands, one module each. The `--help` texts are beside what they describe.
 
 pub(crate) mod bench;
 pub(crate) mod cache;
@@ -54,10 +54,10 @@ impl Target {
         Ok(Target { socket: runtime.socket(&mountpoint), mountpoint })
     }
 
-    /// Asks its daemon for something that comes in one piece.
+    /// Asks its daemon for an answer that comes in one piece.
     fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, CallError> {
         let asked = || call(&self.socket, request, SILENCE_MAX, &mut Nowhere);
-        // A worker that dies breaks off; the socket stays, and the next worker answers.
+        // If a worker dies, the connection breaks; the socket stays, and the next worker answers.
         let (value, _) = asked().or_else(|error| match error {
             CallError::BrokeOff if request.can_be_repeated() => asked(),
             error => Err(error),
@@ -66,11 +66,11 @@ impl Target {
     }
 }
 
-/// The mountpoint of ours with a path, and the path below it. Symbolic links are followed, also
+/// Our mountpoint that contains a path, and the path below it. Symbolic links are followed, also
 /// within the mount.
 ///
 /// # Errors
-/// If there is none.
+/// If no mount of ours contains the path.
 fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let absolute = mountpoint::resolve(path)?;
     let ours = mountpoint::mounts()?.into_iter().filter(|mount| mount.kind == mountpoint::KIND);
@@ -83,7 +83,7 @@ fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf)> {
         .with_context(|| format!("{} is not below a larder mount", path.display()))
 }
 
-/// Where the daemon of a mount or an export listens that a path is in, and the path below its root.
+/// The socket of the daemon whose mount or export contains a path, and the path below its root.
 ///
 /// # Errors
 /// As [`mount_of`].
@@ -95,7 +95,7 @@ fn daemon_of(runtime: &RuntimeDir, path: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((runtime.socket(&mountpoint), below))
 }
 
-/// Prints to standard output; that nobody reads on is no error.
+/// Prints to standard output. A reader that has closed the pipe is no error.
 fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

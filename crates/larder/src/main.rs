@@ -1,11 +1,12 @@
 //! larder: remote files at local-disk speed.
 //!
-//! The binary is a thin roof: it reads what was typed, puts the stack together ([`stack`]), and
-//! lets commands talk to running daemons ([`control`]). What a file system does is decided in the
-//! crates below; nothing here looks into a file.
+//! The binary is a thin layer: it reads the command line, assembles the stack ([`stack`]), and lets
+//! commands talk to running daemons ([`control`]). The crates below decide what a file system does;
+//! nothing here looks into a file.
 //!
-//! Every command ends with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage);
-//! `cache ls --unsent` also with 3 (there is something), and `volume check` as fsck(8) does.
+//! Every command exits with 0 (done), 1 (failed: one line on standard error) or 2 (wrong usage).
+//! `cache ls --unsent` also exits with 3 (it listed something), and `volume check` exits as fsck(8)
+//! does.
 
 #![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
 
@@ -54,7 +55,7 @@ use command::{
     sync, umount, upgrade, volume as volume_command,
 };
 
-/// Mount NFS exports through a persistent local cache.
+/// Mount NFS exports, SMB shares and larder's own volumes through a persistent local cache.
 #[derive(Debug, Parser)]
 #[command(version, subcommand_required = true, arg_required_else_help = true)]
 #[command(
@@ -67,35 +68,35 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Mount an export through a local cache
+    /// Mount an export, a share or a volume through a local cache
     Mount(mount::Args),
     /// Unmount
     Umount(umount::Args),
-    /// Let the program that is installed now go on with a mount
+    /// Replace the program that serves a mount by the one that is installed now
     Upgrade(upgrade::Args),
-    /// Show how mounts do
+    /// Show the state of mounts
     Status(status::Args),
     /// Wait until everything that was written is at the server
     Sync(sync::Args),
-    /// Show what the procedures of a mount or an export cost
+    /// Show what each procedure of a mount or an export costs
     Stat(stat::Args),
     /// Inspect and trim a cache
     Cache(cache::Args),
-    /// How durable files are: classes, rules, and which file has which
+    /// Show and set durability classes: classes, rules, and which file has which class
     Class(class::Args),
-    /// Show how durable a file is, and is to be
+    /// Show how durable a file is now, and how durable it will be
     Explain(explain::Args),
     /// Export a directory over NFS
     Export(export::Args),
-    /// Serve a volume: names, data and one disk, in one process
+    /// Serve a volume: metadata server and one disk, in one process
     Serve(serve::Args),
     /// Serve the metadata of a volume whose disks are elsewhere
     Meta(meta::Args),
     /// Serve a network-attached disk
     Disk(disk::Args),
-    /// Make, ask and check volumes of larder's own servers
+    /// Make, inspect and check volumes of larder's own servers
     Volume(volume_command::Args),
-    /// Measure: published workloads on any directory
+    /// Run published workloads on any directory and measure them
     Bench(bench::Args),
 }
 

@@ -1,4 +1,4 @@
-//! The parts of a volume's servers, of which `larder serve`, `meta`, `disk` and `volume` are made.
+//! The parts of a volume's servers that `larder serve`, `meta`, `disk` and `volume` share.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -32,13 +32,13 @@ use crate::runtime_dir::{RuntimeDir, make_private};
 
 /// How long calls in flight may take to end after a signal.
 pub(crate) const END_MAX: Duration = Duration::from_secs(10);
-/// How long a metadata server that begins waits for its disks, to serve whoever comes first.
+/// How long a starting metadata server waits for its disks, so that it can serve its first clients.
 const READY_MAX: Duration = Duration::from_secs(5);
 /// How long a change waits for a database that is away. Then the metadata server ends.
 const DATABASE_AWAY_MAX: Duration = Duration::from_secs(60);
-/// For how long who changes a volume keeps others from it, unless something else is said.
+/// How long a commit keeps other processes from changing the volume, unless another time is given.
 pub(crate) const TERM: Duration = Duration::from_secs(10);
-/// Most connections, in all: each client has one or a few to either server.
+/// Most connections, in total: each client has one or a few to either server.
 const CONNECTIONS_MAX: usize = 1024;
 /// A file of every store of the embedded engine.
 const TREE_FILE: &str = "tree.redb";
@@ -48,8 +48,8 @@ const TREE_FILE: &str = "tree.redb";
 pub(crate) enum EngineAt {
     /// In a directory of this machine.
     Embedded(PathBuf),
-    /// In a database, as it was typed. It may have a password, which is refused later: what is
-    /// refused while arguments are read is shown.
+    /// In a database, as typed. It may contain a password; that is refused later, because an
+    /// argument that is refused while the command line is read gets printed.
     Postgres(String),
 }
 
@@ -80,18 +80,18 @@ pub(crate) struct Kept {
     /// Where the metadata is kept: a directory, or a database as libpq names it
     #[arg(long, value_name = "embedded:DIR|postgres:URL", value_parser = engine_at)]
     engine: EngineAt,
-    /// Where the disks' keys are kept, which only their owner may read [default: DIR/keys; needed
-    /// with postgres:]
+    /// Where the disks' keys are kept; only their owner may be able to read them [default:
+    /// DIR/keys; required with postgres:]
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
 }
 
 impl Kept {
-    /// Opens the metadata. `term`: for how long a commit keeps others from taking the volume, where
-    /// they can open it.
+    /// Opens the metadata. `term`: how long a commit keeps others from taking the volume, with
+    /// engines that others can open.
     ///
     /// # Errors
-    /// If there is none, or another process has it for itself.
+    /// If there is none, or another process has exclusive use of it.
     pub(crate) fn open(&self, term: Duration) -> Result<Arc<dyn Engine>> {
         match &self.engine {
             EngineAt::Embedded(dir) => {
@@ -113,10 +113,10 @@ impl Kept {
         }
     }
 
-    /// Makes a volume where there is none.
+    /// Makes a volume in an empty place.
     ///
     /// # Errors
-    /// If there is something.
+    /// If the place is not empty.
     pub(crate) fn create(&self, copies: u32) -> Result<VolumeId> {
         let keys = self.keys()?;
         let (engine, about): (Arc<dyn Engine>, _) = match &self.engine {
@@ -141,10 +141,10 @@ impl Kept {
         Ok(id)
     }
 
-    /// Where the keys are.
+    /// Directory of the keys.
     ///
     /// # Errors
-    /// If that is to be said and was not.
+    /// If it must be named and was not.
     pub(crate) fn keys(&self) -> Result<PathBuf> {
         match (&self.keys, &self.engine) {
             (Some(keys), _) => Ok(keys.clone()),
@@ -184,10 +184,10 @@ fn open_postgres(target: Target, term: Duration) -> Result<Postgres, EngineError
     Postgres::open(target, Arc::new(RealClock), waits)
 }
 
-/// Opens the store of the embedded engine in a directory, or makes one.
+/// Opens the embedded engine's store in a directory, or makes one.
 ///
 /// # Errors
-/// If another process has it, or it is something else.
+/// If another process has it, or the directory holds something else.
 pub(crate) fn open_embedded(dir: &Path) -> Result<Arc<dyn Engine>> {
     make_private(dir, "directory of the metadata")?;
     let medium: Arc<dyn Disk> = Arc::new(RealDisk::open(dir)?);
@@ -208,7 +208,7 @@ pub(crate) fn key_path(keys: &Path, disk: DiskId) -> PathBuf {
 /// Reads the key of a disk of a volume.
 ///
 /// # Errors
-/// If there is none, others may read it, or it is another disk's.
+/// If there is none, others may read it, or it belongs to another disk.
 pub(crate) fn read_key(path: &Path, volume: VolumeId, disk: DiskId) -> Result<DiskKeyFile> {
     let about = || format!("cannot use the key {}", path.display());
     let text = secret::read(path).with_context(about)?;
@@ -218,23 +218,24 @@ pub(crate) fn read_key(path: &Path, volume: VolumeId, disk: DiskId) -> Result<Di
     Ok(key)
 }
 
-/// How a metadata server is reached, and by whom.
+/// Where a metadata server listens, and who may call.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Listening {
-    /// Where to listen, over TCP; port 0 takes a free one
+    /// Where to listen, over TCP; port 0 chooses a free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:2050")]
     pub(crate) listen: SocketAddr,
     /// Certificate of the metadata server, in PEM
     #[arg(long, value_name = "FILE", requires = "cert_key")]
     pub(crate) cert: Option<PathBuf>,
-    /// The certificate's key, which only its owner may read
+    /// The certificate's key; only its owner may be able to read it
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) cert_key: Option<PathBuf>,
-    /// Who may call, as 192.0.2.0/24; may be given more than once [default: this machine if it
-    /// listens there alone, else everybody]
+    /// Which machines may call, as in 192.0.2.0/24; may be given more than once [default: this
+    /// machine if the server listens on it alone, otherwise every machine]
     #[arg(long, value_name = "NETWORK")]
     pub(crate) allow: Vec<Network>,
-    /// Take calls from ports above 1023 too: then every user there can claim to be any other
+    /// Accept calls from ports above 1023 too: every user on a client machine can then claim to be
+    /// any other
     #[arg(long)]
     pub(crate) insecure: bool,
 }
@@ -244,7 +245,7 @@ impl Listening {
         self.listen.ip().to_canonical().is_loopback()
     }
 
-    /// Of the metadata server: TLS, but on this machine.
+    /// Configuration of the metadata server: TLS, except on this machine.
     ///
     /// # Errors
     /// If there is no certificate where one is needed, or it cannot be used.
@@ -264,8 +265,8 @@ impl Listening {
         Ok(server::Config { tls, source_ports, ..self.config(self.listen)? })
     }
 
-    /// Of the disk on the next port. What may be done there is in capabilities, whichever port a
-    /// call comes from.
+    /// Configuration of the disk on the next port. Capabilities say what may be done there,
+    /// whichever port a call comes from.
     ///
     /// # Errors
     /// If there is no next port.
@@ -293,13 +294,13 @@ impl Listening {
 /// Listens.
 ///
 /// # Errors
-/// If the address cannot be had.
+/// If the address cannot be used.
 pub(crate) async fn bind<S: Service>(config: server::Config, service: S) -> Result<Server<S>> {
     let listen = config.listen;
     Server::bind(config, service).await.with_context(|| format!("cannot listen on {listen}"))
 }
 
-/// Where this process reaches a socket of its own.
+/// The address at which this process reaches a socket of its own.
 pub(crate) fn reached_at(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         ip if !ip.is_unspecified() => address,
@@ -314,10 +315,10 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// From now on a signal is an orderly end.
+    /// From now on a signal ends the process in order.
     ///
     /// # Errors
-    /// If signals cannot be had.
+    /// If signal handlers cannot be set.
     pub(crate) fn begin() -> Result<Ends> {
         let signal = |kind| signal(kind).context("cannot listen for signals");
         let terminate = signal(SignalKind::terminate())?;
@@ -342,10 +343,10 @@ pub(crate) struct MetaServer {
     _answering: Option<Answering>,
 }
 
-/// Begins to control the disks of a volume that was taken, and listens.
+/// Starts controlling the disks of a volume that was taken, and listens.
 ///
 /// # Errors
-/// If the volume cannot be read, or the address cannot be had.
+/// If the volume cannot be read, or the address cannot be used.
 pub(crate) async fn begin_meta(
     (engine, owned): (Arc<dyn Engine>, Owned),
     disks: Vec<DiskAddress>,
@@ -378,7 +379,7 @@ pub(crate) struct VolumeStatus {
     pub(crate) free_bytes: u64,
     /// On how many disks each block is.
     pub(crate) copies: u32,
-    /// How many more disks it takes to use those that lack others to have copies with.
+    /// How many more disks are needed to complete the sets that lack disks.
     pub(crate) disks_missing: u32,
     pub(crate) disks: Vec<DiskStatus>,
 }
@@ -388,13 +389,14 @@ pub(crate) struct VolumeStatus {
 pub(crate) struct DiskStatus {
     pub(crate) disk: u32,
     pub(crate) address: String,
-    /// Whether it was reached when that was tried last. New bytes go to such disks.
+    /// Whether the last attempt reached it. New bytes go to disks that were reached.
     pub(crate) is_there: bool,
     /// Disks of the same set have the same blocks.
     pub(crate) set: u32,
-    /// What is not as the others of the set have it, and is brought up to date.
+    /// Bytes that the disk lacks while others of the set have them, and that are being copied to
+    /// it.
     pub(crate) stale_bytes: u64,
-    /// As `larder disk status --json` has it; nothing if the disk does not answer.
+    /// As in `larder disk status --json`; absent if the disk does not answer.
     pub(crate) status: Option<Value>,
     /// The same for people.
     pub(crate) text: Option<String>,
@@ -416,7 +418,7 @@ impl DiskStatus {
     }
 }
 
-/// What commands ask a metadata server.
+/// What commands can ask of a metadata server.
 struct Asked {
     volume: VolumeId,
     address: SocketAddr,
@@ -435,7 +437,8 @@ impl Drop for Answering {
 }
 
 impl Asked {
-    /// Answers commands from now on. Whoever listens at the address owns the socket of its name.
+    /// Answers commands from now on. The process that listens at the address owns the socket of
+    /// that name.
     fn answer(self, runtime_dir: &RuntimeDir, runtime: Handle) -> Result<Answering> {
         let socket = runtime_dir.volume_socket(self.address);
         let server = control::Server::bind(&socket)?;
@@ -463,10 +466,10 @@ impl Asked {
     }
 }
 
-/// Removes a file that may be gone.
+/// Removes a file that may not exist.
 ///
 /// # Errors
-/// If it is there, and stays.
+/// If it exists, and cannot be removed.
 pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),

@@ -30,11 +30,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run suites on directories, or on mounts made for it
+    /// Run suites on directories, or on mounts made for the run
     Run(run::Args),
-    /// Run suites on mounts of ours and on the file systems of others that are installed
+    /// Run suites on our mounts and on other file systems that are installed
     Compare(compare::Args),
-    /// Write a report from what runs wrote down
+    /// Write a report from the records of runs
     Report(report::Args),
     /// Check that no work costs more RPCs with the cache than without
     RpcBudget(rpc_budget::Args),
@@ -67,7 +67,7 @@ impl From<Size> for suite::Size {
 /// Runs a command of the bench.
 ///
 /// # Errors
-/// What kept it from measuring. A target that failed is a result, not an error.
+/// What prevented the measurement. A target that failed is a result, not an error.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Run(args) => run::run(args),
@@ -82,17 +82,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// A command of a record, to be read again.
+/// A command read from a record.
 #[derive(Debug, clap::Parser)]
 struct Recorded {
     #[command(subcommand)]
     command: Command,
 }
 
-/// Runs a command that a record holds, into `out` instead of where it went.
+/// Runs a command from a record again, into `out` instead of its original directory.
 ///
 /// # Errors
-/// If it is none of `run` and `compare`, or fails.
+/// If it is neither `run` nor `compare`, or fails.
 fn again(command: &str, out: Option<&Path>) -> Result<ExitCode> {
     let cannot = || format!("cannot repeat {command:?}");
     let words =
@@ -108,8 +108,7 @@ fn again(command: &str, out: Option<&Path>) -> Result<ExitCode> {
     run(&Args { command: recorded.command })
 }
 
-/// Becomes true when the user interrupts or somebody terminates us: what is mounted then goes in
-/// order.
+/// Becomes true when a signal interrupts or terminates us: mounts are then removed in order.
 fn interruption() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();

@@ -1,7 +1,8 @@
-//! `larder cache`: what a cache holds, whether it is right, and trimming it.
+//! `larder cache`: lists, verifies and trims a cache.
 //!
-//! A cache that is mounted belongs to its daemon, which is asked over its socket; another one is
-//! opened here. `warm` alone goes through the mount: reading a file is how it gets into the cache.
+//! The cache of a live mount belongs to its daemon, which the command asks over its socket; any
+//! other cache is opened here. Only `warm` goes through the mount: reading a file is how it gets
+//! into the cache.
 
 mod warm;
 
@@ -25,7 +26,7 @@ use crate::options::{Bytes, parse_size};
 use crate::report::Status;
 use crate::runtime_dir::{Record, RuntimeDir};
 
-/// Longest silence of a daemon that works on its cache: culling says nothing until it is done.
+/// Longest silence of a daemon that works on its cache: culling reports nothing until it is done.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 
 /// Exit code of `ls --unsent` while there is something that the server does not have.
@@ -43,21 +44,21 @@ pub(crate) struct Args {
 enum What {
     /// List the files that a cache holds, with the paths at which they were last seen
     #[command(
-        after_help = "With --unsent, exit code 3 tells that there is such a file.\n\nExample:\n  larder cache ls /mnt --unsent\n  larder cache ls /mnt --json | jq -s 'map(.held_bytes) | add'"
+        after_help = "With --unsent, the exit code is 3 if there is such a file.\n\nExample:\n  larder cache ls /mnt --unsent\n  larder cache ls /mnt --json | jq -s 'map(.held_bytes) | add'"
     )]
     Ls {
         #[command(flatten)]
         target: Target,
-        /// Only files of which the server has not all yet
+        /// Only files that the server does not have completely
         #[arg(long)]
         unsent: bool,
         /// Print a line of JSON per file
         #[arg(long)]
         json: bool,
     },
-    /// Check every checksum; what is wrong is forgotten, and fetched again when it is read
+    /// Check every checksum; wrong data is dropped, and fetched again when it is read
     #[command(
-        after_help = "Exit code 1 tells that something was wrong.\n\nExample:\n  larder cache verify /var/cache/larder/home"
+        after_help = "The exit code is 1 if a checksum was wrong.\n\nExample:\n  larder cache verify /var/cache/larder/home"
     )]
     Verify(Target),
     /// Remove the least valuable files
@@ -65,7 +66,7 @@ enum What {
     Cull {
         #[command(flatten)]
         target: Target,
-        /// Cull until at most this much is held
+        /// Cull until the cache holds at most this much
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         to: u64,
     },
@@ -75,25 +76,25 @@ enum What {
     /// Read files and trees into the cache of their mount
     #[command(after_help = "Example:\n  larder cache warm /mnt/projects/current")]
     Warm {
-        /// Files and trees below a mount, or of an export, as 127.0.0.1:12049/projects
+        /// Files and trees below a mount, or of an export, as in 127.0.0.1:12049/projects
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Keep files and trees from being culled, with what comes into the trees later
+    /// Exempt files and trees from culling, including what comes into the trees later
     #[command(
         after_help = "Example:\n  larder cache pin /mnt/tools/compiler && larder cache warm /mnt/tools/compiler"
     )]
     Pin {
-        /// Files and trees below a mount, or of an export, as 127.0.0.1:12049/tools/compiler
+        /// Files and trees below a mount, or of an export, as in 127.0.0.1:12049/tools/compiler
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// Let them be culled again
+        /// Allow them to be culled again
         #[arg(long)]
         undo: bool,
     },
 }
 
-/// Which cache.
+/// Which cache to use.
 #[derive(Debug, clap::Args)]
 struct Target {
     /// A mount, the address of an export, or a cache directory
@@ -101,7 +102,7 @@ struct Target {
     path: PathBuf,
 }
 
-/// Carries out a cache command. `ls --unsent` that listed something ends with [`FOUND`].
+/// Carries out a cache command. `ls --unsent` exits with [`FOUND`] if it listed something.
 ///
 /// # Errors
 /// If there is no such cache, if its disk fails, if `verify` found something wrong.
@@ -137,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 impl Target {
-    /// Asks the daemon that has the cache, or opens it.
+    /// Asks the daemon that has the cache, or opens the cache.
     fn ask<T: DeserializeOwned>(&self, request: &Request, shown: &mut Shown) -> Result<T> {
         let answer = match self.socket()? {
             Some(socket) => call(&socket, request, SILENCE_MAX, shown)?.0,
@@ -156,8 +157,8 @@ impl Target {
         print(&format!("{files} files removed, {} freed\n", Bytes(bytes)))
     }
 
-    /// Where the daemon listens that has this cache, if one has. The path may be a dead mount, so
-    /// it is compared with the records before it is looked at.
+    /// The socket of the daemon that has this cache, if one has. The path may be a dead mount, so
+    /// it is compared with the records before the file system is asked about it.
     fn socket(&self) -> Result<Option<PathBuf>> {
         let runtime = RuntimeDir::open()?;
         if let Some((address, _)) = exported::named(&self.path) {
@@ -199,10 +200,10 @@ fn pin(path: &Path, pinned: bool) -> Result<()> {
     Ok(())
 }
 
-/// The mount of ours with a path, and the path below it; never touches the mount.
+/// Our mount that contains a path, and the path below it; never touches the mount.
 ///
 /// # Errors
-/// If there is none, or if it has no cache on disk.
+/// If no mount of ours contains the path, or the mount has no cache on disk.
 fn cached_mount_of(path: &Path) -> Result<(Record, PathBuf)> {
     let (mountpoint, below) = mount_of(path)?;
     let record = RuntimeDir::open()?.get(&mountpoint);
@@ -224,7 +225,7 @@ fn warm_export(address: SocketAddr, path: PathBuf) -> Result<()> {
     print(&format!("{files} files, {} read\n", Bytes(bytes)))
 }
 
-/// The terminal: results as lines, progress as a bar where somebody watches.
+/// The terminal: results as lines, progress as a bar if standard error is a terminal.
 pub(super) struct Shown {
     json: bool,
     /// Results so far.
@@ -273,7 +274,7 @@ impl Drop for Shown {
     }
 }
 
-/// A bar of bytes on standard error; nothing is drawn where that is no terminal.
+/// A bar of bytes on standard error; not drawn if that is no terminal.
 fn progress_bar(bytes_total: Option<u64>) -> ProgressBar {
     let bar = bytes_total.map_or_else(ProgressBar::no_length, ProgressBar::new);
     let line = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";

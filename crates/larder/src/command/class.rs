@@ -14,13 +14,13 @@ use crate::options::{parse_size, rule_file};
 use crate::report::{ClassShown, Explained};
 use crate::runtime_dir::RuntimeDir;
 
-/// Longest silence of a daemon: before a class is strengthened, what is unsent is sent.
+/// Longest silence of a daemon: before it strengthens a class, it sends unsent data.
 const SILENCE_MAX: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// Arguments of `larder class`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "What each class promises, and how to write classes and rules: docs/classes.md.\n\nExample:\n  larder class set critical /mnt/ledger && larder class explain /mnt/ledger/2026.db"
+    after_help = "docs/classes.md describes what each class promises, and how to write classes and rules.\n\nExample:\n  larder class set critical /mnt/ledger && larder class explain /mnt/ledger/2026.db"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,10 +29,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// List the classes, as a mount keeps them
+    /// List the classes, as a mount provides them
     #[command(after_help = "Example:\n  larder class list /mnt")]
     List {
-        /// A mount, or a path in it (without: as any mount of an NFS server or a share would)
+        /// A mount, or a path in it [default: as any mount of an NFS server or a share would
+        /// provide them]
         #[arg(value_name = "MNT")]
         mountpoint: Option<PathBuf>,
     },
@@ -43,10 +44,11 @@ enum What {
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Set the class of files, or of directories for what is in them
+    /// Set the class of files, or of directories for their contents
     #[command(
-        after_help = "It holds from the next open on, and for files that are open; what is to be more durable than before is sent \
-first. It is kept in the mount's cache, and goes with that.\n\nExample:\n  larder class set critical /mnt/ledger"
+        after_help = "The class applies from the next open on, and to files that are open. If it is more durable \
+than the class before, larder sends unsent data first. The setting is kept in the mount's \
+cache, and is lost with the cache.\n\nExample:\n  larder class set critical /mnt/ledger"
     )]
     Set {
         /// The class
@@ -56,7 +58,7 @@ first. It is kept in the mount's cache, and goes with that.\n\nExample:\n  larde
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Take back what was set: rules and the mount decide again
+    /// Remove a setting: rules and the mount decide again
     #[command(after_help = "Example:\n  larder class unset /mnt/ledger")]
     Unset {
         /// Files and directories in mounts
@@ -69,7 +71,7 @@ first. It is kept in the mount's cache, and goes with that.\n\nExample:\n  larde
         #[command(subcommand)]
         what: Rules,
     },
-    /// Show which class a file has, who decided so, and what that promises
+    /// Show which class a file has, what decided that, and what the class promises
     #[command(after_help = "Example:\n  larder class explain /mnt/ledger/2026.db")]
     Explain {
         /// A file or directory in a mount
@@ -80,17 +82,17 @@ first. It is kept in the mount's cache, and goes with that.\n\nExample:\n  larde
 
 #[derive(Debug, clap::Subcommand)]
 enum Rules {
-    /// Show what the rules say of a path below a mount, without one
+    /// Show what the rules decide for a path below a mount; no mount is needed
     #[command(after_help = "Example:\n  larder class rules test target/debug/app --rules build")]
     Test {
-        /// The path below a mountpoint; the file need not be there
+        /// The path below a mountpoint; the file need not exist
         #[arg(value_name = "PATH")]
         path: PathBuf,
-        /// Rules before those of the machine's and the user's files, as the option rules of a
-        /// mount
+        /// Rules to apply before those in the machine's and the user's files, as with the mount
+        /// option rules=
         #[arg(long, value_name = "FILE|build")]
         rules: Option<PathBuf>,
-        /// Who opens it
+        /// The user who opens it
         #[arg(long, default_value_t = rustix::process::getuid().as_raw())]
         uid: u32,
         /// Its size
@@ -106,7 +108,7 @@ enum Rules {
 ///
 /// # Errors
 /// If a path is in no mount of this user; if a file of classes and rules is wrong; what the daemon
-/// says.
+/// reports.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::List { mountpoint: Some(path) } => {
@@ -133,10 +135,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What a file's daemon says of its class and how durable it is.
+/// A file's class and durability, as its daemon reports them.
 ///
 /// # Errors
-/// If it is in no mount of this user.
+/// If the path is in no mount of this user.
 pub(crate) fn explained(path: &Path) -> Result<Explained> {
     ask(path, |path| Request::Explain { path })
 }

@@ -1,4 +1,4 @@
-//! `larder disk`: a network-attached disk, and what belongs to it.
+//! `larder disk`: serves a network-attached disk; makes its key, enrols it, shows its state.
 
 mod enrol;
 mod key;
@@ -14,11 +14,12 @@ use larder_wire::disk::key_file::DiskKeyFile;
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "A disk belongs to a volume, and serves clients with capabilities that the volume's metadata server has \
-given them. What both go by is the key, a file with mode 0600 that `larder disk key` makes: the disk reads one, and the metadata server \
-has the same. A disk that has not heard of the metadata server in time refuses everything.\n\nThe store is made if there is none. It is \
-one file as long as the disk, with holes where nothing was written; `memory` is gone with the process. SIGTERM makes durable what was \
-written, and ends.\n\nExample:\n  larder disk key /etc/larder/disk1.key --disk 1\n  larder disk --store /srv/disk1 --size 100G --key /etc/larder/disk1.key --listen 192.0.2.1:2051\n  larder disk status 192.0.2.1:2051 --key /etc/larder/disk1.key"
+    after_help = "A disk belongs to a volume, and serves clients that present capabilities from the volume's \
+metadata server. The disk and the metadata server share a key, a file with mode 0600 that \
+`larder disk key` makes; each needs a copy. A disk that has not heard from the metadata \
+server in time refuses everything.\n\nThe store is made if it does not exist. It is one file \
+as long as the disk, with holes where nothing was written; `memory` is lost with the \
+process. SIGTERM makes written data durable, and ends the disk server.\n\nExample:\n  larder disk key /etc/larder/disk1.key --disk 1\n  larder disk --store /srv/disk1 --size 100G --key /etc/larder/disk1.key --listen 192.0.2.1:2051\n  larder disk status 192.0.2.1:2051 --key /etc/larder/disk1.key"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -33,11 +34,11 @@ enum Command {
     Enrol(enrol::Args),
     /// Make the key of a disk
     Key(key::Args),
-    /// Ask a disk how it does
+    /// Show the state of a disk
     Status(status::Args),
 }
 
-/// Serves a disk until a signal comes, or does what a subcommand says.
+/// Serves a disk until a signal arrives, or carries out a subcommand.
 ///
 /// # Errors
 /// Those of the parts.

@@ -1,4 +1,4 @@
-//! `larder explain`: how durable a file is, is to be, and why.
+//! `larder explain`: how durable a file is, how durable it will be, and why.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,8 @@ use super::{print, print_json};
 /// Arguments of `larder explain`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "level is where all bytes of the file are now: durable is the server's disk, memory is this machine's.\n\nExample:\n  larder explain /mnt/ledger/2026.db"
+    after_help = "level shows where all bytes of the file are now: durable is the server's disk, memory is \
+this machine's.\n\nExample:\n  larder explain /mnt/ledger/2026.db"
 )]
 pub(crate) struct Args {
     /// A file or directory in a mount
@@ -21,7 +22,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints it.
+/// Prints the answer.
 ///
 /// # Errors
 /// If the path is in no mount of this user.

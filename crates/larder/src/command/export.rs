@@ -33,16 +33,17 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// Arguments of `larder export`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "NFSv3 believes the ids that a client sends. So only root of an allowed machine may \
-call (from a port below 1024; on this machine from any), unless --insecure is given; allowed is this machine if it listens on \
-127.0.0.1 or ::1, else everybody, unless --allow is given; and root of another machine is nobody here, \
-unless --no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049\n  larder stat --export 127.0.0.1:12049\n  larder cache warm 127.0.0.1:12049/projects\n  larder export --source smb://ann@server/share -o credentials=/etc/larder/share \\\n    --cache /var/cache/larder/share --listen 192.0.2.1:12049"
+    after_help = "NFSv3 believes the user ids that a client sends. So only root of an allowed machine may call \
+(from a port below 1024; on this machine from any port), unless --insecure is given. If \
+larder listens on 127.0.0.1 or ::1, this machine alone is allowed, otherwise every machine, \
+unless --allow is given. Root of another machine is treated as nobody, unless \
+--no-root-squash is given.\n\nExample:\n  larder export /srv/data --listen 127.0.0.1:12049\n  larder stat --export 127.0.0.1:12049\n  larder cache warm 127.0.0.1:12049/projects\n  larder export --source smb://ann@server/share -o credentials=/etc/larder/share \\\n    --cache /var/cache/larder/share --listen 192.0.2.1:12049"
 )]
 pub(crate) struct Args {
     /// The directory, exported as /
     #[arg(value_name = "DIR", required_unless_present = "source")]
     dir: Option<PathBuf>,
-    /// What to export instead: a server's files behind a cache, as `larder mount` takes them
+    /// Export this instead: a server's files behind a cache, named as for `larder mount`
     #[arg(long, value_name = "SOURCE", conflicts_with_all = ["dir", "shared"])]
     source: Option<String>,
     /// Directory of the cache, or `none`, as with `larder mount`
@@ -51,8 +52,8 @@ pub(crate) struct Args {
     /// Options of the source, as with `larder mount`
     #[arg(short, value_name = "OPT[=VALUE],...", requires = "source")]
     options: Vec<String>,
-    /// Where to listen, for NFS and MOUNT, over TCP and UDP (unless --no-udp); port 0 takes a free
-    /// one
+    /// Where to listen, for NFS and MOUNT, over TCP and UDP (unless --no-udp); port 0 chooses a
+    /// free one
     #[arg(long, value_name = "IP:PORT")]
     listen: SocketAddr,
     /// Treat root of a client as nobody [default: unless it listens on this machine alone]
@@ -61,20 +62,22 @@ pub(crate) struct Args {
     /// Treat root of a client as root
     #[arg(long)]
     no_root_squash: bool,
-    /// Who may call, as 192.0.2.0/24; may be given more than once
+    /// Which machines may call, as in 192.0.2.0/24; may be given more than once
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<Network>,
-    /// Listen over TCP only: the sender of a datagram can be forged
+    /// Listen over TCP only, because the sender of a datagram can be forged
     #[arg(long)]
     no_udp: bool,
-    /// Take calls from ports above 1023 too: then every user there can claim to be any other
+    /// Accept calls from ports above 1023 too: every user on a client machine can then claim to be
+    /// any other
     #[arg(long)]
     insecure: bool,
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
-    /// Other processes change names in the directory while it is exported, or its file system has
-    /// no leases: clients are then told less of their own changes, and ask and read more
+    /// Say that other processes change names in the directory while it is exported, or that its
+    /// file system has no leases: the export then tells clients less about their own changes, and
+    /// they ask and read more
     #[arg(long)]
     shared: bool,
 }
@@ -87,7 +90,7 @@ enum Exported {
     Source { back: Box<Back>, engine: Engine },
 }
 
-/// Serves until a signal comes, then lets what is begun end.
+/// Serves until a signal arrives, then lets calls in flight end.
 ///
 /// # Errors
 /// If what is to be exported, or the address, cannot be used.
@@ -101,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 async fn serve(args: &Args) -> Result<()> {
-    // Before anything is made: a signal meanwhile is then an orderly end.
+    // Before anything is made: from now on a signal ends the process in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
     let (exported, server) = args.open().await?;
@@ -115,7 +118,8 @@ async fn serve(args: &Args) -> Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    // While the address is ours: afterwards another export may come and answer by this name.
+    // While the address is still ours: afterwards another export may start and answer under this
+    // name.
     drop(answering);
     shutdown.begin();
     if tokio::time::timeout(END_MAX, served).await.is_err() {
@@ -125,7 +129,7 @@ async fn serve(args: &Args) -> Result<()> {
 }
 
 impl Exported {
-    /// Lets `larder stat --export` ask. Whoever cannot be asked serves all the same.
+    /// Answers `larder stat --export`. If that is impossible, the export serves all the same.
     fn answering(self: &Arc<Self>, server: &Server) -> Option<Answering> {
         let counted = server.stats_reader();
         let asked = Behind { exported: Arc::downgrade(self), runtime: Handle::current() };
@@ -135,7 +139,7 @@ impl Exported {
         answering.inspect_err(|error| tracing::warn!("larder stat cannot ask: {error:#}")).ok()
     }
 
-    /// What serves a source; nothing serves a directory.
+    /// The engine that serves a source; a directory has none.
     fn engine(&self) -> Option<&Engine> {
         match self {
             Exported::Directory(_) => None,
@@ -143,7 +147,7 @@ impl Exported {
         }
     }
 
-    /// Brings what is not durable yet to where it is: nobody keeps it but us.
+    /// Makes durable what is not: nothing but this process has it.
     async fn close(&self) -> Result<()> {
         match self {
             Exported::Directory(dir) => {
@@ -164,7 +168,7 @@ impl Exported {
     }
 }
 
-/// What is exported, for those who ask; it may have ended.
+/// What is exported, for answering commands; it may have ended.
 struct Behind {
     exported: Weak<Exported>,
     runtime: Handle,
@@ -198,7 +202,7 @@ impl fmt::Display for Exported {
 }
 
 impl Args {
-    /// What is exported, with the NFS door before it.
+    /// What is exported, with the NFS server in front of it.
     async fn open(&self) -> Result<(Exported, Server)> {
         let (exported, fs) = match (&self.dir, &self.source) {
             (Some(dir), _) => self.directory(dir).await?,
@@ -249,10 +253,10 @@ impl Args {
         };
         Ok(Config {
             rpc,
-            // A process that changes names behind our back is told apart by the attributes, but for
-            // the microseconds between looking and changing; see `--shared`.
+            // If another process changes names in the directory, the attributes show it, except in
+            // the microseconds between reading them and changing; see `--shared`.
             sole_door: !self.shared && self.source.is_none(),
-            // A directory's own rules see to it with the ids that it has.
+            // For a directory, `Directory` applies its own rules to the ids that it gets.
             squash_root: self.source.is_some() && self.squashes_root(),
             ..default
         })

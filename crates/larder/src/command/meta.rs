@@ -14,40 +14,45 @@ use crate::log;
 use crate::options::{parse_rate, parse_span};
 use crate::volume::{END_MAX, Ends, Kept, Listening, begin_meta};
 
-/// How often a standby looks whether the volume is free.
+/// How often a standby checks whether the volume is free.
 const LOOK: Duration = Duration::from_millis(500);
-/// Least time after which another may take over: an owner renews its term four times in it.
+/// Least time after which another server may take over: an owner renews its term four times in it.
 const TAKE_OVER_MIN: Duration = Duration::from_secs(1);
 
 /// Arguments of `larder meta`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The volume is made by larder volume create, its disks are added by larder disk enrol. A disk that does not answer \
-holds up what lies on it, and nothing else. As with larder serve, only root of an allowed machine may call unless --insecure is given, and beyond \
-this machine the metadata server speaks TLS only.\n\nWith postgres: the metadata lies in a database, as libpq names it (postgres://USER@HOST/DATABASE, or KEY=VALUE pairs); its \
-password in ~/.pgpass or the file that passfile= or PGPASSFILE names, which only its owner may read. The server is one of this machine. One process at a time has the volume: another one waits \
-until the first has not renewed its hold for the time of --take-over, by the database's clock, and with --standby for as long as it takes; it has a copy of the keys. Clients are told of both: \
-larder://ONE,OTHER/.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder disk enrol /etc/larder/disk1.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder meta --engine embedded:/srv/meta --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder meta --engine postgres:///volumes --keys /etc/larder/keys"
+    after_help = "Make the volume with larder volume create, and add disks with larder disk enrol. A disk that \
+does not answer delays only calls for data on it. As with larder serve, only root of an \
+allowed machine may call unless --insecure is given, and beyond this machine the metadata \
+server speaks TLS only.\n\nWith postgres:, the metadata is in a database, named as for libpq \
+(postgres://USER@HOST/DATABASE, or KEY=VALUE pairs). Its password is in ~/.pgpass or in the \
+file that passfile= or PGPASSFILE names, which only its owner may be able to read. The \
+database server must run on this machine. One process at a time owns the volume. Another \
+process waits until the owner has not renewed its term for the time of --take-over, by the \
+database's clock; with --standby it waits for as long as necessary. The other process needs \
+a copy of the keys. Give clients both addresses: larder://ONE,OTHER/.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder disk enrol /etc/larder/disk1.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder meta --engine embedded:/srv/meta --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder meta --engine postgres:///volumes --keys /etc/larder/keys"
 )]
 pub(crate) struct Args {
     #[command(flatten)]
     kept: Kept,
     #[command(flatten)]
     listening: Listening,
-    /// Wait while another metadata server has the volume, and take it over when that has gone; it
-    /// listens from then on (postgres:)
+    /// Wait while another metadata server owns the volume, and take the volume over when that
+    /// server is gone; listen only from then on (postgres:)
     #[arg(long)]
     standby: bool,
-    /// After how long without a sign of life another may take the volume over; clients wait for so
-    /// long (postgres:)
+    /// How long the owner may be silent before another server may take the volume over; clients
+    /// wait for that long (postgres:)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_span)]
     take_over: Duration,
-    /// How fast to copy what disks have missed from others that have the same blocks, as 25MB/s
+    /// How fast to copy blocks that disks have missed from the other disks of their set, as in
+    /// 25MB/s
     #[arg(long, value_name = "RATE", default_value = "100MB/s", value_parser = parse_rate)]
     resilver: u64,
 }
 
-/// Serves until a signal comes, then lets what is begun end.
+/// Serves until a signal arrives, then lets calls in flight end.
 ///
 /// # Errors
 /// If the volume or an address cannot be used, or another process took the volume over.
@@ -61,15 +66,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(async {
-        // Before anything is changed: a signal meanwhile is then an orderly end.
+        // Before anything is changed: from now on a signal ends the process in order.
         let mut ends = Ends::begin()?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let engine = args.kept.open(args.take_over)?;
-        // What is wrong is told now, and not by a standby when it is needed.
+        // Report what is wrong now, and not when a standby is needed.
         args.listening.meta_config()?;
         args.kept.disks(&*engine)?;
         let copies = volume::copies(&*engine)?;
-        // Without any disk a volume has names only, whatever it keeps.
+        // Without any disk a volume has only names, however many copies it is to keep.
         if (1..copies.copies).contains(&copies.disks.len()) {
             bail!(
                 "the volume keeps {} copies of each block, and has {} disks: add more by larder disk enrol",
@@ -89,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Takes the volume. If its owner was killed, that waits for the end of the term; a standby waits
+/// Takes the volume. If its owner was killed, this waits for the end of the term; a standby waits
 /// for as long as the owner lives.
 async fn take(engine: &dyn Engine, is_standby: bool, clock: &dyn Clock) -> Result<Owned> {
     let mut has_waited = false;
@@ -97,7 +102,7 @@ async fn take(engine: &dyn Engine, is_standby: bool, clock: &dyn Clock) -> Resul
         let pause = match volume::take(engine) {
             Err(VolumeError::Owned(left)) if is_standby => left.min(LOOK),
             Err(VolumeError::Engine(EngineError::Away(_))) if is_standby => LOOK,
-            // Once that has passed and it is not over, somebody has renewed it.
+            // If the time has passed and the term is not over, a live owner has renewed it.
             Err(VolumeError::Owned(left)) if !has_waited => left,
             Err(VolumeError::Owned(_)) => {
                 bail!("another process has the volume: end that, or wait for its end by --standby");
@@ -130,7 +135,8 @@ async fn serve(
     tokio::select! {
         () = &mut served => {}
         () = ends.come() => {}
-        // Clients come again to whoever serves the volume next, and are told what became of theirs.
+        // Clients reconnect to the server that serves the volume next, and learn there what became
+        // of their calls.
         why = metadata.over() => bail!("the volume is not served any more: {why}"),
     }
     end.begin();

@@ -1,4 +1,4 @@
-//! `larder mount`: from what was typed to a running daemon.
+//! `larder mount`: from the command line to a running daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,76 +18,82 @@ use crate::runtime_dir::RuntimeDir;
 use crate::{daemon, mountpoint, supervisor, worker};
 
 const AFTER_HELP: &str = "\
-Options of -o, as in nfs(5) where it has them; a later one overrides an earlier one:
-  ro, rw                        nothing may be written; the opposite is the default
-  actimeo=S                     seconds for which attributes are trusted: sets the next four
-  acregmin=S, acregmax=S        for files (5); longer the longer a file is unchanged
-  acdirmin=S, acdirmax=S        for directories (30)
+Options of -o, named as in nfs(5) where it has them. A later option overrides an earlier one. Defaults
+are in parentheses.
+  ro, rw                        read only, or read and write (rw)
+  actimeo=S                     trust attributes for S seconds: sets the next four
+  acregmin=S, acregmax=S        the same for files (5); longer the longer a file is unchanged
+  acdirmin=S, acdirmax=S        the same for directories (30)
   noac                          trust nothing, and write synchronously
-  lookupcache=all|positive|none which lookups are remembered (all)
-  cto, nocto                    whether an open asks the server for changes (cto)
-  sync                          every write is at the server's disk when it returns
-  class=NAME                    how durable files are about which no rule says anything (edited); `larder
+  lookupcache=all|positive|none which lookups are cached (all)
+  cto, nocto                    whether each open asks the server for changes (cto)
+  sync                          each write is on the server's disk when it returns
+  class=NAME                    the durability class of files that no rule matches (edited); `larder
                                 class list` shows the classes
-  rules=FILE|build              rules that choose classes, before those of /etc/larder/larder.toml and
-                                ~/.config/larder/larder.toml; build: what a build can make again
-  exclusive                     nobody else changes names in this export: those of classes whose close waits
-                                for this machine at most are made here, and at the server within the
-                                time of the class (NFS)
-  wback=S                       seconds after which written bytes go to the server although the file is still
-                                open and nobody asks for it (30); fsync and close wait for that anyway
+  rules=FILE|build              rules that choose classes, applied before those of
+                                /etc/larder/larder.toml and ~/.config/larder/larder.toml; build: the
+                                built-in rules for files that a build can make again
+  exclusive                     promise that no other client changes names in this export: names whose
+                                class lets close wait for this machine at most are made here, and at
+                                the server within the time of the class (NFS)
+  wback=S                       send written bytes after at most S seconds, even if the file is still
+                                open (30); fsync and close wait for them anyway
   rsize=SIZE, wsize=SIZE        most bytes of a READ or WRITE (what the server prefers, up to 1M)
-  nconnect=N                    connections to the server, 1 to 16 (1); of a share each file uses one of them
-  proto=tcp|udp                 how messages travel (tcp)
-  port=N, mountport=N           where the services are, if the portmapper is not to be asked
-  fg, bg                        a server that is away when mounting: fail; begin with what is cached or, if nothing
-                                is, return and try on in the background until it can be mounted (fg)
-  retry=N                       minutes for which it is tried so (10000 with bg); with fg the command waits for
-                                it (0: tries once)
-  soft, softerr, hard           a server that does not answer: fail, fail, wait (soft)
-  timeo=T, retrans=N            tenths of a second to a retransmission, and how many there are
-  resvport, noresvport          call from a port below 1024 (if root mounts)
+  nconnect=N                    connections to the server, 1 to 16 (1); each file of a share uses one
+  proto=tcp|udp                 transport protocol (tcp)
+  port=N, mountport=N           ports of the services; without them the portmapper is asked
+  fg, bg                        if the server is away when mounting: fg fails; bg mounts what is cached
+                                or, if nothing is, returns and keeps trying in the background (fg)
+  retry=N                       minutes to keep trying (10000 with bg); with fg the command waits for
+                                that long (0: tries once)
+  soft, softerr, hard           what calls do when the server does not answer: fail, fail, wait (soft)
+  timeo=T, retrans=N            tenths of a second before a retransmission, and how many there are
+  resvport, noresvport          call from a port below 1024 (resvport if root mounts)
   noatime, nosuid, nodev, noexec, allow_other
-                                as in mount(8); others may use what root mounts
-  survive, nosurvive            whether the mount outlives the process that serves it (survive, with a
-                                cache on disk): another one goes on, calls wait meanwhile
-  transport=auto|dev|uring      how the kernel's requests travel: by /dev/fuse, or by io_uring: faster, but
-                                then the mount ends with its process (auto: dev if it is to survive)
-  plain                         the reference client: needs --cache none
-  fsc, nofsc                    with (default) or without the cache on disk
-  passthrough, nopassthrough    whether the kernel uses cached files by itself, where it can (passthrough)
-  fill=off|idle|SIZE            complete files that were read in part while the link is quiet: none, those up
-                                to 64M that are not sparse, those up to a size (idle)
-  cache_max=SIZE, cache_files=N most that the cache holds
-  brun=P, bcull=P, bstop=P      percent of the cache's disk that is free: culling ends, culling
-                                begins, nothing more is stored (10, 7, 3), as in cachefilesd.conf(5)
+                                as in mount(8); other users may always use what root mounts
+  survive, nosurvive            whether the mount outlives the process that serves it: another takes
+                                over, and calls wait meanwhile (survive, with a cache on disk)
+  transport=auto|dev|uring      how the kernel's requests arrive: dev by /dev/fuse, or uring by io_uring,
+                                which is faster, but the mount then ends with its process (auto: dev
+                                if the mount is to survive)
+  plain                         be the reference client without a cache; needs --cache none
+  fsc, nofsc                    with or without the cache on disk (fsc)
+  passthrough, nopassthrough    whether the kernel itself reads and writes cached files, where it can
+                                (passthrough)
+  fill=off|idle|SIZE            complete partly read files while the link is idle: none, files up to 64M
+                                that are not sparse, or files up to SIZE (idle)
+  cache_max=SIZE, cache_files=N most bytes and files that the cache holds
+  brun=P, bcull=P, bstop=P      percent of the cache's disk that is free when culling ends, when culling
+                                begins, and when nothing more is stored (10, 7, 3), as in
+                                cachefilesd.conf(5)
   memory=SIZE                   budget for buffers and tables (256M)
-  user_xattr, nouser_xattr      whether files have extended attributes of users (nouser_xattr); NFS
-                                servers have none but those that tell of classes
+  user_xattr, nouser_xattr      whether files have the extended attributes of users (nouser_xattr); on
+                                NFS there are only those that report durability classes
 
-Of SMB shares, as in mount.cifs(8):
-  credentials=FILE              lines username=, password=, domain=; only its owner may read it
+Options for SMB shares, as in mount.cifs(8):
+  credentials=FILE              lines username=, password=, domain=; only its owner may be able to read it
   username=NAME, domain=NAME    who logs in, if neither the source nor the file says so
-  guest                         nobody logs in
-  uid=N, gid=N                  owner of everything (who mounts)
+  guest                         do not log in
+  uid=N, gid=N                  owner of all files (the mounting user)
   file_mode=M, dir_mode=M       modes of files and directories, in octal (0755)
-  vers=2.1|3.0|3.0.2|3.1.1      the lowest version that will do (2.1)
-  seal, sign                    all messages must be encrypted, or signed
-  sec=ntlmssp|krb5|none         how one logs in: NTLM, Kerberos, not at all (ntlmssp); with an i behind
-                                (ntlmsspi, krb5i) all messages must be signed
-  kdc=HOST[:PORT]               the KDC of the Kerberos realm, if krb5.conf(5) does not say
-  lease, nolease                whether the server is asked to tell of changes (lease)
-  brl, nobrl                    whether other machines are kept out by locks of processes (brl)
-Without a credentials file the password is that of the variable PASSWD, or the first line of the file
-that PASSWD_FILE names, or it is asked for. It is never an option. With sec=krb5 it is not asked for: without
-one the tickets are those of kinit(1), in the file that KRB5CCNAME names, or /tmp/krb5cc_UID. The domain is
-the realm; HOST must be the name that the server has there.
+  vers=2.1|3.0|3.0.2|3.1.1      the lowest acceptable protocol version (2.1)
+  seal, sign                    require encryption, or signatures, for all messages
+  sec=ntlmssp|krb5|none         how to log in: NTLM, Kerberos, not at all (ntlmssp); ntlmsspi and krb5i
+                                also require signatures for all messages
+  kdc=HOST[:PORT]               the KDC of the Kerberos realm, if krb5.conf(5) does not name it
+  lease, nolease                whether to ask the server for leases (lease)
+  brl, nobrl                    whether locks of processes also hold between machines (brl)
+Without a credentials file, larder takes the password from the variable PASSWD, or from the first line of
+the file that PASSWD_FILE names, or asks for it. It is never an option. With sec=krb5 larder does not ask:
+without a password it uses the tickets of kinit(1), in the file that KRB5CCNAME names, or in
+/tmp/krb5cc_UID. The domain is the realm; HOST must be the server's name in that realm.
 
-The log goes to --log, else to the runtime directory (see `larder status`); LARDER_LOG=debug makes it
-talk more. With --foreground it goes to standard error.
+The log goes to --log, or else to a file in the runtime directory (see `larder status`). LARDER_LOG=debug
+makes it more detailed. With --foreground it goes to standard error.
 
-An automounter mounts by a symbolic link to larder, /sbin/mount.larder: automount(8) with -fstype=larder in
-its maps (a port as an option there), systemd with x-systemd.automount in fstab(5).
+Automounters need a symbolic link /sbin/mount.larder to larder. Then automount(8) mounts with
+-fstype=larder in its maps (give a port as an option there), and systemd with x-systemd.automount in
+fstab(5).
 
 Example:
   larder mount nfs://server/export /mnt --cache /var/cache/larder/export -o ro,nconnect=4
@@ -102,12 +108,12 @@ pub(crate) struct Args {
     /// asked); smb://[[DOMAIN;]USER@]HOST[:PORT]/SHARE[/FOLDER] or //HOST/SHARE[/FOLDER]
     #[arg(value_name = "SOURCE")]
     source: String,
-    /// Where: a directory on which nothing is mounted yet, unless by an automounter
+    /// Where to mount it: a directory on which nothing but an automounter's trigger is mounted
     #[arg(value_name = "MNT")]
     mountpoint: PathBuf,
-    /// Directory of the cache, on a local disk, or `none`. Made if it is not there; for one mount
-    /// at a time [default: one for this source, in /var/cache/larder or the user's cache
-    /// directory]
+    /// Directory of the cache, on a local disk, or `none`. It is made if it does not exist, and
+    /// serves one mount at a time [default: one for this source, in /var/cache/larder or the user's
+    /// cache directory]
     #[arg(long, value_name = "DIR|none")]
     cache: Option<PathBuf>,
     /// Options, separated by commas
@@ -116,30 +122,30 @@ pub(crate) struct Args {
     /// Stay in the foreground; a signal unmounts
     #[arg(long)]
     foreground: bool,
-    /// Where the daemon logs; a file is opened anew on SIGHUP
+    /// Where the daemon logs; on SIGHUP it opens a file anew
     #[arg(long, value_name = "FILE|syslog|journal")]
     log: Option<PathBuf>,
-    /// We are the daemon: say on standard output when the mount is usable
+    /// This process is the daemon: report on standard output when the mount is usable
     #[arg(long, hide = true)]
     daemon: bool,
-    /// We are a worker of a supervisor
+    /// This process is a worker of a supervisor
     #[arg(long, hide = true)]
     worker: Option<Role>,
-    /// The mountpoint as our supervisor has resolved it: by now it is mounted on
+    /// The mountpoint as the supervisor resolved it, before it was mounted on
     #[arg(long, hide = true)]
     at: Option<PathBuf>,
-    /// Workers that died before us
+    /// How many workers died before this one
     #[arg(long, hide = true, default_value_t = 0)]
     restarts: u64,
 }
 
-/// Mounts. In the foreground it returns when the mount is gone, else when it is usable.
+/// Mounts. In the foreground it returns when the mount is gone, otherwise when the mount is usable.
 ///
 /// # Errors
-/// Of kind [`Usage`] for what was typed wrongly; else what keeps the mount from being made. Nothing
-/// is left mounted then.
+/// Of kind [`Usage`] for a wrong command line; otherwise what prevents the mount. Nothing is left
+/// mounted then.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    // systemd gives to the process that it starts.
+    // systemd passes descriptors only to the process that it starts.
     let kept = match args.foreground && args.worker.is_none() {
         true => supervisor::kept(),
         false => None,
@@ -171,9 +177,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// What the arguments mean. `kept` is the mountpoint of a mount that is to go on.
+/// The plan that the arguments describe. `kept` is the mountpoint of a mount that is to continue.
 fn plan(args: &Args, kept: Option<&Path>) -> Result<Plan> {
-    // A mount that goes on is not to end because somebody made a mistake in a file of rules.
+    // A mistake in a file of rules must not end a mount that is to continue.
     let if_wrong = if args.worker.is_some() { IfWrong::Strongest } else { IfWrong::Refuse };
     let back = Back::find(&args.source, args.cache.as_deref(), &args.options, if_wrong)?;
     if !args.daemon && args.worker.is_none() {
@@ -187,7 +193,8 @@ fn plan(args: &Args, kept: Option<&Path>) -> Result<Plan> {
     Ok(Plan { back, mountpoint })
 }
 
-/// Checks, without touching the mount, that the one that is to go on is the one that is wanted.
+/// Checks, without touching the mount, that the mount to continue is the one on the given
+/// mountpoint.
 fn same_mountpoint(typed: &Path, kept: &Path) -> Result<PathBuf> {
     let wanted = mountpoint::resolve(typed).context("no such mountpoint")?;
     let (wanted_shown, kept_shown) = (wanted.display(), kept.display());
@@ -210,7 +217,7 @@ fn usable_mountpoint(typed: &Path) -> Result<PathBuf> {
 fn ensure_free(mountpoint: &Path) -> Result<()> {
     let Some(mount) = mountpoint::mounted_at(mountpoint)? else { return Ok(()) };
     if mount.kind == mountpoint::AUTOFS {
-        // A trigger of a direct map: what is mounted lies on it.
+        // A trigger of a direct map: the mount is placed on top of it.
         return Ok(());
     }
     let shown = mountpoint.display();

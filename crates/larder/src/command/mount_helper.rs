@@ -1,5 +1,5 @@
-//! `mount.larder`: what mount(8) runs for fstab(5) and `mount -t larder`. It is this program by
-//! that name: a symbolic link at `/sbin/mount.larder`. It becomes `larder mount`.
+//! `mount.larder`: what mount(8) runs for fstab(5) and `mount -t larder`. It is this program under
+//! that name, by a symbolic link at `/sbin/mount.larder`, and turns into `larder mount`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -16,8 +16,8 @@ const NAME: &str = "mount.larder";
 /// Options of ours that are arguments of `larder mount`.
 const ARGUMENTS: [&str; 2] = ["cache", "log"];
 
-/// What mount.cifs(8) has for `cache=` and is no directory: how strictly others' changes are seen.
-/// We are never less strict than that asks.
+/// Values of `cache=` that mount.cifs(8) has and that name no directory: how strictly changes by
+/// others are seen. larder is never less strict than these ask.
 const CIFS_CACHES: [&str; 2] = ["strict", "loose"];
 
 /// Places that are no paths.
@@ -28,7 +28,7 @@ const WORDS: [(&str, &[&str]); 2] = [("cache", &["none"]), ("log", &["syslog", "
 enum Asked {
     /// Arguments of `larder`.
     Mount(Vec<OsString>),
-    /// Only to look whether that would be right.
+    /// Only check whether the mount would be right.
     Nothing,
 }
 
@@ -37,10 +37,10 @@ pub(crate) fn is_meant(program: Option<&OsStr>) -> bool {
     program.is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// Becomes `larder mount`.
+/// Turns into `larder mount`.
 ///
 /// # Errors
-/// If the arguments are not those of mount(8), or we cannot be found.
+/// If the arguments are not those of mount(8), or our own program cannot be found.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode> {
     let arguments = match asked(arguments)? {
         Asked::Mount(arguments) => arguments,
@@ -94,7 +94,7 @@ fn asked(arguments: impl Iterator<Item = OsString>) -> Result<Asked> {
     Ok(Asked::Mount(all))
 }
 
-/// In fstab(5) nobody knows what a path would be relative to.
+/// Nothing in fstab(5) says what a relative path would be relative to.
 fn refuse_relative(name: &str, value: &str) -> Result<(), Usage> {
     let is_word = WORDS.iter().any(|(of, words)| *of == name && words.contains(&value));
     match is_word || Path::new(value).is_absolute() {

@@ -26,26 +26,29 @@ use crate::volume::{
 
 /// The disk of a volume that has one.
 const DISK: DiskId = DiskId(1);
-/// Names in the directory: the disk's key, which makes it a volume, the metadata, the disk.
+/// Names in the directory: the disk's key, which makes the directory a volume; the metadata; the
+/// disk.
 const KEY_FILE: &str = "disk1.key";
 const META_DIR: &str = "meta";
 const STORE_FILE: &str = "disk1";
-/// Of the room that is free when a volume is made, its disk gets so many percent.
+/// Percentage of the free room that the disk of a new volume gets.
 const FREE_PERCENT: u64 = 90;
 
 /// Arguments of `larder serve`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The directory is made, or must be empty, or hold a volume from before; the disk listens on the port behind that of the metadata server. Its files stay closed to others than their owner, \
-whom clients need not know: they bring their users' ids, which are believed. So only root of an allowed machine may call (from a port below \
-1024; on this machine from any), unless --insecure is given. Beyond this machine the metadata server speaks TLS only, since clients get secrets \
-from it; data goes under seal in any case.\n\nExample:\n  larder serve /srv/volume\n  larder mount larder://127.0.0.1/ /mnt --cache /var/cache/larder/volume\n  larder serve /srv/volume --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder mount larder://server.example/ /mnt -o ca=/etc/larder/ca.pem"
+    after_help = "The directory is made if it does not exist; otherwise it must be empty or hold a volume. The \
+disk listens on the port after the metadata server's. Only the owner of the directory can \
+access its files; clients need no account there: the servers believe the user ids that \
+clients send. So only root of an allowed machine may call (from a port below 1024; on this \
+machine from any port), unless --insecure is given. Beyond this machine the metadata server \
+speaks TLS only, because it sends secrets to clients; data carries seals in any case.\n\nExample:\n  larder serve /srv/volume\n  larder mount larder://127.0.0.1/ /mnt --cache /var/cache/larder/volume\n  larder serve /srv/volume --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder mount larder://server.example/ /mnt -o ca=/etc/larder/ca.pem"
 )]
 pub(crate) struct Args {
     /// Where the volume is kept
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// How many bytes a new volume has, as 100G [default: most of what is free where DIR is]
+    /// How many bytes a new volume has, as in 100G [default: most of what is free where DIR is]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
     #[command(flatten)]
@@ -60,14 +63,14 @@ struct Volume {
     identity: Identity,
 }
 
-/// Serves until a signal comes, then lets what is begun end.
+/// Serves until a signal arrives, then lets calls in flight end.
 ///
 /// # Errors
 /// If the directory or an address cannot be used.
 pub(crate) fn run(args: &Args) -> Result<()> {
     log::begin(None)?;
     // Requests use the store on the threads that read them: one that waits for the medium must not
-    // keep the others waiting.
+    // delay the others.
     let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads.max(4))
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 async fn serve(args: &Args) -> Result<()> {
-    // Before anything is made: a signal meanwhile is then an orderly end.
+    // Before anything is made: from now on a signal ends the process in order.
     let mut ends = Ends::begin()?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let meta_config = args.listening.meta_config()?;
@@ -119,7 +122,7 @@ impl Args {
         format!("cannot serve {}", self.dir.display())
     }
 
-    /// Opens the volume, or makes one. What a start that was killed has left is gone on with.
+    /// Opens the volume, or makes one. Continues what a start that was killed has left.
     fn open(&self) -> Result<Volume> {
         let key = self.key().with_context(|| self.cannot())?;
         let meta = self.dir.join(META_DIR);
@@ -159,7 +162,7 @@ impl Args {
         Ok(key)
     }
 
-    /// How large the disk of the volume is, which is made if there is none yet.
+    /// Size of the volume's disk, which is made if it does not exist.
     fn disk_bytes(&self, engine: &dyn Engine, id: VolumeId) -> Result<u64> {
         match volume::create(engine, id, 1, now()) {
             Ok(()) | Err(volume::VolumeError::Exists) => {}

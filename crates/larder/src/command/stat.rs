@@ -1,4 +1,4 @@
-//! `larder stat`: what the procedures of a mount or an export cost, at once or by slice of time.
+//! `larder stat`: what the procedures of a mount or an export cost, in total or by slice of time.
 
 mod recording;
 
@@ -17,22 +17,22 @@ use crate::report::Stat;
 use crate::runtime_dir::RuntimeDir;
 
 const AFTER_HELP: &str = "\
-Without --series, what there was since the mount was made or the export began: of a mount, calls that
-it made; of an export, calls that it served, to whatever client.
+Without --series, prints totals since the mount was made or the export began: for a mount, the calls that
+it made; for an export, the calls that it served, to any client.
 
-With --series, what happens from now on: a row for every connection and slice of time, until --for is
-over, a signal comes or the mount ends. FILE is in CSV with these columns:
-  time_us      when the slice begins, in microseconds since the recording began
-  connection   its number, from 0
+With --series, records from now on: one row for each connection and slice of time, until --for is over, a
+signal arrives or the mount ends. FILE is CSV with these columns:
+  time_us      begin of the slice, in microseconds since the recording began
+  connection   number of the connection, from 0
   offered      calls given to the connection in the slice
-  completed    calls answered
-  in_flight    calls that wait for a reply, at the end of the slice
-  window       calls that may be in flight, at its end
-  backlog      calls that wait for the window, at its end
-  retransmits  sendings beyond the first of a call
-  timeouts     waits for a reply that ran out
+  completed    calls answered in the slice
+  in_flight    calls waiting for a reply at the end of the slice
+  window       calls that may be in flight, at the end of the slice
+  backlog      calls waiting for the window, at the end of the slice
+  retransmits  times that a call was sent again
+  timeouts     times that waiting for a reply timed out
   dropped      slices right before this one that have no row, because FILE was written too slowly;
-               this row has their events
+               this row includes their events
 
 Example:
   larder stat /mnt --json | jq .rpc.READ.calls
@@ -46,13 +46,13 @@ pub(crate) struct Args {
     /// The mount
     #[arg(value_name = "MNT")]
     mountpoint: Option<PathBuf>,
-    /// Instead of a mount, the export of this user that listens there
+    /// Instead of a mount: the export of this user that listens at this address
     #[arg(long, value_name = "IP:PORT")]
     export: Option<SocketAddr>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Record what happens from now on, in slices of time from 100us to 1s
+    /// Record events from now on, in slices of time from 100us to 1s
     #[arg(long, value_name = "SLICE", value_parser = slice, requires = "out")]
     series: Option<Duration>,
     /// How long to record, as 10s or 5min
@@ -66,8 +66,8 @@ pub(crate) struct Args {
 /// Prints or records the counts and latencies of a mount, or the counts of an export.
 ///
 /// # Errors
-/// Of kind [`Usage`] if it is not clear of which; else if it is none of ours, or its daemon is dead
-/// or hung; if what was recorded cannot be written.
+/// Of kind [`Usage`] if neither or both were named; otherwise if it is none of ours, or its daemon
+/// is dead or hung; if the recording cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let typed = match (&args.mountpoint, args.export) {
         (Some(typed), None) => typed,

@@ -1,5 +1,5 @@
-//! `larder status`: how mounts do, and exports of cached servers, from their daemons and never by
-//! touching a mount.
+//! `larder status`: the state of mounts, and of exports of cached servers. It asks their daemons
+//! and never touches a mount.
 
 use std::path::{Path, PathBuf};
 
@@ -16,18 +16,19 @@ use crate::runtime_dir::{Record, RuntimeDir};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  larder status /mnt")]
 pub(crate) struct Args {
-    /// The mount, or a path in it, or the address of an export; without it, all of this user
+    /// The mount, or a path in it, or the address of an export [default: all of this user]
     #[arg(value_name = "MNT|IP:PORT")]
     mountpoint: Option<PathBuf>,
-    /// List the files of which the server has not all, and when it gets the rest; open ones too
+    /// List the files that the server does not have completely, open files included, and when it
+    /// gets the rest
     #[arg(long)]
     unsaved: bool,
-    /// Print JSON: an object for MNT, else an array
+    /// Print JSON: an object for MNT, otherwise an array
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the state of a mount, or of all.
+/// Prints the state of one mount, or of all.
 ///
 /// # Errors
 /// If MNT is in no mount of ours, or its daemon is dead or hung. Without MNT such a mount is
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// The mount in which a path is, or the export with an address.
+/// The mount that contains a path, or the export with an address.
 fn target(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
     match exported::named(typed) {
         Some((address, _)) => {
@@ -68,7 +69,7 @@ fn target(runtime: &RuntimeDir, typed: &Path) -> Result<Target> {
     }
 }
 
-/// Lists what the servers lack of a mount, or of all.
+/// Lists the files of one mount, or of all, that the servers do not have completely.
 fn unsaved(runtime: &RuntimeDir, args: &Args) -> Result<()> {
     let targets = match &args.mountpoint {
         Some(typed) => vec![target(runtime, typed)?],
@@ -95,8 +96,8 @@ fn unsaved(runtime: &RuntimeDir, args: &Args) -> Result<()> {
     all.iter().try_for_each(|file| print(&file.to_string()))
 }
 
-/// State of the mount that a record tells of. The traces of a daemon that died without leaving a
-/// mount are removed.
+/// State of the mount that a record describes. If its daemon died and the mount is gone, this
+/// removes the daemon's traces.
 fn status_of(runtime: &RuntimeDir, record: &Record) -> Result<Option<Status>> {
     let target =
         Target { mountpoint: record.mountpoint.clone(), socket: runtime.socket_of(record) };
@@ -127,7 +128,7 @@ fn status_of(runtime: &RuntimeDir, record: &Record) -> Result<Option<Status>> {
     }))
 }
 
-/// The state of a mount that nobody finds at its place any more.
+/// The state of a mount that is no longer at its mountpoint.
 fn detached(status: Status) -> Status {
     let is_served = status.state == State::Mounted;
     Status { state: if is_served { State::Detached } else { status.state }, ..status }

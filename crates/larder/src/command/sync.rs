@@ -12,19 +12,20 @@ use crate::options::Bytes;
 use crate::report::Synced;
 use crate::runtime_dir::RuntimeDir;
 
-/// Longest silence of a daemon that sends: it tells how far it is several times a second.
+/// Longest silence of a daemon that sends: it reports its progress several times a second.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Arguments of `larder sync`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Files that are still open are sent too, and what the kernel wrote to them by itself. What is written while \
-the command waits may be left. Exit code 0 tells that the server has everything on its disk; after 1 what it lacks is kept, and \
-sent when the server takes it: larder cache ls --unsent lists it.\n\nExample:\n  larder sync /mnt/projects && echo safe"
+    after_help = "Open files are sent too, including what the kernel itself wrote to them. Data that is \
+written while the command waits may be left. With exit code 0 the server has everything on \
+its disk. With exit code 1 larder keeps what the server lacks, and sends it when the server \
+accepts it: larder cache ls --unsent lists it.\n\nExample:\n  larder sync /mnt/projects && echo safe"
 )]
 pub(crate) struct Args {
-    /// Mounts, files and trees in them, or exports of a source, as 127.0.0.1:12049 (default: all
-    /// mounts of this user)
+    /// Mounts, files and trees in them, or exports of a source, as in 127.0.0.1:12049 [default: all
+    /// mounts of this user]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }

@@ -1,8 +1,9 @@
-//! `larder umount`: flush, unmount, and return within [`RETURN_WITHIN`] whatever the server does.
+//! `larder umount`: flushes, unmounts, and returns within [`RETURN_WITHIN`] whatever the server
+//! does.
 //!
-//! The daemon is asked first. If it is dead or hung, the mount is detached from the name space by
-//! ourselves (`MNT_DETACH`): it is gone for everyone who looks it up, and the kernel lets the rest
-//! go when the last open file is closed.
+//! It asks the daemon first. If the daemon is dead or hung, the command itself detaches the mount
+//! from the name space (`MNT_DETACH`): no lookup finds it any more, and the kernel releases the
+//! rest when the last open file is closed.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,23 +18,24 @@ use crate::unmount::{How, unmount};
 /// Bound of the whole command.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Kept back from that for detaching by ourselves.
+/// Part of that reserved for detaching by ourselves.
 const DETACH_TAKES: Duration = Duration::from_millis(500);
 
-/// Least time in which an answer may come.
+/// Shortest time that an answer is given to arrive.
 const ANSWER_TAKES: Duration = Duration::from_millis(50);
 
 /// Arguments of `larder umount`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Returns within 5 seconds: if the server does not answer, or the daemon is dead, the \
-mount is detached.\n\nExample:\n  larder umount /mnt"
+    after_help = "Returns within 5 seconds: if the server does not answer, or the daemon is dead, the mount is \
+detached.\n\nExample:\n  larder umount /mnt"
 )]
 pub(crate) struct Args {
     /// The mount
     #[arg(value_name = "MNT", required_unless_present = "pid")]
     mountpoint: Option<PathBuf>,
-    /// End a detached mount that is still served: its daemon, as `larder status` shows it
+    /// End a detached mount that is still served: the process id of its daemon, as `larder status`
+    /// shows it
     #[arg(long, value_name = "PID", conflicts_with = "mountpoint")]
     pid: Option<u32>,
     /// Detach the mount although files are open on it; they stay usable until they are closed
@@ -44,8 +46,8 @@ pub(crate) struct Args {
 /// Unmounts.
 ///
 /// # Errors
-/// If it is no mount of ours, if files are open on it (unless `--lazy`), if data could not be
-/// brought to the server.
+/// If it is no mount of ours, if files are open on it (unless `--lazy`), if data could not be sent
+/// to the server.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
     let runtime = RuntimeDir::open()?;
@@ -65,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let asked = loop {
         let silence_max = left().max(ANSWER_TAKES);
         match call(&runtime.socket(&mountpoint), &request, silence_max, &mut Nowhere) {
-            // Nobody listens any more, or the next worker will answer.
+            // No process listens any more, or the next worker will answer.
             Err(CallError::BrokeOff) if !left().is_zero() => {}
             answered => break answered,
         }
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         // It was ending already.
         Err(CallError::Failed(_)) => None,
-        // What it had not written back is told by the next mount, from its cache.
+        // The next mount reports, from its cache, what this one had not written back.
         Err(CallError::Dead) => None,
         Err(CallError::BrokeOff) => Some("its daemon ended before it answered".to_owned()),
         Err(CallError::Hung(how)) => Some(format!("the daemon did not answer ({how})")),
@@ -91,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .with_context(|| format!("cannot unmount {}", mountpoint.display()))?;
     }
     if stays && daemon_lives(&runtime.socket(&mountpoint)) {
-        // It serves whoever has files open, and can be found by its process.
+        // The daemon serves the processes that have files open, and can be found by its process id.
         runtime.detach(&mountpoint)?;
     }
     runtime.remove(&mountpoint);

@@ -1,5 +1,5 @@
-//! `larder upgrade`: the worker of a mount is replaced by the program that is installed now. Calls
-//! on the mount wait for the moment that takes; open files go on.
+//! `larder upgrade`: replaces the worker of a mount by the program that is installed now. Calls on
+//! the mount wait until that is done; open files continue.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,14 +14,13 @@ use crate::runtime_dir::RuntimeDir;
 /// Longest wait for the next worker.
 const NEXT_MAX: Duration = Duration::from_secs(30);
 
-/// Between two questions whether it is there.
+/// Pause between two questions whether the next worker is there.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// Arguments of `larder upgrade`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Also tries again when the workers of a mount died again and again (state: failed).\n\n\
-Example:\n  larder upgrade /mnt"
+    after_help = "Also starts a worker again on a mount whose workers died repeatedly (state: failed).\n\nExample:\n  larder upgrade /mnt"
 )]
 pub(crate) struct Args {
     /// The mount
@@ -32,7 +31,7 @@ pub(crate) struct Args {
 /// Replaces the worker, and returns when the next one serves.
 ///
 /// # Errors
-/// If it is no mount of ours, if nobody supervises it, or if no other worker comes.
+/// If it is no mount of ours, if it has no supervisor, or if no other worker starts.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let target = Target::find(&RuntimeDir::open()?, &args.mountpoint)?;
     let shown = target.mountpoint.display();
@@ -41,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let _: serde_json::Value = target.ask(&Request::Upgrade).with_context(|| shown.to_string())?;
     let deadline = Instant::now() + NEXT_MAX;
     while Instant::now() < deadline {
-        // The socket stays: a question that comes in between waits for the next worker.
+        // The socket stays: a question that arrives in between waits for the next worker.
         match status() {
             Ok(after) if after.state == State::Mounted && after.worker_pid != before.worker_pid => {
                 return print(&format!("{shown} is served by larder {}\n", after.version));

@@ -1,4 +1,4 @@
-//! `larder volume`: making a volume, asking how it does, checking it.
+//! `larder volume`: makes a volume, shows its state, checks it.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -19,7 +19,8 @@ use crate::volume::{Kept, TERM, VolumeStatus, now};
 /// Arguments of `larder volume`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "A volume that larder serve made is asked by its address, and checked as embedded:DIR/meta.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume status 192.0.2.1:2050\n  larder volume check --engine embedded:/srv/meta"
+    after_help = "Name a volume that larder serve made by its address for status, and as embedded:DIR/meta for \
+check.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume status 192.0.2.1:2050\n  larder volume check --engine embedded:/srv/meta"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -30,29 +31,32 @@ pub(crate) struct Args {
 enum Command {
     /// Make a volume without disks
     Create(Create),
-    /// Ask the metadata server how a volume and its disks do
+    /// Show the state of a volume and its disks, from its metadata server
     Status(Status),
-    /// Look for what is wrong with a volume that nobody serves, and repair it
+    /// Check a volume that no metadata server serves, and repair it
     Check(Check),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The directory is made, or must be empty; it stays closed to others than its owner.\n\nWith copies, disks are used as many at a time as there are \
-copies, all of the same size, and each block is on each of them. A disk that is away holds up nobody as long as another one of them is there; when it is back, \
-or another one is enrolled in its place, it is brought up to date while work goes on. Who writes over data needs room for it beside the old.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume create --engine embedded:/srv/meta --copies 2"
+    after_help = "The directory is made if it does not exist; otherwise it must be empty. Only its owner can \
+access it.\n\nWith --copies N, disks are used in sets of N disks of the same size, and each \
+block is on every disk of its set. A disk that is away delays no one while another disk of \
+its set is there. When it is back, or another disk is enrolled in its place, it is brought \
+up to date while work goes on. Writing over data needs room for the new data beside the old.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume create --engine embedded:/srv/meta --copies 2"
 )]
 struct Create {
     #[command(flatten)]
     kept: Kept,
-    /// On how many disks each block is to be, 1 to 4: so many less one may be lost
+    /// How many disks keep each block, 1 to 4: with N copies, N - 1 disks may be lost
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(COPIES_MAX)))]
     copies: u32,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "To be asked on the machine of the metadata server, by its user. Refusals are counted by each disk since its start.\n\nExample:\n  larder volume status\n  larder volume status 192.0.2.1:2050 --json"
+    after_help = "Run it on the metadata server's machine, as the user who runs the server. Each disk counts \
+its refusals since its start.\n\nExample:\n  larder volume status\n  larder volume status 192.0.2.1:2050 --json"
 )]
 struct Status {
     /// Where the metadata server listens
@@ -65,15 +69,18 @@ struct Status {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The metadata server must not run meanwhile. Without --repair nothing is changed. Found are blocks in two places or in none, extents that overlap \
-or go behind their file's end, wrong counts of links, entries and bytes, names without files, files without names, directories in circles. Each is a line. \
-A repair loses nothing that can be kept: what has no name goes to lost+found.\n\nThe exit code is that of fsck(8): 0 nothing is wrong, 1 all was repaired, \
-4 something is left, 8 the volume could not be checked; 2 is wrong usage.\n\nExample:\n  larder volume check --engine embedded:/srv/meta\n  larder volume check --repair --engine embedded:/srv/meta"
+    after_help = "The metadata server must not be running. Without --repair nothing is changed. The check \
+finds blocks in two places or in none, extents that overlap or extend behind their file's \
+end, wrong counts of links, entries and bytes, names without files, files without names, and \
+directories in cycles. It prints one line for each. A repair loses nothing that can be kept: \
+what has no name goes to lost+found.\n\nThe exit code is that of fsck(8): 0 no fault, 1 all \
+faults were repaired, 4 faults are left, 8 the volume could not be checked; 2 is wrong \
+usage.\n\nExample:\n  larder volume check --engine embedded:/srv/meta\n  larder volume check --repair --engine embedded:/srv/meta"
 )]
 struct Check {
     #[command(flatten)]
     kept: Kept,
-    /// Only look, which is what is done without --repair, too
+    /// Only look, as without --repair
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
     /// Repair what can be repaired
@@ -84,7 +91,7 @@ struct Check {
     json: bool,
 }
 
-/// Does what a subcommand says.
+/// Carries out a subcommand.
 ///
 /// # Errors
 /// If the volume cannot be used.
@@ -100,11 +107,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a check has come to.
+/// Result of a check.
 #[derive(Debug, Serialize)]
 struct Checked {
     faults: Vec<FaultFound>,
-    /// How many of them are there still.
+    /// How many of them are left.
     left: usize,
 }
 
@@ -114,7 +121,7 @@ struct FaultFound {
     file: Option<u64>,
     path: Option<String>,
     what: String,
-    /// What a repair makes of it; nothing if it leaves it.
+    /// What a repair does about it; absent if it leaves the fault.
     remedy: Option<String>,
 }
 
@@ -147,7 +154,7 @@ fn check(args: &Check) -> Result<ExitCode> {
 }
 
 impl Checked {
-    /// As fsck(8) has it.
+    /// The exit code, as fsck(8) has it.
     fn code(&self) -> u8 {
         match (self.faults.len(), self.left) {
             (0, _) => 0,

@@ -1,10 +1,10 @@
-//! A command as a line that a shell reads as the same words, for records; and the words of such a
-//! line.
+//! Writes a command as a line that a shell splits into the same words, for records; and reads such
+//! a line.
 
 /// Characters of words that need no quotes, besides letters and digits.
 const PLAIN: &str = "%+,-./:=@_";
 
-/// The line of these words. A word with anything special in it stands in single quotes.
+/// The line of these words. A word with special characters is in single quotes.
 pub(super) fn of(words: &[String]) -> String {
     let quoted = words.iter().map(|word| {
         let is_plain = |c: char| c.is_alphanumeric() || PLAIN.contains(c);
@@ -16,8 +16,8 @@ pub(super) fn of(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// The words of a line. Of what a shell knows, single quotes and backslashes count, and white
-/// space; `None` if a quote is not closed.
+/// The words of a line. Of a shell's syntax, only single quotes, backslashes and white space count;
+/// `None` if a quote is not closed.
 pub(super) fn words(line: &str) -> Option<Vec<String>> {
     let (mut words, mut word, mut is_quoted) = (Vec::new(), None::<String>, false);
     let mut rest = line.chars();

@@ -10,23 +10,24 @@ use super::run::{Plan, ours};
 /// Arguments of `larder bench compare`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "What `larder bench run` measures without --target, and beside it the rivals that are installed: sshfs, \
-rclone, juicefs, gluster. Their servers run where ours does, behind a link of the same shape, and go with the run. Those \
-that cannot take part are told, with the reason and how to install them, and recorded. Needs root.\n\nExample:\n  \
+    after_help = "Measures what `larder bench run` measures without --target, and beside it the installed \
+rivals: sshfs, rclone, juicefs, gluster. Their servers run where ours does, behind a link of \
+the same shape, and end with the run. Rivals that cannot take part are reported, with the \
+reason and how to install them, and recorded. Needs root.\n\nExample:\n  \
 larder bench compare fscache badros --size smoke"
 )]
 pub(crate) struct Args {
-    /// A rival that takes part, if it is installed; may be repeated [default: all]
+    /// A rival to include, if it is installed; may be repeated [default: all]
     #[arg(long = "rival", value_name = "NAME")]
     rivals: Vec<String>,
     #[command(flatten)]
     pub(super) plan: Plan,
 }
 
-/// Runs the suites on us and on them.
+/// Runs the suites on our mounts and on the rivals.
 ///
 /// # Errors
-/// What kept it from measuring. A rival that is absent is part of the result.
+/// What prevented the measurement. A rival that is absent is part of the result.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let rivals = chosen(&args.rivals)?;
     args.plan.run(&mut |session, suite, mut record| {
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         record.link = Some(stand.link().clone());
         record.method.extend(METHOD.map(str::to_owned));
         let mut targets = ours(&mut stand, suite, &mut record)?;
-        // They go before the stand on which they are.
+        // The rivals end before the stand that carries them.
         let mut entrants = Vec::new();
         for rival in &rivals {
             match rival.start(&stand) {
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// The rivals of these names; all if there are none.
+/// The rivals with these names; all if no name is given.
 fn chosen(names: &[String]) -> Result<Vec<Rival>> {
     if let Some(unknown) = names.iter().find(|name| RIVALS.iter().all(|one| one.name != **name)) {
         let known = RIVALS.map(|rival| rival.name).join(", ");

@@ -13,17 +13,17 @@ use super::super::print;
 /// Arguments of `larder bench report`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Writes report.html (one file that needs no network), report.md and report.csv from what runs wrote down.\
-\n\nExample:\n  larder bench report bench/runs/2026-11-21-1234abc-host"
+    after_help = "Writes report.html (one file that needs no network), report.md and report.csv from the \
+records of runs.\n\nExample:\n  larder bench report bench/runs/2026-11-21-1234abc-host"
 )]
 pub(crate) struct Args {
     /// Directories of runs, or the JSON files of single suites
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Recordings of `larder stat --series`, as charts
+    /// Recordings of `larder stat --series` to show as charts
     #[arg(long, value_name = "FILE")]
     series: Vec<PathBuf>,
-    /// Where the report goes [default: the directory of the first run]
+    /// Directory of the report [default: the directory of the first run]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

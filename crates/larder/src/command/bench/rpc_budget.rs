@@ -12,20 +12,20 @@ use super::{Size, interruption};
 /// Arguments of `larder bench rpc-budget`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exports a directory of its own, mounts it plain and cached, and runs the 26 badros works on both. \
-Prints a line for each; ends with 1 if any costs more calls cached than plain, not counting what attributes that \
-ran out made it ask again, which is told.\n\nExample:\n  larder bench rpc-budget --size smoke"
+    after_help = "Exports a directory of its own, mounts it plain and cached, and runs the 26 badros works on \
+both. Prints a line for each. Exits with 1 if any work costs more calls cached than plain; \
+calls that only expired attributes caused are reported and not counted.\n\nExample:\n  larder bench rpc-budget --size smoke"
 )]
 pub(crate) struct Args {
     /// How much work
     #[arg(long, value_enum, default_value = "full")]
     size: Size,
-    /// How long attributes are trusted. `published` runs twice, with `day` first, and tells for
-    /// each work which calls running out adds
+    /// How long attributes are trusted. `published` runs twice, with `day` first, and reports for
+    /// each work which calls expired attributes add
     #[arg(long, value_enum, default_value = "day")]
     timeouts: Timeouts,
-    /// Of so many rounds the least counts, work by work: whatever else the machine does only adds
-    /// calls
+    /// Number of rounds. For each work the smallest count is used: other activity on the machine
+    /// only adds calls
     #[arg(long, default_value_t = 1)]
     rounds: u32,
 }
@@ -65,8 +65,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if over == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A work with what it costs, and below what needs a reason: procedures that are called more often
-/// cached than plain, if all together are, and what running out adds.
+/// One line for a work and its cost. Lines below it give reasons: procedures that are called more
+/// often cached than plain, if the total is higher, and calls that expired attributes add.
 fn line(cost: &Cost, day: &Cost) -> String {
     let shown = |calls: &Result<Calls, String>| match calls {
         Ok(calls) => total(calls).to_string(),

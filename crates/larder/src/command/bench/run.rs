@@ -19,22 +19,23 @@ use larder_bench::target::{Target, mount_of};
 use super::super::print;
 use super::{Size, interruption, report};
 
-/// Rounds that are made even if every result is known before: three give an interval, five one that
-/// says something.
+/// Rounds that are made even if every result is known before: three give an interval, five a
+/// meaningful one.
 const ROUNDS_MIN: u32 = 5;
 
 /// Arguments of `larder bench run`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Without --target, a directory is exported and mounted for the run: with the cache (larder), without \
-(plain), and compared with the local disk (local). Needs root then. Targets take turns, test by test; rounds go on \
-until every result is known to --width, or --rounds or --minutes is reached. Each suite writes SUITE.json to the \
-directory of the run, after every round.\n\nExample:\n  larder bench run badros --target larder=/mnt/a --target \
+    after_help = "Without --target, the command exports and mounts a directory for the run: with the cache \
+(larder), without it (plain), and compares both with the local disk (local). This needs \
+root. Targets take turns, test by test. Rounds continue until every result is known to \
+--width, or --rounds or --minutes is reached. Each suite writes SUITE.json to the directory \
+of the run, after every round.\n\nExample:\n  larder bench run badros --target larder=/mnt/a --target \
 rclone=/mnt/b,back=/srv/b --size smoke"
 )]
 pub(crate) struct Args {
-    /// A directory to be measured. back=DIR is the same directory on the server: files are then
-    /// placed behind the target's back. export=IP:PORT is our NFS server that counts its RPCs
+    /// A directory to measure. back=DIR is the same directory on the server: files are then placed
+    /// there, bypassing the target. export=IP:PORT is our NFS server that counts its RPCs
     #[arg(
         long = "target",
         value_name = "NAME=DIR[,back=DIR][,export=IP:PORT]",
@@ -45,7 +46,7 @@ pub(crate) struct Args {
     pub(super) plan: Plan,
 }
 
-/// What is run, how often, and where it is kept.
+/// What to run, how often, and where to keep the results.
 #[derive(Debug, clap::Args)]
 pub(super) struct Plan {
     /// Suites, see `larder bench list`
@@ -57,7 +58,7 @@ pub(super) struct Plan {
     /// Most rounds
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Begin no round of a suite after this time
+    /// Start no round of a suite after this many minutes
     #[arg(long, default_value_t = 60)]
     minutes: u64,
     /// A result is known closely enough when its 95 % interval is this narrow, in percent
@@ -67,19 +68,19 @@ pub(super) struct Plan {
     #[arg(long)]
     single: bool,
     /// The link to the servers that are started for the run: none, or a rate, and delay= (each
-    /// way), rtt= and loss= for which a proxy is used instead of the kernel. Repeated, the
-    /// suites run behind each, and write SUITE-LINK.json [default: as published, 10mbit or
+    /// way), rtt= and loss=, for which a proxy is used instead of the kernel. If repeated, the
+    /// suites run behind each link, and write SUITE-LINK.json [default: as published, 10mbit or
     /// 100mbit]
     #[arg(long = "link", value_name = "RATE[,delay=MS][,rtt=MS][,loss=PERCENT]")]
     links: Vec<Shape>,
-    /// The server that is started for the run: ours, or Samba (smbd must be installed)
+    /// The server to start for the run: ours, or Samba (smbd must be installed)
     #[arg(long, value_enum, default_value = "nfs")]
     server: Server,
     /// Directory of the run [default: bench/runs/<date>-<commit>-<host>]
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Repeats the commands of the run in DIR, with the program that is called now; of the other
-    /// arguments only --out counts
+    /// Repeat the commands of the run in DIR with this program; of the other arguments only --out
+    /// is used
     #[arg(long, value_name = "DIR")]
     repeat: Option<PathBuf>,
     /// The command that this repeats.
@@ -128,15 +129,15 @@ fn larder() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find our own program")
 }
 
-/// The contestants of a suite, mounted, and the local disk, unless the servers are confined or
-/// slow. Who needs a server of somebody else's that is not there is recorded as absent.
+/// The targets of a suite: our mounts, and the local disk unless the servers are confined or slow.
+/// A target that needs a third-party server which is not installed is recorded as absent.
 ///
 /// # Errors
 /// If one cannot be mounted.
 pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     let contestants = contestants(suite.name);
-    // Beside slow servers its speed says nothing.
+    // Beside slow servers the local disk's speed means nothing.
     let beside_local =
         suite.confinement.is_none() && !contestants.iter().any(Contestant::is_slowed);
     for contestant in contestants {
@@ -190,7 +191,7 @@ pub(super) struct Session<'a> {
     interrupted: &'a AtomicBool,
 }
 
-/// Runs one suite on the targets of its choice; is given what is known of the run before it begins.
+/// Runs one suite on the targets that it chooses; gets what is known of the run before it begins.
 type RunSuite<'a> = dyn FnMut(&Session, &Suite, Run) -> Result<()> + 'a;
 
 impl Plan {
@@ -252,7 +253,7 @@ impl Session<'_> {
         Stand::new(&larder()?, self.plan.server.into(), shape, wants)
     }
 
-    /// Name of a suite's file, without what it ends in: with the link, if several were asked for or
+    /// Name of a suite's file, without extension: includes the link, if several were asked for or
     /// it adds a delay.
     fn file_name(&self, suite: &str) -> String {
         match self.link {
@@ -268,10 +269,10 @@ impl Session<'_> {
         }
     }
 
-    /// Runs one suite and keeps what is known after every round.
+    /// Runs one suite and stores what is known after every round.
     ///
     /// # Errors
-    /// If it cannot be kept.
+    /// If it cannot be stored.
     pub(super) fn measure(&self, suite: &Suite, targets: &[Target], mut record: Run) -> Result<()> {
         record.targets = targets.iter().map(described).collect();
         let limits = Limits {
@@ -338,7 +339,7 @@ fn store(record: &Run, path: &Path) -> Result<()> {
     fs::rename(&new, path).with_context(shown)
 }
 
-/// The commit of the checkout we run in, else our version.
+/// The commit of the checkout that we run in, otherwise our version.
 fn version() -> String {
     let mut git = std::process::Command::new("git");
     let said = git.args(["describe", "--always", "--dirty", "--exclude=*"]).output();

@@ -1,7 +1,7 @@
-//! `larder cache warm`: files get into the cache by being read.
+//! `larder cache warm`: reads files so that they get into the cache.
 //!
-//! Directories are listed first, which fills the cache of names too; then files are read by a few
-//! threads, so that the link is busy. A file that cannot be read is told, and the rest goes on.
+//! It lists directories first, which fills the cache of names too; then a few threads read the
+//! files, to keep the link busy. A file that cannot be read is reported, and the rest continues.
 
 use std::fs::File;
 use std::io::Read;
@@ -73,7 +73,7 @@ fn children(folder: &Path) -> Result<Vec<PathBuf>> {
     entries.map(|entry| Ok(entry.with_context(shown)?.path())).collect()
 }
 
-/// Tells an error on standard error and counts it.
+/// Reports an error on standard error and counts it.
 fn told<T>(done: Result<T>, failed: &AtomicU64) -> Option<T> {
     done.map_err(|error| {
         failed.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! `larder disk enrol`: another disk for a volume.
+//! `larder disk enrol`: adds a disk to a volume.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,10 +18,12 @@ use crate::volume::{Kept, TERM, key_path, read_key, remove_if_there};
 /// Arguments of `larder disk enrol`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The metadata server must not run meanwhile. It keeps the disk's key beside the volume's metadata; the same key is \
-written to the file, with mode 0600, which is for the disk: carry it there by a way that nobody listens to. The disk may be started before or after.\n\nA volume with copies uses disks \
-as many at a time as it has copies, by the room of the smallest of them. A disk that is lost is replaced by a new one, which is brought up to date while work goes on; the lost one \
-must not come back.\n\nExample:\n  larder disk enrol /etc/larder/disk2.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder disk --store /srv/disk2 --size 1T --key /etc/larder/disk2.key --listen 192.0.2.2:2051"
+    after_help = "The metadata server must not be running. It keeps the disk's key beside the volume's \
+metadata; the same key is written to FILE, with mode 0600, for the disk: carry it there in a \
+way that cannot be overheard. Start the disk before or after this command.\n\nA volume with \
+copies uses disks in sets of as many as it has copies, limited by the room of the smallest \
+disk of a set. Replace a lost disk by a new one with --replace; the new disk is brought up \
+to date while work goes on. The lost disk must not come back.\n\nExample:\n  larder disk enrol /etc/larder/disk2.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder disk --store /srv/disk2 --size 1T --key /etc/larder/disk2.key --listen 192.0.2.2:2051"
 )]
 pub(super) struct Args {
     /// Where the key for the disk is written; it must not exist
@@ -32,16 +34,16 @@ pub(super) struct Args {
     /// Where the metadata server and clients reach the disk
     #[arg(long, value_name = "IP:PORT")]
     address: SocketAddr,
-    /// How many bytes the disk has, as 100G; a multiple of 4096
+    /// How many bytes the disk has, as in 100G; a multiple of 4096
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: u64,
-    /// Put it in the place of this disk, which is lost, on a volume with copies: it gets what that
-    /// had from the others, and that one is forgotten
+    /// Replace this disk, which is lost, on a volume with copies: the new disk gets what the lost
+    /// one had from the others, and the volume forgets the lost one
     #[arg(long, value_name = "NUMBER")]
     replace: Option<u32>,
 }
 
-/// Adds the disk. What an earlier try has left is gone on with.
+/// Adds the disk. Continues what an earlier attempt has left.
 pub(super) fn run(args: &Args) -> Result<()> {
     let engine = args.kept.open(TERM)?;
     let id = volume::id(&*engine)?;
@@ -75,12 +77,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
         None => volume::add_disk(&*engine, &new),
     };
     if added.is_err() {
-        // Of no use by itself; that of the volume is, to the next try.
+        // This copy of the key is of no use alone; the volume's copy is, to the next attempt.
         let _ = std::fs::remove_file(&args.file);
     }
     let number = added.context("cannot add the disk")?.0;
     if let Some(old) = args.replace {
-        // It is of no use to anybody any more.
+        // The old key is of no use any more.
         remove_if_there(&key_path(&keys, DiskId(old)))?;
     }
     print(&format!("disk {number} of volume {}\n", id.to_text()))

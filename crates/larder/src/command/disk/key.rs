@@ -1,4 +1,4 @@
-//! `larder disk key`: a new disk of a volume, as the file that its key is in.
+//! `larder disk key`: makes the key file of a new disk of a volume.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,8 @@ use crate::command::print;
 /// Arguments of `larder disk key`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The file has mode 0600, and says which disk of which volume it is for. Carry it to the disk's machine by a way that nobody \
-listens to.\n\nExample:\n  larder disk key /etc/larder/disk1.key --disk 1\n  larder disk key /etc/larder/disk2.key --disk 2 --volume 6f1e0c0d5a7b4f1c9e3d2b1a00998877"
+    after_help = "The file has mode 0600, and says which disk of which volume it is for. Carry it to the \
+disk's machine in a way that cannot be overheard.\n\nExample:\n  larder disk key /etc/larder/disk1.key --disk 1\n  larder disk key /etc/larder/disk2.key --disk 2 --volume 6f1e0c0d5a7b4f1c9e3d2b1a00998877"
 )]
 pub(super) struct Args {
     /// The file; it must not exist

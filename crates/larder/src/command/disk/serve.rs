@@ -1,4 +1,4 @@
-//! Serving a disk.
+//! Serves a disk.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,32 +20,32 @@ use crate::options::{parse_rate, parse_size};
 
 /// How long requests in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
-/// Most connections, in all and from one machine: clients have a few each.
+/// Most connections, in total and from one machine: each client has a few.
 const CONNECTIONS_MAX: usize = 1024;
 
 /// What a disk needs to serve.
 #[derive(Debug, clap::Args)]
 pub(super) struct Serve {
-    /// Where the disk's bytes are: a file, which is made if there is none, or `memory`
+    /// Where the disk's bytes are: a file, which is made if it does not exist, or `memory`
     #[arg(long, value_name = "FILE|memory")]
     store: PathBuf,
-    /// How many bytes the disk has, as 100G; a multiple of 4096
+    /// How many bytes the disk has, as in 100G; a multiple of 4096
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: u64,
-    /// The disk's key, which only its owner may read
+    /// The disk's key; only its owner may be able to read it
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// Where to listen, over TCP; port 0 takes a free one
+    /// Where to listen, over TCP; port 0 chooses a free one
     #[arg(long, value_name = "IP:PORT")]
     listen: SocketAddr,
-    /// What protects the volume's requests: nothing, seals, or seals and encryption
+    /// How requests of the volume are protected: not at all, by seals, or by seals and encryption
     #[arg(long, value_name = "off|secure|private", default_value = "secure", value_parser = setup)]
     setup: Setup,
-    /// Read and write no faster than this, as 25MB/s
+    /// Read and write no faster than this, as in 25MB/s
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate: Option<u64>,
-    /// Who may connect, as 192.0.2.0/24; may be given more than once [default: this machine if it
-    /// listens on a loopback address, else everybody]
+    /// Which machines may connect, as in 192.0.2.0/24; may be given more than once [default: this
+    /// machine if the disk listens on a loopback address, otherwise every machine]
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<Network>,
 }
@@ -59,11 +59,11 @@ fn setup(typed: &str) -> Result<Setup, String> {
     }
 }
 
-/// Serves until a signal comes, then lets what is begun end, and makes it durable.
+/// Serves until a signal arrives, then lets requests in flight end, and makes their writes durable.
 pub(super) fn run(args: &Serve) -> Result<()> {
     log::begin(None)?;
     // Requests use the store on the threads that read them: one that waits for the medium must not
-    // keep the others waiting.
+    // delay the others.
     let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads.max(4))
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Serve) -> Result<()> {
 }
 
 async fn serve(args: &Serve) -> Result<()> {
-    // Before anything is made: a signal meanwhile is then an orderly end.
+    // Before anything is made: from now on a signal ends the process in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
     let device = Arc::new(args.open()?);

@@ -1,4 +1,4 @@
-//! `larder disk status`: what a disk knows of itself.
+//! `larder disk status`: a disk's own report of its state.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -21,13 +21,14 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Arguments of `larder disk status`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Who asks takes control of the disk from nobody. Refusals are counted since the disk's start.\n\nExample:\n  larder disk status 192.0.2.1:2051 --key /etc/larder/disk1.key\n  larder disk status 192.0.2.1:2051 --key /etc/larder/disk1.key --json"
+    after_help = "Asking takes control of the disk from no metadata server. Refusals are counted since the \
+disk's start.\n\nExample:\n  larder disk status 192.0.2.1:2051 --key /etc/larder/disk1.key\n  larder disk status 192.0.2.1:2051 --key /etc/larder/disk1.key --json"
 )]
 pub(super) struct Args {
     /// Where the disk listens
     #[arg(value_name = "IP:PORT")]
     address: SocketAddr,
-    /// The disk's key, which only its owner may read
+    /// The disk's key; only its owner may be able to read it
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
     /// As JSON
@@ -65,12 +66,12 @@ pub(super) fn setup_name(setup: Setup) -> &'static str {
     }
 }
 
-/// For how many milliseconds the disk trusts what it knows; none if not any more.
+/// For how many more milliseconds the disk trusts what it knows; `None` if it does not any more.
 fn trusted_ms(status: &StatusDone) -> Option<u64> {
     status.trusted_until_ms.checked_sub(status.clock_ms).filter(|left| *left > 0)
 }
 
-/// What a disk says of itself, for people.
+/// A disk's report of itself, for people.
 pub(crate) fn to_text(status: &StatusDone) -> String {
     let mut text = format!("setup     {}\n", setup_name(status.setup));
     let mut line = |name: &str, value: String| {

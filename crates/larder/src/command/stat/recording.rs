@@ -1,6 +1,6 @@
-//! `larder stat --series`: rows from a daemon to a file, as they come.
+//! `larder stat --series`: writes rows from a daemon to a file, as they arrive.
 //!
-//! Rows are written whole: a signal is looked at between two batches, which come ten times a
+//! Rows are written whole: a signal is checked between two batches, which arrive ten times a
 //! second.
 
 use std::fs::File;
@@ -18,11 +18,11 @@ use crate::command::print;
 use crate::control::{CallError, Progress, Request, SILENCE_MAX, Sink, call};
 use crate::series::{COLUMNS, Table};
 
-/// Records until `duration` is over, a signal comes, or the mount ends.
+/// Records until `duration` is over, a signal arrives, or the mount ends.
 ///
 /// # Errors
-/// If the daemon does not answer or breaks off, or the file cannot be written. What came before
-/// that is in the file.
+/// If the daemon does not answer or breaks off, or the file cannot be written. Rows that arrived
+/// before that are in the file.
 pub(super) fn record(
     socket: &Path,
     slice: Duration,
@@ -49,7 +49,7 @@ pub(super) fn record(
 /// A file of rows.
 struct Rows<'a> {
     out: &'a Path,
-    /// Made when the daemon has begun, so that one that refuses costs no older file.
+    /// Made when the daemon has begun, so that a refusal does not destroy an older file.
     file: Option<File>,
     table: Table,
     stopped: Arc<AtomicBool>,
@@ -71,7 +71,8 @@ impl Sink for Rows<'_> {
 }
 
 impl Rows<'_> {
-    /// The header comes with the first batch: who sees it knows that the recording runs.
+    /// The header is written with the first batch: a reader who sees it knows that the recording
+    /// runs.
     fn write(&mut self, rows: &str) -> std::io::Result<()> {
         if let Some(file) = &mut self.file {
             return file.write_all(rows.as_bytes());
