@@ -37,7 +37,7 @@ pub struct Time {
     pub nsec: u32,
 }
 
-/// What a server says of a file (RFC 1813, `fattr3`, and what later protocols add).
+/// A server's description of a file (RFC 1813, `fattr3`, and what later protocols add).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Type.
@@ -68,8 +68,8 @@ pub struct Attr {
     pub ctime: Time,
     /// Change attribute, where the server has one (NFSv4).
     pub change: Option<u64>,
-    /// The version in which the data changed last, where the server tells it: whatever else of the
-    /// file changes leaves it as it is.
+    /// The version in which the data last changed, if the server reports it. Other changes of the
+    /// file leave it as it is.
     pub data_change: Option<u64>,
     /// Birth time, where the server tells it.
     pub birth: Option<Time>,
@@ -85,13 +85,13 @@ impl Attr {
 
 /// Tells whether two descriptions are of the same version of a file.
 ///
-/// The change attribute decides where both have one; else modification time, change time and size
+/// The change attribute decides if both have one; otherwise modification time, change time and size
 /// together. Never the modification time alone: applications set it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Validator {
     /// Change attribute, where the server has one.
     pub change: Option<u64>,
-    /// The version in which the data changed last, where the server tells it.
+    /// The version in which the data last changed, if the server reports it.
     pub data_change: Option<u64>,
     /// Size in bytes.
     pub size: u64,
@@ -102,8 +102,9 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Whether the bytes of a file are the same in both versions: where the server tells in which
-    /// one they changed last, that decides; else only the same version has the same bytes.
+    /// Whether the bytes of a file are the same in both versions. If the server reports in which
+    /// version the data last changed, that decides; otherwise only the same version has the same
+    /// bytes.
     pub fn same_data(&self, other: &Validator) -> bool {
         match (self.data_change, other.data_change) {
             (Some(ours), Some(theirs)) => ours == theirs,

@@ -1,12 +1,12 @@
 //! The suite that every [`Remote`] must pass.
 //!
-//! [`cases`] lists it. Each case works in a fresh directory of its own below one that the caller
-//! gives, and judges by answers alone, so it runs on the model, on a local directory and on real
-//! servers. What a server cannot do is said in [`Traits`], with the reason; a case that needs it is
+//! [`cases`] lists the cases. Each works in a fresh directory of its own below one that the caller
+//! gives, and judges only by answers, so it runs against the model, a local directory and real
+//! servers. [`Traits`] says what a server cannot do, with the reason; a case that needs it is
 //! skipped with that reason.
 //!
 //! Where servers may differ (which error a full sticky directory gives, whether a reply carries
-//! attributes) a case accepts each of the answers that the contract allows, and no others.
+//! attributes), a case accepts each of the answers that the contract allows, and no others.
 
 mod attributes;
 mod bench;
@@ -25,20 +25,20 @@ use std::sync::Arc;
 use crate::{Cred, Handle, New, Remote, SetAttr};
 use bench::Bench;
 
-/// A case: what it shows, what it needs, and how to run it.
+/// A case: the behaviour that it shows, the abilities that it needs, and how to run it.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// What it shows.
+    /// The behaviour that it shows.
     pub name: &'static str,
-    /// What a server must be able to do for it.
+    /// Abilities that the server must have.
     pub needs: &'static [Ability],
     run: fn(Bench) -> Running,
 }
 
-/// A case on its way; what it ends with is a message for people.
+/// A running case; its failure is a message for people.
 type Running = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// What not every server can do.
+/// An ability that not every server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ability {
     /// Hard links.
@@ -55,9 +55,9 @@ pub enum Ability {
     ByteNames,
     /// Times in nanoseconds.
     Nanoseconds,
-    /// Every change of a file gives it a new validator, also within a tick of its clock.
+    /// Every change of a file gives it a new validator, even within one tick of the server's clock.
     DistinctTimes,
-    /// The time of the last change of attributes is told, and applications cannot set it back.
+    /// The server reports a change time, which applications cannot set back.
     ChangeTime,
     /// A handle is never given to another file.
     HandlesOnce,
@@ -71,7 +71,7 @@ pub enum Ability {
     Sticky,
     /// Setting attributes only if the file has not changed.
     Guard,
-    /// Telling what an object was just before a change.
+    /// Reporting an object's attributes from just before a change.
     Before,
     /// The link count of directories counts directories inside.
     DirectoryLinks,
@@ -79,7 +79,7 @@ pub enum Ability {
     Cycles,
     /// Extended attributes.
     Xattrs,
-    /// Locks on ranges, between clients; the traits name a second one.
+    /// Locks on ranges, between clients; the traits provide a second client.
     Locks,
     /// Room for a range of a file before it is written.
     Allocate,
@@ -87,23 +87,23 @@ pub enum Ability {
     Punch,
     /// Telling holes from data.
     Holes,
-    /// What was never written of a file is a hole that is told of.
+    /// Parts of a file that were never written are reported as holes.
     UnwrittenHoles,
 }
 
-/// What is particular about a server.
+/// The peculiarities of a server.
 #[derive(Clone)]
 pub struct Traits {
-    /// Makes and owns what the cases work on.
+    /// The user who makes and owns the cases' files.
     pub owner: Cred,
-    /// Somebody else, without any group of the owner's.
+    /// Another user, in none of the owner's groups.
     pub other: Cred,
     elsewhere: Option<Arc<dyn Remote>>,
     lacking: Vec<(Ability, &'static str)>,
 }
 
 impl Default for Traits {
-    /// A server that can do everything, used by the superuser and by one that is not.
+    /// A server that can do everything, used by the superuser and by an ordinary user.
     fn default() -> Self {
         let other = Cred::new(65_533, 65_533, &[]);
         Traits { owner: Cred::root(), other, elsewhere: None, lacking: Vec::new() }
@@ -116,7 +116,7 @@ impl Traits {
         Traits { owner, ..self }
     }
 
-    /// Another client of the same server, for cases of which one client is not enough.
+    /// Another client of the same server, for cases that need two clients.
     pub fn with_elsewhere(self, elsewhere: Arc<dyn Remote>) -> Traits {
         Traits { elsewhere: Some(elsewhere), ..self }
     }
@@ -139,7 +139,7 @@ pub enum Verdict {
     Passed,
     /// The server lacks what the case needs, for this reason.
     Skipped(&'static str),
-    /// The server broke the contract: what was done, what came, what should have come.
+    /// The server broke the contract: the operation, its result, and the expected result.
     Failed(String),
 }
 
@@ -170,7 +170,7 @@ impl Case {
     }
 }
 
-/// Every case, in an order in which the simple ones come first.
+/// Every case, simple ones first.
 pub fn cases() -> Vec<Case> {
     let simple = [names::CASES, data::CASES, attributes::CASES];
     let more = [rights::CASES, listings::CASES, opens::CASES, locks::CASES, xattrs::CASES];

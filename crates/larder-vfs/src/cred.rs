@@ -1,4 +1,4 @@
-//! On whose behalf a call is made.
+//! [`Cred`]: on whose behalf a call is made.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -16,17 +16,17 @@ pub struct Cred {
     pub uid: u32,
     /// Effective (file system) group id.
     pub gid: u32,
-    /// Supplementary groups. A protocol that carries fewer takes the first ones.
+    /// Supplementary groups. A protocol that carries fewer uses the first ones.
     pub groups: Arc<[u32]>,
-    /// Process that asks, or 0 where there is none. Never sent to a server.
+    /// Process that makes the call, or 0 if there is none. Never sent to a server.
     pub pid: u32,
-    /// The front door sends this request once more: an earlier try, made through a process of ours
-    /// that died before it answered, may have been carried out. No part of the identity.
+    /// The front door sends this request again: an earlier attempt, by a process of ours that died
+    /// before it answered, may have been carried out. Not part of the identity.
     pub retried: bool,
-    /// Number of the request at the front door, the same when it is sent once more; 0 where there
-    /// is none. No part of the identity.
+    /// Number of the request at the front door, the same when it is sent again; 0 if there is none.
+    /// Not part of the identity.
     pub request: u64,
-    /// When the call that this is made for ends; `None` where nobody waits for it. No part of the
+    /// When the call that this belongs to ends; `None` if no caller waits for it. Not part of the
     /// identity.
     pub deadline: Option<Deadline>,
 }
@@ -52,18 +52,18 @@ impl Cred {
         Cred::new(0, 0, &[])
     }
 
-    /// A user with a primary group and supplementary groups, who asks for the first time.
+    /// A user with a primary group and supplementary groups, who makes a request for the first
+    /// time.
     pub fn new(uid: u32, gid: u32, groups: &[u32]) -> Cred {
         Cred { uid, gid, groups: groups.into(), pid: 0, retried: false, request: 0, deadline: None }
     }
 
-    /// The same caller, as one who asks for the first time and waits for nothing: for what outlives
-    /// the request.
+    /// The same caller, for work that outlives the request: not a retry, and without a deadline.
     pub fn first_time(&self) -> Cred {
         Cred { retried: false, deadline: None, ..self.clone() }
     }
 
-    /// The same caller, who waits until then.
+    /// The same caller, who waits until `deadline`.
     #[must_use]
     pub fn until(&self, deadline: Option<Deadline>) -> Cred {
         Cred { deadline, ..self.clone() }

@@ -1,9 +1,9 @@
-//! Until when a caller waits for its server.
+//! [`Deadline`]: until when a caller waits for its server.
 
 use std::time::{Duration, Instant};
 
-/// When a call ends at the latest, whatever it still needs: every request, retry and lock that it
-/// waits for ends by then. It is counted from the moment the call was made, once.
+/// The latest time at which a call ends, whatever it still needs: every request, retry and lock
+/// that it waits for ends by then. It is computed once, from the moment the call was made.
 ///
 /// A call that carries data may take longer than the limit as long as the data moves; see
 /// [`Deadline::moved`].
@@ -24,14 +24,14 @@ impl Deadline {
         self.at
     }
 
-    /// The same call, which was busy with something else than its server for so long.
+    /// The same call, extended by the time for which it did other work than waiting for its server.
     #[must_use]
     pub fn extended(self, busy: Duration) -> Deadline {
         Deadline { at: self.at + busy, ..self }
     }
 
     /// The same call, after something that it waits for made progress at `when`: from then on the
-    /// limit counts anew.
+    /// limit counts again.
     #[must_use]
     pub fn moved(self, when: Instant) -> Deadline {
         Deadline { at: self.at.max(when + self.limit), ..self }

@@ -1,18 +1,19 @@
 //! [`Direct`]: a [`Remote`] as a [`FileSystem`], with nothing cached.
 //!
 //! Every operation is one or a few calls to the remote. It is the baseline that a cache is measured
-//! against, and what an export of a local directory runs on.
+//! against, and serves the export of a local directory.
 //!
 //! Invariants:
-//! - An [`Ino`] stands for the same handle as long as anybody refers to it, and is never given to
-//!   another. Numbers without references are kept for doors that name files by handle only, at most
-//!   [`UNREFERENCED_MAX`] of them; then the one that was found longest ago is dropped.
-//! - A file that is removed while it is open, by way of this `Direct`, is renamed to a hidden name
-//!   and removed at its last release (*silly rename*): remotes know no open files.
+//! - An [`Ino`] stands for the same handle as long as the front door refers to it, and is never
+//!   given to another. Numbers without references are kept for front doors that name files only by
+//!   handle, at most [`UNREFERENCED_MAX`] of them; beyond that the one that was found longest ago
+//!   is dropped.
+//! - A file that is removed through this `Direct` while it is open is renamed to a hidden name and
+//!   removed at its last release (*silly rename*), because remotes know no open files.
 //!
-//! Limits: a rename that replaces an open file does not hide it; [`RenameFlags::no_replace`] looks
-//! before it renames, and somebody else can be quicker; nothing is written behind, so there is
-//! nothing to flush.
+//! Limits: a rename that replaces an open file does not hide it; [`RenameFlags::no_replace`] checks
+//! before it renames, and another client may create the name in between; nothing is written behind,
+//! so there is nothing to flush.
 
 mod table;
 
@@ -31,7 +32,7 @@ use crate::{
 };
 use table::{Hidden, Table, UNREFERENCED_MAX};
 
-/// Most tries for a hidden name that is not taken yet.
+/// How many hidden names are tried until one is free.
 const HIDDEN_TRIES_MAX: u32 = 16;
 
 /// A remote without a cache.
@@ -39,7 +40,7 @@ pub struct Direct<R: Remote + ?Sized> {
     shared: Arc<Shared<R>>,
 }
 
-/// What operations hold on to while they run.
+/// State that operations hold while they run.
 struct Shared<R: Remote + ?Sized> {
     remote: Arc<R>,
     ttl: Duration,
@@ -57,7 +58,7 @@ impl<R: Remote + ?Sized> Direct<R> {
         Direct::with_ttl(remote, Duration::ZERO).await
     }
 
-    /// As [`Direct::new`], but the door is told to trust names and attributes for `ttl`.
+    /// As [`Direct::new`], but the front door may trust names and attributes for `ttl`.
     ///
     /// # Errors
     /// Those of [`Remote::root`].
@@ -92,7 +93,7 @@ impl<R: Remote + ?Sized> Shared<R> {
         Fresh { attr, ttl: self.ttl }
     }
 
-    /// Gives the door a reference to what was found.
+    /// Gives the front door a reference to what was found.
     fn entry(&self, found: &Found) -> Entry {
         let ino = self.table().refer(&found.handle);
         Entry { ino, fresh: self.fresh(found.attr), ttl: self.ttl }
@@ -104,14 +105,14 @@ impl<R: Remote + ?Sized> Shared<R> {
         Opened { id, path: DataPath::Cached { keep: false } }
     }
 
-    /// Checks the rights that `flags` ask for, and cuts the file if they say so.
+    /// Checks the rights that `flags` ask for, and truncates the file if they say so.
     async fn open(&self, cred: &Cred, handle: &Handle, flags: OpenFlags) -> Result<()> {
         let (mut wanted, mut enough) = (Access::NONE, Access::NONE);
         if flags.read {
             (wanted, enough) = (Access::READ, Access::READ);
         }
         if flags.execute {
-            // A server lets who may execute a file read it (RFC 1813, 4.4).
+            // A server lets a user who may execute a file read it (RFC 1813, 4.4).
             (wanted, enough) = (wanted | Access::EXECUTE, Access::EXECUTE);
         }
         if flags.write || flags.truncate {
@@ -128,8 +129,8 @@ impl<R: Remote + ?Sized> Shared<R> {
         Ok(())
     }
 
-    /// If `name` is an open file, renames it out of sight, to be removed at its last release.
-    /// Answers whether it did. Asks the remote only while any file is open.
+    /// If `name` is an open file, renames it to a hidden name, to be removed at its last release.
+    /// Returns whether it did. Asks the remote only while any file is open.
     async fn hide_if_open(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<bool> {
         if !self.table().any_open() {
             return Ok(false);
@@ -156,7 +157,7 @@ impl<R: Remote + ?Sized> Shared<R> {
         Err(Error::Busy)
     }
 
-    /// The entries of a listing as the door wants them.
+    /// The entries of a listing in the form that the front door needs.
     fn dir_entries(&self, listed: Vec<Listed>, plus: bool) -> Vec<DirEntry> {
         let of = |listed: Listed| {
             let found = listed.attr.zip(listed.handle).map(|(attr, handle)| Found { handle, attr });
@@ -430,7 +431,8 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
             loop {
                 let listing = shared.remote.readdir(&cred, &dir, cookie, bytes_max).await?;
                 shared.table().keep_verifier(ino, listing.verifier);
-                // To the door an empty answer is the end; to the server it need not be.
+                // To the front door an empty answer is the end of the listing; from the server it
+                // need not be.
                 let more = listing.entries.is_empty() && !listing.eof;
                 if !more || cookie.verifier == listing.verifier {
                     return Ok(shared.dir_entries(listing.entries, plus));
@@ -455,7 +457,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         }
         let (shared, handle) = (Arc::clone(&self.shared), handle.clone());
         Answer::later(async move {
-            // Whether it names anything does not depend on who asks.
+            // Whether the handle names anything does not depend on the caller.
             shared.remote.getattr(&Cred::root(), &handle).await?;
             let ino = shared.table().meet(&handle);
             Ok(ino)

@@ -1,4 +1,4 @@
-//! What can go wrong, in the vocabulary of POSIX.
+//! [`Error`]: what can go wrong, in the vocabulary of POSIX.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ pub enum Error {
     NameTooLong,
     /// The file would become larger than allowed.
     FileTooLarge,
-    /// The handle names nothing any more (ESTALE).
+    /// The handle no longer names anything (ESTALE).
     Stale,
     /// Source and target are on different file systems.
     CrossDevice,
@@ -62,9 +62,9 @@ pub enum Error {
     Busy,
     /// The file is being executed (ETXTBSY).
     Executed,
-    /// Somebody else has locked a part of the file (EAGAIN).
+    /// Another holder has locked part of the file (EAGAIN).
     Locked,
-    /// Everybody who would have to go on first waits for the caller (EDEADLK).
+    /// Every holder that would have to continue first waits for the caller (EDEADLK).
     Deadlock,
     /// The caller got a signal, and what it waited for was not done (EINTR).
     Interrupted,
@@ -72,8 +72,8 @@ pub enum Error {
     TimedOut,
     /// The mount is being shut down.
     Shutdown,
-    /// The file changed on the server while this open file was being read in sequence, and the rest
-    /// of the version that was begun is not to be had any more.
+    /// The file changed on the server while this open file was being read sequentially, and the
+    /// rest of the version that was begun is no longer available.
     Changed,
     /// Input or output error; anything that has no better name.
     Io,

@@ -1,11 +1,12 @@
 //! [`FileSystem`]: what a front door asks of us.
 //!
-//! A warm answer is given on the thread that asked ([`Answer::Now`]); one that needs a server, or a
-//! slow disk, is a future that the front door hands to its runtime ([`Answer::Later`]).
+//! The thread that asked gets a warm answer at once ([`Answer::Now`]); an answer that needs a
+//! server, or a slow disk, is a future that the front door hands to its runtime
+//! ([`Answer::Later`]).
 //!
-//! Two kinds of front doors: the kernel opens files and says how long it may trust an answer
-//! ([`Fresh::ttl`]); an NFS client opens nothing and names files by handles that must survive our
-//! restart ([`FileSystem::handle`], [`FileSystem::resolve`]).
+//! There are two kinds of front doors. The kernel opens files and can be told for how long to trust
+//! an answer ([`Fresh::ttl`]); an NFS client opens nothing and names files by handles that must
+//! survive our restart ([`FileSystem::handle`], [`FileSystem::resolve`]).
 
 use std::ffi::{OsStr, OsString};
 use std::future::Future;
@@ -22,11 +23,11 @@ use crate::{
     Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Verifier,
 };
 
-/// An answer that is there, or one that will be.
+/// An answer that is ready, or a future of one.
 pub enum Answer<T> {
     /// It was answered on the caller's thread.
     Now(Result<T>),
-    /// To be driven by the caller's runtime.
+    /// A future for the caller's runtime to drive.
     Later(Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>),
 }
 
@@ -57,27 +58,26 @@ impl<T> Answer<T> {
 
 /// A file system as a kernel or an NFS client sees it.
 ///
-/// Every operation on a file takes the caller's credentials; who may do what is decided by the
-/// server, or from what the server said before. Names are single components, never empty, without
-/// `/` and NUL; `..` is understood by [`FileSystem::lookup`] alone.
+/// Every operation on a file takes the caller's credentials; rights are decided by the server, or
+/// from what the server said before. Names are single components, never empty, without `/` and NUL;
+/// only [`FileSystem::lookup`] understands `..`.
 pub trait FileSystem: Send + Sync + 'static {
-    /// Gives the file system the door through which it can drop what the kernel caches. Called
-    /// once, before any other operation; doors without a cache of their own never call it.
+    /// Gives the file system the interface through which it can drop what the kernel caches. Called
+    /// once, before any other operation; front doors without a cache of their own never call it.
     fn attach(&self, _kernel: Arc<dyn Kernel>) {}
 
     /// Looks up `name` (or `..`) in `parent`.
     fn lookup(&self, cred: &Cred, parent: Ino, name: &OsStr) -> Answer<Lookup>;
 
     /// The kernel drops `count` references to `ino`, gained by lookup, make, create, link and
-    /// listing. It drops them together, when it lets go of the inode. The number stays the
-    /// file's.
+    /// listing. It drops them together, when it lets go of the inode. The number stays the file's.
     fn forget(&self, _ino: Ino, _count: u64) {}
 
     /// Attributes of `ino`.
     fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh>;
 
     /// Sets attributes. Durable at the server on return. `open` is the open file through which
-    /// ftruncate(2) came, if it did: then the right to write was checked at open. Answers also how
+    /// ftruncate(2) came, if it did: then the right to write was checked at open. Also returns how
     /// the file changed, as far as that is known.
     fn setattr(
         &self,
@@ -113,7 +113,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Gives `ino` another name.
     fn link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Entry>;
 
-    /// Opens a regular file: checks rights, and freshness as the coherence model asks.
+    /// Opens a regular file: checks rights, and freshness as the coherence model requires.
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Answer<Opened>;
 
     /// Creates a regular file and opens it; an existing one is opened unless `flags.exclusive`.
@@ -148,20 +148,21 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> Answer<Written>;
 
     /// A descriptor of the open file was closed: what close-to-open promises is done on return, and
-    /// `owner`, if it is told, has no locks on the file any more.
+    /// `owner`, if given, has no locks on the file any more.
     fn flush(&self, cred: &Cred, ino: Ino, open: OpenId, owner: Option<LockOwner>) -> Answer<()>;
 
-    /// Locks a range of the file through an open file, for as long as this is open. What the owner
-    /// has of the range already changes its mode. If somebody else has some of it in a mode
-    /// that forbids that, waits until he has not, or the caller gives up; without `wait`, fails
-    /// with [`Error::Locked`]. What the holder before has written is seen from then on.
-    /// [`Error::NotSupported`] by default: for doors that are told to keep locks to themselves.
+    /// Locks a range of the file through an open file, for as long as that is open. Parts of the
+    /// range that the owner already has change their mode. If another owner has part of it in a
+    /// conflicting mode, waits until that is released or the caller gives up; without `wait`, fails
+    /// with [`Error::Locked`]. The new holder sees what the previous holder has written.
+    /// [`Error::NotSupported`] by default, for front doors that keep locks to themselves then.
     fn lock(&self, _ino: Ino, _open: OpenId, _lock: Lock, _wait: Option<GivenUp>) -> Answer<()> {
         Answer::fail(Error::NotSupported)
     }
 
     /// Unlocks what `owner` has of the range. What was written so far is at the server before
-    /// others can lock it; if that fails, the error says why, and it is unlocked all the same.
+    /// others can lock the range; if that fails, the error says why, and the range is unlocked all
+    /// the same.
     fn unlock(
         &self,
         _ino: Ino,
@@ -172,15 +173,14 @@ pub trait FileSystem: Send + Sync + 'static {
         Answer::fail(Error::NotSupported)
     }
 
-    /// A lock that keeps `lock` from being had now, if there is one. Of one that is another
-    /// mount's, nothing but its mode is known: it has the range that was asked for, and process
-    /// 0.
+    /// A lock that now conflicts with `lock`, if there is one. Of another mount's lock only the
+    /// mode is known: it is reported with the range that was asked for, and process 0.
     fn test_lock(&self, _ino: Ino, _open: OpenId, _lock: Lock) -> Answer<Option<Lock>> {
         Answer::fail(Error::NotSupported)
     }
 
-    /// Whether files have extended attributes. A kernel that is told so asks for some before writes
-    /// too, so it should be said only where they are wanted.
+    /// Whether files have extended attributes. A kernel that learns so also asks for some before
+    /// writes, so this should be true only if they are wanted.
     fn has_xattrs(&self) -> bool {
         false
     }
@@ -201,17 +201,17 @@ pub trait FileSystem: Send + Sync + 'static {
         Answer::fail(Error::NotSupported)
     }
 
-    /// What is written by an open file from now on is to be as durable as files of this class,
-    /// which the file system has a name for. Who sets a class for the file itself is nearer:
+    /// Makes what is written by an open file from now on as durable as files of this class, which
+    /// is named as the file system names it. A class that was set for the file itself has priority:
     /// then this changes nothing. [`Error::InvalidArgument`] if there is no such class,
-    /// [`Error::NotSupported`], by default too, if there are none.
+    /// [`Error::NotSupported`], by default too, if there are no classes.
     fn hint_class(&self, _cred: &Cred, _ino: Ino, _open: OpenId, _class: String) -> Answer<()> {
         Answer::fail(Error::NotSupported)
     }
 
-    /// Gives a range of a file that is open for writing room, or has it read as zeros
+    /// Gives room to a range of a file that is open for writing, or makes it read as zeros
     /// (fallocate(2)). All earlier writes of the file, and this change, are durable at the server
-    /// on return, and everybody sees it.
+    /// on return, and every client sees them.
     ///
     /// [`Error::NotSupported`], by default too, if the server cannot do it; [`Error::NoSpace`] if
     /// there is not room for all of the range: some of it may have room then.
@@ -225,11 +225,11 @@ pub trait FileSystem: Send + Sync + 'static {
         Answer::fail(Error::NotSupported)
     }
 
-    /// The first byte of data or of a hole from `offset` on in a file that is open (lseek(2)).
-    /// Earlier writes count, whoever made them on this mount.
+    /// The first byte of data or of a hole from `offset` on in a file that is open (lseek(2)). All
+    /// earlier writes of this mount count.
     ///
-    /// [`Error::NoData`] if there is none. [`Error::NotSupported`], by default too, if no holes of
-    /// any file are known: who is told so may take all of every file for data from then on.
+    /// [`Error::NoData`] if there is none. [`Error::NotSupported`], by default too, if holes are
+    /// not known for any file: the caller may treat all of every file as data from then on.
     fn seek(
         &self,
         _cred: &Cred,
@@ -241,8 +241,9 @@ pub trait FileSystem: Send + Sync + 'static {
         Answer::fail(Error::NotSupported)
     }
 
-    /// All earlier changes of names in a directory are durable on return, where its class wants it.
-    /// `None`, by default, if they are durable whenever a change was answered: nobody needs to ask.
+    /// Makes all earlier changes of names in a directory durable before it returns, if its class
+    /// requires that. `None`, by default, if each change is durable when it is answered, so that
+    /// there is nothing to ask for.
     fn sync_names(&self, _cred: &Cred, _dir: Ino) -> Option<Answer<()>> {
         None
     }
@@ -250,8 +251,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// All earlier writes of the file are durable at the server on return.
     fn fsync(&self, cred: &Cred, ino: Ino) -> Answer<Verifier>;
 
-    /// The last descriptor of the open file is gone, and with it all locks that were taken through
-    /// it.
+    /// The last descriptor of the open file is closed, and all locks that were taken through it
+    /// end.
     fn release(&self, ino: Ino, open: OpenId) -> Answer<()>;
 
     /// Checks that the caller may list the directory.
@@ -280,22 +281,22 @@ pub trait FileSystem: Send + Sync + 'static {
     fn resolve(&self, handle: &Handle) -> Answer<Ino>;
 }
 
-/// Resolves once the kernel has done what it was asked for, or will never do it.
+/// Resolves once the kernel has done what it was asked to do, or will never do it.
 pub type Told = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a file system may ask of the kernel that it serves. A call only queues and never waits for
 /// the kernel, so it may be made with a lock held.
 pub trait Kernel: Send + Sync + 'static {
-    /// Whether [`DataPath::Passthrough`] works at this door.
+    /// Whether [`DataPath::Passthrough`] works at this front door.
     fn passthrough(&self) -> bool;
 
     /// Drops cached attributes and, unless `attributes_only`, cached pages of `ino`.
     fn invalidate(&self, ino: Ino, attributes_only: bool);
 
-    /// Waits until the kernel has dropped what [`Kernel::invalidate`] has asked for of `ino` so
-    /// far; `None` if it has. The kernel drops a page once the read or write that holds it is
-    /// answered, so an answer that waits for this must not be one that the kernel needs for
-    /// that: an open may wait. A create must not, since it holds the lock of its directory, for
+    /// Waits until the kernel has dropped what [`Kernel::invalidate`] has asked for `ino` so far;
+    /// `None` if it already has. The kernel drops a page once the read or write that holds it is
+    /// answered, so an answer that waits for this must not be one that the kernel needs for that:
+    /// an open may wait. A create must not wait, because it holds the lock of its directory, for
     /// which [`Kernel::invalidate_entry`] waits.
     fn told(&self, _ino: Ino) -> Option<Told> {
         None
@@ -304,14 +305,13 @@ pub trait Kernel: Send + Sync + 'static {
     /// Drops the cached entry `name` of `parent`.
     fn invalidate_entry(&self, parent: Ino, name: &OsStr);
 
-    /// Has the kernel look up every name anew before it believes it again, in all directories.
-    /// `false` if it cannot be told so: names are then believed for as long as they were given.
+    /// Makes the kernel look up every name again before it trusts it, in all directories. `false`
+    /// if the kernel cannot do this: then it trusts names for as long as they were given.
     fn distrust_names(&self) -> bool {
         false
     }
 
-    /// Calls `then` once everything that was asked for before has taken effect, but for single
-    /// names.
+    /// Calls `then` once everything requested before has taken effect, except for single names.
     fn after(&self, then: Box<dyn FnOnce() + Send>) {
         then();
     }
@@ -326,7 +326,7 @@ pub struct Fresh {
     pub ttl: Duration,
 }
 
-/// A name that stands for a file.
+/// The file that a name stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The file.
@@ -340,7 +340,7 @@ pub struct Entry {
 /// Answer of [`FileSystem::lookup`].
 #[derive(Clone, Copy, Debug)]
 pub enum Lookup {
-    /// The name stands for this.
+    /// The name stands for this file.
     Found(Entry),
     /// There is no such name, and the caller may believe it for `ttl`.
     Absent {
@@ -399,22 +399,22 @@ pub struct OpenId(pub u64);
 pub struct Opened {
     /// Names the open file in later calls.
     pub id: OpenId,
-    /// Which way the data takes.
+    /// The path that the data takes.
     pub path: DataPath,
 }
 
-/// A file on the local disk that the kernel may read and write itself. Kept open while it is held;
-/// opens of one inode that share it answer with clones of one `Arc`.
+/// A file on the local disk that the kernel may read and write itself. It is open while it is held;
+/// opens of one inode that share it are answered with clones of one `Arc`.
 pub type LocalFile = Arc<dyn AsFd + Send + Sync>;
 
-/// Which way the data of an open file takes.
+/// The path that the data of an open file takes.
 #[derive(Clone)]
 pub enum DataPath {
-    /// The kernel reads and writes the local file itself (FUSE passthrough). Only answered to a
-    /// door whose [`Kernel::passthrough`] said yes. Writes made so are seen by nobody until
-    /// [`FileSystem::flush`], [`FileSystem::fsync`] or [`FileSystem::release`].
+    /// The kernel reads and writes the local file itself (FUSE passthrough). Only returned to a
+    /// front door whose [`Kernel::passthrough`] is true. The file system does not see such writes
+    /// until [`FileSystem::flush`], [`FileSystem::fsync`] or [`FileSystem::release`].
     Passthrough(LocalFile),
-    /// Through the page cache; `keep` says that pages from before are still right.
+    /// Through the page cache; `keep` says that earlier pages are still valid.
     Cached {
         /// Whether the kernel keeps the pages it has.
         keep: bool,
@@ -426,7 +426,7 @@ pub enum DataPath {
 /// How a rename treats an existing target (renameat2(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenameFlags {
-    /// Fail with [`Error::Exists`] if there is one.
+    /// Fail with [`Error::Exists`] if the target exists.
     pub no_replace: bool,
     /// Swap the two.
     pub exchange: bool,
@@ -456,6 +456,6 @@ pub struct DirEntry {
     pub kind: Option<Kind>,
     /// Position after this entry.
     pub offset: u64,
-    /// What the name stands for, if known and asked for.
+    /// What the name stands for, if known and requested.
     pub entry: Option<Entry>,
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 /// Number of a file at the front door: FUSE's node id.
 ///
-/// It is given once and never reused while the file system's state lives, also over restarts where
-/// the state is persistent. It is not the server's inode number (that is [`crate::Attr::fileid`]).
+/// A number is assigned once and never reused while the file system's state lives, even over
+/// restarts if the state is persistent. It is not the server's inode number (that is
+/// [`crate::Attr::fileid`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ino(pub u64);
 
@@ -22,13 +23,13 @@ impl Ino {
 pub struct Handle(Arc<[u8]>);
 
 impl Handle {
-    /// Longest handle that larder takes from a server, in bytes.
+    /// Longest handle that larder accepts from a server, in bytes.
     pub const LEN_MAX: usize = 128;
 
     /// Wraps the bytes that a server sent.
     ///
     /// # Panics
-    /// If there are more than [`Handle::LEN_MAX`]: codecs refuse such a handle before.
+    /// If there are more than [`Handle::LEN_MAX`]: codecs refuse such a handle earlier.
     pub fn new(bytes: &[u8]) -> Handle {
         assert!(bytes.len() <= Handle::LEN_MAX, "handle of {} bytes", bytes.len());
         Handle(bytes.into())

@@ -1,4 +1,4 @@
-//! [`Lease`]: a server's promise to tell us before it lets somebody else change a file.
+//! [`Lease`]: a server's promise to tell us before it lets another client change a file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Handle;
 
-/// While it holds, what the reply that brought it said of the file is still true, but for our own
-/// changes; no request is needed to know that.
+/// While it holds, what the reply that granted it said about the file is still true, except for our
+/// own changes; no request is needed to know that.
 ///
-/// Clones are the same lease. It ends when the server withdraws it, when the connection that it was
-/// given on is lost, or when whoever took it gives it back; it never holds again afterwards.
+/// Clones are the same lease. It ends when the server withdraws it, when the connection on which it
+/// was granted is lost, or when its owner returns it; it never holds again afterwards.
 #[derive(Clone)]
 pub struct Lease {
     state: Arc<State>,
@@ -30,30 +30,30 @@ impl Lease {
         Lease { state: Arc::new(state), keeps_name: true }
     }
 
-    /// A lease that holds, but does not end when somebody else renames or removes the file: by its
-    /// name another one may be found.
+    /// A lease that holds, but does not end when another client renames or removes the file: the
+    /// name may then lead to another file.
     pub fn of_bytes() -> Lease {
         Lease { keeps_name: false, ..Lease::new() }
     }
 
-    /// The same lease of a server that does not wait until it is given back: the word of its end
-    /// may come after the change that ended it, and after answers from after that change.
+    /// The same lease of a server that does not wait until it is returned: the message that ends it
+    /// may arrive after the change that ended it, and after answers from after that change.
     #[must_use]
     pub fn ending_late(self) -> Lease {
         self.set_ends_late(true);
         self
     }
 
-    /// From now on the server waits until it is given back, or no longer does. Whoever took it says
-    /// so: the former when nobody has changed the file since it was given, the latter before the
-    /// server hears that somebody else may go on.
+    /// Sets whether the server waits until the lease is returned. The lease's owner calls this:
+    /// with `false` when no other client has changed the file since the lease was granted, with
+    /// `true` before the server learns that another client may continue.
     pub fn set_ends_late(&self, ends_late: bool) {
         self.state.ends_late.store(ends_late, Ordering::Release);
     }
 
-    /// Whether somebody else may have changed the file while it still holds. Who wants to know of a
-    /// change of ours whether it was the only one asks after that was answered, and then whether it
-    /// still holds.
+    /// Whether another client may have changed the file while the lease still holds. To find out
+    /// whether a change of ours was the only one, ask this after the change was answered, and then
+    /// ask whether the lease still holds.
     pub fn ends_late(&self) -> bool {
         self.state.ends_late.load(Ordering::Acquire)
     }
@@ -63,13 +63,13 @@ impl Lease {
         self.state.holds.load(Ordering::Acquire)
     }
 
-    /// Whether it ends before somebody else renames or removes the file.
+    /// Whether it ends before another client renames or removes the file.
     pub fn keeps_name(&self) -> bool {
         self.keeps_name
     }
 
-    /// Ends it. Whoever took it calls this before [`Watcher::broken`] and before the server hears
-    /// that the lease was given up.
+    /// Ends it. The lease's owner calls this before [`Watcher::broken`] and before the server
+    /// learns that the lease was given up.
     pub fn end(&self) {
         self.state.holds.store(false, Ordering::Release);
     }
@@ -86,22 +86,21 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Ends when what was told is done.
+/// Ends when the notification has been handled.
 pub type LeaseTold<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Who is told that leases ended.
+/// Gets notified when leases end.
 pub trait Watcher: Send + Sync + 'static {
-    /// The lease on `file` has ended (it does not hold any more when this is called). When the
-    /// future ends nobody believes any more what depended on it, the kernel neither. It waits for
-    /// nothing that may wait for the server.
+    /// The lease on `file` has ended (it no longer holds when this is called). When the future
+    /// ends, nothing that depended on the lease is trusted any more, neither here nor in the
+    /// kernel. The future waits for nothing that may wait for the server.
     fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a>;
 
-    /// Changes of ours that the server does not have are written. To be called after
-    /// [`Watcher::distrust`].
+    /// Writes our changes that the server does not have. To be called after [`Watcher::distrust`].
     fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a>;
 
-    /// The lease on `file` has ended: both of these. A server that waits for that goes on then; one
-    /// that lends for reading only does not wait.
+    /// The lease on `file` has ended: both of these. A server that waits for that continues then;
+    /// one that grants leases only for reading does not wait.
     fn broken<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
         Box::pin(async move {
             self.distrust(file).await;
@@ -109,8 +108,7 @@ pub trait Watcher: Send + Sync + 'static {
         })
     }
 
-    /// The locks that were held on `file` ([`crate::Remote::lock`]) are lost, all of them: the
-    /// connection was, and somebody else was faster when they were to be taken again. Does not
-    /// wait.
+    /// All locks that were held on `file` ([`crate::Remote::lock`]) are lost: the connection was
+    /// lost, and another client took one of them before they could be taken again. Does not wait.
     fn locks_lost(&self, _file: &Handle) {}
 }

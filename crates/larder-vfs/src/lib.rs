@@ -1,13 +1,13 @@
-//! The words of larder and its two seams.
+//! The shared vocabulary of larder and its two interfaces.
 //!
-//! A *front door* (the kernel through FUSE, an NFS client through our server) asks things of a
-//! [`FileSystem`]; larder's client asks things of a server through [`Remote`]. Both seams speak the
-//! same words: [`Ino`] and [`Handle`] name a file, [`Attr`] describes it, a [`Validator`] tells one
-//! version of its bytes from another, [`Cred`] says on whose behalf a call is made, and [`Error`]
+//! A *front door* (the kernel through FUSE, an NFS client through our server) makes requests to a
+//! [`FileSystem`]; larder's client makes requests to a server through [`Remote`]. Both interfaces
+//! use the same types: [`Ino`] and [`Handle`] name a file, [`Attr`] describes it, a [`Validator`]
+//! distinguishes versions of its bytes, [`Cred`] says on whose behalf a call is made, and [`Error`]
 //! says what went wrong in the vocabulary of POSIX, without any protocol's numbers.
 //!
-//! What is absent on purpose: a clock, sockets, a disk, an async runtime. A future returned here is
-//! only a promise; who drives it is the caller's business.
+//! Absent on purpose: a clock, sockets, a disk, an async runtime. A future returned here does
+//! nothing by itself; the caller drives it.
 //!
 //! - [`Direct`] turns a `Remote` into a `FileSystem` without caching anything: the baseline, and
 //!   what `larder export` serves.

@@ -1,34 +1,34 @@
 //! Locks on ranges of files: advisory, in two modes, as fcntl(2) and flock(2) have them.
 //!
-//! Two kinds of callers ask for them, by the two seams. A front door asks on behalf of an owner (a
-//! process, an open file description), of whom it has many ([`crate::FileSystem::lock`]). A client
-//! asks a server on behalf of its whole mount, which is one holder there ([`crate::Remote::lock`]):
-//! who of its processes has what is for the client to say.
+//! Both interfaces have locks. A front door asks on behalf of one of its many owners, each a
+//! process or an open file description ([`crate::FileSystem::lock`]). A client asks a server on
+//! behalf of its whole mount, which is one holder there ([`crate::Remote::lock`]); the client
+//! itself keeps track of which of its processes has which lock.
 
 use std::any::Any;
 use std::ops::Range;
 use std::pin::Pin;
 
-/// The end of the largest range: offsets are signed at the kernel, so no byte lies behind it.
+/// The end of the largest range: offsets are signed in the kernel, so no byte lies beyond it.
 pub const LOCK_END: u64 = 1 << 63;
 
-/// What a lock keeps others from.
+/// What a lock prevents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LockMode {
-    /// Others may have the range in this mode too.
+    /// Other holders may have the range in this mode too.
     Shared,
-    /// Nobody else may have any of the range.
+    /// No other holder may have any part of the range.
     Exclusive,
 }
 
 impl LockMode {
-    /// Whether one holder may have this beside another's `other`.
+    /// Whether one holder may have this beside another holder's `other`.
     pub fn allows(self, other: LockMode) -> bool {
         self == LockMode::Shared && other == LockMode::Shared
     }
 }
 
-/// Which call a lock comes from. The two know nothing of each other on one machine.
+/// Which call a lock comes from. On one machine the two kinds ignore each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LockKind {
     /// fcntl(2), lockf(3), open file description locks: of ranges.
@@ -37,34 +37,33 @@ pub enum LockKind {
     Whole,
 }
 
-/// Who holds a lock: the same number and kind is the same holder.
+/// The holder of a lock: the same number and kind is the same holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner {
     /// Which call the lock comes from.
     pub kind: LockKind,
-    /// A number of the front door's.
+    /// A number that the front door chooses.
     pub id: u64,
 }
 
 /// A lock, held or wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Who holds it or wants it.
+    /// The owner that holds or wants it.
     pub owner: LockOwner,
     /// The process, for people; 0 if it is not known.
     pub pid: u32,
     /// Bytes that it covers; not empty, and not beyond [`LOCK_END`].
     pub range: Range<u64>,
-    /// What it keeps others from.
+    /// What it prevents.
     pub mode: LockMode,
 }
 
-/// Ends once the caller who waits for a lock waits no longer: then the wait ends with
-/// [`crate::Error::Interrupted`], unless the lock is there.
+/// Ends once the caller no longer waits for the lock: then the wait ends with
+/// [`crate::Error::Interrupted`], unless the lock has been granted.
 pub type GivenUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a server keeps for somebody who waited for a lock, until he has asked for it. Dropped, it
-/// is given up.
+/// A lock that a server reserves for a waiter, until it is asked for. Dropping this gives it up.
 pub type KeptLock = Box<dyn Any + Send>;
 
 /// Bytes of a file, and how they are to be locked from now on; `None`: not at all.
@@ -76,8 +75,8 @@ pub struct LockChange {
     pub mode: Option<LockMode>,
 }
 
-/// Which bytes of a file are locked, and how: ranges that do not overlap, in order; neighbours of
-/// one mode are one range.
+/// Which bytes of a file are locked, and how: ranges that do not overlap, in order; adjacent ranges
+/// of one mode are one range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockMap(Vec<(Range<u64>, LockMode)>);
 
@@ -106,7 +105,7 @@ impl LockMap {
         self.0.iter().find(|(range, _)| range.contains(&offset)).map(|(_, mode)| *mode)
     }
 
-    /// From now on the bytes of `range` are locked so, whatever they were before.
+    /// Sets how the bytes of `range` are locked, whatever they were before.
     ///
     /// # Panics
     /// If the range is empty or goes beyond [`LOCK_END`].

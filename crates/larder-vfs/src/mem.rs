@@ -1,16 +1,16 @@
 //! [`MemRemote`]: a server in memory, the model that other servers are compared with.
 //!
-//! It judges rights by mode bits as a POSIX server does that knows no open files: the owner of a
-//! file may always read and write it (RFC 1813, 4.4). Its clock is a counter, so that any two
-//! changes have different times; access times move only when they are set. Unstable writes are lost
-//! by [`MemRemote::restart`].
+//! It checks rights by mode bits, as a POSIX server does that knows no open files: the owner of a
+//! file may always read and write it (RFC 1813, 4.4). Its clock is a counter, so any two changes
+//! have different times; access times change only when they are set. [`MemRemote::restart`] loses
+//! unstable writes.
 //!
-//! A `MemRemote` is one client's connection. [`MemRemote::another_client`] is a second one to the
-//! same server, which changes things behind the first one's back; counts, faults and reachability
-//! belong to the connection. After [`MemRemote::give_leases`] it gets leases too, on files and on
-//! directories.
+//! A `MemRemote` is one client's connection. [`MemRemote::another_client`] is a second connection
+//! to the same server, for changes that the first does not make itself; counts, faults and
+//! reachability belong to the connection. After [`MemRemote::give_leases`] it grants leases too, on
+//! files and on directories.
 //!
-//! What is absent on purpose: a disk, a clock, a runtime. Calls are answered at the first poll, but
+//! Absent on purpose: a disk, a clock, a runtime. Calls are answered at the first poll, except
 //! while the server is out of reach.
 
 mod leases;
@@ -40,36 +40,36 @@ use server::Server;
 pub struct MemRemote {
     server: Arc<Mutex<Server>>,
     connection: Mutex<Connection>,
-    /// Tells connections of one server apart.
+    /// Distinguishes connections of one server.
     number: u64,
     /// Files that are open by it.
     opens: Arc<AtomicUsize>,
 }
 
-/// What happens between this client and the server.
+/// State of one client's connection to the server.
 #[derive(Default)]
 struct Connection {
     calls: BTreeMap<&'static str, u64>,
-    /// Those of them that came with an open's token.
+    /// Those of them that carried an open's token.
     opened: BTreeMap<&'static str, u64>,
-    /// What the next calls fail with, in order.
+    /// The errors of the next calls, in order.
     faults: VecDeque<Error>,
-    /// After how many more calls one goes wrong, and how.
+    /// After how many more calls one fails, and how.
     trouble: Option<(u64, Trouble)>,
     reach: Reach,
     /// Calls of this method wait.
     held: Option<&'static str>,
     /// Answers to calls of this method wait.
     unanswered: Option<&'static str>,
-    /// Calls that wait, for the server to come back or to be let go.
+    /// Calls that wait for the server to return or to release them.
     waiting: Vec<Waker>,
-    /// How a lease begins, if it gives any.
+    /// How it makes leases, if it grants any.
     gives_leases: Option<fn() -> Lease>,
-    /// Somebody else writes to whatever is read.
+    /// Another client writes to whatever is read.
     grows: bool,
-    /// Somebody else cuts what is read next to this size.
+    /// Another client truncates the file that is read next to this size.
     cut: Option<u64>,
-    /// How many WRITEs are carried out before somebody else's.
+    /// How many WRITEs are carried out before another client's write.
     meddled_after: Option<u64>,
     /// A WRITE's answer has no attributes from before it.
     hides_before: bool,
@@ -78,12 +78,12 @@ struct Connection {
     watcher: Option<Weak<dyn Watcher>>,
 }
 
-/// How one call goes wrong.
+/// How one call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It is not carried out and fails so.
+    /// It is not carried out, and fails with this error.
     Refused(Error),
-    /// It is carried out, and its caller is told that there was no answer.
+    /// It is carried out, and its caller gets no answer.
     Unanswered,
 }
 
@@ -106,7 +106,7 @@ impl Default for MemRemote {
 }
 
 impl MemRemote {
-    /// An empty server whose root belongs to the superuser and may be written by everyone.
+    /// An empty server whose root belongs to the superuser and is writable by everyone.
     pub fn new() -> MemRemote {
         MemRemote::with_limits(RemoteLimits {
             read_max: 1 << 20,
@@ -123,7 +123,7 @@ impl MemRemote {
         })
     }
 
-    /// An empty server with these limits. It keeps to all but `case_insensitive` and `by_name`.
+    /// An empty server with these limits. It respects all except `case_insensitive` and `by_name`.
     pub fn with_limits(limits: RemoteLimits) -> MemRemote {
         MemRemote::connect(Arc::new(Mutex::new(Server::new(limits))))
     }
@@ -143,13 +143,13 @@ impl MemRemote {
         self.connection().gives_leases = Some(Lease::new);
     }
 
-    /// The same of leases whose end may be told late ([`Lease::ending_late`]).
+    /// The same for leases whose end may be reported late ([`Lease::ending_late`]).
     pub fn give_leases_ending_late(&self) {
         self.connection().gives_leases = Some(|| Lease::new().ending_late());
     }
 
-    /// The server takes all leases of this connection back, for no reason that is to be seen here.
-    /// When the future ends, their end was told.
+    /// The server withdraws all leases of this connection, without any cause on this side. When the
+    /// future ends, their end was reported.
     pub async fn take_leases_back(&self) {
         let taken = self.server().leases.take_back(self.number);
         for (file, held) in taken {
@@ -159,8 +159,7 @@ impl MemRemote {
         }
     }
 
-    /// The server crashes and comes back: unstable writes are lost, the write verifier is a new
-    /// one.
+    /// The server crashes and comes back: unstable writes are lost, the write verifier is new.
     pub fn restart(&self) {
         self.server().restart();
     }
@@ -186,7 +185,7 @@ impl MemRemote {
         self.server().set_full(full);
     }
 
-    /// The next `count` calls fail with `error`, after those that were told before, and are not
+    /// The next `count` calls fail with `error`, after errors that were queued before, and are not
     /// carried out.
     pub fn fail_next(&self, count: usize, error: Error) {
         self.connection().faults.extend(std::iter::repeat_n(error, count));
@@ -197,7 +196,7 @@ impl MemRemote {
         self.connection().trouble = Some((count, trouble));
     }
 
-    /// Whether that call is yet to come.
+    /// Whether that call has not come yet.
     pub fn is_trouble_to_come(&self) -> bool {
         self.connection().trouble.is_some()
     }
@@ -208,8 +207,8 @@ impl MemRemote {
         self.server().leases.disconnect(self.number);
     }
 
-    /// The server is out of reach, and the limit to wait is over at once: calls fail with
-    /// [`Error::TimedOut`], also those that wait.
+    /// The server is out of reach, and the limit of waiting has passed: calls fail at once with
+    /// [`Error::TimedOut`], including those that wait.
     pub fn time_out(&self) {
         self.set_reach(Reach::TimingOut);
     }
@@ -219,32 +218,32 @@ impl MemRemote {
         self.set_reach(Reach::Reachable);
     }
 
-    /// Calls of `method` wait from now on; with `None`, all go on.
+    /// Calls of `method` wait from now on; with `None`, all continue.
     pub fn hold(&self, method: Option<&'static str>) {
         self.connection().held = method;
         self.wake();
     }
 
-    /// Calls of `method` are carried out and not answered from now on; with `None`, all answers
-    /// come.
+    /// Calls of `method` are carried out and not answered from now on; with `None`, all answers are
+    /// delivered.
     pub fn hold_answers(&self, method: Option<&'static str>) {
         self.connection().unanswered = method;
         self.wake();
     }
 
-    /// From now on somebody else appends a byte (`+`) to each file that is read through this
-    /// connection, before each READ: it never has the version that was known before.
+    /// From now on another client appends a byte (`+`) to each file that is read through this
+    /// connection, before each READ: the file is never in the version that was known before.
     pub fn grow_when_read(&self) {
         self.connection().grows = true;
     }
 
-    /// Somebody else cuts the file that is read next through this connection to `size`, after the
-    /// server has described it and before it reads the bytes.
+    /// Another client truncates the file that is read next through this connection to `size`, after
+    /// the server has described it and before it reads the bytes.
     pub fn cut_when_read(&self, size: u64) {
         self.connection().cut = Some(size);
     }
 
-    /// Somebody else writes a `!` at the start of the file just before a WRITE through this
+    /// Another client writes a `!` at the start of the file just before a WRITE through this
     /// connection, after `count` others.
     pub fn meddle_after(&self, count: u64) {
         self.connection().meddled_after = Some(count);
@@ -262,9 +261,9 @@ impl MemRemote {
         self.connection().squashes_root = true;
     }
 
-    /// The server has a coarse clock, which the caller winds: whatever changes from now on changes
-    /// at this time, as all that there is did, when it is first wound. It has no change
-    /// attribute any more.
+    /// The server gets a coarse clock, which the caller sets: every change from now on has this
+    /// time, as has, at the first call, everything that exists. The server has no change attribute
+    /// any more.
     pub fn set_time(&self, time: Time) {
         self.server().set_time(time);
     }
@@ -274,7 +273,7 @@ impl MemRemote {
         self.connection().calls.get(method).copied().unwrap_or(0)
     }
 
-    /// How many of them came with the token of an open.
+    /// How many of them carried the token of an open.
     pub fn calls_opened(&self, method: &str) -> u64 {
         self.connection().opened.get(method).copied().unwrap_or(0)
     }
@@ -289,8 +288,8 @@ impl MemRemote {
         self.connection().calls.values().sum()
     }
 
-    /// The server gives the locks of this connection up, as after a restart during which somebody
-    /// else was faster, and they are told to be lost.
+    /// The server drops the locks of this connection, as after a restart during which another
+    /// client took them, and their loss is reported.
     pub fn lose_locks(&self) {
         let files = self.server().locks.end(self.number);
         let watcher = self.connection().watcher.clone();
@@ -299,7 +298,7 @@ impl MemRemote {
         }
     }
 
-    /// Begins to count anew.
+    /// Resets the counts.
     pub fn reset_calls(&self) {
         let mut connection = self.connection();
         connection.calls.clear();
@@ -337,7 +336,7 @@ impl MemRemote {
         }
     }
 
-    /// Waits for the server, and says whether the call may be carried out.
+    /// Waits for the server, and returns whether the call may be carried out.
     async fn enter(&self, method: &'static str) -> Result<()> {
         *self.connection().calls.entry(method).or_default() += 1;
         std::future::poll_fn(|context| {
@@ -383,8 +382,8 @@ impl MemRemote {
         })
     }
 
-    /// The same for a call that changes `files`: whoever holds a lease on one of them is told
-    /// first.
+    /// The same for a call that changes `files`: other clients with a lease on one of them are
+    /// notified first.
     fn change<'a, T: Send + 'a>(
         &'a self,
         method: &'static str,
@@ -426,14 +425,14 @@ impl MemRemote {
         Ok(judged)
     }
 
-    /// Counts a call that came with a token, if that is of any use.
+    /// Counts a call that carried a valid token.
     fn count_opened(&self, method: &'static str, file: &Handle, open: Option<&Token>) {
         if open.and_then(Token::get::<Open>).is_some_and(|open| open.is_of(file)) {
             *self.connection().opened.entry(method).or_default() += 1;
         }
     }
 
-    /// What a change of the entry `name` of `dir` changes.
+    /// The objects that a change of the entry `name` of `dir` changes.
     fn touched(&self, dir: &Handle, name: &OsStr) -> Vec<Handle> {
         let looked_up = self.server().lookup(&Cred::root(), dir, name);
         let found = looked_up.ok().and_then(|looked_up| looked_up.found);

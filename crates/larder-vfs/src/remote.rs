@@ -1,16 +1,16 @@
 //! [`Remote`]: what we ask of a server.
 //!
-//! The methods are those that network file protocols share, in the shape that serves a cache best:
-//! whatever attributes ride on a reply are handed up, with the attributes that the server saw just
-//! before the operation where it tells them (weak cache consistency, RFC 1813, 2.6).
+//! The methods are those that network file protocols share, in the form that serves a cache best:
+//! attributes that come with a reply are passed up, and so are the attributes that the server saw
+//! just before the operation, if it reports them (weak cache consistency, RFC 1813, 2.6).
 //!
-//! Contract of every implementation, held by [`crate::conformance`]:
+//! Contract of every implementation, checked by [`crate::conformance`]:
 //! - Calls may be made from many tasks at once; each carries the caller's credentials, and the
-//!   server judges them.
-//! - A call ends: with an answer, or with [`crate::Error::TimedOut`] after the limit that the mount
-//!   states ([`Remote::call_limit`]), and not after [`Cred::deadline`]. While the server is known
-//!   to be away for longer than the limit, it ends at once. Dropping the future gives the answer
-//!   up; the server may still carry the call out.
+//!   server checks them.
+//! - A call ends: with an answer, or with [`crate::Error::TimedOut`] after the mount's limit
+//!   ([`Remote::call_limit`]), and not after [`Cred::deadline`]. While the server is known to be
+//!   away for longer than the limit, it ends at once. Dropping the future abandons the answer; the
+//!   server may still carry the call out.
 //! - Answers are never older than the call.
 
 use std::ffi::{OsStr, OsString};
@@ -50,38 +50,39 @@ pub trait Remote: Send + Sync + 'static {
     ) -> Future<'a, Changed>;
 
     /// Which of the rights in `wanted` the caller has, in the server's judgement; and, from a
-    /// server that gives [leases](Remote::gives_leases), a lease if it is to be had.
+    /// server that grants [leases](Remote::gives_leases), a lease if it is available.
     fn access<'a>(&'a self, cred: &'a Cred, file: &'a Handle, wanted: Access)
     -> Future<'a, Judged>;
 
-    /// Whether [`Remote::access`] may bring a lease, so that asking it pays more than asking
+    /// Whether [`Remote::access`] may return a lease, so that it is worth more than
     /// [`Remote::getattr`].
     fn gives_leases(&self) -> bool {
         false
     }
 
-    /// This server with names for which this machine answers, if there are any.
+    /// This server with names for which this machine answers, if it has such names.
     fn deferring(&self) -> Option<&dyn Deferring> {
         None
     }
 
-    /// Who is told when leases end. To be set once, before the first call; without it leases end
-    /// all the same.
+    /// Sets the watcher that is notified when leases end. To be called once, before the first call;
+    /// without a watcher leases end all the same.
     fn watch(&self, _watcher: std::sync::Weak<dyn Watcher>) {}
 
-    /// Opens `file`: judges the rights of the caller, describes the file, gives a lease if there is
-    /// one to be had, and a token if the server knows opens, all in one round trip where the
-    /// protocol has that. Nothing that the caller has no right to is refused here: `granted` says
-    /// it.
+    /// Opens `file`: checks the rights of the caller, describes the file, grants a lease if one is
+    /// available, and returns a token if the server has opens, all in one round trip where the
+    /// protocol allows. A missing right is no error here: `granted` says which rights the caller
+    /// has.
     ///
-    /// As long as the token is open the file stays itself: its handle is given to no other file,
-    /// and it is found whatever somebody else makes of its names. The token goes with reads, writes
-    /// and commits of this file by everybody to whom the client grants them, whose bytes the server
-    /// may judge by the right of who opened. One that is of no use any more (closed, or lost with
-    /// the connection or the server) is as none: the call is carried out all the same, by a new
-    /// open or without.
+    /// As long as the token is open, the file keeps its identity: its handle is given to no other
+    /// file, and it is found whatever another client does to its names. The client passes the token
+    /// with reads, writes and commits of this file by every user to whom it allows them; the server
+    /// may check them by the rights of the user who opened. A token that is no longer valid
+    /// (closed, or lost with the connection or the server) counts as none: the call is carried out
+    /// all the same, by a new open or without one.
     ///
-    /// By default what [`Remote::access`] answers, without a token, for servers that know no opens.
+    /// By default the answer of [`Remote::access`], without a token, for servers that have no
+    /// opens.
     fn open<'a>(
         &'a self,
         cred: &'a Cred,
@@ -97,29 +98,27 @@ pub trait Remote: Send + Sync + 'static {
         })
     }
 
-    /// Closes what a token stands for, whichever clones of it are left. Closing it again does
-    /// nothing. Nothing of what was written depends on it: durable is what was committed.
+    /// Closes the open that a token identifies, whichever clones of it are left. Closing it again
+    /// does nothing. Nothing that was written depends on it: what was committed is durable.
     ///
     /// # Errors
-    /// Whatever keeps the server from being told; what the token stood for is given up all the
-    /// same.
+    /// Whatever prevents informing the server; the open is given up all the same.
     fn close<'a>(&'a self, _cred: &'a Cred, _token: Token) -> Future<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
     /// Locks or unlocks bytes of `file` on behalf of this mount, which is one holder to the server:
     /// all of `changes`, which do not overlap, or none. Does not wait for others. A server that
-    /// cannot unlock a part of what was locked exclusively at once may keep all of it until none
-    /// of it is to be exclusive. Held until
-    /// they are changed, `file` is forgotten by the server, or the mount ends; a connection
-    /// that is lost is for the implementation to make up for, or to tell
-    /// ([`Watcher::locks_lost`]). While they are held, reads and writes of this mount are not
-    /// hindered by them. Answers attributes from after the locks were taken.
+    /// cannot unlock part of an exclusive lock at once may keep all of it until none of it is to be
+    /// exclusive. Locks last until they are changed, the server forgets `file`, or the mount ends;
+    /// if the connection is lost, the implementation takes them again or reports their loss
+    /// ([`Watcher::locks_lost`]). While they are held, they do not hinder reads and writes of this
+    /// mount. Returns attributes from after the locks were taken.
     ///
     /// # Errors
-    /// [`Error::Locked`] if somebody else has some of it; all is as before then. An unlock cannot
-    /// fail for good: what is not told to the server now is not held any more once it is
-    /// reached. [`Error::NotSupported`] by default.
+    /// [`Error::Locked`] if another holder has part of a range; nothing has changed then. An unlock
+    /// cannot fail for good: if the server cannot be told now, the range is no longer held once it
+    /// is reached. [`Error::NotSupported`] by default.
     fn lock<'a>(
         &'a self,
         _cred: &'a Cred,
@@ -129,13 +128,13 @@ pub trait Remote: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 
-    /// Waits until `changes`, which were refused with [`Error::Locked`], may be had: then the
-    /// server keeps them for this mount until [`Remote::lock`] has been called, the answer is
-    /// dropped, or a time that it sets is over. Who waits longest is served first. Dropped, it
-    /// waits no more.
+    /// Waits until `changes`, which were refused with [`Error::Locked`], are available: then the
+    /// server reserves them for this mount until [`Remote::lock`] has been called, the answer is
+    /// dropped, or a time that the server sets is over. The longest waiter is served first.
+    /// Dropping the future ends the wait.
     ///
-    /// `None` at once, by default too, if the server does not tell: it is to be asked again and
-    /// again.
+    /// `None` at once, by default too, if the server does not notify waiters: then the caller must
+    /// ask repeatedly.
     fn await_lock<'a>(
         &'a self,
         _cred: &'a Cred,
@@ -145,9 +144,9 @@ pub trait Remote: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// How somebody else holds some of `range`, if that is what keeps this mount from having it in
-    /// `mode`. What this mount has locked of it itself may be left out: not every server can be
-    /// asked for that.
+    /// How another holder has part of `range`, if that prevents this mount from having it in
+    /// `mode`. Ranges that this mount itself has locked may be left out: not every server can be
+    /// asked about them.
     fn test_lock<'a>(
         &'a self,
         _cred: &'a Cred,
@@ -179,11 +178,11 @@ pub trait Remote: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 
-    /// Sets or removes an extended attribute. Durable at the server as a change of attributes is.
+    /// Sets or removes an extended attribute. As durable at the server as a change of attributes.
     ///
     /// # Errors
     /// As of [`Remote::xattr`]; [`Error::Exists`] and [`Error::NoAttribute`] as `set` asks for
-    /// them; [`Error::TooLarge`] or [`Error::NoSpace`] if it is more than the server takes.
+    /// them; [`Error::TooLarge`] or [`Error::NoSpace`] if it is more than the server accepts.
     fn set_xattr<'a>(
         &'a self,
         _cred: &'a Cred,
@@ -193,7 +192,7 @@ pub trait Remote: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 
-    /// Looks `name` up in `dir`. A name that is not there is an answer, not an error.
+    /// Looks `name` up in `dir`. That a name does not exist is an answer, not an error.
     fn lookup<'a>(
         &'a self,
         cred: &'a Cred,
@@ -201,7 +200,7 @@ pub trait Remote: Send + Sync + 'static {
         name: &'a OsStr,
     ) -> Future<'a, LookedUp>;
 
-    /// Target of a symbolic link, and its attributes if they came along.
+    /// Target of a symbolic link, and its attributes if the reply has them.
     fn readlink<'a>(
         &'a self,
         cred: &'a Cred,
@@ -242,13 +241,13 @@ pub trait Remote: Send + Sync + 'static {
         range: Range<u64>,
     ) -> Future<'a, Committed>;
 
-    /// Gives a range of a regular file room, or has it read as zeros. Durable at the server on
-    /// return; what was written unstably before counts as written. Through `open`, if there is
-    /// one for writing.
+    /// Gives room to a range of a regular file, or makes it read as zeros. Durable at the server on
+    /// return; earlier unstable writes count as written. Through `open`, if there is one for
+    /// writing.
     ///
     /// # Errors
     /// [`Error::NotSupported`], by default too, if the server cannot do that, with this file or
-    /// with any; all is as before then. [`Error::NoSpace`] if there is not room for all of it:
+    /// with any; nothing has changed then. [`Error::NoSpace`] if there is not room for all of it:
     /// some of it may have room then, and the size is as before.
     fn change_space<'a>(
         &'a self,
@@ -260,17 +259,17 @@ pub trait Remote: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 
-    /// Whether [`Remote::seek`] may find holes: if not, it need not be asked.
+    /// Whether [`Remote::seek`] may find holes: if not, callers need not ask.
     fn tells_holes(&self) -> bool {
         false
     }
 
-    /// The first byte of data or of a hole from `offset` on, as in [`Seek`]. What was written
-    /// through this mount is data. Through `open`, if there is one for reading.
+    /// The first byte of data or of a hole from `offset` on, as in [`Seek`]. Bytes written through
+    /// this mount are data. Through `open`, if there is one for reading.
     ///
     /// # Errors
     /// [`Error::NoData`] if there is none, and if `offset` is not in the file.
-    /// [`Error::NotSupported`], by default too, if the server does not tell.
+    /// [`Error::NotSupported`], by default too, if the server does not report holes.
     fn seek<'a>(
         &'a self,
         _cred: &'a Cred,
@@ -310,7 +309,7 @@ pub trait Remote: Send + Sync + 'static {
         to: (&'a Handle, &'a OsStr),
     ) -> Future<'a, (Change, Change)>;
 
-    /// Gives `file` another name. Answers its attributes, if they came along, and the change of
+    /// Gives `file` another name. Returns its attributes, if the reply has them, and the change of
     /// `dir`.
     fn link<'a>(
         &'a self,
@@ -369,7 +368,7 @@ pub struct RemoteLimits {
     pub symlinks: bool,
     /// Whether names that differ in case only are the same name.
     pub case_insensitive: bool,
-    /// Whether files are opened at the server: [`Remote::open`] gives tokens.
+    /// Whether files are opened at the server: [`Remote::open`] returns tokens.
     pub opens: bool,
     /// Whether a file can only be reached by a name of it that is known here: its handle alone
     /// does not do.
@@ -388,9 +387,9 @@ pub struct Found {
 /// Answer of [`Remote::access`].
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// What of the rights asked for the caller has.
+    /// Those of the requested rights that the caller has.
     pub granted: Access,
-    /// Attributes, if they came along.
+    /// Attributes, if the reply has them.
     pub attr: Option<Attr>,
     /// A lease on the file, under which `attr` is true. Only together with `attr`.
     pub lease: Option<Lease>,
@@ -406,22 +405,23 @@ impl Judged {
 /// Answer of [`Remote::lookup`].
 #[derive(Clone, Debug)]
 pub struct LookedUp {
-    /// What the name stands for, or `None` if there is no such name.
+    /// What the name stands for, or `None` if it does not exist.
     pub found: Option<Found>,
-    /// Attributes of the directory after the call, if they came along.
+    /// Attributes of the directory after the call, if the reply has them.
     pub dir: Option<Attr>,
 }
 
-/// How an operation changed an object, as far as the server tells (RFC 1813, `wcc_data`).
+/// How an operation changed an object, as far as the server reports it (RFC 1813, `wcc_data`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change {
-    /// What the server saw just before: if it equals what we held, nobody else had changed it.
+    /// What the server saw just before: if it equals what we had, no other client had changed the
+    /// object.
     pub before: Option<Before>,
     /// Attributes just after.
     pub after: Option<Attr>,
 }
 
-/// What a server tells of an object just before an operation (RFC 1813, `wcc_attr`).
+/// What a server reports of an object just before an operation (RFC 1813, `wcc_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before {
     /// Size in bytes.
@@ -462,7 +462,7 @@ pub struct RemoteRead {
     pub data: Bytes,
     /// Whether the end of the file was reached.
     pub eof: bool,
-    /// Attributes after the last request that this read needed, if they came along.
+    /// Attributes after the last request that this read needed, if the reply has them.
     pub attr: Option<Attr>,
 }
 
@@ -477,14 +477,14 @@ pub enum Stability {
     FileSync,
 }
 
-/// Identifies a boot of the server: a changed one means that unstable writes may be lost.
+/// Identifies a boot of the server: if it changed, unstable writes may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Verifier(pub u64);
 
 /// Answer of [`Remote::write`].
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteWritten {
-    /// How durable the data is: at least what was asked.
+    /// How durable the data is: at least as asked.
     pub stability: Stability,
     /// To compare with that of the commit.
     pub verifier: Verifier,
@@ -506,7 +506,7 @@ pub struct Committed {
 pub enum New {
     /// A regular file; an existing one is opened and gets the attributes (its size too).
     File,
-    /// A regular file that must not exist yet (`O_EXCL`), also if the request is sent twice.
+    /// A regular file that must not exist yet (`O_EXCL`), even if the request is sent twice.
     FileExclusive,
     /// A directory.
     Directory,
@@ -522,8 +522,8 @@ pub enum New {
 pub struct Made {
     /// The new object.
     pub found: Found,
-    /// This call has made it, so whatever had its handle before is gone. `false` if it was there,
-    /// if the server does not tell, or if it never gives a handle again.
+    /// This call made the object, so whatever had its handle before is gone. `false` if it existed,
+    /// if the server does not report it, or if the server never reuses a handle.
     pub created: bool,
     /// How the directory changed.
     pub dir: Change,
@@ -532,7 +532,7 @@ pub struct Made {
     pub token: Option<Token>,
 }
 
-/// What [`Remote::remove`] is to remove.
+/// What [`Remote::remove`] removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// Anything but a directory.
@@ -541,7 +541,7 @@ pub enum Removal {
     Directory,
 }
 
-/// Where a listing goes on. The default is its beginning.
+/// Where a listing continues. The default is its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cookie {
     /// The server's position.
@@ -557,9 +557,9 @@ pub struct Listing {
     pub entries: Vec<Listed>,
     /// Whether these were the last ones.
     pub eof: bool,
-    /// Verifier to go on with.
+    /// Verifier to continue with.
     pub verifier: u64,
-    /// Attributes of the directory, if they came along.
+    /// Attributes of the directory, if the reply has them.
     pub dir: Option<Attr>,
 }
 
@@ -572,10 +572,10 @@ pub struct Listed {
     pub fileid: u64,
     /// Position after this entry.
     pub position: u64,
-    /// Attributes, if they came along.
+    /// Attributes, if the reply has them.
     pub attr: Option<Attr>,
-    /// Whether the link count is among them; else it is 1 there.
+    /// Whether the link count is among them; otherwise it is 1 there.
     pub tells_links: bool,
-    /// Handle, if it came along.
+    /// Handle, if the reply has it.
     pub handle: Option<Handle>,
 }

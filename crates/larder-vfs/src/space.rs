@@ -1,19 +1,19 @@
 //! The room that a range of a file takes, and where its holes are.
 //!
-//! A *hole* is a range that takes no room and reads as zeros. Which zeros are holes is the server's
-//! affair: it may tell of data where there are zeros, never of a hole where there is data.
+//! A *hole* is a range that takes no room and reads as zeros. The server decides which zeros are
+//! holes: it may report data where there are zeros, but never a hole where there is data.
 
 use std::ops::Range;
 
 use crate::{Error, Result};
 
-/// What is to become of a range of a file (fallocate(2)).
+/// What to do with a range of a file (fallocate(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
-    /// It has room: what is written there does not fail for lack of it. Its bytes stay, and holes
-    /// read as zeros as before.
+    /// Give it room: writing there does not fail for lack of room. Its bytes stay, and holes read
+    /// as zeros as before.
     Allocate,
-    /// It reads as zeros, and gives up its room as far as the server's blocks allow.
+    /// Make it read as zeros, and free its room as far as the server's blocks allow.
     Punch,
     /// It reads as zeros, and has room.
     Zero,
@@ -22,21 +22,21 @@ pub enum SpaceKind {
 /// A change of the room that a range of a regular file takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpaceChange {
-    /// What becomes of it.
+    /// What to do with the range.
     pub kind: SpaceKind,
     /// Which bytes; not empty.
     pub range: Range<u64>,
-    /// Whether the size stays where the range ends behind it. Else the file ends there then.
-    /// Always so for [`SpaceKind::Punch`].
+    /// Whether the size stays if the range ends beyond it. Otherwise the file then ends where the
+    /// range does. Always true for [`SpaceKind::Punch`].
     pub keep_size: bool,
 }
 
-/// What is looked for in a file, from an offset on (lseek(2)).
+/// What to look for in a file, from an offset on (lseek(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// The first byte that is not in a hole.
     Data,
-    /// The first byte of a hole; behind the last byte there always is one.
+    /// The first byte of a hole; there always is one after the last byte.
     Hole,
 }
 
@@ -47,8 +47,8 @@ impl SpaceChange {
     }
 
     /// # Errors
-    /// [`Error::InvalidArgument`] if the range is empty; [`Error::FileTooLarge`] if there is to be
-    /// room behind the largest file that a server takes.
+    /// [`Error::InvalidArgument`] if the range is empty; [`Error::FileTooLarge`] if room is asked
+    /// for beyond the largest file that a server accepts.
     pub fn check(&self, file_size_max: u64) -> Result<()> {
         match () {
             () if self.range.is_empty() => Err(Error::InvalidArgument),
@@ -91,7 +91,7 @@ impl Seek {
         if self == Seek::Hole { Ok(at.min(size)) } else { Err(Error::NoData) }
     }
 
-    /// The answer for a file of which no holes are known: all of it counts as data.
+    /// The answer for a file whose holes are not known: all of it counts as data.
     ///
     /// # Errors
     /// As [`Seek::among`].

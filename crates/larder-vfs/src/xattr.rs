@@ -1,5 +1,5 @@
 //! Extended attributes: small values with names, which a file carries beside its data. Only the
-//! names that users may give (xattr(7)), without their `user.`.
+//! names that users may choose (xattr(7)), without their `user.` prefix.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{Error, Result};
 
-/// What names begin with at the kernel.
+/// The prefix of the names in the kernel.
 pub const XATTR_PREFIX: &str = "user.";
 
 /// Longest name, in bytes, with [`XATTR_PREFIX`].
@@ -23,21 +23,21 @@ pub struct SetXattr {
     pub name: OsString,
     /// Its value from now on; `None` removes it.
     pub value: Option<Bytes>,
-    /// Whether it may be there.
+    /// Whether the attribute may or must exist.
     pub only: Option<XattrOnly>,
 }
 
 /// When an extended attribute is set only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrOnly {
-    /// If it is not there; else [`Error::Exists`].
+    /// Only if it does not exist; otherwise [`Error::Exists`].
     New,
-    /// If it is there; else [`Error::NoAttribute`].
+    /// Only if it exists; otherwise [`Error::NoAttribute`].
     Existing,
 }
 
 impl SetXattr {
-    /// Whether this may be done where the value is `held`, or there is none.
+    /// Whether this may be done if the value is `held`, or if there is none.
     ///
     /// # Errors
     /// As [`XattrOnly`] says.
@@ -49,15 +49,15 @@ impl SetXattr {
         }
     }
 
-    /// Whether it looks as if it was done already: a first try of it, whose answer was lost, may
-    /// have been carried out.
+    /// Whether it seems to have been done already: a first attempt, whose answer was lost, may have
+    /// been carried out.
     pub fn is_done(&self, held: Option<&Bytes>) -> bool {
         self.value.as_ref() == held
     }
 
     /// # Errors
     /// [`Error::NameTooLong`] and [`Error::TooLarge`], if name or value is longer than any server
-    /// takes.
+    /// accepts.
     pub fn check_lengths(&self) -> Result<()> {
         if XATTR_PREFIX.len() + self.name.len() > XATTR_NAME_BYTES_MAX {
             return Err(Error::NameTooLong);

@@ -1,4 +1,4 @@
-//! Cases on attributes: what changes them, setting them, telling versions apart.
+//! Cases on attributes: which operations change them, setting them, distinguishing versions.
 
 use std::ffi::OsStr;
 
@@ -29,7 +29,7 @@ super::table! {
     limits_make_sense;
 }
 
-/// Attributes that a reply brought have to be those that getattr gives.
+/// Attributes that came with a reply must be those that getattr returns.
 fn agrees(what: &str, brought: Option<Attr>, asked: Attr) -> Outcome {
     let Some(brought) = brought else { return Ok(()) };
     same(what, Attr { atime: asked.atime, ..brought }, asked)
@@ -200,7 +200,7 @@ async fn reading_does_not_change_the_version(bench: Bench) -> Outcome {
     holds("the same version", before.validator().same(&after.validator()))
 }
 
-/// A change has to follow the version that was held, and brings the next one.
+/// A change must follow the version `held`, and return the next one.
 fn follows(what: &str, change: Change, held: &mut Attr) -> Outcome {
     holds(&format!("{what}: nobody else was there"), change.follows(&held.validator()))?;
     *held = change.after.ok_or_else(|| format!("{what}: no attributes"))?;

@@ -13,7 +13,7 @@ use crate::{
 
 use super::Traits;
 
-/// What a case may say.
+/// Result of a case or a step of it.
 pub(super) type Outcome<T = ()> = std::result::Result<T, String>;
 
 /// A server, and a directory on it.
@@ -32,7 +32,7 @@ pub(super) fn works<T>(what: &str, result: Result<T>) -> Outcome<T> {
     result.map_err(|error| format!("{what}: {error:?}"))
 }
 
-/// A call that has to fail, in one of these ways.
+/// A call that must fail, with one of these errors.
 pub(super) fn refused<T>(what: &str, result: Result<T>, allowed: &[Error]) -> Outcome {
     match result {
         Ok(_) => Err(format!("{what}: it worked; {allowed:?} was to be expected")),
@@ -49,7 +49,7 @@ pub(super) fn same<T: PartialEq + Debug>(what: &str, got: T, wanted: T) -> Outco
     Err(format!("{what}: {got:?}; {wanted:?} was to be expected"))
 }
 
-/// Something that has to hold.
+/// A condition that must hold.
 pub(super) fn holds(what: &str, it_does: bool) -> Outcome {
     if it_does { Ok(()) } else { Err(format!("{what}: it does not hold")) }
 }
@@ -72,7 +72,7 @@ impl Bench {
 
     pub(super) async fn make_in(&self, dir: &Handle, name: &str, new: New) -> Outcome<Found> {
         let bits = if new == New::Directory { 0o755 } else { 0o644 };
-        // The mode of a symbolic link is nobody's business.
+        // The mode of a symbolic link does not matter.
         let set = if matches!(new, New::Symlink(_)) { SetAttr::default() } else { mode(bits) };
         let made = self.remote.make(&self.owner, dir, name.as_ref(), new, set).await;
         works(&format!("make {name:?}"), made).map(|made| made.found)
@@ -110,7 +110,7 @@ impl Bench {
         works("unstable write", written.await).map(|written| written.verifier)
     }
 
-    /// Reads, and checks the bytes and whether the end was told.
+    /// Reads, and checks the bytes and whether the end was reported.
     pub(super) async fn reads(
         &self,
         file: &Handle,
@@ -138,7 +138,7 @@ impl Bench {
         works("setattr", self.remote.setattr(&self.owner, file, set, None).await)
     }
 
-    /// What `name` stands for in `dir`.
+    /// The object that `name` stands for in `dir`.
     pub(super) async fn find(
         &self,
         dir: &Handle,
@@ -148,7 +148,7 @@ impl Bench {
         works("lookup", found).map(|looked_up| looked_up.found)
     }
 
-    /// Checks that `name` stands for the file of this number, or for nothing.
+    /// Checks that `name` stands for the file with this number, or that it does not exist.
     pub(super) async fn stands_for(
         &self,
         dir: &Handle,

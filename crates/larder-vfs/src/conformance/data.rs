@@ -32,7 +32,7 @@ fn size(size: u64) -> SetAttr {
     SetAttr { size: Some(size), ..SetAttr::default() }
 }
 
-/// Bytes that tell where they are.
+/// Bytes that depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8 ^ (at / 65_536) as u8).collect()
 }
@@ -71,7 +71,7 @@ async fn read_past_the_end(bench: Bench) -> Outcome {
 
 async fn read_and_write_beyond_one_request(bench: Bench) -> Outcome {
     let limits = bench.remote.limits();
-    // A server with huge requests is asked for 9 MiB all the same, and no more.
+    // A server with huge requests is asked for at most 9 MiB.
     let most = limits.read_max.max(limits.write_max).min(4 << 20) as usize;
     let content = pattern(2 * most + 12_345);
     let file = bench.file("a", &content).await?;
@@ -90,7 +90,7 @@ async fn holes_are_zeros(bench: Bench) -> Outcome {
 }
 
 async fn far_away_writes(bench: Bench) -> Outcome {
-    // Past what 32 bits can tell.
+    // Beyond what 32 bits can express.
     let at = (1 << 32) + 12_345;
     let file = bench.file("a", b"").await?;
     bench.put(&file, at, b"far").await?;
@@ -207,7 +207,7 @@ async fn disjoint_writes_at_once(bench: Bench) -> Outcome {
         })
         .collect();
     let mut failed = None;
-    // Polled in turn, so that all are under way together.
+    // Polled in turn, so that all are in flight together.
     std::future::poll_fn(|context| {
         writes.retain_mut(|write| match write.as_mut().poll(context) {
             Poll::Ready(result) => {

@@ -97,7 +97,7 @@ async fn removal_while_listing(bench: Bench) -> Outcome {
     let mut cookie = Cookie::default();
     loop {
         let part = match bench.remote.readdir(owner, dir, cookie, 1024).await {
-            // A server may say that the directory has changed: then one begins again.
+            // A server may say that the directory has changed: then the listing starts again.
             Err(Error::BadCookie) => {
                 cookie = Cookie::default();
                 continue;
@@ -125,7 +125,7 @@ async fn addition_while_listing(bench: Bench) -> Outcome {
     let first = works("readdir", bench.remote.readdir(owner, dir, Cookie::default(), 1024).await)?;
     let made = bench.remote.make(owner, dir, OsStr::new("late"), New::File, mode(0o600)).await;
     works("make", made)?;
-    // What was there before and stays must come; the new name may.
+    // Names that existed before and stay must be listed; the new name may be.
     let mut cookie = Cookie {
         position: first.entries.last().map_or(0, |last| last.position),
         verifier: first.verifier,

@@ -1,4 +1,4 @@
-//! Cases on locks: this client is one holder, another one is the second.
+//! Cases on locks: this client is one holder, another client is the second.
 
 use std::ops::Range;
 
@@ -54,7 +54,7 @@ impl Two {
         &*self.bench.remote
     }
 
-    /// The other one.
+    /// The other client.
     fn there(&self) -> Outcome<&dyn Remote> {
         let elsewhere = self.bench.elsewhere.as_deref();
         elsewhere.ok_or_else(|| "the traits name no second client".to_owned())
@@ -84,7 +84,7 @@ impl Two {
         refused(&what, self.try_change(remote, range, Some(mode)).await, &[Error::Locked])
     }
 
-    /// Also looks whether the server tells how the range is held.
+    /// Also checks that the server reports how the range is held.
     async fn may_not(
         &self,
         remote: &dyn Remote,
@@ -151,13 +151,13 @@ async fn a_refused_lock_changes_nothing(bench: Bench) -> Outcome {
     two.locks(there, 8..9, Exclusive).await?;
     two.locks(here, 0..2, Shared).await?;
     two.may_not(here, 0..10, Exclusive, Exclusive).await?;
-    // What was free is free, and what was shared still is.
+    // Ranges that were free are still free, and shared ones still shared.
     two.locks(there, 2..8, Exclusive).await?;
     two.locks(there, 0..2, Shared).await?;
     two.is_refused(there, 0..2, Exclusive).await
 }
 
-/// A part of what was locked exclusively may stay locked as long as the rest.
+/// A part of an exclusive lock may stay locked as long as the rest.
 async fn a_part_of_a_shared_lock_is_unlocked_by_itself(bench: Bench) -> Outcome {
     for mode in [Shared, Exclusive] {
         let two = Two::on(bench.clone(), &format!("{mode:?}")).await?;

@@ -1,5 +1,5 @@
-//! Cases on opens: what they tell, and what goes by their tokens. A server that knows no opens
-//! gives none, and passes too.
+//! Cases on opens: what they return, and what uses their tokens. A server without opens gives no
+//! tokens, and passes too.
 
 use bytes::Bytes;
 
@@ -146,7 +146,7 @@ async fn opens_of_a_file_are_apart(bench: Bench) -> Outcome {
     bench.write_by(&file, three.token.as_ref(), b"abc", Stability::FileSync).await?;
     bench.close(two.token).await?;
     bench.read_by(&file, three.token.as_ref(), b"abc45").await?;
-    // Nobody closes it in so many words.
+    // It is not closed explicitly.
     drop(three);
     bench.reads(&file, 0, 99, b"abc45", true).await
 }

@@ -1,4 +1,4 @@
-//! Cases on who may do what.
+//! Cases on rights.
 
 use std::ffi::OsStr;
 
@@ -8,7 +8,7 @@ use crate::{Access, Cred, Error, Handle, New, Removal, SetAttr, SetTime, Stabili
 
 use super::bench::{Bench, Outcome, holds, mode, refused, same, works};
 
-/// Sticky directories and strange servers say either.
+/// Sticky directories and unusual servers give either error.
 const NO: [Error; 2] = [Error::AccessDenied, Error::NotPermitted];
 
 super::table! {
@@ -91,7 +91,7 @@ async fn a_stranger_may_not_set_attributes(bench: Bench) -> Outcome {
     let time = Some(SetTime::To(Time { sec: 1, nsec: 0 }));
     let set = SetAttr { mtime: time, atime: time, ..SetAttr::default() };
     refused("set times", bench.remote.setattr(other, &file, set, None).await, &NO)?;
-    // Who may write may have the time set to now (utimensat(2)).
+    // A user who may write may also have the time set to now (utimensat(2)).
     let now = Some(SetTime::ServerNow);
     let set = SetAttr { mtime: now, atime: now, ..SetAttr::default() };
     works("touch", bench.remote.setattr(other, &file, set, None).await)?;
@@ -114,7 +114,7 @@ async fn access_agrees_with_what_happens(bench: Bench) -> Outcome {
         bench.set(&file, mode(0o600 | bits)).await?;
         let granted = bench.access(&bench.other, &file, Access::ALL).await?;
         let what = |right| format!("{right} with mode {bits:o}");
-        // RFC 1813, 4.4: who may execute a file may also read it, whatever ACCESS says.
+        // RFC 1813, 4.4: a user who may execute a file may also read it, whatever ACCESS says.
         if bits & 1 == 0 {
             let read = bench.remote.read(&bench.other, &file, None, 0, 1).await.is_ok();
             same(&what("read"), granted.contains(Access::READ), read)?;
@@ -217,8 +217,8 @@ async fn writing_clears_set_uid(bench: Bench) -> Outcome {
     same("mode", bench.attr(&file).await?.mode & 0o7000, 0)
 }
 
-/// Whoever writes had the file open before it became read-only. The server saw no open, so it lets
-/// the owner write, as POSIX has it for an open file; a client judges opens.
+/// The writer opened the file before it became read-only. The server saw no open, so it lets the
+/// owner write, as POSIX allows through an open file; the client checks opens.
 async fn is_written_though_read_only(bench: &Bench, owner: &Cred, name: &str) -> Outcome {
     let name = OsStr::new(name);
     let made = bench.remote.make(owner, &bench.dir, name, New::FileExclusive, mode(0o444)).await;

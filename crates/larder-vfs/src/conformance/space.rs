@@ -1,5 +1,5 @@
-//! Cases on the room that ranges of files take, and on holes. A server that cannot do something of
-//! it says so.
+//! Cases on the room that ranges of files take, and on holes. A server that cannot do part of this
+//! says so.
 
 use crate::{Change, Error, Handle, New, Result, Seek, SpaceChange, SpaceKind, Time};
 
@@ -27,8 +27,8 @@ const KIB: u64 = 1024;
 /// As large as any server's blocks.
 const FAR: u64 = 1024 * KIB;
 
-/// The longest tick of a kernel's clock for the times of files. A server may set some times by a
-/// finer one (Samba those of writes), which the kernel's is behind by as much.
+/// The longest tick of the clock by which a kernel sets times of files. A server may set some times
+/// by a finer clock (Samba does for writes); the kernel's may be behind that by one tick.
 const TICK_NS: i128 = 10_000_000;
 
 fn ns(time: Time) -> i128 {
@@ -59,7 +59,7 @@ impl Bench {
         self.reads(file, 0, wanted.len() as u32 + 1, wanted, true).await
     }
 
-    /// Checks that no hole is told of where `content` has data.
+    /// Checks that no hole is reported where `content` has data.
     async fn tells_of(&self, file: &Handle, content: &[u8]) -> Outcome<Vec<(u64, u64)>> {
         let (size, mut at, mut found) = (content.len() as u64, 0, Vec::new());
         loop {

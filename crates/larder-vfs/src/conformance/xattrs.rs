@@ -1,4 +1,4 @@
-//! Cases on extended attributes. A server that has none says so.
+//! Cases on extended attributes. A server without them says so.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,5 @@
-//! Which number stands for which handle, how often the door refers to it, and what is open.
+//! The table of nodes: which number stands for which handle, how often the front door refers to it,
+//! and which files are open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -26,7 +27,7 @@ pub(super) struct Table {
 #[derive(Debug)]
 struct Node {
     handle: Handle,
-    /// References that the door holds.
+    /// References that the front door holds.
     lookups: u64,
     opens: u64,
     /// Its key in [`Table::unreferenced`], if it is there.
@@ -73,7 +74,7 @@ impl Table {
         Some(ino)
     }
 
-    /// The number of a handle, a new one if need be, without a reference.
+    /// The number of a handle, a new one if necessary, without a reference.
     pub(super) fn meet(&mut self, handle: &Handle) -> Ino {
         let ino = self.insert(handle);
         self.touch(ino);
@@ -89,7 +90,7 @@ impl Table {
         ino
     }
 
-    /// The door drops references. The root's never fall to zero.
+    /// The front door drops references. The root's never fall to zero.
     pub(super) fn forget(&mut self, ino: Ino, count: u64) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let least = u64::from(ino == Ino::ROOT);
@@ -106,7 +107,7 @@ impl Table {
         }
     }
 
-    /// Counts a release. At the last one answers what is then to be removed.
+    /// Counts a release. At the last one it returns what must then be removed.
     pub(super) fn released(&mut self, ino: Ino) -> Option<Hidden> {
         let node = self.nodes.get_mut(&ino).filter(|node| node.opens > 0)?;
         node.opens -= 1;
@@ -127,8 +128,9 @@ impl Table {
         self.by_handle.get(handle).is_some_and(|ino| self.nodes[ino].opens > 0)
     }
 
-    /// Notes that the open file was hidden. Gives the note back if it was closed meanwhile, or has
-    /// been hidden under another of its names before: then the caller removes the name.
+    /// Records that the open file was hidden. Returns the record if the file was closed in the
+    /// meantime, or was already hidden under another of its names: then the caller removes the
+    /// name.
     pub(super) fn hide(&mut self, handle: &Handle, hidden: Hidden) -> Option<Hidden> {
         let node = self.by_handle.get(handle).and_then(|ino| self.nodes.get_mut(ino));
         match node {

@@ -1,11 +1,11 @@
-//! Leases of the model: who holds one is told before somebody else's change is carried out.
+//! Leases of the model: their holders are notified before another client's change is carried out.
 
 use std::collections::HashMap;
 use std::sync::Weak;
 
 use crate::{Handle, Lease, Watcher};
 
-/// The leases that a server has given.
+/// The leases that a server has granted.
 #[derive(Default)]
 pub(super) struct Leases {
     held: HashMap<Handle, Vec<Held>>,
@@ -27,7 +27,7 @@ impl Leases {
         self.next
     }
 
-    /// The lease of `connection` on `file`, an old one or a `new` one.
+    /// The lease of `connection` on `file`: the one it has, or `new`.
     pub(super) fn grant(
         &mut self,
         (connection, new): (u64, fn() -> Lease),
@@ -43,8 +43,8 @@ impl Leases {
         lease
     }
 
-    /// Takes a lease that somebody else than `connection` holds on one of `files` back, and ends
-    /// it.
+    /// Withdraws and ends a lease that a connection other than `connection` holds on one of
+    /// `files`.
     pub(super) fn revoke(&mut self, connection: u64, files: &[Handle]) -> Option<(Handle, Held)> {
         files.iter().find_map(|file| {
             let held = self.held.get_mut(file)?;

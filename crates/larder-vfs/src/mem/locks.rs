@@ -1,17 +1,17 @@
-//! Locks of the model: each connection is one holder. They keep nobody from reading and writing.
+//! Locks of the model: each connection is one holder. They do not prevent reading and writing.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::{Error, Handle, LockChange, LockMap, LockMode, Result};
 
-/// Who has what of each file locked, by the numbers of connections.
+/// The locked ranges of each file, by connection number.
 #[derive(Default)]
 pub(super) struct Locks(HashMap<Handle, HashMap<u64, LockMap>>);
 
 impl Locks {
-    /// The strongest mode in which another connection has some of `range`, if that keeps this one
-    /// from having it in `mode`.
+    /// The strongest mode in which another connection has part of `range`, if that conflicts with
+    /// `mode`.
     pub(super) fn conflict(
         &self,
         connection: u64,
@@ -46,7 +46,7 @@ impl Locks {
         Ok(())
     }
 
-    /// The connection has no locks any more. Answers the files of which it had some.
+    /// Ends all locks of the connection. Returns the files on which it had some.
     pub(super) fn end(&mut self, connection: u64) -> Vec<Handle> {
         let ended = self.0.iter_mut().filter_map(|(file, holders)| {
             let held = holders.remove(&connection)?;

@@ -1,4 +1,4 @@
-//! What the server does with names.
+//! The model's operations on names.
 
 use std::ffi::OsStr;
 use std::ops::Bound;

@@ -1,4 +1,4 @@
-//! What the tree is made of.
+//! The nodes of the model's tree.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -37,7 +37,7 @@ pub(super) struct Node {
 pub(super) enum Body {
     File {
         data: Pages,
-        /// What is on the disk, while unstable writes make it differ.
+        /// The contents on the disk, if unstable writes differ from them.
         durable: Option<Pages>,
     },
     Directory(Directory),
@@ -49,7 +49,7 @@ pub(super) enum Body {
 pub(super) struct Directory {
     pub(super) parent: u64,
     pub(super) names: HashMap<OsString, u64>,
-    /// By position, which the name keeps.
+    /// By position, which a name keeps.
     pub(super) entries: BTreeMap<u64, (OsString, u64)>,
     pub(super) next: u64,
 }

@@ -1,4 +1,4 @@
-//! Opens of the model: counted, and of no other consequence.
+//! Opens of the model: counted, and without any other effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

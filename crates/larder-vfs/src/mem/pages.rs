@@ -1,4 +1,4 @@
-//! The bytes of a file: pages that were written, and zeros between them.
+//! The bytes of a file: written pages, and zeros between them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -69,7 +69,7 @@ impl Pages {
         self.size = size;
     }
 
-    /// Has a range read as zeros, within the file. Whole pages of it are not stored any more.
+    /// Makes a range within the file read as zeros. Its whole pages are no longer stored.
     pub(super) fn punch(&mut self, range: Range<u64>) {
         let end = range.end.min(self.size);
         let mut at = range.start;

@@ -1,4 +1,4 @@
-//! The model as a [`Remote`]: each call goes to the server, as the connection lets it.
+//! The model as a [`Remote`]: each call goes to the server, as the state of the connection allows.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -79,7 +79,7 @@ impl Remote for MemRemote {
     }
 
     fn watch(&self, watcher: Weak<dyn Watcher>) {
-        // Leases of an earlier user of this connection are not this one's.
+        // Leases of an earlier user of this connection do not belong to this one.
         self.server().leases.disconnect(self.number);
         self.connection().watcher = Some(watcher);
     }

@@ -1,10 +1,10 @@
-//! The server itself: its tree, attributes, and data.
+//! The model server itself: its tree, attributes, and data.
 //!
 //! Invariants:
-//! - A call that fails changes nothing: it looks, judges, and then acts.
-//! - A file's number is never given again, unless that is [asked for](Server::gives_again); a
+//! - A call that fails changes nothing: it checks first, and then acts.
+//! - A file's number is never reused, unless that is [requested](Server::gives_again); a
 //!   directory's position never is.
-//! - `nlink` is the number of names, and for directories 2 and one for each directory inside.
+//! - `nlink` is the number of names, and for directories 2 plus one for each directory inside.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -34,7 +34,7 @@ pub(super) struct Server {
     pub(super) next: u64,
     /// The next file gets the smallest number that is free, as with ext4.
     pub(super) gives_again: bool,
-    /// Listings do not end, but go on after this position.
+    /// Listings do not end, but continue after this position.
     pub(super) listings_lead_to: Option<u64>,
     /// Changes so far: the clock, in nanoseconds.
     ticks: u64,
@@ -287,7 +287,7 @@ impl Server {
         }
     }
 
-    /// The data of a file that the caller may use so.
+    /// The data of a file that the caller may use in this way.
     pub(super) fn data(&self, cred: &Cred, number: u64, right: u32) -> Result<&Pages> {
         let node = self.node(number);
         match &node.body {
@@ -306,7 +306,7 @@ impl Server {
         len: u32,
     ) -> Result<RemoteRead> {
         let number = self.resolve(file)?;
-        // Who may execute a file may read it: the client has to, to run it.
+        // A user who may execute a file may read it: the client has to, to run it.
         let data = self.data(cred, number, READ).or_else(|_| self.data(cred, number, EXECUTE))?;
         Ok(RemoteRead {
             data: data.read(offset, len).into(),

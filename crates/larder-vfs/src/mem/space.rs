@@ -28,7 +28,7 @@ impl Server {
         let node = self.node_mut(number);
         let before = node.before();
         if allocates && change.range.end > change.size_after(before.size) {
-            // There is no room behind the end of a file.
+            // There is no room beyond the end of a file.
             return Err(Error::NotSupported);
         }
         let Body::File { data, durable } = &mut node.body else { panic!("looked before") };

@@ -1,5 +1,5 @@
-//! Extended attributes of the model: who may read the file reads them, who may write it changes
-//! them.
+//! Extended attributes of the model: users who may read the file may read them, users who may write
+//! it may change them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
