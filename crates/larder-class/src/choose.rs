@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::rule::Rule;
 use crate::specification::{Deadline, Level, Specification};
 
-/// The class of files about which nobody says anything.
+/// The class of files that no rule or setting covers.
 pub(crate) const DEFAULT: &str = "edited";
 
 /// The strongest class that larder brings.
@@ -23,10 +23,10 @@ pub struct Class {
     pub name: String,
     /// What the mount promises.
     pub promised: Specification,
-    /// What the mount promises beyond what the class asks for, since it has no such level: a line,
-    /// or nothing.
+    /// One line that says what the mount promises beyond what the class asks for, because it has no
+    /// such level; or empty.
     pub raised: String,
-    /// The file that says so; `None`: larder brings it.
+    /// The file that defines it; `None` if it is built in.
     pub file: Option<String>,
 }
 
@@ -36,7 +36,7 @@ impl Class {
         self.promised.write() >= Some(Level::Durable)
     }
 
-    /// How long bytes may be on their way to the server's disk although nobody waits for them;
+    /// How long bytes may take to reach the server's disk although no caller waits for them;
     /// `None`: the class does not say.
     pub fn durable_within(&self) -> Option<Duration> {
         match self.promised.due(Level::Durable) {
@@ -53,7 +53,7 @@ pub struct Classes {
     pub(crate) classes: BTreeMap<String, Result<Arc<Class>, String>>,
     /// In order: the first one that applies counts.
     pub(crate) rules: Vec<Rule>,
-    /// What files are about which nothing else says anything.
+    /// The class of files that nothing else covers.
     pub(crate) mount: Arc<Class>,
     /// It was asked for.
     pub(crate) is_mount_typed: bool,
@@ -67,7 +67,7 @@ pub struct Classes {
 pub struct Subject<'a> {
     /// Where it is below the mount.
     pub path: &'a Path,
-    /// Who opens it.
+    /// The user who opens it.
     pub uid: u32,
     /// Its size, in bytes.
     pub size: u64,
@@ -84,11 +84,11 @@ pub struct Subject<'a> {
 pub struct Choice {
     /// The class.
     pub class: Arc<Class>,
-    /// Who decided.
+    /// What decided.
     pub why: Why,
 }
 
-/// Who decided on a class.
+/// What decided on a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
     /// It was set for the file itself.
@@ -101,7 +101,7 @@ pub enum Why {
     Mount,
     /// Nobody said anything.
     Default,
-    /// A class was set that is not known any more, or that this mount cannot keep.
+    /// A class was set that is no longer known, or that this mount cannot provide.
     Lost(String),
 }
 
@@ -162,8 +162,8 @@ impl Classes {
         }
     }
 
-    /// The class with this name, or the strongest that larder brings if it is not known any more,
-    /// or the mount cannot keep it: what it was is not known.
+    /// The class with this name, or the strongest built-in one if the class is no longer known, or
+    /// the mount cannot provide it: what it promised is not known.
     pub fn get_or_strongest(&self, name: &str) -> Arc<Class> {
         self.get(name).unwrap_or_else(|_| self.strongest.clone())
     }

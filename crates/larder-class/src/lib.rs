@@ -3,16 +3,16 @@
 //! The nouns:
 //! - A [`Level`] is where bytes are safe: this machine's memory, its disk, the memory of other
 //!   machines, the server's disk, an archive.
-//! - A [`Specification`] says for each level by when bytes are there, and what close and fsync wait
-//!   for. A [`Class`] is a name for one.
-//! - An [`Offer`] is what one mount can keep. A class is *fitted* to it when it is loaded: what the
-//!   mount cannot keep is raised to the next stronger level, with one line that says so, or the
-//!   class is refused. It is never weakened.
+//! - A [`Specification`] says for each level when bytes must be there, and what close and fsync
+//!   wait for. A [`Class`] is a name for one.
+//! - An [`Offer`] is what one mount can provide. A class is *fitted* to it when it is loaded: a
+//!   level that the mount lacks is raised to the next stronger one, with one line that says so, or
+//!   the class is refused. It is never weakened.
 //! - A [`Rule`] chooses a class for files by path, uid, size or program. The [`Classes`] of a mount
 //!   are its classes, rules and default; [`Classes::choose`] says which class a file has and why.
 //!
-//! Everything is a function of its input, but for [`load`], which reads the files. Absent on
-//! purpose: files that have classes, and who keeps what they promise (`larder-client`).
+//! Everything is a function of its input, except [`load`], which reads the files. Absent on
+//! purpose: files that have classes, and keeping their promises (`larder-client`).
 
 #![cfg_attr(
     test,

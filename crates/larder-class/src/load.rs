@@ -1,4 +1,4 @@
-//! Reading the files of classes and rules, and fitting what they say to a mount.
+//! Reads the files of classes and rules, and fits their content to a mount.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
@@ -19,8 +19,8 @@ const BUILD: &str = include_str!("build.toml");
 /// Where classes and rules come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Files of the machine and of the user, which need not be there. A later one may define the
-    /// classes of an earlier one anew, and its rules come first.
+    /// Files of the machine and of the user, which may be missing. A later file may redefine the
+    /// classes of an earlier one, and its rules come first.
     pub files: Vec<PathBuf>,
     /// Rules of the mount, which come before all others.
     pub rules: Option<RuleFile>,
@@ -51,12 +51,12 @@ struct Loaded {
     rules: Vec<crate::Rule>,
 }
 
-/// Reads the files, and fits what they say to what a mount offers. Reads at most a MiB of each.
+/// Reads the files, and fits their content to what a mount offers. Reads at most 1 MiB of each.
 ///
 /// # Errors
-/// A file that is wanted is not there or cannot be read; a file is wrong; the mount cannot keep a
-/// class that a rule or [`Sources::class`] names. A class that it cannot keep and nobody names is
-/// none of its classes.
+/// A required file is missing or cannot be read; a file is invalid; the mount cannot provide a
+/// class that a rule or [`Sources::class`] names. A class that the mount cannot provide and that
+/// nothing names is left out.
 pub fn load(sources: &Sources, offer: &Offer) -> Result<Classes, LoadError> {
     let mut loaded = Loaded::default();
     loaded.add("larder", SHIPPED)?;

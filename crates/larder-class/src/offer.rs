@@ -1,10 +1,10 @@
-//! What a mount can keep, and fitting a specification to it.
+//! What a mount can provide, and fitting a specification to it.
 
 use std::collections::BTreeMap;
 
 use crate::specification::{Deadline, Level, OnError, Specification, Step};
 
-/// What one mount can keep.
+/// What one mount can provide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Whose it is, for people: "an NFS mount".
@@ -15,7 +15,7 @@ pub struct Offer {
     pub waits_for: Option<Level>,
 }
 
-/// What no level of the mount can keep.
+/// Levels that the mount cannot provide.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{whose} has no level {level}{}", copies_of(*.copies))]
 pub struct Refused {
@@ -67,7 +67,7 @@ impl Offer {
             }
         }
         if self.waits_for.is_some() && wanted.on_error == OnError::Discard {
-            // Whoever waits is told; nothing is dropped behind his back.
+            // The waiting caller is told; nothing is dropped silently.
             fitted.on_error = OnError::Keep;
         }
         Ok((fitted, raised))

@@ -27,7 +27,7 @@ pub(crate) struct Wanted {
     glob: Option<String>,
     /// Found anywhere in the path below the mount.
     regex: Option<String>,
-    /// Who opens the file.
+    /// The user who opens the file.
     uid: Option<Uids>,
     /// Sizes when it is opened, in bytes; a new file has none.
     size_min: Option<u64>,
@@ -176,7 +176,7 @@ fn compile_glob(typed: &str) -> Result<GlobMatcher, String> {
     }
     let mut glob = GlobBuilder::new(&whole);
     let built = glob.literal_separator(true).backslash_escape(true).build();
-    // Its regular expression is compiled without a limit of ours, but from at most so many bytes.
+    // Its regular expression is compiled without a limit of ours, but from at most this many bytes.
     built
         .map(|glob| glob.compile_matcher())
         .map_err(|error| format!("glob {typed:?}: {}", error.kind()))

@@ -50,7 +50,7 @@ impl fmt::Display for Level {
 /// By when bytes are at a level, counted from the write. The earlier, the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Deadline {
-    /// At the latest so long after the write; zero: before the write is answered.
+    /// At most this long after the write; zero: before the write is answered.
     Within(Duration),
     /// They need not come there.
     Never,
@@ -77,7 +77,7 @@ impl fmt::Display for Deadline {
     }
 }
 
-/// What is promised for one level.
+/// The promise for one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// By when bytes are there.
@@ -91,7 +91,7 @@ pub struct Step {
 pub enum OnError {
     /// They are dropped, with a line in the log.
     Discard,
-    /// The next fsync or close fails; what nobody could be told of is set aside.
+    /// The next fsync or close fails; data whose refusal could not be reported is set aside.
     Keep,
 }
 

@@ -1,4 +1,4 @@
-//! Classes and rules as they are written in TOML.
+//! Classes and rules as written in TOML.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,7 +62,7 @@ struct Copies {
     copies: u8,
 }
 
-/// What a file says: its classes, in terms of those that were there before, and its rules.
+/// The content of a file: its classes, which may build on earlier ones, and its rules.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) classes: Vec<(String, Specification)>,

@@ -1,13 +1,13 @@
-//! The other side of a disk: READ, WRITE and FLUSH under capabilities ([`DiskClient`]), and the
-//! metadata server's control of a disk ([`DiskControl`]).
+//! The client side of the disk protocol: READ, WRITE and FLUSH under capabilities ([`DiskClient`]),
+//! and the metadata server's control of a disk ([`DiskControl`]).
 //!
-//! Both keep one session with the disk, made when it is needed first, and made anew when it is
-//! over: after a restart of the disk, a connection that was lost, or a request of which nobody
-//! knows what became of it. Whatever of the old session is still under way has ended, or is
-//! refused, before the new one begins, so a write that was given up never comes after a later one.
+//! Both keep one session with the disk. It is made when it is first needed, and again when it is
+//! over: after a restart of the disk, a lost connection, or a request whose outcome is unknown.
+//! Requests of the old session that are still in flight end, or are refused, before the new session
+//! begins, so an abandoned write never takes effect after a later one.
 //!
-//! Absent on purpose: which bytes of which disk are which file's, where capabilities come from, and
-//! asking for another one: who is refused learns why ([`DiskError::remedy`]).
+//! Absent on purpose: which bytes of which disk belong to which file, where capabilities come from,
+//! and asking for another one: a refused caller learns the reason ([`DiskError::remedy`]).
 
 #![forbid(unsafe_code)]
 
@@ -35,16 +35,17 @@ use thiserror::Error;
 pub const DISK_PROGRAM: Program =
     Program { number: PROGRAM, version: VERSION, procedures: PROCEDURE_NAMES };
 
-/// Why a disk did not do something, or nobody knows whether it did.
+/// Why a disk did not do something, or why it is unknown whether it did.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum DiskError {
     /// It refused, and has shown that it was it.
     #[error("{0}")]
     Refused(Refusal),
-    /// Somebody says that it refused. It may have done it all the same.
+    /// An unsealed message says that the disk refused. The disk may have carried out the request
+    /// all the same.
     #[error("{0}, as somebody says")]
     Hearsay(Refusal),
-    /// What was answered is not from the disk.
+    /// The answer is not from the disk.
     #[error("the answer is not from the disk: {0}")]
     NotGenuine(ReplyError),
     /// No answer came.
@@ -63,7 +64,7 @@ impl From<AskError> for DiskError {
 }
 
 impl DiskError {
-    /// What helps: at most one more try, since a stranger between can say anything.
+    /// What to do: at most one more try, because an attacker in between can send anything.
     pub fn remedy(self) -> Remedy {
         match self {
             DiskError::Refused(refusal) | DiskError::Hearsay(refusal) => refusal.remedy(),
@@ -151,10 +152,10 @@ impl DiskClient {
     }
 }
 
-/// Who controls which disk.
+/// The identity under which a disk is controlled.
 #[derive(Clone, Debug)]
 pub struct Control {
-    /// What the disk and the metadata server have in common.
+    /// The secret that the disk and the metadata server share.
     pub master: MasterKey,
     /// The volume.
     pub volume: VolumeId,
@@ -164,7 +165,7 @@ pub struct Control {
     pub owner: u64,
 }
 
-/// What the metadata server does with a disk. Each of these is in force when it is answered.
+/// The metadata server's operations on a disk. Each is in force when it is answered.
 #[derive(Debug)]
 pub struct DiskControl {
     link: Link,
@@ -179,12 +180,12 @@ impl DiskControl {
     }
 
     /// Lets the disk trust what it knows until a time of its own clock, as far as that lies less
-    /// than ten minutes ahead; none changes nothing. Answers its clock, which may have gone on
-    /// since, and which boot it is in. In a new boot it knows nothing, and is to be told key epoch
-    /// and groups.
+    /// than ten minutes ahead; `None` changes nothing. Returns its clock, which may have advanced
+    /// since, and its current boot. In a new boot the disk knows nothing, and must be given key
+    /// epoch and groups.
     ///
     /// # Errors
-    /// [`DiskError`]; [`Refusal::OldBoot`] if the time is one of another boot.
+    /// [`DiskError`]; [`Refusal::OldBoot`] if the time is of another boot.
     pub async fn refresh(
         &self,
         trust: Option<Trust>,
@@ -237,7 +238,7 @@ impl DiskControl {
         self.order(ClearHead { extents }).await.map(drop)
     }
 
-    /// What the disk knows of itself.
+    /// The disk's report of its state.
     ///
     /// # Errors
     /// [`DiskError`]
@@ -255,7 +256,7 @@ impl DiskControl {
     }
 }
 
-/// Asks a disk what it knows of itself, for somebody who has its key. Nothing of the disk changes.
+/// Asks a disk for its state, on behalf of a holder of its key. Nothing of the disk changes.
 ///
 /// # Errors
 /// [`DiskError`]

@@ -1,4 +1,4 @@
-//! One session with one disk, made and made anew.
+//! One session with one disk, made and remade.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,19 +27,19 @@ impl<F: Fn([u8; KEY_BYTES], Option<&Session>) -> (HandshakeCall, Hailing)> Hail 
 pub(crate) struct Link {
     rpc: RpcClient,
     slot: Mutex<Slot>,
-    /// Held by who shakes hands.
+    /// Held by the task that performs a handshake.
     hailing: tokio::sync::Mutex<()>,
 }
 
-/// The session that is used, and the one before it, which the disk has not been told to end.
+/// The session in use, and the previous one, which the disk has not yet been told to end.
 #[derive(Debug, Default)]
 struct Slot {
     current: Option<Arc<Session>>,
     over: Option<Arc<Session>>,
 }
 
-/// A session in use by one request. If the request may have an effect later, of which nobody
-/// knows, the session is over.
+/// A session in use by one request. If the request may take effect later, unobserved, the session
+/// is over.
 struct InUse<'a> {
     link: &'a Link,
     session: Arc<Session>,
@@ -59,8 +59,8 @@ impl Link {
         Link { rpc, slot: Mutex::default(), hailing: tokio::sync::Mutex::default() }
     }
 
-    /// Asks the disk, with the secret of what `head` shows; none if it shows nothing. What is
-    /// answered, the data, and the boot of the disk that answered.
+    /// Calls the disk, with the secret of the capability that `head` shows; `None` if it shows
+    /// none. Returns the results, the data, and the boot of the disk that answered.
     pub(crate) async fn call<H: Head>(
         &self,
         hail: &impl Hail,
@@ -124,7 +124,7 @@ impl Link {
         self.slot().current.clone()
     }
 
-    /// A session is used no more.
+    /// A session is no longer used.
     fn retire(&self, session: &Arc<Session>) {
         let mut slot = self.slot();
         if slot.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {

@@ -1,7 +1,7 @@
 //! What the metadata server may do with a disk.
 //!
-//! Each of these is answered when it is in force: nothing that it forbids is under way any more,
-//! and what it makes durable is.
+//! Each of these is in force when it is answered: nothing that it forbids is in flight any more,
+//! and what it makes durable is durable.
 
 use larder_wire::disk::words::{
     ClearHead, CopyHead, Done, EpochHead, GroupReplaceHead, Head, RefreshDone, RefreshHead,
@@ -13,7 +13,7 @@ use crate::device::{Device, TRUST_MAX};
 
 /// A request of the metadata server.
 pub(crate) trait ControlHead: Head + Send {
-    /// Whether who only looks may ask for it.
+    /// Whether an observer may ask for it.
     const IS_FOR_OBSERVERS: bool = false;
 
     /// Does it.

@@ -1,4 +1,4 @@
-//! How often the disk refused something, and why. Refusals are what an attack looks like.
+//! How often the disk refused something, and why. An attack shows as refusals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

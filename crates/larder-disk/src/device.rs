@@ -1,6 +1,6 @@
-//! The disk: sessions, the judgement of requests, and their effect on the store.
+//! The disk: sessions, the checks of requests, and their effect on the store.
 //!
-//! What the metadata server may do is in [`crate::control`].
+//! [`crate::control`] has what the metadata server may do.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -27,18 +27,18 @@ use crate::underway::{Entered, Underway};
 /// Longest time that a disk trusts what it knows without hearing of the metadata server.
 pub const TRUST_MAX: Duration = Duration::from_secs(600);
 
-/// What a disk is, and how much its clients may hold.
+/// Identity of a disk, and how much its clients may hold.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Which disk of which volume.
     pub identity: Identity,
-    /// What it has in common with the metadata server.
+    /// The secret that it shares with the metadata server.
     pub master: MasterKey,
     /// Most sessions of clients.
     pub sessions_max: usize,
     /// Most bytes a second, read and written; none: as many as can be.
     pub rate: Option<u64>,
-    /// By which it tells the time.
+    /// The clock by which it tells the time.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -106,7 +106,7 @@ impl Device {
         u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What was refused, and how often.
+    /// Counts of refusals.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -219,7 +219,8 @@ impl Device {
         (key, HandshakeDone { welcome, mac })
     }
 
-    /// What a client asks for, with which data, if it is a client with this capability who asks.
+    /// Admits a client's request, with its data, if it comes from the client that holds this
+    /// capability.
     fn admit_client<H: ClientHead>(&self, request: Sealed<H>) -> Res<(H, Bytes, ReplySeal)> {
         let head = |request: &Sealed<H>| request.claimed_head().map_err(|_| Refusal::Malformed);
         if self.is_off() {
@@ -243,8 +244,7 @@ impl Device {
         Ok((head, opened.0, opened.1))
     }
 
-    /// What is ordered, if it is the latest owner of the volume who orders it, or nobody needs to
-    /// be.
+    /// Admits an order, if it comes from the latest owner of the volume, or needs no owner.
     fn admit_control<H: ControlHead>(&self, request: Sealed<H>) -> Res<(H, ReplySeal)> {
         let session = self.sessions.get(request.session)?;
         let owner = match session.kind() {
@@ -276,7 +276,7 @@ impl Device {
         Ok((data, ReplySeal(Some((Arc::clone(keys), setup, number, sequence)))))
     }
 
-    /// Does what a client asks for, if his capability lets him.
+    /// Carries out a client's request, if its capability allows it.
     async fn carry_out<H: ClientHead>(&self, head: &H, data: Bytes) -> Result<Bytes, Refusal> {
         let deed = head.deed(&data)?;
         if let (Some(rate), Deed::Read(range) | Deed::Write(range)) = (&self.rate, deed) {
@@ -304,8 +304,8 @@ impl Device {
         self.blocking(entered, Store::flush).await.map(|()| Bytes::new())
     }
 
-    /// Has a thread of its own do what may take long. It goes on if nobody waits any more, and
-    /// counts as under way until it is done.
+    /// Runs work that may take long on a thread of its own. It continues if no caller waits any
+    /// more, and counts as in flight until it is done.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         entered: Entered,
@@ -363,12 +363,12 @@ impl Device {
     }
 }
 
-/// What a client's request asks for.
+/// The content of a client's request.
 pub(crate) trait ClientHead: Head<Done = Done> {
-    /// What it shows.
+    /// The capability that it shows.
     fn capability(&self) -> &Capability;
 
-    /// What is to be judged and done. Zero bytes, and more than there can be, cannot be asked for.
+    /// What must be checked and done. Zero bytes, and more than there can be, cannot be asked for.
     fn deed(&self, data: &Bytes) -> Result<Deed, Refusal>;
 
     /// Whether a write is to be durable before the reply.
@@ -418,7 +418,7 @@ fn range(offset: u64, length: u64) -> Result<Extent, Refusal> {
     Extent::new(offset, length).map_err(|_| Refusal::Malformed)
 }
 
-/// What somebody elsewhere is told of a failure of the store; the log has the rest.
+/// What a remote caller learns of a failure of the store; the log has the rest.
 pub(crate) fn refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::OutOfDisk => Refusal::OutOfDisk,

@@ -4,7 +4,7 @@
 //! - At most [`GROUPS_MAX`] groups, with a bit for each of their capabilities: 64 KiB in all.
 //! - A revoked capability stays revoked, and a group that is over stays over: a group begins with a
 //!   higher number than any before it in this boot, and no bit is ever taken back. So a metadata
-//!   server that has forgotten what it said cannot make the disk forget it.
+//!   server that has lost its state cannot make the disk lose it.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! Keys of requests that were worked out before: four HMACs and two key schedules for a request of
-//! 4 KiB would take longer than its data.
+//! A cache of derived request keys: four HMACs and two key schedules for a request of 4 KiB would
+//! take longer than its data.
 //!
-//! Invariants: keys are kept only for requests whose seal was right, and found only by the very
-//! capability that they were worked out for; never more than [`KEYS_MAX`], the oldest leaves first.
-//! What they are kept for is judged anew each time: a revoked capability's keys seal its refusal.
+//! Invariants: keys are cached only for requests whose seal was right, and found only by the very
+//! capability for which they were derived; never more than [`KEYS_MAX`], the oldest leave first.
+//! Requests are checked each time all the same: a revoked capability's keys seal its refusal.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

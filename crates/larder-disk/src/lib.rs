@@ -1,32 +1,32 @@
 //! A network-attached disk, after Snapdragon (FAST 2003): ranges of bytes, read and written
-//! directly by clients under capabilities, which the disk checks alone.
+//! directly by clients under capabilities, which the disk checks on its own.
 //!
 //! The nouns, from the outside in:
 //! - [`DiskService`] is the program of disks ([`larder_wire::disk`]) behind a server of
 //!   `larder-rpc`.
-//! - [`Device`] is the disk: it makes sessions and carries out requests, whoever brings them.
-//! - [`Sessions`](sessions::Sessions) know which requests came before ([`window`]).
+//! - [`Device`] is the disk: it makes sessions and carries out requests, independent of the
+//!   transport.
+//! - [`Sessions`](sessions::Sessions) know which requests have already arrived ([`window`]).
 //! - [`Standing`](standing::Standing) is what the metadata server has told the disk (key epochs,
-//!   [`groups`], until when it may be trusted) and judges capabilities by it.
+//!   [`groups`], until when it may be trusted) and checks capabilities by it.
 //! - [`Store`](store::Store) has the bytes, and knows which blocks were written.
 //!
-//! A request of a client passes these, in this order, and is refused by the first that it does not
-//! pass:
+//! A client's request passes these checks, in this order, and is refused by the first that it
+//! fails:
 //! 1. its session is one of this boot;
 //! 2. its capability is for this volume, disk and boot, and of a key epoch that is taken;
-//! 3. its seal is right: who sent it has the secrets of session and capability, and nobody altered
-//!    it;
+//! 3. its seal is right: its sender has the secrets of session and capability, and it was not
+//!    altered;
 //! 4. its sequence number was not used;
 //! 5. the metadata server was heard of in time, and the capability's group is valid, the capability
 //!    not revoked, not expired, of the right mode, and covers the bytes;
 //! 6. the store can do it.
 //!
-//! Up to the fourth, nothing is remembered of it but that it was refused. Refusals up to there are
-//! answered without a seal, since nobody is known to seal to, or the seal would need a number
-//! twice.
+//! If it fails one of the first four, the disk only counts the refusal. Such refusals are answered
+//! without a seal, because the receiver is unknown, or the seal would need a number twice.
 //!
-//! Invariants: what is revoked lets nothing in once the metadata server was answered, and nothing
-//! that it let in before is still under way then; a disk that has just started, or has not heard of
+//! Invariants: once a revocation is answered, a revoked capability admits nothing, and no request
+//! that it admitted before is still in flight; a disk that has just started, or has not heard of
 //! the metadata server in time, refuses everything.
 //!
 //! Absent on purpose: names, files, users, clients, other disks; `larder-meta`. Data is copied

@@ -15,13 +15,13 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// At most so many bytes a second, at least one.
+    /// At most this many bytes a second, and at least one.
     pub(crate) fn new(bytes_per_second: u64, clock: Arc<dyn Clock>) -> Rate {
         let free_at = Mutex::new(clock.instant());
         Rate { bytes_per_second: bytes_per_second.max(1), clock, free_at }
     }
 
-    /// Resolves when so many bytes are through, behind those of all who asked before.
+    /// Resolves when this many bytes have passed, after those of all earlier callers.
     pub(crate) async fn pass(&self, bytes: u64) {
         let through = {
             let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);

@@ -65,7 +65,7 @@ impl Service for DiskService {
         &PROGRAMS
     }
 
-    /// Whoever reaches the disk may ask: what he shows is in the request.
+    /// Anyone who reaches the disk may call: the request itself shows its authority.
     fn admit(&self, _header: &CallHeader) -> Result<(), Outcome> {
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! The sessions of a disk: bounded, and made only for who has shown what they are made under.
+//! The sessions of a disk: bounded, and made only for a client that has proved its right to them.
 //!
-//! A client's session is *unproven* until the first good request in it: its handshake may have been
-//! sent again by somebody who has listened. Unproven sessions are few and displace each other only,
-//! and the same handshake gets the same answer, so whoever repeats handshakes that he has seen
-//! keeps nobody out. Whoever has one capability gets a few sessions with it, no more.
+//! A client's session is *unproven* until its first good request, because its handshake may have
+//! been replayed by an eavesdropper. Unproven sessions are few and displace only each other, and
+//! the same handshake gets the same answer, so replayed handshakes keep no client out. One
+//! capability gets only a few sessions.
 //!
-//! Invariants: never more sessions than the limits say; where there is no more room the one goes
-//! that was used longest ago, and its client shakes hands again; the metadata server's sessions are
-//! apart from the clients'.
+//! Invariants: never more sessions than the limits say; when there is no more room, the session
+//! that was used longest ago goes, and its client repeats the handshake; the metadata server's
+//! sessions are separate from the clients'.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use crate::window::Window;
 
 /// Most sessions of clients at a time, unless a disk is told otherwise. Each takes less than 1 KiB.
 pub const SESSIONS_MAX: usize = 4096;
-/// Most of them that nobody has used yet.
+/// Most of them that were never used.
 pub const UNPROVEN_MAX: usize = 256;
 /// Most that are made under one capability.
 pub const OPENED_MAX: usize = 16;
@@ -34,7 +34,7 @@ pub enum Kind {
     Client(GroupId, CapabilityId),
     /// The metadata server's, of this owner of the volume.
     Control(u64),
-    /// Of somebody with the disk's key who only looks.
+    /// The session of a holder of the disk's key that only observes.
     Observer,
 }
 
@@ -66,13 +66,13 @@ impl Session {
     }
 }
 
-/// What the table knows of a session.
+/// The table's record of a session.
 #[derive(Debug)]
 struct Entry {
     session: Arc<Session>,
     /// The client's nonce of its handshake.
     nonce: [u8; KEY_BYTES],
-    /// What the handshake was answered.
+    /// The answer to the handshake.
     answer: HandshakeDone,
     is_proven: bool,
     /// When it was used last, in uses of all.
@@ -104,12 +104,12 @@ impl Sessions {
         Sessions { clients_max, table }
     }
 
-    /// Begins a session for a handshake whose seal is right, and answers what `welcome` says of its
-    /// number: its key, and the answer. A handshake that came before, and whose session nobody has
-    /// used yet, is answered as it was then.
+    /// Begins a session for a handshake whose seal is right, and returns its key, and the answer,
+    /// which `welcome` makes from its number. A repeated handshake, whose session was never used,
+    /// gets the same answer again.
     ///
     /// # Errors
-    /// [`Refusal::Replayed`] if it came before and its session was used.
+    /// [`Refusal::Replayed`] if it is repeated and its session was used.
     pub fn begin(
         &self,
         kind: Kind,
@@ -134,7 +134,8 @@ impl Sessions {
         Ok(answer)
     }
 
-    /// The session with this number. Not a use of it: whoever asks has shown nothing yet.
+    /// The session with this number. This does not count as a use: the caller has proved nothing
+    /// yet.
     ///
     /// # Errors
     /// [`Refusal::UnknownSession`]
@@ -154,7 +155,7 @@ impl Sessions {
         }
     }
 
-    /// Ends a session. Requests of it that were let in go on.
+    /// Ends a session. Requests of it that were admitted continue.
     pub fn end(&self, number: SessionId) {
         self.table().remove(number);
     }

@@ -1,11 +1,11 @@
-//! What the metadata server has told the disk, and what that lets a capability do.
+//! What the metadata server has told the disk, and what that allows a capability to do.
 //!
-//! [`Standing::check`] is where everything but the seal is judged: a function of the capability,
-//! of what is asked under it, and of the time.
+//! [`Standing::check`] makes every check except that of the seal: it is a function of the
+//! capability, of the request, and of the time.
 //!
 //! Invariants:
 //! - A disk that has just started knows nothing, so it permits nothing.
-//! - What it permits ends at a time of its own clock, unless the metadata server speaks up before.
+//! - What it permits ends at a time of its own clock, unless the metadata server extends it before.
 //! - Owners and key epochs only rise.
 
 use larder_wire::capability::{BootEpoch, Capability, DiskId, Extent, KeyEpoch, VolumeId};
@@ -13,7 +13,7 @@ use larder_wire::disk::words::Refusal;
 
 use crate::groups::Groups;
 
-/// What is asked under a capability.
+/// What a request wants to do under a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// To begin a session.
@@ -26,7 +26,7 @@ pub enum Deed {
     Flush,
 }
 
-/// What a disk goes by.
+/// The state by which a disk decides.
 #[derive(Debug)]
 pub struct Standing {
     volume: VolumeId,
@@ -50,7 +50,7 @@ impl Standing {
         self.boot
     }
 
-    /// Whether this is the disk that somebody means.
+    /// Whether this disk is the one that was named.
     ///
     /// # Errors
     /// [`Refusal::WrongVolume`], [`Refusal::WrongDisk`]
@@ -77,7 +77,7 @@ impl Standing {
         if is_taken { Ok(()) } else { Err(Refusal::OldKey) }
     }
 
-    /// Whether a capability whose seal is right lets its holder do what he asks for, now.
+    /// Whether a capability whose seal is right allows the request now.
     ///
     /// # Errors
     /// [`Refusal`]
@@ -105,7 +105,7 @@ impl Standing {
         }
     }
 
-    /// Somebody with the disk's key says that he is this owner of the volume.
+    /// A holder of the disk's key claims to be this owner of the volume.
     ///
     /// # Errors
     /// [`Refusal::OldOwner`] if there was a later one.
@@ -125,7 +125,7 @@ impl Standing {
         if owner == self.owner { Ok(()) } else { Err(Refusal::OldOwner) }
     }
 
-    /// What is known may be trusted until then.
+    /// The disk may trust its state until then.
     pub fn refresh(&mut self, until_ms: u64) {
         self.trusted_until_ms = until_ms;
     }
@@ -147,7 +147,7 @@ impl Standing {
         Ok(())
     }
 
-    /// The key epoch, once the metadata server has told it.
+    /// The key epoch, once the metadata server has sent it.
     pub fn key(&self) -> Option<KeyEpoch> {
         self.key
     }

@@ -1,4 +1,4 @@
-//! What the disk keeps: a row of bytes in one file, and which blocks of it were written.
+//! The disk's store: an array of bytes in one file, and a map of its written blocks.
 //!
 //! ```text
 //! 0          the head: what this is, and whose
@@ -7,15 +7,17 @@
 //! ```
 //!
 //! Invariants:
-//! - A block that was not written reads as zeros, whatever is below: bytes of whoever had the block
-//!   before are never read by another one.
+//! - A block that was not written reads as zeros, whatever the medium holds: bytes of a block's
+//!   previous owner are never read by another.
 //! - The map on the medium vouches for a block only after its bytes are there. So after a crash a
-//!   block has what was written, at least all that a [`Store::flush`] covered, or reads as zeros.
+//!   block has what was written, including at least everything that a [`Store::flush`] covered, or
+//!   reads as zeros.
 //! - What [`Store::clear`] has cleared stays cleared over a crash.
-//! - After a sync has failed nothing is changed any more: what is on the medium is not known.
+//! - After a failed sync nothing is changed any more, because the content of the medium is not
+//!   known.
 //!
-//! All methods may block on the disk, and may run at the same time. Whose bytes are whose is not
-//! known here.
+//! All methods may block on the disk, and may run at the same time. The store does not know to whom
+//! bytes belong.
 
 mod head;
 mod map;
@@ -46,13 +48,13 @@ const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 /// Why the store did not do something.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The bytes are behind its end.
+    /// The bytes are beyond its end.
     #[error("the bytes are behind the end of the disk")]
     OutOfDisk,
     /// A copy would overwrite what it copies.
     #[error("a copy onto itself")]
     Overlap,
-    /// What is below has no room.
+    /// The medium has no room.
     #[error("what is below the disk has no room left")]
     NoSpace,
     /// A sync failed, now or before.
@@ -81,7 +83,7 @@ pub struct Store {
     /// Where its bytes begin in the file.
     start: u64,
     map: Mutex<Map>,
-    /// Who writes blocks for the first time holds the lock of their regions.
+    /// The first write of a block holds the lock of its region.
     regions: [Mutex<()>; REGION_LOCKS],
     /// Flushes asked for so far.
     flushes_asked: AtomicU64,
@@ -160,8 +162,8 @@ impl Store {
         if self.map().all(blocks.clone()) {
             return Ok(self.file.write_at(data, self.start + offset)?);
         }
-        // Two who write to a block for the first time must not both fill the rest of it with
-        // zeros: the second would wipe out what the first wrote.
+        // Two first writes to a block must not both fill the rest of it with zeros: the second
+        // would erase what the first wrote.
         let _regions = self.lock_regions(&blocks);
         let (is_first, is_last) = {
             let map = self.map();
@@ -257,8 +259,8 @@ impl Store {
         self.flush()
     }
 
-    /// Writes zeros over bytes of written blocks. Holds no lock: who clears has made sure that
-    /// nobody writes.
+    /// Writes zeros over bytes of written blocks. Holds no lock: the caller that clears has made
+    /// sure that nothing writes.
     fn wipe(&self, range: Range<u64>) -> Result<(), StoreError> {
         for part in self.written_in(range) {
             let zeros = vec![0; (part.end - part.start) as usize];
@@ -268,7 +270,7 @@ impl Store {
     }
 
     /// Makes the bytes durable, then the map that vouches for them. Called under `flushes_done`:
-    /// nobody else writes the map.
+    /// nothing else writes the map.
     fn persist(&self) -> Result<(), StoreError> {
         // The bits of the map are set after the bytes were written, so the sync that follows
         // covers whatever these pages vouch for.

@@ -1,5 +1,5 @@
-//! The kernel's two calls for local files that it uses by itself. Both need `CAP_SYS_ADMIN` in the
-//! first user namespace (`fs/fuse/backing.c`).
+//! The kernel's two calls for passthrough files. Both need `CAP_SYS_ADMIN` in the first user
+//! namespace (`fs/fuse/backing.c`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const BACKING_OPEN: u64 = 0x4010_e501;
 const BACKING_CLOSE: u64 = 0x4004_e502;
 
-/// What the kernel is told of a file (`fuse_backing_map`).
+/// Describes a file to the kernel (`fuse_backing_map`).
 #[repr(C)]
 struct Map {
     fd: i32,
@@ -16,22 +16,21 @@ struct Map {
     padding: u64,
 }
 
-/// Registers `file` with the mount that `fuse`, a descriptor of `/dev/fuse`, belongs to. Answers
+/// Registers `file` with the mount that `fuse`, a descriptor of `/dev/fuse`, belongs to. Returns
 /// its number.
 ///
 /// # Errors
-/// What the kernel says against it: `EPERM` without the privilege, or if the mount has no
-/// passthrough.
+/// The kernel's: `EPERM` without the privilege, or if the mount has no passthrough.
 pub fn open(fuse: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
     let map = Map { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     let id = control(fuse, BACKING_OPEN, &map)?;
     u32::try_from(id).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Gives a file back. Opens that use it go on.
+/// Ends a registration. Opens that use it continue.
 ///
 /// # Errors
-/// If there is no such number, or we have not the privilege.
+/// If there is no such number, or we lack the privilege.
 pub fn close(fuse: BorrowedFd<'_>, id: u32) -> io::Result<()> {
     control(fuse, BACKING_CLOSE, &id).map(drop)
 }

@@ -1,5 +1,5 @@
-//! What a caller may hand over; the crate's documentation says why. Only the descriptors are looked
-//! at, never a path, so nothing can be exchanged in between.
+//! Which files a caller may hand over; the crate's documentation gives the reasons. Only
+//! descriptors are examined, never a path, so nothing can be exchanged in between.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,9 +9,9 @@ use rustix::io::Errno;
 /// Device number of `/dev/fuse` (`Documentation/admin-guide/devices.txt`).
 const FUSE: (u32, u32) = (10, 229);
 
-/// File systems whose files are data and nothing else, by `f_type` (`include/uapi/linux/magic.h`,
-/// and the sources of those that are not in Linux): what a cache lies on. A stacked one works if
-/// the mount allows for it.
+/// File systems that hold only data files, by `f_type` (`include/uapi/linux/magic.h`, and the
+/// sources of those that are not in Linux), on which a cache can be. A stacked one works if the
+/// mount allows for it.
 const FOR_DATA: [(u32, &str); 8] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),

@@ -1,4 +1,4 @@
-//! The program: see the crate's documentation. Started by larder, with a socket as standard input.
+//! The program: see the crate's documentation. larder starts it with a socket as standard input.
 
 use std::process::ExitCode;
 

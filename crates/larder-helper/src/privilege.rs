@@ -1,4 +1,4 @@
-//! Giving up everything that the work does not need.
+//! Gives up all privileges that the work does not need.
 
 use std::io;
 
@@ -8,11 +8,11 @@ use rustix::thread::{
     set_keep_capabilities, set_no_new_privs, set_thread_res_gid, set_thread_res_uid,
 };
 
-/// Becomes the user who started us, with `CAP_SYS_ADMIN` if we have it and no other capability, for
-/// good. To be called while there is one thread: ids belong to threads here.
+/// Becomes the user who started us, with `CAP_SYS_ADMIN` if we have it and no other capability,
+/// permanently. To be called while there is one thread, because ids belong to threads here.
 ///
 /// # Errors
-/// What the kernel says against it; nothing may be served then.
+/// The kernel's; the program must not serve then.
 pub fn keep_one() -> io::Result<()> {
     let (uid, gid) = (getuid(), getgid());
     set_keep_capabilities(true)?;

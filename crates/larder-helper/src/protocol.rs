@@ -1,4 +1,4 @@
-//! What `larder-helper` is asked and answers, over a Unix socket of sequenced packets.
+//! Requests to `larder-helper` and its answers, over a Unix socket of sequenced packets.
 //!
 //! | packet | bytes | descriptors |
 //! |---|---|---|
@@ -50,12 +50,12 @@ pub enum Request {
 pub enum Failure {
     /// It was answered so.
     Refused(Errno),
-    /// Nobody answers any more.
+    /// The helper no longer answers.
     Gone(io::Error),
 }
 
-/// Whether `socket` is one on which requests may come: a Unix socket of sequenced packets that
-/// `uid` made.
+/// Whether requests may arrive on `socket`: it is a Unix socket of sequenced packets that `uid`
+/// made.
 pub fn is_link(socket: BorrowedFd<'_>, uid: u32) -> bool {
     sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::SEQPACKET)
         && sockopt::socket_domain(socket).is_ok_and(|domain| domain == AddressFamily::UNIX)

@@ -1,4 +1,4 @@
-//! The loop of the program: one request after the other, until the peer is gone.
+//! The loop of the program: it serves one request after the other, until the peer is gone.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! Work that gives way to others.
+//! Work at a lower priority than other threads' work.
 
 use std::panic;
 use std::thread;
@@ -30,7 +30,8 @@ pub fn behind_others<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     }
 }
 
-/// Has this thread give way, if it does not yet. Refused to nobody: it asks for less.
+/// Lowers the priority of this thread, if that has not been done. No privilege is needed to ask for
+/// less.
 fn give_way() {
     let this = Some(rustix::thread::gettid());
     if rustix::process::getpriority_process(this).is_ok_and(|now| now < NICENESS) {

@@ -1,8 +1,8 @@
-//! Pauses between attempts: one rule for whoever tries again.
+//! Pauses between attempts: one rule for all code that retries.
 
 use std::time::Duration;
 
-/// Pauses that double from a first one up to a longest one. Pure: who waits brings the clock.
+/// Pauses that double from a first one up to a longest one. Pure: the caller brings the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,

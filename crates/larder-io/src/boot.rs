@@ -1,4 +1,5 @@
-//! Which boot of the machine this is: what survives a process and not a reboot belongs to one.
+//! Identifies the current boot of the machine: state that survives a process but not a reboot
+//! belongs to one boot.
 
 /// Names a boot of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

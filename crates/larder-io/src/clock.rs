@@ -1,4 +1,4 @@
-//! Time: a monotonic clock to measure with and to wait on, a wall clock to write down.
+//! Time: a monotonic clock to measure with and to wait on, and a wall clock for recorded times.
 //!
 //! Invariant: [`Clock::now`] and [`Clock::instant`] never go back; [`Clock::wall`] may.
 
@@ -54,7 +54,7 @@ pub struct WallTime {
     pub nsec: u32,
 }
 
-/// What time it is, and waiting for a time. Does not block.
+/// Reads the time, and waits for a time. Reading does not block.
 pub trait Clock: Debug + Send + Sync {
     /// The monotonic clock.
     fn now(&self) -> Monotonic;
@@ -93,16 +93,16 @@ impl Clock for RealClock {
     }
 }
 
-/// A clock that stands still until it is moved by hand, or ticks when it is looked at.
+/// A clock that stands still until it is moved by hand, or that advances at each reading.
 ///
-/// The wall clock starts at the epoch and moves together with the monotonic one. Who sleeps wakes
-/// when it is moved by hand, not by ticks.
+/// The wall clock starts at the epoch and moves together with the monotonic one. A sleeper wakes
+/// when the clock is moved by hand, not when a reading advances it.
 #[derive(Debug)]
 pub struct SimClock {
     /// Its start, for the standard library.
     start: Instant,
     nanos: AtomicU64,
-    /// By so much it moves at each look.
+    /// How far each reading advances it.
     tick_nanos: u64,
     sleepers: Arc<sleep::Sleepers>,
 }
@@ -121,7 +121,8 @@ impl SimClock {
         Self::default()
     }
 
-    /// A clock of which no two looks see the same time, as with a real one, for calls that overlap.
+    /// A clock whose every reading is a different time, as with a real clock, for calls that
+    /// overlap.
     pub fn ticking() -> Self {
         SimClock { tick_nanos: 1, ..SimClock::default() }
     }
@@ -133,7 +134,7 @@ impl SimClock {
         self.sleepers.moved(self.start + Duration::from_nanos(before.saturating_add(nanos)));
     }
 
-    /// When the next sleeper wakes, if somebody sleeps.
+    /// When the next sleeper wakes, if there is a sleeper.
     pub fn next_wake(&self) -> Option<Instant> {
         self.sleepers.next()
     }

@@ -1,4 +1,4 @@
-//! The limit of open descriptors of this process.
+//! The limit on open descriptors of this process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,9 +1,9 @@
 //! What larder asks of a local disk: a small tree of private files.
 //!
-//! Paths are relative, use `/`, and name no `.` or `..`. Directories are private to the user
-//! (mode 0700), files too (0600). What is durable when is what POSIX says and no more: a file's
-//! bytes after [`DiskFile::sync_data`], its name after [`Disk::sync_dir`] of its directory, both
-//! after [`Disk::sync_all`]. Errors are [`std::io::Error`] with the system's error number.
+//! Paths are relative, use `/`, and name no `.` or `..`. Directories are private to the user (mode
+//! 0700), files too (0600). Durability is what POSIX promises and no more: a file's bytes after
+//! [`DiskFile::sync_data`], its name after [`Disk::sync_dir`] of its directory, both after
+//! [`Disk::sync_all`]. Errors are [`std::io::Error`] with the system's error number.
 
 use std::fmt::Debug;
 use std::io;
@@ -25,10 +25,10 @@ pub enum OpenMode {
 /// Room on the file system that holds a [`Disk`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What unprivileged users may fill, in bytes: the size of the file system without the blocks
-    /// that it reserves for root, as df(1) counts for its percentage.
+    /// Bytes that unprivileged users may fill: the size of the file system without the blocks that
+    /// it reserves for root, as df(1) counts for its percentage.
     pub total_bytes: u64,
-    /// What an unprivileged user may still write, in bytes.
+    /// Bytes that an unprivileged user may still write.
     pub free_bytes: u64,
     /// Inodes in all; zero where the file system does not count them.
     pub total_inodes: u64,
@@ -47,7 +47,7 @@ impl FsKind {
     pub const TMPFS: FsKind = FsKind(0x0102_1994);
 }
 
-/// Who may make names in a directory.
+/// Which users may make names in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
     /// The owner alone.
@@ -58,7 +58,7 @@ pub enum Writers {
     All,
 }
 
-/// What a change of a file cannot help changing: a cheap witness that nobody touched it.
+/// Values that every change of a file alters: a cheap proof that the file was not touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Inode number.
@@ -128,7 +128,7 @@ pub trait Disk: Debug + Send + Sync {
     /// Those of statfs(2).
     fn kind(&self) -> io::Result<FsKind>;
 
-    /// Who may make names in the root.
+    /// Which users may make names in the root.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -136,8 +136,8 @@ pub trait Disk: Debug + Send + Sync {
         Ok(Writers::Owner)
     }
 
-    /// Takes access to the root away from everybody but its owner. To be called for a directory
-    /// that is known to be ours, and not before.
+    /// Removes all access to the root except its owner's. Call it only for a directory that is
+    /// known to be ours.
     ///
     /// # Errors
     /// Those of chmod(2).
@@ -206,8 +206,8 @@ pub trait DiskFile: Debug + Send + Sync {
     /// The descriptor, for the kernel's use; `None` where there is none.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Ranges of `within` that may hold something else than zeros, in order; all of it where the
-    /// file system does not tell.
+    /// Ranges of `within` that may hold bytes other than zeros, in order; all of it if the file
+    /// system does not report holes.
     ///
     /// # Errors
     /// Those of lseek(2).

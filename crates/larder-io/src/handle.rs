@@ -1,10 +1,10 @@
-//! File handles of the kernel: names of files that outlive renames and restarts
-//! (`name_to_handle_at(2)`, `open_by_handle_at(2)`), and the judgement of rights on what they
+//! File handles of the kernel: names of files that survive renames and restarts
+//! (`name_to_handle_at(2)`, `open_by_handle_at(2)`), and checking rights on the files that they
 //! opened (`faccessat2(2)`).
 //!
-//! Neither `rustix` nor `libc` has these calls in the form that is needed, so they are made by
-//! number here: the thinnest safe wrapper, one call each. What the bytes mean, and who may present
-//! them, is the caller's business.
+//! Neither `rustix` nor `libc` has these calls in the form that is needed, so this module makes
+//! them by number: the thinnest safe wrapper, one call each. The caller decides what the bytes
+//! mean, and who may present them.
 
 #![allow(unsafe_code)]
 
@@ -74,7 +74,7 @@ const OPEN_TRIES_MAX: u32 = 10_000;
 /// be opened with `O_PATH`. Needs CAP_DAC_READ_SEARCH. May read the inode from the disk.
 ///
 /// # Errors
-/// `ESTALE` if it names nothing any more; `EPERM` without the capability; `EINVAL` if the handle is
+/// `ESTALE` if it no longer names a file; `EPERM` without the capability; `EINVAL` if the handle is
 /// longer than [`KERNEL_HANDLE_BYTES_MAX`].
 pub fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: OFlags) -> Result<OwnedFd> {
     let mut raw = Raw {
@@ -98,7 +98,7 @@ pub fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: OFlags) ->
         };
         let fd = RawFd::try_from(fd).map_err(|_| Errno::BADF)?;
         if fd >= 0 {
-            // SAFETY: the call succeeded, so the descriptor is open and nobody else owns it.
+            // SAFETY: the call succeeded, so the descriptor is open and nothing else owns it.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         match last_errno() {
@@ -108,12 +108,12 @@ pub fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: OFlags) ->
     }
 }
 
-/// Asks whether the calling thread, by its effective ids, has the rights in `wanted` on the open
-/// file `fd`, which may have been opened with `O_PATH`. Three times as fast as by way of
+/// Checks whether the calling thread, by its effective ids, has the rights in `wanted` on the open
+/// file `fd`, which may have been opened with `O_PATH`. Three times as fast as through
 /// `/proc/self/fd`.
 ///
 /// # Errors
-/// `EACCES` if it has not; `EROFS` to write on a read-only file system.
+/// `EACCES` if it does not; `EROFS` to write on a read-only file system.
 pub fn access_of(fd: impl AsFd, wanted: Access) -> Result<()> {
     // SAFETY: the path ends in NUL and outlives the call, which takes no other pointer.
     let status = unsafe {

@@ -1,4 +1,4 @@
-//! Descriptors that a service manager gave us at our start (sd_listen_fds(3)).
+//! Descriptors that a service manager passed to this process at its start (sd_listen_fds(3)).
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

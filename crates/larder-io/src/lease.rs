@@ -1,11 +1,11 @@
-//! Being alone with a file for a moment: a write lease of the kernel (`F_SETLEASE` of fcntl(2)).
+//! Exclusive use of a file for a moment: a write lease of the kernel (`F_SETLEASE` of fcntl(2)).
 //!
-//! The kernel grants one only while no other descriptor of the file is open, nor a mapping of it,
-//! in any process; and while it is held, whoever opens or cuts the file waits until it is given
-//! back. So what is seen of a file before and after a change under a lease encloses that change and
-//! nothing else.
+//! The kernel grants one only while no other descriptor of the file is open, and no mapping of it
+//! exists, in any process. While the lease is held, a process that opens or truncates the file
+//! waits until it is released. So what is read of a file before and after a change under a lease
+//! encloses that change and nothing else.
 //!
-//! `rustix` lacks the calls, so they are made here.
+//! `rustix` lacks these calls, so this module makes them.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-/// Which signal tells the holder of a lease (fcntl(2)): missing from `libc`.
+/// Selects the signal that notifies the holder of a lease (fcntl(2)): missing from `libc`.
 const F_SETSIG: libc::c_int = 10;
 
 /// A lease, held until it is dropped. Hold it for as long as a system call takes: others wait.
@@ -25,7 +25,7 @@ pub struct Alone<'fd> {
 /// Whether the caller is alone with a file.
 #[derive(Debug)]
 pub enum Company<'fd> {
-    /// Nobody else has it open, and nobody opens it as long as this is held.
+    /// No other process has it open, and none can open it as long as this is held.
     Alone(Alone<'fd>),
     /// Somebody else has it open, perhaps this process by another descriptor.
     Others,
@@ -35,12 +35,12 @@ pub enum Company<'fd> {
 
 /// Asks for a lease on a file that `file` has open for reading and writing. Does not wait.
 ///
-/// What opens the file meanwhile without blocking (`O_NONBLOCK`), this process included, fails with
-/// `EWOULDBLOCK`.
+/// While the lease is held, a non-blocking open of the file (`O_NONBLOCK`), even by this process,
+/// fails with `EWOULDBLOCK`.
 pub fn alone(file: &impl AsFd) -> Company<'_> {
     let fd = file.as_fd();
-    // The kernel tells the holder by a signal that somebody waits. SIGIO would end the process;
-    // SIGURG is ignored where nobody handles it.
+    // The kernel signals the holder when another process waits. SIGIO would end the process; SIGURG
+    // is ignored unless it is handled.
     if set(fd, F_SETSIG, libc::SIGURG).is_err() {
         return Company::Unknown;
     }

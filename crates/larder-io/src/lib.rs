@@ -1,16 +1,16 @@
 //! The machine larder runs on: a clock and a disk, real ones and simulated ones.
 //!
-//! Code above this crate takes an `Arc<dyn Clock>` and an `Arc<dyn Disk>`, so a test decides what
-//! time it is, what a crash leaves on the disk and which operation fails:
+//! Code above this crate takes an `Arc<dyn Clock>` and an `Arc<dyn Disk>`, so a test controls the
+//! time, what a crash leaves on the disk and which operation fails:
 //!
-//! | seam | real | for tests |
+//! | interface | real | for tests |
 //! |---|---|---|
 //! | [`Clock`] | [`RealClock`] | [`SimClock`], moved by hand |
 //! | [`Disk`] | [`RealDisk`] (a directory), [`MemDisk`] (anonymous memory files) | [`SimDisk`] (crash images, torn writes, faults) |
 //!
 //! Everything here may block. Nothing here knows about remote file systems, caches or servers.
-//! System calls go through `rustix`; unsafe code is in [`handle`], [`lease`]
-//! and [`pages`], for calls that it lacks, and behind [`Tail`], for memory that is a file.
+//! System calls go through `rustix`; unsafe code is in [`handle`], [`lease`] and [`pages`], for
+//! calls that it lacks, and behind [`Tail`], for memory that is a file.
 
 #![cfg_attr(
     test,

@@ -2,7 +2,7 @@
 //!
 //! Every file is a memfd, so the kernel can use its descriptor as it uses a real file's. A memfd
 //! cannot be opened again once its last descriptor is closed, so the disk keeps one for each file:
-//! whoever uses it bounds the number of files by the descriptor limit. Nothing is ever durable.
+//! the caller must keep the number of files within the descriptor limit. Nothing is ever durable.
 
 use std::collections::BTreeMap;
 use std::io;

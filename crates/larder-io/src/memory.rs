@@ -1,4 +1,4 @@
-//! Memory of this process, and of those that it starts.
+//! Memory of this process, and of the processes that it starts.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -22,10 +22,10 @@ pub fn give_back() {
     }
 }
 
-/// Has a process that is about to be started keep little of the memory that it frees, so that
+/// Makes a process that is about to be started retain little of the memory that it frees, so that
 /// [`give_back`] finds it in whole pages. Otherwise the C library keeps a few hundred freed pieces
-/// for each thread, and a heap for each: after much was freed they lie spread over all that was
-/// used, and hold a page each. What the environment sets itself goes before.
+/// for each thread, and a heap for each: after much was freed they are scattered over all the
+/// memory that was used, and each retains a page. Settings in the environment have priority.
 pub fn keep_little(command: &mut Command) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let heaps = cpus.div_ceil(CPUS_PER_HEAP);
@@ -33,7 +33,7 @@ pub fn keep_little(command: &mut Command) {
     command.env(TUNABLES, joined(ours, std::env::var_os(TUNABLES)));
 }
 
-/// Settings, of which the later ones hold.
+/// Settings, of which later ones override earlier ones.
 fn joined(ours: String, theirs: Option<OsString>) -> OsString {
     let mut all = OsString::from(ours);
     if let Some(theirs) = theirs.filter(|theirs| !theirs.is_empty()) {

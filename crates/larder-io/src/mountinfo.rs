@@ -1,5 +1,5 @@
-//! The kernel's list of mounts (proc_pid_mountinfo(5)). Reading it touches no mount, so that it
-//! cannot hang on a dead one.
+//! The kernel's list of mounts (proc_pid_mountinfo(5)). Reading it touches no mount, so it cannot
+//! hang on a dead one.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +16,7 @@ pub struct Mount {
     pub device_minor: u32,
     /// File system type, as `fuse.larder`.
     pub kind: String,
-    /// What was mounted, as it called itself.
+    /// The mount's source, as the mount names it.
     pub source: String,
     /// Options of the file system, separated by commas.
     pub options: String,
@@ -33,7 +33,7 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
     Ok(parse(&text))
 }
 
-/// What is mounted at a path: of several mounts there, the one on top.
+/// The mount at a path: of several mounts there, the topmost.
 ///
 /// # Errors
 /// As [`mounts`].
@@ -41,7 +41,7 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts()?.into_iter().rfind(|mount| mount.mountpoint == path))
 }
 
-/// The mount in which a path without symbolic links lies.
+/// The mount that contains a path without symbolic links.
 ///
 /// # Errors
 /// As [`mounts`].

@@ -1,7 +1,7 @@
 //! What the page cache holds of a file (`cachestat(2)`, Linux 6.5), so that a measurement can prove
-//! what state it began in.
+//! its initial state.
 //!
-//! Neither `rustix` nor `libc` wraps the call, so it is made by number here.
+//! Neither `rustix` nor `libc` wraps the call, so this module makes it by number.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What programs are called that ask us for something.
+//! Names of the programs that make requests.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

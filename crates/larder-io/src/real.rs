@@ -1,8 +1,8 @@
 //! A directory of the machine as a [`Disk`].
 //!
 //! Invariants: every path is resolved below the root's descriptor, so a rename of the root's
-//! parents does no harm; the root belongs to us. Nobody else may enter it after
-//! [`Disk::make_private`]: a directory whose content is not known to be ours keeps its mode.
+//! parents does no harm; the root belongs to us. After [`Disk::make_private`] no other user may
+//! enter it: a directory whose content is not known to be ours keeps its mode.
 
 use std::ffi::OsStr;
 use std::io;
@@ -212,14 +212,14 @@ impl DiskFile for RealFile {
         })
     }
 
-    /// The position of the descriptor, which this moves, is used by nobody.
+    /// Nothing uses the position of the descriptor, which this moves.
     fn data_ranges(&self, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let mut ranges = Vec::new();
         let mut at = within.start;
         while at < within.end {
             let start = match fs::seek(&self.fd, SeekFrom::Data(at)) {
                 Ok(start) => start,
-                // There is no data behind this.
+                // There is no data after this.
                 Err(Errno::NXIO) => break,
                 // The file system does not know; lseek(2) has it answer as if there were no holes.
                 Err(Errno::INVAL) => at,

@@ -1,4 +1,4 @@
-//! Bytes that nobody else may know: drawn from the kernel, or read from a file of its owner's.
+//! Secret bytes: drawn from the kernel, or read from a file that only its owner can read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,11 +10,11 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Longest file of a secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 4096;
 
-/// Random bytes, fit for keys and nonces. Waits for the kernel's entropy at the start of a machine.
+/// Random bytes, fit for keys and nonces. Waits for the kernel's entropy when a machine starts.
 ///
 /// # Panics
-/// If the kernel has none to give, which Linux since 3.17 does not say for so few bytes; what needs
-/// them must not go on without.
+/// If the kernel has none, which Linux since 3.17 does not report for so few bytes; code that needs
+/// them must not continue without.
 pub fn random<const N: usize>() -> [u8; N] {
     const { assert!(N <= 256, "more may come in parts") };
     let mut bytes = [0; N];

@@ -1,13 +1,13 @@
 //! A disk that crashes, tears, fails and forgets on demand: [`SimDisk`].
 //!
-//! Every changing operation goes into a log, and the disk is nothing but the log applied to an
-//! empty tree. A crash image is therefore had for every point of the log, after the run, without
-//! running anything again: [`SimDisk::crash_points`].
+//! Every changing operation goes into a log, and the disk is the result of applying the log to an
+//! empty tree. So after a run, every point of the log yields a crash image without running anything
+//! again: [`SimDisk::crash_points`].
 //!
 //! What a crash may leave ([`Image`]):
-//! - of a file: the bytes of its last sync, over which, for each 512-byte sector alone, any of the
-//!   writes since may have reached the medium, so writes are lost, torn and reordered; changes of
-//!   length and holes likewise, each as a whole;
+//! - of a file: the bytes of its last sync, over which, for each 512-byte sector separately, any of
+//!   the writes since may have reached the medium, so writes are lost, torn and reordered; the same
+//!   for changes of length and holes, each as a whole;
 //! - of a directory: the names of its last sync, and any of the changes since. A rename is one
 //!   change. Directories themselves are not modelled: a file's name is durable once its own
 //!   directory was synced.
@@ -32,7 +32,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Unit of space.
 const PAGE_BYTES: u64 = 4096;
 
-/// What is left of the writes that no sync covered.
+/// Which of the writes that no sync covered are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
     /// Nothing.
@@ -79,7 +79,7 @@ enum Op {
     SyncAll,
 }
 
-/// A file's bytes as they are, as they were synced, and what lies between.
+/// A file's bytes as they are, as they were synced, and the changes between.
 #[derive(Clone, Debug, Default)]
 struct Inode {
     live: Vec<u8>,
@@ -138,7 +138,7 @@ impl Tree {
         }
     }
 
-    /// What a crash leaves.
+    /// The tree that a crash leaves.
     fn image(&self, image: Image) -> Tree {
         let mut chance = Chance(match image {
             Image::Torn(seed) => seed,
@@ -310,7 +310,7 @@ struct Sim {
 }
 
 impl Sim {
-    /// Counts an operation and fails it if a fault says so.
+    /// Counts an operation, and fails it if a fault was set for it.
     fn step(&mut self) -> io::Result<()> {
         self.operations += 1;
         let number = self.operations;
@@ -402,7 +402,7 @@ impl SimDisk {
         self.shared.lock().log.len()
     }
 
-    /// Operations asked for so far, reads and failed ones too.
+    /// Number of operations so far, including reads and failed ones.
     pub fn operations(&self) -> u64 {
         self.shared.lock().operations
     }
@@ -413,7 +413,7 @@ impl SimDisk {
         CrashPoints { tree: sim.start.clone(), log: sim.log.clone(), next: 0 }
     }
 
-    /// What a crash now would leave, as a disk of its own.
+    /// The disk that a crash now would leave.
     pub fn crash(&self, image: Image) -> SimDisk {
         SimDisk::from_tree(self.shared.lock().tree.image(image))
     }
@@ -434,7 +434,7 @@ impl SimDisk {
         self.shared.lock().faults = Faults::default();
     }
 
-    /// Flips one bit on the medium; neither the stamp nor anybody else notices.
+    /// Flips one bit on the medium; the stamp does not change.
     ///
     /// # Panics
     /// If there is no such file or byte.

@@ -1,5 +1,5 @@
-//! Buffers of datagram sockets. What finds no room in one is lost without a word, and the kernel's
-//! default (208 KiB) has room for six datagrams of 32 KiB.
+//! Buffers of datagram sockets. A datagram that finds no room in one is lost silently, and the
+//! kernel's default (208 KiB) has room for six datagrams of 32 KiB.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,14 +9,14 @@ use rustix::net::sockopt::{
     set_socket_send_buffer_size_force, socket_recv_buffer_size,
 };
 
-/// What a socket for datagrams of NFS should hold in each direction, in bytes of payload. The
-/// kernel sets twice as much aside, for its own structures (socket(7)).
+/// How many bytes of payload a datagram socket for NFS should hold in each direction. The kernel
+/// reserves twice as much, for its own structures (socket(7)).
 pub const DATAGRAM_BUFFER_BYTES: usize = 4 << 20;
 
-/// Gives a socket buffers for [`DATAGRAM_BUFFER_BYTES`]; without CAP_NET_ADMIN, for as much as the
-/// system lets everybody have (`net.core.rmem_max`, `net.core.wmem_max`). Answers what the kernel
-/// has set aside for receiving, in bytes: all that waits to be received counts, with the kernel's
-/// structures.
+/// Gives a socket buffers for [`DATAGRAM_BUFFER_BYTES`]; without CAP_NET_ADMIN, as much as the
+/// system allows everyone (`net.core.rmem_max`, `net.core.wmem_max`). Returns the number of bytes
+/// that the kernel has reserved for receiving: everything that waits to be received counts, with
+/// the kernel's structures.
 ///
 /// # Errors
 /// If this is no socket.

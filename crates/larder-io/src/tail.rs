@@ -1,17 +1,17 @@
-//! The end of a file that grows by small pieces, without a system call for each: [`Tail`].
+//! [`Tail`]: appends small pieces to a file without a system call for each.
 //!
-//! The file is given room ahead, and that part of it, the *window*, is mapped into memory. What is
-//! put there is in the page cache at once, so it outlives the process as what write(2) wrote does,
-//! and is no more durable. Where room or mapping is refused, or there is no descriptor, pieces are
-//! written.
+//! Room is allocated beyond the end of the file, and that part, the *window*, is mapped into
+//! memory. A piece that is put there is in the page cache at once, so like bytes written by
+//! write(2) it survives the process, and is no more durable. Where room or mapping is refused, or
+//! there is no descriptor, pieces are written.
 //!
 //! Invariants:
 //! - [`Tail::append`] returns an error if the piece may not be in the file, however the medium
 //!   fails: a page that the kernel cannot give raises SIGBUS, and our handler puts memory of the
-//!   process in the window's place, which `append` then notices. A SIGBUS anywhere else goes to
-//!   whoever had it before.
-//! - Bytes of the file behind the tail are zeros, or those of a piece that was under way when the
-//!   process died.
+//!   process in the window's place, which `append` then notices. A SIGBUS anywhere else goes to the
+//!   handler that was set before.
+//! - Bytes of the file after the tail are zeros, or those of a piece that was being appended when
+//!   the process died.
 //!
 //! Left out: reading, which is [`DiskFile`]'s.
 
@@ -54,11 +54,11 @@ impl Tail {
         self.len
     }
 
-    /// Puts a piece behind all others. Not durable; it outlives the process.
+    /// Appends a piece after all others. Not durable; it survives the process.
     ///
     /// # Errors
-    /// Those of pwrite(2), or `EIO` if the medium does not give a page. The tail is not to be used
-    /// after one.
+    /// Those of pwrite(2), or `EIO` if the medium does not give a page. Do not use the tail after
+    /// an error.
     pub fn append(&mut self, piece: &[u8]) -> io::Result<()> {
         if self.window.as_ref().is_none_or(|window| !window.has_room(self.len, piece.len())) {
             self.move_window();
@@ -147,9 +147,9 @@ impl Window {
             "a piece outside of the window"
         );
         let offset = usize::try_from(at - self.start).expect("a window is small");
-        // SAFETY: the piece lies within the mapping, as asserted, which `&mut self` has alone, and
-        // which nobody else knows, so it does not overlap `piece`. Where the kernel cannot
-        // give a page, the handler puts another one there before the access goes on.
+        // SAFETY: the piece lies within the mapping, as asserted, which only `&mut self` can
+        // access, so it does not overlap `piece`. Where the kernel cannot give a page, the handler
+        // puts another one there before the access goes on.
         unsafe {
             self.base.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len());
         }
@@ -167,7 +167,7 @@ impl Drop for Window {
 
 #[allow(unsafe_code)]
 fn unmap(base: NonNull<u8>) {
-    // SAFETY: it is a mapping of ours, of this length, and nobody has a reference into it.
+    // SAFETY: it is a mapping of ours, of this length, and there is no reference into it.
     let unmapped = unsafe { rustix::mm::munmap(base.as_ptr().cast(), WINDOW_BYTES) };
     debug_assert_eq!(unmapped, Ok(()));
 }
@@ -184,7 +184,7 @@ static SLOTS: [Slot; WINDOWS_MAX] =
     [const { Slot { base: AtomicUsize::new(0), lost: AtomicBool::new(false) } }; WINDOWS_MAX];
 
 impl Slot {
-    /// A free one, for a mapping that nobody has touched yet.
+    /// A free one, for a mapping that has not been touched yet.
     fn take(base: NonNull<u8>) -> Option<&'static Slot> {
         listen();
         let is_free = |slot: &&Slot| {
@@ -202,7 +202,7 @@ impl Slot {
     }
 }
 
-/// Who had SIGBUS before us.
+/// The handler that had SIGBUS before us.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Takes SIGBUS, once.
@@ -253,7 +253,7 @@ extern "C" fn on_bus_error(
         }
     }
     let before = BEFORE.get().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: gives the signal back to whoever had it; a fault is repeated then.
+    // SAFETY: returns the signal to its previous handler; a fault is repeated then.
     unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
     if !is_fault {
         // SAFETY: no memory is touched; it is delivered when we return.

@@ -1,4 +1,4 @@
-//! What the operator decides.
+//! Configuration of the NFS server.
 
 use std::net::SocketAddr;
 
@@ -13,16 +13,16 @@ pub struct Config {
     pub rpc: server::Config,
     /// The path by which MOUNT knows the root of the file system, beside `/`.
     pub export_path: String,
-    /// Who calls without a credential (AUTH_NONE).
+    /// Identity of callers without a credential (AUTH_NONE).
     pub anonymous: Cred,
     /// Whether user 0 of a caller is [`Config::anonymous`] here, for file systems that do not see
     /// to it themselves.
     pub squash_root: bool,
     /// Whether every change of a directory goes through this server. If so, replies carry its
-    /// attributes from before a change wherever no other call came between, by which clients keep
-    /// their caches over their own changes (RFC 1813, 2.6). If not, they would tell lies about
-    /// changes made elsewhere, and are left out. Those of a file are told as the file system tells
-    /// them.
+    /// attributes from before a change wherever no other call came in between, by which clients
+    /// keep their caches valid over their own changes (RFC 1813, 2.6). If not, those attributes
+    /// would misrepresent changes made elsewhere, and are left out. For a file the file system
+    /// decides.
     pub sole_door: bool,
     /// A port mapper to register with, over UDP; usually port 111 of this machine.
     pub portmapper: Option<SocketAddr>,

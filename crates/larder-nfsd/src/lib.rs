@@ -1,21 +1,21 @@
 //! An NFS version 3 server (RFC 1813) in front of any [`larder_vfs::FileSystem`].
 //!
-//! It exports a directory, re-exports a cached mount, or gives kernel clients a door to larder's
-//! own servers: what it serves it knows by its seam only. NFS and MOUNT are served on one port,
+//! It exports a directory, re-exports a cached mount, or serves larder's own servers to kernel
+//! clients: it knows what it serves only by that interface. NFS and MOUNT are served on one port,
 //! over TCP and UDP; clients name it with `port=` and `mountport=`, or ask a port mapper
 //! ([`Config::portmapper`]).
 //!
 //! - [`Config`] says where to listen and for whom, [`Server`] does it, [`Shutdown`] ends it.
 //! - [`Stats`] counts calls, errors and bytes by procedure.
 //!
-//! Sockets, limits, and calls that come twice are the business of [`larder_rpc::server`], with its
-//! promises. Here is what NFS adds:
+//! [`larder_rpc::server`] handles sockets, limits, and retransmitted calls, and makes its own
+//! promises. NFS adds:
 //! - **Handles outlive the server**, as far as those of the file system do.
-//! - **Attributes do not lie.** Those from before a change are told only where nobody can have come
-//!   between ([`Config::sole_door`]).
+//! - **Attributes are truthful.** Those from before a change are reported only if no other change
+//!   can have come in between ([`Config::sole_door`]).
 //!
-//! Absent on purpose: who maps to whom (squash) and the rights of users, which are the file
-//! system's business; locks (NLM), RPCSEC_GSS, versions 2 and 4.
+//! Absent on purpose: mapping of users (squash) and checking of rights, which the file system does;
+//! locks (NLM), RPCSEC_GSS, versions 2 and 4.
 
 #![cfg_attr(
     test,

@@ -2,7 +2,7 @@
 //!
 //! A path is either below [`Config::export_path`] or, as many clients write it, below `/` taken for
 //! the export's root. It is walked with the caller's rights and leads over directories only. The
-//! list of mounts is what clients said, no more; it is bounded and forgotten with the server.
+//! list of mounts is only what clients have reported; it is bounded and lost with the server.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;

@@ -1,8 +1,8 @@
 //! The procedures of NFS version 3 (RFC 1813, 3.3), each a method from its arguments to its result.
 //!
-//! A procedure resolves handles, asks the file system, and tells what the RFC lets it tell of the
-//! attributes. The file system judges rights. Every reference that a lookup gains is given back at
-//! once: this door names files by handle, so it needs none.
+//! A procedure resolves handles, asks the file system, and reports the attributes that the RFC
+//! allows it to report. The file system checks rights. Every reference that a lookup gains is
+//! returned at once: NFS names files by handle, so it needs no references.
 
 mod data;
 mod listing;
@@ -36,7 +36,7 @@ const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Most links to a file that we promise: ext4's limit, which is the lowest of common file systems.
 const LINKS_MAX: u32 = 65_000;
 
-/// Who calls, and what fits the reply.
+/// The caller, and how much fits into the reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) cred: Cred,
@@ -47,7 +47,7 @@ pub(crate) struct Caller {
 /// The program.
 pub(crate) struct Nfs {
     fs: Arc<dyn FileSystem>,
-    /// Whether attributes from before a change of a directory may be told at all.
+    /// Whether attributes from before a change of a directory may be reported at all.
     sole_door: bool,
     overlaps: Overlaps,
 }
@@ -134,7 +134,7 @@ impl Nfs {
     pub(crate) async fn fsinfo(&self, caller: &Caller, args: FSINFO3args) -> FSINFO3res {
         let ino = self.resolve(&args.fsroot).await.map_err(|status| fail(status, None))?;
         let transfer = caller.transfer_bytes_max;
-        // Asked for their own sake elsewhere; here they alone tell whether the file is still there.
+        // Elsewhere attributes are an extra; here only they show whether the file still exists.
         let attr = self.attr(caller, ino).await.map_err(|status| fail(status, None))?;
         Ok(FSINFO3resok {
             obj_attributes: Some(words::fattr(&attr)),

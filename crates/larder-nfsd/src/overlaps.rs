@@ -1,12 +1,12 @@
-//! Which changes of a directory overlap in time.
+//! Detects changes of a directory that overlap in time.
 //!
-//! The attributes from before a change and those from after it say "nothing else happened between"
-//! to a client (RFC 1813, 2.6). The file system tells those of a directory by separate calls, so it
-//! is true only if no other change was under way between them. That is noticed here rather than
-//! prevented: to make changes wait for each other would cost a slow file system its parallelism.
+//! The attributes from before and after a change tell a client "nothing else happened in between"
+//! (RFC 1813, 2.6). The file system reports those of a directory by separate calls, so this is true
+//! only if no other change was in flight between them. Overlap is detected rather than prevented:
+//! making changes wait for each other would cost a slow file system its parallelism.
 //!
-//! Directories share counters by hash: who shares one with a busy one is told of overlaps that are
-//! none.
+//! Directories share counters by hash: a directory that shares one with a busy directory sees
+//! overlaps that do not exist.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

@@ -1,6 +1,7 @@
 //! Registration with a port mapper (RFC 1833, 3), so that clients find us without `port=`.
 //!
-//! Asked over UDP, a few times. What another server has registered is left alone: that is an error.
+//! The port mapper is asked over UDP, a few times. An existing registration of another server is
+//! left alone: that is an error.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,5 @@
-//! The server: NFS and MOUNT behind the sockets of `larder-rpc`, and their port mapper.
+//! The server: NFS and MOUNT behind the sockets of `larder-rpc`, and their registration with the
+//! port mapper.
 
 use std::io;
 use std::net::SocketAddr;
@@ -90,12 +91,12 @@ impl Server {
         self.server.addr()
     }
 
-    /// What ends it.
+    /// The handle that ends it.
     pub fn shutdown(&self) -> Shutdown {
         self.server.shutdown()
     }
 
-    /// What was served since the start.
+    /// Counts of served calls since the start.
     pub fn stats(&self) -> Stats {
         self.stats_reader().snapshot()
     }
@@ -105,7 +106,7 @@ impl Server {
         StatsReader(self.server.dispatcher())
     }
 
-    /// Serves until [`Shutdown::begin`]; then takes no more calls, answers those in flight, and
+    /// Serves until [`Shutdown::begin`]; then accepts no more calls, answers those in flight, and
     /// returns.
     pub async fn run(self) {
         self.server.run().await;
@@ -116,7 +117,7 @@ impl Server {
 }
 
 impl StatsReader {
-    /// What was served since the start.
+    /// Counts of served calls since the start.
     pub fn snapshot(&self) -> Stats {
         self.0.stats().into()
     }

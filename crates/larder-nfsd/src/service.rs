@@ -1,4 +1,4 @@
-//! NFS and MOUNT as a [`Service`]: who calls, and which procedure is which method.
+//! NFS and MOUNT as a [`Service`]: identifies the caller, and maps procedures to methods.
 
 use std::sync::Arc;
 

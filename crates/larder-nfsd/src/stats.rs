@@ -1,8 +1,8 @@
-//! What was served, by program.
+//! Counts of served calls, by program.
 
 use larder_rpc::server::ProcedureStats;
 
-/// What was served since the start.
+/// Counts of served calls since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Procedures of NFS, by number.

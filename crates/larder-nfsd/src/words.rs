@@ -1,4 +1,5 @@
-//! The words of `larder-vfs` in those of RFC 1813, and back. nfsstat3 lives here and nowhere else.
+//! Converts the types of `larder-vfs` to those of RFC 1813, and back. nfsstat3 lives here and
+//! nowhere else.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,7 @@ use larder_wire::nfs3::{
     stable_how, wcc_attr,
 };
 
-/// What a failed operation is answered with.
+/// The status for a failed operation.
 pub(crate) fn status(error: Error) -> nfsstat3 {
     match error {
         Error::NotFound => nfsstat3::NFS3ERR_NOENT,
@@ -36,7 +37,7 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::NoAttribute => nfsstat3::NFS3ERR_NOENT,
         Error::TooLarge => nfsstat3::NFS3ERR_FBIG,
         Error::BadCookie => nfsstat3::NFS3ERR_BAD_COOKIE,
-        // What is behind us does not answer, or asks for patience: so do we (RFC 1813, 2.6).
+        // The server behind us does not answer, or asks for patience: so do we (RFC 1813, 2.6).
         Error::TryAgain
         | Error::Locked
         | Error::Deadlock
@@ -47,7 +48,7 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
     }
 }
 
-/// What a handle that does not resolve is answered with.
+/// The status for a handle that does not resolve.
 pub(crate) fn handle_status(error: Error) -> nfsstat3 {
     match error {
         Error::InvalidArgument => nfsstat3::NFS3ERR_BADHANDLE,
@@ -75,7 +76,7 @@ pub(crate) fn fattr(attr: &Attr) -> fattr3 {
     }
 }
 
-/// What tells one version of a file from another.
+/// The attributes that distinguish versions of a file.
 pub(crate) fn wcc(attr: &Attr) -> wcc_attr {
     wcc_attr { size: attr.size, mtime: nfs_time(attr.mtime), ctime: nfs_time(attr.ctime) }
 }

@@ -1,13 +1,13 @@
-//! Capabilities: what lets a client read or write bytes of a disk without asking anybody.
+//! Capabilities: they let a client read or write bytes of a disk without asking another server.
 //!
 //! The metadata server mints a [`Capability`] and gives it to a client together with its secret
 //! ([`crate::seal::Secret`]), which only the disk can work out again: the disk keeps no table of
 //! capabilities. The client shows the capability with each request and seals the request under the
-//! secret. What a disk checks beside the seal is here, field by field; in which order is the disk's
-//! business.
+//! secret. This module has each check that a disk makes besides the seal, field by field; the disk
+//! decides their order.
 //!
 //! Invariant: the extents of a capability are not empty, in order, and do not overlap; none ends
-//! behind the last byte that a disk can have. [`Extents`] cannot be made otherwise, also not by
+//! behind the last byte that a disk can have. [`Extents`] cannot be made otherwise, not even by
 //! decoding.
 
 use bytes::Bytes;
@@ -37,7 +37,7 @@ xdr_newtype! {
 pub const GROUP_CAPABILITIES: u32 = 8192;
 
 xdr_enum! {
-    /// What a capability lets its holder do with its bytes.
+    /// What a capability allows its holder to do with its bytes.
     Mode { Read = 1, Write = 2, ReadWrite = 3 }
 }
 
@@ -83,7 +83,7 @@ impl Extent {
         self.length
     }
 
-    /// The byte behind its last one.
+    /// The byte after its last one.
     pub fn end(self) -> u64 {
         self.offset + self.length
     }
@@ -109,7 +109,7 @@ pub enum ExtentsError {
     /// An extent has no bytes.
     #[error("an extent has no bytes")]
     Empty,
-    /// An extent ends behind 2^64 - 1.
+    /// An extent ends beyond 2^64 - 1.
     #[error("an extent ends behind the last byte that there can be")]
     Overflow,
     /// An extent begins before the end of the one before it.
@@ -183,7 +183,7 @@ xdr_struct! {
     /// What a client may do with which bytes of a disk, and until when.
     ///
     /// `expiry_ms` is a time of the disk's own clock: milliseconds since it started, in the boot
-    /// that `boot` names. At that time the capability is over.
+    /// that `boot` names. At that time the capability expires.
     #[derive(Hash)]
     Capability {
         volume: VolumeId, disk: DiskId, boot: BootEpoch, key: KeyEpoch, group: GroupId,

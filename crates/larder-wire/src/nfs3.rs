@@ -310,7 +310,7 @@ xdr_struct! {
         ctime: nfstime3,
     }
 
-    /// What tells whether a file has changed (RFC 1813, 2.6).
+    /// Attributes that show whether a file has changed (RFC 1813, 2.6).
     #[derive(Copy)]
     wcc_attr { size: u64, mtime: nfstime3, ctime: nfstime3 }
 
@@ -338,7 +338,7 @@ xdr_union! {
     #[derive(Copy)]
     createhow3 { 0 => UNCHECKED(sattr3), 1 => GUARDED(sattr3), 2 => EXCLUSIVE(createverf3) }
 
-    /// What to make a node of (RFC 1813, 3.3.11).
+    /// The kind of node to make (RFC 1813, 3.3.11).
     #[derive(Copy)]
     mknoddata3 {
         1 => NF3REG, 2 => NF3DIR, 3 => NF3BLK(devicedata3), 4 => NF3CHR(devicedata3), 5 => NF3LNK,

@@ -1,9 +1,9 @@
 //! Record marking: messages on a byte stream (RFC 5531, 11).
 //!
-//! A record is a sequence of fragments, each behind a mark of four bytes: its length, and whether
-//! it is the last. [`RecordAssembler`] is the receiving state machine; it takes memory only from
-//! its [`Buffers`] and reads large fragments in place, so that a payload is written once, by the
-//! kernel.
+//! A record is a sequence of fragments, each preceded by a mark of four bytes: its length, and
+//! whether it is the last. [`RecordAssembler`] is the receiving state machine; it takes memory only
+//! from its [`Buffers`] and reads large fragments in place, so that a payload is written once, by
+//! the kernel.
 //!
 //! Invariants:
 //! - a record never exceeds the limit, however many fragments announce it;
@@ -38,7 +38,7 @@ pub enum RecordError {
     /// A record is longer than agreed.
     #[error("a record of at least {length} bytes exceeds the limit of {limit}")]
     TooLong {
-        /// What was announced so far, in bytes.
+        /// Bytes announced so far.
         length: usize,
         /// The limit, in bytes.
         limit: usize,

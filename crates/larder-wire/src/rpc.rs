@@ -11,8 +11,8 @@ use thiserror::Error;
 
 /// The version of the protocol.
 const RPC_VERSION: u32 = 2;
-/// Room for header and small arguments or results that is taken at once, in bytes. Most messages
-/// need no more.
+/// Bytes that are reserved at once for header and small arguments or results. Most messages need no
+/// more.
 const HEAD_BYTES: usize = 256;
 /// Longest body of a credential or verifier, in bytes (RFC 5531, 8.2).
 pub const AUTH_BYTES_MAX: usize = 400;
@@ -32,8 +32,8 @@ const AUTH_SYS: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Xid(pub u32);
 
-/// Whether a message is a call or a reply to one (RFC 5531, 9). On a connection both ways, this
-/// tells whose xid it bears.
+/// Whether a message is a call or a reply to one (RFC 5531, 9). On a connection that carries calls
+/// both ways, this shows which side chose its xid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
     /// A call.
@@ -43,7 +43,7 @@ pub enum MessageKind {
 }
 
 impl MessageKind {
-    /// What `message` says that it is. None if it is neither.
+    /// The kind of `message`; `None` if it is neither.
     pub fn of(message: &[u8]) -> Option<MessageKind> {
         match u32::from_be_bytes(*message.get(4..)?.first_chunk()?) {
             CALL => Some(MessageKind::Call),
@@ -53,18 +53,18 @@ impl MessageKind {
     }
 }
 
-/// Who calls.
+/// The caller's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// AUTH_NONE: nobody in particular.
+    /// AUTH_NONE: no identity.
     None,
-    /// AUTH_SYS: a Unix user, on the client's word.
+    /// AUTH_SYS: a Unix user, as the client claims.
     Sys(AuthSys),
     /// A flavor that we do not speak.
     Other {
         /// Its number.
         flavor: u32,
-        /// What it holds.
+        /// Its content.
         body: Opaque<AUTH_BYTES_MAX>,
     },
 }
@@ -156,7 +156,7 @@ pub struct CallHeader {
     pub version: u32,
     /// The procedure of it.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's identity.
     pub credential: Credential,
 }
 
@@ -245,7 +245,7 @@ pub fn encode_call<P: Procedure>(
 
 /// AUTH_TLS: the flavor by which a NULL call asks whether the server speaks TLS (RFC 9289, 4.1).
 pub const AUTH_TLS: u32 = 7;
-/// What a server that does says, as the verifier of its reply (RFC 9289, 4.1).
+/// The verifier by which a server that supports TLS says so (RFC 9289, 4.1).
 const STARTTLS: &[u8] = b"STARTTLS";
 
 /// The NULL call that asks whether the server of a program speaks TLS.
@@ -283,7 +283,7 @@ pub const AUTH_BADCRED: u32 = 1;
 /// AUTH_TOOWEAK: the server wants another flavor (RFC 5531, 9).
 pub const AUTH_TOOWEAK: u32 = 5;
 
-/// What the RPC layer of the server says of a call (RFC 5531, 9).
+/// The RPC layer's answer to a call (RFC 5531, 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Outcome {
     /// The procedure ran; its results follow.
@@ -327,7 +327,7 @@ pub enum Outcome {
 pub struct ReplyHeader {
     /// Names the call that is answered.
     pub xid: Xid,
-    /// What became of it.
+    /// The result.
     pub outcome: Outcome,
 }
 

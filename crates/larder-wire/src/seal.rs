@@ -1,4 +1,4 @@
-//! Keys and seals of the program of disks: who can have made these bytes.
+//! Keys and seals of the program of disks: they prove who made a message.
 //!
 //! ```text
 //! master key                 random; a file of the disk, and one of the metadata server
@@ -37,17 +37,17 @@ pub const KEY_BYTES: usize = 32;
 /// Length of the seal on a request or reply, in bytes.
 pub const TAG_BYTES: usize = 16;
 
-/// Bytes that are not from whom they say.
+/// Bytes whose seal is not their claimed sender's.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the seal is not that of these bytes")]
 pub struct Forged;
 
 xdr_enum! {
-    /// What protects the requests of clients at the disks of a volume.
+    /// How clients' requests to the disks of a volume are protected.
     ///
-    /// `Off`: nothing: whoever reaches a disk may do everything; for measurements. `Secure`: nobody
-    /// without a capability does anything, and nobody alters anything. `Private`: nobody else reads
-    /// the data, either.
+    /// `Off`: not at all: anyone who can reach a disk may do everything; for measurements.
+    /// `Secure`: a client without a capability can do nothing, and nothing can be altered.
+    /// `Private`: the data cannot be read by others, either.
     Setup { Off = 0, Secure = 1, Private = 2 }
 }
 
@@ -79,13 +79,13 @@ macro_rules! keys {
 }
 
 keys! {
-    /// What a disk and the metadata server of its volume have in common.
+    /// The secret that a disk and the metadata server of its volume share.
     MasterKey;
-    /// What a disk's capabilities of one key epoch are made with.
+    /// The key with which a disk's capabilities of one key epoch are made.
     DiskKey;
-    /// What proves that its holder was given a capability, or is the metadata server.
+    /// Proves that its holder was granted a capability, or is the metadata server.
     Secret;
-    /// What a client and a disk have in common for a session.
+    /// The key that a client and a disk share for a session.
     SessionKey;
 }
 
@@ -95,7 +95,7 @@ impl MasterKey {
         DiskKey(derive(&self.0, "larder disk key 1", &[&encoded(&epoch)]))
     }
 
-    /// What the metadata server shows itself with at a disk.
+    /// The secret by which the metadata server identifies itself to a disk.
     pub fn control_secret(&self, volume: VolumeId, disk: DiskId) -> Secret {
         let parts: [&[u8]; 2] = [&encoded(&volume), &encoded(&disk)];
         Secret(derive(&self.0, "larder disk control 1", &parts))
@@ -128,7 +128,7 @@ impl Secret {
         SessionKey(derive(&self.0, "larder disk session 1", &[client, disk]))
     }
 
-    /// What shows that a handshake's hello is from who has this.
+    /// The seal that proves that a handshake's hello comes from the holder of this secret.
     pub fn sign_hello(&self, hello: &impl Encode) -> [u8; KEY_BYTES] {
         derive(&self.0, "larder disk hello 1", &[&encoded(hello)])
     }
@@ -143,7 +143,7 @@ impl Secret {
 }
 
 impl SessionKey {
-    /// What shows that a welcome is from the disk that the hello was meant for.
+    /// The seal that proves that a welcome comes from the disk that the hello was sent to.
     pub fn sign_welcome(&self, welcome: &impl Encode) -> [u8; KEY_BYTES] {
         derive(&self.0, "larder disk welcome 1", &[&encoded(welcome)])
     }
@@ -156,7 +156,7 @@ impl SessionKey {
         equal(&self.sign_welcome(welcome), mac)
     }
 
-    /// What shows that a handshake, with this nonce of the client, may end this session.
+    /// Proves that a handshake, with this nonce of the client, may end this session.
     pub fn sign_ending(&self, client: &[u8; KEY_BYTES]) -> [u8; KEY_BYTES] {
         derive(&self.0, "larder disk ending 1", &[client])
     }
@@ -194,8 +194,8 @@ impl SealKey {
         SealKey(LessSafeKey::new(key))
     }
 
-    /// Seals `head` and `data`, and encrypts `data` in a `Private` setup: the seal, and what to
-    /// send for the data. Data that nobody else shares is encrypted in place.
+    /// Seals `head` and `data`, and encrypts `data` in a `Private` setup: returns the seal, and the
+    /// bytes to send for the data. Data that is not shared is encrypted in place.
     ///
     /// No two calls for one key may have the same `sequence`.
     pub fn seal(&self, setup: Setup, sequence: u64, head: &[u8], data: Bytes) -> (Tag, Bytes) {
@@ -232,9 +232,9 @@ impl SealKey {
         opened.map(|()| clear.freeze()).map_err(|_| Forged)
     }
 
-    /// The seal on what stays readable. The data, which is long, is what GCM takes as "additional";
-    /// the head is what it encrypts, and only the tag is used: so neither is copied behind the
-    /// other, and both sides can work the tag out.
+    /// The seal on content that stays readable. GCM authenticates the data, which is long, as
+    /// "additional" data, and encrypts the head, of which only the tag is used: so neither is
+    /// copied, and both sides can compute the tag.
     fn authenticate(&self, sequence: u64, head: &[u8], data: &[u8]) -> Tag {
         let mut head = head.to_vec();
         let tag = self.0.seal_in_place_separate_tag(nonce(sequence), Aad::from(data), &mut head);

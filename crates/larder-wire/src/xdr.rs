@@ -59,13 +59,13 @@ pub struct Encoder {
     framing: Framing,
     /// Small values before the first payload.
     head: BytesMut,
-    /// What follows the head, before the tail.
+    /// The parts between the head and the tail.
     segments: Vec<Bytes>,
     segments_bytes: usize,
     tail: BytesMut,
 }
 
-/// How messages are told apart on the wire.
+/// How messages are delimited on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     /// Each is a datagram of its own.
@@ -196,7 +196,7 @@ impl Segments {
         self.segments
     }
 
-    /// The message in one piece: free if it is one already, else a copy.
+    /// The message in one piece: without a copy if it is one already.
     pub fn to_bytes(&self) -> Bytes {
         match self.segments.as_slice() {
             [] => Bytes::new(),
@@ -225,7 +225,7 @@ pub const fn opaque_len(length: usize) -> usize {
 
 /// Takes `length` bytes and their padding from the front of `input`, without a copy.
 ///
-/// Padding that is not zero is let pass: nobody ever reads it.
+/// Padding that is not zero is accepted: it is never used.
 ///
 /// # Errors
 /// [`XdrError::Short`]
@@ -251,10 +251,10 @@ pub fn take_length(input: &mut Bytes, limit: usize) -> Result<usize, XdrError> {
     Ok(length)
 }
 
-/// Bytes of variable length: XDR's `opaque<LIMIT>` and `string<LIMIT>` alike, since NFS names are
-/// bytes and nothing more.
+/// Bytes of variable length: both XDR's `opaque<LIMIT>` and `string<LIMIT>`, because NFS names are
+/// plain bytes.
 ///
-/// The limit guards decoding; who builds one to send keeps to what the receiver takes.
+/// Decoding checks the limit; the sender must respect the receiver's.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opaque<const LIMIT: usize>(pub Bytes);
 

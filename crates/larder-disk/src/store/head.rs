@@ -28,7 +28,7 @@ pub(super) const HEAD_BYTES: u64 = 4096;
 const FORMAT: &str = "larder disk format ";
 const VERSION: &str = "1";
 
-/// Which disk of which volume a store is, and what protects it.
+/// Which disk of which volume a store is, and how requests to it are protected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The volume.
@@ -57,11 +57,11 @@ pub enum OpenError {
     /// It is of another volume, of another disk, of another size, or has another setup.
     #[error("its {what} is {found}, not {wanted}")]
     Other {
-        /// What is other.
+        /// What differs.
         what: &'static str,
-        /// What its head says.
+        /// The value in its head.
         found: String,
-        /// What was asked for.
+        /// The expected value.
         wanted: String,
     },
     /// It ends too early.

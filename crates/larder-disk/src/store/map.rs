@@ -1,4 +1,5 @@
-//! The map: for each block, whether it was written. In memory; pages that changed are kept in mind.
+//! The map: for each block, whether it was written. In memory; it keeps track of pages that
+//! changed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

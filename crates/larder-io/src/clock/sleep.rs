@@ -66,7 +66,7 @@ impl dyn Clock + '_ {
         self.sleep_until(self.instant() + duration)
     }
 
-    /// What `future` answers, if it does before `until`. Else it is dropped.
+    /// The result of `future`, if it is ready before `until`. Otherwise the future is dropped.
     ///
     /// # Errors
     /// [`Elapsed`]
@@ -83,7 +83,7 @@ impl dyn Clock + '_ {
         .await
     }
 
-    /// What `future` answers, if it does within `limit`. Else it is dropped.
+    /// The result of `future`, if it is ready within `limit`. Otherwise the future is dropped.
     ///
     /// # Errors
     /// [`Elapsed`]
@@ -96,7 +96,7 @@ impl dyn Clock + '_ {
     }
 }
 
-/// Who waits on a simulated clock.
+/// The tasks that wait on a simulated clock.
 #[derive(Debug)]
 pub(super) struct Sleepers {
     state: Mutex<State>,
@@ -108,7 +108,7 @@ struct State {
     /// By the time of their waking, and a number.
     waiting: BTreeMap<(Instant, u64), Waker>,
     next_number: u64,
-    /// Who waits until so many sleep.
+    /// Tasks that wait until a number of others sleep.
     watching: Vec<Waker>,
 }
 

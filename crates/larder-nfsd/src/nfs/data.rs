@@ -9,9 +9,9 @@ use super::{Caller, FILE_BYTES_MAX, Nfs, ask, fail, with};
 use crate::words;
 
 impl Nfs {
-    /// The attributes are those from just before the bytes were read: if somebody writes between,
-    /// the client finds its bytes newer than it thinks, and asks again. The other order would let
-    /// it keep old bytes for new ones.
+    /// Returns the attributes from just before the bytes were read: if another client writes in
+    /// between, this client finds its bytes newer than it thinks, and asks again. The other order
+    /// would let it keep old bytes as new.
     pub(crate) async fn read(&self, caller: &Caller, args: READ3args) -> READ3res {
         let ino = self.resolve(&args.file).await.map_err(|status| fail(status, None))?;
         let count = args.count.min(caller.transfer_bytes_max);
@@ -62,8 +62,8 @@ impl Nfs {
         })
     }
 
-    /// Commits the whole file: the seam knows no ranges. It changes nothing that a client is told
-    /// of, so there is no before.
+    /// Commits the whole file: [`larder_vfs::FileSystem`] has no ranges. It changes nothing that a
+    /// client sees, so there are no attributes from before.
     pub(crate) async fn commit(&self, caller: &Caller, args: COMMIT3args) -> COMMIT3res {
         let none = wcc_data::default();
         let ino = self.resolve(&args.file).await.map_err(|status| fail(status, none))?;

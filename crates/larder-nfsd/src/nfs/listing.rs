@@ -1,8 +1,8 @@
 //! READDIR and READDIRPLUS (RFC 1813, 3.3.16 and 3.3.17).
 //!
-//! The file system leaves `.` and `..` out, which clients expect, so they are put in front: with
-//! cookies 1 and 2, and the file system's own positions behind them, moved by two. The file system
-//! keeps its positions good, so the cookie verifier is always zero.
+//! The file system leaves out `.` and `..`, which clients expect, so they are put in front, with
+//! cookies 1 and 2; the file system's own positions follow, shifted by two. The file system keeps
+//! its positions valid, so the cookie verifier is always zero.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStringExt;
@@ -17,7 +17,7 @@ use larder_wire::xdr::{self, List};
 use super::{Caller, Nfs, ask, fail, with};
 use crate::words;
 
-/// Cookies of `.` and `..`; by so much the file system's positions are moved.
+/// Cookies of `.` and `..`; the file system's positions are shifted by this number.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 /// Bytes of READDIR3resok and READDIRPLUS3resok beside the entries: attributes with their mark, the
@@ -25,7 +25,7 @@ const DOT_DOT: u64 = 2;
 const FRAME_BYTES: usize = 4 + larder_wire::nfs3::FATTR3_BYTES + 8 + 4 + 4;
 const VERIFIER: cookieverf3 = [0; 8];
 
-/// What still fits a reply.
+/// The room that is left in a reply.
 struct Room {
     /// Bytes of the whole result (`count`, `maxcount`).
     result_bytes: usize,
@@ -112,8 +112,8 @@ impl Nfs {
         if cookie < DOT_DOT {
             entries.push(self.dot(caller, dir, "..", DOT_DOT, plus).await?);
         }
-        // Asked until it is full or the file system says that there is no more: to leave that to
-        // the client would cost a message for each directory.
+        // Asks until the reply is full or the file system reports the end: leaving that to the
+        // client would cost a message for each directory.
         let mut offset = cookie.saturating_sub(DOT_DOT);
         let mut used_bytes = 0;
         while used_bytes < room.result_bytes {
@@ -146,7 +146,7 @@ impl Nfs {
         })
     }
 
-    /// `.` or `..`. Who may not search the directory is not told what `..` is but for its name.
+    /// `.` or `..`. A caller who may not search the directory learns only the name of `..`.
     async fn dot(
         &self,
         caller: &Caller,

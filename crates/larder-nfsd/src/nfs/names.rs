@@ -37,7 +37,7 @@ impl Nfs {
         })
     }
 
-    /// What a name stands for.
+    /// The object that a name stands for.
     async fn find(
         &self,
         caller: &Caller,

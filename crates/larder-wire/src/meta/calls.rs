@@ -1,7 +1,7 @@
-//! The procedures of the metadata program: what they take and what they answer.
+//! The procedures of the metadata program: their arguments and results.
 //!
-//! Arguments of calls that change something begin with a [`Sequence`], those of others with the
-//! session. All but [`Session`] therefore renew it.
+//! Arguments of calls that change something begin with a [`Sequence`], those of other calls with
+//! the session. So every call except [`Session`] renews the session.
 
 use super::words::{
     Attributes, ByteRange, ChangeId, Changed, Device, DiskId, Disks, FileId, IfExists, Kind,
@@ -17,7 +17,7 @@ use crate::xdr::{self, Array, Opaque};
 
 /// The target of a symbolic link.
 pub type Target = Opaque<TARGET_BYTES_MAX>;
-/// What a call changes of locks.
+/// How a call changes locks.
 pub type LockChanges = Array<LockChange, LOCK_CHANGES_MAX>;
 /// The value of an extended attribute.
 pub type XattrValue = Opaque<XATTR_BYTES_MAX>;
@@ -31,10 +31,10 @@ xdr_struct! {
     /// one ends the session of the life before.
     #[derive(Copy)]
     Session { client: [u8; 16], boot: u64, slots: u32 }
-    /// Answer of SESSION. The client has to call within each `lease_ms`, or the session ends.
-    /// `server_boot` changes with each start of the server: leases and opens of the one before are
-    /// gone. `resumed`: the session was there, and its slots go on. `copies` of each block are on
-    /// disks; if there are more than one, a committed block is never written again.
+    /// Results of SESSION. The client has to call within each `lease_ms`, or the session ends.
+    /// `server_boot` changes with each start of the server: leases and opens from before are gone.
+    /// `resumed`: the session existed, and its slots continue. `copies` of each block are on disks;
+    /// with more than one copy, a committed block is never written again.
     SessionGiven {
         session: SessionId, slots: u32, lease_ms: u32, resumed: bool, volume: VolumeId,
         server_boot: u64, root: FileId, copies: u32, disks: Disks,
@@ -73,7 +73,7 @@ xdr_struct! {
         sequence: Sequence, what: OpenWhat, mode: Mode, lease: LeaseKind, range: ByteRange,
         allocate: bool,
     }
-    /// What OPEN creates, unless the name is there.
+    /// What OPEN creates, unless the name exists.
     Create { place: Place, set: SetAttributes, if_exists: IfExists }
     /// Answer of OPEN. `dir` is there if a name was given. A CREATE that opened what was there has
     /// `created` false.
@@ -87,7 +87,7 @@ xdr_struct! {
     Close { sequence: Sequence, open: OpenId }
 
     /// Arguments of GETCAPS. `open` is an open file whose mode suffices, or none: then the caller's
-    /// rights are judged now.
+    /// rights are checked now.
     #[derive(Copy)]
     GetCaps { session: SessionId, file: FileId, open: OpenId, mode: Mode, range: ByteRange }
     /// Answer of GETCAPS and ALLOC.
@@ -99,10 +99,10 @@ xdr_struct! {
     Alloc { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
 
     /// Arguments of COMMIT_EXTENTS: what was written, and is durable on the disks. The file's size
-    /// becomes the end of the last range, if it was smaller. `all`: the session has written nothing
-    /// else of the file that it has not committed, and uses no grant for writing from before.
-    /// `copies` are the disks that have all of `written` that lies where they have copies; the
-    /// others have missed it. `merged`, in order, are blocks that were not written as a whole.
+    /// becomes the end of the last range, if it was smaller. `all`: the session has no other
+    /// written and uncommitted bytes of the file, and uses no earlier grant for writing. `copies`
+    /// are the disks that have everything in `written` for their sets; the other disks of those
+    /// sets have missed it. `merged`, in order, are blocks that were not written as a whole.
     CommitExtents {
         sequence: Sequence, file: FileId, open: OpenId, written: Array<Written, RANGES_MAX>,
         copies: Array<DiskId, DISKS_MAX>, merged: Array<Merged, RANGES_MAX>, mtime: Option<Time>,
@@ -137,8 +137,8 @@ xdr_struct! {
 
     /// Arguments of LINK.
     Link { sequence: Sequence, file: FileId, place: Place }
-    /// Answer of LINK, REMOVE and RMDIR: the file that got or lost the name, and its directory. A
-    /// file without links is gone once nobody has it open.
+    /// Results of LINK, REMOVE and RMDIR: the file that got or lost the name, and its directory. A
+    /// file without links is gone once no session has it open.
     #[derive(Copy)]
     NameChanged { file: Changed, dir: Changed }
 
@@ -153,11 +153,11 @@ xdr_struct! {
     #[derive(Copy)]
     Renamed { from_dir: Changed, to_dir: Changed, moved: Changed, replaced: Option<Changed> }
 
-    /// Arguments of READDIR: entries behind `cookie` (0: from the beginning), as many as fit into
-    /// about `bytes_max`. Cookies stay good as long as the directory.
+    /// Arguments of READDIR: entries after `cookie` (0: from the beginning), as many as fit into
+    /// about `bytes_max`. Cookies are valid as long as the directory exists.
     #[derive(Copy)]
     ReadDir { session: SessionId, dir: FileId, cookie: u64, bytes_max: u32, attributes: bool }
-    /// An entry of a directory. `cookie` is behind it.
+    /// An entry of a directory. `cookie` is the position after it.
     Entry { name: Name, file: FileId, cookie: u64, attributes: Option<Attributes> }
     /// Answer of READDIR, without `.` and `..`.
     Entries { dir: Attributes, entries: Array<Entry, ENTRIES_MAX>, end: bool }
@@ -196,59 +196,60 @@ xdr_struct! {
     /// Arguments of REMOVEXATTR.
     RemoveXattr { sequence: Sequence, file: FileId, name: Name }
 
-    /// Arguments of RETURN_LEASE. One that the session does not have, or not any more, is no
+    /// Arguments of RETURN_LEASE. A lease that the session does not have, or no longer has, is no
     /// error.
     ReturnLease { sequence: Sequence, returned: Array<Returned, RETURNED_MAX> }
 
-    /// Arguments of LOOK: attributes, the caller's rights, a lease of `lease` at most, and grants
-    /// to read as much of `range` as fits, if he may read it and it is a file with data.
+    /// Arguments of LOOK: asks for attributes, the caller's rights, a lease of at most `lease`, and
+    /// grants to read as much of `range` as fits, if the caller may read the object and it is a
+    /// file with data.
     Look { session: SessionId, at: LookAt, lease: LeaseKind, range: ByteRange }
     /// Answer of LOOK. `dir` is there if a name was given, `found` unless there is none such.
     LookedAt { dir: Option<Attributes>, found: Option<Seen> }
 
-    /// Arguments of LOCK: the session is one holder, which keeps the processes of its client apart
-    /// itself. All of `changes` are made, in order, or none. It does not wait. `claim`: the session
-    /// had them before the server was started anew.
+    /// Arguments of LOCK: the session is one holder; its client distinguishes its own processes.
+    /// All of `changes` are made, in order, or none. It does not wait. `claim`: the session had
+    /// them before the server was restarted.
     Lock { sequence: Sequence, file: FileId, changes: LockChanges, claim: bool }
 
     /// Arguments of TESTLOCK: what keeps the session from having the range in this mode.
     #[derive(Copy)]
     TestLock { session: SessionId, file: FileId, range: ByteRange, mode: LockMode }
-    /// Answer of TESTLOCK: nothing, or a lock of the strongest mode that is in the way.
+    /// Results of TESTLOCK: none, or a conflicting lock of the strongest mode.
     #[derive(Copy)]
     LockTested { found: Option<LockFound> }
 
-    /// Arguments of AWAIT_LOCK: somebody stands in line for changes that were refused. Asking again
-    /// under the same number does nothing.
+    /// Arguments of AWAIT_LOCK: a waiter queues for changes that were refused. Asking again under
+    /// the same number does nothing.
     AwaitLock { session: SessionId, file: FileId, number: WaiterNumber, changes: LockChanges }
-    /// Answer of AWAIT_LOCK: whether what he waits for is free already, and kept for him; else the
-    /// client is called back by LOCK_FREE when it is.
+    /// Results of AWAIT_LOCK: whether what the waiter wants is free already, and reserved for it;
+    /// otherwise the server calls the client back by LOCK_FREE when it is.
     #[derive(Copy)]
     LockAwaited { is_free: bool }
 
-    /// Arguments of FORGO_LOCK: he does not wait any more. If he does not stand in line that is no
-    /// error.
+    /// Arguments of FORGO_LOCK: the waiter leaves the queue. It is no error if the waiter is not
+    /// queued.
     #[derive(Copy)]
     ForgoLock { session: SessionId, file: FileId, number: WaiterNumber }
 
-    /// Arguments of LOCKS_CLAIMED: the session has claimed all that it had before the server was
-    /// started anew.
+    /// Arguments of LOCKS_CLAIMED: the session has claimed all locks that it had before the server
+    /// was restarted.
     #[derive(Copy)]
     LocksClaimed { session: SessionId }
 }
 
 xdr_union! {
-    /// What to open: a file that is known, a name, or a name that is made if it is not there.
+    /// What to open: a known file, a name, or a name that is created if it does not exist.
     OpenWhat { 0 => File(FileId), 1 => Name(Place), 2 => Create(Create) }
 }
 
 xdr_union! {
-    /// What to look at: a file that is known, or a name.
+    /// What to look at: a known file, or a name.
     LookAt { 0 => File(FileId), 1 => Name(Place) }
 }
 
 xdr_enum! {
-    /// What is to become of an extended attribute that is there, or is not (setxattr(2)).
+    /// Whether an extended attribute may or must exist before it is set (setxattr(2)).
     IfSet { Either = 0, Create = 1, Replace = 2 }
 }
 

@@ -15,14 +15,15 @@ xdr_struct! {
     #[derive(Copy, Default)]
     RecallNull {}
 
-    /// Arguments of RECALL: the lease is wanted back but for `keep`. The client answers at once,
-    /// and gives it back by RETURN_LEASE. It may come before the reply that gives the lease.
+    /// Arguments of RECALL: the server wants the lease back, except for `keep`. The client answers
+    /// at once, and returns the lease by RETURN_LEASE. The call may arrive before the reply that
+    /// grants the lease.
     #[derive(Copy)]
     Recall { session: SessionId, file: FileId, number: LeaseNumber, keep: LeaseKind }
 
-    /// Arguments of LOCK_FREE: what somebody waits for is free, and kept for him for a while. The
-    /// client answers at once, and asks for it by LOCK, or says FORGO_LOCK. It may come before the
-    /// reply to AWAIT_LOCK, and more than once.
+    /// Arguments of LOCK_FREE: what a waiter waits for is free, and reserved for it for a while.
+    /// The client answers at once, and asks for it by LOCK, or sends FORGO_LOCK. The call may
+    /// arrive before the reply to AWAIT_LOCK, and more than once.
     #[derive(Copy)]
     LockFree { session: SessionId, file: FileId, number: WaiterNumber }
 }

@@ -1,4 +1,4 @@
-//! What the metadata program speaks of.
+//! The types of the metadata program's arguments and results.
 
 use std::ops::Range;
 
@@ -26,7 +26,8 @@ xdr_newtype! {
     ChangeId(u64);
     /// Number of a lease: larger than those of all that were given before.
     LeaseNumber(u64);
-    /// Names who waits for a lock, to his client; never given to another one of the session.
+    /// A client's number for one that waits for a lock; never used for another waiter of the
+    /// session.
     WaiterNumber(u64);
 }
 
@@ -36,7 +37,7 @@ impl FileId {
 }
 
 impl OpenId {
-    /// No open file: rights are judged anew.
+    /// No open file: rights are checked anew.
     pub const NONE: OpenId = OpenId(0);
 }
 
@@ -47,20 +48,20 @@ xdr_enum! {
         Fifo = 7,
     }
 
-    /// What a lease promises: nothing; that nobody else changes the file; that nobody else reads or
-    /// writes it. On a directory it is about its attributes and names.
+    /// What a lease promises: nothing; that no other client changes the file; that no other client
+    /// reads or writes it. On a directory it covers its attributes and names.
     #[derive(PartialOrd, Ord)]
     LeaseKind { None = 0, Read = 1, Write = 2 }
 
-    /// Whose an extent's blocks are: everybody's who may read the file, or the session's that
+    /// To whom an extent's blocks belong: to everyone who may read the file, or to the session that
     /// allocated them and has not committed them yet.
     ExtentState { Committed = 1, Provisional = 2 }
 
-    /// What a lock keeps others from: locking the range exclusively; locking it at all.
+    /// What a lock prevents others from: locking the range exclusively; locking it at all.
     #[derive(PartialOrd, Ord)]
     LockMode { Shared = 1, Exclusive = 2 }
 
-    /// What is to become of a name that exists already.
+    /// What to do if a name exists already.
     IfExists { Open = 0, Fail = 1 }
 }
 
@@ -90,8 +91,8 @@ xdr_struct! {
     #[derive(Copy)]
     Version { change: ChangeId, data_change: ChangeId }
 
-    /// What a call made of an object: the version that it was just before, and what it is now. The
-    /// two versions are the same if it did not change.
+    /// How a call changed an object: the version just before, and the attributes after. The two
+    /// versions are the same if it did not change.
     #[derive(Copy)]
     Changed { before: Version, after: Attributes }
 
@@ -119,9 +120,9 @@ xdr_struct! {
     #[derive(Copy)]
     Written { offset: u64, length: u64, disk: DiskId, position: u64 }
 
-    /// A block of which a client wrote a part: the rest is from the block that the file had at
-    /// `offset`, which began at `position` of the disk and had `length` bytes; zeros if it had
-    /// none. It is for the server to see whether that is still so.
+    /// A block of which a client wrote only a part: the rest is copied from the block that the file
+    /// had at `offset`, which began at `position` of the disk and had `length` bytes; zeros if
+    /// there was none. The server checks whether the file still has that block.
     #[derive(Copy)]
     Merged { offset: u64, from: Option<MergedFrom> }
 
@@ -129,10 +130,9 @@ xdr_struct! {
     #[derive(Copy)]
     MergedFrom { disk: DiskId, position: u64, length: u32 }
 
-    /// A part of a file that lies on a disk: `length` bytes at `offset` of the file are those at
-    /// `position` of the disk. Offset and position are multiples of the block size; so is the
-    /// length, but of an extent that was cut by a smaller size of its file. What no extent covers
-    /// is zeros.
+    /// A part of a file on a disk: `length` bytes at `offset` of the file are those at `position`
+    /// of the disk. Offset and position are multiples of the block size; so is the length, except
+    /// for an extent that a smaller size of its file has cut. What no extent covers is zeros.
     #[derive(Copy)]
     Extent { offset: u64, length: u64, disk: DiskId, position: u64, state: ExtentState }
 
@@ -145,8 +145,8 @@ xdr_struct! {
         secret: [u8; 32],
     }
 
-    /// Where a part of a file lies, and what lets the client get at it. `covered` is the part that
-    /// the extents tell of, which may be shorter than what was asked for: ask again for the rest.
+    /// Where a part of a file is stored, and the grants to access it. `covered` is the part that
+    /// the extents describe, which may be shorter than what was asked for: ask again for the rest.
     Layout {
         covered: ByteRange, extents: Array<Extent, EXTENTS_MAX>, grants: Array<Grant, GRANTS_MAX>,
     }
@@ -155,7 +155,7 @@ xdr_struct! {
     #[derive(Copy)]
     LeaseGiven { kind: LeaseKind, number: LeaseNumber }
 
-    /// A lease that is given back, but for `keep`.
+    /// A lease that is returned, except for `keep`.
     #[derive(Copy)]
     Returned { file: FileId, number: LeaseNumber, keep: LeaseKind }
 
@@ -168,7 +168,7 @@ xdr_struct! {
     #[derive(Copy)]
     LockFound { range: ByteRange, mode: LockMode }
 
-    /// All that is told of a file that is looked at. `granted` are the caller's rights, as bits of
+    /// Everything that LOOK returns about a file. `granted` are the caller's rights, as bits of
     /// [`access`].
     Seen { attributes: Attributes, granted: u32, lease: Option<LeaseGiven>, layout: Layout }
 
@@ -206,7 +206,7 @@ impl ByteRange {
         (self.length > 0 && end <= FILE_BYTES_MAX).then_some(self.offset..end)
     }
 
-    /// Start and end, if it has bytes and can be locked: also behind the largest file.
+    /// Start and end, if it has bytes and can be locked: even beyond the largest file.
     pub fn lockable(self) -> Option<Range<u64>> {
         let end = self.offset.checked_add(self.length)?;
         (self.length > 0 && end <= LOCK_END).then_some(self.offset..end)
