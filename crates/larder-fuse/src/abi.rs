@@ -1,7 +1,7 @@
 //! The kernel's FUSE protocol, version 7.45, as data: numbers, and structures in their layout of
 //! 64-bit machines (`include/uapi/linux/fuse.h`). All integers are in the machine's byte order.
 //!
-//! Names are the kernel's, less the prefix. What we never send or look into is left out.
+//! Names are the kernel's, without the prefix. What we never send or read is left out.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAJOR: u32 = 7;
 /// Newest minor version that we speak.
 pub const MINOR: u32 = 45;
-/// Minor version since which the kernel can be told to distrust all names
+/// First minor version in which the kernel can be told to distrust all names
 /// ([`NotifyCode::IncEpoch`]).
 pub(crate) const EPOCHS_SINCE: u32 = 44;
 /// Oldest minor version that we speak: Linux 5.4.
@@ -23,7 +23,7 @@ pub const MIN_READ_BUFFER: usize = 8192;
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What a request asks for.
+        /// The operation that a request asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u32)]
         #[allow(missing_docs)]
@@ -111,13 +111,13 @@ pub enum NotifyCode {
     Store = 4,
     /// Send bytes of the page cache back.
     Retrieve = 5,
-    /// A name is gone, as told by somebody else's unlink.
+    /// A name is gone: another client has unlinked it.
     Delete = 6,
     /// Send once more what was read and not answered (7.40).
     Resend = 7,
     /// Distrust all names that are cached (7.44).
     IncEpoch = 8,
-    /// Let go of these inodes if nobody uses them (7.45).
+    /// Release these inodes if they are unused (7.45).
     Prune = 9,
 }
 
@@ -150,7 +150,7 @@ pub const XATTR_CREATE: u32 = 1;
 /// See [`XATTR_CREATE`].
 pub const XATTR_REPLACE: u32 = 2;
 
-/// What fallocate(2) is to do ([`FallocateIn::mode`]).
+/// Operations of fallocate(2) ([`FallocateIn::mode`]).
 #[allow(missing_docs)]
 pub mod falloc {
     pub const KEEP_SIZE: u32 = 1 << 0;
@@ -213,7 +213,7 @@ wire! {
         atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32,
         rdev: u32, blksize: u32, flags: u32,
     }
-    /// What a name stands for.
+    /// The file that a name stands for.
     EntryOut {
         nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32,
         attr_valid_nsec: u32, attr: Attr,
@@ -296,7 +296,7 @@ wire! {
     NotifyPruneOut { count: u32, padding: u32, spare: u64, }
     /// Payload of an io_uring command (`fuse_uring_cmd_req`).
     UringCmd { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
-    /// What the kernel tells and is told of a ring entry.
+    /// What the kernel and we tell each other about a ring entry.
     UringInOut { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64, }
 }
 
@@ -317,7 +317,7 @@ pub struct UringHeaders {
     pub in_out: [u8; URING_HEADER],
     /// The structure of the operation.
     pub op_in: [u8; URING_HEADER],
-    /// What belongs to the entry.
+    /// The part that belongs to the entry.
     pub entry: UringInOut,
 }
 

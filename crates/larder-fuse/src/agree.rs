@@ -1,4 +1,5 @@
-//! What we agree on with the kernel when a mount begins (INIT), for the life of the mount.
+//! The negotiation with the kernel when a mount begins (INIT), which holds for the life of the
+//! mount.
 //!
 //! Asked for, where the kernel offers it:
 //! - `DO_READDIRPLUS` without `READDIRPLUS_AUTO`: the adaptive mode stops asking for attributes
@@ -9,24 +10,24 @@
 //! - `DIRECT_IO_ALLOW_MMAP`: a file that is served directly (beside a passthrough open) can be
 //!   mapped.
 //! - `PASSTHROUGH`: the kernel reads and writes local files by itself.
-//! - `HAS_RESEND`: requests that a process took with it into its death are sent to the next one.
+//! - `HAS_RESEND`: requests that a process had not answered when it died are sent to the next one.
 //! - `OVER_IO_URING`, if the mount is to use it.
-//! - `POSIX_LOCKS`, `FLOCK_LOCKS`, if the mount passes locks on: else the kernel keeps them, for
-//!   this machine, whoever serves, and at no cost.
+//! - `POSIX_LOCKS`, `FLOCK_LOCKS`, if the mount passes locks on: otherwise the kernel keeps them,
+//!   for this machine, whichever process serves, and at no cost.
 //!
 //! Not asked for, and why:
-//! - `AUTO_INVAL_DATA`: the kernel would drop all pages when the modification time moved, also by
-//!   our own writes, and ask for attributes before reads. `EXPLICIT_INVAL_DATA`: then a file that
-//!   grew on the server would show zeros from the tail of its last page until our invalidation
-//!   arrives. So the kernel drops pages when the size changed, and the file system says when they
-//!   are to be dropped otherwise (`DataPath::Cached`, `Kernel::invalidate`).
+//! - `AUTO_INVAL_DATA`: the kernel would drop all pages when the modification time changed, even
+//!   through our own writes, and ask for attributes before reads. `EXPLICIT_INVAL_DATA`: then a
+//!   file that grew on the server would show zeros from the tail of its last page until our
+//!   invalidation arrives. So the kernel drops pages when the size changed, and the file system
+//!   says when else to drop them (`DataPath::Cached`, `Kernel::invalidate`).
 //! - `WRITEBACK_CACHE`: it excludes passthrough, and hides writes from the file system.
-//! - `HANDLE_KILLPRIV` and `_V2`: who writes to a set-uid file past the file system (passthrough)
-//!   must clear the bit, and that is the kernel, by a setattr. It costs nothing on other files, but
-//!   on a mount with extended attributes, where the kernel asks for `security.capability` before
-//!   each write.
-//! - `POSIX_ACL`: we carry no access control lists; without the flag the kernel goes by mode bits,
-//!   and the server's own judgement is asked for at open and lookup.
+//! - `HANDLE_KILLPRIV` and `_V2`: whatever writes to a set-uid file without the file system
+//!   (passthrough) must clear the bit, and that is the kernel, by a setattr. This costs nothing on
+//!   other files, except on a mount with extended attributes, where the kernel asks for
+//!   `security.capability` before each write.
+//! - `POSIX_ACL`: we carry no access control lists; without the flag the kernel checks mode bits,
+//!   and the server's own decision is asked for at open and lookup.
 //! - `EXPORT_SUPPORT`: the file system has no lookup of `.`. Use larder's own NFS server.
 //! - `DONT_MASK`: the kernel has applied the umask to the mode that we get.
 //! - `SUBMOUNTS`: a server's file systems show as one, as the NFS mount protocol gives them.
@@ -64,7 +65,8 @@ const WANTED: u64 = init::ASYNC_READ
 /// Locks of fcntl(2) and flock(2) come to us: both, or neither.
 const LOCKS: u64 = init::POSIX_LOCKS | init::FLOCK_LOCKS;
 
-/// The result, which whoever serves the mount must know. The kernel asks only once.
+/// The result, which every process that serves the mount must know. The kernel negotiates only
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Agreed {
@@ -79,8 +81,9 @@ pub(crate) struct Agreed {
 }
 
 impl Agreed {
-    /// What to use of what the kernel offers, and the reply that says so. `uring`: ask for requests
-    /// over io_uring; `stack_depth`: how deep file systems may be stacked, 0: no passthrough.
+    /// The features to use, of those that the kernel offers, and the reply that selects them.
+    /// `uring`: ask for requests over io_uring; `stack_depth`: how deep file systems may be
+    /// stacked, 0: no passthrough.
     ///
     /// # Errors
     /// What the kernel lacks.

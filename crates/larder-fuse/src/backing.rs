@@ -1,5 +1,5 @@
-//! Local files that are registered with the kernel for passthrough: by ourselves where we may, else
-//! through [`larder_helper`], which is started when it is first needed, and ends with us.
+//! Local files that are registered with the kernel for passthrough: by this process if it may,
+//! otherwise through [`larder_helper`], which is started when it is first needed, and ends with us.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -66,7 +66,7 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 enum By {
-    /// We do, as far as is known.
+    /// This process does, as far as is known.
     Ourselves,
     /// We may not.
     Helper { running: Option<Helper>, starts: u32 },
@@ -78,11 +78,11 @@ impl Registry {
         Registry { device, by: Mutex::new(By::Ourselves) }
     }
 
-    /// Registers a local file, and answers its number. Waits for the helper for a bounded time, if
-    /// it is needed.
+    /// Registers a local file, and returns its number. If the helper is needed, waits for it for a
+    /// bounded time.
     ///
     /// # Errors
-    /// What the kernel says against it. `PermissionDenied` says what would help.
+    /// The kernel's. `PermissionDenied` says what would help.
     pub(crate) fn open(&self, file: BorrowedFd<'_>) -> io::Result<u32> {
         let fuse = self.device.as_fd();
         self.ask(

@@ -1,4 +1,4 @@
-//! Our words in the kernel's, and back.
+//! Converts larder's types to the kernel's, and back.
 
 use std::time::Duration;
 

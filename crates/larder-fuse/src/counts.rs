@@ -51,7 +51,7 @@ impl Counts {
         self.returned.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// What it was given and gave back.
+    /// References that it was given and returned.
     pub(crate) fn references(&self) -> References {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         References { given: read(&self.given), returned: read(&self.returned) }

@@ -16,7 +16,7 @@ use crate::output::Output;
 #[derive(Debug)]
 pub(crate) struct Device(OwnedFd);
 
-/// What came of reading.
+/// The result of reading.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// A request of this many bytes.
@@ -46,7 +46,7 @@ impl Device {
     /// Waits for a request and reads it.
     ///
     /// # Errors
-    /// What the system says, but for what belongs to the life of a mount.
+    /// The system's, except those that belong to the life of a mount.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         match rustix::io::read(&self.0, buffer) {
             Ok(len) => Ok(Received::Request(len)),
@@ -57,7 +57,7 @@ impl Device {
         }
     }
 
-    /// Answers a request, in one system call. That nobody waits any more is no error.
+    /// Answers a request, in one system call. It is no error if no caller waits any more.
     pub(crate) fn reply(&self, unique: u64, output: &Output) {
         let len = size_of::<OutHeader>() + output.len();
         let header = OutHeader { len: len as u32, error: -output.errno, unique };

@@ -1,18 +1,19 @@
-//! Each request of the kernel as a call of the file system.
+//! The dispatcher: turns each request of the kernel into a call of the file system.
 //!
-//! What was agreed with the kernel at INIT, and why, is in `session`. Here:
-//! - What was not written needs no flush (`FOPEN_NOFLUSH`): its close costs no message but the
-//!   release, for which nobody waits. Where locks are passed on each close is one, since it ends
-//!   locks ([`crate::locks`]).
+//! `session` describes what was negotiated with the kernel at INIT, and why. Here:
+//! - A file that was not written needs no flush (`FOPEN_NOFLUSH`): its close costs no message
+//!   except the release, for which no caller waits. If locks are passed on, each close is a
+//!   message, because it ends locks ([`crate::locks`]).
 //! - A direct open may be written by several threads at once (`FOPEN_PARALLEL_DIRECT_WRITES`): the
 //!   file system keeps its own order.
-//! - `FOPEN_CACHE_DIR` is not used: from the kernel's own copy of a listing come names without
+//! - `FOPEN_CACHE_DIR` is not used: the kernel's own copy of a listing has names without
 //!   attributes, and once their time is over `ls -l` costs a lookup for each name, where
-//!   READDIRPLUS costs a message for some hundred.
-//! - Operations that are not ours are refused with ENOSYS, which the kernel remembers. Applications
-//!   then see EOPNOTSUPP for extended attributes of mounts that have none, a plain copy for
-//!   copy_file_range, and success for fsync of a directory: names are durable when they are
-//!   answered. STATX refused makes the kernel ask GETATTR: no server of ours tells more.
+//!   READDIRPLUS costs one message for some hundred.
+//! - Operations that the file system does not have are refused with ENOSYS, which the kernel
+//!   remembers. Applications then see EOPNOTSUPP for extended attributes of mounts that have none,
+//!   a plain copy for copy_file_range, and success for fsync of a directory: names are durable when
+//!   they are answered. A refused STATX makes the kernel ask GETATTR: no server of ours reports
+//!   more.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ use crate::space;
 use crate::waits::Waits;
 use crate::xattrs;
 
-/// What answers requests, whatever brings them.
+/// Answers requests, whatever transport brings them.
 pub(crate) struct Door {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -56,7 +57,7 @@ pub(crate) struct Door {
     pub(crate) counts: Counts,
     /// Requests whose answer is not there yet.
     pub(crate) waits: Waits,
-    /// How many are not answered yet, those included that are being looked at.
+    /// Number of requests not answered yet, including those being processed.
     pub(crate) waiting: AtomicU64,
     /// Another process takes over: what is read now is left to it.
     pub(crate) leaving: AtomicBool,
@@ -64,7 +65,7 @@ pub(crate) struct Door {
     pub(crate) locks: bool,
     /// The file system has extended attributes.
     pub(crate) xattrs: bool,
-    /// Callers who wait for a lock.
+    /// Callers that wait for a lock.
     pub(crate) lock_waits: Arc<LockWaits>,
 }
 
@@ -187,7 +188,7 @@ impl Door {
         }
     }
 
-    /// A kernel that is told once that there is no such thing asks no more.
+    /// Once refused, the kernel does not ask again.
     fn sync_names(self: &Arc<Self>, cred: &Cred, dir: Ino) -> Response {
         match self.fs.sync_names(cred, dir) {
             Some(synced) => self.respond(synced, (), Door::done),

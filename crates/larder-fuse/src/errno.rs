@@ -1,4 +1,4 @@
-//! The number that the kernel knows each [`Error`] by.
+//! The errno for each [`Error`].
 //!
 //! Invariant: never `ENOSYS`, by which a file system gives up an operation for the life of the
 //! mount.

@@ -1,4 +1,4 @@
-//! Why a mount did not come to be, or does not go away.
+//! Why a mount could not be made, or does not go away.
 
 use std::io;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub enum MountError {
     /// A system call failed in a way that has no better name.
     #[error("{path}: {what} failed: {source}")]
     System {
-        /// What was tried.
+        /// The operation that was tried.
         what: &'static str,
         /// Where.
         path: PathBuf,

@@ -1,10 +1,10 @@
-//! Supplementary groups of the process that asks.
+//! Supplementary groups of the calling process.
 //!
 //! A request carries the caller's fsuid, fsgid and thread id, not its groups: those are read from
-//! `/proc/<id>/status` and remembered for [`TTL`] under (thread, uid, gid).
+//! `/proc/<id>/status` and cached for [`TTL`] under (thread, uid, gid).
 //!
-//! Limits: a thread that calls setgroups(2) is believed to have its old groups for up to [`TTL`],
-//! and so is a new one that was given the same number with the same uid and gid. A caller in a
+//! Limits: a thread that calls setgroups(2) counts with its old groups for up to [`TTL`], and so
+//! does a new thread that was given the same number with the same uid and gid. A caller in a
 //! process namespace that we cannot see has number 0, and no groups.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! The ioctl by which a program says how durable what it writes to an open file is to be, as
+//! The ioctl by which a program says how durable its writes to an open file must be, as
 //! `include/larder.h` has it.
 
 use larder_vfs::Result;

@@ -1,10 +1,10 @@
-//! Answers that come later, and who drives them.
+//! Answers that are not ready at once, and how they are driven.
 //!
-//! A future begins on the thread that received the request. If it has nothing to wait for, the
-//! answer is there and no other thread took part. Else its question is on its way already, and
-//! nobody need wake up before something comes for it: so it is not given to the runtime at once,
-//! but when it is first woken, by whoever wakes it. That is the runtime's own thread in most cases,
-//! which goes on with it in place.
+//! A future begins on the thread that received the request. If it need not wait, the answer is
+//! ready and no other thread takes part. Otherwise it has sent its own request, and nothing needs
+//! to run before a reply arrives: so it is given to the runtime not at once, but when it is first
+//! woken, by the thread that wakes it. In most cases that is the runtime's own thread, which
+//! continues it in place.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ use crate::output::{Output, Response};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// An answer that somebody has to wait for.
+/// An answer that must be waited for.
 pub(crate) struct Late {
     future: Pin<Box<dyn Future<Output = Output> + Send>>,
     relay: Arc<Relay>,
@@ -35,7 +35,7 @@ enum Stage {
     Begun,
     /// Something came before it was known what is to be driven.
     Woken,
-    /// What the runtime is to have once something comes.
+    /// What the runtime gets once the future is woken.
     Waiting(Task, Handle),
     /// The runtime has it, and wakes it by another way.
     Given,

@@ -1,9 +1,10 @@
-//! Which files are open, and by which backing id, in memory that outlives the process.
+//! The ledger: which files are open, and by which backing id, in memory that survives the process.
 //!
-//! A log in a memory file whose descriptor is held by whoever keeps the mount alive. Records are
-//! appended; when most of the log tells of files that were closed, those that are open are written
-//! anew behind it, and then one word at its beginning says where to begin. So it is right at every
-//! moment at which the process can be killed. It does not survive the machine, and need not.
+//! It is a log in a memory file whose descriptor is held by the process that keeps the mount alive.
+//! Records are appended; when most of the log describes files that were closed, the records of open
+//! files are written again after it, and then one word at its beginning says where to start. So the
+//! ledger is correct at every moment at which the process can be killed. It does not survive the
+//! machine, and need not.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +13,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The log begins here at first; before it are the word that says where it begins, and the head.
+/// Where the log begins at first; before it are the word that says where it begins, and the head.
 const FIRST: u64 = 8192;
 
-/// What else whoever goes on must know lies here; see [`put_head`].
+/// Other state that the next process must know is stored here; see [`put_head`].
 const HEAD: u64 = 64;
 
-/// Records after which the log is written anew, unless most of them count.
+/// Number of records after which the log is rewritten, unless most of them still count.
 const RECORDS_MAX: u64 = 4096;
 
 /// Which local file: as long as it is open, no other one has these numbers.
@@ -32,10 +33,10 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// Of an open file.
+    /// The identity of an open file.
     ///
     /// # Errors
-    /// What fstat(2) says.
+    /// Those of fstat(2).
     pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<FileId> {
         let stat = rustix::fs::fstat(file)?;
         Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
@@ -49,7 +50,7 @@ pub(crate) struct Record {
     pub(crate) open: u64,
     /// The backing id that its inode is bound to; 0: none.
     pub(crate) backing: u32,
-    /// What that stands for.
+    /// The file that it stands for.
     pub(crate) file: FileId,
 }
 
@@ -76,7 +77,7 @@ pub(crate) struct Ledger {
     open: HashMap<u64, Record>,
 }
 
-/// Writes what whoever goes on must know besides.
+/// Writes other state that the next process must know.
 ///
 /// # Errors
 /// If it is too long, or the memory refuses it.
@@ -106,7 +107,7 @@ impl Ledger {
         Ok(rustix::fs::memfd_create("larder-ledger", MemfdFlags::CLOEXEC)?)
     }
 
-    /// Goes on with a log, and tells what is open.
+    /// Continues a log, and returns what is open.
     ///
     /// # Errors
     /// If the memory cannot be read.

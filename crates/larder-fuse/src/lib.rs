@@ -1,23 +1,23 @@
-//! The door to the kernel: `/dev/fuse` in front of any [`FileSystem`](larder_vfs::FileSystem).
+//! The front door for the kernel: serves any [`FileSystem`](larder_vfs::FileSystem) by `/dev/fuse`.
 //!
 //! [`mount`] mounts, [`Mounted`] waits and unmounts. In between, each request of the kernel becomes
-//! one call of the file system; a warm answer is given on the thread that read the request, one
-//! that has to wait is driven by the tokio runtime. How many wait is bounded by the kernel: one for
-//! each thread that is in a system call, and `max_background` more for readahead.
+//! one call of the file system; the thread that read the request gives a warm answer, and the tokio
+//! runtime drives an answer that has to wait. The kernel bounds how many wait: one for each thread
+//! that is in a system call, and `max_background` more for readahead.
 //!
 //! Invariants:
 //! - errno lives here (`errno`) and nowhere else, and `ENOSYS` comes from this crate alone: to the
 //!   kernel it means "never ask again".
-//! - No open fails because of the way that another open of the file takes (`passthrough`).
+//! - No open fails because of the I/O mode of another open of the file (`passthrough`).
 //! - Each lookup that the file system counted is one that the kernel counts, and will forget.
 //! - A thread that serves requests never waits for the kernel: invalidations go through a queue
 //!   (`notify`), since the kernel may hold the inode's lock for a request that waits for us.
 //! - [`Mounted::unmount`] returns within [`UNMOUNT_LIMIT`], whatever the file system does.
 //!
-//! What is absent on purpose: knowledge of the client, of caches and of servers; locks (POSIX and
-//! BSD locks are not announced, so that the kernel keeps them for this machine); extended
-//! attributes, ACLs, `fallocate`, `copy_file_range` and `SEEK_HOLE` (refused once, then the kernel
-//! answers without us).
+//! Absent on purpose: knowledge of the client, of caches and of servers; locks (POSIX and BSD locks
+//! are not announced, so that the kernel keeps them for this machine); extended attributes, ACLs,
+//! `fallocate`, `copy_file_range` and `SEEK_HOLE` (refused once, then the kernel answers without
+//! us).
 //!
 //! The layers, from the kernel inwards: [`abi`] (the protocol as data), [`request`] (decoding,
 //! without I/O), two transports (`reader`: `/dev/fuse`; `ring`: io_uring), `door` (each request as

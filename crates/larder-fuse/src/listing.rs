@@ -1,21 +1,21 @@
-//! Directory listings: where the kernel is in them, and what it gets.
+//! Directory listings: the kernel's position in them, and the entries that it gets.
 //!
-//! The kernel always lists with READDIRPLUS (see `door`), because one message that brings the
-//! attributes along saves a lookup for each name.
+//! The kernel always lists with READDIRPLUS (see `door`), because one message that includes the
+//! attributes saves a lookup for each name.
 //!
 //! **Offsets.** The server's position after an entry (its cookie) is any 64-bit number; the
 //! kernel's is signed, seekdir(3) refuses negative ones, and `.` and `..`, which our file systems
-//! leave out, need places too. So
+//! leave out, need positions too. So
 //! - 0 is before `.`, 1 after it, 2 after `..`, which is the server's beginning;
-//! - a cookie below [`FAR`] - 2 is moved up by 2. This needs no memory, so such offsets are good as
-//!   long as the server's cookies are;
+//! - a cookie below [`FAR`] - 2 is moved up by 2. This needs no memory, so such offsets are valid
+//!   as long as the server's cookies are;
 //! - the largest that is not negative stands for itself: with ext4 it ends a directory;
-//! - another large one is written down with the open directory, and its offset is its number from
-//!   [`FAR`] on. It is good while that directory is open, which is all that telldir(3) promises,
+//! - any other large one is recorded with the open directory, and its offset is its number from
+//!   [`FAR`] on. It is valid while that directory is open, which is all that telldir(3) promises,
 //!   and this process lives, which is less.
 //!
-//! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there. What the
-//! file system counted and the kernel did not get is forgotten at once.
+//! **Counting.** Each entry with a node id that the kernel takes counts as a lookup there. Lookups
+//! that the file system counted for entries that the kernel did not get are forgotten at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -52,7 +52,7 @@ const UNKNOWN_INO: u64 = 0xffff_ffff;
 /// Most bytes of a reply, whatever the kernel offers.
 const REPLY_BYTES_MAX: u32 = 131_072;
 
-/// Where a listing goes on.
+/// Where a listing continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Position {
     /// With `.`.
@@ -95,7 +95,7 @@ impl Listings {
         self.lock().remove(&dir);
     }
 
-    /// What the kernel's `offset` stands for.
+    /// The position that the kernel's `offset` stands for.
     ///
     /// # Errors
     /// [`Error::BadCookie`] if it was not given out for this open directory.
@@ -158,11 +158,11 @@ struct Named {
     stands_for: StandsFor,
 }
 
-/// What a name in a listing stands for.
+/// The file that a name in a listing stands for.
 enum StandsFor {
     Known(Entry),
-    /// The file system does not tell: it refused to look the name up. The kernel lists the name,
-    /// and asks when somebody uses it.
+    /// Unknown: the file system refused to look the name up. The kernel lists the name, and asks
+    /// when a process uses it.
     Untold {
         fileid: u64,
         kind: Option<Kind>,
@@ -205,7 +205,7 @@ impl Part {
         door.fs.readdir(&self.cred, self.ino, cookie, bytes_max, true)
     }
 
-    /// Waits for the listing, and looks up what came without attributes.
+    /// Waits for the listing, and looks up entries without attributes.
     async fn complete(&self, door: &Door, mut answer: Answer<Vec<DirEntry>>) -> Result<Vec<Named>> {
         loop {
             let listed = answer.wait().await?;
@@ -220,11 +220,11 @@ impl Part {
         }
     }
 
-    /// Looks up what came without attributes, one after the other, so that `ls -l` asks for none of
-    /// them; file systems that care bring them along. A name that the file system refuses to
-    /// look up (a server's mount point, or a file that it cannot describe) is listed without,
-    /// and hides no other. Where the server is out of reach the listing ends, or that is the
-    /// answer if nothing is there: each further name would take as long.
+    /// Looks up entries without attributes, one after the other, so that `ls -l` asks for none of
+    /// them; file systems that care include attributes. A name that the file system refuses to look
+    /// up (a server's mount point, or a file that it cannot describe) is listed without attributes,
+    /// and hides no other. If the server is out of reach, the listing ends there, or with that
+    /// error if it is empty: each further name would take as long.
     async fn look_up_missing(&self, door: &Door, listed: Vec<DirEntry>) -> Result<Vec<Named>> {
         let mut named = Vec::with_capacity(listed.len());
         let mut away = None;

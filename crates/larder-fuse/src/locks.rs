@@ -1,14 +1,15 @@
-//! Locks of processes, on mounts that pass them on: GETLK, SETLK, SETLKW, and the callers who wait
+//! Locks of processes, on mounts that pass them on: GETLK, SETLK, SETLKW, and the callers that wait
 //! for one.
 //!
-//! The kernel tells who holds a lock by a number: for fcntl(2) it stands for a process' table of
-//! descriptors, for open file description locks and flock(2) for the open file. It does not send
-//! what ends locks by itself: FLUSH, one for each descriptor that is closed, carries the number of
-//! the process, whose locks on the file end with it; RELEASE ends those of the open file.
+//! The kernel identifies the holder of a lock by a number: for fcntl(2) it stands for a process'
+//! table of descriptors, for open file description locks and flock(2) for the open file. It does
+//! not send unlocks for locks that end implicitly: FLUSH, one for each descriptor that is closed,
+//! carries the number of the process, whose locks on the file end with it; RELEASE ends those of
+//! the open file.
 //!
-//! A caller who waits for a lock is not one whose answer is late: any signal ends the wait, not
-//! only one that kills, and a hand-over to another process does not wait for it (the kernel sends
-//! the request again, to the next one).
+//! A caller that waits for a lock differs from one whose answer is late: any signal ends the wait,
+//! not only one that kills, and a hand-over to another process does not wait for it (the kernel
+//! sends the request again, to the next one).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +21,7 @@ use crate::abi::{LK_FLOCK, LkIn, LkOut, UNIQUE_RESEND};
 use crate::errno::errno;
 use crate::output::Output;
 
-/// What tells those who wait for locks that they are to give up, by the kernel's number of their
-/// requests.
+/// Tells waiters for locks to give up, by the kernel's number of their requests.
 #[derive(Default)]
 pub(crate) struct LockWaits(Mutex<HashMap<u64, oneshot::Sender<()>>>);
 
@@ -35,7 +35,7 @@ impl LockWaits {
         self.waits().len()
     }
 
-    /// The caller of this request waits no more, if it is one for a lock.
+    /// The caller of this request no longer waits, if it is one for a lock.
     pub(crate) fn give_up(&self, unique: u64) {
         if let Some(given_up) = self.waits().remove(&unique) {
             // Or the lock is there already.
@@ -43,7 +43,8 @@ impl LockWaits {
         }
     }
 
-    /// Has the file system wait for a lock, as `lock` does when it is told how that ends.
+    /// Makes the file system wait for a lock, with `lock`, which gets the future that ends the
+    /// wait.
     pub(crate) fn wait(
         self: &Arc<Self>,
         unique: u64,
@@ -67,19 +68,19 @@ impl LockWaits {
         self.waits().insert(unique, sender);
         Box::pin(async move {
             if receiver.await.is_err() {
-                // Nobody will say so any more.
+                // The wait cannot be ended any more.
                 std::future::pending::<()>().await;
             }
         })
     }
 }
 
-/// A process, as the kernel numbers those who hold locks of fcntl(2).
+/// A process, by the kernel's number for holders of fcntl(2) locks.
 pub(crate) fn process(id: u64) -> LockOwner {
     LockOwner { kind: LockKind::Range, id }
 }
 
-/// What a request asks for: who, which bytes, and how, or nothing to unlock them.
+/// What a request asks for: owner, bytes, and mode, or none to unlock them.
 pub(crate) fn wanted(lock: &LkIn) -> Option<(Lock, bool)> {
     let (start, end) = (lock.start, lock.end.checked_add(1)?);
     if start >= end || end > LOCK_END {
@@ -96,7 +97,7 @@ pub(crate) fn wanted(lock: &LkIn) -> Option<(Lock, bool)> {
     Some((Lock { owner, pid: lock.pid, range: start..end, mode }, unlocks))
 }
 
-/// What is answered to GETLK.
+/// The answer to GETLK.
 pub(crate) fn found(result: Result<Option<Lock>>) -> Output {
     let none = libc::F_UNLCK as u32;
     match result {

@@ -5,9 +5,9 @@
 //! tell the kernel what to forget (`larder-notify`). All end with the session; the file system is
 //! let go then.
 //!
-//! The way out, each step bounded in time: unmount, lazily if files are in use; when the session
-//! has not ended after [`GRACE`], abort the connection, which makes every waiting and later call on
-//! the mount fail, and so lets a stuck one go. It needs no answer of the file system.
+//! Ending it takes these steps, each bounded in time: unmount, lazily if files are in use; if the
+//! session has not ended after [`GRACE`], abort the connection, which makes every waiting and later
+//! call on the mount fail, and so releases a stuck one. This needs no answer from the file system.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -49,7 +49,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// [`UNMOUNT_LIMIT`].
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Between two looks at whether all requests are answered.
+/// Pause between two checks whether all requests are answered.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A file system that is mounted. Dropping it unmounts.
@@ -84,20 +84,20 @@ pub fn mount(
     serve(Session::open(mountpoint, options)?, fs, runtime, Begin::First)
 }
 
-/// Whether somebody has served the session before.
+/// Whether another process has served the session before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// Nobody has.
     First,
-    /// Somebody has, and is gone: the kernel sends once more what he left unanswered, and open
-    /// files go on under the numbers that he gave them.
+    /// A process has, and is gone: the kernel sends again what it left unanswered, and open files
+    /// continue under the numbers that it gave them.
     Again,
 }
 
-/// Serves `fs` on a mount that exists.
+/// Serves `fs` on an existing mount.
 ///
 /// # Errors
-/// If threads cannot be started. The mount is taken away then if nobody else holds it.
+/// If threads cannot be started. The mount is then removed unless another process holds it.
 pub fn serve(
     session: Session,
     fs: Arc<dyn FileSystem>,
@@ -200,7 +200,7 @@ fn start(
     thread::Builder::new().name("larder-session".into()).spawn(wait).map(drop)
 }
 
-/// Waits for threads, and tells how they ended: the first that did not do so in order.
+/// Waits for threads, and returns how they ended: the first that ended with an error.
 fn joined(threads: Vec<JoinHandle<io::Result<()>>>) -> Result<(), String> {
     let ended = |thread: JoinHandle<io::Result<()>>| match thread.join() {
         Ok(ended) => ended.map_err(|error| error.to_string()),
@@ -261,14 +261,14 @@ impl Mounted {
         }
     }
 
-    /// Takes no more requests, and waits, for at most `limit`, until those that were taken are
-    /// answered. Whether they are. What comes meanwhile, and what is left, is for whoever
-    /// serves the session next: the process is to exit without unmounting.
+    /// Accepts no more requests, and waits, for at most `limit`, until those that were accepted are
+    /// answered. Returns whether they are. Later requests, and unanswered ones, are for the next
+    /// process that serves the session: this process must exit without unmounting.
     #[expect(clippy::disallowed_methods, reason = "blocks; the process is to exit")]
     pub fn leave(&self, limit: Duration) -> bool {
         self.door.leaving.store(true, Ordering::Release);
         let deadline = Instant::now() + limit;
-        // Who waits for a lock may do so for ever, and waits on with the next process.
+        // A waiter for a lock may wait for ever, and continues to wait with the next process.
         let unanswered =
             |door: &Door| door.waiting.load(Ordering::Acquire) > door.lock_waits.count() as u64;
         while unanswered(&self.door) {
@@ -321,7 +321,7 @@ impl Mounted {
         thread::Builder::new()
             .name("larder-unmount".into())
             .spawn(move || {
-                // Nobody listens any more if it took too long.
+                // The receiver is gone if it took too long.
                 let _ = sender.send(mountpoint.detach(dead));
             })
             .map_err(|error| MountError::system("start a thread", &self.mountpoint.path, error))?;
@@ -331,7 +331,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Also after the session has ended: it may have broken off and left the mount behind.
+        // Even after the session has ended: it may have broken off and left the mount.
         if let Err(error) = self.unmount() {
             tracing::warn!(%error, "at the end of a mount");
         }

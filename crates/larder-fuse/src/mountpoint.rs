@@ -1,11 +1,11 @@
-//! A descriptor of `/dev/fuse` that is mounted somewhere, and its way out.
+//! A descriptor of `/dev/fuse` that is mounted somewhere, and its removal.
 //!
-//! We call mount(2) ourselves: that gives the type `fuse.larder`, exact errors, and unmounting
-//! under our control. Where we may not, `fusermount3` mounts for us and passes
-//! the descriptor through a socket (`_FUSE_COMMFD`).
+//! We call mount(2) ourselves: that gives the type `fuse.larder`, exact errors, and control over
+//! unmounting. Where we may not, `fusermount3` mounts for us and passes the descriptor through a
+//! socket (`_FUSE_COMMFD`).
 //!
-//! Nothing here touches the mount once it is made, so nothing here can hang on it: what is mounted
-//! is read from `/proc/self/mountinfo`.
+//! Nothing here touches the mount once it is made, so nothing here can hang on it:
+//! `/proc/self/mountinfo` says what is mounted.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -35,7 +35,7 @@ pub const KIND: &str = "fuse.larder";
 /// Where the kernel shows its FUSE connections, once that file system is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// How long a mount of ours that is in the way has to show that it is dead.
+/// How long to wait for proof that a mount of ours on the mountpoint is dead.
 const STALE_CHECK_LIMIT: Duration = Duration::from_secs(1);
 
 /// A mount of ours.
@@ -135,7 +135,7 @@ fn is_stale(path: &Path) -> bool {
         let flags = AtFlags::STATX_FORCE_SYNC;
         let dead = rustix::fs::statx(CWD, &path, flags, StatxFlags::BASIC_STATS)
             .is_err_and(|error| error == Errno::NOTCONN);
-        // Nobody listens any more if it took too long.
+        // The receiver is gone if it took too long.
         let _ = sender.send(dead);
     });
     receiver.recv_timeout(STALE_CHECK_LIMIT).unwrap_or(false)
@@ -210,17 +210,17 @@ impl Mountpoint {
             .is_ok_and(|line| line.is_some_and(|line| line.device_minor == self.device_minor))
     }
 
-    /// Takes the mount out of the name space, also while it is in use. May block while dirty pages
+    /// Takes the mount out of the name space, even while it is in use. May block while dirty pages
     /// are written, until [`Mountpoint::abort`].
     ///
-    /// `dead` says that the session has ended. Then the mount may be gone, and its device number be
-    /// that of another one at the same path, which is left alone if it answers.
+    /// `dead` says that the session has ended. Then the mount may be gone, and its device number
+    /// may belong to another mount at the same path, which is left alone if it answers.
     ///
     /// # Errors
-    /// What the system says; `EBUSY` if another mount lies on ours.
+    /// The system's; `EBUSY` if another mount covers ours.
     pub(crate) fn detach(&self, dead: bool) -> io::Result<()> {
         if !self.is_on_top() {
-            // Unmounting by path would hit somebody else's mount, or there is nothing to do.
+            // Unmounting by path would hit another mount, or there is nothing to do.
             let covered = !dead && mounted_at(&self.path)?.is_some_and(|line| line.kind != KIND);
             return if covered { Err(Errno::BUSY.into()) } else { Ok(()) };
         }
@@ -251,7 +251,7 @@ impl Mountpoint {
         }
     }
 
-    /// Ends the connection: whoever waits for an answer gets an error, and so does whoever asks.
+    /// Ends the connection: waiting callers get an error, and so do later ones.
     ///
     /// # Errors
     /// If the kernel does not show the connection.

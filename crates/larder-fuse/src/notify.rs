@@ -1,27 +1,27 @@
-//! Invalidations on their way to the kernel.
+//! Invalidations to be sent to the kernel.
 //!
 //! Telling the kernel to drop an inode's pages waits for the locks of those pages, and telling it
 //! to drop a name waits for the lock of its directory. A request that we have not answered yet may
 //! hold either: a read or a write its pages, a create or an unlink its directory. So a call of
-//! [`Kernel`] only queues, and threads of this module do the telling. What is waiting already is
-//! not queued twice, so a queue grows with the number of things changed, not with the number of
-//! changes.
+//! [`Kernel`] only queues, and threads of this module notify the kernel. An invalidation that is
+//! already queued is not queued twice, so a queue grows with the number of things changed, not with
+//! the number of changes.
 //!
-//! There are two queues, each told by one thread: inodes (and epochs, which wait for nothing), and
-//! names. An open waits for its inode ([`Kernel::told`]), and must not wait for a name behind which
-//! some other call holds a directory. The kernel holds no lock that the telling needs while it
+//! There are two queues, each sent by one thread: inodes (and epochs, which wait for nothing), and
+//! names. An open waits for its inode ([`Kernel::told`]), and must not wait for a name whose
+//! directory another call has locked. The kernel holds no lock that a notification needs while it
 //! waits for an open (`fuse_open` in `fs/fuse/file.c` of 6.18: the inode's lock is taken for an
-//! open with `O_TRUNC` only with `WRITEBACK_CACHE` or DAX, which we do not use; the telling takes
-//! no inode's lock at all).
+//! open with `O_TRUNC` only with `WRITEBACK_CACHE` or DAX, which we do not use; the notification
+//! takes no inode's lock at all).
 //!
-//! What the kernel asked before an inode is told brings nothing old back when it is answered
-//! afterwards: the telling raises the inode's attribute version, and the kernel ignores attributes
-//! and ends of file in replies to requests that it made under an older one
-//! (`fuse_change_attributes`, `fuse_read_update_size`).
+//! Answers to requests that the kernel made before an inode's invalidation bring nothing old back:
+//! the notification raises the inode's attribute version, and the kernel ignores attributes and
+//! ends of file in replies to requests that it made under an older one (`fuse_change_attributes`,
+//! `fuse_read_update_size`).
 //!
-//! Limit: [`WAITING_LEN_MAX`] things. What comes beyond is dropped and reported as an error: the
-//! kernel then believes what it has until its time to live is over. To wait instead could stop
-//! the very threads that the kernel waits for.
+//! Limit: [`WAITING_LEN_MAX`] queued invalidations. More are dropped and reported as an error: the
+//! kernel then trusts what it has until its time to live is over. Waiting instead could stop the
+//! very threads that the kernel waits for.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -40,7 +40,7 @@ use crate::device::Device;
 /// Most things that wait, about 100 bytes each.
 const WAITING_LEN_MAX: usize = 1 << 20;
 
-/// What is to be told, and what [`Kernel`] tells of the mount.
+/// The queued invalidations, and the properties of the mount that [`Kernel`] reports.
 #[derive(Default)]
 pub(crate) struct Invalidations {
     passthrough: AtomicBool,
@@ -51,7 +51,7 @@ pub(crate) struct Invalidations {
     pub(crate) entries: Lane,
 }
 
-/// A queue that one thread tells.
+/// A queue that one thread sends.
 #[derive(Default)]
 pub(crate) struct Lane {
     queue: Mutex<Queue>,
@@ -65,12 +65,12 @@ struct Queue {
     inodes: HashMap<Ino, Waiting>,
     /// Entries in `order`.
     entries: HashSet<Arc<(Ino, OsString)>>,
-    /// The inode that is just being told, and who waits for that.
+    /// The inode whose notification is being sent, and the tasks that wait for it.
     telling: Option<(Ino, Waiters)>,
     closed: bool,
 }
 
-/// An inode that is to be told.
+/// An inode whose notification is queued.
 struct Waiting {
     /// Only its attributes are meant.
     attributes_only: bool,
@@ -85,13 +85,13 @@ enum Item {
     Entry(Arc<(Ino, OsString)>),
     /// All names.
     Epoch,
-    /// Somebody waits until everything before is told.
+    /// A task waits until everything before has been sent.
     Then(Then),
 }
 
 type Then = Box<dyn FnOnce() + Send>;
 
-/// What to tell the kernel next.
+/// The next notification for the kernel.
 #[derive(Debug, PartialEq, Eq)]
 enum Message {
     Inode { ino: Ino, attributes_only: bool },
@@ -110,7 +110,7 @@ impl Kernel for Invalidations {
 
     fn told(&self, ino: Ino) -> Option<Told> {
         let told = self.inodes.lock().waiter(ino)?;
-        // Dropped by whoever has told it, or will tell nothing any more.
+        // Dropped when it has been sent, or when nothing more will be sent.
         Some(Box::pin(async move { drop(told.await) }))
     }
 
@@ -144,12 +144,12 @@ impl Invalidations {
         self.passthrough.store(works, Ordering::Release);
     }
 
-    /// Says whether the kernel can be told to distrust all names (7.44).
+    /// Sets whether the kernel can be told to distrust all names (7.44).
     pub(crate) fn set_epochs(&self, works: bool) {
         self.epochs.store(works, Ordering::Release);
     }
 
-    /// Ends [`Lane::run`] of both; what waits is dropped, and whoever waits for it goes on.
+    /// Ends [`Lane::run`] of both; what is queued is dropped, and tasks that wait for it continue.
     pub(crate) fn close(&self) {
         self.inodes.close();
         self.entries.close();
@@ -163,8 +163,8 @@ impl Lane {
             match tell(device, &message) {
                 Ok(()) => (),
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => break,
-                // A directory that is somebody's working directory, say: the kernel has dropped
-                // what it could.
+                // For example a directory that is a process' working directory: the kernel has
+                // dropped what it could.
                 Err(error) => tracing::debug!(%error, ?message, "invalidation"),
             }
         }
@@ -200,7 +200,7 @@ impl Lane {
         self.changed.notify_one();
     }
 
-    /// Waits for what is to be told next. What was told last has taken effect by now.
+    /// Waits for the next notification. The last one has taken effect by now.
     fn next(&self) -> Option<Message> {
         let idle = |queue: &mut Queue| !queue.closed && queue.order.is_empty();
         self.lock().telling = None;
@@ -239,7 +239,7 @@ impl Queue {
         fits
     }
 
-    /// To wait for what is queued of `ino`, or is just being told.
+    /// Waits for the notification of `ino` that is queued, or just being sent.
     fn waiter(&mut self, ino: Ino) -> Option<oneshot::Receiver<()>> {
         let waiters = match (self.inodes.get_mut(&ino), &mut self.telling) {
             (Some(waiting), _) => &mut waiting.waiters,
@@ -296,7 +296,7 @@ enum Popped {
     Then(Then),
 }
 
-/// Blocks until the kernel is done. What the kernel does not know is no error.
+/// Blocks until the kernel is done. It is no error if the kernel does not know the object.
 fn tell(device: &Device, message: &Message) -> io::Result<()> {
     let told = match message {
         Message::Inode { ino, attributes_only } => {

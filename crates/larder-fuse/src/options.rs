@@ -1,4 +1,4 @@
-//! What the kernel is told of a mount.
+//! Options of a mount for the kernel.
 
 use std::path::PathBuf;
 
@@ -19,10 +19,11 @@ pub enum Transport {
     /// device.
     #[default]
     Auto,
-    /// Read from `/dev/fuse`, written to it. A mount survives whoever serves it.
+    /// Requests are read from `/dev/fuse`, and answers written to it. A mount survives the process
+    /// that serves it.
     Device,
-    /// In place, by io_uring, on the CPU of the caller: faster. What a process that dies had taken
-    /// fails with ECONNABORTED, and the mount with it.
+    /// In place, by io_uring, on the CPU of the caller: faster. If the process dies, requests that
+    /// it had accepted fail with ECONNABORTED, and the mount ends.
     Uring,
 }
 
@@ -39,11 +40,11 @@ impl std::fmt::Display for Transport {
 /// How to mount. [`MountOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What is mounted, as `/proc/mounts` shows it.
+    /// The mounted source, as `/proc/mounts` shows it.
     pub source: String,
     /// Nothing may be written.
     pub read_only: bool,
-    /// Users other than the one who mounts may use the mount. Default: if that one is root.
+    /// Users other than the mounting one may use the mount. Default: if the mounting user is root.
     pub allow_other: bool,
     /// The kernel checks mode bits before it asks. Default: yes; without it [`access`] is asked,
     /// and the file system must refuse by itself.
@@ -60,7 +61,7 @@ pub struct MountOptions {
     pub threads: usize,
     /// How requests travel. Default: [`Transport::Auto`].
     pub transport: Transport,
-    /// Another process is to go on if the one that serves dies. Default: no.
+    /// Another process is to continue if the one that serves dies. Default: no.
     pub survive: bool,
     /// Locks of processes are for the file system to keep, not for the kernel. Default: no.
     pub pass_locks: bool,

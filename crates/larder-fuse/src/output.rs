@@ -1,4 +1,4 @@
-//! What a request is answered with, before any transport has it.
+//! The answer to a request, independent of the transport.
 
 use bytes::Bytes;
 use zerocopy::{Immutable, IntoBytes};
@@ -16,7 +16,7 @@ pub(crate) enum Response {
     Nothing,
 }
 
-/// An error, or a structure and data behind it.
+/// An error, or a structure followed by data.
 #[derive(Debug)]
 pub(crate) struct Output {
     /// 0, or a number of `errno.h`.

@@ -1,12 +1,12 @@
-//! Which way the data of each open file takes, and the local files that the kernel uses by itself.
+//! The I/O mode of each open file, and the local files that the kernel itself uses.
 //!
 //! The kernel keeps a registered local file under a *backing id*, and holds each inode to one mode
 //! (`fuse_file_io_open` in `fs/fuse/iomode.c`): while one of its opens is passthrough, every other
 //! open must carry the same backing id, and while one is cached, none may be passthrough. An open
-//! that breaks the rule fails with EIO. The file system cannot keep it: it learns of a release
-//! later than the kernel. So it is kept here, by the way that always works: an open with
-//! `FOPEN_DIRECT_IO` reads and writes through the file system, and may carry a backing id, which
-//! it then does not use.
+//! that breaks the rule fails with EIO. The file system cannot obey it, because it learns of a
+//! release later than the kernel. So this module obeys it, with the mode that always works: an open
+//! with `FOPEN_DIRECT_IO` reads and writes through the file system, and may carry a backing id,
+//! which it then does not use.
 //!
 //! | the inode's other opens | wanted | answered |
 //! |---|---|---|
@@ -19,8 +19,9 @@
 //! The last line is needed for direct opens too, since mapping one into memory makes the inode
 //! cached.
 //!
-//! What is open how, and by which backing id, is written to a ledger too, which outlives our
-//! process: whoever goes on with the mount must keep the rule for the opens that it did not see.
+//! The mode and backing id of each open file are also written to a ledger, which survives our
+//! process: the next process that serves the mount must obey the rule for opens that it did not
+//! see.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -39,7 +40,7 @@ use crate::ledger::{FileId, Ledger, Record};
 /// (`include/uapi/linux/magic.h`).
 const STACKED: [i64; 2] = [0x794c_7630 /* overlayfs */, 0xf15f /* ecryptfs */];
 
-/// How an open is answered. `T` is a registration, a [`BackingId`] but for tests.
+/// How an open is answered. `T` is a registration: a [`BackingId`] except in tests.
 #[derive(Debug)]
 pub(crate) enum Way<T = BackingId> {
     /// Through the page cache.
@@ -56,8 +57,7 @@ pub(crate) enum Way<T = BackingId> {
 }
 
 impl<T> Way<T> {
-    /// The flags of the open (`FOPEN_*`). With `FOPEN_PASSTHROUGH` the kernel looks at the backing
-    /// id.
+    /// The flags of the open (`FOPEN_*`). With `FOPEN_PASSTHROUGH` the kernel uses the backing id.
     pub(crate) fn flags(&self) -> u32 {
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         match self {
@@ -102,7 +102,7 @@ struct Opens<T> {
 }
 
 struct Inode<T> {
-    /// What the first open, and so all of them, are bound to.
+    /// The registration that the first open, and so all of them, use.
     backing: Option<Backing<T>>,
     open: HashSet<OpenId>,
 }
@@ -119,9 +119,8 @@ impl<T: Registered> Ways<T> {
         Ways { register: None, opens: Mutex::new(opens) }
     }
 
-    /// With passthrough: `register` hands a local file to the kernel. What `ledger` tells of opens
-    /// before our time holds; `known` makes the registration for an id that the kernel has
-    /// already.
+    /// With passthrough: `register` registers a local file with the kernel. Opens in `ledger` from
+    /// before our time count; `known` makes the registration for an id that the kernel has already.
     pub(crate) fn with(
         register: Register<T>,
         ledger: Option<(Ledger, Vec<Record>)>,
@@ -189,7 +188,7 @@ impl<T: Registered> Ways<T> {
             ledger.released(ino.0, open.0);
         }
         drop(opens);
-        // Here the kernel is told, if it was the last.
+        // This tells the kernel, if it was the last.
         drop(gone);
     }
 }
@@ -218,10 +217,10 @@ pub(crate) fn stack_depth(dir: &Path) -> u32 {
     if stacked { 2 } else { 1 }
 }
 
-/// A nameless file of `dir`, to try whether the kernel takes files from there.
+/// A nameless file of `dir`, to try whether the kernel accepts files from there.
 ///
 /// # Errors
-/// What the file system of `dir` says against it.
+/// Those of the file system of `dir`.
 pub(crate) fn nameless_file(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?)

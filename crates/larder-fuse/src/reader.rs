@@ -1,7 +1,7 @@
 //! Transport A: requests are read from `/dev/fuse`, each answered with one vectored write.
 //!
 //! A thread for each descriptor. An answer that has nothing to wait for is written by the thread
-//! that read the request; any other one is driven on by the runtime, and written from there.
+//! that read the request; the runtime drives any other answer, and writes it.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::request::{self, Malformed, Request};
 /// Bytes of a request besides the data of a write.
 const HEADROOM: usize = 4096;
 
-/// Serves what comes through one descriptor, until the mount is gone.
+/// Serves requests from one descriptor, until the mount is gone.
 ///
 /// # Errors
 /// If the descriptor cannot be read any more.
@@ -31,7 +31,7 @@ pub(crate) fn serve(
     io_bytes_max: usize,
 ) -> io::Result<()> {
     let _entered = runtime.enter();
-    // In words, so that structures behind the header are aligned.
+    // An array of words, so that structures after the header are aligned.
     let mut buffer = vec![0_u64; (io_bytes_max + HEADROOM).max(MIN_READ_BUFFER) / 8];
     loop {
         let buffer = buffer.as_mut_bytes();
@@ -69,7 +69,7 @@ pub(crate) fn serve(
     }
 }
 
-/// Answers what cannot be decoded, if it has a header and somebody waits.
+/// Answers what cannot be decoded, if it has a header and its caller waits.
 fn refuse(device: &Device, bytes: &[u8], error: Malformed) {
     let Ok((header, _)) = request::header(bytes) else {
         return tracing::error!(%error, len = bytes.len(), "the kernel sends what is no request");

@@ -2,7 +2,7 @@
 //!
 //! A request is a header, the structure of its operation, and the rest: names that end in a zero
 //! byte, or data. From `/dev/fuse` they come in one piece; a ring entry has a place for each. Bytes
-//! that are no request of the protocol are an error and nothing worse.
+//! that are no request of the protocol are an error, never a crash.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -34,13 +34,13 @@ pub enum Malformed {
 /// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Who asks, and of which inode.
+    /// The caller, and the inode.
     pub header: InHeader,
-    /// What is asked.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// What is asked of the inode in the header.
+/// The operation on the inode in the header.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Operation<'a> {
@@ -288,7 +288,7 @@ fn read_init(fixed: &[u8]) -> Result<InitIn, Malformed> {
     read(&whole)
 }
 
-/// What follows the fixed part.
+/// The bytes after the fixed part.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

@@ -5,15 +5,15 @@
 //! one for each request of a process on that CPU, and gives the entry back with the reply: one
 //! system call for both. So nothing has to wake another CPU.
 //!
-//! Beside it somebody must read `/dev/fuse` all the same ([`crate::reader`]): FORGET, INTERRUPT and
-//! replies to notifications come there.
+//! In addition a thread must read `/dev/fuse` ([`crate::reader`]): FORGET, INTERRUPT and replies to
+//! notifications arrive there.
 //!
 //! **Memory**: [`DEPTH`] entries per CPU, each of the size of the largest request; only what is
 //! used takes memory of the machine. **Limit**: a request that waits for the server keeps its
 //! entry, so with [`DEPTH`] of them waiting on one CPU others of that CPU wait too.
 //!
-//! **Death**: when the process dies the kernel ends what its entries held with ECONNABORTED; there
-//! is nothing to send once more. Therefore a mount that is to survive uses [`crate::reader`].
+//! **Death**: when the process dies the kernel ends what its entries held with ECONNABORTED; it has
+//! nothing to send again. Therefore a mount that is to survive uses [`crate::reader`].
 
 mod mailbox;
 mod queue;
@@ -52,8 +52,8 @@ impl Rings {
         Rings { threads: Vec::new(), mail: Vec::new() }
     }
 
-    /// The mount is gone: ends the threads, whatever still waits for an answer, and tells how they
-    /// ended.
+    /// The mount is gone: ends the threads, even if requests still wait for an answer, and returns
+    /// how they ended.
     pub(crate) fn end(self) -> Vec<JoinHandle<io::Result<()>>> {
         self.mail.iter().for_each(|mail| mail.close());
         self.threads
@@ -82,7 +82,7 @@ pub(crate) fn start(
             let queue = Queue::new(cpu as u16, door, device, runtime, io_bytes_max, DEPTH);
             match queue {
                 Ok(queue) => {
-                    // Nobody waits any more if another queue failed.
+                    // The receiver is gone if another queue failed.
                     let _ = ready.send(Ok(queue.mail()));
                     queue.run()
                 }

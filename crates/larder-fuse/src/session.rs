@@ -1,9 +1,9 @@
-//! A mount's connection to the kernel, apart from whoever serves it.
+//! A mount's connection to the kernel, independent of the process that serves it.
 //!
-//! A [`Session`] is the descriptors, what was agreed on at INIT, and the ledger of open files. As
-//! long as somebody holds it the mount lives: calls on it wait. So one process may hold it while
-//! another one, to which it was sent, serves, and dies, and is replaced. A request belongs to the
-//! descriptor through which it was read, so all of them are held and sent.
+//! A [`Session`] consists of the descriptors, what was negotiated at INIT, and the ledger of open
+//! files. As long as a process holds it the mount lives: calls on it wait. So one process may hold
+//! it while another process, to which it was sent, serves, dies, and is replaced. A request belongs
+//! to the descriptor through which it was read, so all descriptors are held and sent.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -47,7 +47,7 @@ pub struct Session {
     pub(crate) mountpoint: Mountpoint,
 }
 
-/// What is not in the descriptors, before the path of the mount point.
+/// State that is not in the descriptors, before the path of the mount point.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Head {
@@ -112,8 +112,9 @@ impl Session {
         if self.agreed.uring() { Transport::Uring } else { Transport::Device }
     }
 
-    /// Whether another process can go on when the one that serves has died: the kernel must send
-    /// unanswered requests once more, which it does not for those that it handed over by io_uring.
+    /// Whether another process can continue when the one that serves has died: the kernel must send
+    /// unanswered requests again, which it does not do for requests that it handed over by
+    /// io_uring.
     pub fn survives(&self) -> bool {
         self.agreed.resend() && !self.agreed.uring()
     }
@@ -128,7 +129,7 @@ impl Session {
         Ok(Session { devices, ledger, agreed: self.agreed, mountpoint })
     }
 
-    /// The descriptors, for a keeper that must not lose them (systemd's fdstore).
+    /// The descriptors, for a service manager that must keep them (systemd's fdstore).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.devices.iter().map(AsFd::as_fd).chain([self.ledger.as_fd()])
     }
@@ -188,7 +189,8 @@ impl Session {
         Ok(Session { devices: descriptors, ledger, agreed: head.agreed, mountpoint })
     }
 
-    /// Writes what is not in the descriptors themselves to where whoever gets them finds it.
+    /// Writes state that is not in the descriptors themselves to where the process that gets them
+    /// finds it.
     fn record(&self) -> io::Result<()> {
         let path = self.mountpoint.path.as_os_str().as_bytes();
         let head = Head {
@@ -200,12 +202,12 @@ impl Session {
         ledger::put_head(&self.ledger, &[head.as_bytes(), path].concat())
     }
 
-    /// Ends the mount: takes it out of the name space, lazily if it is in use, and fails every call
-    /// on it. For who holds a mount that nobody can serve. May wait for the kernel to write
-    /// dirty pages, which fail at once.
+    /// Ends the mount: takes it out of the name space, lazily if it is in use, and makes every call
+    /// on it fail. For a process that holds a mount that no process can serve. May wait for the
+    /// kernel to write dirty pages, which fails at once.
     ///
     /// # Errors
-    /// If it is still to be seen.
+    /// If the mount is still visible.
     pub fn end(self) -> io::Result<()> {
         if let Err(error) = self.mountpoint.abort() {
             tracing::debug!(%error, "cannot abort; closing the descriptors does as well");

@@ -1,9 +1,9 @@
-//! Room and holes: what FALLOCATE and LSEEK ask for.
+//! Room and holes: FALLOCATE and LSEEK.
 //!
-//! What a file system cannot do of FALLOCATE is refused with EOPNOTSUPP each time, since it may
-//! depend on the file; the kernel has nothing to put in its place, and the C library writes into
-//! each block for posix_fallocate(3). LSEEK of a file system that knows no holes is refused with
-//! ENOSYS: the kernel then asks no more, and takes all of each file for data.
+//! FALLOCATE operations that a file system cannot do are refused with EOPNOTSUPP each time, because
+//! that may depend on the file; the kernel has no replacement, and the C library writes into each
+//! block for posix_fallocate(3). LSEEK of a file system that knows no holes is refused with ENOSYS:
+//! the kernel then asks no more, and treats all of each file as data.
 
 use larder_vfs::{Error, Result, Seek, SpaceChange, SpaceKind};
 
@@ -24,7 +24,7 @@ pub(crate) fn change(asked: &FallocateIn) -> Option<SpaceChange> {
     Some(SpaceChange { kind, range, keep_size })
 }
 
-/// What LSEEK looks for; the kernel moves to other places itself.
+/// What LSEEK looks for; the kernel handles other seeks itself.
 pub(crate) fn wanted(asked: &LseekIn) -> Option<Seek> {
     match i32::try_from(asked.whence).ok()? {
         libc::SEEK_DATA => Some(Seek::Data),

@@ -1,14 +1,13 @@
-//! Requests whose answer is not there yet, and callers that are killed while they wait for one.
+//! Requests whose answer is not ready yet, and callers that are killed while they wait for one.
 //!
-//! The kernel tells us (INTERRUPT) when a caller that waits gets a signal. If the signal is to end
-//! it, its request is answered with EINTR at once, so that the process can go; any other signal
-//! changes nothing, as with the kernel's own network file systems. What was asked for is carried on
-//! with. Nobody takes its answer when it comes, and so what the kernel would hold by it is taken
-//! back.
+//! The kernel tells us (INTERRUPT) when a waiting caller gets a signal. If the signal ends it, its
+//! request is answered with EINTR at once, so that the process can exit; any other signal changes
+//! nothing, as with the kernel's own network file systems. The operation itself continues. Its
+//! answer reaches no caller, so references that the kernel would hold by it are taken back.
 //!
-//! Of a second signal the kernel does not tell, and of none while a process that was ended closes
-//! its files. So requests that were interrupted, and each FLUSH, are looked at every [`LOOK_EVERY`]
-//! until they are answered.
+//! The kernel does not report a second signal, nor any signal while a killed process closes its
+//! files. So interrupted requests, and each FLUSH, are checked every [`LOOK_EVERY`] until they are
+//! answered.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -27,11 +26,11 @@ use crate::listing;
 use crate::output::Output;
 use crate::request::{Operation, Request};
 
-/// Between two looks at callers that may be killed.
+/// Pause between two checks of callers that may be killed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The bit of SIGKILL among pending signals. Every signal that ends a process is turned into this
-/// one (`complete_signal` in `kernel/signal.c`), but for those that dump core.
+/// The bit of SIGKILL among pending signals. The kernel turns every signal that ends a process into
+/// this one (`complete_signal` in `kernel/signal.c`), except those that dump core.
 const SIGKILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
 
 /// Gives an answer to the kernel.
@@ -46,7 +45,7 @@ struct Table {
     /// By the kernel's number of them. Whoever takes one out answers it.
     waiting: HashMap<u64, Wait>,
     watched: Vec<Watched>,
-    /// Somebody looks at those watched from time to time.
+    /// A task checks the watched requests from time to time.
     is_watching: bool,
 }
 
@@ -58,7 +57,7 @@ struct Wait {
 
 struct Watched {
     unique: u64,
-    /// It was not there at the last look: answered, or about to be put in.
+    /// It was missing at the last check: answered, or about to be inserted.
     missed: bool,
 }
 
@@ -72,15 +71,16 @@ impl Waits {
         self.lock().waiting.remove(&unique).map(|wait| wait.reply)
     }
 
-    /// Adds a request to those looked at. Answers whether somebody has to begin with that.
+    /// Adds a request to the watched ones. Returns whether the caller must start the task that
+    /// checks them.
     fn watch(&self, unique: u64) -> bool {
         let mut table = self.lock();
         table.watched.push(Watched { unique, missed: false });
         !std::mem::replace(&mut table.is_watching, true)
     }
 
-    /// Callers of the requests that are watched; `None`, and nobody has to look any more, if there
-    /// is no such request. What was answered is watched no more.
+    /// Callers of the watched requests; `None`, and the task ends, if there is no such request.
+    /// Answered requests are no longer watched.
     fn callers(&self) -> Option<Vec<(u64, u32)>> {
         let mut table = self.lock();
         let Table { waiting, watched, is_watching } = &mut *table;
@@ -163,7 +163,7 @@ impl Door {
         self.answer_now(unique, Output::error(libc::EINTR));
     }
 
-    /// Answers a request, or gives the answer back if somebody has done so already.
+    /// Answers a request, or returns the answer if the request has already been answered.
     fn answer_now(&self, unique: u64, output: Output) -> Option<Output> {
         let Some(reply) = self.waits.take(unique) else { return Some(output) };
         reply(output);
@@ -215,18 +215,18 @@ impl Door {
         let open = OpenId(open.fh);
         self.ways.release(ino, open);
         if let Answer::Later(closing) = self.fs.release(ino, open) {
-            // As with any release, there is nobody to tell.
+            // As with any release, no caller waits for the result.
             tokio::spawn(closing);
         }
     }
 }
 
-/// Whoever drives a request that waits. Dropped without an answer (a future that panicked), it is
-/// answered with an error, so that nobody waits for ever.
+/// Drives a request that waits. If it is dropped without an answer (a future that panicked), the
+/// request is answered with an error, so that no caller waits for ever.
 struct Pending {
     door: Arc<Door>,
     header: InHeader,
-    /// What changes in the kernel's view of directories.
+    /// Changes in the kernel's view of directories.
     names: Vec<(Ino, OsString)>,
 }
 
@@ -242,7 +242,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         let unique = number(self.header.unique);
         if !self.door.leaving.load(Ordering::Acquire) {
-            // It was answered, but for a panic.
+            // It was answered, unless it panicked.
             self.door.answer_now(unique, Output::error(libc::EIO));
         } else if self.door.waits.take(unique).is_some() {
             // Of a mount that is handed on, the next process answers.
@@ -268,11 +268,11 @@ fn names_changed(request: &Request<'_>) -> Vec<(Ino, OsString)> {
     }
 }
 
-/// Whether a thread was told by a signal to end, or is on its way out because of one.
+/// Whether a signal told a thread to end, or the thread is exiting because of one.
 ///
-/// Never waits for the thread. The file `stat` does, while the thread executes another program:
-/// that closes files, and so waits for us. It is read only of a thread that is known to do no such
-/// thing.
+/// Never waits for the thread. Reading the file `stat` does wait while the thread executes another
+/// program: that closes files, and so waits for us. So it is read only for a thread that is known
+/// not to do that.
 fn is_killed(thread: u32) -> bool {
     // One that is not there is in a namespace that we cannot see.
     let file = |name: &str| std::fs::read_to_string(format!("/proc/{thread}/{name}"));
@@ -283,14 +283,14 @@ fn is_killed(thread: u32) -> bool {
     }
 }
 
-/// What lies before a thread.
+/// What a thread is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outlook {
     /// Nothing that is known.
     Living,
     /// A signal to end it has come.
     Told,
-    /// It has no memory any more: it is on its way out, and what it still has are files.
+    /// It has no memory any more: it is exiting, and only its files are left.
     Leaving,
 }
 
@@ -307,8 +307,7 @@ fn outlook(status: &str) -> Option<Outlook> {
     })
 }
 
-/// Whether a thread on its way out was ended by a signal; from the file `stat`, see
-/// proc_pid_stat(5).
+/// Whether a signal ended an exiting thread; from the file `stat`, see proc_pid_stat(5).
 fn ended_by_signal(stat: &str) -> bool {
     // The second field is a name, in which anything may be.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());

@@ -1,10 +1,9 @@
-//! Extended attributes, on mounts that have them: what GETXATTR, LISTXATTR, SETXATTR and
-//! REMOVEXATTR ask for, and how they are answered.
+//! Extended attributes, on mounts that have them: GETXATTR, LISTXATTR, SETXATTR and REMOVEXATTR.
 //!
 //! The kernel asks for other names than those of users too: for `security.capability` before every
-//! write(2), for access control lists when a program does. Those are refused here, without a
-//! question to the file system. The refusal is EOPNOTSUPP, and not ENOSYS, which the kernel would
-//! take for all names.
+//! write(2), for access control lists when a program does. Those are refused here, without asking
+//! the file system. The refusal is EOPNOTSUPP, and not ENOSYS, which the kernel would apply to all
+//! names.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +45,7 @@ pub(crate) fn change(
     Ok(SetXattr { name, value: Some(Bytes::copy_from_slice(value)), only })
 }
 
-/// A value, told to a caller with room for `size` bytes.
+/// A value, for a caller with room for `size` bytes.
 pub(crate) fn found(size: u32, value: Result<Option<Bytes>>) -> Output {
     match value {
         Ok(Some(value)) => told(value, size),
@@ -55,8 +54,8 @@ pub(crate) fn found(size: u32, value: Result<Option<Bytes>>) -> Output {
     }
 }
 
-/// Names as listxattr(2) has them, each with its prefix and ended by a NUL, told to a caller with
-/// room for `size` bytes.
+/// Names as listxattr(2) has them, each with its prefix and ended by a NUL, for a caller with room
+/// for `size` bytes.
 pub(crate) fn listed(size: u32, names: Result<Vec<OsString>>) -> Output {
     match names {
         Ok(names) => told(list(&names), size),

@@ -2,27 +2,27 @@
 //!
 //! [`RpcClient`] keeps several connections ([`Config::connections`]) and many calls in flight on
 //! each. A call is encoded once; its small values and its payload leave in one vectored write, on
-//! the caller's own thread if nothing else is being sent. A reply's payload is read by the kernel's
-//! copy straight into the buffer that is handed up.
+//! the caller's own thread if nothing else is being sent. The kernel copies a reply's payload
+//! straight into the buffer that is passed up.
 //!
 //! Promises:
 //! - **A call ends.** [`Recovery::Soft`] calls fail after [`Config::limit`], at the deadline of the
 //!   caller if that comes first, and at once while the server has been silent for the limit.
 //!   [`Recovery::Hard`] ones wait for the server however long it takes, but dropping their future
 //!   or [`RpcClient::shutdown`] ends them at once.
-//! - **A reply is to its call.** Retransmissions and replays after a reconnect bear the same xid,
-//!   so that a server's duplicate request cache knows them; [`Reply::transmissions`] says that the
-//!   call may have been carried out before its reply was made.
+//! - **A reply is to its call.** Retransmissions and replays after a reconnect carry the same xid,
+//!   so that a server's duplicate request cache recognises them; [`Reply::transmissions`] says that
+//!   the call may have been carried out before its reply was made.
 //! - **Bounded memory.** Replies have a largest size, calls in flight a window, idle buffers a
 //!   limit.
 //!
-//! What it does is counted: by procedure and connection since the start ([`RpcClient::stats`]),
-//! and, if somebody asks, slice by slice of time ([`RpcClient::record`]).
+//! The client counts what it does: by procedure and connection since the start
+//! ([`RpcClient::stats`]), and, on request, slice by slice of time ([`RpcClient::record`]).
 //!
-//! Whether the server answers is a state of its own ([`ServerState`]), found out by the calls and,
-//! while it does not answer, by a probe; each change is logged once.
+//! [`ServerState`] says whether the server answers. Calls find that out and, while it does not
+//! answer, a probe; each change is logged once.
 //!
-//! Absent on purpose: RPCSEC_GSS. What the procedures mean is the caller's business.
+//! Absent on purpose: RPCSEC_GSS, and the meaning of the procedures.
 
 mod callbacks;
 mod config;
@@ -61,7 +61,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// What one call wants beyond its arguments.
+/// The parameters of one call besides its arguments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions {
     /// Whose round-trip estimate applies (UDP).
@@ -120,8 +120,7 @@ impl RpcClient {
         Ok(RpcClient { inner })
     }
 
-    /// The credential that a user's calls bear, on our word: the first sixteen groups are all that
-    /// fit.
+    /// The credential of a user's calls, as we claim it: only the first sixteen groups fit.
     pub fn auth_sys(&self, uid: u32, gid: u32, groups: &[u32]) -> Credential {
         let groups = groups.iter().copied().take(GROUPS_MAX).collect();
         Credential::Sys(AuthSys {
@@ -310,7 +309,7 @@ async fn probe(shared: Arc<Shared>, connection: Arc<Connection>) {
             let ping = clock.timeout(shared.config.timeout, ping);
             match ping.await {
                 Ok(Err(RpcError::Shutdown)) => return,
-                // Whatever else came of it, the connection has noted what it heard.
+                // Whatever the result, the connection has recorded that it heard from the server.
                 Ok(_) | Err(_) => clock.sleep(backoff.pause()).await,
             }
         }

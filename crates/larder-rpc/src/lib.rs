@@ -1,16 +1,16 @@
 //! ONC RPC (RFC 5531) in both roles, over TCP and UDP.
 //!
-//! A *program* is a set of numbered procedures. This crate brings its calls to it and its replies
-//! back, and knows nothing of what they mean: programs are its callers.
+//! A *program* is a set of numbered procedures. This crate carries calls to a program and replies
+//! back, and does not know what they mean: programs are its callers.
 //!
 //! - [`RpcClient`] calls one program on one server: many calls in flight on several connections,
 //!   retransmission and reconnection, and an end for each call. [`Config`] says how to reach it.
-//! - [`server::Server`] listens for calls to the programs of a [`server::Service`], bounds what
-//!   callers may hold, and carries out no retransmission twice.
-//! - [`Callbacks`] answers what the server calls on the client's connections, by a
+//! - [`server::Server`] listens for calls to the programs of a [`server::Service`], bounds the
+//!   resources of callers, and carries out no retransmission twice.
+//! - [`Callbacks`] answers calls that the server makes on the client's connections, by a
 //!   [`server::Backchannel`].
 //! - [`ClientTls`] and [`ServerTls`] put a connection under TLS (RFC 9289).
-//! - [`stats`] and [`series`] count what each procedure and each connection costs, at all times.
+//! - [`stats`] and [`series`] always count what each procedure and each connection costs.
 //! - [`patience`] is the rule for how long a call waits for a server that is gone, for clients of
 //!   any protocol.
 //!

@@ -1,4 +1,4 @@
-//! Networks, to say who may call.
+//! Networks, for configuring which machines may call.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,8 +1,8 @@
 //! How long a call waits for a server that does not answer: one rule for all protocols.
 //!
 //! A call ends when the mount's limit has passed since it was made, when its caller's deadline has
-//! come, or when the server has been silent for the limit: who comes later than that does not wait
-//! anew for what others have waited for in vain. Somebody else asks on ([`retry_pauses`]), so that
+//! come, or when the server has been silent for the limit: a later call does not wait again for
+//! what others have awaited in vain. A background task keeps asking ([`retry_pauses`]), so that
 //! calls are answered again as soon as the server is back.
 
 use larder_io::Backoff;
@@ -33,8 +33,8 @@ pub fn gives_up(
     [caller, silent].into_iter().flatten().fold(offered + limit, Instant::min)
 }
 
-/// Whether a call that has `waited` for so long without hearing anything means that the server is
-/// gone. Its caller may have spent a part of the limit before the call was made.
+/// Whether a call that has `waited` this long without any answer proves that the server is gone.
+/// Its caller may have used a part of the limit before the call was made.
 pub fn is_in_vain(waited: Duration, limit: Duration) -> bool {
     waited >= limit - limit / 8
 }

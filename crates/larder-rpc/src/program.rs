@@ -1,4 +1,4 @@
-//! What both roles have in common: programs, and how messages travel.
+//! What both roles share: programs, and transports.
 
 use larder_wire::xdr::Framing;
 

@@ -1,18 +1,19 @@
 //! What each connection did, slice by slice of time.
 //!
-//! A [`Recording`] divides the time since its beginning into slices of one width and tells of each:
-//! calls offered and completed in it, retransmissions and timeouts, and how many calls were in
-//! flight and in the backlog at its end, under which window.
+//! A [`Recording`] divides the time since its beginning into slices of one width and reports for
+//! each: calls offered and completed in it, retransmissions and timeouts, and how many calls were
+//! in flight and in the backlog at its end, under which window.
 //!
-//! Nothing samples. A [`Recorder`] hangs in the state of a connection, under its lock, and is told
-//! of every change before it happens ([`Recorder::note`]). If a slice is over by then, the state is
-//! still what it was at the slice's end, and is kept with the totals. So an event counts in the
-//! slice in which it happened, however late anybody looks; a slice in which nothing happens costs
-//! nothing; and a call costs two comparisons of times that it knows anyway.
+//! Nothing samples. A [`Recorder`] is part of the state of a connection, under its lock, and is
+//! notified of every change before it happens ([`Recorder::note`]). If a slice is over by then, the
+//! state is still that at the slice's end, and is stored with the totals. So an event counts in the
+//! slice in which it happened, however late the reader comes; a slice in which nothing happens
+//! costs nothing; and a call costs two comparisons of times that it knows anyway.
 //!
 //! Invariants:
-//! - No event is lost. What is kept are totals since the connection's birth: if the reader is too
-//!   slow and slices are dropped, the next one has their events too, and says how many they were.
+//! - No event is lost. Totals since the connection's start are stored: if the reader is too slow
+//!   and slices are dropped, the next one includes their events, and says how many slices there
+//!   were.
 //! - Memory is bounded: [`KEPT_MAX`] slices for each connection, [`RECORDINGS_MAX`] recordings.
 
 mod track;
@@ -35,7 +36,7 @@ pub const RECORDINGS_MAX: usize = 8;
 /// these are 0.8 seconds, in half a megabyte.
 const KEPT_MAX: usize = 8192;
 
-/// What happened on a connection since its birth.
+/// Totals of a connection since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) offered: u64,
@@ -99,7 +100,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// The first slice is open, so that there is one in any case.
+    /// The first slice is open, so that there always is one.
     fn new(recording: u64, division: Division) -> Recorder {
         Recorder {
             recording,
@@ -150,7 +151,7 @@ impl Recorder {
     }
 }
 
-/// What a recorder kept.
+/// The stored slices of a recorder.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     closed: VecDeque<Closed>,
@@ -191,7 +192,7 @@ impl Recorders {
     }
 }
 
-/// What one connection did in one slice.
+/// The activity of one connection in one slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Its number: it begins `number` widths after the recording.
@@ -210,18 +211,18 @@ pub struct Slice {
     pub window: u32,
     /// Calls that wait for the window, at its end.
     pub backlog: u32,
-    /// Slices right before it that are told of nowhere else, since nobody took them in time. This
-    /// one has their events.
+    /// Slices right before this one that were dropped, because they were not read in time. This one
+    /// includes their events.
     pub dropped: u64,
 }
 
 /// Slices that are over, of all connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series {
-    /// All slices before this one are told of, now or earlier.
+    /// All slices before this one have been reported, now or earlier.
     pub until: u64,
-    /// By connection, in order. A slice that is left out is one in which nothing happened: its end
-    /// was as its beginning.
+    /// By connection, in order. A slice that is left out is one without events: its end was as its
+    /// beginning.
     pub connections: Vec<Vec<Slice>>,
 }
 
@@ -236,7 +237,7 @@ pub enum RecordError {
     TooMany,
 }
 
-/// What was told of a connection so far.
+/// What was reported of a connection so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     /// The slice that comes next.
@@ -245,7 +246,7 @@ struct Told {
 }
 
 impl Told {
-    /// What is new, as the difference to what was told.
+    /// The new slices, as differences to what was reported.
     fn tell(&mut self, kept: Kept) -> Vec<Slice> {
         let mut overrun = kept.overrun;
         let tell = |Closed { number, at_end }| {
@@ -270,7 +271,8 @@ impl Told {
 
 /// Connections that can be recorded.
 pub(crate) trait Recorded: Debug + Send + Sync {
-    /// Shows `look` the recorders of each connection in order, under its lock, and how it is now.
+    /// Passes the recorders of each connection to `look`, in order, under its lock, with the
+    /// current state.
     fn each(&self, look: &mut dyn FnMut(&mut Recorders, &Moment));
 
     /// The time by which it notes what happens.
@@ -289,7 +291,7 @@ pub struct Recording {
     told: Vec<Told>,
 }
 
-/// How many recordings were begun.
+/// How many recordings were started.
 static RECORDINGS: AtomicU64 = AtomicU64::new(0);
 
 impl Recording {

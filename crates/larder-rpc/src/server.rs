@@ -1,19 +1,20 @@
-//! The server: sockets, who may use them, and the way of a call to its program.
+//! The server: sockets, admission of callers, and dispatch of calls to their program.
 //!
 //! [`Server`] listens over TCP and UDP on one port and brings calls to a [`Service`]: a set of
-//! programs. The service decides who may call and carries calls out; everything else is here.
+//! programs. The service decides which callers it admits and carries calls out; everything else is
+//! here.
 //!
 //! Promises:
 //! - **Hostile bytes do no harm.** Every message has a largest size, and is answered, refused or
-//!   dropped; memory and calls in flight are bounded per connection; who takes no replies is not
-//!   read from, and is cut off after a while.
-//! - **Nobody keeps others out.** Connections are bounded in all, for each source, and hardly there
-//!   for those whose calls are not carried out ([`admission`]); over UDP nobody is sent much who
-//!   has shown nothing that only an answer of ours can have told him.
+//!   dropped; memory and calls in flight are bounded per connection; a client that does not read
+//!   its replies is not read from, and is cut off after a while.
+//! - **No client keeps others out.** Connections are bounded in total and for each source, and
+//!   callers whose calls are not carried out get very few ([`admission`]); over UDP, a sender gets
+//!   only short replies until it shows something that it can know only from an answer of ours.
 //! - **A retransmission is not carried out twice.** Replies to calls that change something are kept
 //!   for a while, over reconnects too ([`duplicates`]).
 //!
-//! Absent on purpose: what calls mean, and whose rights they have.
+//! Absent on purpose: the meaning of calls, and the rights of callers.
 
 mod admission;
 mod backchannel;
@@ -55,10 +56,10 @@ pub struct Server<S: Service> {
 pub struct Shutdown(watch::Sender<bool>);
 
 impl<S: Service> Server<S> {
-    /// Listens. `service` answers.
+    /// Listens. `service` answers calls.
     ///
     /// # Errors
-    /// What the operating system says of the address.
+    /// The operating system's error for the address.
     pub async fn bind(config: Config, service: S) -> io::Result<Server<S>> {
         let (listener, datagrams, address) = listen(&config).await?;
         Ok(Server {
@@ -75,7 +76,7 @@ impl<S: Service> Server<S> {
         self.address
     }
 
-    /// What ends it.
+    /// The handle that ends it.
     pub fn shutdown(&self) -> Shutdown {
         Shutdown(self.shutdown.clone())
     }
@@ -85,7 +86,7 @@ impl<S: Service> Server<S> {
         Arc::clone(&self.dispatcher)
     }
 
-    /// Serves until [`Shutdown::begin`]; then takes no more calls, answers those in flight, and
+    /// Serves until [`Shutdown::begin`]; then accepts no more calls, answers those in flight, and
     /// returns.
     pub async fn run(self) {
         let dispatcher = &self.dispatcher;

@@ -1,4 +1,4 @@
-//! Answers that came later, on their way to the thread that may give them to the kernel.
+//! Late answers on their way to the thread that may give them to the kernel.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -14,7 +14,7 @@ use crate::output::Output;
 pub(super) struct Mailbox {
     answers: Mutex<Vec<(usize, Output)>>,
     bell: OwnedFd,
-    /// The mount is gone: nobody waits for answers.
+    /// The mount is gone: no caller waits for answers.
     closed: AtomicBool,
 }
 

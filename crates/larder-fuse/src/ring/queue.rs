@@ -25,7 +25,7 @@ const DEVICE: u32 = 0;
 /// Marks the completion that says that there is mail.
 const BELL: u64 = u64::MAX;
 
-/// A ring with entries, of which some are the kernel's.
+/// A ring with entries, some of which belong to the kernel.
 pub(super) struct Queue {
     // Dropped first: then the kernel lets the entries go.
     ring: IoUring<Entry128>,
@@ -60,7 +60,7 @@ impl Queue {
         let mut set = CpuSet::new();
         set.set(usize::from(cpu));
         if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-            // A CPU that is not there, or not ours: nobody is called from it either.
+            // A CPU that does not exist, or is not ours: no caller runs on it either.
             tracing::debug!(cpu, %error, "a queue is served from elsewhere");
         }
         let ring = IoUring::<Entry128>::builder()

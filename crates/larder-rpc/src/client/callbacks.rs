@@ -1,4 +1,4 @@
-//! What answers calls of the server to us.
+//! Answers calls that the server makes to us.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use larder_wire::xdr::Segments;
 
 use crate::server::{Config, Dispatcher, Peer, Service, SourcePorts, Stats};
 
-/// What answers a server's calls.
+/// The service that answers a server's calls.
 #[derive(Clone)]
 pub struct Callbacks(Arc<dyn Answering>);
 
@@ -28,7 +28,7 @@ impl Callbacks {
         self.0.answer(peer, message)
     }
 
-    /// What was served since the start, by procedure.
+    /// Counts of served calls since the start, by procedure.
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }

@@ -1,4 +1,4 @@
-//! How a client reaches its server, and how long it waits.
+//! Configuration of a client: how it reaches its server, and how long it waits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::tls::ClientTls;
 /// Which port calls come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePort {
-    /// One that only the superuser may bind, as servers demand unless told `insecure`. Any other if
-    /// there is none.
+    /// A port that only the superuser may bind, as servers demand unless told `insecure`. Any other
+    /// port if none is free.
     Reserved,
     /// Any.
     Any,
 }
 
 impl SourcePort {
-    /// What it comes to in this process: only the superuser may bind a reserved port.
+    /// What this means in this process: only the superuser may bind a reserved port.
     pub fn possible(self) -> SourcePort {
         if rustix::process::geteuid().is_root() { self } else { SourcePort::Any }
     }
@@ -44,8 +44,8 @@ pub struct Config {
     pub server: String,
     /// Where the program listens.
     pub address: SocketAddr,
-    /// Where else it may listen: one who takes its place if it is gone. A place that cannot be
-    /// reached, or is silent, is left for the next, in turn.
+    /// Other addresses of the server, or of one that takes over from it. If an address cannot be
+    /// reached, or is silent, the client tries the next, in turn.
     pub others: Vec<Place>,
     /// How messages travel.
     pub transport: Transport,
@@ -60,7 +60,7 @@ pub struct Config {
     pub timeout: Duration,
     /// How often that is done before the server counts as gone (`retrans`).
     pub retransmissions: u32,
-    /// What happens then.
+    /// What happens after the limit.
     pub recovery: Recovery,
     /// Largest reply, in bytes.
     pub record_bytes_max: usize,
@@ -71,7 +71,7 @@ pub struct Config {
     /// TLS, over TCP. Then nothing is sent without it: a server that does not speak it is as good
     /// as gone.
     pub tls: Option<ClientTls>,
-    /// What answers calls of the server on our connections, over TCP. Without it, they count as
+    /// Answers calls of the server on our connections, over TCP. Without it, such calls count as
     /// replies that belong to no call.
     pub callbacks: Option<Callbacks>,
     /// By which it waits.

@@ -1,19 +1,19 @@
-//! One connection: the calls in flight on it, what is to be sent, and the tasks that serve it.
+//! One connection: the calls in flight on it, the messages to send, and the tasks that serve it.
 //!
 //! All state is behind one lock that is held for a few instructions, never over a system call.
-//! Who sends is noted ([`Sender`]): at first the caller, on its own thread; if the socket is full
-//! or others keep coming, it hands the flag over to the writer task. So one message is never cut by
-//! another, and order is kept.
+//! [`Sender`] records which thread sends: at first the caller, on its own thread; if the socket is
+//! full or others keep arriving, it hands over to the writer task. So messages are never
+//! interleaved, and their order is kept.
 //!
 //! Invariants:
 //! - A call is in `pending` from its offer until its reply, its end or its cancellation; the slot
-//!   it takes in the window is given back with it.
-//! - Who sends does so for one epoch. When a connection breaks the epoch changes, and whoever still
-//!   sends for the old one lets go without touching the state.
-//! - Totals, pending calls, the window and who waits for it change under a lock from
-//!   [`Connection::change`] only, so that recorders hear of it before.
+//!   that it takes in the window is returned with it.
+//! - A sender sends for one epoch. When a connection breaks the epoch changes, and a sender for the
+//!   old one stops without touching the state.
+//! - Totals, pending calls, the window and its waiters change only under a lock from
+//!   [`Connection::change`], so that recorders see the state before each change.
 //! - After a reconnect every pending call is sent again, in the order of their xids. A message that
-//!   was sent in part is sent anew from its start.
+//!   was sent in part is sent again from its start.
 
 mod answering;
 mod sending;
@@ -47,7 +47,7 @@ const UNREAD_PAUSE: Duration = Duration::from_millis(5);
 /// An answered call.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<T> {
-    /// What the procedure answered.
+    /// The procedure's results.
     pub results: T,
     /// How often the call was sent. If more than once, the server may have carried it out before:
     /// an error such as "exists" may be about our own first try.
@@ -63,7 +63,8 @@ struct Call {
     transmissions: AtomicU32,
     /// When it was last sent completely, in microseconds since the connection's birth.
     sent_us: AtomicU64,
-    /// Nobody waits for the reply any more, so it need not be sent if it was not begun.
+    /// No caller waits for the reply any more, so the message need not be sent if sending has not
+    /// begun.
     cancelled: AtomicBool,
 }
 
@@ -102,7 +103,7 @@ struct State {
     window: Window,
     /// Callers that wait for the window, first come, first served.
     waiting: VecDeque<oneshot::Sender<()>>,
-    /// Slots of the window that were promised to callers who have not taken them up yet.
+    /// Slots of the window that were promised to callers and not taken yet.
     promised: u32,
     round_trips: [RoundTrip; TimerClass::COUNT],
     totals: Totals,
@@ -201,7 +202,7 @@ impl Hasher for XidHasher {
     }
 
     fn write_u32(&mut self, xid: u32) {
-        // The table looks at the lowest and at the highest bits.
+        // The table uses the lowest and the highest bits.
         self.0 = u64::from(xid) | u64::from(xid) << 57;
     }
 
@@ -267,14 +268,14 @@ impl Connection {
         self.change(self.shared.now())
     }
 
-    /// Shows `look` the recorders, and the state as it is now.
+    /// Passes the recorders to `look`, with the current state.
     pub(super) fn recorders(&self, look: &mut dyn FnMut(&mut Recorders, &Moment)) {
         let mut state = self.lock();
         let now = state.moment();
         look(&mut state.recorders, &now);
     }
 
-    /// What to choose a connection by: the least is best.
+    /// For choosing a connection: the smallest is best.
     pub(super) fn load(&self) -> (bool, u32) {
         (!self.connected.load(Relaxed), self.load.load(Relaxed))
     }
@@ -385,8 +386,8 @@ impl Connection {
             }
         };
         let mut from = match config.transport {
-            // Saves a look at the clock for each call. The call may have waited for the window, but
-            // `timed_out` judges by when it was sent.
+            // Saves reading the clock for each call. The call may have waited for the window, but
+            // `timed_out` uses the time at which it was sent.
             Transport::Tcp => offered,
             Transport::Udp => self.shared.now(),
         };
@@ -411,9 +412,9 @@ impl Connection {
         }
     }
 
-    /// Whether it is too early to take a datagram for lost: replies became slower while this one
-    /// was waited for since `from`, or there are some that our own side has not come to look at
-    /// yet. A machine that stood still for a moment would else send a windowful again.
+    /// Whether it is too early to treat a datagram as lost: replies became slower while this one
+    /// was waited for since `from`, or our own side has unread datagrams. Otherwise a machine that
+    /// stood still for a moment would send a windowful again.
     fn reply_may_be_here(
         &self,
         class: TimerClass,
@@ -537,7 +538,7 @@ impl Connection {
             call.message.as_slice().iter().map(|piece| IoSlice::new(piece)).collect();
         match socket.send(&pieces) {
             Ok(_) => self.mark_sent(call),
-            // As good as lost on the way: it will be sent again.
+            // As good as lost in transit: it will be sent again.
             Err(error) => self.note_datagram_error(&error),
         }
     }
@@ -565,7 +566,7 @@ struct Promise<'a> {
 }
 
 impl Drop for Promise<'_> {
-    /// A slot that was promised and is not wanted any more goes to the next.
+    /// A promised slot that is no longer wanted goes to the next waiter.
     fn drop(&mut self) {
         if self.kept {
             return;

@@ -1,4 +1,4 @@
-//! Why there is no connection, and why a call has no results.
+//! Errors: why there is no connection, and why a call has no results.
 
 use std::time::Duration;
 

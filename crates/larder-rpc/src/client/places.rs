@@ -1,4 +1,4 @@
-//! Where a server may be: one of several places, left for the next when nobody answers there.
+//! The addresses of a server: the client uses one, and tries the next when it does not answer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use crate::tls::ClientTls;
 pub struct Place {
     /// The address.
     pub address: SocketAddr,
-    /// As [`Config::tls`], to whoever has that address.
+    /// As [`Config::tls`], for the server at that address.
     pub tls: Option<ClientTls>,
 }
 
@@ -29,9 +29,9 @@ impl Places {
         self.0.load(Relaxed)
     }
 
-    /// There is nobody at this place: the next one is tried.
+    /// No server answers at this address: the next one is tried.
     pub(super) fn leave(&self, place: usize) {
-        // Unless somebody else has found that out.
+        // Unless another connection has found that out already.
         let next = place.wrapping_add(1);
         let _ = self.0.compare_exchange(place, next, Relaxed, Relaxed);
     }

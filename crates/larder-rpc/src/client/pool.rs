@@ -1,12 +1,12 @@
-//! Memory for replies, used again.
+//! Reused memory for replies.
 //!
 //! A fresh buffer of 1 MiB is a mapping whose pages the kernel must find and zero one by one, which
 //! costs about as much as copying the payload into it. So large buffers come back here when the
 //! last slice of a reply is dropped. Small replies are copied out: they are kept long (attributes,
 //! names) and must not pin a large buffer.
 //!
-//! Invariant: what waits here to be used again stays below [`IDLE_BYTES_MAX`]; what is in use is
-//! bounded by who holds replies.
+//! Invariant: idle buffers here stay below [`IDLE_BYTES_MAX`]; buffers in use are bounded by the
+//! holders of replies.
 
 use bytes::Bytes;
 use larder_wire::record::Buffers;

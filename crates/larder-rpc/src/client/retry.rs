@@ -2,10 +2,11 @@
 //!
 //! - [`RoundTrip`] estimates how long a reply takes, for each [`TimerClass`] apart (Jacobson 1988;
 //!   SunRPC's `rpc_rtt`).
-//! - [`Window`] bounds how many calls are in flight: fixed on TCP, where the kernel does the rest,
-//!   and following losses on UDP (SunRPC's `xprt_adjust_cwnd`), within what the socket can hold.
-//! - [`Losses`] tells one loss from another: a full buffer drops a windowful at once, and each of
-//!   its calls runs out of time.
+//! - [`Window`] bounds how many calls are in flight: fixed on TCP, where the kernel controls
+//!   congestion, and adapting to losses on UDP (SunRPC's `xprt_adjust_cwnd`), within what the
+//!   socket can hold.
+//! - [`Losses`] groups losses: a full buffer drops a windowful at once, and each of its calls times
+//!   out.
 
 use std::time::Duration;
 
@@ -66,8 +67,8 @@ struct Losses {
 }
 
 impl Losses {
-    /// A call that was sent at `sent` ran out of time at `now`. Whether that is another loss than
-    /// the last one: who was sent before that was noticed was lost with it.
+    /// A call that was sent at `sent` timed out at `now`. Returns whether that is a new loss: calls
+    /// that were sent before the last loss was noticed were lost with it.
     fn is_new(&mut self, sent: Duration, now: Duration) -> bool {
         let is_new = self.noticed.is_none_or(|noticed| sent >= noticed);
         if is_new {

@@ -1,5 +1,5 @@
-//! What the connections of a client have in common: its configuration, whether the server answers,
-//! and what is counted.
+//! The state that the connections of a client share: its configuration, whether the server answers,
+//! and counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -37,7 +37,7 @@ impl ServerState {
     }
 }
 
-/// What the connections have in common.
+/// The state that the connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: Config,
@@ -73,7 +73,7 @@ impl Shared {
         let mut was_reachable = false;
         self.state.send_if_modified(|state| {
             was_reachable = *state == ServerState::Reachable;
-            // A call may have waited for longer than the connection was being made anew.
+            // A call may have waited for longer than it took to remake the connection.
             let earlier = |known: Instant| known.min(since);
             let since = state.silent_since().map_or(since, earlier);
             let before = std::mem::replace(state, ServerState::Unreachable { since });

@@ -37,8 +37,8 @@ const RESERVED_PORT_ATTEMPTS_MAX: u16 = 32;
 /// Longest reply to the question for TLS, in bytes.
 const TLS_REPLY_BYTES_MAX: usize = 1024;
 
-/// What a reply takes of a receive buffer while it waits there, in bytes: 32 KiB of data with the
-/// kernel's structures, however small the fragments that it came in.
+/// How much of a receive buffer a waiting reply takes, in bytes: 32 KiB of data with the kernel's
+/// structures, however small the fragments in which it came.
 const REPLY_COST_BYTES: usize = 64 << 10;
 
 /// A connected socket.
@@ -47,13 +47,13 @@ pub(super) enum Socket {
     Tcp(TcpStream),
     Udp {
         socket: UdpSocket,
-        /// What the kernel has set aside for what waits to be received, in bytes.
+        /// Bytes that the kernel has reserved for received data.
         receive_buffer_bytes: usize,
     },
     Tls(TlsSocket),
 }
 
-/// A stream under TLS. Both ways are taken by one task each, so nobody waits for these locks.
+/// A stream under TLS. Each direction is used by one task, so these locks are never contended.
 #[derive(Debug)]
 pub(super) struct TlsSocket {
     reader: tokio::sync::Mutex<ReadHalf<TlsStream<TcpStream>>>,
@@ -114,7 +114,7 @@ impl Socket {
     /// retransmissions by their source.
     ///
     /// # Errors
-    /// What the operating system says. Waits as long as it does: the caller sets the limit.
+    /// The operating system's. Waits as long as that does: the caller sets the limit.
     pub(super) async fn connect(
         config: &Config,
         place: usize,
@@ -189,7 +189,7 @@ impl Socket {
         address.ok().map(|address| address.port())
     }
 
-    /// What the kernel has set aside for datagrams that wait to be received, in bytes. None for a
+    /// Bytes that the kernel has reserved for datagrams that wait to be received. `None` for a
     /// stream.
     pub(super) fn receive_buffer_bytes(&self) -> Option<usize> {
         match self {
@@ -205,7 +205,7 @@ impl Socket {
         Some(u32::try_from(calls).unwrap_or(u32::MAX).max(1))
     }
 
-    /// Whether something came that nobody has received yet. Never waits.
+    /// Whether received data is unread. Never waits.
     pub(super) fn has_unread(&self) -> bool {
         let mut poll = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
         rustix::event::poll(&mut poll, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
@@ -260,9 +260,9 @@ impl Socket {
         let fd = self.fd();
         loop {
             self.readable().await?;
-            // A stream that gives less than was asked for is drained, so that the next wait need
-            // not find that out by one more call: `WouldBlock` tells tokio so. Datagrams are always
-            // "short", and more may be there.
+            // If a stream returns less than was asked for, it is drained, and `WouldBlock` tells
+            // tokio so, which saves one more call before the next wait. A datagram is always
+            // "short", and more may be waiting.
             let mut short = None;
             let attempt = || {
                 let no_control = &mut RecvAncillaryBuffer::default();
@@ -302,7 +302,7 @@ impl Socket {
         }
     }
 
-    /// Ends the connection: whoever waits for it wakes with an error or the end of the stream.
+    /// Ends the connection: tasks that wait for it wake with an error or the end of the stream.
     pub(super) fn shut_down(&self) {
         // It may be broken already, which is as good.
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);

@@ -1,7 +1,7 @@
-//! Counts of a connection whose engine keeps none of its own: that of a library, say.
+//! Counters for a connection whose engine keeps none itself, for example a library's.
 //!
 //! Invariants: a call is in flight from its offer until it is answered, or its [`InFlight`] is
-//! dropped; whatever is counted is told to the recorders before.
+//! dropped; recorders are notified before each change of a count.
 
 use super::{Moment, RecordError, Recorded, Recorders, Recording};
 use larder_io::Clock;
@@ -22,7 +22,7 @@ struct State {
     recorders: Recorders,
 }
 
-/// What a [`Track`] counted.
+/// Counts of a [`Track`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
     /// Calls that were given to the connection.
@@ -54,7 +54,7 @@ impl Track {
         InFlight { track: self, calls }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Tracked {
         let Moment { totals, in_flight, window, .. } = self.lock().now;
         Tracked {
@@ -93,7 +93,8 @@ impl Track {
     }
 }
 
-/// Calls that wait for their replies. What is not told of when this is dropped failed.
+/// Calls that wait for their replies. Those not reported as answered when this is dropped have
+/// failed.
 #[derive(Debug)]
 #[must_use = "dropping it ends the calls"]
 pub struct InFlight<'a> {

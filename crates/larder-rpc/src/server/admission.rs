@@ -1,14 +1,15 @@
-//! Who may have a TCP connection: a pure state machine.
+//! Decides which TCP connections are admitted: a pure state machine.
 //!
-//! A connection costs memory before it says anything, and whoever only opens connections must not
-//! keep out those who work. So connections are told apart:
-//! - *Strangers*: callers whose calls will not be carried out, by their port or their socket's
-//!   owner. They learn that we are there, no more; a few at a time, the oldest of them gives way.
-//! - *Unproven*: nobody has seen a good call from them yet. They give way, the oldest first, when
-//!   there is no more room in all, or for their source.
+//! A connection costs memory before it sends anything, and clients that only open connections must
+//! not keep out those that work. So there are three kinds of connections:
+//! - *Strangers*: callers whose calls will not be carried out, because of their port or their
+//!   socket's owner. They only learn that the server is there; there are a few at a time, and the
+//!   oldest gives way.
+//! - *Unproven*: no good call has come from them yet. They give way, the oldest first, when there
+//!   is no more room in total, or for their source.
 //! - *Proven* ones stay until they end.
 //!
-//! Invariant: never more than the limit in all, for each source, or of strangers.
+//! Invariant: never more than the limit in total, for each source, or of strangers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -40,7 +41,7 @@ impl Source {
     }
 }
 
-/// What a connection is counted as.
+/// How a new connection is counted.
 #[derive(Clone, Debug)]
 pub(crate) struct Newcomer {
     pub(crate) source: Source,
@@ -50,7 +51,7 @@ pub(crate) struct Newcomer {
     pub(crate) proven: Arc<AtomicBool>,
 }
 
-/// What becomes of a newcomer.
+/// What happens to a new connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It may stay.
@@ -96,7 +97,7 @@ impl Admission {
         Verdict::Instead(victim)
     }
 
-    /// A connection ended. One that had to give way is not counted any more.
+    /// A connection ended. One that had to give way is no longer counted.
     pub(crate) fn leave(&mut self, number: u64) {
         self.connections.remove(&number);
     }

@@ -1,14 +1,14 @@
 //! Calls from a server to its client, on the connection that the client made.
 //!
 //! Each direction of a connection has xids of its own: a message says whether it is a call or a
-//! reply. The client serves them as a program of its own ([`crate::Callbacks`]). They are never
-//! sent again by themselves: a client that has lost its connection makes another, and what is still
-//! to be said to it is its program's business.
+//! reply. The client serves such calls as a program of its own ([`crate::Callbacks`]). The server
+//! never retransmits them: a client that has lost its connection makes another, and the program
+//! decides what it must still be told.
 //!
 //! Invariants:
 //! - A call ends with its reply, at its limit, or with the connection.
-//! - At most [`CALLBACKS_MAX`] are in flight; one that nobody waits for any more still counts until
-//!   it is answered, as the client counts it, too. Those beyond wait.
+//! - At most [`CALLBACKS_MAX`] are in flight; one that is no longer waited for still counts until
+//!   it is answered, because the client counts it too. Further calls wait.
 //! - A reply that belongs to no call is dropped.
 
 use std::collections::HashMap;
@@ -72,7 +72,7 @@ struct Inner {
 /// A call that has no reply yet.
 #[derive(Debug)]
 struct Waiting {
-    /// None if nobody waits any more.
+    /// `None` if it is no longer waited for.
     reply: Option<oneshot::Sender<Bytes>>,
     /// Its place among [`CALLBACKS_MAX`].
     _slot: Arc<OwnedSemaphorePermit>,
@@ -151,7 +151,7 @@ impl Backchannel {
     ) -> Result<oneshot::Receiver<Bytes>, CallbackError> {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.0.lock();
-        // Under the lock: who closes drops those that wait after it has said so.
+        // Under the lock: closing drops the waiting calls after it has set the flag.
         if self.is_closed() {
             return Err(CallbackError::Closed);
         }
@@ -169,10 +169,10 @@ impl Backchannel {
             None => {
                 self.0.counts.strays.fetch_add(1, Relaxed);
             }
-            // Nobody waits any more; its place is free from now on.
+            // It is no longer waited for; its place is free from now on.
             Some(Waiting { reply: None, .. }) => {}
             Some(Waiting { reply: Some(reply), .. }) => {
-                // Who has gone away just now does not want it.
+                // A caller that has just given up does not want it.
                 let _ = reply.send(record);
             }
         }
@@ -192,7 +192,7 @@ impl Inner {
     }
 }
 
-/// Notes that nobody waits for a reply any more.
+/// Records that a reply is no longer waited for.
 struct Nobody<'a> {
     inner: &'a Inner,
     xid: Xid,

@@ -1,4 +1,4 @@
-//! Where a server listens, to whom, and how much callers may hold.
+//! Where a server listens, for which clients, and the resources that callers may hold.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use crate::tls::ServerTls;
 /// Which ports callers may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePorts {
-    /// Those below 1024, which only the superuser of the caller's machine may use. Without this any
-    /// user of an allowed machine can claim to be any other, since AUTH_SYS takes the caller's
-    /// word. On this machine itself, root may call from any port: the kernel tells whose socket
-    /// it is.
+    /// Ports below 1024, which only the superuser of the caller's machine may use. Without this any
+    /// user of an allowed machine can claim to be any other, because AUTH_SYS believes the caller.
+    /// On this machine itself, root may call from any port: the kernel tells which user owns the
+    /// socket.
     Reserved,
     /// Any (exports(5): `insecure`).
     Any,
 }
 
-/// Where to listen, to whom, and how much callers may hold.
+/// Where to listen, for which clients, and the resources that callers may hold.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where to listen, over TCP and UDP. Port 0 takes a free one.
     pub listen: SocketAddr,
     /// Whether to listen over UDP, too.
     pub udp: bool,
-    /// Who may call at all; others are not listened to.
+    /// Machines that may call; others are not read from.
     pub allow: Vec<Network>,
     /// Which ports callers may use.
     pub source_ports: SourcePorts,
@@ -38,12 +38,11 @@ pub struct Config {
     pub connections_max: usize,
     /// Most connections at a time from one machine. The same.
     pub source_connections_max: usize,
-    /// How long a connection that has begun to speak may take until its first good call is
-    /// complete.
+    /// How long a connection that has begun to send may take until its first good call is complete.
     pub first_call_max: Duration,
     /// Largest call over TCP, in bytes.
     pub record_bytes_max: usize,
-    /// TLS for those who ask for it, over TCP. If it is required, calls in the clear are refused
+    /// TLS for clients that ask for it, over TCP. If it is required, calls in the clear are refused
     /// over UDP, too.
     pub tls: Option<ServerTls>,
     /// By which it waits.

@@ -1,11 +1,11 @@
-//! Counts of what was served, by procedure. Kept in atomics that are only ever added to, so they
-//! cost next to nothing and a snapshot needs no lock; its figures may be some calls apart.
+//! Counts of served calls, by procedure. They are atomics that are only ever added to, so they cost
+//! next to nothing and a snapshot needs no lock; its figures may be some calls apart.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::program::Program;
 
-/// What was served since the start.
+/// Counts of served calls since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Procedures of each program by number, in the order of the service's programs.
@@ -34,7 +34,7 @@ pub(crate) struct CallbackCounts {
     pub(crate) strays: AtomicU64,
 }
 
-/// What was served of one procedure.
+/// Counts of one procedure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcedureStats {
     /// Its name.

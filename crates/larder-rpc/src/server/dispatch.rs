@@ -1,9 +1,9 @@
-//! From a message to its reply, whatever the transport.
+//! From a message to its reply, on any transport.
 //!
-//! A message is checked in the order of RFC 5531, 9: is it a call, in our version of RPC, with a
-//! credential that can be read, to a program, version and procedure of ours, by somebody who may;
-//! then whether it came before ([`super::duplicates`]); then the procedure runs. What cannot be
-//! answered in words of RPC is answered with nothing.
+//! A message is checked in the order of RFC 5531, 9: that it is a call, in our version of RPC, with
+//! a credential that can be decoded, to a program, version and procedure of ours, by a caller who
+//! is admitted; then whether it came before ([`super::duplicates`]); then the procedure runs. What
+//! RPC cannot answer is not answered.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -29,38 +29,38 @@ use crate::program::{Program, Transport};
 
 /// The version of RPC that we speak (RFC 5531, 9).
 const RPC_VERSION: u32 = 2;
-/// Longest answer over UDP to who has shown nothing, unless the call was longer. Whose address was
-/// forged is not sent much more than was sent in his name.
+/// Longest answer over UDP to an unproven sender, unless the call was longer: if the address was
+/// forged, its owner is not sent much more than was sent in its name.
 const UNPROVEN_REPLY_BYTES_MAX: usize = 128;
 /// First port that any user may bind.
 const UNRESERVED_PORT: u16 = 1024;
 
-/// What a server answers: programs, and what is done with calls to them.
+/// The programs of a server, and how calls to them are handled.
 ///
-/// A service is asked on the task that read the call, so whatever it can answer without waiting
-/// costs no change of thread.
+/// A service is called on the task that read the call, so an answer that needs no waiting costs no
+/// change of thread.
 pub trait Service: Send + Sync + 'static {
-    /// Who calls, as the service sees it.
+    /// The caller, as the service sees it.
     type Caller: Send;
 
     /// The programs that are served.
     fn programs(&self) -> &[Program];
 
-    /// Judges the credential of a call to one of [`programs`](Self::programs).
+    /// Checks the credential of a call to one of [`programs`](Self::programs).
     ///
     /// # Errors
-    /// What the caller is told instead; usually [`Outcome::AuthError`].
+    /// The answer for the refused caller; usually [`Outcome::AuthError`].
     fn admit(&self, header: &CallHeader) -> Result<Self::Caller, Outcome>;
 
-    /// Whether a procedure does the same if it is carried out again. The replies to others are kept
-    /// for a while, and given again to who sends the same call again.
+    /// Whether a procedure has the same effect if it is carried out again. Replies to other
+    /// procedures are kept for a while, and returned again to a client that repeats the call.
     fn is_repeatable(&self, _program: u32, _procedure: u32) -> bool {
         false
     }
 
-    /// Whether a program answers who has shown nothing that only an answer of ours can have told
-    /// him. Over UDP, where addresses can be forged, its answers are not much longer than their
-    /// calls.
+    /// Whether a program answers senders that have not shown anything they can know only from an
+    /// answer of ours. Over UDP, where addresses can be forged, its answers are not much longer
+    /// than their calls.
     fn answers_anybody(&self, _program: u32) -> bool {
         false
     }
@@ -94,7 +94,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Reads two files if `ports` asks who owns a socket of this machine.
+    /// Reads two files if `ports` requires the owner of a socket of this machine.
     pub(crate) fn new(address: SocketAddr, transport: Transport, ports: SourcePorts) -> Peer {
         let admitted = match ports {
             SourcePorts::Any => true,
@@ -115,12 +115,12 @@ impl Peer {
     }
 }
 
-/// A call to a procedure that there is, by somebody who may make it.
+/// A call to an existing procedure, by an admitted caller.
 #[derive(Debug)]
 pub struct Call<C> {
     /// Program, version and procedure.
     pub header: CallHeader,
-    /// Who calls, as [`Service::admit`] has it.
+    /// The caller, as [`Service::admit`] returned it.
     pub caller: C,
     /// Where it came from.
     pub peer: Peer,
@@ -131,10 +131,10 @@ pub struct Call<C> {
 }
 
 impl<C> Call<C> {
-    /// Reads the arguments, once.
+    /// Decodes the arguments, once.
     ///
     /// # Errors
-    /// What to answer if they cannot be read.
+    /// The answer if they cannot be decoded.
     pub fn arguments<A: Decode>(&mut self) -> Result<A, Answer> {
         A::decode(&mut self.arguments).map_err(|_| self.refuse(Outcome::GarbageArgs))
     }
@@ -178,7 +178,7 @@ impl<S: Service> Dispatcher<S> {
         Dispatcher { config, counters, callbacks, service, duplicates: Mutex::default() }
     }
 
-    /// What was served since the start.
+    /// Counts of served calls since the start.
     pub fn stats(&self) -> Stats {
         let CallbackCounts { calls, failed, strays } = &*self.callbacks;
         Stats {
@@ -205,10 +205,10 @@ impl<S: Service> Dispatcher<S> {
         self.config.allow.iter().any(|network| network.contains(address))
     }
 
-    /// Serves one message. `None` if there is nothing to be said. `on_good` is called before a call
-    /// is carried out, if it is one of ours by somebody who may make it.
+    /// Serves one message. `None` if it gets no answer. `on_good` is called before a call is
+    /// carried out, if it is one of ours by an admitted caller.
     ///
-    /// It is safe to drop the future: a call that was begun may then be tried again.
+    /// The future may be dropped: a call that was begun may then be tried again.
     pub(crate) async fn serve(
         self: Arc<Self>,
         peer: Peer,
@@ -266,8 +266,7 @@ impl<S: Service> Dispatcher<S> {
         programs.iter().position(exact).or_else(first)
     }
 
-    /// Whether the call to the program at `index` is one that we serve, by somebody who may make
-    /// it.
+    /// Whether we serve the call to the program at `index`, and its caller is admitted.
     fn admit(&self, header: &CallHeader, index: usize, peer: Peer) -> Result<S::Caller, Outcome> {
         let programs = self.service.programs();
         let program = &programs[index];
@@ -280,7 +279,7 @@ impl<S: Service> Dispatcher<S> {
         if header.procedure as usize >= program.procedures.len() {
             return Err(Outcome::ProcUnavail);
         }
-        // To ask whether we are there, anybody may (RFC 5531, 12.1).
+        // Every caller may ask whether the server is there (RFC 5531, 12.1).
         if header.procedure != 0 && !peer.admitted {
             return Err(Outcome::AuthError(AUTH_TOOWEAK));
         }
@@ -366,7 +365,7 @@ fn refuse(xid: Xid, outcome: Outcome, framing: Framing) -> Answer {
     Answer { reply: encode_reply(reply, &(), framing), failed: true }
 }
 
-/// What a message that is no good call is owed.
+/// The answer to a message that is no good call.
 fn refusal(error: &CallError, framing: Framing) -> Option<Answer> {
     match error {
         CallError::Malformed(_) => None,

@@ -1,13 +1,14 @@
 //! The duplicate request cache: replies to calls that must not be carried out twice.
 //!
-//! A client that hears nothing sends its call again: over UDP after a while, over TCP after a
-//! reconnect, perhaps from another port. To carry a REMOVE out again would answer "no such file" to
-//! who removed it; to repeat an old WRITE would overwrite a newer one. So the call is known again
-//! by its xid, the address it comes from, its length and a hash of its bytes, credential included.
+//! A client that gets no reply sends its call again: over UDP after a while, over TCP after a
+//! reconnect, perhaps from another port. Carrying out a REMOVE again would return "no such file" to
+//! the client that removed it; repeating an old WRITE would overwrite a newer one. So a call is
+//! recognised by its xid, its source address, its length and a hash of its bytes, including the
+//! credential.
 //!
 //! Invariants: at most [`ENTRIES_MAX`] entries and [`BYTES_MAX`] bytes of replies, the oldest leave
-//! first; what is older than [`AGE_MAX`] is not believed, since clients use their xids again.
-//! A pure state machine: the caller brings the time and does the waiting.
+//! first; entries older than [`AGE_MAX`] are ignored, because clients reuse their xids. A pure
+//! state machine: the caller brings the time and does the waiting.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -86,8 +87,8 @@ impl Duplicates {
             Some(State::Done { .. }) => self.forget(key),
             None => {}
         }
-        // What runs is bounded by what all connections may have in flight; if that is a lot, the
-        // rest goes without protection rather than being refused.
+        // The number of running calls is bounded by what all connections may have in flight; if
+        // that is large, the rest run without protection rather than being refused.
         if self.calls.len() - self.order.len() < ENTRIES_MAX {
             self.calls.insert(key, State::Running(watch::Sender::new(None)));
         }

@@ -1,10 +1,10 @@
-//! What leaves by one TCP connection: replies, and calls to the client, each whole.
+//! Messages that leave by one TCP connection: replies, and calls to the client, each whole.
 //!
-//! Whoever has a message leaves it here, and sends all that waits unless somebody is doing so.
+//! A task puts its message here, and sends everything that waits unless another task is sending.
 //! Messages that are ready together leave together.
 //!
-//! Invariants: what calls in flight cost is within the window; a message is written whole or the
-//! connection ends; nobody is written to who takes nothing for [`STALL_MAX`].
+//! Invariants: the cost of calls in flight is within the window; a message is written whole or the
+//! connection ends; a connection ends whose client accepts nothing for [`STALL_MAX`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,17 +21,17 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::server::TlsStream;
 
-/// What calls in flight on a connection may cost, in KiB: as much as keeps a link of 10 Gbit/s and
-/// 6 ms busy.
+/// Limit on the cost of calls in flight on a connection, in KiB: enough to keep a link of 10 Gbit/s
+/// and 6 ms busy.
 pub(super) const WINDOW_KIB: u32 = 8 << 10;
 /// Replies wait for others that are ready, up to this many bytes.
 pub(super) const BATCH_BYTES_MAX: usize = 64 << 10;
 /// Most pieces of one vectored write (IOV_MAX is 1024).
 const PIECES_MAX: usize = 256;
-/// Who takes nothing of a reply for so long is gone.
+/// A client that accepts nothing of a reply for this long is gone.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// What messages leave by.
+/// The stream that messages are written to.
 pub(super) enum Writer {
     Tcp(OwnedWriteHalf),
     Tls(WriteHalf<TlsStream<TcpStream>>),
@@ -70,7 +70,7 @@ pub(super) struct Outbox {
     pub(super) broken: Notify,
 }
 
-/// What a message takes until it is sent.
+/// The room that a message takes until it is sent.
 enum Place {
     /// The part of the window that its call and it cost.
     Reply { _window: OwnedSemaphorePermit },
@@ -102,7 +102,7 @@ impl Outbox {
         }
     }
 
-    /// What it wrote to.
+    /// The stream that it wrote to.
     pub(super) fn into_writer(self) -> Writer {
         self.writer.into_inner()
     }
@@ -112,7 +112,7 @@ impl Outbox {
         Arc::clone(&self.window).try_acquire_many_owned(cost_kib).ok()
     }
 
-    /// Waits until the window has room. What waits to be sent is sent before, since it takes room.
+    /// Waits until the window has room. Sends waiting messages first, because they take room.
     pub(super) async fn admit(&self, cost_kib: u32) -> OwnedSemaphorePermit {
         if let Ok(permit) = Arc::clone(&self.window).try_acquire_many_owned(cost_kib) {
             return permit;
@@ -150,7 +150,7 @@ impl Outbox {
         self.waiting().bytes
     }
 
-    /// Sends what waits, unless somebody is doing so: who does, looks again when done.
+    /// Sends what waits, unless another task is sending: that task checks again when it is done.
     pub(super) async fn flush(&self) {
         loop {
             let Ok(mut writer) = self.writer.try_lock() else { return };
@@ -165,7 +165,7 @@ impl Outbox {
                 }
             }
             drop(writer);
-            // Somebody may have come between the last look and the unlocking.
+            // A message may have arrived between the last check and the unlocking.
             if self.waiting().messages.is_empty() {
                 return;
             }
@@ -200,7 +200,7 @@ impl Outbox {
     /// Waits until the calls in flight are answered and sent, as far as the client takes them.
     pub(super) async fn drain(&self) {
         self.flush().await;
-        // Each reply is bounded by the limit on stalls; calls by that of what is behind us.
+        // The limit on stalls bounds each reply; the service bounds calls.
         let all = self.clock.timeout(STALL_MAX, self.window.acquire_many(WINDOW_KIB)).await;
         if all.is_err() {
             tracing::warn!("calls were still in flight when a connection ended");
@@ -217,7 +217,7 @@ impl Outbox {
     }
 }
 
-/// Writes pieces of memory one behind the other, without copying them together.
+/// Writes pieces of memory in sequence, without copying them together.
 async fn write_all(writer: &mut Writer, pieces: Vec<Bytes>) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
     let mut rest = &mut slices[..];

@@ -1,8 +1,8 @@
-//! Whose socket a call of this machine comes from.
+//! The owner of the socket from which a call of this machine comes.
 //!
 //! A port below 1024 shows that the caller is root of its machine (exports(5), `secure`). On this
 //! very machine the kernel can tell more: which user owns the socket (proc_net(5)). So programs of
-//! root need no such port here, and other users cannot claim to be somebody else.
+//! root need no such port here, and other users cannot impersonate anyone.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,20 +1,19 @@
 //! A TCP connection: records in, replies out, in whatever order they are ready.
 //!
-//! One task reads. What the service answers at once is answered by that task, without a switch;
-//! what takes time goes on as a task of its own. Replies that become ready together leave
-//! together.
+//! One task reads. It answers at once what the service answers at once; longer work continues in a
+//! task of its own. Replies that become ready together leave together.
 //!
 //! Invariants:
-//! - Requests in flight and replies not yet taken by the kernel cost at most [`WINDOW_KIB`] by
-//!   [`cost_kib`], which is no less than they hold; past that nothing is read. Beside it one record
-//!   is being assembled.
-//! - Where the service calls back, replies of the client are behind its calls on the stream. So
-//!   calls for which the window has no room are put aside, up to [`PARKED_BYTES_MAX`], and reading
-//!   goes on: else two clients, each with a full window of calls that wait for the other's reply,
-//!   would wait for ever.
+//! - Requests in flight and replies not yet accepted by the kernel cost at most [`WINDOW_KIB`] by
+//!   [`cost_kib`], which is no less than they hold; beyond that nothing is read. In addition one
+//!   record is being assembled.
+//! - If the service calls back, the client's replies follow its calls on the stream. So calls for
+//!   which the window has no room are parked, up to [`PARKED_BYTES_MAX`], and reading continues:
+//!   otherwise two clients, each with a full window of calls that wait for the other's reply, would
+//!   wait for ever.
 //! - A reply is written whole or the connection ends.
-//! - Who will not be served ([`super::admission`]) costs some KiB, and that for
-//!   [`Config::first_call_max`](super::Config::first_call_max) at most.
+//! - A caller that will not be served ([`super::admission`]) costs some KiB, and that for at most
+//!   [`Config::first_call_max`](super::Config::first_call_max).
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -39,12 +38,12 @@ use super::dispatch::{Dispatcher, Peer, Service, poll_once};
 use super::outbox::{BATCH_BYTES_MAX, Outbox, WINDOW_KIB, Writer};
 use crate::program::Transport;
 
-/// What the smallest call costs, in KiB: so there are at most 256 in flight.
+/// Cost of the smallest call, in KiB: so there are at most 256 in flight.
 const CALL_KIB_MIN: u32 = 32;
 /// Bytes taken from the socket at a time, unless a large record is read in place.
 const READ_BYTES: usize = 64 << 10;
-/// Longest record of a stranger, and the bytes taken from his socket at a time: calls that ask
-/// nothing but whether we are there.
+/// Longest record of a stranger, and the bytes read from its socket at a time: enough for calls
+/// that only ask whether the server is there.
 const STRANGER_BYTES_MAX: usize = 1024;
 /// A rest of a record of at least this many bytes is read in place.
 const IN_PLACE_BYTES_MIN: usize = 16 << 10;

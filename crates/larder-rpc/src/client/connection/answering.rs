@@ -1,15 +1,15 @@
-//! Calls of the server to us, on the connections that we made: what a server's leases are recalled
-//! by.
+//! Calls of the server to us, on the connections that we made: by these a server recalls leases.
 //!
 //! A record on a connection is a reply to a call of ours, or a call of the server: the message says
-//! which, so the xids of the two directions may be the same. A call is carried out by a task of its
-//! own, while replies go on being taken in, so that carrying it out may need calls of ours.
+//! which, so the xids of the two directions may be the same. A task of its own carries out each
+//! call while the connection continues to read replies, so that carrying it out may need calls of
+//! ours.
 //!
 //! Invariants:
 //! - A server that has more calls in flight than agreed ([`CALLBACKS_MAX`]), or sends one of more
 //!   than [`CALLBACK_BYTES_MAX`], loses the connection. A call is in flight until its reply is
 //!   sent.
-//! - A reply goes out on the connection that its call came by, or not at all.
+//! - A reply is sent on the connection on which its call came, or not at all.
 //! - After [`RpcClient::shutdown`](crate::RpcClient::shutdown) no call is carried out any more.
 
 use super::Connection;

@@ -43,7 +43,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether it is to be sent: nobody waits for the reply to a call that was given up.
+    /// Whether it still must be sent: no caller waits for the reply to an abandoned call.
     fn is_wanted(&self) -> bool {
         match &self.what {
             What::Call(call) => self.sent_bytes > 0 || !call.cancelled.load(Relaxed),
@@ -52,20 +52,20 @@ impl Outgoing {
     }
 }
 
-/// Who sends on the current socket: one at a time, or messages would be cut by each other.
+/// Which thread sends on the current socket: only one at a time, or messages would be interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
     Nobody,
-    /// One who had something to send, on its own thread.
+    /// A caller with a message to send, on its own thread.
     Caller,
     /// The writer task. It may be woken for nothing: what wakes it outlives a socket.
     Writer,
 }
 
-/// What a sender is left with.
+/// What is left for a sender to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
-    /// Nothing, and it sends no more.
+    /// Nothing, and it stops sending.
     All,
     /// Messages that do not fit now; it still sends.
     Full,
@@ -76,7 +76,7 @@ enum Sent {
 }
 
 impl Connection {
-    /// Sends what is to be sent, unless somebody does. What is left, the writer task sends. Does
+    /// Sends what is queued, unless another thread is sending. The writer task sends the rest. Does
     /// not block.
     pub(super) fn send_as_caller(&self, mut state: MutexGuard<'_, State>, socket: &Socket) {
         if state.sender != Sender::Nobody {
@@ -108,7 +108,7 @@ impl Connection {
                     debug_assert!(batch.is_empty() && sender == Sender::Writer);
                     return Sent::All;
                 }
-                // What did not fit goes back to the front.
+                // The rest of a partly sent batch returns to the front.
                 while let Some(rest) = batch.pop_back() {
                     state.outgoing.push_front(rest);
                 }
@@ -212,7 +212,7 @@ impl Connection {
         }
     }
 
-    /// The next message that is wanted; if there is none, the writer task sends no more.
+    /// The next message that is still wanted; if there is none, the writer task stops sending.
     fn next_outgoing(&self, epoch: u64) -> Option<Outgoing> {
         let mut state = self.lock();
         if state.epoch != epoch {

@@ -1,4 +1,4 @@
-//! The tasks of a connection: keep it up, take in replies, hand them to their callers.
+//! The tasks of a connection: they keep it up, receive replies, and hand them to their callers.
 
 use super::answering::Slots;
 use super::sending::{Outgoing, Sender};
@@ -238,7 +238,7 @@ impl Connection {
         let _ = pending.reply.send(arrived);
     }
 
-    /// The call with this number is answered: it waits no more, and how long it took is known.
+    /// The call with this number is answered: it no longer waits, and its duration is known.
     fn answered(&self, xid: Xid, at: Instant) -> Option<Pending> {
         let mut state = self.change(at);
         state.heard = at;
