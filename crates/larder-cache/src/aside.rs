@@ -1,9 +1,10 @@
-//! Local changes that no server takes any more, kept for people: their local file is *set aside*.
+//! Setting aside local changes that no server accepts any more: their local file is kept for people
+//! to inspect.
 //!
-//! Files that were set aside lie in one directory and belong to nobody here: they are not counted,
-//! culled or read again. Their bytes are the changes, and beside them what was ever held of the
-//! version below, unchecked, for only the changes are known after a restart; what was never held is
-//! a hole.
+//! Files that were *set aside* are in one directory and no longer belong to the cache: they are not
+//! counted, culled or read again. They contain the changes, and besides them, unchecked, whatever
+//! was ever held of the version below, because after a restart only the changes are known; parts
+//! that were never held are holes.
 
 use std::io;
 
@@ -13,14 +14,14 @@ use crate::pool::data_path;
 
 impl CachedFile {
     /// Gives up all local changes, as [`CachedFile::discard_dirty`] does, but keeps the local file:
-    /// as `set-aside/NUMBERS_PATH` in the cache directory, with what no name may have replaced
-    /// in `path`. Answers where; or `None` if there were no changes, or if the cache goes with
-    /// the process, and they with it. The bytes are durable on return, and so is the name
+    /// as `set-aside/NUMBERS_PATH` in the cache directory, with characters that a name may not
+    /// contain replaced in `path`. Returns where it is; `None` if there were no changes, or if the
+    /// cache does not outlive the process. The bytes are durable on return, and so is the name
     /// unless the disk refuses, which is logged. Waits for the disk.
     ///
     /// # Errors
-    /// `ResourceBusy` while the kernel writes the file; else what the disk says. The changes are
-    /// then still there, unless it lost them.
+    /// `ResourceBusy` while the kernel writes the file; otherwise the disk's. The changes are then
+    /// still there, unless the disk lost them.
     pub fn set_aside(&self, path: &str) -> io::Result<Option<String>> {
         let _alone = self.alone();
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! The directory of what was set aside (see [`crate::aside`]), and the names in it.
+//! The directory of files that were set aside (see [`crate::aside`]), and the names in it.
 
 use larder_io::Disk;
 

@@ -1,4 +1,4 @@
-//! What redb, the index's database, sees of the disk.
+//! The disk as redb, the index's database, sees it.
 
 use std::io;
 use std::sync::{Arc, Mutex};

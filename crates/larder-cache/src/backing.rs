@@ -1,4 +1,4 @@
-//! A local file in the kernel's hands.
+//! A local file that the kernel uses.
 
 use std::io;
 use std::ops::Range;
@@ -10,12 +10,13 @@ use larder_io::{DiskFile, Stamp};
 use crate::lock;
 use crate::places::Place;
 
-/// A local file handed out to the kernel. Its descriptor stays open, and its bytes stay those of
-/// the version it was handed out for but for what its holders change, as long as this is held.
+/// A local file handed out to the kernel. As long as this is held, its descriptor stays open, and
+/// its bytes stay those of the version for which it was handed out, except for changes by its
+/// holders.
 #[derive(Debug)]
 pub struct BackingFile {
     file: Arc<dyn DiskFile>,
-    /// Whoever changes it for those who read a version that is not in use any more.
+    /// Held while it is changed on behalf of readers of a version that is no longer in use.
     following: Mutex<()>,
     _place: Place,
 }
@@ -25,7 +26,7 @@ impl BackingFile {
         BackingFile { file, following: Mutex::default(), _place: place }
     }
 
-    /// Changes it for those who read a version that is not in use any more, while nobody else does.
+    /// Changes it on behalf of readers of a version that is no longer in use, one change at a time.
     pub(crate) fn alone<T>(&self, change: impl FnOnce(&dyn DiskFile) -> T) -> T {
         let _alone = lock(&self.following);
         change(&*self.file)
@@ -39,7 +40,8 @@ impl BackingFile {
         self.file.stamp()
     }
 
-    /// Writes all of `data`, for who reads a version that is not in use any more. Not durable.
+    /// Writes all of `data`, on behalf of readers of a version that is no longer in use. Not
+    /// durable.
     ///
     /// # Errors
     /// Those of pwrite(2); a part of `data` may then be written.
@@ -47,7 +49,8 @@ impl BackingFile {
         self.alone(|file| file.write_at(data, offset))
     }
 
-    /// Has a range read as zeros, for who reads a version that is not in use any more. Not durable.
+    /// Makes a range read as zeros, on behalf of readers of a version that is no longer in use. Not
+    /// durable.
     ///
     /// # Errors
     /// Those of fallocate(2).
@@ -55,7 +58,8 @@ impl BackingFile {
         self.alone(|file| file.punch_hole(range))
     }
 
-    /// Cuts or extends the file, for who reads a version that is not in use any more. Not durable.
+    /// Truncates or extends the file, on behalf of readers of a version that is no longer in use.
+    /// Not durable.
     ///
     /// # Errors
     /// Those of ftruncate(2).

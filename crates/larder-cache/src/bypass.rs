@@ -1,7 +1,7 @@
-//! The local file in the kernel's hands: handed out to be read, or to be written past us.
+//! Handing the local file to the kernel, for reading, or for writing without us.
 //!
-//! In a *bypass* the kernel writes the local file itself, and nobody tells us. What it wrote is
-//! found by comparing all chunks with the sums that they had ([`CachedFile::collect_bypass`]).
+//! In a *bypass* the kernel writes the local file itself, without notice. What it wrote is found by
+//! comparing all chunks with their earlier checksums ([`CachedFile::collect_bypass`]).
 
 use std::io;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ pub struct Unsent {
 }
 
 impl BackingFile {
-    /// Takes over all that is dirty in the version in use. Who writes there first, and then here
-    /// ([`BackingFile::write_at`]), is not overwritten by what was before.
+    /// Copies all dirty bytes of the version in use. A caller that writes there first, and then
+    /// here ([`BackingFile::write_at`]), is not overwritten by older bytes.
     ///
     /// # Errors
-    /// What the disk says, or `InvalidInput` if it is sent just now; a part may then be written.
+    /// The disk's, or `InvalidInput` if it is being sent just now; a part may then be written.
     pub fn take_dirty(&self, present: &CachedFile) -> io::Result<()> {
         self.alone(|file| {
             for range in present.dirty() {
@@ -68,9 +68,9 @@ impl CachedFile {
         self.state().local().is_handed_out_as(backing)
     }
 
-    /// Whether handing the local file out, to be `written` or not, or finding that this is not
-    /// possible, takes no longer than a few system calls: no other version than `version` is to
-    /// be removed, nothing to be verified, nothing to be committed, and nobody else is at it.
+    /// Whether handing out the local file, to be `written` or not, or finding that this is not
+    /// possible, takes no longer than a few system calls: no version other than `version` must be
+    /// removed, nothing must be verified or committed, and no other thread is using it.
     pub fn is_ready(&self, version: &[u8], written: bool) -> bool {
         if !self.filling().turns.is_free() {
             return false;
@@ -100,7 +100,8 @@ impl CachedFile {
         self.local(&state).and_then(|file| file.stamp()).ok().map(|stamp| stamp.mtime_ns)
     }
 
-    /// What of the file no server has. Looks at the local file's stamp and compares nothing: cheap.
+    /// The bytes of the file that no server has. Reads the local file's stamp and compares nothing:
+    /// cheap.
     pub fn unsent(&self) -> Unsent {
         let state = self.state();
         let bytes = state.dirty().len();
@@ -114,10 +115,11 @@ impl CachedFile {
         }
     }
 
-    /// The local file to be written by the kernel itself; `None` unless [`CachedFile::whole`].
+    /// Hands out the local file to be written by the kernel itself; `None` unless
+    /// [`CachedFile::whole`].
     ///
     /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].
-    /// Tells, too, how the local file looks before the kernel has it.
+    /// Also returns the local file's stamp from before the kernel has it.
     pub fn begin_bypass(&self) -> Option<(Arc<BackingFile>, Stamp)> {
         let _alone = self.alone();
         let mut state = self.state();
@@ -134,13 +136,14 @@ impl CachedFile {
         self.begin_bypass_locked(&mut self.state()).map(|(backing, _)| backing)
     }
 
-    /// Whether the kernel may have written what nobody has collected. For who comes again and
-    /// again: a store to a mapped page moves the file's time only if the page was clean, so all
-    /// pages are brought to the disk before the file is compared, and it counts as unwritten if
-    /// it then looks as it did. Waits for the disk, and not with the file's lock.
+    /// Whether the kernel may have written bytes that were not collected yet. For callers that
+    /// check periodically: a store to a mapped page changes the file's time only if the page was
+    /// clean, so all pages are written to the disk before the file is compared, and it counts as
+    /// unwritten if its stamp is then as before. Waits for the disk, without holding the file's
+    /// lock.
     ///
     /// # Errors
-    /// What the disk says; the kernel may then have written.
+    /// The disk's; the kernel may then have written.
     pub fn was_bypassed(&self) -> io::Result<bool> {
         let file = {
             let state = self.state();
@@ -159,8 +162,8 @@ impl CachedFile {
         Ok(true)
     }
 
-    /// As [`CachedFile::collect_bypass`], if that reads little, and nobody else is at the file;
-    /// else `None`, and nothing was done.
+    /// As [`CachedFile::collect_bypass`], if that reads little, and no other thread is using the
+    /// file; otherwise `None`, and nothing was done.
     pub fn try_collect_bypass(&self) -> Option<io::Result<Option<Stamp>>> {
         let mut state = self.try_state()?;
         if !state.is_bypassed() {
@@ -186,8 +189,8 @@ impl CachedFile {
         self.end_bypass_locked(&mut state, now)
     }
 
-    /// As [`CachedFile::end_bypass`], if that reads little or nothing, and nobody else is at the
-    /// file; else `None`, and nothing was done.
+    /// As [`CachedFile::end_bypass`], if that reads little or nothing, and no other thread is using
+    /// the file; otherwise `None`, and nothing was done.
     pub fn try_end_bypass(&self) -> Option<io::Result<()>> {
         let mut state = self.try_state()?;
         if !state.is_bypassed() {
@@ -205,7 +208,7 @@ impl CachedFile {
 
 /// Within the crate.
 impl CachedFile {
-    /// The local file, if it is whole, and how it looks.
+    /// The local file, if it is whole, and its stamp.
     pub(crate) fn whole_file(&self, state: &mut State) -> Option<(Arc<dyn DiskFile>, Stamp)> {
         if state.version().is_none() || self.settle(state).is_err() || !state.presence().is_whole()
         {
@@ -284,7 +287,7 @@ impl CachedFile {
         Some(backing)
     }
 
-    /// Collects from the local file, which looked like `stamp` a moment ago.
+    /// Collects from the local file, which had this `stamp` a moment ago.
     fn collect_locked(&self, state: &mut State, stamp: Stamp) -> io::Result<Stamp> {
         let collected = self.collect(state, stamp);
         self.note(state);
@@ -326,7 +329,7 @@ impl CachedFile {
     }
 }
 
-/// A chunk of the local file is taken as it is: later changes are told from that.
+/// Accepts a chunk of the local file as it is: later changes are measured against it.
 pub(crate) fn see_chunk(state: &mut State, file: &dyn DiskFile, chunk: u64) -> io::Result<()> {
     let mut summer = Summer::new();
     let sum = summer.sum(file, chunk, state.size())?;
@@ -335,8 +338,8 @@ pub(crate) fn see_chunk(state: &mut State, file: &dyn DiskFile, chunk: u64) -> i
     Ok(())
 }
 
-/// The last chunk, and its sum once the file goes on behind it, unless what it had was changed.
-/// Without a sum it would count as changed and be sent, over what somebody else has made of it.
+/// The last chunk, and its checksum once the file extends beyond it, unless its bytes were changed.
+/// Without a checksum it would count as changed and be sent, over another client's changes.
 pub(crate) fn tail_gone_on(
     state: &State,
     file: &dyn DiskFile,
@@ -353,7 +356,8 @@ pub(crate) fn tail_gone_on(
     Ok(is_same.then(|| (chunk, crc32c::crc32c(&bytes))))
 }
 
-/// What [`tail_gone_on`] found counts once the end has moved, if all of the chunk is held.
+/// Makes the result of [`tail_gone_on`] effective once the end has moved, if the whole chunk is
+/// held.
 pub(crate) fn keep_sum(state: &mut State, tail: Option<(u64, u32)>) {
     if let Some((chunk, sum)) = tail
         && state.known().contains(chunk_range(chunk, state.size()))

@@ -20,12 +20,12 @@ use crate::{FileNo, lock, open};
 
 /// A cache. Clones are handles of the same one.
 ///
-/// Methods on records look into memory and then into the index: they may read the disk, but never
-/// wait for a sync unless more than four times the pending limit waits in memory. What they put is
+/// Methods on records search memory and then the index: they may read the disk, but never wait for
+/// a sync unless more than four times the pending limit is queued in memory. What they put is
 /// durable after the next [`Cache::checkpoint`]; once the index has failed it is dropped.
 ///
-/// When the last handle goes without [`Cache::close`], nothing more is saved, and the next open
-/// treats it as a crash.
+/// If the last handle is dropped without [`Cache::close`], nothing more is saved, and the next open
+/// treats that as a crash.
 #[derive(Clone, Debug)]
 pub struct Cache {
     pub(crate) store: Arc<Store>,
@@ -167,8 +167,8 @@ impl Cache {
 
     /// The data of a file; the state is shared by all holders. Does not touch the disk.
     ///
-    /// A state that nobody holds leaves memory once it is saved. What no save can keep goes with
-    /// it: the version of a file without a whole chunk, and parts of chunks.
+    /// A state without holders leaves memory once it is saved. Parts that cannot be saved are lost
+    /// with it: the version of a file without a whole chunk, and parts of chunks.
     pub fn file(&self, no: FileNo) -> Arc<CachedFile> {
         self.store.file(no)
     }
@@ -205,7 +205,7 @@ impl Cache {
         records.into_iter().filter_map(record).collect()
     }
 
-    /// What was put until now.
+    /// Marks what has been put until now.
     pub fn names_mark(&self) -> NamesMark {
         NamesMark(self.store.index.next_commit())
     }
@@ -215,11 +215,11 @@ impl Cache {
         self.store.index.has_committed(mark.0)
     }
 
-    /// Makes what was put until then durable. Waits for the disk; callers who come together share a
+    /// Makes durable what was put until `mark`. Waits for the disk; concurrent callers share a
     /// commit.
     ///
     /// # Errors
-    /// What the disk says. Nothing is promised then, now or later.
+    /// The disk's. Nothing is promised then, now or later.
     pub fn keep_names(&self, mark: NamesMark) -> Result<(), CacheError> {
         if self.has_kept_names(mark) { Ok(()) } else { self.store.index.commit() }
     }
@@ -240,8 +240,8 @@ impl Cache {
         self.store.index.get(&[tag::VOLUME])
     }
 
-    /// Keeps a record of the caller for as long as the machine goes on: it survives the process,
-    /// and is gone after a reboot. Without [`Config::boot`] it is not kept at all.
+    /// Keeps a record of the caller for as long as the machine runs: it survives the process, and
+    /// is gone after a reboot. Without [`Config::boot`] it is not kept at all.
     pub fn put_session(&self, record: &[u8], value: &[u8]) {
         if self.store.index.is_logged() {
             self.store.index.put(bytes_key(tag::SESSION, record), Some(value.to_vec()));
@@ -320,7 +320,7 @@ impl Cache {
         closed
     }
 
-    /// What is held and what was done.
+    /// What is held, and counts of what was done.
     pub fn usage(&self) -> Usage {
         let (store, gauge) = (&self.store, &self.store.gauge);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -403,8 +403,8 @@ impl Cache {
         self.store.file(no).pin(pinned);
     }
 
-    /// Exempts from culling what lies below a directory, now and later, or takes that back. Where a
-    /// file lies is where it was last seen.
+    /// Exempts everything below a directory from culling, now and later, or ends that. A file
+    /// counts as lying where it was last seen.
     pub fn pin_tree(&self, directory: FileNo, pinned: bool) {
         self.store.pin_tree(directory, pinned);
     }
@@ -414,7 +414,7 @@ impl Cache {
         self.store.file(no).forget();
     }
 
-    /// Forgets all clean data of files that nobody has open. Numbers and records stay.
+    /// Drops all clean data of files that are not open. Numbers and records stay.
     pub fn drop_all(&self) {
         let _turn = lock(&self.store.checkpoint);
         if !self.store.is_closed() {
@@ -422,7 +422,7 @@ impl Cache {
         }
     }
 
-    /// What leaves a number without a key. The caller holds `assigning`.
+    /// The changes that remove a number's key. The caller holds `assigning`.
     fn without_key(&self, no: FileNo) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let Some(old_key) = self.key_of(no) else { return Vec::new() };
         let mut changes = vec![(key(tag::KEY_OF_NUMBER, no, &[]), None)];
@@ -432,7 +432,7 @@ impl Cache {
         changes
     }
 
-    /// Takes a key from whoever has it. The caller holds `assigning`.
+    /// Gives a key to `no`, taking it from its previous owner. The caller holds `assigning`.
     fn give_key(&self, no: FileNo, new_key: &[u8]) {
         let mut changes = Vec::new();
         if let Some(old_key) = self.key_of(no).filter(|old_key| old_key != new_key) {

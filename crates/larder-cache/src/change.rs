@@ -1,7 +1,7 @@
-//! Local changes of a file's data, and which of them are to be sent.
+//! Local changes of a file's data, and which bytes must be sent.
 //!
-//! A byte is dirty from its write until the server is known to hold it. Writes and those who send
-//! take no turns: what is written while older bytes are on their way stays dirty, see
+//! A byte is dirty from its write until the server is known to hold it. Writes and sending may
+//! overlap: bytes that are written while older ones are being sent stay dirty, see
 //! [`CachedFile::begin_sending`].
 
 use std::io;
@@ -36,8 +36,8 @@ impl CachedFile {
         written
     }
 
-    /// Whether [`CachedFile::write`] takes no longer than a few system calls: nothing is to be
-    /// committed first, and nobody else is at the file.
+    /// Whether [`CachedFile::write`] takes no longer than a few system calls: nothing must be
+    /// committed first, and no other thread is using the file.
     pub fn writes_quickly(&self) -> bool {
         self.filling().turns.is_free()
             && self.try_state().is_some_and(|state| !state.recorded().vouches())
@@ -57,8 +57,8 @@ impl CachedFile {
         self.follow_server(&mut state, |state| self.truncate_locked(state, size))
     }
 
-    /// Has the bytes of a range, up to the end of file, read as zeros locally. No byte becomes
-    /// dirty: the server has done the same, or is the caller's to tell. Dirty bytes stay dirty. The
+    /// Makes the bytes of a range, up to the end of file, read as zeros locally. No byte becomes
+    /// dirty: the server has done the same, or the caller tells it. Dirty bytes stay dirty. The
     /// local disk gets its room back. Waits like [`CachedFile::write`].
     ///
     /// # Errors
@@ -79,8 +79,8 @@ impl CachedFile {
         self.state().dirty().len()
     }
 
-    /// Dirty ranges, which are to be sent. What is written from now on stays dirty, whatever is
-    /// marked clean, until this is called again.
+    /// Dirty ranges, to be sent. What is written from now on stays dirty, whatever is marked clean,
+    /// until this is called again.
     pub fn begin_sending(&self) -> Vec<Range<u64>> {
         self.state().begin_sending()
     }
@@ -104,7 +104,7 @@ impl CachedFile {
         file.read_exact_at(buf, offset)
     }
 
-    /// The server holds these bytes on stable storage, but for those that were written since
+    /// The server holds these bytes on stable storage, except those that were written since
     /// [`CachedFile::begin_sending`].
     pub fn mark_clean(&self, range: Range<u64>) {
         let mut state = self.state();
@@ -141,7 +141,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Takes back what the index vouches for, then lets the change happen.
+    /// Withdraws what the index vouches for, then allows the change.
     pub(crate) fn begin_change(&self, state: &mut State, end: u64) -> Result<(), NoSpace> {
         let in_vain = state.version().is_none() || end > SIZE_MAX || self.store.is_out_of_use();
         if in_vain || self.settle(state).is_err() {
@@ -176,8 +176,7 @@ impl CachedFile {
         let more = state.presence().uncharged(std::slice::from_ref(&range));
         let reserved = self.store.reserve(more);
         if reserved.is_none() {
-            // What passed the cache by would be missing in a file that the kernel writes itself,
-            // beyond our marks.
+            // A file that the kernel itself writes must have all bytes, even beyond our marks.
             if !state.is_bypassed() {
                 return Err(NoSpace);
             }
@@ -197,14 +196,14 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Does locally what the server has done: in a bypass it is not to be found as a change of the
-    /// kernel's.
+    /// Applies locally what the server has done: in a bypass it must not be found as a change of
+    /// the kernel's.
     fn follow_server(
         &self,
         state: &mut State,
         change: impl FnOnce(&mut State) -> Result<(), NoSpace>,
     ) -> Result<(), NoSpace> {
-        // What the kernel wrote itself since it was last looked for is still to be found.
+        // What the kernel wrote since the last comparison must still be found.
         let is_collected = state.is_bypassed() && self.is_collected(state);
         let changed = change(state);
         if is_collected && changed.is_ok() {
@@ -261,15 +260,15 @@ impl CachedFile {
         })
     }
 
-    /// Whether nobody has written the local file since it was last compared.
+    /// Whether the local file was not written since it was last compared.
     fn is_collected(&self, state: &State) -> bool {
         let now = self.local(state).and_then(|file| file.stamp());
         now.is_ok_and(|now| state.bypasses().is_seen(now))
     }
 
-    /// The local file as it is now, in a bypass, is what the server has, but for dirty bytes:
-    /// chunks without a sum were cut or added by a truncation, and are not to be taken for
-    /// changes. If that fails, they are.
+    /// In a bypass, the local file as it is now is what the server has, except for dirty bytes:
+    /// chunks without a checksum were cut or added by a truncation, and must not count as changes.
+    /// If that fails, they do.
     fn take_as_collected(&self, state: &mut State) {
         let known: Vec<_> = state.known().iter().collect();
         let Ok(file) = self.local(state) else { return };

@@ -1,22 +1,22 @@
-//! Records as bytes: the one codec of the index, of the session log, and of what the client keeps
-//! in them.
+//! Records as bytes: the one codec of the index, of the session log, and of the client's records in
+//! them.
 //!
-//! Numbers are little-endian and have a fixed length; what has no fixed length is preceded by it,
-//! as a u32, or is the last. Nothing here knows a record: each kind of record says in its own place
-//! which fields it has and which number its format has. Reading hostile bytes gives `None`, never a
-//! panic, and never takes more memory than the bytes do.
+//! Numbers are little-endian and have a fixed length; a field of variable length is preceded by its
+//! length, as a u32, or is the last. This module knows no record: each kind of record defines its
+//! own fields and format number. Reading hostile bytes gives `None`, never a panic, and never takes
+//! more memory than the bytes do.
 
 /// Puts a record together.
 #[derive(Debug, Default)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// A record of about so many bytes.
+    /// A record with room for this many bytes.
     pub fn with_capacity(bytes: usize) -> Writer {
         Writer(Vec::with_capacity(bytes))
     }
 
-    /// A record behind bytes that are there.
+    /// A record appended to existing bytes.
     pub fn behind(bytes: Vec<u8>) -> Writer {
         Writer(bytes)
     }

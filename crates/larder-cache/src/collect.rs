@@ -1,16 +1,16 @@
-//! Finding what the kernel wrote to a local file in a bypass: all of it is compared with the sums
-//! that its chunks had.
+//! Finds what the kernel wrote to a local file in a bypass: compares the whole file with the
+//! checksums that its chunks had.
 //!
-//! That reads gigabytes at times, and whoever asks something of the file meanwhile may be a thread
-//! that serves the whole mount. So a piece is read without the file's lock, and what was found
-//! counts if nobody has changed the file here meanwhile; else the piece is read once more, with the
-//! lock. What the kernel writes while it is compared is found by the next comparing: the local
-//! file's times have changed then.
+//! This may read gigabytes, and another caller of the file may be a thread that serves the whole
+//! mount. So each piece is read without the file's lock, and the result counts if the file was not
+//! changed here in the meantime; otherwise the piece is read once more, with the lock. What the
+//! kernel writes during the comparison is found by the next one, because the local file's times
+//! have changed then.
 //!
-//! Of a chunk that has changed the bytes are sent that somebody may have written: another client
-//! may have written beside them meanwhile. Where it is known what was there before ([`Base`]),
-//! these are the bytes that differ. Elsewhere nobody wrote what is a hole, nor the zeros beside
-//! other bytes in a block that was a hole when it was compared last.
+//! Of a changed chunk, only bytes are sent that may have been written here, because another client
+//! may have written beside them in the meantime. Where the earlier bytes are known ([`Base`]),
+//! these are the bytes that differ. Elsewhere, holes count as not written, and so do the zeros
+//! beside other bytes in a block that was a hole at the last comparison.
 //!
 //! [`Base`]: crate::state::Base
 
@@ -26,15 +26,15 @@ use crate::ranges::RangeSet;
 use crate::state::State;
 use crate::sums::{Summer, chunk_range, chunks_of, pieces_of};
 
-/// File systems tell data from holes by blocks that are no smaller.
+/// File systems distinguish data from holes by blocks that are no smaller.
 const BLOCK_BYTES: u64 = 4096;
 
-/// What was read of a piece.
+/// The result of reading a piece.
 struct Read {
     sums: Vec<u32>,
     /// Of each block, from its first byte that is not zero to its last one; all of it without one.
     inner: Vec<Range<u64>>,
-    /// The bytes of chunks that are kept as a base for later changes, and of which ones.
+    /// Bytes of chunks that are kept as a base for later changes, and the numbers of those chunks.
     kept: Vec<u8>,
     kept_chunks: Range<u64>,
     /// Where the piece is not a hole. Looked for after the sums, so that nothing is in them that
@@ -43,13 +43,13 @@ struct Read {
 }
 
 impl CachedFile {
-    /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the
-    /// local file. Reads the whole local file; others use the file meanwhile, and one caller at a
-    /// time compares it. The bypass may go on afterwards. Tells how the local file looked
+    /// Finds what the kernel wrote: changed and new chunks become dirty, the size follows the local
+    /// file. Reads the whole local file; other callers use the file meanwhile, and one caller at a
+    /// time compares it. The bypass may continue afterwards. Returns the local file's stamp from
     /// before it was read; `None` if the kernel does not write it.
     ///
     /// # Errors
-    /// What the disk says; changes may then be missed and the caller must say so.
+    /// The disk's; changes may then be missed and the caller must report that.
     pub fn collect_bypass(&self) -> io::Result<Option<Stamp>> {
         let _turn = lock(&self.verifying);
         let (file, serial, stamp, pieces) = {
@@ -75,7 +75,7 @@ impl CachedFile {
         Ok(Some(stamp))
     }
 
-    /// The same with the file's lock, of a local file that looked like `stamp` a moment ago.
+    /// The same under the file's lock, for a local file that had this `stamp` a moment ago.
     pub(crate) fn collect(&self, state: &mut State, stamp: Stamp) -> io::Result<()> {
         let file = self.local(state)?;
         for piece in self.begin_comparing(state, &*file, &stamp)? {
@@ -101,7 +101,7 @@ impl CachedFile {
         Ok(known.flat_map(pieces_of).collect())
     }
 
-    /// Compares one piece without the lock. Answers whether the bypass still goes on.
+    /// Compares one piece without the lock. Returns whether the bypass still continues.
     fn compare_piece(
         &self,
         file: &dyn DiskFile,
@@ -129,7 +129,7 @@ impl CachedFile {
         Some(self.state()).filter(|state| state.is_bypassed() && state.serial() == serial)
     }
 
-    /// What has another sum than before, or had none, is dirty.
+    /// Chunks whose checksum is new or different become dirty.
     fn take_piece(&self, state: &mut State, piece: Range<u64>, read: &Read) {
         let written = may_be_written(state.data(), read, piece.start);
         for (chunk, sum) in piece.zip(&read.sums) {
@@ -145,7 +145,7 @@ impl CachedFile {
                     Some(bytes) if compared.is_some() => at(grown.start, inner(&bytes[len..])),
                     _ => vec![grown.clone()],
                 };
-                // Behind the old end. The server is told where the end is now by the last byte.
+                // Beyond the old end. The last byte tells the server where the end is now.
                 if before.is_none() && !grown.is_empty() && range.end == state.size() {
                     changed.push(range.end - 1..range.end);
                 }
@@ -167,7 +167,7 @@ impl CachedFile {
 }
 
 impl Read {
-    /// The bytes of a chunk in a file of `size` bytes, if it is one that is kept.
+    /// The bytes of a chunk in a file of `size` bytes, if the chunk is kept.
     fn bytes_of(&self, chunk: u64, size: u64) -> Option<&[u8]> {
         let first = self.kept_chunks.start * crate::CHUNK_BYTES;
         let range = self.kept_chunks.contains(&chunk).then(|| chunk_range(chunk, size))?;
@@ -219,15 +219,15 @@ fn inner(bytes: &[u8]) -> Option<Range<usize>> {
     Some(first..last + 1)
 }
 
-/// A block at `start` but for the zeros at its edges; all of it if there is nothing else.
+/// A block at `start` without the zeros at its edges; the whole block if it has nothing else.
 fn without_zeros(block: &[u8], start: u64) -> Range<u64> {
     let inner = inner(block).unwrap_or(0..block.len());
     start + inner.start as u64..start + inner.end as u64
 }
 
-/// The parts of what was read from chunk `first` on that somebody may have written, if there was
-/// data in `before` and nowhere else: all data but the zeros at the edges of what is new. A block
-/// of nothing but zeros was written.
+/// The parts of what was read, from chunk `first` on, that may have been written, if there was data
+/// only in `before`: all data except the zeros at the edges of new blocks. A block of nothing but
+/// zeros counts as written.
 fn may_be_written(before: &RangeSet, read: &Read, first: u64) -> RangeSet {
     let inner_at = |at: u64| {
         let block = (at - first * crate::CHUNK_BYTES) / BLOCK_BYTES;

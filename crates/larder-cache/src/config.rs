@@ -1,4 +1,4 @@
-//! What a cache is told, what it reports, and why it does not open.
+//! Configuration of a cache, its reports, and why it does not open.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{Descriptors, FileNo};
 /// above `cull`, ends at `run`, and nothing is cached above `stop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Culling goes on down to this.
+    /// Culling continues down to this.
     pub run: u64,
     /// Culling starts above this.
     pub cull: u64,
@@ -38,7 +38,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// As much as the disk has, but for 10 % that stay free; two million files.
+    /// As much as the disk has, leaving 10 % free; two million files.
     fn default() -> Self {
         Limits {
             bytes: Marks::below(1 << 50),
@@ -67,7 +67,7 @@ const RECENT_PIECE_BYTES_MIN: u64 = 64 << 10;
 /// How to open a cache.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What is cached: bytes that name the server's volume. Another volume is refused.
+    /// Identifies the cached volume at the server; any other volume is refused.
     pub identity: Vec<u8>,
     /// How much to take.
     pub limits: Limits,
@@ -82,7 +82,7 @@ pub struct Config {
     /// Bytes that were filled ahead of their readers and stay in memory until they are read or
     /// others take their place; 0 for none.
     pub recent_bytes_max: u64,
-    /// What is filled ahead in shorter pieces does not stay, in bytes.
+    /// Pieces that are filled ahead and are shorter than this are not kept in memory, in bytes.
     pub recent_piece_bytes_min: u64,
     /// This boot of the machine. With it nothing that was put or written is lost when the process
     /// dies: what no commit has yet is logged. `None`: a dead process is a crash like others.
@@ -127,7 +127,7 @@ pub enum OpenError {
     WrongVersion {
         /// First line of the format file.
         found: String,
-        /// What it should be.
+        /// The expected value.
         expected: String,
     },
     /// The file that says what the directory is, and for which volume, is damaged.
@@ -149,7 +149,7 @@ pub enum OpenError {
         /// The volume's identity, printable.
         found: String,
     },
-    /// The directory lies on a FUSE file system, which may be our own mount.
+    /// The directory is on a FUSE file system, which may be our own mount.
     #[error("the cache directory lies on a FUSE file system: choose one on a local disk")]
     OnFuse,
     /// The directory cannot be written.
@@ -157,7 +157,7 @@ pub enum OpenError {
     Unwritable(#[source] std::io::Error),
 }
 
-/// Why a checkpoint or an inspection did not succeed. What was cached is then a miss.
+/// Why a checkpoint or an inspection failed. What was cached is then a miss.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The index failed earlier and is out of use until the next open.
@@ -171,7 +171,7 @@ pub enum CacheError {
     Disk(#[from] std::io::Error),
 }
 
-/// What the cache holds and did.
+/// What the cache holds, and counts of what it did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of file data held, in whole chunks.
@@ -206,7 +206,7 @@ pub struct Usage {
     pub dirty_dropped: u64,
     /// Local files without an index entry that were removed.
     pub orphans_removed: u64,
-    /// Files in the cache directory with changes that no server took, for people to look at.
+    /// Files in the cache directory with changes that no server accepted, for people to inspect.
     pub set_aside: u64,
     /// Whether the index is out of use after a failure.
     pub poisoned: bool,
@@ -234,16 +234,16 @@ pub struct Listed {
 /// How far [`Cache::verify`](crate::Cache::verify) is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyProgress {
-    /// Files looked at.
+    /// Files examined.
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
 }
 
-/// What [`Cache::verify`](crate::Cache::verify) found.
+/// The result of [`Cache::verify`](crate::Cache::verify).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Files looked at.
+    /// Files examined.
     pub files: u64,
     /// Chunks read.
     pub chunks: u64,

@@ -1,9 +1,8 @@
 //! The budget of descriptors: how many data files may be open, and for what.
 //!
-//! Who holds a descriptor of a data file is either the pool ([`crate::pool`]), which can open it
-//! again, or the kernel by way of a [`crate::BackingFile`], which cannot give it back before the
-//! last close. What neither may take is left to the rest of the process: index, session log,
-//! sockets.
+//! A descriptor of a data file is held either by the pool ([`crate::pool`]), which can reopen the
+//! file, or by the kernel through a [`crate::BackingFile`], which cannot release it before the last
+//! close. The rest is left to the process: index, session log, sockets.
 
 /// Descriptors that are left to the rest of the process, unless the limit is too low: at least, and
 /// at most.

@@ -1,13 +1,13 @@
 //! The data of one file.
 //!
-//! A method locks the state, loads it from the index if need be, *settles* it (looks at the local
-//! file once: is it there, is it the one the index saw?), and then works on both. Reading itself
-//! happens outside the lock: bytes that are known only ever change by a local write, which may
+//! A method locks the state, loads it from the index if necessary, *settles* it (checks the local
+//! file once: does it exist, and does it have the stamp in the index?), and then works on both.
+//! Reading itself happens outside the lock: known bytes change only by a local write, which may
 //! race with a read here as it may in a kernel; a new version is a new local file.
 //!
-//! [`crate::fill`] brings in what the server gave, [`crate::change`] makes local changes,
-//! [`crate::save`] writes the state to the index, [`crate::local`] what is changed here;
-//! [`crate::state`] has its invariants.
+//! [`crate::fill`] stores what the server returned, [`crate::change`] makes local changes,
+//! [`crate::save`] writes the state to the index, [`crate::local`] records local changes;
+//! [`crate::state`] has the invariants.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -38,7 +38,7 @@ pub struct Miss;
 #[error("no space in the cache")]
 pub struct NoSpace;
 
-/// What became of clean bytes that were offered.
+/// What happened to clean bytes that were offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// They are held.
@@ -63,7 +63,7 @@ pub struct CachedFile {
     pub(crate) state: Mutex<State>,
     /// Whoever verifies it; taken before `filling`.
     pub(crate) verifying: Mutex<()>,
-    /// Whoever fills it, and who changes it alone (see [`crate::fill`]); taken before `state`.
+    /// Shared by fills, exclusive for changes (see [`crate::fill`]); taken before `state`.
     filling: Filling,
     /// How many have it open.
     pub(crate) holders: AtomicU32,
@@ -154,8 +154,8 @@ impl CachedFile {
         is_clean
     }
 
-    /// Forgets all bytes and the version too, unless there are local changes. Answers whether it
-    /// did. What is filled or vouched for next begins with a [`CachedFile::reset`].
+    /// Drops all bytes and the version too, unless there are local changes. Returns whether it did.
+    /// The next fill or version begins with a [`CachedFile::reset`].
     pub fn give_up(&self) -> bool {
         let _alone = self.alone();
         let mut state = self.state();
@@ -173,12 +173,12 @@ impl CachedFile {
         self.reset_locked(&mut self.state(), version, size);
     }
 
-    /// The bytes held are known to be those of a newer validator too, unless some are dirty.
-    /// Answers whether they are.
+    /// Declares the held bytes valid under a newer validator too, unless some are dirty. Returns
+    /// whether they are.
     ///
-    /// To be called after the server has acknowledged own changes and says that nobody else made
-    /// any. Without a version before, or if the size is not the one here, it is a
-    /// [`CachedFile::reset`], but for a file that is bypassed.
+    /// To be called after the server has acknowledged our own changes and reports that no other
+    /// client made any. Without a version before, or if the size is not the one here, it is a
+    /// [`CachedFile::reset`], except for a file that is bypassed.
     pub fn set_version(&self, version: &[u8], size: u64) -> bool {
         let _alone = self.alone();
         let mut state = self.state();
@@ -223,7 +223,7 @@ impl CachedFile {
         &self.filling
     }
 
-    /// The state, if nobody has it and it is loaded, or to be had from the index alone.
+    /// The state, if it is not locked and is loaded or can be loaded from the index alone.
     pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.try_lock().ok()?;
         if !state.is_loaded() {
@@ -235,8 +235,8 @@ impl CachedFile {
         Some(state)
     }
 
-    /// The file for whoever changes what its local file is or has. Waits for fills that are at it.
-    /// To be taken before the state.
+    /// Exclusive access for a change of the local file. Waits for fills in progress. To be taken
+    /// before the state.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         let alone = self.filling.turns.alone();
         self.store.recent.forget(self.no);
@@ -262,7 +262,7 @@ impl CachedFile {
         state.start(None, 0);
     }
 
-    /// Forgets the data if it is clean and nobody has it open; returns the bytes freed.
+    /// Drops the data if it is clean and the file is not open; returns the bytes freed.
     pub(crate) fn cull(&self, even_pinned: bool) -> Option<u64> {
         let mut state = self.state();
         let is_open = self.holders.load(Ordering::Acquire) > 0;
@@ -324,7 +324,7 @@ impl CachedFile {
     pub(crate) fn drop_content(&self, state: &mut State) {
         let recorded = state.recorded();
         let is_named = recorded.noted().is_some() || state.serial() == recorded.record().serial;
-        // After a close, what the index names is there for whoever opens the directory next.
+        // After a close, what the index names belongs to the next user of the directory.
         let is_left = is_named && self.store.is_closed();
         self.drop_note(state);
         if !is_left {
@@ -498,10 +498,10 @@ impl CachedFile {
         self.store.gauge.change_chunks(before, now);
     }
 
-    /// Has the local file on the disk, if it waits in memory.
+    /// Writes the local file to the disk, if it waits in memory.
     ///
     /// # Errors
-    /// What the disk says; it still waits then.
+    /// The disk's; it still waits then.
     pub(crate) fn write_out(&self, state: &mut State) -> io::Result<()> {
         let Some(file) = state.local().unwritten().cloned() else { return Ok(()) };
         let serial = state.serial();
@@ -521,7 +521,7 @@ impl CachedFile {
         self.store.gauge.has_written(room_of(file.size()));
     }
 
-    /// Removes the local file, if there is one.
+    /// Removes the local file, if it exists.
     fn remove_local(&self, state: &State) {
         if !state.local().is_there() {
             return;
@@ -547,7 +547,7 @@ impl Drop for CachedFile {
         let state = lock(&self.state);
         let recorded = state.recorded();
         if state.is_loaded() {
-            // What was known but not saved is known no more.
+            // What was known but not saved is lost.
             let charged_bytes = state.presence().charged() * crate::CHUNK_BYTES;
             self.store.gauge.change_bytes(charged_bytes, recorded.record().held_bytes);
         }

@@ -1,19 +1,18 @@
-//! Filling: bytes that the server gave, on their way into the local file.
+//! Filling: storing bytes from the server in the local file.
 //!
-//! Copying a megabyte into the page cache and summing it takes longer than anything else that a
-//! fill does, and every read of the file, also of bytes that are long there, would wait for it. So
-//! a fill has three steps. It *claims* the bytes that are not known yet; it copies and sums them
-//! without the file's lock; and it *settles*: what it claimed is known from then on, with its sums,
-//! if the file still holds that version in that local file.
+//! Copying a megabyte into the page cache and computing its checksums takes longer than anything
+//! else that a fill does, and every read of the file, even of bytes that are long there, would wait
+//! for it. So a fill has three steps. It *claims* the bytes that are not known yet; it copies and
+//! checksums them without the file's lock; and it *settles*: the claimed bytes are known from then
+//! on, with their checksums, if the file still holds that version in that local file.
 //!
 //! Invariants:
-//! - Claims are disjoint, and nothing that is known is claimed: no byte that is held is ever
-//!   overwritten by a fill.
-//! - Whoever changes the local file (a write, a cut, the kernel in a bypass) or starts it over has
-//!   the file alone ([`CachedFile::alone`]): no claim of it is open then. So no fill writes over a
-//!   change.
+//! - Claims are disjoint, and known bytes are never claimed: a fill never overwrites a held byte.
+//! - Code that changes the local file (a write, a truncation, the kernel in a bypass) or restarts
+//!   it has exclusive access ([`CachedFile::alone`]): no claim is open then. So no fill overwrites
+//!   a change.
 //! - A claim whose local file is gone writes to a file without a name, and settles to nothing.
-//! - What was claimed and not written is not known: a fault leaves a miss.
+//! - Bytes that were claimed and not written are not known: a fault leaves a miss.
 
 use std::io;
 use std::ops::Range;
@@ -71,21 +70,21 @@ impl Claim<'_> {
 }
 
 impl CachedFile {
-    /// Offers clean bytes of a version. Never overwrites bytes that are held, never waits for a
-    /// sync, never fails: see [`Filled`]. Bytes past the end of file are ignored, and so are those
-    /// that somebody else fills at the moment. Reads of the file do not wait for it.
+    /// Offers clean bytes of a version. Never overwrites held bytes, never waits for a sync, never
+    /// fails: see [`Filled`]. Bytes past the end of file are ignored, and so are bytes that another
+    /// fill is storing. Reads of the file do not wait for it.
     pub fn fill(&self, version: &[u8], offset: u64, data: &[u8]) -> Filled {
         self.fill_with(version, offset, data, |_| ())
     }
 
-    /// The same for bytes that nobody has read yet: they also stay in memory for a moment, for
+    /// The same for bytes that were not read yet: they also stay in memory for a moment, for
     /// [`CachedFile::read_recent`], unless some of them were held before.
     pub fn fill_ahead(&self, version: &[u8], offset: u64, data: &Bytes) -> Filled {
         let keep = |serial| self.store.recent.keep(self.number(), serial, offset, data.clone());
         self.fill_with(version, offset, data, keep)
     }
 
-    /// Fills, and tells the number of the local file if it got all of `data`.
+    /// Fills, and returns the number of the local file if it got all of `data`.
     fn fill_with(
         &self,
         version: &[u8],
@@ -107,7 +106,7 @@ impl CachedFile {
         data: &[u8],
         all_of_it: impl FnOnce(u64),
     ) -> bool {
-        // A close waits for those who are at it.
+        // A close waits for fills in progress.
         let _open = self.store.filling.shared();
         let _shared = self.filling().turns.shared();
         let range = offset..offset.saturating_add(data.len() as u64);
@@ -162,8 +161,7 @@ impl CachedFile {
         Some(claim)
     }
 
-    /// What was written of a claim is known from now on, if it is still of use. Answers whether it
-    /// is.
+    /// Marks what was written of a claim as known, if it is still of use. Returns whether it is.
     pub(crate) fn settle_claim(&self, claim: Claim<'_>, written: io::Result<Summed>) -> bool {
         if claim.file.is_none() {
             return true;
@@ -192,8 +190,8 @@ impl CachedFile {
 }
 
 impl CachedFile {
-    /// Whether a fill of the whole file takes no longer than to copy it: it waits in memory
-    /// already, or would, and nobody else is at the file.
+    /// Whether a fill of the whole file takes no longer than copying it: it waits in memory
+    /// already, or would, and no other thread is using the file.
     pub fn fills_quickly(&self) -> bool {
         let store = &self.store;
         self.filling().turns.is_free()

@@ -1,11 +1,11 @@
-//! How much is held, how much may be, and what was done: the numbers of a cache.
+//! The numbers of a cache: how much it holds, how much it may hold, and what it did.
 //!
 //! Invariants:
 //! - Space is reserved here before it is written, so neither `bytes` nor the free space of the disk
 //!   passes its stop mark by a fill, however fast fills come. What the kernel writes in a bypass is
 //!   added afterwards.
-//! - What is believed of the free space is never more than what the disk last said, less all that
-//!   was reserved since, and all that had been reserved before and was not yet written.
+//! - The assumed free space is never more than the disk's last report, less all that was reserved
+//!   since, and all that had been reserved before and was not yet written.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +29,11 @@ const INDEX_SHARE: u64 = 16;
 /// The free space of the disk.
 #[derive(Debug, Default)]
 struct Room {
-    /// `None`: what follows is not to be used.
+    /// `None`: the following fields must not be used.
     asked_at: Option<Monotonic>,
     /// 0 if the disk does not say.
     total_bytes: u64,
-    /// What the disk said.
+    /// Free space by the disk's last report.
     free_bytes: u64,
     /// Reserved since, or before and not written then.
     taken_bytes: u64,
@@ -47,7 +47,7 @@ impl Room {
     }
 }
 
-/// What a reservation found.
+/// A reservation.
 #[derive(Debug)]
 pub(crate) struct Reserved<'a> {
     gauge: &'a Gauge,
@@ -157,7 +157,7 @@ impl Gauge {
         Some(left < marks.cull)
     }
 
-    /// What was reserved is written later.
+    /// Reserved space will be written later.
     pub(crate) fn await_write(&self, bytes: u64) {
         lock(&self.room).unwritten_bytes += bytes;
     }
@@ -208,7 +208,7 @@ impl Gauge {
         room.asked_at = Some(clock.now());
     }
 
-    /// What was known of the free space is old: something was removed, or the index has grown.
+    /// The known free space is outdated: something was removed, or the index has grown.
     pub(crate) fn room_changed(&self) {
         lock(&self.room).asked_at = None;
     }

@@ -1,8 +1,8 @@
 //! The head of a cache: the file that says what the directory is, and for which volume.
 //!
 //! It is text, and holds the same lines twice, each copy with a checksum, so that a flipped bit is
-//! told from another format, and costs nothing: the other copy counts, and the file is written
-//! anew. Caches made before there were checksums have the first two lines alone.
+//! distinguished from another format, and costs nothing: the other copy counts, and the file is
+//! rewritten. Caches made before there were checksums have only the first two lines.
 //!
 //! Nothing here changes a directory before it is known to be a cache, or to be empty.
 
@@ -19,12 +19,12 @@ const HEAD_FILE_NEW: &str = "larder-cache.new";
 const FORMAT_WORDS: &str = "larder cache format ";
 const FORMAT_LINE: &str = "larder cache format 1";
 
-/// What a directory is.
+/// The kind of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Nothing yet: empty, or a first start was cut short in it.
     Nothing,
-    /// Our cache. Its head is to be written anew unless it `is_sound`.
+    /// Our cache. Its head must be rewritten unless it `is_sound`.
     Cache { is_sound: bool },
 }
 
@@ -107,7 +107,7 @@ fn judge(found: &[u8], config: &Config) -> Result<bool, OpenError> {
     Ok(found == text(config).as_bytes())
 }
 
-/// Whether two lines look as heads do.
+/// Whether two lines have the form of a head.
 fn is_head(format: &[u8], volume: &[u8]) -> bool {
     let number = format.strip_prefix(FORMAT_WORDS.as_bytes());
     let digits = volume.strip_prefix(b"volume ");

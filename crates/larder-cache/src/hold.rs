@@ -1,11 +1,11 @@
-//! Files that somebody has open: culling leaves their data alone.
+//! Open files: culling leaves their data alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::file::CachedFile;
 
-/// A file that somebody has open: its data is not culled while this lives.
+/// An open file: its data is not culled while this lives.
 #[derive(Debug)]
 pub struct InUse(Arc<CachedFile>);
 
@@ -19,8 +19,8 @@ impl Drop for InUse {
 }
 
 impl CachedFile {
-    /// Exempts the file's data from culling until what this answers is dropped. What is known of it
-    /// stays in memory for as long.
+    /// Exempts the file's data from culling until the returned value is dropped. Its state stays in
+    /// memory for as long.
     pub fn hold(self: &Arc<Self>) -> InUse {
         self.holders.fetch_add(1, Ordering::AcqRel);
         InUse(Arc::clone(self))

@@ -4,9 +4,9 @@
 //! - A value is returned only if its checksum over key and value is right.
 //! - Commits are atomic and immediate; [`Index::put_all`] goes into one commit as a whole.
 //! - After the first failure, be it an error or a panic inside redb, the database is not touched
-//!   again until the next open: reads are misses, changes are dropped but for the numbers of files,
+//!   again until the next open: reads are misses, changes are dropped except the numbers of files,
 //!   which are kept in memory so that one key keeps one number for this run.
-//! - With a session log ([`crate::log`]), what was put and is not committed survives the process.
+//! - With a session log ([`crate::log`]), changes that are not committed survive the process.
 //! - A number handed out by [`Index::next_number`] is never handed out again: blocks of numbers are
 //!   reserved in the database before they are used.
 
@@ -29,7 +29,7 @@ use crate::reserve::Reserve;
 
 /// Name of the database file.
 pub(crate) const INDEX_FILE: &str = "index.redb";
-/// Exists while a failure of the index waits to be looked into at the next open.
+/// Exists while a failure of the index waits to be examined at the next open.
 pub(crate) const SUSPECT_FILE: &str = "suspect";
 
 const TABLE: TableDefinition<'static, &'static [u8], &'static [u8]> =
@@ -39,7 +39,7 @@ const REDB_CACHE_BYTES: usize = 8 << 20;
 /// Entries and bytes in memory at which a commit is asked for.
 pub(crate) const PENDING_ENTRIES_MAX: usize = 16 * 1024;
 pub(crate) const PENDING_BYTES_MAX: usize = 8 << 20;
-/// At this many times the limits, whoever puts more commits first.
+/// At this many times the limits, a caller that puts more commits first.
 pub(crate) const PENDING_STALL_FACTOR: usize = 4;
 /// Numbers reserved at a time. A crash wastes what is left, which 64 bits can bear.
 const NUMBER_BLOCK: u64 = 1 << 20;
@@ -73,7 +73,7 @@ struct Numbers {
 /// The index of a cache.
 pub(crate) struct Index {
     disk: Arc<dyn Disk>,
-    /// Taken before `overlay`, and by whoever changes it: the log has the order of the changes.
+    /// Taken before `overlay`, by code that changes it: the log has the order of the changes.
     log: Mutex<Option<Log>>,
     overlay: Mutex<Overlay>,
     engine: RwLock<Option<Engine>>,
@@ -85,7 +85,7 @@ pub(crate) struct Index {
     disk_error: Arc<Mutex<Option<io::Error>>>,
     reserve: Reserve,
     pub(crate) counters: IndexCounters,
-    /// How many commits have begun, and the last one of these that is durable.
+    /// How many commits have begun, and the last of them that is durable.
     commits_begun: AtomicU64,
     commit_done: AtomicU64,
     /// Called when a commit should happen soon.
@@ -178,8 +178,8 @@ impl Index {
         self.request_block(&mut numbers);
     }
 
-    /// The record goes into the overlay before anybody can see `requested`, so the commit that
-    /// grants it contains it. It is not logged: what is given is always committed.
+    /// The record goes into the overlay before `requested` is visible, so the commit that grants it
+    /// contains it. It is not logged: an assigned number is always committed.
     fn request_block(&self, numbers: &mut Numbers) {
         numbers.requested = numbers.next.saturating_add(NUMBER_BLOCK);
         let value = encode_number(numbers.requested);
@@ -191,8 +191,8 @@ impl Index {
         let mut numbers = lock(&self.numbers);
         if numbers.next >= numbers.granted && !self.is_poisoned() {
             drop(numbers);
-            // After a failed commit there is no "durable" any more; counting on in memory keeps
-            // numbers unique for this run.
+            // After a failed commit nothing is durable any more; counting in memory keeps numbers
+            // unique for this run.
             let _ = self.commit();
             numbers = lock(&self.numbers);
         }
@@ -204,7 +204,7 @@ impl Index {
         number
     }
 
-    /// The value of a key, if there is one and its checksum is right.
+    /// The value of a key, if it exists and its checksum is right.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         if let Some(change) = lock(&self.overlay).get(key) {
             return change.map(<[u8]>::to_vec);
@@ -257,8 +257,8 @@ impl Index {
         }
     }
 
-    /// Up to `count_max` records whose keys begin with `prefix`, from `start` on, and where to go
-    /// on. Records with a wrong checksum are left out.
+    /// Up to `count_max` records whose keys begin with `prefix`, from `start` on, and where to
+    /// continue. Records with a wrong checksum are left out.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
@@ -382,7 +382,7 @@ impl Index {
         }
     }
 
-    /// What is pending, with the generation of the log that goes on after it.
+    /// The pending changes, with the generation of the log that follows them.
     fn begin_commit(&self) -> Arc<Batch> {
         let mut log = lock(&self.log);
         if let Some(log) = &mut *log

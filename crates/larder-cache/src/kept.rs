@@ -1,15 +1,15 @@
-//! Local changes that outlive a crash of the machine: the journal of data.
+//! Local changes that survive a crash of the machine: the journal of data.
 //!
-//! Whoever acknowledges local changes as safe on this disk has them *kept* first: the local file is
-//! synced, and then a [`KeptRecord`] is committed, which says what is dirty in it. The record
-//! stands beside those of [`crate::local`], which follow each later change and hold in one boot: in
-//! another one, the changes are what was kept last, and what was changed since is lost. A byte
-//! that was kept and is written again may be the older or the newer one then.
+//! Code that acknowledges local changes as safe on this disk first has them *kept*: the local file
+//! is synced, and then a [`KeptRecord`] is committed, which lists what is dirty in it. The record
+//! exists beside those of [`crate::local`], which follow each later change and are valid in one
+//! boot. In another boot, the changes are those that were kept last, and later changes are lost. A
+//! byte that was kept and then written again may be the older or the newer one then.
 //!
-//! A record goes with the changes that it is about, in the same commit or a later one: a crash in
-//! between brings changes back that the server has already.
+//! A record is removed with the changes that it describes, in the same commit or a later one: a
+//! crash in between brings back changes that the server already has.
 //!
-//! Commits are made one after the other, and each takes what waits: callers who come together
+//! Commits are made one after the other, and each takes everything that waits: concurrent callers
 //! share one.
 
 use std::io;
@@ -22,17 +22,17 @@ use crate::pool::data_dir;
 use crate::state::State;
 use crate::store::Store;
 
-/// Most dirty ranges of a file that is kept: the record is one value of the index.
+/// Most dirty ranges of a kept file: the record is one value of the index.
 const RANGES_MAX: usize = 1 << 16;
 
 impl CachedFile {
-    /// Makes all local changes so far outlive a crash of the machine: they are durable on return,
-    /// until they are at the server or are given up. What the kernel wrote by itself counts as far
-    /// as it was collected. Waits for the disk; nobody may send the file meanwhile.
+    /// Makes all local changes so far survive a crash of the machine: they are durable on return,
+    /// until they are at the server or are given up. What the kernel itself wrote counts as far as
+    /// it was collected. Waits for the disk; the file must not be sent meanwhile.
     ///
     /// # Errors
-    /// What the disk says; `Unsupported` of a cache that does not outlive the process, or without
-    /// [`crate::Config::boot`]; `FileTooLarge` of too many ranges. Then nothing is promised.
+    /// The disk's; `Unsupported` for a cache that does not outlive the process, or without
+    /// [`crate::Config::boot`]; `FileTooLarge` for too many ranges. Then nothing is promised.
     pub fn keep(&self) -> io::Result<()> {
         let (store, index) = (&self.store, &self.store.index);
         store.keeps()?;
@@ -44,7 +44,7 @@ impl CachedFile {
             (self.local(&state)?, record_of(&state)?, state.changes().count())
         };
         file.sync_data()?;
-        // Always: who else syncs them may still be at it.
+        // Always: another thread that syncs them may still be doing so.
         for dir in [String::new(), "data".to_owned(), data_dir(self.number())] {
             store.disk.sync_dir(&dir)?;
         }
@@ -60,7 +60,7 @@ impl CachedFile {
         index.commit().map_err(|error| io::Error::other(error.to_string()))
     }
 
-    /// Whether local changes are kept. What was changed since counts as well.
+    /// Whether local changes are kept. Later changes count as well.
     pub fn keeping(&self) -> Keeping {
         self.state().keeping()
     }
@@ -70,12 +70,12 @@ impl CachedFile {
         self.state().is_all_kept()
     }
 
-    /// What was kept is sent from now on, in one request or, if that `is_durable`, several: then a
-    /// crash of the machine leaves a record of it. Does nothing if nothing is kept. Waits for the
-    /// disk.
+    /// Kept changes will be sent from now on, in one request or, if that `is_durable`, several:
+    /// then a crash of the machine leaves a record of it. Does nothing if nothing is kept. Waits
+    /// for the disk.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The disk's.
     pub fn keep_until_sent(&self, is_durable: bool) -> io::Result<()> {
         let index = &self.store.index;
         {

@@ -8,13 +8,13 @@ use crate::index::Index;
 use crate::local_record::LocalRecord;
 use crate::records::{key, number_in_key, tag};
 
-/// What was kept of a file.
+/// The kept changes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptRecord {
     pub(crate) local: LocalRecord,
     /// Requests that send it may have been made.
     pub(crate) is_sent: bool,
-    /// What is dirty, in order.
+    /// Dirty ranges, in order.
     pub(crate) ranges: Vec<Range<u64>>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn found(index: &Index, no: FileNo) -> Keeping {
     }
 }
 
-/// What was kept, by file.
+/// All kept changes, by file.
 pub(crate) fn all(index: &Index) -> Vec<(FileNo, KeptRecord)> {
     let records = index.scan_all(&[tag::KEPT]).into_iter();
     let decode = |(key, value): (Vec<u8>, Vec<u8>)| {

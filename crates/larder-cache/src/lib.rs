@@ -1,6 +1,6 @@
 //! A crash-safe, checksummed, bounded store of file ranges and names on a local disk.
 //!
-//! It knows nothing of servers, protocols or kernels: keys, attributes and validators are bytes.
+//! It knows nothing about servers, protocols or kernels: keys, attributes and validators are bytes.
 //! The nouns:
 //!
 //! - A [`Cache`] is one directory, locked by one process. It has two halves.
@@ -13,16 +13,16 @@
 //! - A **version** is the opaque validator under which clean bytes are held. Another version means
 //!   another local file, so a descriptor handed out never changes under its reader.
 //! - **Dirty** bytes are local changes that no server has acknowledged. They can be *kept*, so that
-//!   they outlive a crash of the machine. What no server will take can be *set aside*.
+//!   they outlive a crash of the machine. Changes that no server will accept can be *set aside*.
 //!
 //! Invariants:
 //! - A read returns bytes that were filled or written for the version the file says it holds, or a
 //!   [`Miss`]; never anything else, whatever the disk did.
 //! - The index says "held" only of bytes that were synced before it said so.
 //! - Before the first local change of a file that the durable index vouches for, a durable mark
-//!   takes that back.
-//! - What was put, and what was written locally, survives the death of the process while the
-//!   machine goes on, if the cache knows the boot ([`Config::boot`]).
+//!   revokes that.
+//! - Records that were put, and local writes, survive the death of the process while the machine
+//!   runs, if the cache knows the boot ([`Config::boot`]).
 //! - No read waits for a sync. No fault of the disk is an error of a read or of a fill.
 //!
 //! On-disk format: `docs/formats/cache.md`. Left out on purpose: coherence, fetching and

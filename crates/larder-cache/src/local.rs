@@ -1,11 +1,12 @@
-//! Local changes as records, so that they outlive the process; and the boot, if they were synced at
+//! Local changes as records, so that they survive the process; and a reboot, if they were synced at
 //! the end (see [`crate::log`]).
 //!
 //! A file with local changes has a [`LocalRecord`], and a record for each dirty range: its end,
 //! under its start, so that a write costs one record however many ranges there are. They are put
 //! after the local file was written and before the write is acknowledged. After the process died
-//! they stand above what else the index says of the file: what is known is what is dirty, in the
-//! same local file; clean bytes are fetched again. Without a session log none of this is recorded.
+//! they override everything else that the index says of the file: only the dirty bytes are known,
+//! in the same local file; clean bytes are fetched again. Without a session log none of this is
+//! recorded.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,8 +31,8 @@ pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
     records.iter().filter_map(|(key, _)| number_in_key(key)).collect()
 }
 
-/// Forgets local changes that may not be on the disk as their records say, but for those that were
-/// kept ([`crate::kept`]), as they were then. Answers the files whose changes are there, and those
+/// Drops local changes that may not be on the disk as their records say, except those that were
+/// kept ([`crate::kept`]), as they were then. Returns the files whose changes are there, and those
 /// whose are not.
 pub(crate) fn keep_synced(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>) {
     let (mut kept, mut lost) = (BTreeSet::new(), BTreeSet::new());
@@ -48,7 +49,7 @@ pub(crate) fn keep_synced(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>)
     let is_kept = |key: &[u8]| number_in_key(key).is_some_and(|no| kept.contains(&no));
     index.put_all(ranges.filter(|(key, _)| !is_kept(key)).map(|(key, _)| (key, None)).collect());
     for (no, record) in kept_record::all(index) {
-        // What an orderly stop synced is more.
+        // An orderly stop has synced more.
         if kept.insert(no) {
             lost.remove(&no);
             restore(index, no, record);
@@ -155,7 +156,7 @@ impl CachedFile {
                     count(&self.store.gauge.counters.dirty_dropped);
                     self.drop_content(state);
                 }
-                // Who reads finds out.
+                // A reader will find out.
                 _ => (),
             }
         }
@@ -167,7 +168,7 @@ impl CachedFile {
         self.note(state);
     }
 
-    /// Puts the changes in the place of what was loaded, of which only the sums are left.
+    /// Replaces the loaded state by the changes; only its checksums are left.
     fn take_up(&self, state: &mut State, record: LocalRecord, dirty: &[Range<u64>]) -> Sums {
         let gauge = &self.store.gauge;
         match (state.local().is_there(), record.serial != 0) {
@@ -179,9 +180,9 @@ impl CachedFile {
         state.take_up(record, dirty, is_marked).into_sums()
     }
 
-    /// Finds what the kernel wrote in the bypass of a run that died: all of the local file, but for
-    /// the chunks that are still those of the version below the changes. Its sums are known only if
-    /// the index saved that version, in this local file.
+    /// Marks what the kernel may have written in the bypass of a run that died: the whole local
+    /// file, except chunks that still have the checksums of the version below the changes. Those
+    /// are known only if the index saved that version, in this local file.
     fn find_bypassed(&self, state: &mut State, sums: &Sums, len: u64, file: &Arc<dyn DiskFile>) {
         state.set_size(len);
         let saved = state.recorded().record();

@@ -1,13 +1,13 @@
-//! The record of a file's local changes, but for the dirty ranges.
+//! The record of a file's local changes, without the dirty ranges.
 
 use crate::codec::{Reader, Writer};
 
-/// What the index says of local changes, but for the dirty ranges.
+/// What the index says of local changes, without the dirty ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalRecord {
     /// Number of the local file; 0 without one.
     pub(crate) serial: u64,
-    /// End of file, unless the last dirty range ends behind it.
+    /// End of file, unless the last dirty range ends beyond it.
     pub(crate) size: u64,
     /// The kernel may be writing the local file.
     pub(crate) bypass: bool,

@@ -1,19 +1,18 @@
-//! The session log: what was put into the index and is not committed yet, for the case that the
-//! process dies while the machine goes on.
+//! The session log: changes of the index that are not committed yet, in case the process dies while
+//! the machine runs.
 //!
-//! Nothing here is ever synced: the page cache outlives the process, and after a reboot, which the
-//! boot's id tells, the log is worth nothing.
+//! Nothing here is ever synced: the page cache survives the process, and after a reboot, which the
+//! boot's id shows, the log is useless.
 //!
 //! The log is cut into *segments*, numbered by generation; one of three files holds each. A commit
-//! begins a new segment and brings its generation into the index, so the index always says from
-//! which segment on the log is to be replayed: all older ones are in it. Two segments can be live
-//! (the one that a commit is writing, and the new one), and a start that replays them needs a
-//! third.
+//! begins a new segment and writes its generation into the index, so the index always says from
+//! which segment on to replay the log: it contains all older ones. Two segments can be live (the
+//! one that a commit is writing, and the new one), and a start that replays them needs a third.
 //!
 //! Invariants:
-//! - A change is in the log before anybody can see it in the index.
-//! - Behind its last group a segment has zeros, or a part of a group under way when the process
-//!   died.
+//! - A change is in the log before it is visible in the index.
+//! - After its last group a segment has zeros, or a part of a group that was being written when the
+//!   process died.
 //! - A segment has all changes of its time, or none: if an append fails the segment is emptied, and
 //!   the log is *broken* until the next commit.
 
@@ -116,11 +115,11 @@ impl Log {
         Ok(tail)
     }
 
-    /// The commit is durable: the older segments are not needed any more.
+    /// The commit is durable: the older segments are no longer needed.
     pub(crate) fn retire(&mut self) {
         for generation in std::mem::take(&mut self.older) {
             let emptied = self.disk.open(&path(generation), OpenMode::Existing);
-            // What stays is not replayed: the index names a newer generation.
+            // A remaining segment is not replayed: the index names a newer generation.
             let _ = emptied.and_then(|file| file.set_len(0));
         }
     }
@@ -165,7 +164,7 @@ impl Log {
             return;
         }
         for slot in 0..SLOTS {
-            // What cannot be removed is of a generation that the index does not name.
+            // A file that cannot be removed has a generation that the index does not name.
             let _ = self.disk.remove(&path(slot));
         }
     }

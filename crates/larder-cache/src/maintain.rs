@@ -1,9 +1,9 @@
-//! What a cache does on its own: checkpoints, culling, sweeping up orphans.
+//! Background work of a cache: checkpoints, culling, removing orphans.
 //!
-//! A local file is an orphan if its number is not the one in the file's state: a crash came
-//! between its creation and the commit that would have named it, or before its removal. After an
-//! unclean start the data directories are searched for them, a few at each checkpoint, so that
-//! opening stays O(1).
+//! A local file is an orphan if its number is not the one in the file's state: a crash came between
+//! its creation and the commit that would have named it, or before its removal. After an unclean
+//! start the data directories are searched for them, a few at each checkpoint, so that opening
+//! stays O(1).
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ pub(crate) const DATA_DIRS: u32 = 256;
 const SWEEP_DIRS: u32 = 16;
 /// Victims picked in one walk over the records.
 const VICTIMS_MAX: usize = 4096;
-/// With fewer changes between two checkpoints a cache is idle. What many took in memory goes back
-/// to the machine then: it lies in small pieces between what is still in use, so the C library
-/// keeps it.
+/// With fewer changes than this between two checkpoints a cache is idle. Then freed memory is
+/// returned to the machine: it is scattered in small pieces between used ones, so the C library
+/// keeps it otherwise.
 const IDLE_ENTRIES_MAX: usize = 100;
 /// Files used within the same hour are culled by size.
 const RECENCY_STEP_SEC: u64 = 3600;
@@ -107,9 +107,9 @@ impl Store {
         *lock(&self.cull_failed) = is_in_vain.then(|| (self.clock.now(), false));
     }
 
-    /// Whether the disk shows that something was culled. Some file systems give blocks back late,
-    /// others have less to give back than was counted (small files, compression): nothing more
-    /// is culled on the disk's word until it does.
+    /// Whether the disk shows that something was culled. Some file systems free blocks late, others
+    /// free less than was counted (small files, compression): until it does, nothing more is culled
+    /// because of the disk's report.
     fn has_become_free(&self, free_before: u64, culled_bytes: u64) -> bool {
         let shows = || {
             self.gauge.room_changed();
@@ -173,7 +173,7 @@ impl Store {
         }
     }
 
-    /// Forgets all clean data that nobody has open. The caller holds `checkpoint`.
+    /// Drops all clean data of files that are not open. The caller holds `checkpoint`.
     pub(crate) fn drop_all(self: &Arc<Self>) {
         let in_memory: Vec<Arc<CachedFile>> = {
             let files = lock(&self.files);

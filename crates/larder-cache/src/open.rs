@@ -1,8 +1,8 @@
-//! Opening and closing a cache directory.
+//! Opens and closes a cache directory.
 //!
-//! What lies in it, see `docs/formats/cache.md`: the head (what this is, for which volume),
-//! the lock file (who has it), the index, the data, and the clean file, which exists only between
-//! a clean stop and the next start and holds the stamp that the index had.
+//! `docs/formats/cache.md` describes its content: the head (what this is, for which volume), the
+//! lock file (which process has it), the index, the data, and the clean file, which exists only
+//! between a clean stop and the next start and holds the stamp that the index had.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -39,8 +39,8 @@ const SMALL_FILE_BYTES_MAX: usize = 16 << 10;
 /// 2^24 numbers for each second: where numbering starts over, it starts past all earlier ones.
 const NUMBERS_PER_SEC_SHIFT: u32 = 24;
 
-/// Opens a cache: head, lock, clean flag, index; in this order. What is refused for its head is
-/// left as it was.
+/// Opens a cache: head, lock, clean flag, index; in this order. A directory that is refused because
+/// of its head is left as it was.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
@@ -50,10 +50,10 @@ pub(crate) fn open(
         return Err(OpenError::OnFuse);
     }
     head::recognise(&*disk, config)?;
-    // Bytes of all users lie in it: only its owner may look.
+    // It contains bytes of all users: only its owner may access it.
     disk.make_private().map_err(OpenError::Unwritable)?;
     let lock_file = take_lock(&*disk)?;
-    // Once more: somebody else may have made it a cache before we had the lock.
+    // Once more: another process may have made it a cache before we had the lock.
     let found = head::recognise(&*disk, config)?;
     match found {
         Found::Nothing => head::write(&*disk, config).map_err(OpenError::Unwritable)?,
@@ -184,7 +184,7 @@ fn take_clean_flag(disk: &dyn Disk) -> io::Result<Option<Stamp>> {
     }))
 }
 
-/// What starting the index gives.
+/// The result of starting the index.
 struct Started {
     index: Index,
     start: Start,
@@ -194,7 +194,7 @@ struct Started {
     dropped: Dropped,
 }
 
-/// What a start has to go by.
+/// What a start knows of the last stop.
 #[derive(Clone, Copy, Debug)]
 struct How {
     clean_stamp: Option<Stamp>,
@@ -262,7 +262,7 @@ fn try_start(
     let wake = Box::new(move || ringing.ring());
     let index = Index::open(disk, attempt == Attempt::Checked, wake)?;
     let continued = how.boot.is_some_and(|boot| index.replay(boot));
-    // Where the count of numbers was lost, it goes on past all that can have been given.
+    // If the count of numbers was lost, it continues past all that can have been assigned.
     let first = if start == Start::First { FileNo::ROOT.0 + 1 } else { how.numbers };
     index.reserve_numbers(first);
     let (session, trust_floor) = next_session(&index, start);
@@ -302,7 +302,7 @@ fn next_session(index: &Index, start: Start) -> (u64, u64) {
 /// the files whose local changes were kept, and those whose were not.
 fn end_boot(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>) {
     let (kept, lost) = keep_synced(index);
-    // What is known of the kept ones belongs to them.
+    // The records belong to the kept changes.
     if kept.is_empty() {
         let records = index.scan_all(&[tag::SESSION]);
         index.put_all(records.into_iter().map(|(key, _)| (key, None)).collect());
@@ -321,7 +321,7 @@ struct Dropped {
 }
 
 impl Dropped {
-    /// Counts the files whose local changes are lost, those of `unsent` too, and says so.
+    /// Counts the files whose local changes are lost, including those of `unsent`, and logs it.
     fn tell(&mut self, unsent: &BTreeSet<FileNo>) {
         let files = self.marked.union(unsent).count() as u64;
         self.marks = files;

@@ -1,11 +1,11 @@
-//! What waits in memory for the next commit of the index.
+//! Changes that wait in memory for the next commit of the index.
 //!
 //! Two layers: `pending` takes changes, `committing` is the batch that a commit is writing. A
-//! reader looks into both, newest first, so a change is seen from the moment it is put until the
+//! reader searches both, newest first, so a change is visible from the moment it is put until the
 //! database has it.
 //!
-//! Records of one session come and go, and most are gone before a commit begins. So it is known
-//! here which of them the database has: the removal of any other leaves nothing to be written.
+//! Records of one session come and go, and most are gone before a commit begins. So the overlay
+//! knows which of them the database has: the removal of any other leaves nothing to be written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -16,7 +16,7 @@ use crate::records::tag;
 /// Key to value; `None` deletes.
 pub(crate) type Batch = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
-/// What an entry costs beside its bytes: two allocations and its share of a half-full tree node.
+/// Cost of an entry besides its bytes: two allocations and its share of a half-full tree node.
 const ENTRY_BYTES: usize = 112;
 
 /// Changes on their way to the database.
@@ -57,8 +57,8 @@ impl Overlay {
         }
     }
 
-    /// Removes a record: as a change, or by taking back what no commit has begun to write, if that
-    /// is all.
+    /// Removes a record: by a change, or by dropping a change that no commit has begun to write, if
+    /// that is all.
     pub(crate) fn remove(&mut self, key: Vec<u8>) {
         let is_of_session = key.first().is_some_and(|tag| OF_A_SESSION.contains(tag));
         if !is_of_session || self.stored.contains(&*key) || self.committing.contains_key(&*key) {

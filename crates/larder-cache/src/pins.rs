@@ -1,8 +1,8 @@
-//! Pinned trees: what lies below a pinned directory is not culled.
+//! Pinned trees: files below a pinned directory are not culled.
 //!
-//! The pin is recorded for the directory alone, and nobody passes it on: whether a file is below is
-//! looked up when somebody wants to know, from the place where it was last seen. So files that come
-//! later are covered, and files that are moved out no longer, without anybody having to remember.
+//! Only the directory has a record of the pin, and it is never copied: whether a file is below is
+//! determined when it matters, from the place where it was last seen. So files that come later are
+//! covered, and files that are moved out no longer are, without any bookkeeping.
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,7 +40,7 @@ impl Store {
 }
 
 impl Pins<'_> {
-    /// Whether a file lies below a pinned directory.
+    /// Whether a file is below a pinned directory.
     pub(crate) fn cover(&mut self, no: FileNo) -> bool {
         if self.pinned.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! Places for what there may be only so many of at once.
+//! Counted places, for things of which only a limited number may exist at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,8 +25,8 @@ impl Places {
         self.count.load(Ordering::Relaxed) >= self.max
     }
 
-    /// Takes one more, also beyond the limit: two who ask at once both get the last place, and some
-    /// things count whatever the limit is.
+    /// Takes one more, even beyond the limit: two concurrent callers both get the last place, and
+    /// some things count whatever the limit is.
     pub(crate) fn take(self: &Arc<Self>) -> Place {
         self.count.fetch_add(1, Ordering::Relaxed);
         Place(Arc::clone(self))

@@ -1,7 +1,7 @@
-//! A bounded set of open data files, opened again by number when needed.
+//! A bounded set of open data files, reopened by number when needed.
 //!
-//! One descriptor for each cached file dies at the descriptor limit. The bound shrinks when the
-//! process runs out of descriptors anyway. A file in use elsewhere stays open there.
+//! One descriptor for each cached file would exceed the descriptor limit. The bound shrinks when
+//! the process runs out of descriptors anyway. A file in use elsewhere stays open there.
 
 use std::collections::HashMap;
 use std::io;
@@ -51,7 +51,7 @@ pub(crate) fn parse_data_name(name: &str) -> Option<(FileNo, u64)> {
     Some((FileNo(no), u64::from_str_radix(serial, 16).ok()?))
 }
 
-/// Writes bytes that nobody has read before. Chunks of zeros become holes: they take no blocks.
+/// Writes bytes that were not readable before. Chunks of zeros become holes: they take no blocks.
 pub(crate) fn write_with_holes(file: &dyn DiskFile, data: &[u8], offset: u64) -> io::Result<()> {
     let at = |position: u64| usize::try_from(position - offset).unwrap_or(usize::MAX);
     let is_zero = |from: u64, to: u64| data[at(from)..at(to)].iter().all(|byte| *byte == 0);
@@ -65,7 +65,7 @@ pub(crate) fn write_with_holes(file: &dyn DiskFile, data: &[u8], offset: u64) ->
             to = chunk_end(to);
         }
         let bytes = &data[at(from)..at(to)];
-        // What a write that failed has left there must go, too.
+        // What a failed write has left there must be removed, too.
         if !is_hole || file.punch_hole(from..to).is_err() {
             file.write_at(bytes, from)?;
         }

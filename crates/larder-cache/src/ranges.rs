@@ -33,7 +33,7 @@ impl RangeSet {
             .collect()
     }
 
-    /// What `wanted` has and the set has not.
+    /// What is in `wanted` and not in the set.
     pub(crate) fn gaps(&self, wanted: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = wanted.start;

@@ -1,13 +1,13 @@
-//! Bytes that were stored a moment ago and that nobody has read yet.
+//! Bytes that were stored a moment ago and not read yet.
 //!
-//! Readahead brings a megabyte before its reader asks for it. To store it and then read it back
-//! from the local file costs a copy of every byte of a stream. So the last pieces that were
-//! filled stay in memory until they are read, or until others take their place.
+//! Readahead fetches a megabyte before its reader asks for it. Storing it and then reading it back
+//! from the local file costs a copy of every byte of a stream. So the last pieces that were filled
+//! stay in memory until they are read, or until others take their place.
 //!
 //! Invariants:
-//! - A piece is what a local file has: it is kept while its file is filled, and whoever changes the
-//!   file alone forgets it first ([`crate::file::CachedFile::alone`]).
-//! - All pieces together have at most `bytes_max` bytes; the oldest ones leave first.
+//! - A piece equals the local file's bytes: it is kept while its file is filled, and exclusive
+//!   access for a change drops it first ([`crate::file::CachedFile::alone`]).
+//! - All pieces together have at most `bytes_max` bytes; the oldest leave first.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -90,7 +90,7 @@ impl Recent {
         Some(found)
     }
 
-    /// The file is about to change, or nobody has it open any more.
+    /// The file is about to change, or is no longer open.
     pub(crate) fn forget(&self, no: FileNo) {
         if self.bytes() == 0 {
             return;

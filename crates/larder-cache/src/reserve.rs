@@ -1,9 +1,8 @@
-//! Blocks of the disk that nobody uses, so that the index has some where others have filled the
-//! disk.
+//! Unused blocks of the disk that are reserved for the index, in case other programs fill the disk.
 //!
 //! They belong to one file of the cache directory. When little is left on the disk they are *lent*:
-//! the file is cut to nothing before the index writes, and takes back what is left right after it,
-//! before others can have it. All of it is best effort: a disk that cannot reserve blocks has no
+//! the file is truncated before the index writes, and takes back what is left right after it,
+//! before other programs can. All of it is best effort: a disk that cannot reserve blocks has no
 //! reserve.
 
 use std::sync::{Arc, Mutex};
@@ -13,7 +12,7 @@ use larder_io::{Disk, DiskFile, OpenMode};
 use crate::lock;
 
 const RESERVE_FILE: &str = "reserve";
-/// What a commit of the index may take, on a small disk [`SHARE`] of it.
+/// What a commit of the index may need, on a small disk [`SHARE`] of it.
 const BYTES_MAX: u64 = 16 << 20;
 const SHARE: u64 = 64;
 /// A smaller step is not worth trying.
@@ -29,7 +28,7 @@ pub(crate) struct Reserve {
 struct State {
     /// `None` where there is none.
     file: Option<Arc<dyn DiskFile>>,
-    /// What is to be held.
+    /// Bytes to reserve.
     bytes: u64,
     held_bytes: u64,
 }
@@ -56,13 +55,13 @@ impl Reserve {
         }
     }
 
-    /// Takes back what is not held, or as much of it as there is. To be called after the index has
-    /// written, and after what it has no more use for is free.
+    /// Takes back what is missing, or as much as there is. To be called after the index has
+    /// written, and after what it no longer needs is free.
     pub(crate) fn take_back(&self) {
         let mut state = lock(&self.state);
         let Some(file) = state.file.clone() else { return };
         let mut step = state.bytes.saturating_sub(state.held_bytes);
-        // Only trying tells: root may have blocks that the disk does not call free.
+        // Only trying shows it: root may have blocks that the disk does not report as free.
         while step >= BYTES_MIN.min(state.bytes) && state.held_bytes < state.bytes {
             let bytes = (state.held_bytes + step).min(state.bytes);
             match file.allocate(bytes) {

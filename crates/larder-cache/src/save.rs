@@ -1,8 +1,8 @@
 //! Checkpoints: from the states in memory to the index.
 //!
-//! Data first, then the index: a file is *prepared* (its records are made), *synced* together
-//! with all others, and *finished* (its records are put, unless a local change came in between).
-//! So whatever the index commits, and whenever, was durable before it was put there.
+//! Data first, then the index: a file is *prepared* (its records are made), *synced* together with
+//! all others, and *finished* (its records are put, unless a local change came in between). So
+//! everything that the index commits was durable before it was put there.
 
 use std::io;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::{CHUNK_BYTES, FileNo, lock};
 /// fdatasync of a new file costs a journal commit.
 const SYNC_EACH_MAX: usize = 16;
 
-/// A file with a dirty mark is saved by a periodic checkpoint only if it was not changed for so
-/// long. A saved file that is changed again needs a commit of the index first, two syncs that the
-/// writer waits for: a database would pay that after each checkpoint. Until it is saved, a crash of
-/// the machine drops the file from the cache.
+/// A periodic checkpoint saves a file with a dirty mark only if it was not changed for this long. A
+/// saved file that is changed again first needs a commit of the index, two syncs that the writer
+/// waits for: a database would pay that after each checkpoint. Until the file is saved, a crash of
+/// the machine drops it from the cache.
 const MARKED_FOR: Duration = Duration::from_secs(30);
 
 /// Which files a checkpoint saves.
@@ -34,18 +34,18 @@ const MARKED_FOR: Duration = Duration::from_secs(30);
 pub(crate) enum Saves {
     /// All that are clean.
     All,
-    /// These, but for those with a dirty mark that were changed lately (see [`MARKED_FOR`]).
+    /// These, except those with a dirty mark that were changed recently (see [`MARKED_FOR`]).
     AllAtRest,
 }
 
-/// A file on its way to the index.
+/// A file that is being saved.
 struct Saving {
     file: Arc<CachedFile>,
     changes: u64,
     touched: RangeSet,
     record: Option<FileRecord>,
     groups: Vec<(u32, Option<Vec<u8>>)>,
-    /// How the local file looked, if it was written for this.
+    /// The local file's stamp, if it was written for this.
     stamp: Option<Stamp>,
     /// The local file has bytes to sync. It is not held: a checkpoint of many files would take a
     /// descriptor for each.
@@ -86,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Makes bytes and names durable; returns the files for which that is so.
+    /// Makes bytes and names durable; returns the files for which that succeeded.
     fn sync(&self, savings: Vec<Saving>) -> Vec<Saving> {
         let names = std::mem::take(&mut *lock(&self.new_names));
         let count = savings.iter().filter(|saving| saving.has_data).count();
@@ -148,7 +148,7 @@ impl CachedFile {
             size: state.size(),
             held_bytes: held * CHUNK_BYTES,
             last_use_sec: state.last_use_sec(),
-            // A new stamp must not stand for chunks that nobody has looked at.
+            // A new stamp must not vouch for chunks that were not verified.
             session: if is_trusted { self.store.session } else { 0 },
             stamp: state.recorded().record().stamp,
             pinned: state.is_pinned(),
@@ -160,7 +160,7 @@ impl CachedFile {
         Some(Saving { file: Arc::clone(self), changes, touched, record, groups, stamp, has_data })
     }
 
-    /// Has the local file on the disk, and tells how it looks if it was not there.
+    /// Writes the local file to the disk, and returns its stamp if it was not there.
     fn write_to_save(&self, state: &mut State) -> Option<Stamp> {
         state.local().unwritten()?;
         let written = self.write_out(state).and_then(|()| self.local(state)?.stamp());

@@ -1,17 +1,17 @@
-//! What is known of one file's data, without a disk.
+//! The state of one file's data, without a disk.
 //!
-//! Each part has an owner, whose fields nobody else changes:
+//! Each part owns its fields; no other code changes them:
 //!
 //! | part | owns |
 //! |---|---|
-//! | [`Presence`] | which bytes are here, which of them are dirty, and their sums |
+//! | [`Presence`] | which bytes are here, which of them are dirty, and their checksums |
 //! | [`Changes`] | whether the bytes are those of the version, and since when not |
 //! | [`Base`] | what the local file was before the kernel changed it |
-//! | [`Bypasses`] | whether the kernel writes the local file, and how that looked |
+//! | [`Bypasses`] | whether the kernel writes the local file, and the file's stamps |
 //! | [`LocalFile`] | which local file it is, and how far it is trusted unread |
 //! | [`Recorded`] | what the index has of the file, and what it is still to be given |
 //!
-//! A method here is a step that more than one of them must take, always in the same order.
+//! A method here is a step that involves more than one of them, always in the same order.
 
 mod base;
 mod bypasses;
@@ -73,7 +73,7 @@ pub(crate) struct Found {
     pub(crate) groups: Vec<(u32, Group)>,
 }
 
-/// What the index is to be told of local changes.
+/// What the index must be told of local changes.
 #[derive(Debug)]
 pub(crate) struct Notes {
     /// The record of the changes, or that there are none; `None` if it is right as it is.
@@ -82,7 +82,7 @@ pub(crate) struct Notes {
     pub(crate) ranges: Vec<Note>,
 }
 
-/// What is asked.
+/// Queries.
 impl State {
     pub(crate) fn is_loaded(&self) -> bool {
         self.is_loaded
@@ -211,8 +211,8 @@ impl State {
         std::mem::replace(&mut self.presence, changed)
     }
 
-    /// Forgets all data; the version stays, and so does what the index has. Answers whether the
-    /// index is to be told.
+    /// Drops all data; the version stays, and so does what the index has. Returns whether the index
+    /// must be told.
     pub(crate) fn drop_content(&mut self) -> bool {
         self.presence = Presence::nothing(self.size());
         self.changes = Changes::none(self.changes.count() + 1);
@@ -223,7 +223,7 @@ impl State {
         self.recorded.is_owed()
     }
 
-    /// Begins anew, after [`State::drop_content`], with a version of `size` bytes; or with nothing
+    /// Starts again, after [`State::drop_content`], with a version of `size` bytes; or with nothing
     /// known of the file.
     pub(crate) fn start(&mut self, version: Option<&[u8]>, size: u64) {
         debug_assert!(!self.local.is_there());
@@ -231,7 +231,7 @@ impl State {
         self.presence = Presence::nothing(size);
     }
 
-    /// The local file was looked at.
+    /// The local file was checked.
     pub(crate) fn settle(&mut self, as_recorded: bool) {
         self.local.settle(as_recorded);
     }
@@ -288,7 +288,7 @@ impl State {
     }
 }
 
-/// What outlasts changes.
+/// Steps that survive changes.
 impl State {
     /// While there are local changes, and the file is pinned and its record is not, or the other
     /// way round: that record with the pin of now, which the caller gives to the index.
@@ -321,7 +321,7 @@ impl State {
         self.presence.recharge()
     }
 
-    /// A local change begins: the index must not vouch for what it changes.
+    /// A local change begins: the index must not vouch for the bytes that it changes.
     pub(crate) fn begin_change(&mut self, now: Monotonic) {
         debug_assert!(!self.recorded.vouches(), "the dirty mark is durable first");
         debug_assert!(self.local.unwritten().is_none(), "changes outlive the process");
@@ -359,7 +359,7 @@ impl State {
         self.presence.begin_sending()
     }
 
-    /// The server has these bytes, but for those written since they began to be sent: they are of a
+    /// The server has these bytes, except those written since sending them began: they belong to a
     /// version that is not known yet.
     pub(crate) fn acknowledge(&mut self, range: Range<u64>) {
         self.presence.set_sent(range);
@@ -385,7 +385,7 @@ impl State {
     }
 }
 
-/// What the kernel writes.
+/// The kernel's writes.
 impl State {
     /// See [`bypasses::Event::Begun`].
     pub(crate) fn begin_bypass(&mut self, looks: Stamp) {
@@ -408,7 +408,7 @@ impl State {
         self.bypasses.apply(bypasses::Event::Collected(looked));
     }
 
-    /// What the local file is, before the kernel gets it, is kept here.
+    /// Keeps the content of the local file from before the kernel gets it.
     pub(crate) fn begin_base(&mut self, base: Base) {
         debug_assert!(!self.is_bypassed());
         self.base = base;
@@ -446,7 +446,7 @@ impl State {
         self.changes.apply(changes::Event::Found);
     }
 
-    /// What a run that died may have changed is dirty.
+    /// Everything that a run that died may have changed is dirty.
     pub(crate) fn suspect(&mut self, range: Range<u64>) {
         self.presence.set_dirty(range);
         self.changes.apply(changes::Event::Redirtied);
@@ -458,9 +458,9 @@ impl State {
     }
 }
 
-/// What the index is given.
+/// Records for the index.
 impl State {
-    /// What the index is to be told of local changes now.
+    /// What the index must be told of local changes now.
     pub(crate) fn take_notes(&mut self) -> Notes {
         let ranges = self.presence.take_unnoted();
         if self.is_noted() {
@@ -474,7 +474,7 @@ impl State {
         Notes { record: Some(record), ranges }
     }
 
-    /// What is so of the local changes now.
+    /// The record of the local changes as they are now.
     pub(crate) fn local_record(&self) -> LocalRecord {
         LocalRecord {
             serial: self.serial(),
@@ -491,7 +491,7 @@ impl State {
         self.recorded.keeping().0
     }
 
-    /// It has another one from now on; `changes`: as of so many changes. Answers what it had.
+    /// Sets another keeping; `changes`: as of this many changes. Returns the previous one.
     pub(crate) fn set_keeping(&mut self, keeping: Keeping, changes: Option<u64>) -> Keeping {
         self.recorded.set_keeping(keeping, changes)
     }
@@ -503,12 +503,12 @@ impl State {
         keeping != Keeping::Nothing && is_same && !self.is_bypassed()
     }
 
-    /// The index is not told of local changes.
+    /// The index will not be told of local changes.
     pub(crate) fn forget_notes(&mut self) {
         self.presence.take_unnoted();
     }
 
-    /// Forgets what the index was told of local changes. Answers whether there was anything.
+    /// Drops what the index was told of local changes. Returns whether there was anything.
     pub(crate) fn drop_notes(&mut self) -> bool {
         self.presence.take_unnoted();
         let was_noted = self.recorded.noted().is_some();
@@ -516,7 +516,7 @@ impl State {
         was_noted
     }
 
-    /// Whether the record of local changes still says what is so.
+    /// Whether the record of local changes is still accurate.
     fn is_noted(&self) -> bool {
         let Some(noted) = self.recorded.noted() else { return self.is_clean() };
         !self.is_clean()

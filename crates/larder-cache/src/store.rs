@@ -1,8 +1,8 @@
-//! What the handles and files of one cache share.
+//! The state that the handles and files of one cache share.
 //!
-//! Order of locks: `checkpoint`, then `filling`, then what a file has before its state, then the
-//! state of one file, then any of the others; of those none is held while another is taken, but for
-//! what [`Index`] and [`Pool`] hold inside.
+//! Order of locks: `checkpoint`, then `filling`, then a file's locks that precede its state, then
+//! the state of one file, then any of the others; of those none is held while another is taken,
+//! except inside [`Index`] and [`Pool`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -84,12 +84,12 @@ pub(crate) struct Store {
     pub(crate) pool: Pool,
     /// Data files in the kernel's hands.
     pub(crate) handed_out: Arc<Places>,
-    /// Files of which it is known what they were before the kernel changed them.
+    /// Files whose content from before the kernel changed them is known.
     pub(crate) bases: Arc<Places>,
     pub(crate) gauge: Gauge,
     /// Short data files that are not on the disk yet.
     pub(crate) unwritten: Unwritten,
-    /// What was filled a moment ago.
+    /// Recently filled bytes.
     pub(crate) recent: Recent,
     pub(crate) bell: Arc<Bell>,
     /// Number of this run.
@@ -142,7 +142,7 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether so many files wait to be saved that new ones must not be started.
+    /// Whether so many files wait to be saved that no new ones must be started.
     pub(crate) fn is_crowded(&self) -> bool {
         lock(&self.unsaved).len() > UNSAVED_MAX * UNSAVED_STALL_FACTOR
     }
@@ -164,8 +164,8 @@ impl Store {
         }
     }
 
-    /// Takes chunks, and asks for culling when a mark is passed. What it answers is to be kept
-    /// until they are written.
+    /// Reserves chunks, and requests culling when a mark is passed. Keep the result until they are
+    /// written.
     pub(crate) fn reserve(&self, chunks: u64) -> Option<Reserved<'_>> {
         let reserved = self.gauge.reserve(chunks, &*self.disk, &*self.clock);
         let wants_cull = reserved.as_ref().is_none_or(|reserved| reserved.wants_cull);

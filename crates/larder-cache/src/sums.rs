@@ -1,7 +1,7 @@
 //! Checksums of the chunks of one file, in groups that are stored as one record each.
 //!
-//! A sum says that the whole chunk, up to the end of file, is held and what its bytes are. It is
-//! *verified* once this run has seen those bytes.
+//! A checksum says that the whole chunk, up to the end of file, is held and what its bytes are. It
+//! is *verified* once this run has read those bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -135,7 +135,7 @@ pub(crate) fn chunk_range(chunk: u64, size: u64) -> Range<u64> {
     start..(start + CHUNK_BYTES).min(size)
 }
 
-/// Neighbouring chunks, as many at a time as are read between two looks at a file's state.
+/// Adjacent chunks, as many at a time as are read between two checks of a file's state.
 pub(crate) fn pieces_of(chunks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let starts = chunks.clone().step_by(GROUP_CHUNKS as usize);
     starts.map(move |start| start..(start + GROUP_CHUNKS).min(chunks.end))

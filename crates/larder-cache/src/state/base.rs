@@ -1,11 +1,12 @@
-//! What the chunks of a local file were before the kernel changed them: against it, a change is
-//! found to the byte.
+//! What the chunks of a local file were before the kernel changed them: compared with these, a
+//! change is found to the byte.
 //!
-//! Invariant: a chunk that is here is as the local file had it when it was compared last, but for
-//! what was done to it here since. So what differs from the local file was written by the kernel,
-//! and is not dirty yet.
+//! Invariant: a chunk that is here equals the local file's at the last comparison, except for what
+//! was done to it here since. So what differs from the local file was written by the kernel, and is
+//! not dirty yet.
 //!
-//! Only the beginning of a file is kept, and only of so many files at once: it lies in memory.
+//! Only the beginning of a file is kept, and only for a limited number of files at once, because it
+//! is in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,11 +18,11 @@ use crate::sums::chunks_of;
 /// Chunks at the beginning of a file that are kept: a MiB.
 const CHUNKS_MAX: u64 = 64;
 
-/// Of so many files at once: 64 MiB of memory at most.
+/// For this many files at once: 64 MiB of memory at most.
 pub(crate) const BASES_MAX: usize = 64;
 
-/// Fewer unchanged bytes than this between two changed ones count as written: by chance, text that
-/// was written anew has many, and each gap costs a request.
+/// Fewer unchanged bytes than this between two changed ones count as written: rewritten text has
+/// many by chance, and each gap costs a request.
 const GAP_BYTES_MIN: usize = 4;
 
 /// Most places of one chunk that are sent by themselves. Of more, those that lie closest are
@@ -98,7 +99,7 @@ impl Base {
             let from = range.start.max(start);
             let part =
                 index(from - start)..kept.len().min(index((range.end - start).min(CHUNK_BYTES)));
-            // What was not there when the file was compared is found as new.
+            // What did not exist at the comparison is found as new.
             if !part.is_empty() {
                 change(&mut kept[part], index(from - range.start));
             }

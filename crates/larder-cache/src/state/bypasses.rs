@@ -1,20 +1,21 @@
-//! The bypasses of a file: how many go on, and how the local file looked at their turning points.
+//! The bypasses of a file: how many are in progress, and the local file's stamp at their turning
+//! points.
 //!
-//! A bypass that begins while another goes on joins it: what the kernel wrote is compared with what
-//! was there when the first began.
+//! A bypass that begins while another is in progress joins it: what the kernel wrote is compared
+//! with the content from when the first began.
 
 use larder_io::Stamp;
 
-/// What happens to a bypass.
+/// An event of a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The kernel gets the local file, which looks so; it may have it already.
+    /// The kernel gets the local file, which has this stamp; it may have it already.
     Begun(Stamp),
     /// The kernel gives it back once.
     Ended,
-    /// It was compared; it looked so before.
+    /// It was compared; before that it had this stamp.
     Collected(Stamp),
-    /// All its pages were on the disk when it looked so.
+    /// All its pages were on the disk when it had this stamp.
     Flushed(Stamp),
 }
 
@@ -48,7 +49,7 @@ impl Bypasses {
         }
     }
 
-    /// What the run before left is over: the changes that it may have made are sent.
+    /// The previous run's bypass is over: the changes that it may have made are sent.
     pub(crate) fn end_of_earlier_run(&mut self) {
         self.of_earlier_run = false;
     }
@@ -63,18 +64,19 @@ impl Bypasses {
         self.count > 0 || self.of_earlier_run
     }
 
-    /// Whether a local file that looks so was compared since anybody wrote it.
+    /// Whether a local file with this stamp was compared since it was last written.
     pub(crate) fn is_collected(&self, now: Stamp) -> bool {
         self.collected_at == Some(now)
     }
 
-    /// The same, or it looks as it did when the bypass began and was not compared yet.
+    /// The same, or it has its stamp from when the bypass began and was not compared yet.
     pub(crate) fn is_seen(&self, now: Stamp) -> bool {
         self.collected_at.or(self.begun_at) == Some(now)
     }
 
-    /// Whether a local file that looks so has certainly not been written since the bypass began,
-    /// or was compared. A store to a mapped page moves the file's time only if the page was clean.
+    /// Whether a local file with this stamp has certainly not been written since the bypass began,
+    /// or was compared. A store to a mapped page changes the file's time only if the page was
+    /// clean.
     pub(crate) fn is_unwritten(&self, now: Stamp) -> bool {
         let compared = self.flushed_at.filter(|_| self.flushed_at == self.collected_at);
         [self.begun_at, compared].contains(&Some(now))

@@ -1,12 +1,12 @@
-//! How the bytes here stand to the version that they are said to be of.
+//! How the bytes here relate to the version that they are said to belong to.
 //!
 //! A file is *current* from the moment a version is set for its bytes until the first local change.
-//! A change that the server acknowledged needs a version, too: that of before is not the bytes' any
-//! more.
+//! A change that the server acknowledged needs a version, too: the bytes no longer belong to the
+//! previous one.
 
 use larder_io::Monotonic;
 
-/// What happens to the bytes, as far as their version goes.
+/// An event of the bytes, as far as it concerns their version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A local change begins.

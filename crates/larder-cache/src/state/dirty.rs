@@ -1,23 +1,23 @@
-//! Which bytes of a file no server has, and who has yet to hear of a change of that.
+//! Which bytes of a file no server has, and what the index must still be told of that.
 //!
 //! Invariants:
-//! - What a sender was told to send stays dirty where it was written again meanwhile.
-//! - Whoever applies all [`Dirty::take_unnoted`] to the ranges that it had has the present ones.
+//! - Ranges that were handed out for sending stay dirty where they were written again meanwhile.
+//! - Applying all [`Dirty::take_unnoted`] to the previous ranges gives the present ones.
 
 use std::ops::Range;
 
 use crate::ranges::RangeSet;
 
-/// The start of a range that is dirty, and its end; or that no range starts there any more.
+/// The start of a dirty range, and its end; or that no range starts there any more.
 pub(crate) type Note = (u64, Option<u64>);
 
 /// Dirty ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     ranges: RangeSet,
-    /// What became dirty since somebody began to send the dirty bytes.
+    /// What became dirty since sending the dirty bytes began.
     rewritten: Option<RangeSet>,
-    /// What the index has yet to be told.
+    /// What the index must still be told.
     unnoted: Vec<Note>,
 }
 
@@ -47,7 +47,7 @@ impl Dirty {
         }
     }
 
-    /// The ranges, which are to be sent. What is written from now on stays dirty.
+    /// The ranges, to be sent. What is written from now on stays dirty.
     pub(crate) fn begin_sending(&mut self) -> Vec<Range<u64>> {
         self.rewritten = Some(RangeSet::default());
         self.ranges.iter().collect()
@@ -61,7 +61,7 @@ impl Dirty {
         }
     }
 
-    /// What changed since this was last called, oldest first.
+    /// What changed since the last call, oldest first.
     pub(crate) fn take_unnoted(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.unnoted)
     }

@@ -10,7 +10,7 @@ use crate::unwritten::UnwrittenFile;
 pub(crate) struct LocalFile {
     /// Its number; 0 without one.
     serial: u64,
-    /// It was looked at since loading.
+    /// It was checked since loading.
     is_settled: bool,
     /// It is the one that the index saw, or has been verified as a whole: it may be handed out
     /// without reading it.
@@ -21,17 +21,17 @@ pub(crate) struct LocalFile {
 }
 
 impl LocalFile {
-    /// None: there is nothing to look at.
+    /// There is no local file to check.
     pub(crate) fn none() -> LocalFile {
         LocalFile { is_settled: true, is_stamped: true, ..LocalFile::default() }
     }
 
-    /// One that an index tells of, and that nobody has looked at.
+    /// One that an index names and that was not checked yet.
     pub(crate) fn found(serial: u64) -> LocalFile {
         if serial == 0 { LocalFile::none() } else { LocalFile { serial, ..LocalFile::default() } }
     }
 
-    /// One that an earlier run changed: what is known of it was not learned from its looks.
+    /// One that an earlier run changed: its state was not derived from its stamp.
     pub(crate) fn changed(serial: u64) -> LocalFile {
         LocalFile { serial, is_settled: true, ..LocalFile::default() }
     }
@@ -74,7 +74,7 @@ impl LocalFile {
         self.unwritten = None;
     }
 
-    /// It is there, and looks as the index says, or not.
+    /// It exists with the stamp in the index, or not.
     pub(crate) fn settle(&mut self, as_recorded: bool) {
         self.is_settled = true;
         self.is_stamped = as_recorded;
@@ -85,7 +85,7 @@ impl LocalFile {
         self.is_stamped = true;
     }
 
-    /// What the kernel has of it, if it has it.
+    /// The kernel's handle to it, if the kernel has it.
     pub(crate) fn handed_out(&self) -> Option<Arc<BackingFile>> {
         self.backing.upgrade()
     }

@@ -1,11 +1,11 @@
 //! Which bytes of a file are here.
 //!
 //! Invariants:
-//! - What is dirty is known, and what is known lies within the file.
-//! - A chunk has a sum only if all its bytes up to the end of file are known, and then the sum is
-//!   that of the bytes last filled, written or found.
-//! - `charged` is the number of chunks that known bytes touch, but between a loss of bytes and the
-//!   [`Presence::recharge`] that follows.
+//! - Dirty bytes are known, and known bytes are within the file.
+//! - A chunk has a checksum only if all its bytes up to the end of file are known, and then the
+//!   checksum is that of the bytes last filled, written or found.
+//! - `charged` is the number of chunks that known bytes touch, except between a loss of bytes and
+//!   the [`Presence::recharge`] that follows.
 //! - Every chunk whose bytes or sum changed is *touched* until a save takes it.
 
 use std::io;
@@ -43,7 +43,7 @@ impl Presence {
         Presence { size, ..Presence::default() }
     }
 
-    /// What an index has sums of.
+    /// From the checksums in an index.
     pub(crate) fn saved(size: u64, groups: impl IntoIterator<Item = (u32, Group)>) -> Presence {
         let mut found = Presence::nothing(size);
         for (number, group) in groups {
@@ -57,7 +57,7 @@ impl Presence {
     }
 
     /// What an earlier run changed, in a file of at least `size` bytes. As many chunks are charged
-    /// as were before, until [`Presence::recharge`].
+    /// as before, until [`Presence::recharge`].
     pub(crate) fn changed(size: u64, dirty: &[Range<u64>], charged: u64) -> Presence {
         let mut found = Presence { charged, ..Presence::nothing(size) };
         for range in dirty {
@@ -185,10 +185,10 @@ impl Presence {
         true
     }
 
-    /// Follows the local file in a bypass. All of it is known but for holes larger than
-    /// [`ZEROS_MAX`]: to sum, send and charge their zeros would take as long as they are large.
-    /// The server has the same zeros there, as all of the file was held when the bypass began.
-    /// Answers whether the end moved.
+    /// Follows the local file in a bypass. All of it is known except holes larger than
+    /// [`ZEROS_MAX`]: to checksum, send and charge their zeros would take as long as they are
+    /// large. The server has the same zeros there, because the whole file was held when the bypass
+    /// began. Returns whether the end moved.
     pub(crate) fn follow_local(&mut self, data: Vec<Range<u64>>, len: u64) -> io::Result<bool> {
         if len > SIZE_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -210,7 +210,7 @@ impl Presence {
         Ok(has_moved)
     }
 
-    /// The local file may have data everywhere, as far as anybody knows.
+    /// The local file may have data everywhere, as far as is known.
     pub(crate) fn all_is_data(&mut self) {
         self.data = RangeSet::default();
         self.data.insert(0..self.size);
@@ -221,7 +221,7 @@ impl Presence {
         data.iter().for_each(|range| self.data.insert(range));
     }
 
-    /// All bytes are known, since somebody has looked at them.
+    /// All bytes are known, because they were verified.
     pub(crate) fn know_all(&mut self) {
         self.known.insert(0..self.size);
     }
@@ -239,7 +239,7 @@ impl Presence {
         self.sums.set_verified(chunk, sum);
     }
 
-    /// A chunk that is known has another sum than before: it is to be saved anew.
+    /// A known chunk has another checksum than before: it must be saved again.
     pub(crate) fn change_sum(&mut self, chunk: u64, sum: u32) {
         self.sums.set_verified(chunk, sum);
         self.touched.insert(chunk..chunk + 1);
@@ -255,7 +255,7 @@ impl Presence {
         self.dirty.begin_sending()
     }
 
-    /// The server has these bytes, but for those written since [`Presence::begin_sending`].
+    /// The server has these bytes, except those written since [`Presence::begin_sending`].
     pub(crate) fn set_sent(&mut self, range: Range<u64>) {
         self.dirty.sent(range).into_iter().for_each(|part| self.dirty.remove(part));
     }
@@ -304,7 +304,7 @@ impl Presence {
         self.touched.insert(chunks);
     }
 
-    /// Chunks that `known` touches, counted anew.
+    /// Chunks that `known` touches, recounted.
     fn charged_now(&self) -> u64 {
         let mut count = 0;
         let mut counted_to = 0;

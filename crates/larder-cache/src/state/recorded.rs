@@ -1,10 +1,10 @@
-//! What the index has of a file, and what it is still to be given.
+//! What the index has of a file, and what it must still be given.
 //!
 //! Invariants:
-//! - While the record *vouches* for bytes of the local file, these do not change: who changes them
-//!   puts a dirty mark first, and commits it.
-//! - A mark goes only with the save that makes the record right again.
-//! - A file with a record or a mark that is wrong waits in the list of those to save.
+//! - While the record *vouches* for bytes of the local file, these do not change: a change first
+//!   puts a dirty mark, and commits it.
+//! - A mark is removed only with the save that makes the record right again.
+//! - A file with a record or a mark that is wrong is in the list of files to save.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ use crate::records::FileRecord;
 pub(crate) struct Recorded {
     /// The index has, or may soon have, a record of this file.
     is_there: bool,
-    /// That record vouches for bytes of the present local file.
+    /// The record vouches for bytes of the present local file.
     vouches: bool,
     /// The index has a dirty mark.
     is_marked: bool,
     /// Groups of sums that the index has.
     groups: BTreeSet<u32>,
-    /// What the record says, for accounts and for trust.
+    /// The record's content, for accounting and for trust.
     record: FileRecord,
     /// What the index says of the local changes.
     noted: Option<LocalRecord>,
@@ -38,7 +38,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// What an index says.
+    /// From the content of an index.
     pub(crate) fn found(record: FileRecord, groups: BTreeSet<u32>) -> Recorded {
         Recorded { is_there: true, vouches: true, groups, record, ..Recorded::default() }
     }
@@ -47,12 +47,12 @@ impl Recorded {
         self.is_there
     }
 
-    /// What it says of local changes that were kept, and of how many.
+    /// What it says of kept local changes, and of how many.
     pub(crate) fn keeping(&self) -> (Keeping, Option<u64>) {
         (self.keeping, self.kept_changes)
     }
 
-    /// It says so from now on. Answers what it said before.
+    /// Sets that. Returns the previous value.
     pub(crate) fn set_keeping(&mut self, keeping: Keeping, changes: Option<u64>) -> Keeping {
         self.kept_changes = changes.or(self.kept_changes.filter(|_| keeping != Keeping::Nothing));
         std::mem::replace(&mut self.keeping, keeping)
@@ -98,21 +98,21 @@ impl Recorded {
         self.vouches = false;
     }
 
-    /// The local file that the record vouches for is gone; the record will go, too.
+    /// The local file that the record vouches for is gone; the record will be removed, too.
     pub(crate) fn drop_content(&mut self) {
         self.vouches = false;
         self.noted = None;
         self.is_stale = true;
     }
 
-    /// What an earlier run noted stands above the record, which vouches for nothing then.
+    /// What an earlier run recorded overrides the record, which vouches for nothing then.
     pub(crate) fn take_up(&mut self, noted: LocalRecord, is_marked: bool) {
         self.vouches = false;
         self.is_marked = is_marked;
         self.noted = Some(noted);
     }
 
-    /// The index is told this of the local changes.
+    /// The index is given this record of the local changes.
     pub(crate) fn note(&mut self, record: Option<LocalRecord>) {
         self.noted = record;
     }
@@ -139,7 +139,8 @@ impl Recorded {
         self.is_stale = false;
     }
 
-    /// The index was given this record, or none, and these groups, which it has or has no more.
+    /// The index was given this record, or none, and these groups, which it now has or no longer
+    /// has.
     pub(crate) fn end_save(
         &mut self,
         record: Option<FileRecord>,
