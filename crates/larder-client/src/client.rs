@@ -7,7 +7,7 @@ use larder_cache::Cache;
 use larder_io::Clock;
 use larder_vfs::{Error, Ino, Remote, Result};
 
-use crate::core::{Core, blocking};
+use crate::core::{Begin, Core, blocking};
 use crate::journal::{Carried, OPEN_BLOCK};
 use crate::node::Table;
 use crate::options::{Options, Start};
@@ -85,7 +85,8 @@ impl Client {
         if let Some(root) = &root {
             cache.assign_root(root.handle.as_bytes());
         }
-        let core = Arc::new(Core::new(remote, table, cache, clock, options, session, first_open));
+        let begin = Begin { session, first_open, succeeds: before.is_some() };
+        let core = Arc::new(Core::new(remote, table, cache, clock, options, begin));
         if let Some(root) = root {
             core.learn(&root, asked, None);
         }

@@ -32,6 +32,9 @@ pub(crate) struct Core {
     /// Names this run: monotonic times in records of other runs mean nothing.
     pub(crate) session: u64,
     pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
+    /// The mount is that of an earlier process, which may have died before it had told the kernel
+    /// of a change that it knew.
+    pub(crate) succeeds: bool,
     pub(crate) open_files: OpenFiles,
     /// The next number of an open file or hidden name, see [`Core::next_number`].
     pub(crate) next_number: AtomicU64,
@@ -56,6 +59,16 @@ pub(crate) struct Core {
     pub(crate) engine: Arc<Queue>,
 }
 
+/// How a run begins.
+pub(crate) struct Begin {
+    /// Its name; that of the run whose mount it goes on with.
+    pub(crate) session: u64,
+    /// From here on no number was given to an open file.
+    pub(crate) first_open: u64,
+    /// The mount is that of an earlier process.
+    pub(crate) succeeds: bool,
+}
+
 /// Counters behind [`crate::Status`].
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -68,16 +81,14 @@ pub(crate) struct Counters {
 }
 
 impl Core {
-    /// The parts, of which none runs yet. `first_open`: from here on no number was given to an open
-    /// file.
+    /// The parts, of which none runs yet.
     pub(crate) fn new(
         remote: Arc<dyn Remote>,
         table: Table,
         cache: Cache,
         clock: Arc<dyn Clock>,
         options: Options,
-        session: u64,
-        first_open: u64,
+        Begin { session, first_open, succeeds }: Begin,
     ) -> Core {
         let budget_kib =
             usize::try_from(options.buffer_bytes_max >> 10).unwrap_or(1 << 20).max(4096);
@@ -92,6 +103,7 @@ impl Core {
             runtime: tokio::runtime::Handle::current(),
             session,
             kernel: OnceLock::new(),
+            succeeds,
             open_files: OpenFiles::default(),
             next_number: AtomicU64::new(first_open),
             readahead_budget: Arc::new(Semaphore::new(budget_kib / 2)),

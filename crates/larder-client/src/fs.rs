@@ -28,6 +28,7 @@ impl FileSystem for Client {
     fn attach(&self, kernel: Arc<dyn Kernel>) {
         let attached = self.core.kernel.set(kernel);
         assert!(attached.is_ok(), "a second kernel was attached");
+        self.core.tell_of_open_files();
     }
 
     fn lookup(&self, cred: &Cred, parent: Ino, name: &OsStr) -> Answer<Lookup> {

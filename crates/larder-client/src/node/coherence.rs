@@ -196,6 +196,27 @@ impl Core {
         }
     }
 
+    /// What the kernel holds of a file may be of an older version than what is known here: the
+    /// process that knew better first may have died before it could say so. Has the kernel drop
+    /// all that it had from that process, once for as long as the node stays in memory.
+    pub(crate) fn tell_what_is_left(&self, node: &Node) {
+        if !self.succeeds {
+            return;
+        }
+        let mut state = node.state();
+        if state.opens_mut().take_over() && state.is_shown(self.session) {
+            self.outdate(node.ino, &mut state);
+        }
+    }
+
+    /// The same of all files that were open when that process died: who has them open reads on
+    /// without asking anybody.
+    pub(crate) fn tell_of_open_files(&self) {
+        for open in self.open_files.all() {
+            self.tell_what_is_left(&open.node);
+        }
+    }
+
     /// Waits until the kernel has dropped what it was to drop of a file. Not to be called with a
     /// lock held that a read or a write needs.
     pub(crate) async fn told(&self, node: &Node) {

@@ -41,6 +41,7 @@ impl Core {
             }
             // The reply of an open describes nothing: its caller goes by the size that the kernel
             // holds.
+            core.tell_what_is_left(&node);
             core.told(&node).await;
             core.choose_away(node, cred, flags, token).await
         })

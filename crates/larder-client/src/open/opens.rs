@@ -31,6 +31,8 @@ pub(crate) struct Opens {
     pages: Option<Version>,
     /// How often the kernel was to drop something of the node.
     tellings: u64,
+    /// What an earlier process may have left the kernel with was looked after.
+    taken_over: bool,
     /// Directories: programs sync files of it again and again while they write them.
     is_synced_inside: bool,
     /// Releases of its last writer by way of the kernel that still look for what he wrote.
@@ -200,6 +202,12 @@ impl Opens {
     /// The kernel is to drop something of the node.
     pub(crate) fn tell(&mut self) {
         self.tellings += 1;
+    }
+
+    /// Looks after what an earlier process may have left the kernel with. Answers whether that was
+    /// still to be done.
+    pub(crate) fn take_over(&mut self) -> bool {
+        !std::mem::replace(&mut self.taken_over, true)
     }
 
     /// How often it was to.

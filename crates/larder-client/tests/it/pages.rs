@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
-use larder_client::Options;
+use larder_client::{Options, Start};
 use larder_vfs::{DataPath, Error, FileSystem, Ino, Kernel, SetAttr, Told};
 use tokio::sync::{Notify, oneshot};
 
@@ -135,6 +135,51 @@ async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
         // Nothing is queued, and nobody waits.
         assert_eq!(rig.cat("file").await.len(), 14);
     }
+}
+
+/// A process that dies between learning of a change and telling the kernel leaves that with the old
+/// size and with pages of the old version, which it would show for as long as it has them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_process_did_not_tell_the_kernel_is_told_before_an_open_is_answered() {
+    let rig = Rig::new(Options::default()).await;
+    rig.client.attach(Arc::new(SlowKernel::default()));
+    let other = rig.foreigner().await;
+    for name in ["closed", "open"] {
+        other.put(name, b"old").await;
+        assert_eq!(rig.cat(name).await, b"old");
+    }
+    let open = rig.open(&root(), "open", READ).await.unwrap();
+    assert_eq!(open.read(0, 10).await.unwrap(), b"old");
+    let names = open.names();
+    rig.advance(6);
+    for name in ["closed", "open"] {
+        other.put(name, b"new and longer").await;
+        assert_eq!(rig.stat(name).await.attr.size, 14, "it knows");
+    }
+    let rig = rig.kill(Start::Resume).await;
+    let kernel = Arc::new(SlowKernel::default());
+    rig.client.attach(kernel.clone());
+    assert!(kernel.queue.lock().unwrap().contains_key(&names.0), "it may have pages of it");
+    for name in ["open", "closed"] {
+        let ino = rig.find(name).await.unwrap();
+        let opening = rig.client.open(&root(), ino, READ).wait();
+        tokio::pin!(opening);
+        tokio::select! {
+            biased;
+            _ = &mut opening => panic!("{name}: answered too early"),
+            () = kernel.waited_for.notified() => {}
+        }
+        kernel.drop_now();
+        let opened = tokio::time::timeout(PATIENCE, opening).await.unwrap().unwrap();
+        rig.client.release(ino, opened.id).wait().await.unwrap();
+        let again = tokio::time::timeout(PATIENCE, rig.cat(name)).await;
+        assert_eq!(again.expect("it is told once"), b"new and longer");
+    }
+    rig.again(names).close().await.unwrap();
+    let rig = rig.kill(Start::NewMount).await;
+    rig.client.attach(Arc::new(SlowKernel::default()));
+    let anew = tokio::time::timeout(PATIENCE, rig.cat("closed")).await;
+    assert_eq!(anew.expect("a new kernel knows nothing"), b"new and longer");
 }
 
 /// The kernel does not listen to where an answer ends if it was told to drop something since it
