@@ -1,6 +1,8 @@
 //! The report: well-formed, complete and honest whatever the records hold. Nothing is compared with
 //! a stored page; what must be true of every page is checked on pages of many kinds.
 
+mod looks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
