@@ -107,6 +107,7 @@ fn comparison_names_the_absent_and_measures_those_who_are_there() {
         assert!(line.is_some_and(|line| said.contains(*line)), "{name}: {said}");
     }
     assert_eq!(measured(&record), ["larder", "plain", "local"]);
+    assert_costs_are_told(&record);
 
     let with = [&compare[..], &["--out", "with", "--rival", "sshfs"]].concat();
     succeed(&mut bench(dir.path(), &with));
@@ -139,6 +140,26 @@ fn measured(record: &serde_json::Value) -> Vec<&str> {
     }
     let targets = record["targets"].as_array().unwrap();
     targets.iter().map(|target| target["name"].as_str().unwrap()).collect()
+}
+
+/// Of each test on a mount of ours: CPU time of the server and of the daemons, and how long its
+/// calls took, by procedure.
+fn assert_costs_are_told(record: &serde_json::Value) {
+    let tests = record["tests"].as_array().unwrap();
+    let samples = tests.iter().flat_map(|test| test["samples"].as_array().unwrap());
+    let ours = samples.filter(|sample| sample["target"] != "local");
+    let mut with_calls = 0;
+    for sample in ours {
+        for cost in ["server_cpu_s", "daemon_cpu_s"] {
+            assert!(sample["extra"][cost].is_number(), "{cost}: {sample}");
+        }
+        let calls = sample["rpcs"].as_object().unwrap();
+        for name in calls.keys() {
+            assert!(sample["rpc_time_us"][name].is_u64(), "{name}: {sample}");
+        }
+        with_calls += usize::from(!calls.is_empty());
+    }
+    assert!(with_calls > 0, "{record}");
 }
 
 /// From the record alone, into another directory; also if words of it have spaces.
