@@ -30,8 +30,8 @@ pub(crate) fn resolve(typed: &Path) -> Result<PathBuf> {
     }
     match (absolute.parent(), absolute.components().next_back()) {
         (Some(folder), Some(Component::Normal(name))) => {
-            let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
-            Ok(folder.join(name))
+            let lacks = || format!("there is no {}: {}", absolute.display(), folder.display());
+            Ok(folder.canonicalize().with_context(lacks)?.join(name))
         }
         _ => absolute.canonicalize().with_context(|| absolute.display().to_string()),
     }

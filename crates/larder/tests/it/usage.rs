@@ -60,7 +60,14 @@ fn commands_tell_what_is_wrong() {
     ] {
         let output = larder().args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{args:?}");
-        assert!(!output.stderr.is_empty(), "{args:?}");
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(!told.is_empty(), "{args:?}");
+        // What is wrong, in one line, with the word that is wrong. Of wrong usage there is more.
+        if code == 1 {
+            assert_eq!(told.trim_end().lines().count(), 1, "{args:?}: {told}");
+            let names = args.iter().any(|arg| told.contains(arg) && arg.len() > "export".len());
+            assert!(names, "{args:?}: {told}");
+        }
     }
 }
 
