@@ -507,6 +507,11 @@ fn a_file_made_after_a_removal_is_itself_on_our_export() {
 }
 
 #[test]
+fn a_file_made_after_a_removal_is_itself_on_a_shared_export() {
+    a_file_made_after_a_removal_is_itself(Of::Shared, Other::Server);
+}
+
+#[test]
 fn a_file_made_after_a_removal_is_itself_on_ganesha() {
     a_file_made_after_a_removal_is_itself(Of::Ganesha, Other::Server);
 }
