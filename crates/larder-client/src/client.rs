@@ -1,4 +1,4 @@
-//! [`Client`]: the parts, put together.
+//! [`Client`]: assembles the parts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! [`Core`]: what the operations share, and the small steps that each of them takes.
+//! [`Core`]: the state that the operations share, and the small steps that each of them takes.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};

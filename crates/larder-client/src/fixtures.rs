@@ -1,4 +1,4 @@
-//! What tests of several modules describe.
+//! Fixtures that tests of several modules share.
 
 use larder_vfs::{Attr, Device, Kind, Time};
 

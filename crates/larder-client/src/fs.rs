@@ -1,4 +1,4 @@
-//! [`Client`] as a [`FileSystem`]: each operation goes to the module that knows it.
+//! [`Client`] as a [`FileSystem`]: passes each operation to the module that implements it.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;

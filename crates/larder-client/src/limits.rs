@@ -1,9 +1,9 @@
-//! Waits within a call's deadline: for the turn of a file, and for room among what is on its way.
+//! Waits within a call's deadline: for a file's turn, and for room among the requests in flight.
 //!
-//! A slow link is no silent server: who waits for others that move data waits for as long as they
-//! do, and has the limit anew from when data last moved ([`Progress`]). A wait that ends leaves
-//! nothing behind: what is waited for belongs to others, who go on. Requests are not cut off here;
-//! each ends by the deadline that it carries.
+//! A slow link is not a silent server: a call that waits for others that move data waits for as
+//! long as they do, and its limit starts again when data last moved ([`Progress`]). Ending a wait
+//! leaves nothing behind: the work that it waited for belongs to others, which continue. Requests
+//! are not cut off here; each ends by the deadline that it carries.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! What a mount may ask of the client. Names and defaults follow mount.nfs(8) where it has them.
+//! Options of a mount for the client. Names and defaults follow mount.nfs(8) where it has them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Changes of names that are answered here.
 //!
-//! Each answers `None` if it cannot be: then nothing has happened, and it is for the server.
+//! Each returns `None` if it cannot be answered here: then nothing has happened, and the server
+//! must answer it.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
-//! The journal: what was made here, as far as the server does not have it, and which of the
-//! server's objects were made here.
+//! The journal: objects made here that the server does not have yet, and which of the server's
+//! objects were made here.
 //!
 //! It is a set of records, one for each object, and each change of names is one group of records
 //! that is written whole or not at all. So there is nothing to replay on this machine, and an
@@ -7,13 +7,12 @@
 //! gets objects follows from them: a directory before what is in it, and else by number, which is
 //! the order in which they were made.
 //!
-//! Nothing here does I/O: [`Journal::take_changes`] has what is to be written, in the order in
-//! which it is true.
+//! Nothing here does I/O: [`Journal::take_changes`] returns the changes to write, in order.
 //!
 //! Invariants:
 //! - no two objects have the same place, no two the same handle of the server;
-//! - what waits is in a directory of the server, or in one that the journal has;
-//! - numbers are given once, also over a crash.
+//! - a waiting object is in a directory of the server, or in one that the journal has;
+//! - numbers are assigned once, even over a crash.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
 //! What is known of a directory of the server in which something was made here: enough to answer
-//! for names that are not there, and for who may make some.
+//! for names that do not exist, and for who may make names.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

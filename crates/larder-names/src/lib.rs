@@ -1,30 +1,33 @@
-//! Names of a mount that is their only writer: made on this machine, at the server later.
+//! Names of a mount that is their only writer: made on this machine first, and at the server later.
 //!
-//! [`Names`] stands between a client and its server, as one more [`larder_vfs::Remote`]. Objects
+//! [`Names`] is a layer between a client and its server, itself a [`larder_vfs::Remote`]. Objects
 //! that the client makes by way of [`larder_vfs::Deferring::names`] get a handle and an inode
 //! number of their own, a record in the journal of names (in the cache's index), and a time by
-//! which the server is to have them. Until then they are looked up, listed, renamed, changed and
-//! removed here; what is removed before the server has it costs no request at all. When the time
-//! comes, when somebody asks for it, or when anything about the object needs the server (its first
-//! byte of data above all), the object is *made at the server*, after the directories that it is
-//! in. Its handle and its number stay.
+//! which the server must have them. Until then they are looked up, listed, renamed, changed and
+//! removed here; an object that is removed before the server has it costs no request at all. When
+//! the time comes, when a caller asks for it, or when anything about the object needs the server
+//! (its first byte of data above all), the object is *made at the server*, after the directories
+//! that it is in. Its handle and its number stay.
 //!
 //! Invariants:
-//! - What is not answered here is made at the server first, with whatever it depends on: that is
-//!   always right, and what is not answered here yet is done so.
-//! - An object that the server may have been asked for is not changed here before its answer is
-//!   known. That it is asked for is on the local disk before the request goes.
-//! - That the server has an object is on the local disk before anything of it goes there: data,
-//!   entries, other names.
-//! - Nothing that was acknowledged is dropped: what the server refuses waits on, and is told.
+//! - A call that is not answered here goes to the server after everything that it depends on has
+//!   been made there: this is always right, and is the fallback for every case that is not handled
+//!   here.
+//! - An object that the server may have been asked to make is not changed here before the answer is
+//!   known. The attempt is recorded on the local disk before the request is sent.
+//! - It is recorded on the local disk that the server has an object before anything else of the
+//!   object goes there: data, entries, other names.
+//! - Nothing that was acknowledged is dropped: an object that the server refuses stays waiting, and
+//!   is reported.
 //!
 //! - [`object`], [`record`], [`journal`]: what was made here, as a pure machine.
 //! - [`known`]: what is known of the server's directories in which something was made.
-//! - [`state`], [`shared`]: both together, and handles and attributes between client and server.
-//! - [`lookup`], [`listing`]: looking at names.
+//! - [`state`], [`shared`]: both together; translates handles and attributes between client and
+//!   server.
+//! - [`lookup`], [`listing`]: lookups and listings.
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
-//! - [`replay`]: making at the server what waits.
+//! - [`replay`]: makes waiting objects at the server.
 //! - [`names`]: the [`larder_vfs::Remote`].
 //!
 //! Left out on purpose: which names may be deferred (the client knows their classes), and data.

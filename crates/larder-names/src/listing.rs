@@ -1,4 +1,4 @@
-//! Listing directories: what the server has, and what waits.
+//! Lists directories: the server's entries, and the waiting ones.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Looking names up, and judging and describing what they stand for.
+//! Looks names up, and checks rights on and describes what they stand for.
 
 use std::ffi::OsStr;
 

@@ -1,4 +1,4 @@
-//! [`Names`]: a server with names that were made here, as one [`Remote`].
+//! [`Names`]: a server together with names that were made here, as one [`Remote`].
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;

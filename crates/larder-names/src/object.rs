@@ -1,4 +1,4 @@
-//! What the journal knows of one object that was made here.
+//! The journal's state of one object that was made here.
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Changes of names that are made at the server for somebody who waits for them: whatever they
-//! depend on is made there first.
+//! Changes of names that are made at the server while the caller waits: whatever they depend on is
+//! made there first.
 
 use std::cell::Cell;
 use std::ffi::OsStr;

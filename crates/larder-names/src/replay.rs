@@ -1,11 +1,11 @@
-//! Making at the server what waits.
+//! Makes waiting objects at the server.
 //!
-//! One task does so at a time. What is ready, since the server has the directory that it is in, is
-//! marked as attempted, durably, and then asked for: one after the other in each directory, and in
-//! several directories at once. An answer that does not come leaves the mark. The next try may find
-//! the object there: then it is ours if it looks as we asked for it, and nothing has been done with
-//! it. Directories are taken for ours in any case: two that are made as one have the entries of
-//! both.
+//! One task does so at a time. An object is ready when the server has its directory. The task marks
+//! it as attempted, durably, and then sends the request: one after the other in each directory, and
+//! in several directories at once. If the answer does not arrive, the mark stays. The next attempt
+//! may find the object there: then it is ours if it looks as we asked for it, and has not been
+//! touched. A directory is taken as ours in any case: two directories that are made as one have the
+//! entries of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! The journal and what is known of the server, in one place: handles and attributes on their way
+//! The journal and what is known of the server, in one place; translates handles and attributes
 //! between client and server.
 
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! What is known, in memory: the journal, and what the server said that bears on it.
+//! State in memory: the journal, and what the server said that concerns it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! The class of a file, for whoever opens it.
+//! Chooses the class of a file when it is opened.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

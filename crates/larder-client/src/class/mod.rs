@@ -1,12 +1,12 @@
-//! Which class a file has, here: the classes of the mount ([`larder_class::Classes`]), and those
-//! that were set for single files and directories.
+//! Which class a file has: the classes of the mount ([`larder_class::Classes`]), and those that
+//! were set for single files and directories.
 //!
-//! A class is chosen when a file is opened, and belongs to the open file. The client can
-//! keep what is in its [`offer`].
+//! A class is chosen when a file is opened, and belongs to the open file. [`offer`] is what the
+//! client can provide.
 //!
-//! - [`table`]: what was set, in memory and as records of the cache.
-//! - [`choose`]: the class of a file, for whoever opens it.
-//! - [`set`]: setting one; the extended attributes that tell of classes.
+//! - [`table`]: the classes that were set, in memory and as records of the cache.
+//! - [`choose`]: chooses the class of a file when it is opened.
+//! - [`set`]: sets a class; the extended attributes that report classes.
 
 mod choose;
 mod set;

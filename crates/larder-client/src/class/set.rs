@@ -1,8 +1,8 @@
-//! Setting the class of a file or directory, and the extended attributes that tell of classes.
+//! Sets the class of a file or directory; the extended attributes that report classes.
 //!
-//! `user.larder.class` is the class that was set for the file itself; setting and removing it is
-//! setting the class. `user.larder.durability` tells how durable the file is, and cannot be set.
-//! Neither is ever the server's.
+//! `user.larder.class` is the class that was set for the file itself; setting and removing it sets
+//! the class. `user.larder.durability` reports how durable the file is, and cannot be set. Neither
+//! is ever the server's.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! What outlives the process.
+//! State that survives the process.
 //!
 //! - [`record`]: the records of the index, and the format of each kind.
-//! - [`session`]: the records of the session log, which the next process reads; [`notes`] puts them
-//!   there.
-//! - [`resume`]: how the next process goes on from there.
+//! - [`session`]: the records of the session log, which the next process reads; [`notes`] writes
+//!   them.
+//! - [`resume`]: how the next process resumes from them.
 
 mod notes;
 mod record;

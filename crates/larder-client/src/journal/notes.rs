@@ -1,4 +1,4 @@
-//! Putting on record what must outlive the process ([`super::session`]), and taking it back.
+//! Records what must survive the process ([`super::session`]), and removes the records again.
 
 use std::sync::atomic::Ordering;
 

@@ -1,6 +1,6 @@
-//! What of a node, a name and a listing is kept in the cache's index, and in which bytes.
+//! Encodes what the cache's index keeps of a node, a name and a listing.
 //!
-//! Pure: bytes in, values out. A record that does not decode is a record that is not there.
+//! Pure: bytes in, values out. A record that does not decode counts as missing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

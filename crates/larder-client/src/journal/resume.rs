@@ -1,14 +1,14 @@
-//! Going on after the process before died: with its mount, or with a new one on its cache.
+//! Continues after the previous process died: with its mount, or with a new mount on its cache.
 //!
-//! *Resume*: the kernel goes on with the same mount. Open files are there again under their
-//! numbers, with their modes and local files; hidden files, errors not yet reported and unsent data
-//! are what they were. The server is asked nothing: what is known is as good as it was, since the
-//! clock goes on (but for answers of the server that told nothing new: they are not on record, so
-//! it is asked again sooner).
+//! *Resume*: the kernel still has the same mount. Open files exist again under their numbers, with
+//! their modes and local files; hidden files, errors not yet reported and unsent data are as they
+//! were. The server is asked nothing: cached knowledge is as good as it was, because the clock
+//! continues (except for replies that confirmed what was known: these are not recorded, so the
+//! server is asked again sooner).
 //!
-//! *New mount*: nobody holds the open files any more. Hidden files are removed at the server,
-//! unsent data is sent in the background, and a file that somebody else has changed meanwhile gets
-//! it too: the last close wins, as if the writer had closed it now.
+//! *New mount*: no process has the open files any more. Hidden files are removed at the server,
+//! unsent data is sent in the background, even to a file that another client has changed meanwhile:
+//! the last close wins, as if the writer had closed it now.
 
 use std::ffi::OsString;
 use std::path::Path;

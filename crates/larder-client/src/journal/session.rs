@@ -1,13 +1,14 @@
-//! What of a mount must outlive the process and not the boot: records of the cache's session.
+//! Records of the cache's session: state of a mount that must survive the process, but not a
+//! reboot.
 //!
-//! - The [`Run`]: the number of the session, so that times taken on the monotonic clock stay good,
-//!   and a bound of the numbers of open files that may have been given.
+//! - The [`Run`]: the number of the session, so that times of the monotonic clock stay valid, and a
+//!   bound on the numbers of open files that may have been assigned.
 //! - An [`OpenRecord`] for each open file.
 //! - A [`LockRecord`] for each owner of locks on a file.
-//! - An [`Unfinished`] for each file of which more is to be done than its dirty data says.
+//! - An [`Unfinished`] for each file that needs more work than its dirty data shows.
 //!
-//! They are put before what they speak of can be seen outside: an open before it is answered, a
-//! hidden name before the server is asked for it.
+//! A record is written before its subject becomes visible outside: that of an open before the open
+//! is answered, that of a hidden name before the server is asked for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

@@ -1,26 +1,26 @@
 //! Locks of processes, passed on to the server.
 //!
-//! Who of this mount has what is decided here ([`table`]), and only the mount as a whole is a
-//! holder to the server. So a lock that somebody of this mount has is refused without a request,
-//! and one that he shares costs none.
+//! This module decides which process of this mount has which lock ([`table`]); to the server, only
+//! the mount as a whole is a holder. So a lock that another process of this mount has is refused
+//! without a request, and one that is shared with it costs none.
 //!
-//! - **What a holder sees**: whoever gets a lock from the server sees what was written under it
-//!   elsewhere: attributes come with it, and what is held of an older version goes. Before
-//!   something is unlocked at the server, what was written here is sent.
-//! - **Waiting**: for another process of this mount until he unlocks; for another mount until the
-//!   server tells. One that does not is asked again, with growing pauses, since it may not be left
-//!   with a request that it could grant when nobody wants it any more. It ends when the caller
-//!   gives up.
-//! - **Loss**: when the server lets somebody else have what was locked here (after a connection was
-//!   lost), everybody who had a lock on the file gets [`Error::Io`] from reads, writes and further
-//!   locks, until he has unlocked or closed it.
-//! - **Death of this process**: what each owner has is on record ([`LockRecord`]), and the next
-//!   process takes it again.
+//! - **What a holder sees**: a process that gets a lock from the server sees what was written under
+//!   it elsewhere: attributes come with the lock, and cached bytes of an older version are dropped.
+//!   Before a range is unlocked at the server, what was written here is sent.
+//! - **Waiting**: for another process of this mount until it unlocks; for another mount until the
+//!   server notifies us. A server that does not notify is asked again, with growing pauses, because
+//!   it must not be left with a request that it could grant when it is no longer wanted. The wait
+//!   ends when the caller gives up.
+//! - **Loss**: if the server gives another client what was locked here (after a connection was
+//!   lost), every process that had a lock on the file gets [`Error::Io`] from reads, writes and
+//!   further locks, until it has unlocked or closed the file.
+//! - **Death of this process**: the locks of each owner are recorded ([`LockRecord`]), and the next
+//!   process takes them again.
 //!
-//! A mount that keeps locks to itself has none of this: its kernel does not ask.
+//! A mount that keeps locks to itself uses none of this: its kernel does not ask.
 //!
-//! Lock order: the turn of a file, then the table of files, then its table; none but the turn is
-//! held over a wait.
+//! Lock order: the turn of a file, then the table of files, then its table; only the turn is held
+//! over a wait.
 
 mod table;
 mod waiting;

@@ -1,13 +1,14 @@
-//! Who of this mount has what of one file locked: the rules of fcntl(2) and flock(2), as a pure
-//! table.
+//! The table of the locks that owners of this mount have on one file: the rules of fcntl(2) and
+//! flock(2), pure.
 //!
 //! - Locks of ranges conflict with those of other owners of ranges, those of whole files with those
-//!   of other owners of whole files; the two kinds know nothing of each other, as on a local file.
-//! - What an owner locks anew changes its mode; what it unlocks is unlocked exactly.
-//! - To the server all owners are one holder, which has of each byte the strongest mode that one of
+//!   of other owners of whole files; the two kinds ignore each other, as on a local file.
+//! - When an owner locks a range again, its mode changes; when it unlocks a range, exactly that
+//!   range is unlocked.
+//! - To the server all owners are one holder, which has each byte in the strongest mode that one of
 //!   them has ([`Table::changes`]).
 //!
-//! Invariant: an owner that has nothing is not in the table.
+//! Invariant: an owner without locks is not in the table.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

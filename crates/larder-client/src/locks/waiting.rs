@@ -1,8 +1,8 @@
-//! Who of this mount waits for whom, to find circles: fcntl(2) refuses with EDEADLK what would wait
-//! for ever.
+//! Which owner of this mount waits for which, to find circles: fcntl(2) refuses with EDEADLK a
+//! request that would wait for ever.
 //!
-//! Only locks of ranges take part, as in the kernel: flock(2) looks for no circles. Nor can those
-//! be found that lead over other mounts.
+//! Only locks of ranges take part, as in the kernel: flock(2) checks for no circles. Circles that
+//! involve other mounts cannot be found.
 
 use std::collections::{BTreeSet, HashMap};
 

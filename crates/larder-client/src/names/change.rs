@@ -1,8 +1,8 @@
-//! Names: looking them up, making, removing, renaming and linking them.
+//! Changes of names: making, removing, renaming and linking.
 //!
-//! A name is believed while its directory's attributes are fresh and no foreign change has begun a
-//! new epoch there. Changes of our own keep the epoch: only the names that they touch are
-//! rewritten. A removed file that is still open gets a hidden name first
+//! A cached name is trusted while its directory's attributes are fresh and no other client's change
+//! has begun a new epoch there. Our own changes keep the epoch: only the names that they touch are
+//! rewritten. A removed file that is still open first gets a hidden name
 //! ([`crate::names::hidden`]).
 
 use std::ffi::OsStr;

@@ -1,10 +1,11 @@
-//! Names that changes of ours are about, from before the server is asked until its answer was taken
-//! in.
+//! Names that our own changes affect, from before the server is asked until its answer was
+//! processed.
 //!
-//! Two callers may change one name at the same time, and the answers need not come in the order in
-//! which the server carried the changes out. And while a change is on its way, a listing may show
-//! what has become of the name already. So in that time what is held of the name answers nobody;
-//! and of changes that were under way together nothing is held afterwards: the next who looks asks.
+//! Two callers may change one name at the same time, and the answers may arrive in another order
+//! than the one in which the server carried the changes out. And while a change is in flight, a
+//! listing may already show its effect on the name. So during that time cached entries for the name
+//! are not used; and after changes that were in flight together none are kept: the next lookup asks
+//! the server.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

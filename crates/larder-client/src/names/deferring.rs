@@ -1,7 +1,6 @@
-//! Names that are made on this machine first, where the server has them later
-//! ([`larder_vfs::Deferring`]), and where the class of each name that a change touches lets it:
-//! close and fsync of such a class wait for this machine's disk at most. Every other change goes
-//! to the server as it always does.
+//! Names that are made on this machine first, and at the server later ([`larder_vfs::Deferring`]),
+//! if the class of each name that a change touches allows it: close and fsync of such a class wait
+//! for this machine's disk at most. Every other change goes to the server as usual.
 
 use std::ffi::OsStr;
 use std::sync::Arc;

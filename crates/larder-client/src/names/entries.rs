@@ -1,4 +1,4 @@
-//! Changes of a directory's entries at the server, each with what follows for what is held of it.
+//! Changes of a directory's entries at the server, each with its consequences for what is cached.
 
 use std::ffi::OsStr;
 use std::sync::Arc;

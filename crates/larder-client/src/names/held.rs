@@ -1,5 +1,4 @@
-//! What the index says of names: those of a directory's present epoch, and what they stood for
-//! before.
+//! Cached names: those of a directory's present epoch, and the files that they stood for before.
 
 use std::ffi::OsStr;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! Hidden names of files that are removed while they are open.
 //!
-//! A removed file that is still open gets a hidden name first, as NFS clients do (".nfs..."), and
-//! loses it at the last release. Where a file is reached by its names only (SMB), that is so for
-//! each open file that loses a name here: which others it has, and for how long, only the server
-//! knows.
+//! A removed file that is still open first gets a hidden name, as with NFS clients (".nfs..."), and
+//! loses it at the last release. If a file is reached only by its names (SMB), this applies to each
+//! open file that loses a name here: only the server knows which other names it has, and for how
+//! long.
 //!
-//! To hide a file one must know what a name stands for. Others may have changed the directory since
-//! we looked; then what it stood for before is *doubtful*, and the server is asked if that is open
-//! here.
+//! To hide a file the client must know what a name stands for. Others may have changed the
+//! directory since the last lookup; then what the name stood for before is *doubtful*, and the
+//! server is asked if that file is open here.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What is known of hidden names: the one that stands for a file, and how many are in a directory.
-//! Pure; giving and removing them is [`super::hidden`]'s.
+//! State of hidden names: the one that stands for a file, and how many are in a directory. Pure;
+//! [`super::hidden`] assigns and removes them.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! What is remembered of those who list a directory just now.
+//! State of the readers that are listing a directory.
 
 use std::sync::Arc;
 

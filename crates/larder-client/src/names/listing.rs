@@ -1,10 +1,11 @@
-//! Directory listings: read in pages, one reply of the server each, and kept as such.
+//! Directory listings: read in pages, one reply of the server each, and cached as such.
 //!
-//! A listing is believed while its directory is in the epoch in which it was read and no change of
-//! our own has touched the directory since. One that was asked for while such a change was under
-//! way is not kept, and while one is, who begins to list asks the server: it may show already what
-//! has become of a name. Positions are the server's cookies, so a reader goes on
-//! where it was, whether its next entries come from a page or from the server.
+//! A cached listing is trusted while its directory is in the epoch in which it was read and no
+//! change of our own has touched the directory since. A listing that was requested while such a
+//! change was in flight is not cached, and a reader that begins while one is asks the server: the
+//! cached listing may already be wrong about the name. Positions are the server's cookies, so a
+//! reader continues where it was, whether its next entries come from a cached page or from the
+//! server.
 
 use std::ffi::OsStr;
 use std::sync::Arc;

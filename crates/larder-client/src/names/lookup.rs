@@ -1,7 +1,7 @@
-//! Looking names up.
+//! Looks names up.
 //!
-//! A name is believed while its directory's attributes are fresh and no foreign change has begun a
-//! new epoch there.
+//! A cached name is trusted while its directory's attributes are fresh and no other client's change
+//! has begun a new epoch there.
 
 use std::ffi::OsStr;
 use std::sync::Arc;

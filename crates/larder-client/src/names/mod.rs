@@ -1,13 +1,11 @@
-//! Names: looking them up, listing them, changing them.
+//! Names: lookups, listings, changes.
 //!
-//! - [`lookup`]: looking names up; [`held`]: what the index says of them.
+//! - [`lookup`]: looks names up; [`held`]: the cached names.
 //! - [`change`]: making, removing, renaming and linking; [`entries`]: the requests for that;
-//!   [`retried`]: those that are asked for once more.
-//! - [`hidden`]: the names of files that are removed while they are open; [`hiding`]: what is known
-//!   of them.
+//!   [`retried`]: requests that the kernel sends again.
+//! - [`hidden`]: names of files that are removed while they are open; [`hiding`]: their state.
 //! - [`deferring`]: which changes may be answered here.
-//! - [`listing`]: what is held of directories' listings; [`listed`] and [`walk`]: what is
-//!   remembered of their readers.
+//! - [`listing`]: cached listings; [`listed`] and [`walk`]: state of their readers.
 //! - [`recover`]: finds a file again whose handle the server refuses; [`paths`]: where files were
 //!   last seen.
 

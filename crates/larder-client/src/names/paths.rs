@@ -1,4 +1,4 @@
-//! Where files are, as far as the index knows.
+//! Paths of files, as far as the index knows them.
 
 use std::path::PathBuf;
 

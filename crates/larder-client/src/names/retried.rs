@@ -1,8 +1,9 @@
-//! Requests that the kernel sends once more, because the process that had them died.
+//! Requests that the kernel sends again, because the process that had them died.
 //!
-//! The server may have carried the first try out. What would fail because it did is a success then,
-//! if what is found is what the request would have made. Somebody else may have made it at the same
-//! time; that cannot be told, and only for a request that is sent once more is it not asked.
+//! The server may have carried out the first attempt. A request that would fail for that reason
+//! succeeds, if what is found is what the request would have made. Another client may have made it
+//! at the same time; this cannot be determined, and the risk is taken only for requests that are
+//! sent again.
 
 use std::ffi::OsStr;
 use std::sync::Arc;

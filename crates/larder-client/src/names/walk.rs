@@ -1,11 +1,11 @@
-//! Whether the readers of a directory get anywhere: a pure state machine over the positions that
+//! Whether the readers of a directory make progress: a pure state machine over the positions that
 //! they are given.
 //!
-//! A server whose cookies go round would be listed for ever; by the pages that are held, without
-//! even being asked. A reader is known by the position at which he goes on. Each one's way is
-//! watched by Brent's algorithm: one position of it is remembered, a later one each time the way
-//! has become twice as long, so that a way that goes round comes back to it. Who seeks begins
-//! another way, so nothing is taken for a round that is none.
+//! A server whose cookies repeat in a cycle would be listed for ever; from cached pages, without
+//! even being asked. A reader is identified by the position at which it continues. Brent's
+//! algorithm watches the path of each: it remembers one position, a later one each time the path
+//! has become twice as long, so that a cyclic path returns to it. A reader that seeks begins
+//! another path, so nothing is mistaken for a cycle.
 
 /// Most readers of a directory whose ways are watched. With more of them, the way that was begun
 /// first is watched anew.

@@ -1,8 +1,8 @@
-//! Attributes and rights: how fresh they must be, and how they are asked for.
+//! Attributes and rights: how fresh they must be, and how the server is asked for them.
 //!
-//! Where the server is out of reach, what is held is used: stale attributes rather than none.
-//! Rights that nobody asked for in time are then judged by the mode bits, and user 0 gets no more
-//! than them unless the server is known not to squash root.
+//! If the server is out of reach, cached attributes are used, even stale ones. Rights that were not
+//! asked for in time are then judged by the mode bits, and user 0 gets no more than they allow
+//! unless the server is known not to squash root.
 
 use std::ffi::OsString;
 use std::sync::Arc;

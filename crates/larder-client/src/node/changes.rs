@@ -1,10 +1,10 @@
-//! Changes of our own, and whether the server's replies prove that nobody else made one.
+//! Our own changes, and whether the server's replies prove that no other client made one.
 //!
-//! A server that tells the attributes from before an operation and those from after it (RFC 1813,
-//! 2.6) names a step from one version to another. If the steps of all our requests make one way
-//! from the version that we held to the newest one, in some order and each taken once, there is no
-//! place in it for a change of somebody else: he would have made a version that no step of ours
-//! begins at. One step that begins at the version that we held proves nothing of the others.
+//! A server that reports the attributes from before and after an operation (RFC 1813, 2.6)
+//! describes a step from one version to another. If the steps of all our requests form one chain
+//! from the version that we held to the newest one, in some order and each used once, another
+//! client's change has no place in it: it would have made a version at which none of our steps
+//! begins. One step that begins at the version that we held proves nothing about the others.
 
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Before, Change, Lease, Time, Validator};

@@ -1,8 +1,8 @@
-//! Coherence: takes in what replies tell, and has the kernel drop what is no longer true.
+//! Coherence: processes replies, and makes the kernel drop what is no longer true.
 //!
-//! A node's [`State`] judges what a reply means; here is what follows: the index gets it, data that
-//! is still valid is carried on under the new version, and the kernel is told. How long the kernel
-//! may trust what it is shown is decided here too.
+//! A node's [`State`] decides what a reply means; this module applies the consequences: it updates
+//! the index, carries valid data over to the new version, and notifies the kernel. It also decides
+//! how long the kernel may trust what it is shown.
 
 use std::sync::Arc;
 use std::time::Duration;

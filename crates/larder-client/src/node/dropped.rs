@@ -1,5 +1,5 @@
-//! Set-uid and set-gid bits that a writer has dropped and the server will drop by his bytes. Pure;
-//! see [`super::privileges`].
+//! Set-uid and set-gid bits that a writer has dropped and that the server will drop when it gets
+//! the bytes. Pure; see [`super::privileges`].
 
 use larder_vfs::SetAttr;
 

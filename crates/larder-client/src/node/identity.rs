@@ -1,8 +1,8 @@
 //! Which file a handle means: a server may give the handle of a removed file to the next one it
-//! makes (SMB: inode numbers come again), and answers come out of order.
+//! makes (SMB reuses inode numbers), and answers arrive out of order.
 //!
-//! A file that is gone has given its handle up: nothing is asked for it any more, and the handle
-//! means whatever bears it from then on.
+//! A file that is gone has given up its handle: the client no longer asks for it, and the handle
+//! means whichever file has it from then on.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is known of one file about who may do what: the verdicts that still count.
+//! The server's verdicts on one file that are still valid.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
-//! Leases: while one holds, nothing needs to be asked about its file.
+//! Leases: while one holds, the client needs to ask nothing about its file.
 //!
-//! A lease comes with attributes, and stands beside them in the node: they are fresh for as long as
-//! it holds, and a change of ours that began and ended under it was nobody else's. When the server
-//! withdraws it, or the connection is lost, the ordinary rules apply again: close-to-open and
-//! timeouts. A directory's lease may be no more than a notice that comes after the change (SMB's
-//! CHANGE_NOTIFY), so when it ends the names in the directory are not believed, even if a later
+//! A lease comes with attributes, and is stored beside them in the node: they are fresh for as long
+//! as it holds, and a change of ours that began and ended under it was the only one. When the
+//! server withdraws it, or the connection is lost, the ordinary rules apply again: close-to-open
+//! and timeouts. A directory's lease may be only a notice that comes after the change (SMB's
+//! CHANGE_NOTIFY), so when it ends the names in the directory are not trusted, even if a later
 //! description shows nothing new.
 
 use larder_vfs::{Handle, Ino, LeaseTold, Watcher};

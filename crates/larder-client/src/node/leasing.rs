@@ -1,5 +1,5 @@
-//! What is known of the lease on one file. Pure: when to ask, and what follows from an answer, is
-//! [`super::lease`]'s.
+//! State of the lease on one file. Pure; [`super::lease`] decides when to ask, and applies the
+//! answer.
 
 use std::time::Duration;
 

@@ -1,13 +1,13 @@
-//! What is known of each file, and whether it still holds.
+//! State of each file, and whether it is still valid.
 //!
 //! - [`table`]: the nodes in memory, over the cache's index.
-//! - [`coherence`]: takes in what replies tell, and has the kernel drop what is no longer true.
-//! - [`state`]: what is known of one file, and how replies change it; [`changes`]: our own changes
-//!   under way; [`server_times`]: how far a server's times tell versions apart.
-//! - [`attributes`]: attributes, asked for when they are needed; [`lease`]: while nothing needs to
-//!   be asked; [`leasing`]: what is known of one lease.
-//! - [`rights`]: what the server lets whom do, by its [`verdicts`] of which some still count
-//!   ([`judged`]), and [`squash`]es root or not; [`privileges`] and [`dropped`]: set-uid and
+//! - [`coherence`]: processes replies, and makes the kernel drop what is no longer true.
+//! - [`state`]: state of one file, and how replies change it; [`changes`]: our own changes in
+//!   flight; [`server_times`]: how well a server's times distinguish versions.
+//! - [`attributes`]: fetches attributes when they are needed; [`lease`]: while a lease makes that
+//!   unnecessary; [`leasing`]: state of one lease.
+//! - [`rights`]: what the server allows each user, by its [`verdicts`], the valid ones of which are
+//!   [`judged`], and whether it [`squash`]es root; [`privileges`] and [`dropped`]: set-uid and
 //!   set-gid bits that writers drop.
 //! - [`identity`]: which file a handle means.
 

@@ -1,10 +1,10 @@
-//! Set-uid and set-gid bits, which fall when somebody writes to a file or cuts it.
+//! Set-uid and set-gid bits, which are dropped when a file is written or truncated.
 //!
-//! The kernel asks for that on behalf of the writer (`fuse_setattr`; we have not agreed on
-//! `HANDLE_KILLPRIV`), and a server refuses it to all but the owner. But it does so by itself when
-//! the writer's bytes come, or the cut. So it is not asked, and the bits are not shown until nobody
-//! has the file open: by then the bytes are sent. A process that sets a mode without being the
-//! owner does not come here: the kernel refuses that.
+//! The kernel asks for that on behalf of the writer (`fuse_setattr`; we have not negotiated
+//! `HANDLE_KILLPRIV`), and a server refuses it to all except the owner. But the server drops the
+//! bits itself when it gets the writer's bytes, or the truncation. So the client does not ask, and
+//! does not show the bits until the file is no longer open: by then the bytes are sent. A process
+//! that sets a mode without being the owner does not get here: the kernel refuses that.
 
 use larder_vfs::{Cred, SetAttr};
 

@@ -1,14 +1,14 @@
-//! Who may do what: the server's judgement where we have it, mode bits where we do not.
+//! Rights: the server's verdict where we have it, mode bits where we do not.
 //!
-//! A verdict is the server's judgement of one user about one file. It lives as long as the
+//! A verdict is the server's decision about one user and one file. It is valid as long as the
 //! attributes that came with it: for their timeout, or while a lease holds. An access control list,
 //! or a server that begins to squash root, changes neither the mode nor the owner, so nothing else
 //! would end it.
 //!
-//! The kernel walks paths by names that it holds, and judges mode bits itself. It lets a caller
-//! pass whom the server would not: by an access control list, or because he is user 0 and squashed.
-//! So whoever gets to a file is judged for the directories above it that he can have walked
-//! through.
+//! The kernel walks paths by names that it holds, and checks mode bits itself. It lets callers pass
+//! whom the server would not: because of an access control list, or because the caller is user 0
+//! and squashed. So a caller that reaches a file is checked for the directories above it that it
+//! can have walked through.
 
 use larder_vfs::{Access, Cred, Error, Ino, Result};
 

@@ -1,4 +1,4 @@
-//! How fine the server's clock is, and what time it is there at least.
+//! The resolution of the server's clock, and a lower bound of its time.
 //!
 //! A validator tells two versions of a file apart by their times. On a server that keeps whole
 //! seconds (ext4 with small inodes, ext3, HFS+, FAT) a file that is changed twice within one, and
@@ -9,17 +9,17 @@
 //! Both facts are learnt from what replies say anyway.
 //! - The granule is the largest decimal unit of which all change times are multiples. Programs
 //!   cannot set change times, as they can other times. Until one with finer digits was seen, a
-//!   server counts as coarse. What it says of itself (RFC 1813, 3.3.19, `time_delta`) is of no use:
-//!   Linux and nfs-ganesha tell of their code, and not of the file system that they export.
+//!   server counts as coarse. The server's own statement (RFC 1813, 3.3.19, `time_delta`) is
+//!   useless: Linux and nfs-ganesha describe their code, and not the file system that they export.
 //! - By our monotonic clock, less a margin for the drift, the server's time moved on from each
-//!   change time that was seen. A change time may be in the future, since somebody has set a clock;
-//!   so it is not believed to be later there than our own clock says. If our clock is behind,
-//!   versions count as young for longer, which costs requests.
+//!   change time that was seen. A change time may be in the future, because a clock was set; so the
+//!   server's time is assumed to be no later than our own clock. If our clock is behind, versions
+//!   count as young for longer, which costs requests.
 //!
 //! Some clocks have fine digits and move in steps of some milliseconds (Linux before 6.13). That is
 //! noticed when two changes, the second one sent after the first was answered, have the same time.
 //!
-//! With a change attribute nothing of this matters. The server's clock is believed not to be set
+//! With a change attribute none of this matters. The server's clock is assumed never to be set
 //! back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! Whether the server squashes root: makes user 0 nobody. Judged by what it lets user 0 do.
+//! Whether the server squashes root, that is, treats user 0 as nobody. Derived from what it allows
+//! user 0.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,22 +1,22 @@
 //! What the client knows of one file, and how replies change it.
 //!
-//! Synchronous and without I/O: every function takes what a reply said and when it was asked for,
+//! Synchronous and without I/O: every function takes a reply's content and the time of its request,
 //! so coherence is tested without a server. Two rules keep answers that arrive out of order from
 //! turning time back:
 //! - a description counts only if it was asked for after the newest one that we hold was;
 //! - while changes of our own are under way, and for calls made before they ended, only what the
 //!   changes' own replies say counts.
 //!
-//! A group of changes is *ours* if the server's replies prove that nobody else made one meanwhile
-//! ([`crate::node::changes`]): then what we hold stays valid under the new version. If they prove
-//! the contrary, names and data that belong to the old version are not used again. If they prove
-//! neither, because the server does not tell, data is *doubtful*: who has the file open goes on
-//! with it, and the next open gives it up ([`State::start_over`]).
+//! A group of changes is *ours* if the server's replies prove that no other client made one
+//! meanwhile ([`crate::node::changes`]): then what we hold stays valid under the new version. If
+//! they prove the contrary, names and data that belong to the old version are not used again. If
+//! they prove neither, because the server does not report enough, data is *doubtful*: open files
+//! continue with it, and the next open drops it ([`State::start_over`]).
 //!
-//! Doubtful is also what was read of a version that was too young to vouch for it
-//! ([`crate::node::server_times`]), or what a change of ours left on such a server. Of a directory,
-//! names and listing are given up by the next description that is asked for when they have aged, or
-//! when the version has.
+//! Data is also doubtful if it was read of a version that was too young to vouch for it
+//! ([`crate::node::server_times`]), or left by a change of ours on such a server. The names and
+//! listing of a directory are dropped by the next description that is requested after they, or the
+//! version, have aged.
 
 use std::ffi::OsString;
 use std::time::Duration;

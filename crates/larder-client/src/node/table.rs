@@ -3,10 +3,10 @@
 //! Invariants:
 //! - There is at most one [`Node`] per number in memory: the table gives out clones of one `Arc`
 //!   and forgets a node only when nobody else holds it.
-//! - What a node knows is in the index whenever its lock is free ([`Table::persist`] follows each
-//!   change), or is kept for it ([`Departed`]), so forgetting it costs memory only. That the server
-//!   has confirmed it anew is put there when the node leaves memory: a process that dies before
-//!   loses that, and its successor asks sooner.
+//! - A node's state is in the index whenever its lock is free ([`Table::persist`] follows each
+//!   change), or is queued for it ([`Departed`]), so a node can be dropped from memory without
+//!   loss. A newer confirmation by the server is written there when the node leaves memory: a
+//!   process that dies before loses that, and its successor asks sooner.
 //! - The table is bounded; nodes that are open or have unsent changes do not count.
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! The server's verdicts on one file, and what mode bits alone allow. Pure; who is asked when is
-//! [`super::rights`]'s.
+//! The server's verdicts on one file, and what mode bits alone allow. Pure; [`super::rights`]
+//! decides when the server is asked.
 
 use std::collections::HashMap;
 use std::sync::Arc;

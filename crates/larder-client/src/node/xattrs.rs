@@ -1,5 +1,5 @@
-//! Extended attributes: asked for and set at the server each time, as it judges its caller. Nothing
-//! of them is held here, but those that tell of classes ([`crate::class`]).
+//! Extended attributes: read and set at the server each time, by the caller's rights. None of them
+//! are cached, except those that report classes ([`crate::class`]).
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;

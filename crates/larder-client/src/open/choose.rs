@@ -1,7 +1,7 @@
-//! The mode that a new open file takes.
+//! Chooses the I/O mode of a new open file.
 //!
-//! Which mode suits is [`crate::open::mode`]'s to say; here is whether the cache has the local file
-//! that it needs.
+//! [`crate::open::mode`] says which mode suits; this module finds out whether the cache has the
+//! local file that the mode needs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Whether what is held of a file may be shown to who opens it: close-to-open.
+//! Whether the cached state of a file may be shown to a process that opens it: close-to-open.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Open files.
 //!
 //! - [`file`]: opening and closing; [`fresh`]: close-to-open; [`open_file`]: one open file;
-//!   [`open_files`]: all of them, of which [`table`] is asked.
-//! - [`opens`]: the open files of a node, counted by mode; [`mode`]: which way an open file's data
-//!   takes, as a pure function; [`choose`]: gives a new one its mode, and its local file.
+//!   [`open_files`]: all of them, with the queries of [`table`].
+//! - [`opens`]: the open files of a node, counted by mode; [`mode`]: the I/O mode of an open file,
+//!   as a pure function; [`choose`]: gives a new open file its mode and its local file.
 //! - [`older`]: local files of older versions that open files still read.
 
 mod choose;

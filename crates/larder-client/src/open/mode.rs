@@ -1,15 +1,16 @@
-//! The I/O mode of an open file: which way its data takes. [`mode`] alone decides it.
+//! The I/O mode of an open file: the path that its data takes. [`mode`] alone decides it.
 //!
-//! Facts of the kernel (measured on 6.18): a passthrough open beside a page-cached open of the same
-//! inode fails with EIO, beside a direct one it works, and one inode takes one local file at a
+//! Facts about the kernel (measured on 6.18): a passthrough open beside a page-cached open of the
+//! same inode fails with EIO, beside a direct one it works, and one inode takes one local file at a
 //! time. A mode cannot be changed while the file is open. A direct open cannot be mapped shared
 //! beside a passthrough one.
 //!
-//! Facts of ours: what the kernel wrote itself is found only by comparing the whole local file, at
-//! each close and fsync. A write that passes through the daemon is known, and costs a request. So
-//! the kernel writes what is short, or written anew from its first byte; not what is changed in
-//! place, as databases do. Where locks are passed to the server, the kernel writes nothing by
-//! itself that it need not: who locks a file must see what others wrote under their locks.
+//! Facts about larder: what the kernel wrote itself is found only by comparing the whole local
+//! file, at each close and fsync. A write that passes through the daemon is known exactly, and
+//! costs a request. So the kernel writes files that are short, or written from their first byte;
+//! not files that are changed in place, as databases do. If locks are passed to the server, the
+//! kernel itself writes nothing that it need not: a process that locks a file must see what others
+//! wrote under their locks.
 
 use larder_vfs::OpenFlags;
 

@@ -1,15 +1,15 @@
-//! A local file of an older version, to which the kernel is held.
+//! A local file of an older version that the kernel still uses.
 //!
-//! The kernel is given one local file of an inode at a time. Who reads by passthrough is shown that
-//! one, and so is who maps the file, however he has opened it, until nobody has the file open any
-//! more (`fuse_file_mmap` and `fuse_file_io_open` in `fs/fuse` of 6.18). A version that comes
-//! meanwhile has another local file. So the older one follows: each change that is made here goes
-//! to both, and, once nobody reads it by passthrough any more, what others have closed is copied to
-//! it when the file is opened to be read.
+//! The kernel is given one local file of an inode at a time. Processes that read by passthrough see
+//! that file, and so do processes that map it, however they have opened it, until no process has
+//! the file open any more (`fuse_file_mmap` and `fuse_file_io_open` in `fs/fuse` of 6.18). A newer
+//! version has another local file. So the older one follows: each change that is made here is
+//! applied to both, and, once no process reads it by passthrough any more, what other clients have
+//! closed is copied to it when the file is opened for reading.
 //!
-//! While somebody reads it by passthrough it stays of its version, since he may be in the midst of
-//! the file, and so it does if the file is being executed, or long. A mapping that is made
-//! meanwhile shows the older version.
+//! While a process reads it by passthrough it stays at its version, because that process may be in
+//! the middle of the file; so it does if the file is being executed, or long. A mapping that is
+//! made meanwhile shows the older version.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! One open file: who opened it, how, and how it was read so far.
+//! One open file: who opened it, how, and how it has been read so far.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

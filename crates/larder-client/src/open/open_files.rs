@@ -1,5 +1,5 @@
-//! The open files of a mount, by number and by file. Its lock is held for moments, and no other is
-//! taken under it but that of a token.
+//! The open files of a mount, by number and by file. Its lock is held briefly, and no other is
+//! taken under it except that of a token.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! What is asked of the open files of a mount.
+//! Queries on the open files of a mount.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Reading what the server has at this moment: for who cannot get a file in one version, since it
-//! is changed faster than it is read.
+//! Reads what the server has at this moment: for a reader that cannot get a file in one version,
+//! because the file changes faster than it is read.
 //!
-//! Nobody knows of which version such bytes are, so the cache gets none of them. Bytes that are
-//! unsent here are part of the answer, wherever the server's file ends by now.
+//! The version of such bytes is unknown, so they are not cached. Bytes that are unsent here are
+//! part of the answer, wherever the server's file ends by now.
 
 use std::ops::Range;
 

@@ -1,11 +1,11 @@
-//! Where a file ends, as the kernel hears of it.
+//! Reports the end of a file to the kernel.
 //!
 //! The kernel reads pages up to where it believes the file to end, and fills what an answer lacks
-//! with zeros. An answer that is shorter than its request tells it of an earlier end, so that
-//! nobody sees those. But it does not listen if it was told to drop something of the file since it
-//! asked (`fuse_read_update_size` in `fs/fuse/file.c` of 6.18): then a file that somebody has cut
-//! would show zeros in the place of what was cut off. So such a request fails. It is one that reads
-//! ahead; the kernel asks for its pages again, one by one.
+//! with zeros. An answer that is shorter than its request tells it of an earlier end, so that no
+//! process sees those zeros. But it ignores that if it was told to drop something of the file since
+//! it asked (`fuse_read_update_size` in `fs/fuse/file.c` of 6.18): then a file that another client
+//! has truncated would show zeros in place of what was cut off. So such a request fails. It is a
+//! readahead; the kernel asks for its pages again, one by one.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! Reads: carries the plan out, one flight per range, with readahead.
 //!
 //! - Two readers of one range share one request (single flight).
-//! - A sequential reader is kept ahead of by a window that doubles, so that enough requests are
-//!   under way to fill bandwidth times delay. Readahead stays within half of the buffer budget and
-//!   is dropped rather than waited for.
-//! - A reply is given to its readers at once; the cache gets the bytes afterwards, from the flight.
-//!   A cache that declines costs nothing but the next read.
+//! - Readahead for a sequential reader uses a window that doubles, so that enough requests are in
+//!   flight to fill bandwidth times delay. Readahead stays within half of the buffer budget and is
+//!   dropped rather than waited for.
+//! - Readers get a reply at once; the cache gets the bytes afterwards, from the flight. A cache
+//!   that declines costs nothing but the next read.
 //! - Bytes of another version than the flight began with are thrown away and the read starts over,
 //!   so no read mixes versions; nor does a sequential read of one open file (see
 //!   [`crate::read::stream`]). A file that others change faster than that is read past the cache

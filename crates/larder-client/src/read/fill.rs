@@ -2,9 +2,9 @@
 //! first.
 //!
 //! A file is offered when it is closed. Nothing is fetched while an application waits for the
-//! server or has lately done so, nor when the cache has no room. Large files are left alone, and
-//! sparse ones, whose holes would be transferred as zeros: a protocol that does not tell where they
-//! are makes a disk image of 64 GiB out of one of 1 GiB.
+//! server or has recently done so, nor when the cache has no room. Large files are skipped, and so
+//! are sparse ones, whose holes would be transferred as zeros: a protocol that does not report
+//! holes makes a disk image of 64 GiB out of one of 1 GiB.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! What idle fill-in remembers: files that were closed and may lack something, and when the link
-//! was last used.
+//! State of idle fill-in: closed files that may be incomplete, and when the link was last used.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
-//! Flights: ranges of one node that are on their way from the server, or have just landed.
+//! Flights: ranges of one node that are being fetched from the server, or have just arrived.
 //!
-//! Readers of the same range of the same version share a flight. It is forgotten when the cache has
-//! its bytes, or, if the cache declines, when its reader has had them.
+//! Readers of the same range of the same version share a flight. It is dropped when the cache has
+//! its bytes, or, if the cache declines them, when its reader has got them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Where the holes of a file are (lseek(2)): the server knows, once it has what is unsent. What
-//! cannot be asked or sent now counts as data, which is never wrong.
+//! Where the holes of a file are (lseek(2)): the server knows, once it has what is unsent. Ranges
+//! that cannot be asked about or sent now count as data, which is never wrong.
 
 use std::sync::Arc;
 

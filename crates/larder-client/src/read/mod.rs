@@ -1,11 +1,11 @@
-//! Reads: from the cache what is held, from the server the rest.
+//! Reads: cached bytes from the cache, the rest from the server.
 //!
 //! - [`plan`]: which parts of a read come from where, as a pure function; [`fetch`] carries it out,
 //!   by [`flights`].
-//! - [`as_it_is`]: what the server has at this moment, of a file that holds no version long enough.
-//! - [`ends`]: that the kernel hears where a file ends.
-//! - [`storing`]: what landed goes into the cache, file by file in order.
-//! - [`stream`]: what is known of the reads of one open file.
+//! - [`as_it_is`]: reads a file that changes too fast to be read in one version.
+//! - [`ends`]: reports the end of a file to the kernel.
+//! - [`storing`]: stores fetched bytes in the cache, file by file in order.
+//! - [`stream`]: state of the reads of one open file.
 //! - [`holes`]: where a file has holes, as the server knows it.
 //! - [`fill`]: completes partly cached files when the link is quiet, by its [`fill_queue`].
 

@@ -1,9 +1,8 @@
-//! What landed and is to be stored: the bytes of one file go into the cache one after the other.
+//! Stores fetched bytes: the bytes of one file go into the cache one after the other.
 //!
-//! Bytes are stored by a thread that may wait for the disk. To wake one takes as long as a good
-//! part of the copy, and two that write one file wait for each other in the kernel. So each file
-//! has at most one thread that stores, and it goes on while there is something to store: a stream
-//! keeps it busy.
+//! A thread stores them that may wait for the disk. Waking one takes as long as a good part of the
+//! copy, and two that write one file wait for each other in the kernel. So each file has at most
+//! one storing thread, and it continues while there is something to store: a stream keeps it busy.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Open files that are read in sequence: how far ahead of them to read, and of which version they
-//! get bytes.
+//! Open files that are read sequentially: how far ahead of them to read, and which version their
+//! bytes must belong to.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
-//! The engine: sends unsent bytes that nobody waits for, when their time has come.
+//! The write engine: sends unsent bytes for which no caller waits, when they are due.
 //!
-//! What became unsent is at the server within [`crate::Options::unsent_age_max`], whether its
-//! writer closes the file or not, and whether it was written here or by way of the kernel. One task
-//! waits for the times of all files ([`super::unsent`]); what is due is sent by tasks of its own,
+//! Bytes that become unsent are at the server within [`crate::Options::unsent_age_max`], whether
+//! their writer closes the file or not, and whether the daemon or the kernel wrote them. One task
+//! waits for the due times of all files ([`super::unsent`]); tasks of their own send what is due,
 //! several files at once, first come, first served.
 
 use std::sync::{Arc, Weak};

@@ -1,5 +1,5 @@
-//! Telling the unsent data of a file what happened, under its node's lock, and doing what follows
-//! at once.
+//! Reports events to the owner of a file's unsent data, under its node's lock, and carries out the
+//! immediate consequences.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! Unsent data that is acknowledged when it is safe on this machine's disk: kept there, and sent
 //! later ([`super::engine`]).
 //!
-//! What is kept may be sent long after it was written, so somebody else may have changed the file
-//! at the server meanwhile. Before the first request that sends it the server is asked for the
-//! file's version. If that is not the one below our changes, ours are *set aside*, and nothing of
-//! the other one is overwritten; unless the server has our bytes already: then a crash came between
-//! its answer and our record of it. From the first request on what is kept is being sent, and each
+//! Kept data may be sent long after it was written, so another client may have changed the file at
+//! the server meanwhile. Before the first request that sends it the server is asked for the file's
+//! version. If that is not the one below our changes, ours are *set aside*, and nothing of the
+//! other one is overwritten; unless the server has our bytes already: then a crash came between its
+//! answer and our record of it. From the first request on what is kept is being sent, and each
 //! later try goes on with it: that is on record as well.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How a file ends that has bytes which the server lacks, and what time it has.
+//! End and modification time of a file with bytes that the server lacks.
 
 use larder_io::Stamp;
 use larder_vfs::Time;

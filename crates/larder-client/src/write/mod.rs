@@ -1,11 +1,11 @@
 //! Writes, and unsent data.
 //!
-//! - [`take`]: takes writes into the cache; [`upload`]: carries them to the server; [`setattr`]:
-//!   sets attributes and size; [`space`]: gives ranges room, and has them read as zeros.
+//! - [`take`]: accepts writes into the cache; [`upload`]: sends them to the server; [`setattr`]:
+//!   sets attributes and size; [`space`]: gives room to ranges, and makes them read as zeros.
 //! - [`send`]: the requests of one write-back.
-//! - [`unsent`]: how the unsent data of a file stands, as a state machine; [`local_end`]: the end
-//!   and the time of a file that has some; [`schedule`]: when it goes; [`engine`] carries both out,
-//!   by its [`queue`]; [`events`] are told here.
+//! - [`unsent`]: the state of a file's unsent data, as a state machine; [`local_end`]: end and time
+//!   of a file that has some; [`schedule`]: when it is sent; [`engine`] carries both out, by its
+//!   [`queue`]; [`events`] reports events to them.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod engine;

@@ -1,5 +1,5 @@
-//! The queue of the engine: the times of all files that have one, and the places among those that
-//! are sent at once.
+//! The queue of the engine: the due times of all files, and the places among those that are sent at
+//! once.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

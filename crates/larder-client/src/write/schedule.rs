@@ -1,9 +1,9 @@
-//! When unsent bytes of one file are sent without anybody waiting for it: a pure machine.
+//! When unsent bytes of one file are sent without a waiting caller: a pure state machine.
 //!
-//! Each file has a [`Schedule`]. The file's [`super::unsent::Unsent`] tells it by an [`Event`] when
+//! Each file has a [`Schedule`]. The file's [`super::unsent::Unsent`] reports by an [`Event`] when
 //! bytes become unsent, when none are any more, and when a write-back of the engine has ended; the
-//! [`super::engine`] carries out the [`Action`] that follows. Callers who wait (fsync, close, a
-//! lease that is taken back) send themselves.
+//! [`super::engine`] carries out the resulting [`Action`]. Callers that wait (fsync, close, a lease
+//! that is taken back) send their data themselves.
 
 use std::time::{Duration, Instant};
 

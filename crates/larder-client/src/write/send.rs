@@ -1,5 +1,4 @@
-//! Sending dirty bytes: the requests of one write-back, until one boot of the server has all of
-//! them.
+//! Sends dirty bytes: the requests of one write-back, until one boot of the server has all of them.
 
 use std::ops::Range;
 use std::sync::Arc;

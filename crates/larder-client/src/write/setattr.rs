@@ -1,5 +1,5 @@
-//! Setting attributes, size included: at the server, with what is unsent sent first; or here,
-//! beside what is unsent, if this machine answers for the file's name ([`larder_vfs::Deferring`]).
+//! Sets attributes, including size: at the server, after sending what is unsent; or here, beside
+//! what is unsent, if this machine answers for the file's name ([`larder_vfs::Deferring`]).
 
 use std::sync::Arc;
 

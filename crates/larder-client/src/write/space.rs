@@ -1,5 +1,6 @@
-//! Room for a range of a file, and zeros in it (fallocate(2)): at the server, with what is unsent
-//! sent first. What is held follows, so that it goes on under the new version.
+//! Gives room to a range of a file, and zeros it (fallocate(2)): at the server, after sending what
+//! is unsent. Cached bytes are changed in the same way, so that they stay valid under the new
+//! version.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Bringing what is unsent to the server for somebody who waits for it: a part of the files, or
-//! all.
+//! Sends unsent data on behalf of a caller that waits for it: of some files, or of all.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Takes writes: into the local file, and on to the server if they must be there at once.
+//! Accepts writes: into the local file, and on to the server if they must be there at once.
 
 use std::sync::Arc;
 

@@ -1,17 +1,18 @@
-//! What one file has that its server lacks: the one owner of that, as a pure machine.
+//! [`Unsent`]: the one owner of a file's unsent data, as a pure state machine.
 //!
-//! Whoever changes the local file, sends it, gives it up, or tells somebody of a failure says so by
-//! an [`Event`]; [`Unsent::apply`] draws the conclusions, and [`Actions`] says what the caller is
-//! to do ([`crate::core::Core::unsent_event`]). What is dirty byte by byte is the cache's to know;
-//! here is what it cannot know: the end that applications see, on whose behalf bytes are sent, when
-//! they go, and who was told what.
+//! Code that changes the local file, sends it, discards its changes, or reports a failure to a
+//! caller says so by an [`Event`]; [`Unsent::apply`] updates the state, and [`Actions`] says what
+//! the caller must do ([`crate::core::Core::unsent_event`]). The cache knows which bytes are dirty;
+//! this module knows the rest: the end that applications see, on whose behalf bytes are sent, when
+//! they are sent, and which callers were told what.
 //!
 //! Invariants, after each event:
-//! - what is unsent, or may be because the kernel writes the local file, is being sent, has a time
-//!   to go, or is kept for the next mount;
-//! - what is not unsent has no time to go, no writer, and nobody was told that it is late;
-//! - that what is held mixes two versions is forgotten only when all of it is sent and the kernel
-//!   does not write.
+//! - data that is unsent, or may be because the kernel writes the local file, is being sent, has a
+//!   due time, or is kept for the next mount;
+//! - without unsent data there is no due time and no writer, and no caller has been told that data
+//!   is late;
+//! - the mark that the cached bytes mix two versions is removed only when all of them are sent and
+//!   the kernel does not write.
 
 use std::time::{Duration, Instant};
 

@@ -1,14 +1,14 @@
 //! Writes: into the cache first, then to the server.
 //!
-//! A write changes the local file and marks the bytes dirty. Close and fsync carry dirty bytes to
-//! the server: one FILE_SYNC request where all fits, else UNSTABLE requests in parallel and a
+//! A write changes the local file and marks the bytes dirty. Close and fsync send dirty bytes to
+//! the server: one FILE_SYNC request if all fits, otherwise UNSTABLE requests in parallel and a
 //! COMMIT. If the commit's verifier differs from a write's, the server restarted and may have lost
 //! it, so everything is sent again (RFC 1813, 3.3.7 and 3.3.21). Bytes become clean when the server
-//! has them on its disk and nobody else wrote meanwhile; then what is held is valid under the new
-//! version.
+//! has them on its disk and no other client wrote meanwhile; then the cached bytes are valid under
+//! the new version.
 //!
-//! What nobody closes or syncs is sent by the [`super::engine`], when its [`super::schedule`] says
-//! so.
+//! The [`super::engine`] sends files that are not closed or synced, when their [`super::schedule`]
+//! says so.
 //!
 //! A failed write-back is reported once, by the close or fsync that waited for it, or the next one.
 //! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
