@@ -1,4 +1,4 @@
-//! Calls that change something, or take part in the order of those that do.
+//! Calls that change something, or that need a place in the order of changes.
 
 use bytes::Bytes;
 use larder_wire::Procedure;

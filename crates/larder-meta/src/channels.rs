@@ -1,4 +1,4 @@
-//! The ways back to clients: on which connection the client of each session can be called.
+//! The backchannels: on which connection the client of each session can be called.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,21 +1,20 @@
-//! Whether a volume is what it should be, and how it becomes so again: a walk over all of its
-//! records.
+//! Checks and repairs a volume: a walk over all of its records.
 //!
 //! A check is a repair that is not committed: each part looks for faults of its kinds and mends
-//! them in one transaction, so that the next part sees records without them. Who looks only gets
-//! the list; who repairs commits the transaction, whole or not at all.
+//! them in one transaction, so that the next part sees records without them. A check returns only
+//! the list; a repair commits the transaction, whole or not at all.
 //!
 //! Invariants:
-//! - what can be kept is kept: a file that nothing names, and bytes that lie where a file has
-//!   others, get a name in `lost+found`, and no inode is removed;
-//! - blocks that somebody gives up drain like all others: the next server has the disks revoke what
-//!   is on them and clear them before they are free;
-//! - a count that is wrong only because of another fault is mended without a word.
+//! - what can be kept is kept: a file without a name, and bytes that conflict with others, get a
+//!   name in `lost+found`, and no inode is removed;
+//! - blocks that are given up drain like all others: the next server has the disks revoke the
+//!   capabilities on them and clear them before they are free;
+//! - a count that is wrong only because of another fault is mended without a report.
 //!
 //! The parts, in their order: `inodes`, `data`, `names`, `tree`. They hold all inodes in memory.
 //! Absent on purpose: the bytes of files, which only disks have, and capabilities, which no server
-//! knows after its end ([`crate::disks::Disks::void_all`]): what one could be made for are the
-//! extents of files and sessions, and none of those may be free.
+//! knows after it ends ([`crate::disks::Disks::void_all`]): one could be made for the extents of
+//! files and sessions, and none of those may be free.
 
 mod data;
 mod inodes;

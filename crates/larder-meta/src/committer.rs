@@ -1,19 +1,21 @@
-//! The order of all changes: one thread, which carries calls out in groups and commits each group.
+//! The committer: one thread, which gives changes their order, carries calls out in groups and
+//! commits each group.
 //!
-//! A loop over a closed set of events: take those that wait, apply each to the store's view and to
-//! [`Live`], commit what they wrote in one batch, then answer. While a commit waits for the disk,
-//! the next group gathers; so however many callers there are, each waits for two commits at most.
+//! It is a loop over a closed set of events: take those that wait, apply each to the store's view
+//! and to [`Live`], commit what they wrote in one batch, then answer. While a commit waits for the
+//! disk, the next group gathers; so however many callers there are, each waits for two commits at
+//! most.
 //!
-//! A call that does not go together with the leases of others is put aside until they are given
-//! back ([`crate::leases`]), and carried out then.
+//! A call that conflicts with leases of other sessions is set aside until they are returned
+//! ([`crate::leases`]), and carried out then.
 //!
-//! A call whose capabilities end is answered when the disks have said that they are revoked
-//! ([`crate::held`]); its blocks are freed after that. Others do not wait for it.
+//! A call that ends capabilities is answered when the disks have acknowledged their revocation
+//! ([`crate::held`]); its blocks are freed after that. Other calls do not wait for it.
 //!
 //! Invariants:
 //! - Nothing is answered before it is durable, nor before the disks know of it.
 //! - After a commit that failed nothing is changed any more.
-//! - What the disks have cleared is free sooner or later, whatever fails meanwhile.
+//! - Blocks that the disks have cleared become free sooner or later, whatever fails meanwhile.
 
 mod resilvering;
 mod waiting;

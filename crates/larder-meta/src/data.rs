@@ -3,19 +3,19 @@
 //! Blocks are of a set of disks, each of which has a copy at the same place ([`copies`]); where a
 //! record or a call names a disk as the place of blocks it means the set.
 //!
-//! A block is free, then provisional: a session has allocated it; then committed: it is a
-//! file's. Whoever gives one up lets it drain: capabilities may still cover it. It is free again
-//! once the disks have revoked those.
+//! A block is free, then provisional: a session has allocated it; then committed: it is a file's. A
+//! block that is given up drains: capabilities may still cover it. It is free again once the disks
+//! have revoked those.
 //!
-//! A provisional block is the session's until it is committed or the session ends, if ALLOC was
-//! asked for it: a write may be on its way of which no open file tells. One that was given *ahead*,
-//! with an OPEN, goes when the session has the file open for writing no more, and with the life
-//! of the server, which alone knows of opens.
+//! A provisional block that ALLOC allocated belongs to the session until it is committed or the
+//! session ends: a write may be in flight although the file is no longer open. One that was given
+//! *ahead*, with an OPEN, is freed when the session no longer has the file open for writing, and
+//! when the server restarts, because opens are known only in its memory.
 //!
 //! Invariants, checked by [`crate::check`]:
 //! - each block of a set is in exactly one record;
 //! - the extents of a file do not overlap, and end where its size does at most;
-//! - `used` is what its extents take.
+//! - `used` is the room that its extents take.
 //!
 //! Absent on purpose: bytes. Only clients and disks see those.
 

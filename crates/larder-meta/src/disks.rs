@@ -1,5 +1,5 @@
-//! The disks of a volume, as far as the metadata server deals with them: [`Disks`], and
-//! [`ControlledDisks`], which are reached over the network.
+//! The disks of a volume, as the metadata server uses them: [`Disks`], and [`ControlledDisks`],
+//! which are reached over the network.
 
 mod controlled;
 mod data;

@@ -1,6 +1,7 @@
-//! What the metadata of a volume is kept in: an ordered map of byte strings with transactions.
+//! The storage engine for the metadata of a volume: an ordered map of byte strings with
+//! transactions.
 //!
-//! Two calls carry everything. [`Engine::view`] is the state after some commit, and stays that
+//! It has two essential calls. [`Engine::view`] is the state after some commit, and does not change
 //! while it is held. [`Engine::commit`] makes a whole batch durable, or nothing of it: whatever
 //! happens, a later view has all of its writes or none. One caller commits at a time
 //! ([`crate::committer`]), for many callers together, so an engine needs no group commit of its
@@ -8,7 +9,7 @@
 //!
 //! [`embedded`] keeps the map in one file on a local disk, which one process has open. [`postgres`]
 //! keeps it in a database that several machines reach: there the owner of the volume has a
-//! [term](Engine::term), which each of its commits begins anew. [`memory`] is for tests.
+//! [term](Engine::term), which each of its commits restarts. [`memory`] is for tests.
 
 pub mod embedded;
 pub mod layers;

@@ -1,12 +1,13 @@
-//! Calls that were carried out, and are answered when the disks have revoked what they end.
+//! Calls that were carried out, and are answered when the disks have revoked the capabilities that
+//! they end.
 //!
-//! A call waits for every revocation of a capability that it ends, also for those that an earlier
-//! call began: what an earlier call revokes is not in the table any more when a later one looks.
-//! So it does not wait for what revokes the capabilities on other files, which may be at a disk
-//! that is away.
+//! A call waits for every revocation of a capability that it ends, including those that an earlier
+//! call began: capabilities that an earlier call revokes are no longer in the table when a later
+//! one looks. So it does not wait for revocations of capabilities on other files, which may be at a
+//! disk that is away.
 //!
-//! A pure state machine: the caller asks the disks, and tells when they have done what a ticket
-//! stands for.
+//! A pure state machine: the caller asks the disks, and reports when they have finished the work of
+//! a ticket.
 
 use std::collections::{BTreeMap, BTreeSet};
 

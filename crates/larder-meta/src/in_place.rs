@@ -1,16 +1,16 @@
-//! Who may have written over committed blocks of a file, and not committed that.
+//! Sessions that may have written over committed blocks of a file without committing.
 //!
-//! Where there is one copy, committed blocks are written in place: before the commit, and so under
-//! the data version from before it. Whoever reads meanwhile holds new bytes, and others old ones,
-//! of one version. The commit ends that with a new one. A writer that commits no more leaves it,
-//! so the file gets a new version then, after the writer's capabilities are revoked and the disks
-//! have made durable what it wrote.
+//! With one copy, committed blocks are written in place: before the commit, and so under the old
+//! data version. Clients that read meanwhile may hold new bytes, and others old ones, of one
+//! version. The commit ends that with a new version. If the writer will never commit, the file gets
+//! a new version then, after the writer's capabilities are revoked and the disks have made durable
+//! what it wrote.
 //!
-//! A *mark* stands for a session that was granted to write in place. It is on record before the
-//! grant is given, so it outlives the server. A commit after which the session has nothing else of
-//! the file under way makes it clean in memory; it stays on record for some time, since the next
-//! write needs it again, so writing and syncing by turns costs no more commits. A server that
-//! begins takes all on record for not clean: at worst somebody reads a file again.
+//! A *mark* stands for a session that was granted to write in place. It is stored before the grant
+//! is returned, so it survives the server. A commit after which the session has nothing else of the
+//! file in flight makes it clean in memory; the stored mark stays for some time, because the next
+//! write needs it again, so alternating writes and syncs cost no more commits. A server that starts
+//! treats all stored marks as not clean: at worst a client reads a file again.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Files as records: finding, making and changing them.
+//! Files as records: finds, makes and changes them.
 
 use bytes::Bytes;
 use larder_wire::meta::Status;

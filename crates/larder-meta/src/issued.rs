@@ -1,4 +1,4 @@
-//! Which capabilities are out, and on what.
+//! Which capabilities are valid, and what they cover.
 //!
 //! In memory only: those of an earlier life of the server are void
 //! ([`crate::disks::Disks::void_all`]).

@@ -1,18 +1,19 @@
-//! Leases: which session was promised what about which file, and who waits for that to end.
+//! Leases: which session has which lease on which file, and which calls wait for leases to end.
 //!
-//! A pure state machine ([`Leases::apply`]): events in, actions out. Calls say by *claims* what
-//! they do not go together with: nobody else may keep more than that of a lease on a file. A call
-//! whose claims conflict waits; the leases in its way are recalled, and it goes when they were
-//! given back or their sessions are over.
+//! A pure state machine ([`Leases::apply`]): events in, actions out. A call's *claims* say how much
+//! of a lease on a file other sessions may keep. A call whose claims conflict waits; the
+//! conflicting leases are recalled, and it proceeds when they were returned or their sessions have
+//! ended.
 //!
 //! Invariants, each after any sequence of events:
-//! - a call goes only when no other session has more than its claims let it keep;
-//! - whatever a waiting call waits for is recalled, or is a session from before a restart;
-//! - nothing is given that a waiting call of another session would have to wait for;
+//! - a call proceeds only when no other session has more than its claims allow;
+//! - every lease that a waiting call waits for is recalled, or belongs to a session from before a
+//!   restart;
+//! - no lease is granted that a waiting call of another session would have to wait for;
 //! - a write lease is the only lease on its file.
 //!
-//! Absent on purpose: how clients are called, and when calls are carried out, which is the
-//! committer's business; what calls claim is [`claims`]'.
+//! Absent on purpose: calling clients, and carrying out calls, which the committer does; [`claims`]
+//! computes what calls claim.
 
 pub(crate) mod claims;
 

@@ -1,28 +1,28 @@
 //! The metadata server: names, attributes and extents of a volume, and the capabilities with which
-//! clients reach its disks. No file data passes it.
+//! clients reach its disks. File data does not pass through it.
 //!
 //! A *volume* is a tree of files. Its state is records in an [`engine::Engine`], an ordered map
 //! with durable transactions. A call that changes something is a function: from a view of the
 //! records, the call and its caller to a batch of writes and a reply. One thread, the *committer*,
 //! applies such calls in groups and commits each group before it answers; calls that only read are
-//! answered at once from what is durable. What a client holds is bound to its *session*: open
-//! files, slots that remember replies, *provisional* blocks. What it may do at a disk is in the
-//! *grants* that it got, each a *capability* with its secret; when a file's rights or blocks
-//! change, those are revoked at the disks before the call is answered.
+//! answered at once from durable state. What a client holds belongs to its *session*: open files,
+//! slots that remember replies, *provisional* blocks. Its *grants*, each a *capability* with its
+//! secret, say what it may do at a disk; when a file's rights or blocks change, those are revoked
+//! at the disks before the call is answered.
 //!
 //! - [`Metadata`] is the service to put behind a server of `larder-rpc`; the protocol is in
 //!   `docs/formats/meta-protocol.md`.
-//! - [`volume`] makes volumes and adds disks to them; [`check()`] finds what is wrong with one, and
-//!   [`repair`] mends it.
-//! - [`disks::Disks`] is what it asks of disks: capabilities made and revoked;
+//! - [`volume`] makes volumes and adds disks to them; [`check()`] finds faults of one, and
+//!   [`repair`] mends them.
+//! - [`disks::Disks`] is its interface to disks: it makes and revokes capabilities;
 //!   [`disks::ControlledDisks`] does that over the network.
 //! - [`engine`] keeps the records; their format is in `docs/formats/meta-store.md`.
 //!
-//! In the code: `rights` judges, `names`, `attributes`, `xattrs` and `data` are the functions of
-//! calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and `sessions` are
-//! what the server knows beside them; `in_place` who may have left what he wrote uncommitted;
-//! `resilver` finds what disks have missed; `live` puts calls and these together, `committer` gives
-//! them their order, `server` their threads.
+//! In the code: `rights` checks rights; `names`, `attributes`, `xattrs` and `data` are the
+//! functions of calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and
+//! `sessions` are the server's state besides them; `in_place` tracks sessions that may have
+//! uncommitted writes in place; `resilver` finds what disks have missed; `live` combines calls and
+//! this state, `committer` gives calls their order, `server` their threads.
 //!
 //! Absent on purpose: file data, a second server at a time.
 

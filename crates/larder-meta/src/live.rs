@@ -1,7 +1,7 @@
-//! What the server knows beside the store, and what calls do to both.
+//! The server's state besides the store, and what calls do to both.
 //!
 //! [`Live::carry_out`] is the server without threads, sockets and durability: a function of a
-//! transaction, a call and what is open and given out. What it says is true once the transaction is
+//! transaction, a call, and what is open and granted. Its result is valid once the transaction is
 //! committed.
 
 use std::collections::BTreeSet;

@@ -1,31 +1,30 @@
-//! Locks: which session has which bytes of which file locked.
+//! Locks: which session has locked which bytes of which file.
 //!
-//! A pure state machine: no clock, no store, nobody is called ([`Locks::take_free`] says who is to
-//! be). A session is one holder, whoever of
-//! its client's processes asks: its client keeps those apart. So its ranges never stand in its own
-//! way, and a change of several ranges is carried out whole or not at all. Locks are not stored;
-//! they end with the session.
+//! A pure state machine: it uses no clock and no store, and calls no client ([`Locks::take_free`]
+//! says which to call). A session is one holder, whichever of its client's processes asks: its
+//! client distinguishes those. So a session's ranges never conflict with each other, and a change
+//! of several ranges is carried out whole or not at all. Locks are not stored; they end with the
+//! session.
 //!
-//! After a restart of the server sessions are there, and locks are not. In the *grace period*
-//! sessions from before claim theirs, and nobody gets another one: until each of them has said that
-//! it has, or is over, or the time for that is. A client that goes on in another process has a new
-//! session; it takes over the locks of the one before, and loses those on files of which it asks
-//! for none in time.
+//! After a restart of the server sessions exist, and locks do not. In the *grace period* earlier
+//! sessions claim their locks, and no other lock is granted: until each of those sessions has said
+//! that it is done, or has ended, or the time is over. A client that continues in another process
+//! has a new session; it takes over the locks of the previous one, and loses those on files for
+//! which it asks for none in time.
 //!
-//! A session that was refused may wait. Waiters stand in line, file by file, in the order in which
-//! they came. What a waiter waits for is *kept* for him as soon as it is free: his client is told,
-//! and nobody else gets it until he has asked for it, has given up, or lets too much time pass;
-//! then he stands at the end of the line. So the one who waits longest is not overtaken by those
-//! who come later, and nobody asks in vain. Somebody whose wish does not collide with what is held
-//! or kept gets it, whoever waits: to make him wait too would have him wait for somebody who may
-//! wait for him.
+//! A session that was refused may wait. Waiters queue, file by file, in order of arrival. What a
+//! waiter waits for is *kept* for it as soon as it is free: its client is notified, and no other
+//! session gets it until the waiter has asked for it, has given up, or lets too much time pass;
+//! then it moves to the end of the queue. So the longest waiter is not overtaken by later ones, and
+//! no waiter asks in vain. A request that conflicts with nothing held or kept is granted, whoever
+//! waits: making it wait too could make it wait for a session that waits for it.
 //!
 //! Invariants, each after any sequence of events:
-//! - what one session has exclusively, or is kept exclusively for it, no other one has at all;
+//! - what one session has exclusively, or is kept exclusively for it, no other session has at all;
 //! - no waiter waits for something that is free;
-//! - whatever is kept for a waiter was told;
+//! - every waiter was notified of what is kept for it;
 //! - a session that has nothing of a file and does not wait is not among those of the file, and a
-//!   file without any is not in the table.
+//!   file without sessions is not in the table.
 
 mod ranges;
 

@@ -1,12 +1,13 @@
-//! Names: entries of directories, and what making, finding and taking them does.
+//! Names: entries of directories, and making, finding and removing them.
 //!
 //! Each name has two records: by name, for lookups; and by cookie, for listings. Cookies of a
-//! directory only rise, so a listing that goes on behind one neither skips what stayed nor repeats
-//! what it has told.
+//! directory only rise, so a listing that continues after one neither skips names that stayed nor
+//! repeats names.
 //!
 //! Invariants, checked by [`crate::check`]:
 //! - both records of a name agree; `entries` counts them;
-//! - a file's link count is the number of its names, a directory's is 2 and the directories in it.
+//! - a file's link count is the number of its names, a directory's is 2 plus the number of
+//!   directories in it.
 
 mod entries;
 mod linking;

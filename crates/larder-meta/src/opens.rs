@@ -1,9 +1,10 @@
 //! Which files are open, in which session.
 //!
 //! In memory only: a client opens its files again after a restart of the server. Until it has had
-//! the time to, any file may be open: the *grace period* (RFC 8881, 8.4.2, which has it for locks).
-//! Nothing is asked of clients in it, and nobody waits: who removes a file then is answered, and
-//! the file goes when the time is over, if nobody has opened it again by then.
+//! the time to do so, any file may be open: the *grace period* (RFC 8881, 8.4.2, which has it for
+//! locks). Clients need do nothing in it, and no call waits for it: a call that removes a file then
+//! is answered, and the file is removed when the time is over, if no client has opened it again by
+//! then.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

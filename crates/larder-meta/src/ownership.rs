@@ -1,11 +1,12 @@
-//! Until when this process knows that nobody else owns the volume.
+//! Until when this process knows that it is the only owner of the volume.
 //!
-//! What an owner commits is refused once another has taken the volume; what it answers from memory,
-//! or from what it read before, is not. So each commit that succeeds, with or without writes, shows
-//! that the volume was ours when it was sent, and that nobody takes it within the store's term from
-//! then on. Nothing is answered at another time. An owner that was stopped, or is cut off from its
-//! store, is silent before the next one begins, and nobody compares clocks: each counts the term on
-//! its own, and ours is shorter by what two clocks can differ in rate.
+//! Commits of an owner are refused once another process has taken the volume; answers from memory,
+//! or from what it read before, would not be. So each commit that succeeds, with or without writes,
+//! proves that the volume was ours when it was sent, and that no other process takes it within the
+//! store's term from then on. Outside that time nothing is answered. An owner that was stopped, or
+//! is cut off from its store, is silent before the next one begins, and no clocks are compared:
+//! each side counts the term on its own, and ours is shorter by the possible difference in rate of
+//! two clocks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

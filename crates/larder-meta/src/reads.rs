@@ -1,4 +1,4 @@
-//! Calls that change nothing: answered from what is durable, by whoever has read them.
+//! Calls that change nothing: answered from durable state, on the task that read them.
 
 use larder_wire::meta::calls::{self, FsStat, Renewed, Space};
 use larder_wire::meta::words::SessionId;

@@ -1,4 +1,4 @@
-//! What a call is, beside its arguments.
+//! A call's context, besides its arguments.
 
 use larder_wire::meta::words::{SessionId, Time};
 

@@ -1,16 +1,16 @@
-//! Bringing stale blocks up to date: which of them next, from where.
+//! Plans bringing stale blocks up to date: which of them next, and from which disk.
 //!
-//! Whoever looks goes through the extents of all files, a batch at a time, and finds what a disk
-//! has stale of them; free blocks that are stale are cleared. What sessions have not committed
-//! waits: it is committed or given up one day. A disk has one task at a time.
+//! A scan goes through the extents of all files, a batch at a time, and finds the stale blocks of
+//! disks among them; free blocks that are stale are cleared. Uncommitted blocks of sessions wait
+//! until they are committed or given up. A disk has one task at a time.
 //!
-//! A task copies committed blocks, which nobody writes ([`crate::data::copies`]). It does that
+//! A task copies committed blocks, which are never rewritten ([`crate::data::copies`]). It does so
 //! under capabilities on the file, so when the file gives the blocks up, those end before the
-//! blocks are another's; and the blocks are as the others have them only if the capabilities are
-//! there still when the task is done.
+//! blocks belong to another; and the blocks count as up to date only if the capabilities still
+//! exist when the task is done.
 //!
-//! A pure state machine: the committer gives capabilities and takes note of what was done, a driver
-//! does it ([`crate::resilvering`]).
+//! A pure state machine: the committer makes capabilities and records what was done, a driver does
+//! it ([`crate::resilvering`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

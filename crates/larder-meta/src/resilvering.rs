@@ -1,4 +1,4 @@
-//! Does what [`crate::resilver`] finds to do, at a rate.
+//! Carries out the tasks of [`crate::resilver`], at a limited rate.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Who may do what: POSIX's rules on modes, owners and groups.
+//! Rights: POSIX's rules on modes, owners and groups.
 //!
 //! Functions of the caller and of attributes; nothing here reads or writes.
 

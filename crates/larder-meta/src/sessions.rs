@@ -1,7 +1,7 @@
-//! Sessions: which clients there are, and whether they are alive.
+//! Sessions: which clients exist, and whether they are alive.
 //!
-//! Each call renews its session. One that was not renewed for [`Sessions::lease`] is over, and the
-//! committer ends it.
+//! Each call renews its session. A session that was not renewed for [`Sessions::lease`] expires,
+//! and the committer ends it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

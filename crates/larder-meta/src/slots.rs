@@ -1,11 +1,13 @@
 //! Replies exactly once: the last call of each slot (RFC 8881, 2.10.6).
 //!
-//! A client has one call in flight in each slot, and numbers them. A number that is the last one's
-//! is that call again; a higher one tells that the client has the reply to the last. A pure state
-//! machine: the caller carries out calls, and makes the reply durable with what a call changed.
+//! A client has one call in flight in each slot, and numbers them. The number of the last call
+//! means that call again; a higher one shows that the client has the reply to the last. A pure
+//! state machine: the caller carries out calls, and makes the reply durable together with the
+//! call's changes.
 //!
-//! A call that changed nothing leaves no record in the store. If the server dies it may be carried
-//! out when it is sent again; nobody has seen an answer to it, or it is never sent again.
+//! A call that changed nothing leaves no record in the store. If the server dies, the call may be
+//! carried out when it is sent again: either no client has seen an answer to it, or it is never
+//! sent again.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The volume as a whole: making one, taking it over, adding disks.
+//! The volume as a whole: making one, taking ownership, adding disks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Extended attributes (xattr(7)).
 //!
-//! `user.` is for who may read or write the file, `trusted.` and `security.` for the superuser;
-//! other name spaces are not there.
+//! Users who may read or write the file use `user.`, the superuser also `trusted.` and `security.`;
+//! other name spaces do not exist.
 
 use larder_wire::meta::calls::{FileChanged, IfSet, XattrGot, XattrNames, XattrValue};
 use larder_wire::meta::words::{Attributes, FileId, Kind, Name};

@@ -1,4 +1,4 @@
-//! Data: extents that make sense, and each block of a disk in one place.
+//! Checks data: extents make sense, and each block of a disk is in one place.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

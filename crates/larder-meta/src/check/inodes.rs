@@ -1,4 +1,4 @@
-//! Inodes: each under its number, and one for all that belongs to a file.
+//! Checks inodes: each is under its number, and everything that belongs to a file has one.
 
 use std::collections::BTreeMap;
 

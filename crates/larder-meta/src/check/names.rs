@@ -1,4 +1,4 @@
-//! Names: both records of each, in a directory, for a file that is there.
+//! Checks names: each has both records, in a directory, for an existing file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

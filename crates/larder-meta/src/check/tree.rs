@@ -1,4 +1,5 @@
-//! The tree: every file is below the root, directories once; and the counts that follow from that.
+//! Checks the tree: every file is below the root, directories once; and the counts that follow from
+//! that.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What is to be done for disks that have something stale, in the order of changes.
+//! The committer's part of bringing stale blocks of disks up to date.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,6 +1,6 @@
-//! What waits for leases of others, and is carried out once they were given back: calls; and new
-//! versions of files of which a writer that wrote in place commits no more ([`crate::in_place`]),
-//! after its capabilities are revoked and the disks have durable what it left.
+//! Work that waits until leases of other sessions are returned: calls; and new data versions of
+//! files that a writer changed in place and will no longer commit ([`crate::in_place`]), after its
+//! capabilities are revoked and the disks have made durable what it wrote.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Blocks of disks: who has them, and how they change hands.
+//! Blocks of disks: their owners, and how ownership changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! COMMIT_EXTENTS: what was written becomes the file's.
+//! COMMIT_EXTENTS: makes written blocks part of the file.
 
 use std::ops::Range;
 

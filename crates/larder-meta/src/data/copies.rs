@@ -1,17 +1,18 @@
-//! The copies of blocks: sets of disks that have the same ones, and what of a disk is stale.
+//! The copies of blocks: sets of disks that have the same blocks, and which blocks of a disk are
+//! stale.
 //!
-//! A *set* is as many disks as the volume keeps copies. Blocks go by the number of their set and
-//! lie at the same place of each of its disks; a disk of a volume that keeps one copy is a set.
-//! Blocks of one disk are *stale* if they are not as the others of its set have them: it was away
-//! when they were written or cleared, or is new. Nobody gets a capability for stale blocks but who
-//! brings them up to date ([`crate::resilver`]).
+//! A *set* is as many disks as the volume keeps copies. Blocks are named by the number of their set
+//! and lie at the same place on each of its disks; on a volume that keeps one copy each disk is a
+//! set. Blocks of one disk are *stale* if they differ from those of the other disks of its set: the
+//! disk was away when they were written or cleared, or is new. No capability covers stale blocks,
+//! except those of the task that brings them up to date ([`crate::resilver`]).
 //!
-//! Where there are copies a committed block is never written again: who writes gets other blocks,
-//! and the commit puts them in place of those. So copies of a committed block that are not stale
-//! are the same, whoever died meanwhile: what was not committed nobody reads.
+//! With copies, a committed block is never written again: a writer gets other blocks, and the
+//! commit puts them in its place. So copies of a committed block that are not stale are equal,
+//! whatever died meanwhile: uncommitted blocks are never read by others.
 //!
-//! Invariant, checked by [`crate::check`]: of each committed block some disk has a copy that is not
-//! stale. So it is with free blocks: a disk has cleared them.
+//! Invariant, checked by [`crate::check`]: some disk has a copy of each committed block that is not
+//! stale. The same holds for free blocks: a disk has cleared them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Layouts: where a part of a file lies, for who may read or write it.
+//! Layouts: where a part of a file is stored, for a client that may read or write it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

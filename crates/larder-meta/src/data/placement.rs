@@ -1,8 +1,9 @@
-//! On which disk the next bytes of a file are to lie.
+//! Chooses the disk for the next bytes of a file.
 //!
-//! Disks take turns, each as often as its free bytes are of all. A turn is [`STRIPE_BYTES`] of a
-//! file: a large file lies on all disks, so that it is read and written at the speed of all, and a
-//! small one on one disk, so that it takes one capability. Pure: who has blocks is elsewhere.
+//! Disks take turns, in proportion to their share of the free bytes. A turn is [`STRIPE_BYTES`] of
+//! a file: a large file lies on all disks, so that it is read and written at the speed of all, and
+//! a small one on one disk, so that it needs one capability. Pure: the owners of blocks are
+//! elsewhere.
 
 use larder_wire::meta::words::DiskId;
 

@@ -1,10 +1,10 @@
-//! Disks over the network: a task for each keeps it told what it must know.
+//! Disks over the network: one task for each keeps it informed.
 //!
-//! A disk trusts what it knows until a time of its own clock, which is worked out from what it said
-//! its clock was: at most [`TRUST`] after we told it, however late it hears us. Then it refuses
-//! everything. So a revocation that cannot be brought to a disk is over when that time is; before
-//! the disk is refreshed again, all that was ever made for it is voided. Orders to one disk are
-//! brought one after the other, in the order in which they were given.
+//! A disk trusts its state until a time of its own clock, which is computed from the clock that it
+//! reported: at most [`TRUST`] after we sent it, however late the message arrives. Then it refuses
+//! everything. So a revocation that cannot be sent to a disk is effective when that time is over;
+//! before the disk is refreshed again, all capabilities that were ever made for it are voided.
+//! Orders to one disk are sent one after the other, in the order in which they were given.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! What the metadata server does with bytes of disks as a client does it: it copies them from one
-//! to another, since a disk speaks to no other, and has them made durable.
+//! Operations on bytes of disks that the metadata server performs as a client: it copies them from
+//! one disk to another, because disks do not talk to each other, and makes them durable.
 
 use std::net::SocketAddr;
 use std::ops::Range;

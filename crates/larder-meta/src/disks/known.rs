@@ -1,10 +1,10 @@
-//! What the metadata server knows of one disk, and the capabilities that it makes from that.
+//! The metadata server's state of one disk, and the capabilities that it makes from that.
 //!
-//! A capability bears the disk's present boot, a time of the disk's own clock, and a number in a
-//! group that the disk takes. Groups are begun ahead: making a capability asks nobody. A pure state
-//! machine: the caller talks to the disk and brings what it said.
+//! A capability carries the disk's present boot, a time of the disk's own clock, and a number in a
+//! group that the disk accepts. Groups are begun in advance, so making a capability needs no
+//! request. A pure state machine: the caller talks to the disk and reports the answers.
 //!
-//! Invariant: a number of a group is given once, and a group is used by one life of the server.
+//! Invariant: a number of a group is used once, and a group is used by one life of the server.
 
 use std::collections::VecDeque;
 use std::ops::Range;

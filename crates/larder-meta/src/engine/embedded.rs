@@ -1,15 +1,15 @@
 //! The embedded engine: a tree in one file, under a log.
 //!
-//! A commit is a record of the log and one sync of it; until a checkpoint brings it into the tree
-//! (redb), it lies in memory, in layers above the tree. So a commit costs what the disk asks for a
-//! sync, and the tree is written in large batches.
+//! A commit is a record of the log and one sync of it; until a checkpoint moves it into the tree
+//! (redb), it is in memory, in layers above the tree. So a commit costs one sync of the disk, and
+//! the tree is written in large batches.
 //!
 //! Invariants:
 //! - Tree and log together are every commit that was answered: the tree says up to which record of
 //!   the log it goes ([`APPLIED`]), in the same transaction.
-//! - After the first failure nothing is committed any more: what the disk has after a failed sync
-//!   is not known.
-//! - Who looks does not wait for who commits, whatever the disk is doing.
+//! - After the first failure nothing is committed any more, because the content of the disk after a
+//!   failed sync is unknown.
+//! - Readers do not wait for a commit, whatever the disk is doing.
 //!
 //! Absent on purpose: more than one commit at a time, and a checkpoint beside commits.
 

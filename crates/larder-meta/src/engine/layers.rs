@@ -1,7 +1,7 @@
-//! Writes that lie above a view, newest first, as one map.
+//! Layers of writes above a view, newest first, as one map.
 //!
-//! A transaction lies above those of its group, the group above the store; and engines keep what is
-//! not yet in the state that they read from in layers, too ([`Stack`]).
+//! A transaction is a layer above those of its group, the group above the store; and engines keep
+//! writes that are not yet in the state that they read from in layers, too ([`Stack`]).
 
 use std::collections::btree_map::Range;
 use std::iter::Peekable;

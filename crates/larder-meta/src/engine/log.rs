@@ -1,4 +1,4 @@
-//! The log of the embedded engine: what was committed and is not in the tree yet.
+//! The log of the embedded engine: commits that are not in the tree yet.
 //!
 //! One file, written from its start again after each checkpoint, so that a sync has no length and
 //! no new block to record. A record begins at a multiple of [`UNIT_BYTES`]: writing one can never

@@ -2,16 +2,15 @@
 //!
 //! A view is a read-only transaction with one snapshot. A commit is one statement, so it is carried
 //! out as a whole or not at all, whenever the connection breaks. It counts itself in a row that
-//! every commit changes, and expects the number that was there when this process last looked:
-//! commits are one after the other, and none is carried out after somebody has looked whether it
-//! was.
+//! every commit changes, and expects the number that this process last read: commits are
+//! sequential, and none is carried out after a process has checked whether it was.
 //!
 //! Invariants:
-//! - What becomes of a commit whose answer is lost is found out, not guessed: another statement
+//! - The outcome of a commit whose answer is lost is determined, not guessed: another statement
 //!   raises the number, after which the first one cannot be carried out any more, or finds that it
 //!   was, by its mark.
-//! - Nobody's settings make a commit less durable than the server's disk.
-//! - While the owner's term lasts, by the server's own clock, nobody else becomes the owner.
+//! - No settings make a commit less durable than the server's disk.
+//! - While the owner's term lasts, by the server's own clock, no other process becomes the owner.
 //!
 //! Absent on purpose: more than one commit at a time.
 

@@ -1,8 +1,8 @@
-//! What calls claim of leases: a function of the call and of what the store says.
+//! The claims of calls on leases: a function of the call and of the store.
 //!
-//! A call that changes a file, or gives or takes a name of it, claims it whole; one that gets at
-//! its bytes leaves others their read leases. Whether the caller has the right to do what he asks
-//! is not looked at: at worst a lease is recalled for nothing.
+//! A call that changes a file, or adds or removes a name of it, claims it whole; one that accesses
+//! its bytes leaves others their read leases. The caller's rights are not checked here: at worst a
+//! lease is recalled for nothing.
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::{LookAt, OpenWhat};

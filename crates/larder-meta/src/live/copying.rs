@@ -1,5 +1,5 @@
-//! Which disks of a set are read and written, and what brings them up to date; and who was granted
-//! to write in place, and what becomes of a file whose writer does not commit.
+//! Which disks of a set are read and written, and bringing them up to date; and which sessions were
+//! granted to write in place, and what happens to a file whose writer does not commit.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

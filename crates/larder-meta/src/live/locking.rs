@@ -1,4 +1,4 @@
-//! What calls, and the ends of sessions and files, do to locks.
+//! The effects of calls, and of ending sessions and files, on locks.
 
 use std::time::Instant;
 

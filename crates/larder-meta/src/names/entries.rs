@@ -1,4 +1,4 @@
-//! Entries of directories: finding, entering and taking them, and who may.
+//! Entries of directories: finds, adds and removes them, with the rights for that.
 
 use larder_wire::meta::calls::{LinkRead, LookedUp};
 use larder_wire::meta::words::{FileId, Kind, Name, Place, Time};

@@ -1,4 +1,4 @@
-//! More names for a file.
+//! Adds names to a file.
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::NameChanged;

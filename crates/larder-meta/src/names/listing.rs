@@ -1,4 +1,4 @@
-//! Listing directories.
+//! Lists directories.
 
 use larder_wire::meta::calls::{Entries, Entry};
 use larder_wire::meta::words::{FileId, Name};

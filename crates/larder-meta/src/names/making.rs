@@ -1,4 +1,4 @@
-//! Making names with new files behind them.
+//! Makes new files with their names.
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::Made;

@@ -1,4 +1,4 @@
-//! Taking names away, and files with their last one.
+//! Removes names, and files with their last one.
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::NameChanged;

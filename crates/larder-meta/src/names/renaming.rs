@@ -1,4 +1,4 @@
-//! Moving names, within and between directories, over what is there.
+//! Moves names, within and between directories, and replaces existing ones.
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::Renamed;

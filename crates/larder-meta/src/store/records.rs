@@ -1,8 +1,9 @@
-//! What the store holds: keys and values. The list is in `docs/formats/meta-store.md`.
+//! The store's keys and values. `docs/formats/meta-store.md` lists them.
 //!
-//! A key is a tag and big-endian numbers, so that what is looked at together lies together. A value
-//! is the format of its kind of record and its fields in XDR; another format is refused, with its
-//! number. Extents are kept by their *end*: the first one behind a point is that which contains it.
+//! A key is a tag and big-endian numbers, so that records that are read together are stored
+//! together. A value is the format of its kind of record and its fields in XDR; another format is
+//! refused, with its number. Extents are stored by their *end*: the first one behind a point is the
+//! one that contains it.
 
 use bytes::Bytes;
 use larder_wire::meta::words::{Attributes, DiskId, FileId, SessionId};

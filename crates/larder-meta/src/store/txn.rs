@@ -1,4 +1,4 @@
-//! A transaction: the store as it was, and what a call writes on top.
+//! A transaction: the store as it was, and a call's writes on top.
 //!
 //! Everything that the server does to names, files and blocks is a function of a [`Txn`], the call
 //! and its caller. It reads what is durable, what earlier calls of the same group wrote, and what

@@ -1,6 +1,6 @@
 //! One connection to the server, used by one thread at a time, which waits for each answer.
 //!
-//! Each method is one round trip: what has several statements goes out as one message.
+//! Each method is one round trip: several statements are sent as one message.
 
 use std::collections::HashMap;
 use std::fmt;

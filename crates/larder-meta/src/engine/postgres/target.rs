@@ -1,6 +1,7 @@
-//! Where a database is, as libpq's users write it, and its password, which is in a file.
+//! The address of a database, as libpq's users write it, and its password, which is in a file.
 //!
-//! A password is never in the words that name the database: everybody on the machine sees those.
+//! The words that name the database never contain a password, because every user of the machine
+//! sees those.
 
 use std::env;
 use std::fmt;
