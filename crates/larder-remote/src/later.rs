@@ -1,8 +1,8 @@
-//! [`Later`]: a server that is yet to be reached, as [`Remote`].
+//! [`Later`]: a server that is not connected yet, as [`Remote`].
 //!
-//! Who holds enough in a cache to begin without a server need not wait for it. Until it is reached
-//! it counts as out of reach, limits are those that it had before, and calls wait, as they do for
-//! any server that is silent: within their limit, which has begun for all of them with the first
+//! A client with enough in its cache can begin without a server, and need not wait for it. Until
+//! the server is reached it counts as out of reach, limits are those that it had before, and calls
+//! wait as for any silent server: within their limit, which for all of them began with the first
 //! try. It is tried for ever, with growing pauses.
 
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! Servers as [`larder_vfs::Remote`].
 //!
-//! - [`later`] is a server that is yet to be reached.
+//! - [`later`] is a server that is not connected yet.
 //! - [`local`] serves a local directory.
 //! - [`native`] speaks to larder's own servers.
 //! - [`nfs3`] speaks NFS version 3.
@@ -8,8 +8,8 @@
 //!
 //! ONC RPC, and the rule for how long a call waits, are in `larder-rpc`.
 //!
-//! Absent on purpose: caching, and any knowledge of who asks. Numbers of protocols (nfsstat3,
-//! NTSTATUS) end here; above are only the words of `larder-vfs`.
+//! Absent on purpose: caching, and any knowledge of the caller. Numbers of protocols (nfsstat3,
+//! NTSTATUS) stop here; the layers above use only the types of `larder-vfs`.
 
 #![cfg_attr(
     test,

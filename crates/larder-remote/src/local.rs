@@ -2,32 +2,32 @@
 //!
 //! It is to larder what the kernel's NFS server is to the kernel: files are named by the kernel's
 //! own handles, so they survive renames and restarts; each call is made with the caller's identity,
-//! so the kernel judges every right (mode bits, ACLs, quotas, set-gid directories); names are
+//! so the kernel checks every right (mode bits, ACLs, quotas, set-gid directories); names are
 //! durable when a change is answered (RFC 1813, 3.3.8 and 4.8).
 //!
 //! Invariants:
-//! - No answer is about anything beside the exported directory, whatever a caller makes up: only a
-//!   handle that bears the export's seal is opened ([`HandleKey`]), and a *directory* is looked for
-//!   above at each use, so that one which was moved out is stale from then on, and `..` leads
-//!   nowhere else. A *file* does not know its directory: one that was moved out stays what it was
-//!   to those who have its handle, as with `no_subtree_check` of exports(5); rights are checked all
+//! - No answer concerns anything outside the exported directory, whatever a caller invents: only a
+//!   handle that carries the export's seal is opened ([`HandleKey`]), and at each use a *directory*
+//!   is checked to be inside, so that one which was moved out is stale from then on, and `..` never
+//!   leads out. A *file* does not know its directory: one that was moved out stays usable by
+//!   clients that have its handle, as with `no_subtree_check` of exports(5); rights are checked all
 //!   the same.
-//! - What is mounted below the exported directory is not served: the name is there, and answers
-//!   [`Error::AccessDenied`].
+//! - File systems mounted below the exported directory are not served: the name exists, and using
+//!   it returns [`Error::AccessDenied`].
 //! - [`Change`]'s two descriptions enclose the operation and nothing else that came through this
-//!   `LocalDir`: they are taken under a lock on the object. Of a file the first one is told only if
-//!   no other process can have slipped between them, as the kernel's leases show
-//!   ([`LocalOptions::shared`]). For directories there is nothing like it: a process that makes,
-//!   renames or removes entries behind our back can slip between, in a window of microseconds.
-//! - Owners may always read and write the data of their files, whatever the mode says, and who may
-//!   execute a file may read it: the rights were checked when it was opened, on the client (RFC
-//!   1813, 4.4).
+//!   `LocalDir`: they are taken under a lock on the object. For a file the first one is reported
+//!   only if no other process can have changed it in between, as the kernel's leases show
+//!   ([`LocalOptions::shared`]). Directories have no such leases: another process may make, rename
+//!   or remove entries in between, in a window of microseconds.
+//! - Owners may always read and write the data of their files, whatever the mode says, and users
+//!   who may execute a file may read it: the rights were checked when it was opened, on the client
+//!   (RFC 1813, 4.4).
 //!
-//! What blocks long runs on tokio's blocking threads: reads that are not in the page cache, writes,
-//! and changes of names that wait for the disk. Everything else is answered on the caller's thread,
-//! where it is done in less time than a thread switch takes.
+//! Operations that block long run on tokio's blocking threads: reads that are not in the page
+//! cache, writes, and changes of names that wait for the disk. Everything else is answered on the
+//! caller's thread, where it is done in less time than a thread switch takes.
 //!
-//! Absent on purpose: locks, extended attributes, a cache of anything but open descriptors.
+//! Absent on purpose: locks, extended attributes, a cache of anything except open descriptors.
 
 mod attributes;
 mod data;

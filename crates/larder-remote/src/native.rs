@@ -1,15 +1,15 @@
-//! larder's own servers as [`Remote`]: names of the metadata server, bytes of the disks.
+//! larder's own servers as [`Remote`]: names from the metadata server, bytes from the disks.
 //!
-//! A call about names is one of the metadata program. Data never passes the metadata server: it
-//! says where bytes lie and grants capabilities, with which the disks are read ([`read`]) and
-//! written ([`write`]).
+//! A call about names is one call of the metadata program. Data never passes through the metadata
+//! server: it says where bytes are and grants capabilities, with which this client reads ([`read`])
+//! and writes ([`write`]) the disks.
 //!
-//! Under [leases] of the metadata server, nothing is asked that it has said already; it [recalls]
-//! them before somebody else changes what they are on.
+//! Under [leases] of the metadata server, the client asks nothing that the server has already said;
+//! the server [recalls] a lease before another client changes its object.
 //!
-//! Every object has an exact version, so what a call changed is known from its reply, and nothing
-//! has to be weighed: a call that changes something is carried out once, whatever becomes of its
-//! connection ([`session`]).
+//! Every object has an exact version, so a call's reply shows exactly what it changed, and nothing
+//! has to be inferred: a changing call is carried out once, whatever happens to its connection
+//! ([`session`]).
 
 mod anew;
 mod convert;

@@ -1,19 +1,18 @@
 //! NFS version 3 as [`Remote`] (RFC 1813).
 //!
-//! Each method is one procedure where the protocol allows; the cases where it is not are named
-//! here:
+//! Each method is one procedure where the protocol allows; these are the exceptions:
 //! - READ and WRITE beyond the negotiated size, or answered short, are continued.
-//! - NFS3ERR_JUKEBOX is asked again with pauses, until the caller's deadline, else as long as a
+//! - NFS3ERR_JUKEBOX is asked again with pauses, until the caller's deadline, or else as long as a
 //!   call may take ([`larder_rpc::Config::limit`]); on a hard mount as long as it takes.
 //! - An exclusive CREATE is followed by SETATTR, since the verifier lies where attributes belong
 //!   (RFC 1813, 3.3.8).
 //! - A reply without attributes that the caller needs is completed by GETATTR.
 //! - READDIRPLUS falls back to READDIR for good where the server lacks it.
-//! - A call that changes names and was sent more than once may report the trace of its own first
-//!   try ("exists", "not found") if the server has no duplicate request cache or lost it in a
-//!   reboot: [`replay`] weighs that.
+//! - A call that changes names and was sent more than once may report the effect of its own first
+//!   attempt ("exists", "not found") if the server has no duplicate request cache or lost it in a
+//!   reboot: [`replay`] decides that.
 //!
-//! nfsstat3 ends in [`convert`]; above are the words of `larder-vfs` only.
+//! nfsstat3 stops in [`convert`]; the other modules use only the types of `larder-vfs`.
 
 mod convert;
 mod data;

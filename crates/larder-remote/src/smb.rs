@@ -1,29 +1,30 @@
 //! A share of an SMB server (2.1 to 3.1.1) as [`Remote`], on the protocol library `smb2` (ADR
 //! 0009).
 //!
-//! The library brings messages, signing, encryption, login and credits. What makes a file system of
-//! it is here: handles that survive renames, leases, opens that are kept, errors, recovery.
+//! The library brings messages, signing, encryption, login and credits. This module makes a file
+//! system of it: handles that survive renames, leases, opens that are kept, errors, recovery.
 //!
-//! - **Handles** are the server's file ids, never names ([`handle`]). The server is asked by path,
-//!   so where a handle is must have been learnt from a lookup or a listing ([`places`]); one that
-//!   has no place is [`larder_vfs::Error::Stale`] until its name is looked up again. A file at a
-//!   path is checked to be the one that was meant.
-//! - **Open files** are kept open at the server: it knows how they are called now, when others
-//!   rename ([`kept`]).
+//! - **Handles** are the server's file ids, never names ([`handle`]). Requests name a file by path,
+//!   so the client must have learnt a handle's path from a lookup or a listing ([`places`]); a
+//!   handle without a path is [`larder_vfs::Error::Stale`] until its name is looked up again. The
+//!   client checks that the file at a path is the one that was meant.
+//! - **Open files** are kept open at the server, which knows their current names when others rename
+//!   them ([`kept`]).
 //! - **Leases**: [`Remote::access`] opens a file with a lease to read and to keep open, or puts a
-//!   directory under watch. While it holds, attributes are told and data is read without opening
-//!   again ([`lease`], [`files`]).
+//!   directory under watch. While it holds, attributes are answered and data is read without
+//!   opening again ([`lease`], [`files`]).
 //! - **Opens**: [`Remote::open`] keeps a file open until its token is closed ([`kept`]).
 //! - **Locks** are held by one open of each file, by which its reads and writes go as well
 //!   ([`locks`], [`pieces`]).
-//! - **Rights**: everybody works with the rights of the login. So that users of this machine are
-//!   kept apart, each call is judged by the modes that the mount states, as with `mount.cifs`, and
-//!   by what the server grants the login. Servers keep no modes; see [`set`] for what chmod does.
+//! - **Rights**: all users work with the rights of the login. To keep users of this machine apart,
+//!   each call is checked against the modes that the mount states, as with `mount.cifs`, and
+//!   against what the server grants the login. Servers keep no modes; see [`set`] for what chmod
+//!   does.
 //! - **Writes** are unstable until they are flushed; those of a burst share an open ([`data`]).
 //! - **Connections**: one or several (`nconnect`); each file lives on one of them ([`channels`]).
 //! - **Recovery**: a lost connection ends the leases of its files, and is replaced; calls are sent
-//!   again ([`channel`]). What is done about changes of names whose answer was lost stands in
-//!   [`change`].
+//!   again ([`channel`]). [`change`] describes how changes of names are handled whose answer was
+//!   lost.
 //!
 //! Absent on purpose: symbolic links and special files, DFS, several channels of one session.
 

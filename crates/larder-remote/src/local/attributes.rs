@@ -1,4 +1,4 @@
-//! Attributes of local files: read, judged, set.
+//! Attributes of local files: reads, checks, sets them.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Reading, writing and committing data; its room and its holes, which are the local file system's.
+//! Reads, writes and commits data; its room and its holes, which are the local file system's.
 //!
-//! The attributes that come with a read were taken *before* the bytes: if somebody writes between
-//! the two, the bytes are newer than the attributes say, and a cache that holds them by these
-//! attributes fetches them again. The other order would let it keep old bytes for new ones.
+//! The attributes that come with a read are taken *before* the bytes: if another process writes
+//! between the two, the bytes are newer than the attributes say, and a cache that holds them under
+//! these attributes fetches them again. The other order would let it keep old bytes as new.
 
 use std::io::IoSliceMut;
 use std::sync::{Arc, PoisonError};

@@ -1,8 +1,9 @@
 //! Open descriptors, kept for a while so that a stream of READs does not open its file each time.
 //!
 //! Bounded by [`DESCRIPTORS_MAX`] with second-chance eviction. A sweeper closes what was not used
-//! between two of its rounds, because an open descriptor has effects: it keeps the space of a file
-//! that was removed behind our back, and one for writing keeps local processes from executing it.
+//! between two of its rounds, because an open descriptor has effects: it retains the space of a
+//! file that another process has removed, and one for writing prevents local processes from
+//! executing the file.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

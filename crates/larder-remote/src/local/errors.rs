@@ -1,4 +1,4 @@
-//! Why a directory cannot be served, and what the kernel says of its files.
+//! Why a directory cannot be served, and the kernel's errors for its files.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The exported directory: from handles to descriptors, and what operations have in common.
+//! The exported directory: from handles to descriptors, and the steps that operations share.
 
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,6 +1,6 @@
-//! The handles that leave us: a kernel handle under the seal of the export.
+//! The handles given to clients: a kernel handle under the seal of the export.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 1 | version of this format: 2 |
 //! | 1 | the kernel handle's type |
@@ -8,12 +8,12 @@
 //! | 16 | the seal: HMAC-SHA-256 (RFC 2104) of the export's identity and all bytes before, cut to 128 bits |
 //!
 //! At most 64 bytes, which is all that NFSv3 carries (RFC 1813, 2.4); ext4 needs 26, xfs and tmpfs
-//! 30 to 34, btrfs 38, overlayfs about 50. Nothing in it depends on our process, so it stays
-//! good over restarts as long as the key is kept ([`HandleKey`]).
+//! 30 to 34, btrfs 38, overlayfs about 50. Nothing in it depends on our process, so it stays valid
+//! over restarts as long as the key is kept ([`HandleKey`]).
 //!
-//! A kernel handle is hardly more than an inode number, which anybody can guess, and it leads to
-//! any file of the file system. So a handle from outside is opened only if its seal is ours: then
-//! some earlier answer has named that file.
+//! A kernel handle is hardly more than an inode number, which can be guessed, and it can name any
+//! file of the file system. So a handle from a client is opened only if its seal is ours: then some
+//! earlier answer has named that file.
 //!
 //! Version 1 had no seal. Its handles are stale.
 

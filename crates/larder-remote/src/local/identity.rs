@@ -1,10 +1,10 @@
-//! Acting as the caller: the identity of a thread, changed for the length of one operation.
+//! Acts as the caller: changes the identity of a thread for one operation.
 //!
 //! Linux keeps credentials per thread; the raw system calls change the calling thread's only. The
 //! *effective* ids are changed, not the file system ids alone: together with the former the kernel
 //! drops all effective capabilities, as its own NFS server does, so that the caller gets neither
-//! the superuser's rights nor the disk's reserve. Real and saved ids stay, so nobody gains the
-//! right to send us signals, and the way back is open.
+//! the superuser's rights nor the disk's reserve. Real and saved ids stay, so no user gains the
+//! right to send us signals, and we can change back.
 //!
 //! Invariant: a thread that leaves [`Acting`] is what it was before, or the process ends.
 

@@ -1,8 +1,8 @@
-//! The key that an export seals its handles with, and where it is kept.
+//! The key with which an export seals its handles, and where it is kept.
 //!
-//! One key serves all exports of a machine's user: each seals with its own identity beside it. Who
-//! reads the key can make handles of every file of the exported file systems, so the file is its
-//! owner's alone. Who loses it makes every handle stale that was given before.
+//! One key serves all exports of a machine's user: each export includes its own identity in the
+//! seal. A reader of the key can make handles for every file of the exported file systems, so only
+//! its owner may read the file. Losing the key makes every handle stale that was issued before.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,6 +1,6 @@
 //! Listing a directory.
 //!
-//! Positions are the kernel's own (`d_off`), which a file system keeps good over changes of the
+//! Positions are the kernel's own (`d_off`), which a file system keeps valid over changes of the
 //! directory and restarts; so the verifier is always zero. Each entry is opened to be described, so
 //! that handle and attributes are of one object even while names change.
 

@@ -1,4 +1,4 @@
-//! How a directory is exported.
+//! Options of an export of a directory.
 
 /// Whose identity is not taken at its word (exports(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

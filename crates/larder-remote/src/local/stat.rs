@@ -1,4 +1,4 @@
-//! What the kernel tells of an open file, in our words.
+//! Converts the kernel's description of an open file to larder's types.
 
 use std::os::fd::AsFd;
 

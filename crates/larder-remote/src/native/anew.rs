@@ -1,13 +1,14 @@
-//! Writing where there are copies: never over what is committed, but to other blocks, which the
-//! commit puts in place of those.
+//! Writes on volumes with copies: never over committed blocks, but to other blocks, which the
+//! commit puts in their place.
 //!
-//! A block of which only a part is written is *merged*: the rest is read from the block that the
-//! file has, and all of it is written. Which block that was goes to the server with the commit, so
-//! that two who write parts of one block do not undo each other: who comes second is told that the
-//! block has changed, and writes again.
+//! A block of which only a part is written is *merged*: the rest is read from the file's present
+//! block, and the whole block is written. The commit names that block, so that two clients that
+//! write parts of one block do not undo each other's writes: the second is told that the block has
+//! changed, and writes again.
 //!
-//! Writes of whole blocks go side by side. One that merges goes alone, since what it reads must not
-//! change meanwhile; so does a commit, after which the same blocks are not written again.
+//! Writes of whole blocks run in parallel. A merging write runs alone, because the block that it
+//! reads must not change meanwhile; so does a commit, after which the same blocks are not written
+//! again.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Between the metadata program and the words of `larder-vfs`. Nothing else knows its statuses.
+//! Converts between the metadata program and the types of `larder-vfs`. No other module knows its
+//! statuses.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,6 +1,6 @@
 //! The disks of a volume, and requests to them under capabilities.
 //!
-//! A disk is connected to when it is first needed. A refusal says what helps: mostly another
+//! A disk is connected when it is first needed. A refusal says what helps: mostly another
 //! capability, for which the metadata server must be asked.
 
 use std::collections::{BTreeSet, HashMap};

@@ -1,17 +1,17 @@
-//! Leases that the metadata server gave us, and what is known by them without asking.
+//! Leases from the metadata server, and what they allow the client to answer without asking.
 //!
-//! While a lease on a file holds, nobody else changes it. What the server said of the file stands
-//! here until somebody tells of a change: the server by a recall, or we ourselves by the reply to a
-//! change of ours, which says exactly what has become of the file.
+//! While a lease on a file holds, no other client changes the file. The server's description of the
+//! file is cached here until a change is reported: by the server in a recall, or by the reply to a
+//! change of ours, which says exactly how the file changed.
 //!
-//! A recall may overtake the reply that brings its lease, and a reply may tell of a time before a
-//! change of ours. So who asks [begins](Leases::begin) to, and what happened since then decides
-//! what of the answer counts.
+//! A recall may overtake the reply that grants its lease, and a reply may describe the state before
+//! a change of ours. So a request first [begins](Leases::begin), and what happened since then
+//! decides which parts of the answer count.
 //!
 //! Invariants:
-//! - a lease ends here before the server hears that it was given back;
-//! - what is known of a file is of the version that it has, but for changes of ours whose replies
-//!   are still on their way.
+//! - a lease ends here before the server learns that it was returned;
+//! - the cached description of a file is that of its present version, except for changes of ours
+//!   whose replies have not arrived.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

@@ -1,9 +1,9 @@
-//! Calls that lock and unlock: one after the other for each file, and each to its end, whoever
-//! waits for it.
+//! Calls that lock and unlock: one after the other for each file, and each to its end, even if its
+//! caller gives up.
 //!
-//! If it is not known what became of one, or the session has ended, the server is told again what
-//! is held before anything else is changed. If it refuses that, somebody else has got it: the locks
-//! of the file are lost, and who watches is told.
+//! If the outcome of a call is unknown, or the session has ended, the server is first told again
+//! what is held, before anything else is changed. If it refuses that, another client has got a
+//! lock: the locks of the file are lost, and the watcher is notified.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,13 +1,14 @@
-//! What this mount has locked at the metadata server, as far as it knows. No call is made here.
+//! The locks that this mount has at the metadata server, as far as it knows. This module makes no
+//! calls.
 //!
-//! The mount is one holder at the server, so what stands here is what the server has for all of its
-//! processes. A call whose answer is lost leaves open what the server has made of it. Then the
-//! mount counts as having what it had both before and after, and the server is told: the whole file
-//! is unlocked, and what is held is locked, in one call.
+//! The mount is one holder at the server, so this is what the server has for all of its processes.
+//! If a call's answer is lost, its effect is unknown. Then the mount counts as having what it had
+//! both before and after, and the server is told: the whole file is unlocked, and what is held is
+//! locked, in one call.
 //!
 //! Invariants:
-//! - a file is in the table as long as something of it is locked, doubtful, or about to be changed;
-//! - what stands here is not more than what the server has, unless the server has forgotten it.
+//! - a file is in the table as long as some of it is locked, doubtful, or about to be changed;
+//! - the table has no more than the server has, unless the server has lost it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

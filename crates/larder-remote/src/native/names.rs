@@ -1,4 +1,4 @@
-//! Names: what makes, moves and removes them.
+//! Names: makes, moves and removes them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,14 +1,14 @@
-//! Files that are open here, and whether the server knows of it.
+//! Files that are open here, and whether the server knows that.
 //!
-//! Under a lease it need not: nobody takes the file away, or its rights, before the lease was given
-//! back, and before that the server is told of the opens. So an open that follows a lookup costs
-//! nothing. Without a lease it is told at once; and again when it was started anew or has lost the
-//! session. A file that is open at the server is there until it is closed, whatever becomes of its
-//! names.
+//! Under a lease it need not: no other client removes the file, or changes its rights, before the
+//! lease was returned, and before that the server is told of the opens. So an open that follows a
+//! lookup costs nothing. Without a lease the server is told at once; and again when it was
+//! restarted or has lost the session. A file that is open at the server exists until it is closed,
+//! whatever happens to its names.
 //!
 //! A file that we have made is open at the server from the beginning, and has blocks for its first
 //! bytes, which the server gave ahead. Nothing depends on them: when they are gone, their
-//! capability is refused, and what was written to them and not committed counts as lost.
+//! capability is refused, and uncommitted bytes in them count as lost.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

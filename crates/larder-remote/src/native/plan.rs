@@ -1,4 +1,4 @@
-//! From a layout to what is asked of which disk: pure.
+//! From a layout to the requests for each disk: pure.
 
 use std::ops::Range;
 

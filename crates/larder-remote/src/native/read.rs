@@ -1,4 +1,4 @@
-//! Reading: straight from the disks, with the metadata server asked where.
+//! Reads: straight from the disks, after asking the metadata server where the bytes are.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,10 +1,9 @@
-//! The metadata server calls us back: it wants leases back, or keeps a lock for somebody who waits.
+//! Calls from the metadata server: it recalls leases, or keeps a lock for a waiter.
 //!
-//! The order of giving one back: it ends here, nobody believes any more what depended on it (the
-//! kernel neither), what is open is opened at the server, which hears then that the lease is given
-//! back; what was written here and not sent goes after that.
-//! Nothing is waited for before that may wait for the server: another client may wait for this
-//! lease, and we for one of his.
+//! A lease is returned in this order: it ends here; nothing that depended on it is trusted any
+//! more, in the kernel neither; open files are opened at the server; then the lease is returned.
+//! Unsent data is sent after that. Before returning it, the client waits for nothing that may wait
+//! for the server: another client may wait for this lease, and we for one of its leases.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;

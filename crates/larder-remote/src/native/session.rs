@@ -1,8 +1,8 @@
-//! The session with the metadata server: calls that are carried out once, and being alive.
+//! The session with the metadata server: carries out calls once, and stays alive.
 //!
-//! A call that changes something takes a slot for as long as it is in flight. The slot and its next
-//! sequence number name the call: however often it is sent, over reconnects and restarts of the
-//! server too, it is carried out once. A session that the server has forgotten is begun anew.
+//! A changing call takes a slot for as long as it is in flight. The slot and its next sequence
+//! number identify the call: however often it is sent, even over reconnects and restarts of the
+//! server, it is carried out once. If the server has dropped the session, another one is begun.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

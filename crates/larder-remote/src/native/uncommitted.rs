@@ -1,8 +1,8 @@
-//! What was written to the disks, and is not yet part of its file.
+//! Bytes that were written to the disks, and are not yet part of their file.
 //!
-//! A write goes to the disks at once; the metadata server hears of it with the next commit, which
-//! names places and not data. Until then nobody else sees the bytes, and the size that the server
-//! knows is the old one: who asks for a file's attributes or bytes here commits first.
+//! A write goes to the disks at once; the metadata server learns of it by the next commit, which
+//! names places and not data. Until then no other client sees the bytes, and the size at the server
+//! is the old one: a request for a file's attributes or bytes here commits first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};

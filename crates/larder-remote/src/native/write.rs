@@ -1,9 +1,10 @@
-//! Writing: straight to the disks; the metadata server gives the blocks, and makes them the file's.
+//! Writes: straight to the disks; the metadata server allocates the blocks, and makes them part of
+//! the file.
 //!
-//! To punch a range, the metadata server takes its whole blocks away, as a truncation does; what is
-//! left of the first and the last one is written over with zeros, unless it is a hole. (If somebody
-//! else cuts the file meanwhile it may be as long as before again, as with any write.) What is
-//! allocated gets blocks that nobody has written, which read as zeros.
+//! To punch a range, the metadata server removes its whole blocks, as a truncation does; the client
+//! writes zeros over the rest of the first and the last block, unless it is a hole. (If another
+//! client truncates the file meanwhile it may become as long as before again, as with any write.)
+//! An allocated range gets blocks that were never written, which read as zeros.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Extended attributes. The program has names with their name space; only those of users pass here.
+//! Extended attributes. The program's names include their name space; only those of users pass
+//! here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,4 +1,4 @@
-//! Between RFC 1813 and the words of `larder-vfs`. Nothing else knows nfsstat3.
+//! Converts between RFC 1813 and the types of `larder-vfs`. No other module knows nfsstat3.
 
 use bytes::Bytes;
 use larder_rpc::RpcError;

@@ -1,4 +1,4 @@
-//! Names: what makes, moves, removes and lists them.
+//! Names: makes, moves, removes and lists them.
 
 use super::convert::Page;
 use super::timer;

@@ -1,6 +1,6 @@
 //! Clients of the two small programs that lead to NFS: the port mapper and MOUNT.
 //!
-//! Both answer a few calls and are left again, so their waits are short and soft.
+//! Each is used for a few calls and then closed, so their waits are short and soft.
 
 use larder_rpc::{
     CallOptions, Config, ConnectError, Program, Recovery, RpcClient, RpcError, SourcePort,

@@ -1,9 +1,9 @@
-//! Whether an error is the trace of our own first try.
+//! Whether an error is the effect of our own first attempt.
 //!
 //! A call whose reply was lost is sent again. A server that remembers replies answers as before;
 //! one that does not, or was rebooted in between, carries it out again and finds that the name to
-//! be made exists, or that the name to be removed is gone. Whether we did that or somebody else can
-//! be told only by evidence, and the errors differ in what a wrong guess costs:
+//! be made exists, or that the name to be removed is gone. Only evidence can show whether we did
+//! that or another client, and the errors differ in the cost of a wrong guess:
 //! - REMOVE, RMDIR "not found": the name is gone, which is what was asked for: done.
 //! - LINK "exists": done if the name leads to the file.
 //! - SYMLINK "exists": done if it has the same target.

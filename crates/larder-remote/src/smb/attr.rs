@@ -1,4 +1,4 @@
-//! What the server says of a file, and what that is in POSIX's words.
+//! Converts the server's description of a file to POSIX terms.
 
 use super::handle::Identity;
 use super::mount::MountOptions;

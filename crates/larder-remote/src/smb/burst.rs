@@ -1,8 +1,8 @@
 //! Bursts of writes: they share an open for writing, from the first one until they are committed.
 //!
 //! The burst belongs to the file that is open here, so that it ends with its token at the latest. A
-//! write without a token has an open of its own. It is not left open for longer:
-//! servers tell the time of a change late while somebody may write (Samba up to 2 s).
+//! write without a token has an open of its own. It is not left open for longer: servers report the
+//! time of a change late while a client may write (Samba up to 2 s).
 
 use super::files::ServerOpen;
 use super::link::Link;

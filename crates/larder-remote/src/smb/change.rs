@@ -1,15 +1,15 @@
 //! Names: looking up, making, removing, renaming, linking.
 //!
-//! What changes a directory first looks whether it is still the one that was meant. The look and
-//! others go out together where nothing depends on the order.
+//! A change of a directory first checks that it is still the one that was meant. The check and the
+//! other requests are sent together where their order does not matter.
 //!
 //! If the answer to a change was lost with the connection, it is tried again, and what is found
-//! then may be the trace of the first try:
+//! then may be the effect of the first attempt:
 //! - remove, "not found": the name is gone, which is what was asked for: done.
 //! - rename, "not found": done if the target is the file that the source was.
 //! - link, "exists": done if the name leads to the file.
-//! - making a directory or an exclusive file, "exists": it may be anybody's, and these are used as
-//!   locks. Nothing is claimed: the caller gets [`Error::Io`].
+//! - making a directory or an exclusive file, "exists": it may be another client's, and these are
+//!   used as locks. The client claims nothing: the caller gets [`Error::Io`].
 
 use super::attr::Info;
 use super::files::ServerOpen;

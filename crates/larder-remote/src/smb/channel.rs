@@ -1,10 +1,10 @@
-//! A channel of the mount to its server: the connection there is, or the waiting for the next one.
+//! A channel of the mount to its server: the present connection, or the wait for the next one.
 //!
-//! A connection that is lost is replaced by one task, with growing pauses; calls wait for it, until
-//! the server has been silent for their limit ([`crate::patience`]). What a call does when its
-//! answer was lost is its own affair: it learns that from its [`Attempt`].
+//! One task replaces a lost connection, with growing pauses; calls wait for it, until the server
+//! has been silent for their limit ([`crate::patience`]). Each call decides what to do when its
+//! answer was lost: its [`Attempt`] tells it.
 //!
-//! A mount with several has channels that know nothing of each other.
+//! If a mount has several channels, they are independent.
 
 use super::link::{Accounts, Link};
 use super::mount::MountOptions;

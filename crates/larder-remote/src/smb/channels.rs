@@ -2,10 +2,10 @@
 //! ([`super::connector`]).
 //!
 //! Invariants:
-//! - A file lives on one channel for good, which its handle tells. What opens it for its data goes
-//!   there, with the key of its lease: by another channel it would break the lease. What opens it
-//!   for its attributes breaks none, and what removes or renames it closes it first.
-//! - A connection is known by its generation, which no other of the mount has.
+//! - A file always uses one channel, which its handle determines. Opens for its data go there, with
+//!   the key of its lease: on another channel they would break the lease. Opens for its attributes
+//!   break none, and a removal or rename closes it first.
+//! - A connection is identified by its generation, which is unique in the mount.
 
 use super::channel::Channel;
 use super::connector::connect;

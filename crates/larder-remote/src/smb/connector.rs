@@ -1,10 +1,10 @@
-//! How the connections of a mount are made, and where they tell what they tell by themselves.
+//! Makes the connections of a mount, and routes their unsolicited messages.
 //!
 //! Each has a session and a use of the share of its own: the library cannot bind several to one
 //! session, and an open belongs to a session (MS-SMB2, 3.3.1.10). Each has a ClientGuid of its own,
 //! too, so to the server they are several clients, with leases that the others cannot use
-//! (3.3.5.9.8): with one for all, Samba would serve them in one process.
-//! So they are not the channels of one session that MS-SMB2 knows as multichannel.
+//! (3.3.5.9.8): with one for all, Samba would serve them in one process. So they are not the
+//! channels of one session that MS-SMB2 knows as multichannel.
 
 use super::channel::Channel;
 use super::frames::{ConnectionEvent, EventSink};

@@ -1,4 +1,4 @@
-//! Who logs in, and the file in which `mount.cifs` keeps that (`credentials=`).
+//! The login's identity, and the file in which `mount.cifs` keeps it (`credentials=`).
 
 use std::fmt;
 use std::io::Read as _;

@@ -1,11 +1,10 @@
-//! Data: READ, WRITE and FLUSH, cut to what the server takes, several at once.
+//! Data: READ, WRITE and FLUSH, in pieces that the server accepts, several at once.
 //!
 //! - A read uses the open that a lease came with, or the one that a token stands for, or opens the
 //!   file for itself, in one message with the READ where it fits.
 //! - Writes of a burst share an open, until they are committed ([`super::burst`]).
-//! - What is written counts as unstable until FLUSH. The verifier is the connection's generation:
-//!   the server may have been restarted between two of them. All writes of a file go by one
-//!   channel.
+//! - Written bytes count as unstable until FLUSH. The verifier is the connection's generation: the
+//!   server may have been restarted between two of them. All writes of a file go by one channel.
 
 use super::attr::{Info, Shape};
 use super::burst::{ToCommit, Writer};

@@ -1,23 +1,23 @@
 //! Files that are open at the server, and the leases on them.
 //!
-//! A lease lives as long as the open that it came with, so that is kept. Opens to change a file
-//! bear its key, so that our own changes do not break our own lease. On a directory a pending
-//! CHANGE_NOTIFY stands for the lease: it ends with whatever it tells.
+//! A lease lives as long as the open with which it was granted, so that open is kept. Opens to
+//! change a file carry its key, so that our own changes do not break our own lease. On a directory
+//! a pending CHANGE_NOTIFY stands for the lease: any notification ends it.
 //!
-//! A server takes a lease to read back without waiting: its word comes late, and by way of one of
-//! the opens under the key. Samba throws it away if that one is closed when the word gets there,
-//! whatever else is open. So whoever changes a file asks for a lease that keeps others waiting.
-//! Given that, nobody else has it open, and our change is the only one. Not given it, somebody may
-//! be writing just now: the lease ends with the first open under its key that is closed, and what
-//! is granted within the next moment is not believed, since a write that had begun before is not
-//! told of.
+//! A server takes a read lease back without waiting: its message arrives late, and through one of
+//! the opens under the key. Samba discards the message if that open is closed when it arrives, even
+//! if others are open. So before a change the client asks for a lease that makes others wait. If it
+//! is granted, no other client has the file open, and our change is the only one. If not, another
+//! client may be writing just now: the lease ends with the first open under its key that is closed,
+//! and a lease granted within the next moment is not believed, because a write that had begun
+//! before is not reported.
 //!
-//! What is known of a file under a lease is kept, so that it need not be asked for. Our own changes
-//! make it unknown while they run; an answer that overlapped one is not kept.
+//! The description of a file under a lease is kept, so that the server need not be asked. Our own
+//! changes make it unknown while they run; an answer that overlapped one is not kept.
 //!
 //! Invariants:
 //! - At most [`FILES_MAX`] files are in the table; one that leaves it has no lease.
-//! - A lease is ended before anything is told to the watcher or to the server.
+//! - A lease is ended before the watcher or the server is told anything.
 
 use super::attr::Info;
 use super::frames::LeaseKey;

@@ -1,9 +1,9 @@
-//! The transport under [`smb2`]'s connection, which tells of lease breaks.
+//! The frame filter below [`smb2`]'s connection, which reports lease breaks.
 //!
-//! The library drops lease breaks: it has no leases. A server sends them unasked for, with message
-//! id -1 and session 0, so neither signed nor encrypted (MS-SMB2, 3.3.4.7), and whole frames pass
-//! here before anything else sees them. Since nobody vouches for such a frame, all that it can
-//! bring about is that a lease is given up.
+//! The library drops lease breaks, because it has no leases. A server sends them unsolicited, with
+//! message id -1 and session 0, so neither signed nor encrypted (MS-SMB2, 3.3.4.7), and whole
+//! frames pass here before anything else sees them. Such a frame is not authenticated, so all it
+//! can do is end a lease.
 
 use super::greeting::Greeting;
 use smb2::Result;

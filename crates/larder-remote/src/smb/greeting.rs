@@ -1,10 +1,10 @@
-//! The negotiation, as larder wants it.
+//! The negotiation, as larder needs it.
 //!
-//! The library announces neither that it can encrypt, without which Samba does not, nor that its
-//! user knows leases on directories, nor leaves a choice of versions. So its NEGOTIATE is amended
-//! on its way out (MS-SMB2, 2.2.3). Since SMB 3.1.1 derives its keys from a hash of both messages,
-//! they are kept, and the hash is made anew from them. The last reply to a login is kept too: what
-//! a server objects to a ticket stands there, and the library drops it.
+//! The library does not announce that it can encrypt, without which Samba does not, nor that its
+//! user knows leases on directories, and offers no choice of versions. So its NEGOTIATE is amended
+//! before it is sent (MS-SMB2, 2.2.3). Because SMB 3.1.1 derives its keys from a hash of both
+//! messages, they are kept, and the hash is recomputed from them. The last reply to a login is kept
+//! too: it contains a server's objections to a ticket, which the library drops.
 
 use super::version::Version;
 use smb2::client::Connection;

@@ -1,15 +1,15 @@
-//! What a [`Handle`] of an SMB share is made of: never a name, so that it survives a rename.
+//! The content of a [`Handle`] of an SMB share: never a name, so that it survives a rename.
 //!
-//! The first byte is a version. Version 1 holds what the server calls the file: its file id,
-//! whether it is a directory, and the volume. Version 2 is for servers that make ids up: a hash of
-//! the path, which therefore changes when the file is renamed, and means another file when one
+//! The first byte is a version. Version 1 holds the server's identification of the file: its file
+//! id, whether it is a directory, and the volume. Version 2 is for servers that make ids up: a hash
+//! of the path, which therefore changes when the file is renamed, and means another file when one
 //! takes the name.
 //!
-//! When the file was created is left out on purpose, though it would tell a file from a later one
+//! The creation time is left out on purpose, although it would distinguish a file from a later one
 //! that got its number. Samba makes the time up for files that it did not create, as the earliest
 //! of the others, so it moves when the file is read or written, and the file would lose its cache.
-//! NTFS counts the uses of a number in the id itself; elsewhere the later file passes for a new
-//! version of the earlier one, which its times and size tell.
+//! NTFS counts the uses of a number in the id itself; elsewhere the later file counts as a new
+//! version of the earlier one, as its times and size show.
 
 use larder_vfs::Handle;
 

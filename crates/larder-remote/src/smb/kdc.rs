@@ -1,13 +1,13 @@
-//! The way to a realm's KDC, over TCP and within limits of our own.
+//! A proxy to a realm's KDC, over TCP and within limits of our own.
 //!
-//! The library asks by UDP first and waits ten seconds for each answer, three times, and tells of
-//! an error of the KDC in words only. So it is given the address of a door on the loopback instead.
-//! What it sends there is carried to the KDC over TCP (RFC 4120, 7.2.2), which every KDC speaks and
-//! which finds out at once that nobody is there; what comes back is looked at on its way.
+//! The library asks by UDP first and waits ten seconds for each answer, three times, and reports an
+//! error of the KDC only as text. So it is given the address of a proxy on the loopback instead.
+//! The proxy forwards requests to the KDC over TCP (RFC 4120, 7.2.2), which every KDC speaks and
+//! which detects at once that no KDC is there; it inspects the replies.
 //!
-//! Whoever runs on this machine may knock at the door while a login lasts. He gets from the KDC
-//! what he would get by asking it himself. With answers that he makes up he can make a login fail,
-//! as anybody between us and a KDC can; tickets are sealed with keys that he does not have.
+//! Any user of this machine may connect to the proxy while a login lasts. That user gets from the
+//! KDC what a direct request would get. Forged answers can make a login fail, as an attacker
+//! between us and a KDC can; tickets are sealed with keys that no such user has.
 
 use super::kerberos_error::KerberosError;
 use larder_io::Clock;

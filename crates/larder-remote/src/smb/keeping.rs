@@ -1,16 +1,16 @@
-//! Files that are open here are kept open at the server too: what tokens stand for.
+//! Keeps files that are open here open at the server too: the opens that tokens stand for.
 //!
-//! The server is asked by path, and others rename and remove. An open at the server means its file
-//! whatever becomes of the names, it tells by which one the file goes now, and while there is one
-//! the file's number is given to no other. So a file that is open here stays itself, and is found
-//! again when somebody has renamed it.
+//! Requests name a file by path, and others rename and remove. An open at the server means its file
+//! whatever happens to the names, it reports the file's current name, and while it exists the
+//! file's number is given to no other file. So a file that is open here keeps its identity, and is
+//! found again when another client has renamed it.
 //!
-//! Where the file has a lease, the open that it came with is kept, which costs no request.
+//! If the file has a lease, the open with which it was granted is kept, which costs no request.
 //!
-//! An open also keeps the name of a file that somebody else removes, until it is closed (MS-FSA,
+//! An open also keeps the name of a file that another client removes, until it is closed (MS-FSA,
 //! 2.1.5.4). Our own removals give the file another name first ([`super::change`]).
 //!
-//! With the connection what is kept is lost, and made again after it by path.
+//! When the connection is lost, these opens are lost, and made again by path.
 
 use super::attr::Named;
 use super::burst::Burst;

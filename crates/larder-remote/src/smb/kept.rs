@@ -1,8 +1,9 @@
-//! The files that are kept open at the server since they are open here ([`super::keeping`]).
+//! The table of files that are kept open at the server because they are open here
+//! ([`super::keeping`]).
 //!
 //! Invariants:
 //! - At most [`KEPT_MAX`] files are kept open; others are open here without that.
-//! - What is kept is an open on the file's channel. With the connection it is lost.
+//! - An entry is an open on the file's channel. When the connection is lost, the entry is lost.
 
 use super::burst::Burst;
 use super::files::ServerOpen;

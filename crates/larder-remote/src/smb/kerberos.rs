@@ -1,9 +1,8 @@
-//! A login by Kerberos (RFC 4120; MS-SMB2, 3.2.4.2.3): whose it is, with which tickets, and what
-//! went wrong.
+//! A login by Kerberos (RFC 4120; MS-SMB2, 3.2.4.2.3): its user, its tickets, and its errors.
 //!
-//! With a password the KDC is asked for tickets at each login, else they are those of a ticket
-//! cache, which is read again at each login: so a mount goes on as long as somebody renews them.
-//! Tickets that the KDC gives here are kept nowhere.
+//! With a password the client asks the KDC for tickets at each login; otherwise it uses a ticket
+//! cache, which it reads again at each login: so a mount continues as long as the tickets are
+//! renewed. Tickets from the KDC are not stored.
 //!
 //! Absent on purpose: KDCs by DNS, realms that trust each other, principals of several parts,
 //! ticket caches that are no files, encryption types other than AES with SHA-1 and RC4 (the library

@@ -1,7 +1,7 @@
-//! What a login needs of krb5.conf(5): the default realm, and where the KDCs of realms are.
+//! The parts of krb5.conf(5) that a login needs: the default realm, and the KDCs of realms.
 //!
-//! Tolerant on purpose: whatever is not understood is skipped, as the file is written for others.
-//! Not read are `include` and `includedir`. What an earlier file or line says of a name counts.
+//! Tolerant on purpose: unknown content is skipped, because the file is written for other programs.
+//! `include` and `includedir` are not read. For each name the first file or line counts.
 
 use std::path::PathBuf;
 

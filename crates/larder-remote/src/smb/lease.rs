@@ -1,18 +1,18 @@
-//! Leases: asking for them, and giving them back.
+//! Requests and returns leases.
 //!
-//! A lease comes with an open for reading (MS-SMB2, 2.2.13.2.8), which is kept. Where a server
-//! gives none on directories (SMB 2.1; Samba before 4.22), a pending CHANGE_NOTIFY stands for one.
+//! A lease comes with an open for reading (MS-SMB2, 2.2.13.2.8), which is kept. If a server grants
+//! none on directories (SMB 2.1; Samba before 4.22), a pending CHANGE_NOTIFY stands for one.
 //!
-//! A lease is given back after a while in any case ([`super::MountOptions::lease_max`]).
+//! A lease is returned after a while in any case ([`super::MountOptions::lease_max`]).
 //!
-//! The order of giving back what the server takes back: the lease ends, the file is closed, the
-//! server hears of it, the watcher is told. The file is closed before the server hears of it, since
-//! somebody may wait for that to remove the file: he is refused if it is still open then. But
-//! nothing is waited for that may wait for the server: until it hears of it, it lets nobody else
-//! open the file (Samba holds every CREATE back while a lease is being broken), and whoever is told
-//! may have to open it to write back what is unsent. Two clients that write to one file would wait
-//! for each other. Nobody is kept waiting by that who would wait otherwise: a lease to read is no
-//! reason for a server to wait.
+//! When the server breaks a lease, the order is: the lease ends, the file is closed, the server
+//! gets the acknowledgement, the watcher is notified. The file is closed before the
+//! acknowledgement, because another client may wait for that to remove the file: it would be
+//! refused if the file was still open then. But the client waits for nothing before that may wait
+//! for the server: until the acknowledgement, the server lets no other client open the file (Samba
+//! holds back every CREATE while a lease is being broken), and the watcher may have to open it to
+//! write back unsent data. Two clients that write to one file would wait for each other.
+//! Acknowledging early makes no other client wait longer: a server does not wait for a read lease.
 
 use super::attr::{self, Info};
 use super::files::{File, Known, ServerOpen};

@@ -1,7 +1,7 @@
-//! One connection with its session and its share, and how requests travel over it.
+//! One connection with its session and its share, and how requests use it.
 //!
-//! Every exchange runs as a task of its own: one that was begun is ended, whoever still waits for
-//! it. The library allocates message ids before it sends, and a gap in them ends the connection.
+//! Every exchange runs as a task of its own: once begun it is completed, even if its caller gives
+//! up. The library allocates message ids before it sends, and a gap in them ends the connection.
 
 use super::frames::{ConnectionEvent, EventSink, FrameFilter};
 use super::greeting::Greeting;

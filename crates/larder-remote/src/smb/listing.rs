@@ -1,5 +1,5 @@
 //! Listings: a directory is read whole, kept for a while as a snapshot ([`super::snapshots`]), and
-//! told page by page.
+//! returned page by page.
 
 use super::attr::Info;
 use super::link::{Link, Reply, garbled};

@@ -1,5 +1,5 @@
-//! The files of which something is locked. A file is in the table exactly as long as something of
-//! it is to be locked, or a call is about to change that.
+//! The files with locked ranges. A file is in the table exactly as long as some of it is to be
+//! locked, or a call is about to change that.
 
 use super::files::ServerOpen;
 use super::pieces::Pieces;

@@ -1,20 +1,20 @@
 //! Locks on ranges of files (MS-SMB2, 2.2.26), held for the whole mount.
 //!
-//! The server ties a lock to an open, and keeps everybody else from reading and writing what is
-//! locked, other opens of ours included. So a file of which something is locked has one open that
-//! has all of its locks ([`super::pieces`]), and reads and writes of the file go by that one
+//! The server ties a lock to an open, and prevents all others, including our other opens, from
+//! reading and writing what is locked. So a file with locked ranges has one open that has all of
+//! its locks ([`super::pieces`]), and reads and writes of the file use that open
 //! ([`Share::lock_open`]).
 //!
 //! Invariants:
-//! - What is on record is what the server has, as long as the open can be used. Once the connection
-//!   is lost, or an unlock was not answered, there is no such open, and whoever uses the file next,
-//!   a read or write included, takes all of it again first.
-//! - If that is refused, all locks of the file are given up, and the watcher is told before anybody
-//!   else gets an answer.
+//! - The recorded locks are those that the server has, as long as the open can be used. Once the
+//!   connection is lost, or an unlock was not answered, there is no such open, and the next use of
+//!   the file, including a read or write, first takes all of them again.
+//! - If that is refused, all locks of the file are given up, and the watcher is notified before any
+//!   caller gets an answer.
 //!
-//! A server that lost the connection may have given the range to somebody else, who has left it by
-//! the time it is taken again: it does not tell. Waiting for others is the caller's affair: nothing
-//! is left at the server that could be granted later.
+//! A server that lost the connection may have given the range to another client, which has released
+//! it by the time it is taken again: the server does not report that. Waiting for others is left to
+//! the caller: no request stays at the server that could be granted later.
 
 use super::attr::Info;
 use super::files::ServerOpen;

@@ -1,4 +1,4 @@
-//! What to mount and how, and what may be wrong with it.
+//! Options for mounting a share, and the errors of mounting.
 
 use super::credentials::Credentials;
 use super::kerberos_error::KerberosError;

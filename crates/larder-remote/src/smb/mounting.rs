@@ -1,4 +1,4 @@
-//! A share is mounted: connections are made, and its root is looked at.
+//! Mounts a share: makes the connections, and examines the share's root.
 
 use super::attr::Info;
 use super::channel::Channel;

@@ -1,4 +1,4 @@
-//! Names as they travel: components without the characters that SMB reserves, joined by `\`.
+//! Names on the wire: components without the characters that SMB reserves, joined by `\`.
 //!
 //! Reserved characters are mapped into Unicode's private use area, as macOS and `mount.cifs` with
 //! `mapposix` do it ([`smb2::name`]), so that every name of a POSIX application has a place. A name

@@ -1,22 +1,22 @@
-//! The locks that an open of ours has at the server, and the steps from them to others.
+//! The locks that an open of ours has at the server, and the steps that change them.
 //!
 //! A server unlocks exactly what was locked: a range that was locked in one piece is unlocked in
 //! one (MS-SMB2, 3.3.5.14.1; MS-FSA, 2.1.5.9). And an exclusive lock is refused on a range that the
 //! same open has locked, in either mode, while a shared one goes on top of both (MS-FSA, 2.1.5.8).
-//! POSIX has it that each byte is locked as the last call said. So what is held is kept here as it
-//! was locked, piece by piece, beside what is wanted, and a change is up to three steps:
+//! In POSIX each byte is locked as the last call said. So this module records what is held as it
+//! was locked, piece by piece, beside what is wanted, and a change takes up to three steps:
 //!
-//! 1. Lock what was not locked, and every part that is to be shared of a piece that goes: on top of
+//! 1. Lock what was not locked, and every part of a removed piece that is to be shared: on top of
 //!    what is held. All of it or nothing: a change that is refused here has changed nothing.
 //! 2. Unlock, each exactly as it was locked, the pieces that do not stay as they are.
 //! 3. Lock what is to be exclusive of those that were shared.
 //!
 //! An exclusive piece stays whole as long as some of it is to be exclusive: the rest of it could
-//! not be locked again before the whole was unlocked, and whoever waits for it elsewhere would get
-//! in there. So of such a piece more is locked than is wanted. Between 2 and 3 what is made
+//! not be locked again before the whole was unlocked, and another client that waits for it would
+//! get in there. So of such a piece more is locked than is wanted. Between 2 and 3 what is made
 //! exclusive is not locked: the protocol has no step from one to the other, but both travel in one
-//! message. If somebody else gets in there all the same, 3 is refused. What was shared is taken
-//! back then; what cannot be is lost.
+//! message. If another client gets in there all the same, step 3 is refused. The shared locks are
+//! then taken again; those that cannot be are lost.
 
 use larder_vfs::{LOCK_END, LockChange, LockMap, LockMode};
 use std::ops::Range;

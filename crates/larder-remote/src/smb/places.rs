@@ -1,11 +1,11 @@
-//! Where files are: the path that leads to a handle.
+//! Paths of files, by handle.
 //!
-//! The server is asked by path, so a handle without a place means [`Error::Stale`]; the caller then
-//! looks the name up again, which teaches the place. A place may be wrong, because others rename:
-//! who uses one checks that the file at the path is the one that was meant.
+//! Requests name a file by path, so a handle without a place means [`Error::Stale`]; the caller
+//! then looks the name up again, which records the place. A place may be wrong, because others
+//! rename: its user checks that the file at the path is the one that was meant.
 //!
-//! A file may have several names, and stays reachable by one when another goes. The one that was
-//! learned last leads. A directory has one.
+//! A file may have several names, and stays reachable by one when another is removed. The one that
+//! was learned last is used. A directory has one.
 //!
 //! Invariants:
 //! - At most [`PLACES_MAX`] are kept; when there are more, all but the root are forgotten.

@@ -2,7 +2,7 @@
 //!
 //! The server knows sizes, times and one bit of the mode: read-only. So that archives can be
 //! unpacked, `chmod` of other permission bits succeeds and does nothing, as with `mount.cifs`; but
-//! set-uid, set-gid and sticky bits, and owners other than the mount's, are refused, since somebody
+//! set-uid, set-gid and sticky bits, and owners other than the mount's, are refused, because a user
 //! may rely on them.
 
 use super::attr::{self, Info};

@@ -1,4 +1,5 @@
-//! The share: what all operations have in common. Paths in, identities checked, opens out.
+//! The share: the steps that all operations have in common. They turn paths into opens, and check
+//! identities.
 
 use super::attr::{Info, Shape};
 use super::channel::Channel;

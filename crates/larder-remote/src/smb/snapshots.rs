@@ -1,8 +1,8 @@
-//! The last listings of directories, each whole, told page by page.
+//! The last listings of directories, each whole, returned page by page.
 //!
-//! A position says which snapshot, and where in it: whoever goes on after a directory was read anew
-//! finds the snapshot that he began with, and no position of one means something in another. Of one
-//! that is gone, only the beginning is good.
+//! A position names its snapshot and a place in it: a reader that continues after the directory was
+//! read again finds the snapshot with which it began, and positions of different snapshots are
+//! never confused. Of a snapshot that is gone, only the beginning is valid.
 
 use larder_vfs::{Attr, Handle, Listed, Listing};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Holes: FSCTL_SET_SPARSE, FSCTL_SET_ZERO_DATA and FSCTL_QUERY_ALLOCATED_RANGES (MS-FSCC, 2.3).
 //!
-//! A file that is to get a hole is marked sparse first: else servers write zeros. What the mark
-//! does not change is that a file without it has no holes to tell of, whatever was never written.
+//! A file that is to get a hole is first marked sparse: otherwise servers write zeros. A file
+//! without the mark reports no holes, even for ranges that were never written.
 //!
 //! Absent on purpose: allocation, and zeros with room below them. Servers promise no room for a
 //! range of a file.

@@ -1,4 +1,4 @@
-//! Between NTSTATUS and the words of `larder-vfs`. Nothing else knows the numbers.
+//! Converts between NTSTATUS and the types of `larder-vfs`. No other module knows the numbers.
 
 use larder_vfs::Error;
 use smb2::types::status::NtStatus;

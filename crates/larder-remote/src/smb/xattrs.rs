@@ -1,10 +1,10 @@
 //! Extended attributes: what SMB calls extended attributes of a file (MS-FSCC, 2.4.15).
 //!
-//! A server tells all of them at once, with their values, and takes changes one by one. It cannot
-//! be asked to look and to change in one step, so somebody else may come in between where a change
-//! depends on what is there. Samba keeps them as `user.` attributes of its own file system. Names
-//! are ASCII and differ by more than case, and one whose value is empty is none, so that cannot be
-//! set.
+//! A server returns all of them at once, with their values, and accepts changes one by one. It
+//! cannot check and change in one step, so another client may come in between if a change depends
+//! on what exists. Samba keeps them as `user.` attributes of its own file system. Names are ASCII
+//! and differ by more than case, and an attribute with an empty value does not exist, so it cannot
+//! be set.
 
 use super::attr::Info;
 use super::link::{Link, Reply, garbled};
