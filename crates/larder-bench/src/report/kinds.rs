@@ -41,6 +41,8 @@ impl Kind {
             ("lan", "small-warm") => Kind::Warm,
             ("lan", "open-close" | "rm-r") => Kind::Names,
             ("lan", "untar" | "cp-r" | "create-unlink") => Kind::Written,
+            ("snapdragon", "latency-chmod" | "latency-revocation") => Kind::Names,
+            ("snapdragon", "latency-again" | "latency-revoked") => Kind::Cold,
             (_, name) if name.contains("write") => Kind::Written,
             ("basic5" | "snapdragon", name) if name.contains("read") => Kind::Cold,
             ("snapdragon", "disk-share") => Kind::Cold,

@@ -31,14 +31,16 @@ const FILES_MAX: u64 = 2000;
 /// The suite.
 pub(super) fn suite(size: Size) -> Suite {
     let memory = Stamped::new();
-    let sizes: &[u64] = size.pick(&[4, 64, 256], &[4, 16, 64, 256, 1024, 4096]);
-    let bytes = size.pick(256 << 10, 32 << 20);
-    let small_files = size.pick(20, 700);
-    let names = size.pick(10, 300);
+    let all: &[u64] = &[4, 16, 64, 256, 1024, 4096];
+    let few: &[u64] = &[4, 64, 256];
+    let sizes = size.pick_of(few, all, all);
+    let bytes = size.pick_of(256 << 10, 8 << 20, 32 << 20);
+    let small_files = size.pick_of(20, 300, 700);
+    let names = size.pick_of(10, 100, 300);
     let tree = Tree {
-        dirs: size.pick(30, 690),
-        files: size.pick(100, 10_528),
-        sources: size.pick(4, 24),
+        dirs: size.pick_of(30, 200, 690),
+        files: size.pick_of(100, 2_000, 10_528),
+        sources: size.pick_of(4, 12, 24),
         text_bytes_max: size.pick(8000, 24_100),
         ..Tree::original(size)
     };
@@ -65,7 +67,7 @@ pub(super) fn suite(size: Size) -> Suite {
 
 /// The suite of several disks.
 pub(super) fn disks(size: Size) -> Suite {
-    let share = Files { what: "read", kib: 256, count: size.pick(10, 600) };
+    let share = Files { what: "read", kib: 256, count: size.pick_of(10, 60, 600) };
     let memory = Stamped::new();
     let tests = (1..=DISKS_MAX).flat_map(|clients| {
         reading_and_writing(share, clients, ("disks", clients.into()), &memory)
@@ -89,7 +91,7 @@ fn method(bytes: u64, small_files: u32, names: u32, tree: Tree) -> Vec<String> {
     vec![
         "Setups (secure or not, cache or none, one disk or several) are targets, not tests. Before each test, memory forgets all files on client and server. A KB is 2^10 bytes.".to_owned(),
         format!("read, write: {CLIENTS} clients, each a mount of its own on this machine with a cache, connections and (as root) a network namespace of its own, in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
-        format!("latency: {small_files} files of 4 KB in random order by one client, one operation per file: open, read, close, after a fresh mount with an empty disk cache if the target can be mounted again; and open, write in place, fsync, close. The result is the mean; percentiles are recorded beside it."),
+        format!("latency: {small_files} files of 4 KB in random order by one client, one operation per file: open, read, close, after a fresh mount with an empty disk cache if the target can be mounted again; and open, write in place, fsync, close. latency-again: open, read past the kernel's memory, close, of a file that was just read so; latency-revoked: the same after a chmod, which ends the client's capability. latency-chmod: chmod of a file whose attributes alone were asked for; latency-revocation: of one that was just read, so that the disk has to be told. The result is the mean; percentiles are recorded beside it."),
         format!("create, stat, unlink, small-file: one client, then {CLIENTS_MAX}, each {names} times in a directory of its own: make an empty file; ask for its attributes after a fresh mount; remove it; make a file, write 4 KB, fsync, close and remove it. The result is files of all clients by the time until the last one is done. What a volume acknowledges is on disk; nfs-ganesha writes names to disk when its file system does."),
         format!("andrew: the original tree, as in suite mbfs. andrew-large: make {} directories, copy {} files, scan once, read once, compile {} of the files. The compiler's CPU time (user and system, in steps of 10 ms) is subtracted. The compiler is in memory.", tree.dirs, tree.files, tree.sources),
         "Of what was read in the clock, the mark of each page is compared, which differs from page to page and from file to file; of what was written, every byte after the last test.".to_owned(),

@@ -1,42 +1,122 @@
 //! Latency of single operations: small files in random order, one operation each.
+//!
+//! Reads under a capability that the client has (`latency-again`) and under one that has just ended
+//! (`latency-revoked`) differ by what the client pays for another; a chmod of files of which nobody
+//! has a capability (`latency-chmod`) and of files that were just read (`latency-revocation`) by
+//! what the metadata server pays for telling the disk. On servers without capabilities each pair is
+//! alike.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::data::{Pattern, Random};
-use crate::suite::{Before, Outcome, Place, Test};
+use crate::suite::{Before, Outcome, Place, Test, Work};
 
 const FILE_BYTES: usize = 4096;
+/// Where the files are that are read and written, and those whose capabilities end.
 const DIR: &str = "latency";
+const ENDING: &str = "ending";
 /// Shares of the operations that are at most as slow as what is recorded.
 const PERCENTILES: [(&str, f64); 3] = [("p50_us", 0.5), ("p90_us", 0.9), ("p99_us", 0.99)];
 
-/// Reads, then writes over the same files.
-pub(super) fn tests(count: u32) -> [Test; 2] {
+/// Reads, then writes over the same files, then what the end of capabilities costs.
+pub(super) fn tests(count: u32) -> [Test; 6] {
     let test = |name, before, work| Test { unit: "us", ..Test::timed(name, 1, before, work) };
     let reads = Arc::new(move |place: &Place| read(place, count));
     let writes = Arc::new(move |place: &Place| write(place, count));
-    let furnish = move |place: &Place| {
-        fs::create_dir_all(place.at(DIR))?;
-        for i in 0..count {
-            fs::write(path(place, i), old(i).bytes(FILE_BYTES))?;
+    let furnish_in = |dir: &'static str| {
+        move |place: &Place| {
+            fs::create_dir_all(place.at(dir))?;
+            for i in 0..count {
+                fs::write(path_in(place, dir, i), old(i).bytes(FILE_BYTES))?;
+            }
+            Ok(())
         }
-        Ok(())
     };
+    let (furnish, ending) = (furnish_in(DIR), furnish_in(ENDING));
     [
         test("latency-read", Before::RestartEmpty, reads).furnished(furnish),
         test("latency-write", Before::DropMemory, writes).furnished(furnish),
+        test("latency-again", Before::Restart, each(count, |_, _| Ok(()), reread))
+            .furnished(ending),
+        test("latency-revoked", Before::Restart, each(count, chmod, reread)).furnished(ending),
+        test("latency-chmod", Before::Restart, alone(count, chmod)).furnished(ending),
+        test("latency-revocation", Before::Restart, each(count, |_, _| Ok(()), chmod))
+            .furnished(ending),
     ]
 }
 
+/// What is done with one file.
+type Step = fn(&Path, u32) -> Result<()>;
+
+/// Each file is read, which is not timed; `first` is done to it, and after that what is timed.
+fn each(count: u32, first: Step, timed: Step) -> Work {
+    Arc::new(move |place: &Place| {
+        let prepare = |path: &Path, i| {
+            reread(path, i)?;
+            first(path, i)
+        };
+        steps(place, count, prepare, timed)
+    })
+}
+
+/// Each file is done something to that was not read before.
+fn alone(count: u32, timed: Step) -> Work {
+    Arc::new(move |place: &Place| {
+        let look = |path: &Path, _| {
+            path.metadata()?;
+            Ok(())
+        };
+        steps(place, count, look, timed)
+    })
+}
+
+fn steps(
+    place: &Place,
+    count: u32,
+    prepare: impl Fn(&Path, u32) -> Result<()>,
+    timed: Step,
+) -> Result<Outcome> {
+    let mut latencies = Vec::new();
+    for i in shuffled(count) {
+        let path = path_in(place, ENDING, i);
+        prepare(&path, i)?;
+        let started = Instant::now();
+        timed(&path, i)?;
+        latencies.push(started.elapsed());
+    }
+    Ok(outcome(&latencies))
+}
+
+/// Reads a file by way of the server: the kernel forgets its bytes before.
+fn reread(path: &Path, i: u32) -> Result<()> {
+    let mut bytes = vec![0; FILE_BYTES];
+    let mut file = File::open(path)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    file.read_exact(&mut bytes)?;
+    drop(file);
+    old(i).check(0, &bytes).with_context(|| path.display().to_string())
+}
+
+/// Gives a file another mode than it has.
+fn chmod(path: &Path, _: u32) -> Result<()> {
+    let mode = path.metadata()?.permissions().mode() ^ 0o044;
+    Ok(fs::set_permissions(path, Permissions::from_mode(mode))?)
+}
+
 fn path(place: &Place, i: u32) -> PathBuf {
-    place.at(DIR).join(format!("f{i}"))
+    path_in(place, DIR, i)
+}
+
+fn path_in(place: &Place, dir: &str, i: u32) -> PathBuf {
+    place.at(dir).join(format!("f{i}"))
 }
 
 /// What a file holds at first, and after it was written.
@@ -120,6 +200,23 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// On a directory, where nothing ends: each step works, also a second time.
+    #[test]
+    fn the_steps_around_the_end_of_a_capability_work() {
+        let top = tempfile::tempdir().unwrap();
+        let place = Place { dir: top.path().to_path_buf(), back: None, copy: 0 };
+        for test in tests(3) {
+            test.furnish.as_ref().unwrap()(&place).unwrap();
+            for _ in 0..2 {
+                let outcome = (test.work)(&place).unwrap();
+                assert!(outcome.value.unwrap() > 0.0, "{}", test.name);
+                if test.name == "latency-write" {
+                    break;
+                }
+            }
+        }
+    }
 
     #[test]
     fn percentiles_are_nearest_ranks() {
