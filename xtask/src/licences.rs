@@ -1,4 +1,4 @@
-//! What we link, by `cargo metadata`: under which licences, and from where.
+//! Checks the licences and origins of everything we link, by `cargo metadata`.
 //!
 //! Every package that a build on this kind of machine links, tests included, comes from crates.io
 //! or from this repository, and has a licence that lets us pass it on under ours. Advisories are

@@ -1,9 +1,9 @@
 //! The repository's own chores, run as `cargo xtask CHORE`.
 //!
-//! `tidy` is a test of the repository itself: what the compiler cannot hold (which crate may see
-//! which, how long a function may get, whether a promise has its test), a machine holds here.
-//! `lines` prints what it counts. `licences` looks at what is linked. `ci` is everything a change
-//! must pass, in the order that fails fastest.
+//! `tidy` is a test of the repository itself: it enforces what the compiler cannot (which crate may
+//! use which, how long a function may get, whether a promise has its test). `lines` prints what it
+//! counts. `licences` checks what is linked. `ci` is everything a change must pass, in the order
+//! that fails fastest.
 //!
 //! Left out on purpose: building, installing and measuring; the `Makefile` is the menu for those.
 

@@ -1,17 +1,17 @@
 //! Histories: what several clients were asked at the same time and what they answered, and whether
-//! all of that goes together.
+//! the answers are consistent.
 //!
-//! Each call has a [`Span`] of ticks of one clock: when it was made, and when its answer was there.
-//! A call whose caller died, or was told that nobody knows, has no end: it may have been carried
-//! out at any time since, or never.
+//! Each call has a [`Span`] of ticks of one clock: from when it was made to when it was answered. A
+//! call whose caller died, or learned that its outcome is unknown, has no end: it may have been
+//! carried out at any time since, or never.
 //!
 //! - [`names`]: names of files are linearizable: there is an order of all calls, which keeps to
 //!   their spans, in which each answer is what a single file system would have said.
 //! - [`locks`]: so are locks. A lock that is refused is never wrong.
 //! - [`data`]: bytes are close-to-open, and what was synced or closed stays.
 //!
-//! [`linear`] finds such an order. What is checked is what the callers saw; nobody looks into a
-//! server.
+//! [`linear`] finds such an order. The checkers use only what the callers saw, never a server's
+//! state.
 
 pub mod data;
 pub mod linear;

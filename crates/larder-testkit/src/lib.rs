@@ -1,7 +1,6 @@
-//! For tests: real third-party servers, volumes of our own, and checkers of what several clients
-//! saw.
+//! For tests: real third-party servers, our own volumes, and checkers of what several clients saw.
 //!
-//! Each server of others runs in namespaces of its own (network, mounts, processes), so tests run
+//! Each third-party server runs in namespaces of its own (network, mounts, processes), so tests run
 //! side by side and leave nothing behind: its first process is a shell that reads commands from us,
 //! and when that pipe closes, by drop or because the test died, the kernel ends all the others with
 //! it.

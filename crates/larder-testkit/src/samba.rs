@@ -1,4 +1,4 @@
-//! Samba: SMB 2 and 3, and `smbclient` as somebody else who uses the same share.
+//! Samba: SMB 2 and 3, and `smbclient` as another user of the same share.
 
 use crate::kdc::{self, Kdc, KdcOptions};
 use crate::sandbox::{Sandbox, StartError, failed, listens};

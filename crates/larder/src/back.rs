@@ -1,4 +1,5 @@
-//! What is behind a door: from what was typed to what is served, from which cache, and how.
+//! What a mount or an export serves: from the command line to the source, its cache, and its
+//! options.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What a mount answers when its workers die again and again: EIO, to everything. It can be
-//! unmounted, and told to try once more.
+//! A mount whose workers died repeatedly: answers everything with EIO. It can be unmounted, and
+//! told to try again.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::parent_id;

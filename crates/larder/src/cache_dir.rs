@@ -1,4 +1,4 @@
-//! Opening a cache in a directory: for a mount, or to look after it while it is not mounted.
+//! Opens a cache in a directory: for a mount, or for maintenance while it is not mounted.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;

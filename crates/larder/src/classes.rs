@@ -1,4 +1,4 @@
-//! The durability classes of a mount: where they are written.
+//! The durability classes of a mount: the files that define them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,17 +1,17 @@
-//! Into the background, without a fork of our own: the program starts itself once more.
+//! Starts the daemon in the background, without a fork of our own: the program runs itself again.
 //!
 //! The parent runs itself with the same arguments and [`FLAG`], its standard output a pipe. The
-//! child mounts, leaves the session, writes [`READY`] to the pipe and turns standard output and
-//! error over to its log. The child's standard error is the terminal's until then, so what goes
-//! wrong is told there, by the child itself, and its exit code becomes the parent's.
+//! child mounts, leaves the session, writes [`READY`] to the pipe and redirects standard output and
+//! error to its log. Until then the child's standard error is the terminal's, so the child itself
+//! reports errors there, and its exit code becomes the parent's.
 //!
 //! The child mounts before it leaves the session, because an automounter may wait for it
 //! (automount(8), systemd.automount(5)): until that mount is made, the kernel lets only processes
-//! of the automounter's own process group pass the mountpoint, and everybody else waits for the
-//! mount, also if it is he who makes it.
+//! of the automounter's own process group pass the mountpoint, and all others wait for the mount,
+//! even the process that makes it.
 //!
 //! If the parent is gone before the child is ready, the child's write fails, and it undoes what it
-//! did: nothing stays half made.
+//! did: nothing is left half made.
 
 use std::fs::File;
 use std::io::{Read, Write};

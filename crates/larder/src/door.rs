@@ -1,4 +1,4 @@
-//! The kernel's door in front of a client: FUSE, with the end of the mount told as an event.
+//! The FUSE front door of a client; the end of the mount is reported as an event.
 
 use std::sync::Arc;
 use std::time::Duration;

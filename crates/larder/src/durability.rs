@@ -1,4 +1,4 @@
-//! What an engine tells of the durability of files, and does about it, when a command asks.
+//! An engine's answers and actions about the durability of files, when a command asks.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What an engine tells and does when a command asks, whatever door is before it: a mount's or an
+//! An engine's answers and actions when a command asks, behind any front door: a mount's or an
 //! export's.
 
 use std::path::{Component, Path, PathBuf};

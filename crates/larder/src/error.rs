@@ -1,4 +1,4 @@
-//! How a command ends: exit code 0 done, 1 failed, 2 wrong usage; of a check 8, if it was none.
+//! Exit codes of commands: 0 done, 1 failed, 2 wrong usage; 8 for a check that could not be made.
 
 use std::fmt;
 

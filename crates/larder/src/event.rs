@@ -1,4 +1,4 @@
-//! What happens to a mount that is served, and how serving it ends.
+//! Events of a served mount, and how serving it ends.
 
 use std::sync::mpsc::SyncSender;
 

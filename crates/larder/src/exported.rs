@@ -1,7 +1,7 @@
-//! The control socket of an export: what it answers, and how it is found by its address.
+//! The control socket of an export: its answers, and finding it by its address.
 //!
-//! The address is what is locked: whoever listens there over TCP owns the socket of that name. An
-//! export serves without one, too, if the runtime directory cannot be used.
+//! The address is the lock: the process that listens there over TCP owns the socket of that name.
+//! An export also serves without a control socket, if the runtime directory cannot be used.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a mount must know of its server before it has reached it, as its cache keeps it (JSON).
+//! What a mount must know of its server before it has reached it, stored in its cache (JSON).
 
 use larder_cache::Cache;
 use larder_remote::later::Remembered;

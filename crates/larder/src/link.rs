@@ -1,16 +1,16 @@
-//! The link between a supervisor and its worker: what is said over it, and the worker's end.
+//! The link between a supervisor and its worker: its messages, and the worker's end.
 //!
 //! | from | over the link | |
 //! |---|---|---|
-//! | worker | [`TRYING`] | the server does not answer and is tried on, nothing is mounted; only before [`READY`] |
-//! | worker | [`READY`] | server and cache are there, a mount would work |
+//! | worker | [`TRYING`] | the server does not answer and the worker keeps trying, nothing is mounted; only before [`READY`] |
+//! | worker | [`READY`] | server and cache are available, a mount would work |
 //! | supervisor | the session | made now if it is the first worker |
 //! | worker | [`SERVING`] | requests are answered |
-//! | worker | [`LEFT`], then its end | everything is answered, a newer program is to go on |
+//! | worker | [`LEFT`], then its end | everything is answered, a newer program is to take over |
 //! | worker | [`ENDED`], then its end | the mount is gone, in order |
 //! | worker | its end | it died |
 //!
-//! The link is the worker's standard input, the control socket its standard output: whoever
+//! The link is the worker's standard input, the control socket its standard output: a client that
 //! connects while no worker is there waits for the next one.
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,7 @@
-//! Where the daemon's log goes, and what of it.
+//! The destination and filter of the daemon's log.
 //!
-//! A file is opened anew when logrotate(8) has moved it ([`reopen`]). syslog(3) and systemd's
-//! journal get a datagram for each line.
+//! A file is reopened when logrotate(8) has moved it ([`reopen`]). syslog(3) and systemd's journal
+//! get a datagram for each line.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};

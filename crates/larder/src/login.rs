@@ -1,11 +1,10 @@
-//! Who logs in at an SMB server: from the source, the options, a file, the environment, or a
-//! question.
+//! The login at an SMB server: from the source, the options, a file, the environment, or a prompt.
 //!
 //! The password comes from the first of: the credentials file, `PASSWD`, the file that
-//! `PASSWD_FILE` names, the terminal. (`mount.cifs` has them too.) A password that was asked for is
-//! handed to the daemon and its workers as `PASSWD` in their environment, which only their user can
-//! read; it is never an argument, and never logged. With Kerberos nobody is asked: without a
-//! password the ticket cache is used, which `KRB5CCNAME` names.
+//! `PASSWD_FILE` names, the terminal. (`mount.cifs` has them too.) A password that was typed is
+//! passed to the daemon and its workers as `PASSWD` in their environment, which only their user can
+//! read; it is never an argument, and never logged. With Kerberos there is no prompt: without a
+//! password larder uses the ticket cache that `KRB5CCNAME` names.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Write};

@@ -1,4 +1,4 @@
-//! Inspecting and trimming a cache: the same work whether a daemon does it for its own cache, or a
+//! Inspects and trims a cache: the same work whether a daemon does it for its own cache, or a
 //! command for one that is not mounted.
 
 use std::fmt::Write;

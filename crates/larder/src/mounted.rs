@@ -2,11 +2,11 @@
 //!
 //! The steps are undone in reverse if a later one fails, so nothing is left half made. Afterwards
 //! one loop takes [`Event`]s: a signal, a request to unmount, or that the mount is gone. Ending is
-//! always the same: bring dirty data to the server (for a bounded time), take the mount out of the
+//! always the same: send dirty data to the server (for a bounded time), take the mount out of the
 //! name space (at once, if the server does not answer), close the cache, answer, exit.
 //!
-//! A worker ([`crate::worker`]) goes the same ways, but neither makes the mount nor takes it away
-//! when it fails: its supervisor holds it, and the next worker goes on.
+//! A worker ([`crate::worker`]) takes the same steps, but neither makes the mount nor removes it
+//! when it fails: its supervisor holds it, and the next worker takes over.
 
 mod answers;
 mod ending;

@@ -1,9 +1,9 @@
 //! The options of a mount, `-o name[=value],...`, in two steps.
 //!
 //! *As typed* ([`Typed`]): a list of names with values, each name known and each value of the right
-//! shape or not there. *As meant* ([`Options`]): one value for everything that the stack needs,
-//! with defaults, with what one option says of another, and with contradictions refused. Both steps
-//! are pure; nothing below this module sees a string.
+//! shape or absent. *Resolved* ([`Options`]): one value for everything that the stack needs, with
+//! defaults and the effects of options on each other applied, and contradictions refused. Both
+//! steps are pure; nothing below this module sees a string.
 //!
 //! Names are those of nfs(5) and cachefilesd.conf(5) where they have them; a later option overrides
 //! an earlier one, as with mount(8).

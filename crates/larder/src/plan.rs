@@ -1,4 +1,4 @@
-//! What is to be mounted, and where.
+//! The source, options and mountpoint of a mount.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What a daemon tells of its mount or export, and how people see it.
+//! A daemon's reports of its mount or export, and their form for people.
 //!
 //! [`Status`], [`Stat`] and [`ExportStat`] are an interface: other tools read their JSON. Fields
 //! may be added, not renamed. All counts run since the mount was made or the export began.

@@ -1,11 +1,11 @@
-//! Where running mounts and exports leave their traces: a directory that only its owner may enter.
+//! The runtime directory, for the files of running mounts and exports: only its owner may enter it.
 //!
 //! For each mount three files that share a name: `.sock`, where its daemon listens; `.json`, the
 //! [`Record`] that outlives a dead daemon; `.log`. The record is written before the socket is bound
-//! and removed after it; a socket that refuses connections belongs to a daemon that died. Once the
-//! mount is out of the name space, and its daemon still serves whoever has files open, the names
-//! bear the process too ([`RuntimeDir::detach`]), since the mountpoint is free for another mount.
-//! An export leaves a socket alone, whose name begins with [`EXPORT`] and goes by the address.
+//! and removed after it; a socket that refuses connections belongs to a daemon that died. If the
+//! mount is out of the name space, and its daemon still serves open files, the names include the
+//! process id too ([`RuntimeDir::detach`]), because the mountpoint is free for another mount. An
+//! export has only a socket, whose name begins with [`EXPORT`] and contains the address.
 
 use std::fs::{DirBuilder, File};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-//! A recording on its way from a daemon to a file: what a [`Batch`] holds, and the rows it becomes.
+//! A recording between a daemon and a file: the content of a [`Batch`], and its rows.
 //!
-//! The daemon tells only of slices in which something happened. [`Table`] puts in the others, so
-//! that every connection has a row for every slice, and its times are evenly spaced; but for slices
+//! The daemon sends only slices in which something happened. [`Table`] inserts the others, so that
+//! every connection has a row for every slice, and its times are evenly spaced, except for slices
 //! that the daemon had to drop, which a column counts.
 
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! The server of a mount, whatever its protocol: how it is reached, and what is counted of it.
+//! The server of a mount, of any protocol: how to reach it, and its counters.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! What is mounted: `nfs://HOST[:PORT][/EXPORT]`, `smb://[USER@]HOST[:PORT]/SHARE[/FOLDER]`,
+//! The source of a mount: `nfs://HOST[:PORT][/EXPORT]`, `smb://[USER@]HOST[:PORT]/SHARE[/FOLDER]`,
 //! `larder://HOST[:PORT][,HOST[:PORT]...]/`, or as fstab(5) has them: `HOST:/EXPORT`,
 //! `//HOST/SHARE[/FOLDER]`.
 //!

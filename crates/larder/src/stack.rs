@@ -1,4 +1,4 @@
-//! The stack of a mount, put together in one function that can be read aloud.
+//! Assembles the stack of a mount, in one readable function.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Where this user's larder keeps what must outlive a boot and belongs to no cache: the key that
-//! exports seal their file handles with.
+//! The directory for this user's state that must survive a reboot and belongs to no cache: the key
+//! with which exports seal their file handles.
 
 use std::path::PathBuf;
 

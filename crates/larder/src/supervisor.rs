@@ -1,10 +1,10 @@
-//! The process that keeps a mount alive: it holds the mount's [`Session`], and does nothing that
-//! could fail. A *worker*, a child with the same command line and [`ROLE`], serves; when it dies
-//! another one goes on, and calls on the mount wait meanwhile.
+//! The supervisor, which keeps a mount alive: it holds the mount's [`Session`], and does nothing
+//! that could fail. A *worker*, a child with the same command line and [`ROLE`], serves; when it
+//! dies another takes over, and calls on the mount wait meanwhile.
 //!
-//! A worker that dies again and again ([`crashes`]) is followed by one in the role of
-//! [`Role::Broken`], which answers every call with EIO, until `larder upgrade` asks for another
-//! try, or somebody unmounts.
+//! When workers die repeatedly ([`crashes`]), the next one has the role of [`Role::Broken`] and
+//! answers every call with EIO, until `larder upgrade` asks for another try, or the mount is
+//! unmounted.
 
 mod crashes;
 mod keeper;

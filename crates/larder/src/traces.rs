@@ -1,5 +1,5 @@
-//! What a mount leaves in the runtime directory while it is there: its socket, its log, and what
-//! others are to know of it.
+//! A live mount's files in the runtime directory: its socket, its log, and its record for other
+//! commands.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Taking a mount out of the name space: by the system call, or by FUSE's set-uid helper where we
-//! have not the right ourselves.
+//! Takes a mount out of the name space: by the system call, or by FUSE's set-uid helper if this
+//! process lacks the right.
 
 use std::path::Path;
 use std::process::Command;

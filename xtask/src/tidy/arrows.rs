@@ -1,4 +1,4 @@
-//! Which crate may see which.
+//! Which crate may use which.
 //!
 //! The table is the architecture: an arrow that is not in it needs an ADR first. It speaks of
 //! `[dependencies]` and `[build-dependencies]`; what tests link (`[dev-dependencies]`) is free,

@@ -1,8 +1,8 @@
-//! Fields that others may change although their type changes itself.
+//! Fields that other files may change although their type has methods for that.
 //!
-//! A type with a method that takes `&mut self` is a state: what changes it goes through its
-//! methods. A field of it that other files can assign is counted. A record, which has no such
-//! method, may be open.
+//! A type with a method that takes `&mut self` is a state: it is changed through its methods. A
+//! field of it that other files can assign is counted. A record, which has no such method, may be
+//! open.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
-//! What a manifest links, the crate uses: a dependency that nobody names costs builds and hides
-//! what is true.
+//! A crate uses every dependency in its manifest: an unused one costs builds and misleads readers.
 
 use anyhow::{Context, Result};
 

@@ -1,15 +1,15 @@
 //! Bytes: close-to-open, and what is durable stays.
 //!
-//! A *place* is a few bytes of a file that are written and read together; each write has a value
-//! of its own, and a place has the value 0 at first. A client shows its own processes what one of
-//! them has written at once, and all others what is *public*: what was closed, synced, or unlocked
-//! by who had locked it. A reader sees what was public when he opened the file (or locked it), or
-//! something later; never what one of those had overwritten. Of writes at the same time any may
-//! be the last one.
+//! A *place* is a few bytes of a file that are written and read together; each write has a value of
+//! its own, and a place has the value 0 at first. A client shows its own processes what one of them
+//! has written at once, and all others what is *public*: what was closed, synced, or unlocked by
+//! the process that had locked it. A reader sees what was public when it opened the file (or locked
+//! it), or something later; never what one of those had overwritten. Of writes at the same time any
+//! may be the last one.
 //!
-//! A client that has unsent writes of a file goes on with what it has of it: who opens it there is
-//! shown what was public when the file was opened to make the first of them. Under a lock that is
-//! not so.
+//! A client that has unsent writes of a file continues with its own copy: a process that opens the
+//! file there sees what was public when the file was opened for the first of those writes. This
+//! does not hold under a lock.
 
 use std::collections::BTreeMap;
 

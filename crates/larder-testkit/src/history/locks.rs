@@ -1,7 +1,7 @@
 //! Locks: of a part of a file, by an owner of a client.
 //!
-//! Whoever has a lock has it from its answer until he gives it back, or until his client has died;
-//! when it then goes is not known. A lock may be refused at any time.
+//! An owner has a lock from its answer until the owner gives it back, or until its client has died;
+//! when the lock ends then is unknown. A lock may be refused at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Names: directories with files and directories in them, one call at a time.
 //!
-//! A file is what its number at the server says. Of one whose maker did not hear of it the number
-//! is not known: it has a number of its own here until somebody meets it.
+//! The server's number identifies a file. If a file's maker got no answer, the number is unknown:
+//! the file has a number of its own here until a call reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

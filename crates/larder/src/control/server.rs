@@ -2,7 +2,7 @@
 //!
 //! A thread accepts, a thread serves each connection, at most [`CONNECTIONS_MAX`] at once. Requests
 //! may block: no task of the data path waits for them. The connection of an answered
-//! [`Request::Unmount`] stays open until the process is gone, so that its end tells that.
+//! [`Request::Unmount`] stays open until the process is gone, so that the command can see its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What the daemon answers on its control socket.
+//! The daemon's answers on its control socket.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;

@@ -1,5 +1,5 @@
-//! The end of a mount: what is unsent goes to the server, the mount out of the name space, the
-//! cache is closed. Each step takes a bounded time.
+//! Ends a mount: sends what is unsent to the server, takes the mount out of the name space, closes
+//! the cache. Each step takes a bounded time.
 
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;

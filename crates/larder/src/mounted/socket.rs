@@ -1,4 +1,4 @@
-//! The control socket of a mount's daemon: who answers may change while it is served.
+//! The control socket of a mount's daemon: the answering object may change while it is served.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

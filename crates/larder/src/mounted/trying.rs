@@ -1,6 +1,6 @@
-//! Before there is a mount: the server is tried until it answers, if it was never seen and the
-//! options say so (`bg`, `retry` of nfs(5)). With `bg` whoever waits for the mount is told after
-//! the first try that failed, and the control socket answers from then on.
+//! Before there is a mount: tries the server until it answers, if it was never reached and the
+//! options say so (`bg`, `retry` of nfs(5)). With `bg` the command that waits for the mount is told
+//! after the first failed try, and the control socket answers from then on.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Options as meant: one value for everything that the stack needs.
+//! Options as resolved from the command line: one value for everything that the stack needs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

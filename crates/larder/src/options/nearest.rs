@@ -1,4 +1,4 @@
-//! Which known names come near to a mistyped one.
+//! Finds the known names closest to a mistyped one.
 
 use strsim::levenshtein;
 

@@ -1,4 +1,4 @@
-//! Sizes in bytes, as people write and read them.
+//! Parses and prints sizes in bytes.
 
 use std::fmt;
 

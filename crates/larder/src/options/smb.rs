@@ -1,4 +1,4 @@
-//! Options that only SMB has, as they are meant.
+//! Options that only SMB has, as resolved from the command line.
 
 use std::path::PathBuf;
 

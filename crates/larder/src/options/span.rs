@@ -1,4 +1,4 @@
-//! Durations, as people write them.
+//! Parses durations.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a daemon tells of durability classes, and of what is not at the server.
+//! A daemon's reports of durability classes, and of what is not at the server.
 
 use std::fmt;
 

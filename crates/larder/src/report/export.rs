@@ -1,4 +1,4 @@
-//! What an export tells of itself.
+//! An export's reports of itself.
 
 use std::collections::BTreeMap;
 use std::fmt;

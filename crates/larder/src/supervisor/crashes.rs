@@ -1,4 +1,4 @@
-//! When the next worker is started after one has died.
+//! Decides when the next worker is started after one has died.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! systemd, if it started us: it is told when the mount is usable, and keeps the mount's
-//! descriptors (`FileDescriptorStoreMax=`, sd_notify(3)), so that a supervisor that dies is
-//! followed by one that goes on.
+//! systemd, if it started us: larder tells it when the mount is usable, and gives it the mount's
+//! descriptors to keep (`FileDescriptorStoreMax=`, sd_notify(3)), so that another supervisor can
+//! take over from one that dies.
 //!
 //! Without systemd (no `NOTIFY_SOCKET`, no `LISTEN_FDS`) all of this does nothing.
 
