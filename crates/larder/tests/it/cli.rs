@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::{
@@ -139,17 +139,23 @@ fn mount_finds_its_helper() {
     assert!(mount.cache().join("larder-cache").exists());
 }
 
+/// And it says so. With a log that is no file SIGHUP is such a signal, too.
 #[test]
 fn a_signal_unmounts_in_the_foreground() {
     let server = Server::start(Kind::Larder);
-    for signal in ["INT", "TERM"] {
+    for signal in ["INT", "TERM", "HUP"] {
         let mount = Mount::unmounted(&server, &[]);
-        let mut daemon = mount.command().arg("--foreground").spawn().unwrap();
+        let mut daemon = mount.command();
+        let daemon = daemon.arg("--foreground").stdout(Stdio::null()).stderr(Stdio::piped());
+        let daemon = daemon.spawn().unwrap();
         eventually("it is mounted", || {
             said(&mount, &["status", "--json"]).1.contains("\"mounted\"")
         });
         run("kill", &[&format!("-{signal}"), &daemon.id().to_string()]);
-        assert_eq!(daemon.wait().unwrap().code(), Some(0));
+        let ended = daemon.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(0), "{told}");
+        assert!(told.contains(&format!("SIG{signal}: unmounting")), "{told}");
         assert!(!is_mounted(&mount));
     }
 }
