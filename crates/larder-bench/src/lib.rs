@@ -1,10 +1,11 @@
-//! The bench: published workloads on plain directories, measured with the same code for everybody.
+//! The bench: published workloads on plain directories, measured with the same code for every
+//! target.
 //!
 //! A *suite* is a list of tests; a test does file work in a directory and takes time. A *target* is
 //! a directory with a name: a mount of ours, a rival's, or the local disk; nothing here knows which
-//! file system it is. The runner interleaves targets, so that drift of the machine hits all alike,
-//! and writes a [`record::Run`]: every sample, with what was known about cache, link and RPCs. The
-//! `report` is made from records alone.
+//! file system it is. The runner interleaves targets, so that drift of the machine affects all
+//! targets equally, and writes a [`record::Run`]: every sample, with the state of cache, link and
+//! RPCs. The `report` is made from records alone.
 //!
 //! ```text
 //! suite ── tests ──┐
@@ -12,10 +13,9 @@
 //! targets ─ RPCs ──┘
 //! ```
 //!
-//! What a target is and how it is mounted is the business of [`stand`], which starts the binary's
-//! own commands as a user would; how far away its server seems is that of [`link`]; file systems of
-//! others are started beside it by [`rivals`]. *Absent:* every crate of ours but `larder-io`, so
-//! that nothing measured can help with its own measurement.
+//! [`stand`] makes and mounts targets, by the binary's own commands as a user would; [`link`] makes
+//! their server seem distant; [`rivals`] starts other file systems beside it. *Absent:* every crate
+//! of ours except `larder-io`, so that nothing measured can influence its own measurement.
 
 #![allow(clippy::disallowed_methods, reason = "it measures by the clock of the machine")]
 

@@ -10,9 +10,8 @@
 //! | TCP over it | the kernel's own: slow start, queue, drops, retransmissions | ends on this side, so none of these |
 //! | delay, loss | none: `tc netem` is not in every kernel | delay; loss of datagrams |
 //!
-//! They compose: a proxy with a delay and no rate, before a server in a namespace. What a
-//! connection really gets over either is measured by [`measure`] and belongs into the record of a
-//! run.
+//! They compose: a proxy with a delay and no rate, before a server in a namespace. [`measure`]
+//! measures what a connection really gets over either, for the record of a run.
 //!
 //! A *shape* is what a link is asked to be. A *wire* is one direction of it.
 

@@ -1,4 +1,4 @@
-//! What a run has to say about where it ran.
+//! Describes the machine of a run.
 
 use std::fs;
 

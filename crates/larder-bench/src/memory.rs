@@ -1,4 +1,4 @@
-//! The page cache: forgetting it, and proving that it was forgotten.
+//! The page cache: drops it, and proves that it was dropped.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

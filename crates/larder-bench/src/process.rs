@@ -1,4 +1,4 @@
-//! Programs of others, none of which is waited for without a limit.
+//! Third-party programs; none is waited for without a limit.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! How far a run is: a bar with the remaining time on a terminal, plain lines elsewhere.
+//! Progress of a run: a bar with the remaining time on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! What the published texts reported, as constants, to be shown beside what is measured here.
+//! Results that the published texts reported, as constants, to be shown beside what is measured
+//! here.
 //!
-//! Only what the texts state in words or tables is here. Elapsed times and RPC counts that were
-//! published as pictures have no number, and none is read off a picture.
+//! Only results that the texts state in words or tables are here. Elapsed times and RPC counts that
+//! were published as pictures have no number, and none is read off a picture.
 
 /// Where a suite was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

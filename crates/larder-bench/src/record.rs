@@ -1,4 +1,4 @@
-//! What a run wrote down. This is the format of the files under `bench/runs/`: fields may be added,
+//! The record of a run. This is the format of the files under `bench/runs/`: fields may be added,
 //! not renamed. Everything a report says is computed from here.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The report of runs: one HTML page, the same as Markdown, and every sample as CSV.
 //!
-//! A pure function of records, but for the writing of three files. It reads no clock and no
-//! machine: the same records give the same bytes.
+//! A pure function of records, except that it writes three files. It reads no clock and no machine:
+//! the same records give the same bytes.
 //!
 //! ```text
 //! runs ── sanitized ── Document ──┬── page (HTML, with charts)
@@ -9,12 +9,12 @@
 //!   └── csv, downloads
 //! ```
 //!
-//! Invariants: whoever failed a test is said to have failed it, where its number would stand, and
-//! is never compared as if it had passed; what was not measured says so; nothing is called faster
-//! or slower whose 95 % interval does not say it; numbers of others come from [`crate::published`]
-//! alone.
+//! Invariants: if a target failed a test, the report says so in place of its number, and never
+//! compares it as if it had passed; results that were not measured are marked; nothing is called
+//! faster or slower unless its 95 % interval shows it; published numbers come only from
+//! [`crate::published`].
 //!
-//! What the charts of a suite need to know of its tests:
+//! The charts of a suite need these properties of its tests:
 //! - `badros`: names as published, `copies` 1 and 4;
 //! - `fscache`: tests named `COLD`, `HOT`, `PGCACHE`, in seconds; None is COLD of `plain`, Server
 //!   is PGCACHE of `local`, unless tests have these names;
@@ -23,8 +23,7 @@
 //! - `snapdragon`: `at` a file size or `disks`; latencies in `us`, one sample per operation or
 //!   percentiles (`p50_us`) among `extra`; `disk` in the name of what shows scaling.
 //!
-//! Tests that fit none of this are shown as bars. `bench/report/check` looks at a page in a
-//! browser.
+//! Tests that fit none of this are shown as bars. `bench/report/check` checks a page in a browser.
 
 use std::fs;
 use std::path::{Path, PathBuf};

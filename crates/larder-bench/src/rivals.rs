@@ -1,18 +1,19 @@
-//! Rivals: caching network file systems of others, started beside our own server for a comparison.
+//! Rivals: third-party caching network file systems, started beside our own server for a
+//! comparison.
 //!
 //! A rival brings a server and a mount. Its server runs where ours does and on the same disk, so
 //! that its bytes cross a link of the same shape: in the network namespace, or behind proxies of
 //! its own. What it needs must be installed; a rival that is not, or that does not start, is
 //! *absent*, with the reason.
 //!
-//! What is alike for all, as far as a rival can be told: attributes of files are trusted for 5
+//! Equal for all, as far as a rival can be configured: attributes of files are trusted for 5
 //! seconds, lists of names for 30, a file that was closed is on the server, and a budget of memory
 //! is [`MEMORY_MIB`]. All else is a rival's default, as its users run it; [`METHOD`] and the
 //! options of a target say the rest.
 //!
-//! Everything is unmounted, ended and removed when an [`Entrant`] is dropped, also after a half
-//! start. No command to mount or unmount is waited for without a limit. *Left out on purpose:*
-//! installing anything.
+//! Everything is unmounted, ended and removed when an [`Entrant`] is dropped, even after a partial
+//! start. Every wait for a mount or unmount command has a limit. *Left out on purpose:* installing
+//! anything.
 
 mod fuse;
 mod gluster;

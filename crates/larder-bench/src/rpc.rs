@@ -1,7 +1,8 @@
 //! RPC accounting: how many calls of each procedure a piece of work cost, and how long they took.
 //!
-//! Two places count. The daemon of a mount of ours knows what it sent; our NFS server knows what it
-//! was asked, by whichever client. Both are asked through the binary's own `stat` command.
+//! Calls are counted in two places. The daemon of one of our mounts counts what it sent; our NFS
+//! server counts what any client asked of it. Both are asked through the binary's own `stat`
+//! command.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

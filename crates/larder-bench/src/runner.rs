@@ -1,9 +1,9 @@
 //! Runs a suite on targets.
 //!
 //! A round is the whole suite, once on every target, test by test: targets take turns, in reverse
-//! order every second round, so that whatever else the machine does hits all alike. Rounds go on
-//! until every result is known closely enough, or a limit is reached. A target that fails a test
-//! goes on with the next one: the failure is its result.
+//! order every second round, so that other activity on the machine affects all targets equally.
+//! Rounds continue until every result is known closely enough, or a limit is reached. A target that
+//! fails a test continues with the next one: the failure is its result.
 
 use std::collections::BTreeMap;
 use std::fs;

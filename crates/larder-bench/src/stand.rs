@@ -1,9 +1,9 @@
 //! A stand: an export of our server, or a share of Samba, and mounts of it, made as a user makes
-//! them, by the binary's own commands, and gone when it is dropped.
+//! them, by the binary's own commands, and removed when it is dropped.
 //!
 //! Every contestant has a directory of its own in the export, so that none profits from what
-//! another one read. All mounts have the same memory, timeouts and attribute timeouts: what is not
-//! said here is the default of `larder mount`, for all of them.
+//! another has read. All mounts have the same memory, timeouts and attribute timeouts: everything
+//! else is the default of `larder mount`, for all of them.
 
 use std::collections::BTreeMap;
 use std::fs;

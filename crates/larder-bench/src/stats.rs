@@ -1,8 +1,8 @@
-//! What samples say: median, spread, 95 % interval.
+//! Statistics of samples: median, spread, 95 % interval.
 //!
 //! Times are compared as ratios, so intervals are taken of logarithms: a Student t interval of the
 //! mean log, which for two targets measured round by round is taken of the paired differences. The
-//! point that is shown is the median; the interval is of the geometric mean. Of fewer than three
+//! value that is shown is the median; the interval is of the geometric mean. With fewer than three
 //! samples there is no interval, and nothing is concluded.
 
 use serde::{Deserialize, Serialize};

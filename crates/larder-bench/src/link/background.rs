@@ -1,4 +1,4 @@
-//! Asynchronous work on one thread of its own, for as long as somebody holds its handle.
+//! Asynchronous work on one thread of its own, for as long as its handle is held.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,9 +1,9 @@
-//! What is on its way: things that arrive in the order in which they left, each at its time, and
-//! never more of them than there is room for.
+//! Things in transit: they arrive in the order in which they were sent, each at its time, and there
+//! are never more of them than there is room for.
 //!
-//! A line has one entrance and one exit. Room is taken before a thing enters and given back when
-//! what came out of the exit is dropped, that is after it was handed on: a receiver that stalls
-//! fills the line, and then the sender stalls.
+//! A line has one entrance and one exit. Room is taken before a thing enters and returned when what
+//! came out of the exit is dropped, that is after it was handed on: a receiver that stalls fills
+//! the line, and then the sender stalls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

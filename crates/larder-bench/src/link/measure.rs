@@ -1,10 +1,10 @@
-//! What a TCP connection over a link really gets: for the record of a run, beside what was asked
-//! for.
+//! Measures what a TCP connection over a link really gets: for the record of a run, beside what was
+//! asked for.
 //!
 //! The other end is a [`FarSide`], on the far side of the link. Its protocol is one byte, `n`,
 //! which it answers with 2 to the power `n` bytes. The rate is of payload that comes to us, the way
-//! of reads. What comes before the link has settled is left out of it: the first fifth of the time,
-//! in which a bucket empties and TCP grows its window.
+//! of reads. Bytes from before the link is steady are left out: the first fifth of the time, in
+//! which a bucket empties and TCP grows its window.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};

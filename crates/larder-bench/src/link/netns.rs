@@ -6,8 +6,8 @@
 //! [`proxy`](super::proxy) goes before it.
 //!
 //! Several may live at once, of one process or of many: names and addresses are made of the process
-//! id and a count, and addresses that are in use are passed over. What a dead process of the same
-//! id has left is removed first.
+//! id and a count, and addresses that are in use are passed over. Leftovers of a dead process with
+//! the same id are removed first.
 //!
 //! It needs root, and `ip` and `tc` of the Debian package iproute2.
 

@@ -2,7 +2,7 @@
 //! and rounds up, which would add two to a round trip of one; and the kernel's timers (timerfd) can
 //! be awaited from safe code only by pretending that they are something else.
 //!
-//! One thread sleeps until the earliest time that somebody waits for, and wakes whoever it is.
+//! One thread sleeps until the earliest time that a task waits for, and wakes that task.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

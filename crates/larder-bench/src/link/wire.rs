@@ -1,10 +1,9 @@
-//! One direction of a link: when bytes that want to pass arrive at the other end, and which
-//! datagrams never do.
+//! One direction of a link: when sent bytes arrive at the other end, and which datagrams never do.
 //!
-//! All who send share the wire. They take turns in the order in which they came, each with at most
+//! All senders share the wire. They take turns in the order in which they came, each with at most
 //! one [`quantum_bytes`], so that bulk does not starve requests and connections get equal shares. A
-//! turn lasts as long as the bytes take at the rate; the delay comes after it and keeps nobody
-//! waiting, so any amount may be on its way.
+//! turn lasts as long as the bytes take at the rate; the delay comes after it and makes no sender
+//! wait, so any amount may be in transit.
 //!
 //! Invariant: in any interval of length `t` at most `rate * (t + BURST)` departs, and what a busy
 //! machine was late for. Counted from when the first bytes came, it is the former alone.

@@ -1,7 +1,8 @@
-//! Who was faster, and whether the samples show it.
+//! Which target was faster, and whether the samples show it.
 //!
-//! Invariants: who failed a test has no ratio in it; nothing is called faster or slower unless the
-//! 95 % interval of the ratio excludes one; and a ratio over a suite says how many tests it is of.
+//! Invariants: a target that failed a test has no ratio in it; nothing is called faster or slower
+//! unless the 95 % interval of the ratio excludes one; and a ratio over a suite says how many tests
+//! it covers.
 
 use crate::record::{Run, Target, Test};
 use crate::stats::Summary;

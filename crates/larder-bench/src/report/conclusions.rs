@@ -1,8 +1,8 @@
-//! What the report says first: in sentences, who is faster than whom and by how much, who is
-//! slower, what the samples do not show, and who calls the server more often.
+//! The beginning of the report: sentences that say which target is faster than which and by how
+//! much, which is slower, what the samples do not show, and which calls the server more often.
 //!
-//! Invariant: every test that the other of two targets ran is in exactly one of the sentences about
-//! both.
+//! Invariant: every test that both of two targets ran is in exactly one of the sentences about
+//! them.
 
 use crate::record::{Run, Test};
 use crate::stats::Summary;

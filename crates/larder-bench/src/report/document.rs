@@ -1,5 +1,5 @@
-//! A report as data: sections of blocks, which HTML and Markdown both write out. What one says, the
-//! other says too; only charts are left out of Markdown, their tables are not.
+//! A report as data: sections of blocks, which HTML and Markdown both write out. Both have the same
+//! content, except that Markdown leaves out charts, but not their tables.
 
 use super::chart::Chart;
 

@@ -1,4 +1,4 @@
-//! Records, made fit to be computed with: they come from files that anybody may have edited.
+//! Sanitizes records before computing with them: they come from files that may have been edited.
 //!
 //! After [`sanitized`] every value is within limits within which no ratio over- or underflows, and
 //! a sample that was not becomes a failed one that says so; every target that has a sample is in

@@ -1,7 +1,7 @@
-//! What bounds a test: ratios are averaged within one kind only.
+//! The kinds of tests, by what bounds them: ratios are averaged within one kind only.
 //!
-//! A test whose bytes cross the link takes as long as the link does, whoever reads; one whose bytes
-//! are held here does not. Their mean would say how many of each a suite has.
+//! A test whose bytes cross the link takes as long as the link does, whatever the reader; one whose
+//! bytes are cached here does not. Their mean would only say how many of each a suite has.
 
 use crate::record::Test;
 

@@ -1,5 +1,5 @@
-//! What connections did over time, as `larder stat --series` records it: one chart of events, one
-//! of states.
+//! Activity of connections over time, as `larder stat --series` records it: one chart of events,
+//! one of states.
 //!
 //! A mean hides what a series shows: a window that flips between 1 and 2, a backlog that comes and
 //! goes. So slices are put together only where there are more than a chart can show, and then the

@@ -1,4 +1,4 @@
-//! What a report says of a run: the same for every suite, and the charts of each.
+//! The sections of a report about a run: the same for every suite, and the charts of each.
 
 use crate::published::{self, Fact};
 use crate::record::{Run, Test};

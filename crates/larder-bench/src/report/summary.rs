@@ -1,5 +1,5 @@
-//! What comes before the suites: what the runs show, under which conditions, what was interrupted,
-//! who was faster.
+//! The summary before the suites: what the runs show, under which conditions, what was interrupted,
+//! which targets were faster.
 
 use crate::record::{Machine, Run};
 

@@ -1,8 +1,8 @@
 //! A rival's mount: a FUSE daemon that stays in the foreground, as a child of ours.
 //!
-//! Nothing here touches the mountpoint itself but in a process that can be killed: whether
-//! something is mounted is read from mountinfo. A daemon that died or hangs costs a limited time,
-//! and the next restart begins anew.
+//! The mountpoint itself is touched only in a process that can be killed: whether something is
+//! mounted is read from mountinfo. A daemon that died or hangs costs a limited time, and the next
+//! restart starts from scratch.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

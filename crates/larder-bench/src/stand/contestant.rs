@@ -1,4 +1,4 @@
-//! Who is measured: which client of ours, and whose server it mounts.
+//! The contestants: which client of ours, and which server it mounts.
 
 use super::volume::Parts;
 use crate::target::Chosen;

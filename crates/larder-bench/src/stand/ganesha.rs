@@ -1,4 +1,4 @@
-//! nfs-ganesha beside our own server: somebody else's, under the same load.
+//! nfs-ganesha beside our own server: a third-party server under the same load.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};

@@ -5,7 +5,7 @@
 //! idle for long are dropped, as routers do; so is the longest idle one if a new client comes and
 //! there are too many.
 //!
-//! Nothing is retried and nobody is told of what is lost: that is what datagrams are.
+//! Nothing is retried and losses are not reported, as with any datagrams.
 
 use std::collections::HashMap;
 use std::io;

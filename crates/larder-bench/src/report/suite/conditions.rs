@@ -1,5 +1,4 @@
-//! Under which conditions a run was made: machine, link as asked for and as measured, method,
-//! targets.
+//! The conditions of a run: machine, link as asked for and as measured, method, targets.
 
 use jiff::Timestamp;
 
