@@ -13,6 +13,8 @@
 
 mod link;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use larder_rpc::{CallOptions, Program, RpcClient, RpcError};
 use larder_wire::capability::VolumeId;
@@ -22,8 +24,9 @@ use larder_wire::capability::{
 use larder_wire::disk::sealed::ReplyError;
 use larder_wire::disk::session::{AskError, Granted, Hailing};
 use larder_wire::disk::words::{
-    ClearHead, CopyHead, Done, EpochHead, FlushHead, GroupReplaceHead, Head, ReadHead, RefreshDone,
-    RefreshHead, Refusal, Remedy, RevokeHead, StatusDone, StatusHead, Trust, WriteHead,
+    AwaitWrittenHead, ClearHead, CopyHead, Done, EpochHead, FlushHead, GroupReplaceHead, Head,
+    ReadHead, RefreshDone, RefreshHead, Refusal, Remedy, RevokeHead, StatusDone, StatusHead, Trust,
+    WriteHead,
 };
 use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, VERSION};
 use larder_wire::seal::MasterKey;
@@ -236,6 +239,17 @@ impl DiskControl {
     /// [`DiskError`]
     pub async fn clear(&self, extents: Extents) -> Result<(), DiskError> {
         self.order(ClearHead { extents }).await.map(drop)
+    }
+
+    /// Waits until every block with bytes of `extents` has been written, for so long at most:
+    /// whether they all have been, durably.
+    ///
+    /// # Errors
+    /// [`DiskError`]
+    pub async fn await_written(&self, extents: Extents, wait: Duration) -> Result<bool, DiskError> {
+        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        let (done, _) = self.order(AwaitWrittenHead { extents, wait_ms }).await?;
+        Ok(done.is_durable)
     }
 
     /// The disk's report of its state.

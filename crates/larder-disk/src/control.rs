@@ -3,18 +3,23 @@
 //! Each of these is in force when it is answered: nothing that it forbids is in flight any more,
 //! and what it makes durable is durable.
 
+use std::time::Duration;
+
 use larder_wire::disk::words::{
-    ClearHead, CopyHead, Done, EpochHead, GroupReplaceHead, Head, RefreshDone, RefreshHead,
-    Refusal, Res, RevokeHead, StatusDone, StatusHead, Trust,
+    AwaitWrittenHead, ClearHead, CopyHead, Done, EpochHead, GroupReplaceHead, Head, RefreshDone,
+    RefreshHead, Refusal, Res, RevokeHead, StatusDone, StatusHead, Trust, WrittenDone,
 };
 use larder_wire::xdr::Array;
 
 use crate::device::{Device, TRUST_MAX};
+use crate::store::Store;
 
 /// A request of the metadata server.
 pub(crate) trait ControlHead: Head + Send {
     /// Whether an observer may ask for it.
     const IS_FOR_OBSERVERS: bool = false;
+    /// Whether the next owner of the volume waits until it is done: unless it changes nothing.
+    const IS_WAITED_FOR: bool = true;
 
     /// Does it.
     fn carry_out(self, device: &Device) -> impl Future<Output = Res<Self::Done>> + Send;
@@ -73,6 +78,22 @@ impl ControlHead for ClearHead {
             .blocking(device.orders().enter(), move |store| store.clear(self.extents.as_slice()))
             .await?;
         Ok(Done {})
+    }
+}
+
+/// Longest wait for somebody who has said that he writes.
+const WRITTEN_WAIT_MAX: Duration = Duration::from_secs(10);
+
+impl ControlHead for AwaitWrittenHead {
+    const IS_WAITED_FOR: bool = false;
+
+    async fn carry_out(self, device: &Device) -> Res<WrittenDone> {
+        let wait = Duration::from_millis(self.wait_ms.into()).min(WRITTEN_WAIT_MAX);
+        if !device.await_written(&self.extents, wait).await? {
+            return Ok(WrittenDone { is_durable: false });
+        }
+        device.blocking(device.orders().enter(), Store::flush).await?;
+        Ok(WrittenDone { is_durable: true })
     }
 }
 

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_io::{Clock, Monotonic};
-use larder_wire::capability::{BootEpoch, Capability, Extent};
+use larder_wire::capability::{BootEpoch, Capability, Extent, Extents};
 use larder_wire::disk::sealed::{Sealed, SealedReply};
 use larder_wire::disk::words::{
     Done, Ending, FlushHead, HandshakeCall, HandshakeDone, Head, Hello, ReadHead, Refusal, Res,
     SessionId, Shown, Welcome, WriteHead,
 };
 use larder_wire::seal::{KEY_BYTES, MasterKey, RequestKeys, Secret, SessionKey, Setup};
+
+use tokio::sync::Notify;
 
 use crate::control::ControlHead;
 use crate::counts::Counts;
@@ -63,6 +65,8 @@ pub struct Device {
     orders: Underway,
     counts: Counts,
     rate: Option<Rate>,
+    /// Somebody has written.
+    written: Notify,
     started: Monotonic,
 }
 
@@ -95,6 +99,7 @@ impl Device {
             orders: Underway::default(),
             counts: Counts::default(),
             rate,
+            written: Notify::new(),
             started: config.clock.now(),
             config,
         }
@@ -148,7 +153,7 @@ impl Device {
     /// # Errors
     /// [`Refusal`], counted; those under seal are in the reply.
     pub(crate) async fn order<H: ControlHead>(&self, request: Sealed<H>) -> Res<SealedReply<H>> {
-        let _entered = self.orders.enter();
+        let _entered = H::IS_WAITED_FOR.then(|| self.orders.enter());
         let (head, reply) = self.count(self.admit_control(request))?;
         let results = self.count(head.carry_out(self).await);
         Ok(reply.seal(&results, Bytes::new()))
@@ -291,12 +296,34 @@ impl Device {
             Deed::Read(range) => self.store.read(range).map(Bytes::from).map_err(refusal),
             Deed::Write(range) => {
                 self.store.write(range.offset(), &data).map_err(refusal)?;
+                self.written.notify_waiters();
                 match head.is_stable() {
                     true => self.flush(entered).await,
                     false => Ok(Bytes::new()),
                 }
             }
             Deed::Flush => self.flush(entered).await,
+        }
+    }
+
+    /// Waits until all blocks of these extents have been written; whether they are when the time
+    /// is over.
+    pub(crate) async fn await_written(
+        &self,
+        extents: &Extents,
+        wait: Duration,
+    ) -> Result<bool, Refusal> {
+        let until = self.config.clock.instant() + wait;
+        loop {
+            // Before they are looked at: who writes after that wakes us.
+            let written = self.written.notified();
+            if self.store.has_written(extents.as_slice()).map_err(refusal)? {
+                return Ok(true);
+            }
+            let left = until.saturating_duration_since(self.config.clock.instant());
+            if self.config.clock.timeout(left, written).await.is_err() {
+                return Ok(false);
+            }
         }
     }
 

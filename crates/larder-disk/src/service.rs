@@ -7,8 +7,8 @@ use larder_rpc::server::{Answer, Call, Service};
 use larder_wire::Procedure;
 use larder_wire::disk::sealed::Sealed;
 use larder_wire::disk::words::{
-    ClearHead, CopyHead, EpochHead, FlushHead, GroupReplaceHead, HandshakeCall, Head, ReadHead,
-    RefreshHead, Res, RevokeHead, StatusHead, WriteHead, read_length,
+    AwaitWrittenHead, ClearHead, CopyHead, EpochHead, FlushHead, GroupReplaceHead, HandshakeCall,
+    Head, ReadHead, RefreshHead, Res, RevokeHead, StatusHead, WriteHead, read_length,
 };
 use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, VERSION};
 use larder_wire::rpc::{CallHeader, Outcome};
@@ -92,6 +92,7 @@ impl Service for DiskService {
             CopyHead::NUMBER => self.control::<CopyHead>(call).await,
             ClearHead::NUMBER => self.control::<ClearHead>(call).await,
             StatusHead::NUMBER => self.control::<StatusHead>(call).await,
+            AwaitWrittenHead::NUMBER => self.control::<AwaitWrittenHead>(call).await,
             _ => call.reply(&(), false),
         }
     }

@@ -181,6 +181,16 @@ impl Store {
         Ok(())
     }
 
+    /// Whether every block with bytes of these extents was written since somebody got it.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfDisk`]
+    pub fn has_written(&self, extents: &[Extent]) -> Result<bool, StoreError> {
+        extents.iter().try_for_each(|extent| self.check_end(*extent))?;
+        let map = self.map();
+        Ok(extents.iter().all(|extent| map.all(blocks_around(*extent))))
+    }
+
     /// Makes everything durable that was written before. Callers at the same time share the work.
     ///
     /// # Errors

@@ -9,6 +9,8 @@
 //! A call that conflicts with leases of other sessions is set aside until they are returned
 //! ([`crate::leases`]), and carried out then.
 //!
+//! So is a commit whose bytes may still be on their way, until the disks report them durable.
+//!
 //! A call that ends capabilities is answered when the disks have acknowledged their revocation
 //! ([`crate::held`]); its blocks are freed after that. Other calls do not wait for it.
 //!
@@ -36,7 +38,7 @@ use tokio::sync::{oneshot, watch};
 use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
 use crate::data::copies::Sets;
-use crate::disks::{Acknowledged, Disks};
+use crate::disks::{Acknowledged, Disks, Witnessed};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
@@ -65,6 +67,8 @@ pub(crate) enum Event {
     Call(Box<Called>),
     /// The disks have revoked what this ticket stands for.
     Revoked(Ticket),
+    /// What a call says was on its way to the disks is there, durably; or it is not known to be.
+    Written(CallNumber, bool),
     /// The disks have cleared blocks.
     Cleared(Vec<Cleared>),
     /// The disks have what was left by writers that do not commit.
@@ -93,6 +97,9 @@ pub(crate) struct Called {
 /// Lets something at the disks end in an event.
 pub(crate) type Await = Box<dyn Fn(Acknowledged, Event) + Send>;
 
+/// Lets it end in [`Event::Written`] whether what a call says is on its way is there.
+pub(crate) type AwaitWritten = Box<dyn Fn(Witnessed, CallNumber) + Send>;
+
 /// The order of changes.
 pub(crate) struct Committer {
     engine: Arc<dyn Engine>,
@@ -103,10 +110,11 @@ pub(crate) struct Committer {
     live: Live,
     slots: Slots<Waiter>,
     await_disks: Await,
+    await_written: AwaitWritten,
     /// Calls that wait for the disks.
     held: Held<Finished>,
     recaller: Arc<dyn Recaller>,
-    /// What waits for leases of others.
+    /// What waits for leases of others, or for the disks to have what it names.
     aside: BTreeMap<CallNumber, Aside>,
     /// Those of them that wait no more.
     ready: VecDeque<CallNumber>,
@@ -130,7 +138,7 @@ struct Pending {
     sequence: Option<Sequence>,
 }
 
-/// What waits until others have given leases back.
+/// What waits until others have given leases back, or the disks have what it names.
 enum Aside {
     Call(Box<Pending>),
     /// A file gets another version of its data.
@@ -186,6 +194,7 @@ pub(crate) struct Parts {
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
     pub(crate) in_place: InPlace,
     pub(crate) await_disks: Await,
+    pub(crate) await_written: AwaitWritten,
     pub(crate) recaller: Arc<dyn Recaller>,
     pub(crate) ownership: Arc<Ownership>,
 }
@@ -205,6 +214,7 @@ impl Committer {
             draining,
             in_place,
             await_disks,
+            await_written,
             recaller,
             ownership,
         } = parts;
@@ -229,6 +239,7 @@ impl Committer {
             live,
             slots,
             await_disks,
+            await_written,
             held,
             recaller,
             aside: BTreeMap::new(),
@@ -283,6 +294,7 @@ impl Committer {
             Event::End(done) => group.end = Some(done),
             // There is nobody who would do anything more.
             Event::Revoked(_)
+            | Event::Written(..)
             | Event::Cleared(_)
             | Event::Flushed(_)
             | Event::NextStale(_)
@@ -382,6 +394,7 @@ impl Committer {
         match event {
             Event::Call(called) => self.call(view, group, *called),
             Event::Revoked(ticket) => self.revoked(ticket),
+            Event::Written(number, is_there) => self.witnessed(number, is_there),
             Event::Cleared(blocks) => {
                 self.cleared.extend(blocks);
                 self.free_cleared(view, group);
@@ -454,7 +467,11 @@ impl Committer {
             sequence = Some(call);
         }
         let number = self.next_number();
-        self.begin(view, group, number, Pending { called, sequence });
+        let pending = Pending { called, sequence };
+        match self.on_way(&pending.called.change) {
+            Some(blocks) => self.await_written(number, blocks, pending),
+            None => self.begin(view, group, number, pending),
+        }
     }
 
     fn carry_out(&mut self, view: &dyn View, group: &mut Group, pending: Pending) {

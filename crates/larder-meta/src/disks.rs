@@ -44,6 +44,9 @@ pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// An end of a copy: whether it was made.
 pub type Copied = Pin<Box<dyn Future<Output = bool> + Send>>;
 
+/// An end of waiting for what is on its way to disks: whether it is there.
+pub type Witnessed = Pin<Box<dyn Future<Output = bool> + Send>>;
+
 /// Makes capabilities on disks and revokes them.
 pub trait Disks: Send + Sync + 'static {
     /// The disks, where clients reach them, and their boot epochs.
@@ -63,6 +66,10 @@ pub trait Disks: Send + Sync + 'static {
 
     /// Makes blocks read as zeros, whoever gets them next. Ends when the disks have done so.
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged;
+
+    /// Waits, not for long, until all these blocks have been written. Ends with whether they were,
+    /// durably: `false` also if that is not known.
+    fn await_written(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Witnessed;
 
     /// Makes durable what was written to these disks before. Ends when all have done so.
     fn flush(&self, disks: Vec<DiskId>) -> Acknowledged;

@@ -112,6 +112,18 @@ impl Metadata {
                 }
             });
         });
+        let runtime = tokio::runtime::Handle::current();
+        let back = queue.downgrade();
+        let await_written = Box::new(move |witnessed: crate::disks::Witnessed, number| {
+            let back = back.clone();
+            runtime.spawn(async move {
+                let is_there = witnessed.await;
+                if let Some(queue) = back.upgrade() {
+                    // As above.
+                    let _ = queue.send(Event::Written(number, is_there)).await;
+                }
+            });
+        });
         let (epoch, are_mirrored) = (volume.epoch, sets.are_mirrored());
         let committer = Committer::new(Parts {
             engine: Arc::clone(&engine),
@@ -124,6 +136,7 @@ impl Metadata {
             draining,
             in_place,
             await_disks,
+            await_written,
             recaller,
             ownership: Arc::clone(&ownership),
         });

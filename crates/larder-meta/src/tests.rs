@@ -11,6 +11,7 @@ mod locks;
 mod mirrors;
 mod model;
 mod names;
+mod on_way;
 mod once;
 pub(crate) mod rig;
 mod sessions;

@@ -12,6 +12,7 @@
 //! ([`session`]).
 
 mod anew;
+mod beside;
 mod convert;
 mod disks;
 mod leases;

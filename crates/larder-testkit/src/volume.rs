@@ -59,6 +59,8 @@ pub struct Volume {
     clock: Arc<dyn Clock>,
     meta: Host,
     disk: Host,
+    /// Where clients are told that the disk is, if that is elsewhere.
+    disk_shown: Option<SocketAddr>,
 }
 
 impl Drop for Volume {
@@ -156,7 +158,7 @@ impl Volume {
         volume::add_disk(&*engine, &new).expect("a new disk");
         drop(engine);
         let (meta, disk) = (Host::new(meta), Host::new(disk));
-        let mut volume = Volume { setup, options, disk_bytes, clock, meta, disk };
+        let mut volume = Volume { setup, options, disk_bytes, clock, meta, disk, disk_shown: None };
         volume.start();
         volume
     }
@@ -164,6 +166,16 @@ impl Volume {
     /// Where the metadata server listens.
     pub fn address(&self) -> SocketAddr {
         self.meta.at
+    }
+
+    /// Where the disk listens.
+    pub fn disk_address(&self) -> SocketAddr {
+        self.disk.at
+    }
+
+    /// From the next start of the metadata server on, clients are told that the disk is there.
+    pub fn show_disk_at(&mut self, address: SocketAddr) {
+        self.disk_shown = Some(address);
     }
 
     /// Starts the servers that do not run, where they were before. Blocks until they serve.
@@ -201,12 +213,12 @@ impl Volume {
 
     fn start_meta(&mut self) {
         let (options, medium, address) = (self.options, self.meta.medium.open(), self.disk.at);
-        let clock = Arc::clone(&self.clock);
+        let (clock, shown) = (Arc::clone(&self.clock), self.disk_shown.unwrap_or(address));
         self.meta.run(async move {
             let engine = engine(&medium);
             let (disk, _) = volume::disks(&*engine).expect("a volume")[0];
             let owned = volume::take(&*engine).expect("a volume");
-            let public = format!(":{}", address.port());
+            let public = format!(":{}", shown.port());
             let disks = vec![DiskAddress { disk, address, public, master: master() }];
             let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
             let disks = Arc::new(disks);

@@ -52,6 +52,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "COPY",
     "CLEAR",
     "STATUS",
+    "AWAIT_WRITTEN",
 ];
 
 #[cfg(test)]

@@ -120,6 +120,7 @@ xdr_enum! {
         NoSpace = 28, TooManyLinks = 31, NameTooLong = 36, NotEmpty = 39, NoAttribute = 61,
         NotSupported = 95, Stale = 116, Changed = 10_001, NotAllocated = 10_002,
         BadSession = 10_003, BadSequence = 10_004, Later = 10_005, Restarted = 10_006,
+        NotWritten = 10_007,
     }
 
     /// The procedures.
@@ -161,6 +162,7 @@ impl std::fmt::Display for Status {
             Status::BadSequence => "the slot's sequence is not the next one",
             Status::Later => "not now: try again",
             Status::Restarted => "the server was started anew: take the session up again",
+            Status::NotWritten => "a disk does not have what is to be committed",
         })
     }
 }

@@ -9,6 +9,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_disk::{Config, Device, DiskService, Identity, Store};
@@ -29,6 +30,8 @@ const INPUTS_MAX: u32 = 5000;
 const SIZE: u64 = 64 * 4096;
 /// Most sessions that a disk has here.
 const SESSIONS_MAX: usize = 64;
+/// More than a disk waits for anything.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// What only the store's owner can write, at the begin of the disk.
 const CANARY: &[u8] = b"nobody has a capability for this";
 /// What the client may read and write.
@@ -41,6 +44,7 @@ pub(crate) struct Fuzzed {
     runtime: tokio::runtime::Runtime,
     device: Arc<Device>,
     service: Arc<Dispatcher<DiskService>>,
+    clock: Arc<SimClock>,
     control: Session,
     client: Session,
     granted: Granted,
@@ -88,7 +92,9 @@ impl Fuzzed {
         let (volume, disk) = (VolumeId([7; 16]), DiskId(1));
         let identity = Identity { volume, disk, setup: Setup::Secure };
         let store = Store::open(&MemDisk::new(), "disk", &identity, SIZE).expect("a store");
-        let config = Config::new(identity, master(), Arc::new(SimClock::new()));
+        let clock = Arc::new(SimClock::new());
+        let own = Arc::clone(&clock);
+        let config = Config::new(identity, master(), own);
         let config = Config { sessions_max: SESSIONS_MAX, ..config };
         let device = Arc::new(Device::start(config, store));
         let mut server = ServerConfig::new(address());
@@ -123,7 +129,7 @@ impl Fuzzed {
         let granted = Granted::mint(&master(), capability);
         let (hello, hailing) = Hailing::client(&granted, [2; 32], None);
         let client = welcomed(call(message(&hello)), hailing);
-        Fuzzed { runtime, device, service, control, client, granted, inputs: 0 }
+        Fuzzed { runtime, device, service, clock, control, client, granted, inputs: 0 }
     }
 
     /// Sends what one input says; answers the results, behind the RPC header, if there are any.
@@ -139,7 +145,16 @@ impl Fuzzed {
         let (kind, rest) = input.split_first()?;
         let is_owner = kind % 4 == 3;
         let message = self.message(kind % 4, rest)?;
-        let reply = self.runtime.block_on(Arc::clone(&self.service).answer(address(), message));
+        let reply = self.runtime.block_on(async {
+            let answer = Arc::clone(&self.service).answer(address(), message);
+            // Whoever waits for something to be written waits in vain.
+            let waits_in_vain = async {
+                self.clock.asleep(1).await;
+                self.clock.advance(WAIT_MAX);
+                std::future::pending().await
+            };
+            tokio::select! { reply = answer => reply, () = waits_in_vain => None }
+        });
         let canary = Extent::new(0, CANARY.len() as u64).expect("an extent");
         let found = self.device.store().read(canary).expect("a store in memory");
         assert!(is_owner || found == CANARY, "somebody has written over it");
@@ -156,7 +171,7 @@ impl Fuzzed {
         }
         let (procedure, rest) = rest.split_first()?;
         let rest = Bytes::copy_from_slice(rest);
-        Some(match (kind, procedure % 12) {
+        Some(match (kind, procedure % 13) {
             (1, procedure) => stranger(u32::from(procedure), &rest),
             (2, 2 | 5) => self.client::<2>(rest),
             (2, 3 | 6) => self.client::<3>(rest),
@@ -168,6 +183,7 @@ impl Fuzzed {
             (_, 8) => self.control::<8>(rest),
             (_, 9) => self.control::<9>(rest),
             (_, 10) => self.control::<10>(rest),
+            (_, 12) => self.control::<12>(rest),
             (_, _) => self.control::<11>(rest),
         })
     }

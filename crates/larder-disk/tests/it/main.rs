@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy sees tests only in functions marked as such")]
 
 mod attacks;
+mod awaiting;
 mod floods;
 mod fuzz;
 mod order;

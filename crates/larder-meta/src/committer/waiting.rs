@@ -1,14 +1,16 @@
-//! Work that waits until leases of other sessions are returned: calls; and new data versions of
-//! files that a writer changed in place and will no longer commit ([`crate::in_place`]), after its
-//! capabilities are revoked and the disks have made durable what it wrote.
+//! Work that waits. Commits, until the disks report the bytes on their way as durable. Calls, until
+//! leases of other sessions are returned; and so do new data versions of files that a writer changed
+//! in place and will no longer commit ([`crate::in_place`]), after its capabilities are revoked and
+//! the disks have made durable what it wrote.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, LeaseKind, SessionId};
+use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
-use super::{Aside, Committer, Event, Group, Pending, answer, wall};
-use crate::change::Reply;
+use super::{Aside, Committer, Ended, Event, Finished, Group, Pending, answer, wall};
+use crate::change::{Change, Reply};
 use crate::engine::View;
 use crate::in_place::Mark;
 use crate::leases::{CallNumber, Claim, claims};
@@ -70,6 +72,47 @@ impl Committer {
             }
         }
         self.carry_out(view, group, pending);
+    }
+
+    /// What a call names that may still be on its way to disks: whole blocks. None if it says that
+    /// nothing is.
+    pub(super) fn on_way(&self, change: &Change) -> Option<Vec<(DiskId, Range<u64>)>> {
+        let Change::CommitExtents(commit) = change else { return None };
+        let mut blocks = Vec::new();
+        for part in commit.on_way.then_some(&commit.written.0)? {
+            // What makes no sense is behind the end of every disk, which has not written it.
+            let end = part.position.saturating_add(part.length).min(FILE_BYTES_MAX);
+            let start = part.position / BLOCK_BYTES * BLOCK_BYTES;
+            let whole = start..end.next_multiple_of(BLOCK_BYTES);
+            let disks = self.live.disks_of(part.disk).iter();
+            let asked = disks.filter(|disk| commit.copies.0.contains(disk));
+            blocks.extend(asked.map(|disk| (*disk, whole.clone())));
+        }
+        Some(blocks)
+    }
+
+    /// Puts a commit aside until the disks have what it names. Only then is it in the order of
+    /// changes: what it commits to may not be its session's any more, as with one that comes late.
+    pub(super) fn await_written(
+        &mut self,
+        number: CallNumber,
+        blocks: Vec<(DiskId, Range<u64>)>,
+        pending: Pending,
+    ) {
+        self.aside.insert(number, Aside::Call(Box::new(pending)));
+        (self.await_written)(self.disks.await_written(blocks), number);
+    }
+
+    /// The disks have what a commit names, or it is refused.
+    pub(super) fn witnessed(&mut self, number: CallNumber, is_there: bool) {
+        if is_there {
+            self.ready.push_back(number);
+            return;
+        }
+        let Some(Aside::Call(pending)) = self.aside.remove(&number) else { return };
+        let Pending { called, sequence } = *pending;
+        let reply = Some((called.waiter, Reply::refused(Status::NotWritten)));
+        self.finish(Finished { sequence, reply, task: None, ended: Ended::default() });
     }
 
     /// Has the disks make durable what was left.

@@ -26,10 +26,11 @@ use larder_wire::meta::words::DiskInfo;
 use larder_wire::seal::{MasterKey, Secret};
 use larder_wire::xdr::{Decode, Opaque};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 use super::data::{self, Data};
 use super::known::{Identity, Known};
-use super::{Acknowledged, CapabilityName, Copied, Disks, Minted};
+use super::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
 
 /// How long a disk trusts what it knows: what a revocation may be delayed by a disk that is away.
 const TRUST: Duration = Duration::from_secs(30);
@@ -111,8 +112,8 @@ impl ControlledDisks {
             let known = Arc::new(Mutex::new(Known::new(identity)));
             let (orders, taken) = mpsc::channel(ORDERS_MAX);
             let (ready, is_ready) = watch::channel(false);
-            let data = Arc::new(Data::new(disk.address, clock));
             let whose = Control { master, volume, disk: disk.disk, owner };
+            let data = Arc::new(Data::new(disk.address, whose.clone(), clock));
             let keep = Keep {
                 address: disk.address,
                 whose,
@@ -227,6 +228,25 @@ impl Disks for ControlledDisks {
 
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
         self.order(by_disk(blocks), Order::Clear)
+    }
+
+    fn await_written(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Witnessed {
+        let mut asked = Vec::new();
+        for (disk, blocks) in by_disk(blocks) {
+            asked.push((self.data(disk), blocks));
+        }
+        Box::pin(async move {
+            let one = async |(data, blocks): (Option<Arc<Data>>, Vec<Range<u64>>)| match data {
+                Some(data) => data.has_written(blocks).await,
+                None => false,
+            };
+            // All at the same time: they wait for the same moment.
+            let mut asking: JoinSet<bool> = JoinSet::new();
+            for part in asked {
+                asking.spawn(one(part));
+            }
+            asking.join_all().await.into_iter().all(|is_written| is_written)
+        })
     }
 
     fn flush(&self, disks: Vec<DiskId>) -> Acknowledged {

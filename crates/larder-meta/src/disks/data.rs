@@ -6,15 +6,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_disk_client::{DISK_PROGRAM, DiskClient, DiskError};
+use larder_disk_client::{Control, DISK_PROGRAM, DiskClient, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{CallOptions, Config, ConnectError, RpcClient, Transport};
+use larder_wire::capability::{Extent, Extents};
 use larder_wire::disk::DATA_BYTES_MAX;
 use larder_wire::disk::session::Granted;
 use tokio::sync::OnceCell;
 
 /// How long a disk may take for a request.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long a disk waits for what a client says is on its way. A disk that takes longer for it has
+/// so much to do that the client's waiting for it first costs little.
+const WRITTEN_WAIT: Duration = Duration::from_secs(1);
 
 /// The way to a disk's bytes, which is made when it is used first.
 #[derive(Debug)]
@@ -22,6 +26,10 @@ pub(super) struct Data {
     address: SocketAddr,
     clock: Arc<dyn Clock>,
     client: OnceCell<DiskClient>,
+    /// To ask whether something was written. Not that by which it is told what it must know: that
+    /// one waits for nobody.
+    control: OnceCell<DiskControl>,
+    whose: Control,
 }
 
 /// Why something was not done.
@@ -34,19 +42,50 @@ pub(super) enum NotDone {
 }
 
 impl Data {
-    pub(super) fn new(address: SocketAddr, clock: &Arc<dyn Clock>) -> Data {
-        Data { address, clock: Arc::clone(clock), client: OnceCell::new() }
+    pub(super) fn new(address: SocketAddr, whose: Control, clock: &Arc<dyn Clock>) -> Data {
+        let clock = Arc::clone(clock);
+        Data { address, clock, client: OnceCell::new(), control: OnceCell::new(), whose }
     }
 
     async fn client(&self) -> Result<&DiskClient, ConnectError> {
-        let connect = async || {
-            let mut config = Config::new(self.address, Transport::Tcp, DISK_PROGRAM);
-            (config.connections, config.timeout) = (1, ANSWER_MAX);
-            config.retransmissions = 0;
-            config.clock = Arc::clone(&self.clock);
-            RpcClient::connect(config).await.map(DiskClient::new)
-        };
+        let connect = async || self.connect().await.map(DiskClient::new);
         self.client.get_or_try_init(connect).await
+    }
+
+    async fn control(&self) -> Result<&DiskControl, ConnectError> {
+        let connect = async || Ok(DiskControl::new(self.connect().await?, self.whose.clone()));
+        self.control.get_or_try_init(connect).await
+    }
+
+    async fn connect(&self) -> Result<RpcClient, ConnectError> {
+        let mut config = Config::new(self.address, Transport::Tcp, DISK_PROGRAM);
+        (config.connections, config.timeout) = (1, ANSWER_MAX);
+        config.retransmissions = 0;
+        config.clock = Arc::clone(&self.clock);
+        RpcClient::connect(config).await
+    }
+
+    /// Waits until these blocks have been written. Answers whether they were, durably; a disk that
+    /// does not say so in time has not.
+    pub(super) async fn has_written(&self, mut blocks: Vec<Range<u64>>) -> bool {
+        blocks.sort_by_key(|bytes| bytes.start);
+        let extents =
+            blocks.iter().map(|one| Extent::new(one.start, one.end.saturating_sub(one.start)));
+        let Ok(extents) = extents.collect::<Result<Vec<_>, _>>().and_then(Extents::new) else {
+            return false;
+        };
+        let asked = async {
+            let written = self.control().await?.await_written(extents, WRITTEN_WAIT).await?;
+            Ok::<_, NotDone>(written)
+        };
+        match self.clock.timeout(WRITTEN_WAIT * 2, asked).await {
+            Ok(Ok(is_written)) => is_written,
+            Ok(Err(error)) => {
+                tracing::debug!(disk = self.whose.disk.0, "it is not known what it has: {error}");
+                false
+            }
+            Err(_) => false,
+        }
     }
 }
 

@@ -185,7 +185,17 @@ impl World {
     ) -> CommitExtents {
         let (sequence, open) = (self.rig.next(), OpenId::NONE);
         let (written, copies, merged) = (Array(written), Array(copies), Array(merged));
-        CommitExtents { sequence, file, open, written, copies, merged, mtime: None, all: true }
+        CommitExtents {
+            sequence,
+            file,
+            open,
+            written,
+            copies,
+            merged,
+            mtime: None,
+            all: true,
+            on_way: false,
+        }
     }
 
     /// The session ends with all that it has not committed.

@@ -139,7 +139,7 @@ impl Rig {
         clock.advance(Duration::from_secs(1_000_000_000));
         let sessions = Arc::new(Sessions::new(LEASE));
         let asked: Arc<Mutex<VecDeque<Event>>> = Arc::default();
-        let events = Arc::clone(&asked);
+        let (events, on_way) = (Arc::clone(&asked), Arc::clone(&asked));
         let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
         let loaded = crate::server::load(&engine, &sessions, &*clock).unwrap();
@@ -158,6 +158,9 @@ impl Rig {
             draining: loaded.draining,
             in_place: loaded.in_place,
             await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
+            await_written: Box::new(move |_, number| {
+                on_way.lock().unwrap().push_back(Event::Written(number, false));
+            }),
             ownership: Arc::clone(&ownership),
         };
         let committer = Committer::new(parts);
@@ -220,7 +223,11 @@ impl Rig {
     /// away.
     pub(crate) fn acknowledge_at(&mut self, at: usize) -> bool {
         let Some(event) = self.asked.lock().unwrap().remove(at) else { return false };
-        self.disks.carry_out(at);
+        let is_there = self.disks.carry_out(at);
+        let event = match event {
+            Event::Written(number, _) => Event::Written(number, is_there),
+            event => event,
+        };
         self.committer.group(event, &mut || None);
         true
     }
@@ -288,6 +295,11 @@ impl Rig {
             self.acknowledge_all();
         }
         replies
+    }
+
+    /// A call of root's, for whose reply nobody waits here.
+    pub(crate) fn group_call<P: Into<Change>>(&mut self, call: P) -> oneshot::Receiver<Reply> {
+        self.group(vec![(&Caller::root(), call.into())]).pop().unwrap()
     }
 
     /// A call, and its reply if it comes by now.
@@ -407,8 +419,8 @@ impl Rig {
         let written: Vec<Written> = parts.collect();
         let copies = Array(written.iter().map(|part| part.disk).collect());
         let (sequence, open, merged) = (self.next(), OpenId::NONE, Array::default());
-        let (written, mtime, all) = (Array(written), None, true);
-        calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, all }
+        let (written, mtime, all, on_way) = (Array(written), None, true, false);
+        calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, all, on_way }
     }
 
     /// Makes a file's bytes be written and committed.

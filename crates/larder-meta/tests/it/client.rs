@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_io::{Disk, RealClock};
-use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted};
+use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options, PROGRAM};
@@ -57,6 +57,10 @@ impl Disks for GoodDisks {
 
     fn clear(&self, _blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
         Box::pin(std::future::ready(()))
+    }
+
+    fn await_written(&self, _: Vec<(DiskId, Range<u64>)>) -> Witnessed {
+        Box::pin(std::future::ready(true))
     }
 
     fn flush(&self, _disks: Vec<DiskId>) -> Acknowledged {

@@ -14,6 +14,7 @@ use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options};
 use larder_rpc::server::{Config as ServerConfig, Server, Shutdown, SourcePorts};
 use larder_rpc::{CallOptions, Config, RpcClient, SourcePort, Transport};
+use larder_testkit::Relay;
 use larder_wire::capability::{Capability, DiskId, VolumeId};
 use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::Refusal;
@@ -24,7 +25,6 @@ use larder_wire::xdr::{Array, Decode};
 use tokio::task::JoinHandle;
 
 use crate::client::{Client, place, serve_metadata};
-use crate::relay::Relay;
 
 const ROOT: FileId = FileId::ROOT;
 const VOLUME: VolumeId = VolumeId([1; 16]);
@@ -150,9 +150,17 @@ impl Both {
         let (sequence, open) = (self.next(), opened.open);
         let written = Array(vec![written]);
         let (copies, merged) = (Array(vec![extent.disk]), Array::default());
-        let (mtime, all) = (None, true);
-        let commit =
-            calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, all };
+        let commit = calls::CommitExtents {
+            sequence,
+            file,
+            open,
+            written,
+            copies,
+            merged,
+            mtime: None,
+            all: true,
+            on_way: false,
+        };
         self.meta.call(commit).await.unwrap();
         let close = calls::Close { sequence: self.next(), open };
         self.meta.call(close).await.unwrap();

@@ -421,6 +421,7 @@ impl Source<'_> {
                     merged,
                     mtime,
                     all,
+                    on_way: self.next() > 200,
                 })
             }
             calls::GetCaps::NUMBER => {

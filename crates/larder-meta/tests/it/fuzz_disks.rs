@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted};
+use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 
@@ -40,6 +40,10 @@ impl Disks for GoodDisks {
 
     fn clear(&self, _blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
         Box::pin(std::future::ready(()))
+    }
+
+    fn await_written(&self, _: Vec<(DiskId, Range<u64>)>) -> Witnessed {
+        Box::pin(std::future::ready(true))
     }
 
     fn flush(&self, _disks: Vec<DiskId>) -> Acknowledged {

@@ -9,6 +9,5 @@ mod disks;
 mod fuzz;
 mod killed;
 mod postgres;
-mod relay;
 mod serving;
 mod store;

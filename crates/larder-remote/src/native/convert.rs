@@ -37,7 +37,7 @@ pub(super) fn error(status: Status) -> Error {
         Status::NoAttribute => Error::NoAttribute,
         Status::NotSupported => Error::NotSupported,
         Status::Stale | Status::BadOpen => Error::Stale,
-        Status::Changed | Status::Later => Error::TryAgain,
+        Status::Changed | Status::Later | Status::NotWritten => Error::TryAgain,
         Status::Success
         | Status::Io
         | Status::NotAllocated

@@ -229,6 +229,20 @@ impl Disks {
         }
     }
 
+    /// Which disks [`Self::write`] is to write; none if one of them was waited for in vain lately,
+    /// or the grants are not for these bytes.
+    pub(super) fn to_be_written(
+        &self,
+        grants: &Grants,
+        place: Place,
+        length: u64,
+    ) -> Option<Vec<DiskId>> {
+        let copies = grants.covering(place, length, true);
+        let disks: Vec<DiskId> = copies.iter().map(|one| one.capability.disk).collect();
+        let are_there = !disks.is_empty() && !disks.iter().any(|disk| self.is_silent(*disk));
+        are_there.then_some(disks)
+    }
+
     async fn write_to(
         &self,
         granted: &Arc<Granted>,

@@ -35,7 +35,22 @@ pub(super) struct Open {
     /// Held while the server is told.
     turn: tokio::sync::Mutex<()>,
     /// Where the first bytes of a new file go.
-    ahead: Mutex<Option<Layout>>,
+    ahead: Mutex<Option<Ahead>>,
+}
+
+/// Blocks that were given ahead.
+#[derive(Debug)]
+struct Ahead {
+    layout: Layout,
+    /// Whether something of them may have been written.
+    is_touched: bool,
+}
+
+impl Ahead {
+    fn covers(&self, offset: u64, end: u64) -> bool {
+        let covered = self.layout.covered;
+        covered.offset <= offset && end <= covered.offset + covered.length
+    }
 }
 
 /// What stands for an open in a token: it ends with the last one.
@@ -87,7 +102,7 @@ impl Opens {
             mode,
             at_server: Mutex::new(at_server),
             turn: tokio::sync::Mutex::default(),
-            ahead: Mutex::new(ahead),
+            ahead: Mutex::new(ahead.map(|layout| Ahead { layout, is_touched: false })),
         });
         self.lock().entry(file).or_default().push(Arc::downgrade(&open));
         Held(open)
@@ -140,11 +155,19 @@ impl Open {
 
     /// Where a part of a new file is to be written, if that need not be asked for.
     pub(super) fn ahead(&self, offset: u64, end: u64) -> Option<Layout> {
-        let ahead = lock(&self.ahead);
-        let layout = ahead.as_ref()?;
-        let covered = layout.covered;
-        let holds = covered.offset <= offset && end <= covered.offset + covered.length;
-        holds.then(|| layout.clone())
+        let mut ahead = lock(&self.ahead);
+        let ahead = ahead.as_mut().filter(|ahead| ahead.covers(offset, end))?;
+        ahead.is_touched = true;
+        Some(ahead.layout.clone())
+    }
+
+    /// Where the first bytes of a new file are to be written, up to `end`, if nothing of it was
+    /// written yet. Something may have been from now on.
+    pub(super) fn untouched_ahead(&self, end: u64) -> Option<Layout> {
+        let mut ahead = lock(&self.ahead);
+        let ahead = ahead.as_mut().filter(|ahead| !ahead.is_touched && ahead.covers(0, end))?;
+        ahead.is_touched = true;
+        Some(ahead.layout.clone())
     }
 
     /// They are of no use any more.

@@ -21,6 +21,7 @@ use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, FILE_BYTES_MAX, RANGES_
 use larder_wire::xdr::Array;
 use tokio::task::JoinSet;
 
+use super::beside::Beside;
 use super::disks::{self, Grants, NotDone};
 use super::opens::Open;
 use super::plan::{Piece, block_of, parts, spans};
@@ -78,6 +79,16 @@ impl Native {
                 return Ok(RemoteWritten { stability, verifier, change: Change::default() });
             }
             let mut at = range.start;
+            if let Some(open) = open.filter(|_| is_stable && offset == 0) {
+                match self.write_beside_commit(cred, (file, open), &data).await? {
+                    Beside::Committed(change) => {
+                        let stability = Stability::FileSync;
+                        return Ok(RemoteWritten { stability, verifier, change: *change });
+                    }
+                    Beside::Written => at = range.end,
+                    Beside::NotWritten => {}
+                }
+            }
             while at < range.end {
                 let rest = data.slice(usize::try_from(at - offset).map_err(|_| Error::Io)?..);
                 at = self.write_part(cred, (file, open), at, &rest, is_stable).await?;
@@ -265,6 +276,7 @@ impl Native {
                 merged: Array(merged.clone()),
                 mtime: None,
                 all,
+                on_way: false,
             });
             match self.note_changes(done.await, |done| vec![done.file]) {
                 Ok(done) => chain.add(self.changed(&done.file)),
@@ -316,7 +328,7 @@ impl Native {
         Err(self.refused_again_and_again(file))
     }
 
-    fn note_loss(&self) {
+    pub(super) fn note_loss(&self) {
         self.losses.fetch_add(1, Ordering::AcqRel);
     }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use larder_io::{Image, SimClock};
 use larder_meta::Options;
 use larder_remote::native::{MountOptions, Native};
-use larder_testkit::Volume;
+use larder_testkit::{Relay, Volume};
 use larder_vfs::conformance::{Traits, Verdict, cases};
 use larder_vfs::{Cred, Error, Handle, Intent, New, Remote, Removal, SetAttr, Stability};
 use larder_wire::seal::Setup;
@@ -87,6 +88,11 @@ fn calls(native: &Native, name: &str) -> u64 {
     stats.procedures.iter().find(|one| one.name == name).map_or(0, |one| one.calls)
 }
 
+/// How many calls were sent to the metadata server, answered or not.
+fn offered(native: &Native) -> u64 {
+    native.rpc().stats().connections.iter().map(|connection| connection.offered).sum()
+}
+
 /// How many calls were made, of servers and disks, but for those that keep the session.
 fn all_calls(native: &Native) -> u64 {
     let counted = native.stats().procedures.into_iter().filter(|one| one.name != "RENEW");
@@ -153,11 +159,98 @@ async fn a_new_file_is_written_without_asking_for_blocks() {
     for offset in [0, 30_000, 60_000] {
         let data = Bytes::from(pattern(5_000));
         native
-            .write(&root, &file, token.as_ref(), offset, data, Stability::FileSync)
+            .write(&root, &file, token.as_ref(), offset, data, Stability::Unstable)
             .await
             .unwrap();
     }
+    // After a commit the blocks ahead are not used again.
     assert_eq!(calls(&native, "ALLOC"), asked);
+}
+
+/// The commit of a small new file is on its way while the bytes are, and waits for these at the
+/// server: who writes waits for one round trip, and not for a flush. Time stands still, so nobody
+/// gives up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_new_file_is_committed_while_it_is_written() {
+    let clock = Arc::new(SimClock::new());
+    let mut volume = Volume::simulated(Setup::Secure, 64 << 20, clock);
+    let mut relay = Relay::to(volume.disk_address()).await;
+    volume.kill_meta(Image::Written);
+    volume.show_disk_at(relay.address);
+    volume.start();
+    let (native, root) = (Arc::new(mount(&volume).await), Cred::root());
+    let dir = native.root().await.unwrap().handle;
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let data = Bytes::from(pattern(40_000));
+    for name in ["connects", "new"] {
+        let made = native.make(&root, &dir, name.as_ref(), New::File, set).await.unwrap();
+        let (file, token) = (made.found.handle, made.token);
+        let before = ["WRITE", "COMMIT_EXTENTS", "FLUSH"].map(|name| calls(&native, name));
+        let (is_held, offered_before) = (name == "new", offered(&native));
+        if is_held {
+            relay.hold();
+        }
+        let (own, bytes) = (Arc::clone(&native), data.clone());
+        let (cred, to, by) = (root.clone(), file.clone(), token.clone());
+        let writing = tokio::spawn(async move {
+            own.write(&cred, &to, by.as_ref(), 0, bytes, Stability::FileSync).await
+        });
+        if is_held {
+            relay.catch().await;
+            // The disk has heard nothing, and the server knows of it all the same.
+            let until = Instant::now() + Duration::from_secs(20);
+            while offered(&native) == offered_before {
+                assert!(Instant::now() < until, "the commit waits for the write");
+                tokio::task::yield_now().await;
+            }
+            assert!(!writing.is_finished());
+            let other = mount(&volume).await;
+            let size = other.getattr(&root, &file).await.unwrap().size;
+            assert_eq!(size, 0, "nothing is named that is not durable");
+            // The commit is carried out after that one has given its lease back.
+            other.leave().await;
+            relay.let_go();
+        }
+        let written = writing.await.unwrap();
+        let after = ["WRITE", "COMMIT_EXTENTS", "FLUSH"].map(|name| calls(&native, name));
+        let written = written.unwrap_or_else(|error| panic!("{name}: {error}, {after:?}"));
+        assert_eq!(written.stability, Stability::FileSync);
+        assert_eq!(written.change.after.unwrap().size, 40_000);
+        let after = ["WRITE", "COMMIT_EXTENTS", "FLUSH"].map(|name| calls(&native, name));
+        assert_eq!(after, [before[0] + 1, before[1] + 1, before[2]], "{name}");
+        assert!(native.read(&root, &file, None, 0, 50_000).await.unwrap().data == data);
+    }
+}
+
+/// The disk goes while the first bytes of a new file are on their way: the commit is refused, and
+/// they are written when it is there again. Nothing is named before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_file_is_written_over_a_restart_of_the_disk() {
+    let mut volume = Volume::new(Setup::Secure);
+    let (native, root) = (Arc::new(mount(&volume).await), Cred::root());
+    let dir = native.root().await.unwrap().handle;
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let made = native.make(&root, &dir, "new".as_ref(), New::File, set).await.unwrap();
+    let (file, token) = (made.found.handle, made.token);
+    // It is connected to the disk.
+    let data = Bytes::from(pattern(40_000));
+    let first = make(&native, "first").await;
+    native.write(&root, &first, None, 0, data.clone(), Stability::FileSync).await.unwrap();
+    volume.kill_disk(Image::Written);
+    let (own, bytes, to) = (Arc::clone(&native), data.clone(), file.clone());
+    let cred = root.clone();
+    let writing = tokio::spawn(async move {
+        own.write(&cred, &to, token.as_ref(), 0, bytes, Stability::FileSync).await
+    });
+    let other = mount(&volume).await;
+    assert_eq!(other.getattr(&root, &file).await.unwrap().size, 0);
+    assert!(!writing.is_finished());
+    volume.start();
+    writing.await.unwrap().unwrap();
+    assert!(other.read(&root, &file, None, 0, 50_000).await.unwrap().data == data);
+    drop((native, other));
+    volume.kill();
+    assert_eq!(volume.check(), [""; 0]);
 }
 
 /// One mount removes what another one has open. As long as that has a lease the server need not

@@ -17,7 +17,7 @@ use crate::xdr::{Decode, Encode, to_segments};
 
 check_types!(words_survive:
     HandshakeCall, Res<HandshakeDone>, ReadHead, WriteHead, FlushHead, RefreshHead, RevokeHead,
-    GroupReplaceHead, EpochHead, CopyHead, ClearHead, StatusHead, Res<Done>, Res<RefreshDone>,
+    GroupReplaceHead, EpochHead, CopyHead, ClearHead, StatusHead, AwaitWrittenHead, Res<WrittenDone>, Res<Done>, Res<RefreshDone>,
     StatusDone,
 );
 check_types!(messages_survive: Sealed<WriteHead>, Res<SealedReply<ReadHead>>);
@@ -240,6 +240,7 @@ fn each_refusal_and_each_procedure_has_its_number() {
         CopyHead::NUMBER,
         ClearHead::NUMBER,
         StatusHead::NUMBER,
+        AwaitWrittenHead::NUMBER,
     ];
     assert_eq!(numbers.len(), PROCEDURE_NAMES.len());
     assert!(numbers.iter().enumerate().all(|(at, number)| at as u32 == *number));
@@ -255,6 +256,18 @@ fn a_refresh_has_its_bytes() {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, expected.replace(' ', ""));
     }
+}
+
+/// As in `docs/formats/disk-protocol.md`.
+#[test]
+fn an_await_written_has_its_bytes() {
+    let extents = [(0, 4096), (0x10_0000, 5)].map(|(at, length)| Extent::new(at, length).unwrap());
+    let extents = Extents::new(extents.to_vec()).unwrap();
+    let bytes = to_segments(&AwaitWrittenHead { extents, wait_ms: 1000 }).to_bytes();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let expected = "00000002 0000000000000000 0000000000001000
+                    0000000000100000 0000000000000005 000003e8";
+    assert_eq!(hex, expected.split_whitespace().collect::<String>());
 }
 
 /// The largest heads that there can be fit their limit.

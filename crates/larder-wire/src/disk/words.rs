@@ -228,6 +228,12 @@ xdr_struct! {
     CopyHead { from: Extent, to: u64 }
     /// CLEAR: bytes that read as zeros from now on, durably; whole blocks are given back.
     ClearHead { extents: Extents }
+    /// AWAIT_WRITTEN: waits `wait_ms` at most until every block with bytes of the extents has been
+    /// written. That is durable before the reply.
+    AwaitWrittenHead { extents: Extents, wait_ms: u32 }
+    /// Whether they all have been written, durably.
+    #[derive(Copy)]
+    WrittenDone { is_durable: bool }
     /// STATUS: what the disk knows of itself.
     #[derive(Copy, Default)]
     StatusHead {}
@@ -278,7 +284,7 @@ macro_rules! heads {
 heads! {
     2 ReadHead => Done, 3 WriteHead => Done, 4 FlushHead => Done, 5 RefreshHead => RefreshDone,
     6 RevokeHead => Done, 7 GroupReplaceHead => Done, 8 EpochHead => Done, 9 CopyHead => Done,
-    10 ClearHead => Done, 11 StatusHead => StatusDone,
+    10 ClearHead => Done, 11 StatusHead => StatusDone, 12 AwaitWrittenHead => WrittenDone,
 }
 
 /// How many bytes a READ asks for, from its whole message, which is not checked: the length is the

@@ -98,7 +98,8 @@ xdr_struct! {
     #[derive(Copy)]
     Alloc { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
 
-    /// Arguments of COMMIT_EXTENTS: what was written, and is durable on the disks. The file's size
+    /// Arguments of COMMIT_EXTENTS: what was written, and is durable on the disks; with `on_way` it
+    /// may still be in flight to them, and the server asks the disks. The file's size
     /// becomes the end of the last range, if it was smaller. `all`: the session has no other
     /// written and uncommitted bytes of the file, and uses no earlier grant for writing. `copies`
     /// are the disks that have everything in `written` for their sets; the other disks of those
@@ -106,7 +107,7 @@ xdr_struct! {
     CommitExtents {
         sequence: Sequence, file: FileId, open: OpenId, written: Array<Written, RANGES_MAX>,
         copies: Array<DiskId, DISKS_MAX>, merged: Array<Merged, RANGES_MAX>, mtime: Option<Time>,
-        all: bool,
+        all: bool, on_way: bool,
     }
 
     /// Arguments of PUNCH: the range reads as zeros afterwards; the size stays.

@@ -224,10 +224,11 @@ fn a_cold_small_file_of_a_volume_costs_two_round_trips() {
     }
 }
 
-/// What is asked to make, write and close a small file: whether the name is there, the file with
-/// blocks and a grant, its bytes at the disk, and that they are its. Nobody waits for the CLOSE.
+/// The calls to make, write and close a small file: whether the name exists, the file with blocks
+/// and a grant, and in one round trip its bytes to the disk and the commit (see
+/// `a_small_new_file_is_committed_while_it_is_written`). No caller waits for the CLOSE.
 #[test]
-fn a_small_new_file_of_a_volume_costs_four_round_trips() {
+fn a_small_new_file_of_a_volume_costs_three_round_trips() {
     let server = Server::start(Kind::Volume);
     let mount = Mount::new(&server, &[]);
     eventually("the directory is leased", || {

@@ -9,7 +9,7 @@ use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 
-use crate::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted};
+use crate::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
 
 const CAPABILITY_LASTS: Duration = Duration::from_secs(3600);
 
@@ -36,15 +36,22 @@ enum Asked {
     Revoke(Vec<CapabilityName>),
     Clear(Vec<(DiskId, Range<u64>)>),
     Flush,
+    AwaitWritten(Vec<(DiskId, Range<u64>)>),
 }
 
 impl FakeDisks {
-    /// Does something that was asked.
-    pub(super) fn carry_out(&self, at: usize) {
+    /// Does something that was asked. Whether all is there that it asks for.
+    pub(super) fn carry_out(&self, at: usize) -> bool {
         let mut out = self.0.lock().unwrap();
         match out.asked.remove(at).expect("something was asked") {
             Asked::VoidAll => out.good.clear(),
             Asked::Flush => {}
+            Asked::AwaitWritten(blocks) => {
+                return blocks.into_iter().all(|(disk, bytes)| {
+                    let mut each = bytes.step_by(BLOCK_BYTES as usize);
+                    !out.away.contains(&disk) && each.all(|at| out.blocks.contains_key(&(disk, at)))
+                });
+            }
             Asked::Revoke(names) => names.iter().for_each(|name| drop(out.good.remove(name))),
             Asked::Clear(blocks) => {
                 for (disk, _, ranges) in out.good.values() {
@@ -61,6 +68,7 @@ impl FakeDisks {
                 out.blocks.retain(|(disk, at), _| !is_cleared(*disk, *at));
             }
         }
+        true
     }
 
     /// The test says when it is done.
@@ -167,6 +175,11 @@ impl Disks for FakeDisks {
 
     fn flush(&self, _disks: Vec<DiskId>) -> Acknowledged {
         self.ask(Asked::Flush)
+    }
+
+    fn await_written(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Witnessed {
+        self.0.lock().unwrap().asked.push_back(Asked::AwaitWritten(blocks));
+        Box::pin(std::future::ready(false))
     }
 
     fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>) -> Copied {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -13,8 +13,10 @@ use tokio::sync::{mpsc, watch};
 type Bytes = Vec<u8>;
 
 /// Passes connections on.
-pub(crate) struct Relay {
-    pub(crate) address: SocketAddr,
+#[derive(Debug)]
+pub struct Relay {
+    /// Where it listens.
+    pub address: SocketAddr,
     held: Arc<Mutex<Held>>,
     /// How many messages were held so far.
     caught: watch::Receiver<usize>,
@@ -22,7 +24,7 @@ pub(crate) struct Relay {
     answered: watch::Receiver<usize>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Held {
     is_holding: bool,
     /// What was sent, and the connection that it goes to.
@@ -30,9 +32,10 @@ struct Held {
 }
 
 impl Relay {
-    pub(crate) async fn to(target: SocketAddr) -> Relay {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+    /// Passes on what comes to `target`.
+    pub async fn to(target: SocketAddr) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
         let held = Arc::new(Mutex::new(Held::default()));
         let (catching, caught) = watch::channel(0);
         let (answering, answered) = watch::channel(0);
@@ -53,22 +56,41 @@ impl Relay {
     }
 
     /// From now on the disk hears nothing.
-    pub(crate) fn hold(&self) {
-        self.held.lock().unwrap().is_holding = true;
+    pub fn hold(&self) {
+        self.lock().is_holding = true;
     }
 
     /// Whether there is something that the disk has not heard.
-    pub(crate) fn has_caught(&self) -> bool {
+    pub fn has_caught(&self) -> bool {
         *self.caught.borrow() > 0
+    }
+
+    /// Resolves when there is.
+    pub async fn catch(&mut self) {
+        self.caught.wait_for(|caught| *caught > 0).await.expect("the relay is there");
+    }
+
+    /// Lets the disk hear all that was held, and what comes.
+    pub fn let_go(&self) {
+        let mut held = self.lock();
+        held.is_holding = false;
+        for (passing, message) in held.sent.drain(..) {
+            // The sender may have gone.
+            let _ = passing.send(message);
+        }
     }
 
     /// Lets the disk hear the first message that was held, and no other. Returns when it has
     /// answered.
-    pub(crate) async fn deliver_first(&mut self) {
+    pub async fn deliver_first(&mut self) {
         let before = *self.answered.borrow();
-        let (passing, message) = self.held.lock().unwrap().sent.pop_front().unwrap();
-        passing.send(message).unwrap();
-        self.answered.wait_for(|bytes| *bytes > before).await.unwrap();
+        let (passing, message) = self.lock().sent.pop_front().expect("something was held");
+        passing.send(message).expect("the connection is there");
+        self.answered.wait_for(|bytes| *bytes > before).await.expect("the relay is there");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        lock(&self.held)
     }
 }
 
@@ -81,7 +103,7 @@ async fn there(
     let mut buffer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let message = buffer[..length].to_vec();
-        let mut held = held.lock().unwrap();
+        let mut held = lock(&held);
         if held.is_holding {
             held.sent.push_back((passing.clone(), message));
             catching.send_modify(|caught| *caught += 1);
@@ -111,4 +133,8 @@ async fn back(
         let _ = to.write_all(&buffer[..length]).await;
         answering.send_modify(|bytes| *bytes += length);
     }
+}
+
+fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,0 +1,99 @@
+//! A small new file is committed while its bytes are on their way to the disks.
+//!
+//! The metadata server gave its blocks with the OPEN, and nobody has written to them. So it can
+//! tell from the disks alone whether they were written: it waits for that before it names them, and
+//! who writes waits for one round trip in place of two. If it does not come to know in time, the
+//! commit is refused and is made again when the disks have answered.
+//!
+//! Each block is written by one request, or the first of two would vouch for the second.
+
+use bytes::Bytes;
+use larder_vfs::{Change, Cred, Error, Result};
+use larder_wire::meta::Status;
+use larder_wire::meta::calls::CommitExtents;
+use larder_wire::meta::words::{FileId, OpenId, Written};
+use larder_wire::xdr::Array;
+
+use super::Native;
+use super::disks::NotDone;
+use super::opens::Open;
+use super::plan::{Piece, Place};
+use super::session::Failed;
+
+/// What has become of bytes that were to be committed on their way.
+pub(super) enum Beside {
+    /// They are the file's, durably.
+    Committed(Box<Change>),
+    /// The disks have them, and they are to be committed.
+    Written,
+    /// They are to be written as any others.
+    NotWritten,
+}
+
+impl Native {
+    /// Writes the first bytes of a new file and commits them at the same time, if nothing was
+    /// written of it before.
+    pub(super) async fn write_beside_commit(
+        &self,
+        cred: &Cred,
+        (file, open): (FileId, &Open),
+        data: &Bytes,
+    ) -> Result<Beside> {
+        let turn = self.uncommitted.turn(file);
+        let _alone = turn.write().await;
+        if self.uncommitted.get(file).is_some() {
+            return Ok(Beside::NotWritten);
+        }
+        let end = data.len() as u64;
+        let Some(layout) = open.untouched_ahead(end) else { return Ok(Beside::NotWritten) };
+        let (pieces, grants) = self.planned(&layout, 0..end)?;
+        let (mut written, mut copies) = (Vec::with_capacity(pieces.len()), Vec::new());
+        for Piece { offset, length, at } in &pieces {
+            let to = at.and_then(|place| self.disks.to_be_written(&grants, place, *length));
+            let (Some(Place { disk, position }), Some(to)) = (*at, to) else {
+                return Ok(Beside::NotWritten);
+            };
+            written.push(Written { offset: *offset, length: *length, disk, position });
+            copies.extend(to);
+        }
+        copies.sort_unstable();
+        copies.dedup();
+        let committing = self.session.change(cred, |sequence| CommitExtents {
+            sequence,
+            file,
+            open: OpenId::NONE,
+            written: Array(written.clone()),
+            copies: Array(copies.clone()),
+            merged: Array::default(),
+            mtime: None,
+            all: true,
+            on_way: true,
+        });
+        let writing = self.write_pieces(pieces, grants, 0, data, false);
+        let (written, committed) = tokio::join!(writing, committing);
+        let committed = self.note_changes(committed, |done| vec![done.file]);
+        self.session.opens().forget_ahead(file);
+        match (committed, written) {
+            // The disks have said to the server that they have it, whatever they said to us.
+            (Ok(done), _) => Ok(Beside::Committed(Box::new(self.changed(&done.file)))),
+            (Err(failed), Ok((written, noted))) => {
+                use Status::{Changed, NotAllocated, NotWritten};
+                let error = match failed {
+                    // The next commit tells whether they are lost.
+                    Failed::Status(NotWritten | NotAllocated | Changed) => None,
+                    failed => Some(Error::from(failed)),
+                };
+                match error {
+                    None | Some(Error::TimedOut | Error::Shutdown | Error::TryAgain) => {
+                        self.uncommitted.note(cred, file, &written, noted);
+                    }
+                    // It will not be otherwise the next time.
+                    Some(_) => self.note_loss(),
+                }
+                error.map_or(Ok(Beside::Written), Err)
+            }
+            (Err(_), Err(NotDone::Refused)) => Ok(Beside::NotWritten),
+            (Err(_), Err(NotDone::Failed(error))) => Err(error),
+        }
+    }
+}
