@@ -69,6 +69,37 @@ impl CachedFile {
         self.follow_server(&mut state, |state| self.zero_locked(state, range))
     }
 
+    /// Takes bytes that the server has copied to a range, so that it has them, too: none of them
+    /// becomes dirty. Bytes of the range that are dirty stay as they are, and what lies behind the
+    /// end of file is left out. Waits like [`CachedFile::write`].
+    ///
+    /// # Errors
+    /// [`NoSpace`] as of [`CachedFile::write`]: clean bytes of the range are no longer held.
+    pub fn take_copied(&self, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
+        let _alone = self.alone();
+        let mut state = self.state();
+        self.follow_server(&mut state, |state| self.copy_locked(state, offset, data))
+    }
+
+    /// Forgets the clean bytes of a range: the server has others there now. Not of a file whose
+    /// local file the kernel has, which would show holes. Waits like [`CachedFile::write`].
+    ///
+    /// # Errors
+    /// [`NoSpace`] if the disk refuses: all is as before.
+    pub fn forget_range(&self, range: Range<u64>) -> Result<(), NoSpace> {
+        let _alone = self.alone();
+        let mut state = self.state();
+        debug_assert!(!state.is_bypassed());
+        self.follow_server(&mut state, |state| {
+            self.begin_change(state, 0)?;
+            let range = range.start.min(state.size())..range.end.min(state.size());
+            self.detach_edges(state, range.clone())?;
+            state.forget_clean(range);
+            self.recharge(state);
+            Ok(())
+        })
+    }
+
     /// Dirty ranges: sorted, disjoint, not empty, not touching.
     pub fn dirty(&self) -> Vec<Range<u64>> {
         self.state().dirty().iter().collect()
@@ -167,12 +198,21 @@ impl CachedFile {
         range: Range<u64>,
         data: &[u8],
     ) -> Result<(), NoSpace> {
-        let Range { start: offset, end } = range.clone();
+        let Range { start: offset, end } = range;
         self.begin_change(state, end)?;
         if offset > state.size() {
             self.extend_in_bypass(state, offset, end)?;
         }
         self.detach_edges(state, offset..end)?;
+        self.put(state, offset, data)?;
+        state.write(offset, data);
+        state.check();
+        Ok(())
+    }
+
+    /// Writes to the local file; the state is not told yet.
+    fn put(&self, state: &mut State, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
+        let range = offset..offset + data.len() as u64;
         let more = state.presence().uncharged(std::slice::from_ref(&range));
         let reserved = self.store.reserve(more);
         if reserved.is_none() {
@@ -186,12 +226,32 @@ impl CachedFile {
         if let Err(error) = written {
             self.store.note_error(&error);
             self.store.gauge.change_chunks(more, 0);
-            let stop = end.min(state.size());
+            let stop = range.end.min(state.size());
             state.forget_clean(offset.min(stop)..stop);
             self.recharge(state);
             return Err(NoSpace);
         }
-        state.write(offset, data);
+        Ok(())
+    }
+
+    fn copy_locked(&self, state: &mut State, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
+        let end = offset.checked_add(data.len() as u64).ok_or(NoSpace)?;
+        self.begin_change(state, end)?;
+        let range = offset..end.min(state.size());
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.detach_edges(state, range.clone())?;
+        for clean in state.dirty().gaps(range.clone()) {
+            let index = |at: u64| usize::try_from(at - offset).expect("the data is in memory");
+            let part = &data[index(clean.start)..index(clean.end)];
+            if let Err(full) = self.put(state, clean.start, part) {
+                state.forget_clean(range);
+                self.recharge(state);
+                return Err(full);
+            }
+            state.take_copied(clean.start, part);
+        }
         state.check();
         Ok(())
     }

@@ -335,6 +335,12 @@ impl State {
         self.changes.apply(changes::Event::Redirtied);
     }
 
+    /// Bytes were copied to the local file, and at the server.
+    pub(crate) fn take_copied(&mut self, offset: u64, bytes: &[u8]) {
+        self.presence.take_copied(offset..offset + bytes.len() as u64);
+        self.base.write(offset, bytes);
+    }
+
     /// Moves the end of file; new bytes are not known.
     pub(crate) fn set_size(&mut self, size: u64) {
         self.base.cut(size);

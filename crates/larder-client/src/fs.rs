@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_vfs::{
     Access, Answer, Change, Cred, DirEntry, Entry, Error, FileSystem, Found, Fresh, GivenUp,
-    Handle, Ino, Kernel, Lock, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Removal,
-    RenameFlags, Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Verifier,
-    Written,
+    Handle, Ino, Kernel, Lock, LockOwner, Lookup, New, OpenFlags, OpenId, OpenPlace, Opened,
+    Removal, RenameFlags, Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs,
+    Verifier, Written,
 };
 
 use crate::client::Client;
@@ -202,6 +202,14 @@ impl FileSystem for Client {
             return Answer::fail(Error::NotSupported);
         }
         self.later(|core| async move { core.seek(ino, open, offset, what).await })
+    }
+
+    fn copies(&self) -> bool {
+        self.core.remote.copies()
+    }
+
+    fn copy_range(&self, _cred: &Cred, from: OpenPlace, to: OpenPlace, len: u64) -> Answer<u64> {
+        self.later(|core| async move { core.copy_range(from, to, len).await })
     }
 
     fn fsync(&self, _cred: &Cred, ino: Ino) -> Answer<Verifier> {

@@ -279,6 +279,8 @@ wire! {
     CopyFileRangeIn {
         fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64,
     }
+    /// Of COPY_FILE_RANGE_64; COPY_FILE_RANGE is answered as a write.
+    CopyFileRangeOut { bytes_copied: u64, }
     SetupMappingIn { fh: u64, foffset: u64, len: u64, flags: u64, moffset: u64, }
     RemoveMappingIn { count: u32, }
     SyncfsIn { padding: u64, }

@@ -27,10 +27,11 @@ use larder_vfs::{
 };
 
 use crate::abi::{
-    self, AccessIn, CreateOut, InHeader, IoctlIn, LkIn, MknodIn, OpenOut, ReadIn, Rename2In,
-    SetattrIn, StatfsOut, WriteOut, fattr,
+    self, AccessIn, CopyFileRangeIn, CreateOut, InHeader, IoctlIn, LkIn, MknodIn, OpenOut, ReadIn,
+    Rename2In, SetattrIn, StatfsOut, WriteOut, fattr,
 };
 use crate::convert;
+use crate::copy;
 use crate::counts::Counts;
 use crate::errno::errno;
 use crate::groups::Groups;
@@ -166,7 +167,6 @@ impl Door {
             {
                 self.answer_xattrs(request)
             }
-            Operation::Fallocate(_) | Operation::Lseek(_) => self.answer_space(request),
             Operation::Opendir(_) => {
                 self.respond(fs.opendir(&cred(), ino), (), Door::directory_opened)
             }
@@ -184,7 +184,7 @@ impl Door {
             Operation::Init(_) => Response::error(libc::EIO),
             // Asked again each time, whatever the answer.
             Operation::Ioctl { ioctl, data } => self.hint(header, &ioctl, data),
-            _ => Response::error(libc::ENOSYS),
+            _ => self.answer_space(request),
         }
     }
 
@@ -208,7 +208,16 @@ impl Door {
         }
     }
 
-    /// Answers requests that concern the room and the holes of open files.
+    /// Answers COPY_FILE_RANGE.
+    fn copy(self: &Arc<Self>, header: &InHeader, asked: &CopyFileRangeIn) -> Response {
+        let Some((from, to, len)) = copy::asked(header, asked) else {
+            return Response::error(libc::EINVAL);
+        };
+        let copied = self.fs.copy_range(&self.cred(header), from, to, len);
+        self.respond(copied, copy::Form::of(header), |_, form, copied| copy::copied(form, copied))
+    }
+
+    /// Answers requests that concern room, holes and copies of open files; refuses others.
     fn answer_space(self: &Arc<Self>, request: &Request<'_>) -> Response {
         let Request { header, operation } = request;
         let (ino, cred) = (Ino(header.nodeid), self.cred(header));
@@ -227,6 +236,7 @@ impl Door {
                 let found = self.fs.seek(&cred, ino, OpenId(asked.fh), asked.offset, what);
                 self.respond(found, (), |_, (), found| space::found(found))
             }
+            Operation::CopyFileRange(asked) if self.fs.copies() => self.copy(header, &asked),
             _ => Response::error(libc::ENOSYS),
         }
     }

@@ -16,8 +16,8 @@
 //!
 //! Absent on purpose: knowledge of the client, of caches and of servers; locks (POSIX and BSD locks
 //! are not announced, so that the kernel keeps them for this machine); extended attributes, ACLs,
-//! `fallocate`, `copy_file_range` and `SEEK_HOLE` (refused once, then the kernel answers without
-//! us).
+//! `fallocate`, copies and `SEEK_HOLE` of file systems without them (refused once, then the kernel
+//! answers without us).
 //!
 //! The layers, from the kernel inwards: [`abi`] (the protocol as data), [`request`] (decoding,
 //! without I/O), two transports (`reader`: `/dev/fuse`; `ring`: io_uring), `door` (each request as
@@ -35,6 +35,7 @@ pub mod abi;
 mod agree;
 mod backing;
 mod convert;
+mod copy;
 mod counts;
 mod device;
 mod door;

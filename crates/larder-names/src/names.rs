@@ -9,10 +9,10 @@ use bytes::Bytes;
 use larder_cache::Cache;
 use larder_io::Clock;
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Deferred, Deferring, Error, Found,
-    Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New,
-    Remote, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek, SetAttr,
-    SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deferred, Deferring, Error,
+    Found, Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made,
+    New, Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal,
+    Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 
 use crate::object::{Body, ObjectNo};
@@ -443,6 +443,27 @@ impl Remote for Names {
         Box::pin(async move {
             let server = self.shared.at_server(cred, file).await?;
             self.remote().seek(cred, &server, open, offset, what).await
+        })
+    }
+
+    fn copies(&self) -> bool {
+        self.remote().copies()
+    }
+
+    fn copy_range<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: CopyEnd<'a>,
+        to: CopyEnd<'a>,
+        len: u64,
+    ) -> Future<'a, RemoteCopied> {
+        Box::pin(async move {
+            let source = self.shared.at_server(cred, from.file).await?;
+            let target = self.shared.at_server(cred, to.file).await?;
+            let (from, shown) = (CopyEnd { file: &source, ..from }, to.file);
+            let to = CopyEnd { file: &target, ..to };
+            let copied = self.remote().copy_range(cred, from, to, len).await?;
+            Ok(RemoteCopied { change: self.shared.show_change(shown, copied.change), ..copied })
         })
     }
 

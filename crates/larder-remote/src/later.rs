@@ -9,10 +9,10 @@ use bytes::Bytes;
 use larder_io::{Clock, RealClock};
 use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Deadline, Error, Found, Future, Handle,
-    Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
-    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek, SetAttr,
-    SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deadline, Error, Found,
+    Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New,
+    Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result,
+    Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -314,6 +314,12 @@ impl<R: Remote> Remote for Later<R> {
             offset: u64,
             what: Seek
         ) -> u64;
+        fn copy_range(
+            cred: &'a Cred,
+            from: CopyEnd<'a>,
+            to: CopyEnd<'a>,
+            len: u64
+        ) -> RemoteCopied;
         fn make(
             cred: &'a Cred,
             dir: &'a Handle,
@@ -348,6 +354,11 @@ impl<R: Remote> Remote for Later<R> {
     /// Perhaps, as long as it is not known.
     fn tells_holes(&self) -> bool {
         self.get().is_none_or(|remote| remote.tells_holes())
+    }
+
+    /// Perhaps, as long as it is not known.
+    fn copies(&self) -> bool {
+        self.get().is_none_or(|remote| remote.copies())
     }
 
     fn watch(&self, watcher: Weak<dyn Watcher>) {

@@ -49,9 +49,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Judged,
-    Listing, LookedUp, Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Result,
-    Seek, SetAttr, SpaceChange, Stability, StatFs, Time, Token,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Error, Found, Future, Handle,
+    Judged, Listing, LookedUp, Made, New, Remote, RemoteCopied, RemoteLimits, RemoteRead,
+    RemoteWritten, Removal, Result, Seek, SetAttr, SpaceChange, Stability, StatFs, Time, Token,
 };
 
 use data::ReadNow;
@@ -275,6 +275,25 @@ impl Remote for LocalDir {
         what: Seek,
     ) -> Future<'a, u64> {
         self.here(move |export| export.seek(cred, file, offset, what))
+    }
+
+    fn copies(&self) -> bool {
+        true
+    }
+
+    fn copy_range<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: CopyEnd<'a>,
+        to: CopyEnd<'a>,
+        len: u64,
+    ) -> Future<'a, RemoteCopied> {
+        let (cred, source, target) = (cred.clone(), from.file.clone(), to.file.clone());
+        let (from, to) = (from.offset, to.offset);
+        self.elsewhere(move |export| {
+            let from = CopyEnd::unopened(&source, from);
+            export.copy_range(&cred, &from, &CopyEnd::unopened(&target, to), len)
+        })
     }
 
     fn make<'a>(

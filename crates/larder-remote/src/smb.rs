@@ -34,6 +34,7 @@ mod change;
 mod channel;
 mod channels;
 mod connector;
+mod copy;
 mod credentials;
 mod data;
 mod files;
@@ -77,10 +78,10 @@ use data::Target;
 use larder_rpc::series::Track;
 use larder_rpc::{RecordError, Recording, Snapshot};
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Intent,
-    Judged, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr, SpaceChange,
-    Stability, StatFs, Time, Token, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Error, Found, Future, Handle,
+    Intent, Judged, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteCopied,
+    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr,
+    SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 use share::Share;
 use smb2::msg::query_info::QueryInfoResponse;
@@ -409,6 +410,29 @@ impl Remote for Smb {
         Box::pin(async move {
             let share = &self.share;
             upon!(share, cred, file, |link, _again| share.commit(&link, cred, file, token))
+        })
+    }
+
+    fn copies(&self) -> bool {
+        true
+    }
+
+    fn copy_range<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: CopyEnd<'a>,
+        to: CopyEnd<'a>,
+        len: u64,
+    ) -> Future<'a, RemoteCopied> {
+        Box::pin(async move {
+            let (share, ends) = (&self.share, (from, to));
+            let copied = upon!(share, cred, to.file, |link, _again| share
+                .copy_range(&link, cred, ends, len));
+            let is_lost = matches!(copied, Err(Error::Stale)) && share.path(from.file).is_err();
+            if !is_lost || !share.finds_again(cred, from.file).await {
+                return copied;
+            }
+            upon!(share, cred, to.file, |link, _again| share.copy_range(&link, cred, ends, len))
         })
     }
 

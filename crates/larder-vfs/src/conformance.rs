@@ -10,6 +10,7 @@
 
 mod attributes;
 mod bench;
+mod copies;
 mod data;
 mod listings;
 mod locks;
@@ -89,6 +90,8 @@ pub enum Ability {
     Holes,
     /// Parts of a file that were never written are reported as holes.
     UnwrittenHoles,
+    /// Copies of ranges that do not pass the client.
+    Copy,
 }
 
 /// The peculiarities of a server.
@@ -174,7 +177,7 @@ impl Case {
 pub fn cases() -> Vec<Case> {
     let simple = [names::CASES, data::CASES, attributes::CASES];
     let more = [rights::CASES, listings::CASES, opens::CASES, locks::CASES, xattrs::CASES];
-    let more = [more.concat(), space::CASES.to_vec()];
+    let more = [more.concat(), space::CASES.to_vec(), copies::CASES.to_vec()];
     [simple.concat(), more.concat()].concat()
 }
 

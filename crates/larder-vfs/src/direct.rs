@@ -25,10 +25,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Access, Answer, Attr, Change, Cookie, Cred, DataPath, DirEntry, Entry, Error, FileSystem,
-    Found, Fresh, Handle, Ino, Listed, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Remote,
-    RemoteWritten, Removal, RenameFlags, Result, Seek, SetAttr, SpaceChange, Stability, StatFs,
-    Verifier, Written,
+    Access, Answer, Attr, Change, Cookie, CopyEnd, Cred, DataPath, DirEntry, Entry, Error,
+    FileSystem, Found, Fresh, Handle, Ino, Listed, LockOwner, Lookup, New, OpenFlags, OpenId,
+    OpenPlace, Opened, Remote, RemoteWritten, Removal, RenameFlags, Result, Seek, SetAttr,
+    SpaceChange, Stability, StatFs, Verifier, Written,
 };
 use table::{Hidden, Table, UNREFERENCED_MAX};
 
@@ -387,6 +387,23 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         let cred = cred.clone();
         self.on(ino, move |shared, file| async move {
             shared.remote.seek(&cred, &file, None, offset, what).await
+        })
+    }
+
+    fn copies(&self) -> bool {
+        self.shared.remote.copies()
+    }
+
+    fn copy_range(&self, cred: &Cred, from: OpenPlace, to: OpenPlace, len: u64) -> Answer<u64> {
+        let target = match self.shared.table().handle(to.ino) {
+            Ok(handle) => handle,
+            Err(error) => return Answer::fail(error),
+        };
+        let cred = cred.clone();
+        self.on(from.ino, move |shared, source| async move {
+            let from = CopyEnd::unopened(&source, from.offset);
+            let to = CopyEnd::unopened(&target, to.offset);
+            Ok(shared.remote.copy_range(&cred, from, to, len).await?.len)
         })
     }
 

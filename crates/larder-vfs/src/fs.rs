@@ -241,6 +241,23 @@ pub trait FileSystem: Send + Sync + 'static {
         Answer::fail(Error::NotSupported)
     }
 
+    /// Whether [`FileSystem::copy_range`] may copy anything. A kernel that is told that nothing can
+    /// be copied reads and writes itself, and asks no more.
+    fn copies(&self) -> bool {
+        false
+    }
+
+    /// Copies up to `len` bytes from a file that is open for reading to one that is open for
+    /// writing (copy_file_range(2)), at the server; answers how many. Fewer at the end of the
+    /// source, and none behind it; fewer also if no more is done at once. All earlier writes of
+    /// both files count, and what was copied is durable at the server on return.
+    ///
+    /// [`Error::NotSupported`], by default too, if it is not done: then the caller had better read
+    /// and write, and all is as before.
+    fn copy_range(&self, _cred: &Cred, _from: OpenPlace, _to: OpenPlace, _len: u64) -> Answer<u64> {
+        Answer::fail(Error::NotSupported)
+    }
+
     /// Makes all earlier changes of names in a directory durable before it returns, if its class
     /// requires that. `None`, by default, if each change is durable when it is answered, so that
     /// there is nothing to ask for.
@@ -393,6 +410,17 @@ impl OpenFlags {
 /// Number of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpenId(pub u64);
+
+/// A place in an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenPlace {
+    /// The file.
+    pub ino: Ino,
+    /// The open file.
+    pub open: OpenId,
+    /// Offset in bytes.
+    pub offset: u64,
+}
 
 /// Answer of [`FileSystem::open`].
 #[derive(Clone)]

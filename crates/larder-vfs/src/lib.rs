@@ -22,6 +22,7 @@
 
 mod attr;
 pub mod conformance;
+mod copy;
 mod cred;
 mod deadline;
 mod deferring;
@@ -38,6 +39,7 @@ mod space;
 mod xattr;
 
 pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Validator};
+pub use copy::{CopyEnd, RemoteCopied};
 pub use cred::Cred;
 pub use deadline::Deadline;
 pub use deferring::{Deferred, Deferring};
@@ -45,7 +47,7 @@ pub use direct::Direct;
 pub use error::{Error, Result};
 pub use fs::{
     Answer, DataPath, DirEntry, Entry, FileSystem, Fresh, Kernel, LocalFile, Lookup, OpenFlags,
-    OpenId, Opened, RenameFlags, Told, Written,
+    OpenId, OpenPlace, Opened, RenameFlags, Told, Written,
 };
 pub use id::{Handle, Ino};
 pub use lease::{Lease, LeaseTold, Watcher};

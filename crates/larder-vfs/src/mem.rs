@@ -13,6 +13,7 @@
 //! Absent on purpose: a disk, a clock, a runtime. Calls are answered at the first poll, except
 //! while the server is out of reach.
 
+mod copy;
 mod leases;
 mod locks;
 mod names;

@@ -20,9 +20,9 @@ use std::pin::Pin;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Cred, Deferring, Error, Handle, Intent, KeptLock, Kind, Lease, LockChange,
-    LockMode, RemoteOpened, Result, Seek, SetAttr, SetXattr, SpaceChange, StatFs, Time, Token,
-    Validator, Watcher,
+    Access, Attr, CopyEnd, Cred, Deferring, Error, Handle, Intent, KeptLock, Kind, Lease,
+    LockChange, LockMode, RemoteCopied, RemoteOpened, Result, Seek, SetAttr, SetXattr, SpaceChange,
+    StatFs, Time, Token, Validator, Watcher,
 };
 
 /// A promise of an answer. A box is nothing beside an RPC.
@@ -278,6 +278,25 @@ pub trait Remote: Send + Sync + 'static {
         _offset: u64,
         _what: Seek,
     ) -> Future<'a, u64> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
+    /// Whether [`Remote::copy_range`] may copy anything.
+    fn copies(&self) -> bool {
+        false
+    }
+
+    /// Copies `len` bytes at the server, durably: fewer at the end of the source, or if it takes no
+    /// more at once. A gap before the copy reads as zeros. Unstable writes count. Fails as
+    /// [`CopyEnd::check`], or with [`Error::NotSupported`], after which all is as before. After
+    /// other errors any part of the target's range may have been written.
+    fn copy_range<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _from: CopyEnd<'a>,
+        _to: CopyEnd<'a>,
+        _len: u64,
+    ) -> Future<'a, RemoteCopied> {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 

@@ -152,6 +152,14 @@ impl Presence {
         self.dirty.insert(range);
     }
 
+    /// Bytes within the file, none of them dirty, are others now, and known.
+    pub(crate) fn take_copied(&mut self, range: Range<u64>) {
+        debug_assert!(range.end <= self.size && !self.dirty().intersects(range.clone()));
+        self.charged += self.uncharged(std::slice::from_ref(&range));
+        self.known.insert(range.clone());
+        self.touch(chunks_of(&range));
+    }
+
     /// These bytes, which were not known, are zeros.
     pub(crate) fn hold_zeros(&mut self, range: Range<u64>) {
         self.charged += self.uncharged(std::slice::from_ref(&range));
@@ -350,6 +358,7 @@ mod tests {
         SetSize(u64),
         Forget(Range<u64>),
         Zero(Range<u64>),
+        Copied(Range<u64>),
         Found(u64, u32),
         BeginSending,
         Sent(Range<u64>),
@@ -365,6 +374,7 @@ mod tests {
             2 => (0..UNITS).prop_map(Step::SetSize),
             2 => range().prop_map(Step::Forget),
             1 => range().prop_map(Step::Zero),
+            1 => range().prop_map(Step::Copied),
             2 => (0..UNITS.div_ceil(4), any::<u32>()).prop_map(|(at, sum)| Step::Found(at, sum)),
             1 => Just(Step::BeginSending),
             3 => range().prop_map(Step::Sent),
@@ -464,6 +474,14 @@ mod tests {
             Step::Zero(range) => {
                 model.touch(chunks(&range));
                 found.zero(bytes(&range));
+            }
+            Step::Copied(range) => {
+                let range = range.start.min(model.size)..range.end.min(model.size);
+                for clean in found.dirty().gaps(bytes(&range)) {
+                    model.known.extend(units(&clean));
+                    model.touch(chunks_of(&clean));
+                    found.take_copied(clean);
+                }
             }
             Step::Found(chunk, sum) if model.is_known(chunk) => {
                 model.sums.insert(chunk, sum);

@@ -110,6 +110,12 @@ fn what_the_kernel_changed_is_found_to_the_byte() {
     file.zero(3000..3010).unwrap();
     kernel.write_at(&[7], 3004).unwrap();
     found(&[3004..3005]);
+    // Nor what was copied by the server, within the first MiB or behind it.
+    file.take_copied(4000, &[92; 20]).unwrap();
+    file.take_copied(75 * CHUNK - 10, &[93; 20]).unwrap();
+    found(&[]);
+    kernel.write_at(&[7], 4005).unwrap();
+    found(&[4005..4006]);
     // Behind the first MiB nothing is kept of what was there before.
     kernel.write_at(&[0], 70 * CHUNK + 5).unwrap();
     found(&[70 * CHUNK..71 * CHUNK]);

@@ -81,6 +81,7 @@ struct Seen {
     bypass_writes: u64,
     dirty_sent: u64,
     zeroed_bytes: u64,
+    copied_bytes: u64,
 }
 
 impl Run {
@@ -119,7 +120,7 @@ impl Run {
         if self.faulty && self.random.below(4) == 0 {
             self.disk.inject(Fault::EioAt(self.disk.operations() + self.random.below(8)));
         }
-        match self.random.below(18) {
+        match self.random.below(20) {
             0..=3 => self.fill(),
             4..=6 => self.write(),
             7 => self.truncate(),
@@ -130,6 +131,8 @@ impl Run {
             12 => self.toggle_bypass(),
             13..=15 => self.kernel_writes(),
             16 => self.zero(),
+            17 => self.copy(true),
+            18 => self.copy(false),
             _ => (),
         }
         self.check();
@@ -209,6 +212,35 @@ impl Run {
             content[end.min(range.start as usize)..end].fill(0);
         }
         self.seen.zeroed_bytes += range.end - range.start;
+        if self.bypass.is_some() {
+            self.after_collect();
+        }
+    }
+
+    /// The server copies bytes to a range, and they are known here; or not.
+    fn copy(&mut self, is_known: bool) {
+        let range = self.range(self.model.remote.len() as u64);
+        let data = bytes(self.random.next(), range.clone());
+        if !is_known && self.bypass.is_some() {
+            return;
+        }
+        let done = match is_known {
+            true => self.file.take_copied(range.start, &data),
+            false => self.file.forget_range(range.clone()),
+        };
+        if done.is_err() {
+            assert!(self.faulty);
+            self.resync();
+            return;
+        }
+        for (at, byte) in (range.start as usize..range.end as usize).zip(data) {
+            self.model.remote[at] = byte;
+            // What was written here lies over it.
+            if at < self.model.local.len() && !self.model.dirty[at] {
+                (self.model.local[at], self.model.must_hold[at]) = (byte, is_known);
+            }
+        }
+        self.seen.copied_bytes += range.end - range.start;
         if self.bypass.is_some() {
             self.after_collect();
         }
@@ -384,6 +416,7 @@ fn run(test: &str, faulty: bool) {
         all.bypass_writes += run.seen.bypass_writes;
         all.dirty_sent += run.seen.dirty_sent;
         all.zeroed_bytes += run.seen.zeroed_bytes;
+        all.copied_bytes += run.seen.copied_bytes;
     }
     println!("{} bytes read, {} restarts with data", all.read_bytes, all.restarts_with_data);
     println!("{} bypass writes, {} dirty ranges sent", all.bypass_writes, all.dirty_sent);
@@ -391,6 +424,7 @@ fn run(test: &str, faulty: bool) {
     assert!(all.recent_bytes > 0);
     assert!(all.read_bytes > 0 && all.restarts_with_data > 0);
     assert!(all.bypass_writes > 0 && all.dirty_sent > 0 && all.zeroed_bytes > 0);
+    assert!(all.copied_bytes > 0);
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl Core {
 
     /// Gives up what is held and doubtful, unless the file is being written here. Answers whether
     /// it did.
-    fn start_over(&self, node: &Node) -> bool {
+    pub(crate) fn start_over(&self, node: &Node) -> bool {
         let is_clean = self.file(node).dirty().is_empty();
         let mut state = node.state();
         let is_written =

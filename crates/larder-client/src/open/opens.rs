@@ -66,6 +66,11 @@ impl Opens {
         self.passthrough + self.bypass > 0 || self.backing.is_some()
     }
 
+    /// Whether the kernel has a local file, which it reads or writes itself.
+    pub(crate) fn has_local_file(&self) -> bool {
+        self.backing.is_some()
+    }
+
     /// Whether somebody reads a local file by way of the kernel.
     pub(crate) fn is_read_by_kernel(&self) -> bool {
         self.passthrough > 0

@@ -1,13 +1,15 @@
 //! Writes, and unsent data.
 //!
 //! - [`take`]: accepts writes into the cache; [`upload`]: sends them to the server; [`setattr`]:
-//!   sets attributes and size; [`space`]: gives room to ranges, and makes them read as zeros.
+//!   sets attributes and size; [`space`]: gives room to ranges, and makes them read as zeros;
+//!   [`copy`]: makes the server copy.
 //! - [`send`]: the requests of one write-back.
 //! - [`unsent`]: the state of a file's unsent data, as a state machine; [`local_end`]: end and time
 //!   of a file that has some; [`schedule`]: when it is sent; [`engine`] carries both out, by its
 //!   [`queue`]; [`events`] reports events to them.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
+mod copy;
 mod engine;
 mod events;
 mod keep;

@@ -119,11 +119,17 @@ impl Core {
     /// that nobody else wrote between several of them. One costs a request, and reading the
     /// file again would cost many.
     async fn lease_many_requests(&self, node: &Node, cred: &Cred, dirty: &[Range<u64>]) {
-        if self.pieces(dirty).len() > 1
-            && self.wants_lease(node)
+        if self.pieces(dirty).len() > 1 {
+            self.lease_before_change(node, cred).await;
+        }
+    }
+
+    /// Asks for a lease under which a change of ours is proven to be the only one.
+    pub(super) async fn lease_before_change(&self, node: &Node, cred: &Cred) {
+        if self.wants_lease(node)
             && let Err(error) = self.ask_rights(node, cred).await
         {
-            tracing::debug!(ino = node.ino.0, %error, "no lease for a write-back");
+            tracing::debug!(ino = node.ino.0, %error, "no lease for a change");
         }
     }
 

@@ -11,6 +11,7 @@ mod callers;
 mod classes;
 mod coarse;
 mod coherence;
+mod copies;
 mod damaged;
 mod exclusive;
 mod faults;

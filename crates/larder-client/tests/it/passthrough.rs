@@ -42,7 +42,7 @@ pub(crate) async fn on_directory(
 
 /// A client of a server of its own, in a directory of its own, whose waits for others end by
 /// themselves.
-async fn in_real_time() -> (Arc<MemRemote>, TempDir, Client, Cache) {
+pub(crate) async fn in_real_time() -> (Arc<MemRemote>, TempDir, Client, Cache) {
     let (server, dir) = (Arc::new(MemRemote::new()), tempfile::tempdir().unwrap());
     let clock = Arc::new(RealClock);
     let (client, cache) = with_clock(dir.path(), server.clone(), Start::NewMount, clock).await;
@@ -76,14 +76,18 @@ async fn create(client: &Client, name: &str) -> (Ino, OpenId, LocalFile) {
 }
 
 /// The same, with so many bytes that the kernel wrote.
-async fn create_written(client: &Client, name: &str, len: usize) -> (Ino, OpenId, LocalFile) {
+pub(crate) async fn create_written(
+    client: &Client,
+    name: &str,
+    len: usize,
+) -> (Ino, OpenId, LocalFile) {
     let (ino, open, local) = create(client, name).await;
     rustix::io::pwrite(local.as_fd(), &pattern(1, len), 0).unwrap();
     (ino, open, local)
 }
 
 /// Another client, and its handle of a file in the root directory.
-async fn another_client_at(server: &MemRemote, name: &str) -> (MemRemote, Handle) {
+pub(crate) async fn another_client_at(server: &MemRemote, name: &str) -> (MemRemote, Handle) {
     let other = server.another_client();
     let top = other.root().await.unwrap().handle;
     let found = other.lookup(&root(), &top, OsStr::new(name)).await.unwrap().found;

@@ -402,6 +402,9 @@ impl Remote for Front {
     fn tells_holes(&self) -> bool {
         self.names().tells_holes()
     }
+    fn copies(&self) -> bool {
+        self.names().copies()
+    }
     forward! {
         getattr(cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr>;
         setattr(cred: &'a Cred, file: &'a Handle, set: SetAttr, guard: Option<Time>) -> Future<'a, Changed>;
@@ -418,6 +421,7 @@ impl Remote for Front {
         commit(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, range: Range<u64>) -> Future<'a, Committed>;
         change_space(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, change: &'a SpaceChange) -> Future<'a, Change>;
         seek(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, offset: u64, what: Seek) -> Future<'a, u64>;
+        copy_range(cred: &'a Cred, from: larder_vfs::CopyEnd<'a>, to: larder_vfs::CopyEnd<'a>, len: u64) -> Future<'a, larder_vfs::RemoteCopied>;
         make(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr, new: New, set: SetAttr) -> Future<'a, Made>;
         remove(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr, what: Removal) -> Future<'a, Change>;
         rename(cred: &'a Cred, from: (&'a Handle, &'a OsStr), to: (&'a Handle, &'a OsStr)) -> Future<'a, (Change, Change)>;

@@ -19,6 +19,7 @@ fn traits() -> Traits {
         .without(Ability::Xattrs, "NFSv3 has none")
         .without(Ability::Allocate, "NFSv3 has none")
         .without(Ability::Punch, "NFSv3 has none")
+        .without(Ability::Copy, "NFSv3 has none")
         .without(Ability::Holes, "NFSv3 has none")
         .without(Ability::UnwrittenHoles, "NFSv3 has none")
 }

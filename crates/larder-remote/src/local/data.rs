@@ -9,16 +9,19 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use larder_vfs::{
-    Attr, Change, Committed, Cred, Error, Handle, Kind, RemoteRead, RemoteWritten, Result, Seek,
-    SpaceChange, SpaceKind, Stability,
+    Attr, Change, Committed, CopyEnd, Cred, Error, Handle, Kind, RemoteCopied, RemoteRead,
+    RemoteWritten, Result, Seek, SpaceChange, SpaceKind, Stability,
 };
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, fsync, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, seek};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
 use super::attributes::{may_read, may_write, owns};
 use super::descriptors::{OpenFile, Purpose};
 use super::errors::error;
 use super::export::{Export, change};
+
+/// More is not copied at once, in bytes: the caller waits until it is on the disk.
+const COPIED_BYTES_MAX: u64 = 64 << 20;
 
 /// Answer of [`Export::read_now`].
 pub(super) enum ReadNow {
@@ -176,6 +179,43 @@ impl Export {
         Ok(changed)
     }
 
+    /// Durable on return. Blocks on the disk.
+    pub(super) fn copy_range(
+        &self,
+        cred: &Cred,
+        from: &CopyEnd<'_>,
+        to: &CopyEnd<'_>,
+        len: u64,
+    ) -> Result<RemoteCopied> {
+        self.writable()?;
+        let source = self.data(from.file, Purpose::Read)?;
+        let target = self.data(to.file, Purpose::Write)?;
+        if source.kind != Kind::File || target.kind != Kind::File {
+            return Err(Error::InvalidArgument);
+        }
+        let (attr, who) = (self.attr(&*source)?, self.identity(cred));
+        if !owns(&who, &attr) {
+            let _acting = self.act_as(&who)?;
+            may_read(&who, &source, &attr)?;
+        }
+        let len = from.check(to, len, attr.size, i64::MAX.cast_unsigned())?.min(COPIED_BYTES_MAX);
+        let mut copied = 0;
+        let change = self.change_file(to.file, &target, Some(&target), |before| {
+            // As the caller, as for a write.
+            let _acting = self.act_as(&who)?;
+            may_write(&who, &target, before)?;
+            if len > 0 {
+                let (mut from, mut to) = (from.offset, to.offset);
+                let len = usize::try_from(len).expect("what is copied at once is short");
+                let done = copy_file_range(&*source, Some(&mut from), &*target, Some(&mut to), len);
+                copied = done.map_err(not_copied)? as u64;
+            }
+            Ok(())
+        })?;
+        self.flush(&target, |file| fsync(file))?;
+        Ok(RemoteCopied { len: copied, change })
+    }
+
     pub(super) fn seek(
         &self,
         cred: &Cred,
@@ -223,6 +263,14 @@ impl ColdRead {
         let mut read = answer(self.buffer, self.attr, self.offset);
         read.eof |= cut;
         Ok(read)
+    }
+}
+
+/// Files that the kernel cannot copy, with what file systems they are on.
+fn not_copied(errno: Errno) -> Error {
+    match errno {
+        Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS => Error::NotSupported,
+        other => error(other),
     }
 }
 

@@ -49,6 +49,10 @@ pub(super) const SET_SPARSE: u32 = 0x9_00c4;
 pub(super) const SET_ZERO_DATA: u32 = 0x9_80c8;
 pub(super) const QUERY_RANGES: u32 = 0x9_40cf;
 
+/// Controls of the server itself (MS-SMB2, 2.2.31).
+pub(super) const REQUEST_RESUME_KEY: u32 = 0x14_0078;
+pub(super) const COPYCHUNK_WRITE: u32 = 0x14_80f2;
+
 /// What a watch on a directory hears of: names, attributes, sizes, times of writing, of creation.
 const CHANGES: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x40;
 

@@ -126,6 +126,7 @@ async fn conforms(change: impl FnOnce(&mut MountOptions)) {
         .without(Ability::Xattrs, "NFSv3 has none")
         .without(Ability::Allocate, "NFSv3 has none")
         .without(Ability::Punch, "NFSv3 has none")
+        .without(Ability::Copy, "NFSv3 has none")
         .without(Ability::Holes, "NFSv3 has none")
         .without(Ability::UnwrittenHoles, "NFSv3 has none");
     let Setup { nfs, root, server, dir, .. } = setup(change).await;

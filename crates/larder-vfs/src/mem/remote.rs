@@ -9,10 +9,10 @@ use bytes::Bytes;
 use super::open::Open;
 use super::{MemRemote, Reach};
 use crate::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
-    Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
-    RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs,
-    Time, Token, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Found, Future, Handle, Intent,
+    Judged, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteCopied,
+    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr,
+    SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 
 impl Remote for MemRemote {
@@ -248,6 +248,24 @@ impl Remote for MemRemote {
     ) -> Future<'a, u64> {
         self.count_opened("seek", file, open);
         self.call("seek", move |server| server.seek(cred, file, offset, what))
+    }
+
+    fn copies(&self) -> bool {
+        true
+    }
+
+    fn copy_range<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: CopyEnd<'a>,
+        to: CopyEnd<'a>,
+        len: u64,
+    ) -> Future<'a, RemoteCopied> {
+        self.count_opened("copy_range", from.file, from.open);
+        self.count_opened("copy_range", to.file, to.open);
+        self.change("copy_range", vec![to.file.clone()], move |server| {
+            server.copy_range(cred, from, to, len)
+        })
     }
 
     fn make<'a>(

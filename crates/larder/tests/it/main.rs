@@ -16,6 +16,7 @@ mod classes;
 mod cli;
 mod coarse;
 mod coherence;
+mod copies;
 mod crash;
 mod dead_server;
 mod detached;

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use larder_remote::smb::Smb;
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
-    Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
-    RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs,
-    Time, Token,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Found, Future, Handle, Intent,
+    Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteCopied, RemoteLimits,
+    RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr, SpaceChange,
+    Stability, StatFs, Time, Token,
 };
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -168,6 +168,20 @@ impl Remote for Eager {
         change: &'a SpaceChange,
     ) -> Future<'a, Change> {
         leased!(self, [file], self.0.change_space(cred, file, open, change))
+    }
+
+    fn copies(&self) -> bool {
+        self.0.copies()
+    }
+
+    fn copy_range<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: CopyEnd<'a>,
+        to: CopyEnd<'a>,
+        len: u64,
+    ) -> Future<'a, RemoteCopied> {
+        leased!(self, [from.file, to.file], self.0.copy_range(cred, from, to, len))
     }
 
     fn tells_holes(&self) -> bool {
